@@ -1,0 +1,1 @@
+//! The mesh controllers: identity, destination, policy.

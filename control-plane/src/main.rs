@@ -1,0 +1,2 @@
+//! The mesh controllers: identity, destination, policy.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The node agent and its CNI plugin.

@@ -1,0 +1,1 @@
+//! The wire: Linkerd's proxy API and its conversions to mesh-core.

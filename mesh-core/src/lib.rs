@@ -1,0 +1,16 @@
+//! Domain types and pure decisions of the mesh.
+//!
+//! Everything the proxy, the controllers, the node agent and the command line agree on: names, policies, routes, endpoints, and the functions that
+//! decide with them. Nothing here does I/O, knows a wire format or a Kubernetes struct, or needs an async runtime; every decision is a function of
+//! its arguments and is tested by tables.
+
+pub mod annotation;
+pub mod endpoint;
+pub mod identity;
+pub mod meta;
+pub mod policy;
+pub mod ports;
+pub mod profile;
+pub mod resilience;
+pub mod route;
+pub mod units;

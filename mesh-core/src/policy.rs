@@ -1,0 +1,4 @@
+//! What a workload may receive and where its traffic goes.
+
+pub mod inbound;
+pub mod outbound;

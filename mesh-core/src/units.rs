@@ -1,0 +1,77 @@
+//! Durations as Linkerd writes them in annotations and environment variables.
+
+use std::time::Duration;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DurationError {
+    #[error(
+        "{0:?} is no duration: expected a whole number and a unit (ms, s, m, h, d), as in \"10s\""
+    )]
+    Invalid(String),
+    #[error("{0:?} is too long a duration")]
+    Overflow(String),
+}
+
+/// Reads `10s`, `250ms`, `5m`, `1h`, `365d` or `0`. No fractions, no sign, no blank inside.
+pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
+    let trimmed = text.trim();
+    let digits = trimmed.len()
+        - trimmed
+            .trim_start_matches(|c: char| c.is_ascii_digit())
+            .len();
+    let (number, unit) = trimmed.split_at(digits);
+    if number.is_empty() {
+        return Err(DurationError::Invalid(text.to_owned()));
+    }
+    let number: u64 = number
+        .parse()
+        .map_err(|_: std::num::ParseIntError| DurationError::Overflow(text.to_owned()))?;
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        "" if number == 0 => 0,
+        _ => return Err(DurationError::Invalid(text.to_owned())),
+    };
+    let total = number
+        .checked_mul(millis)
+        .ok_or_else(|| DurationError::Overflow(text.to_owned()))?;
+    Ok(Duration::from_millis(total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        let check = |text: &str, millis: u64| {
+            assert_eq!(
+                parse_duration(text),
+                Ok(Duration::from_millis(millis)),
+                "{text:?}"
+            )
+        };
+        check("0", 0);
+        check("0s", 0);
+        check(" 250ms ", 250);
+        check("10s", 10_000);
+        check("2m", 120_000);
+        check("1h", 3_600_000);
+        check("365d", 365 * 86_400_000);
+        for bad in ["", "10", "s", "1.5s", "-1s", "1 s", "1w", "10S"] {
+            assert_eq!(
+                parse_duration(bad),
+                Err(DurationError::Invalid(bad.to_owned()))
+            );
+        }
+        for long in ["99999999999999999999s", "18446744073709551615d"] {
+            assert_eq!(
+                parse_duration(long),
+                Err(DurationError::Overflow(long.to_owned()))
+            );
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Kubernetes objects the mesh reads and writes, and the pod patch.

@@ -1,0 +1,1 @@
+//! A mesh node without Kubernetes: Pod manifests as processes.

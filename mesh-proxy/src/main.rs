@@ -1,0 +1,2 @@
+//! The per-pod proxy.
+fn main() {}

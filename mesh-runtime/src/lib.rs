@@ -1,0 +1,1 @@
+//! What every daemon of the mesh needs: logs, metrics, admin server, drain, tasks.
