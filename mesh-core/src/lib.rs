@@ -8,6 +8,7 @@ pub mod annotation;
 pub mod endpoint;
 pub mod identity;
 pub mod meta;
+pub mod node;
 pub mod policy;
 pub mod ports;
 pub mod profile;
