@@ -1,0 +1,203 @@
+//! Metrics: the only module that names the metrics library.
+//!
+//! Three things are ours and not the library's, because Linkerd's families need them:
+//!
+//! * **Label sets differ within a family.** `request_total` has inbound samples (`srv_name`, `route_name`, …) and
+//!   outbound samples (`dst_*` as the control plane sends them). A family here maps an ordered [`Labels`] to a cell, and
+//!   prints each label set in the order in which it was built.
+//! * **Handles.** Looking a series up costs a lock and string comparisons, so it happens once per target. What the request
+//!   path keeps ([`Counter`], [`Gauge`], [`Histogram`]) is a pointer to atomics: a few nanoseconds, from any thread.
+//! * **Series end.** A counter or histogram whose last handle is gone stays for [`RETAIN_IDLE`] so that scrapers see its
+//!   last value, then disappears. A gauge describes something that exists and disappears with its last handle.
+//!
+//! The library provides the exposition format. Encoding takes milliseconds with thousands of series: do it on an admin
+//! or control thread, never on one that serves traffic.
+
+mod cell;
+mod family;
+mod labels;
+mod process;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus::proto::MetricFamily;
+use prometheus::{Encoder as _, TextEncoder};
+use tokio::time::Instant;
+
+pub use self::cell::{Counter, Gauge, Histogram};
+use self::family::Family;
+pub use self::family::{CounterFamily, GaugeFamily, HistogramFamily};
+pub use self::labels::Labels;
+
+/// How long a series outlives its last handle: Linkerd's `METRICS_RETAIN_IDLE` default.
+pub const RETAIN_IDLE: Duration = Duration::from_secs(600);
+
+/// Buckets of `response_latency_ms` and its relatives, as Linkerd has them; dashboards depend on them.
+pub const LATENCY_MS: &[f64] = &[
+    1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 100.0, 200.0, 300.0, 400.0, 500.0,
+    1_000.0, 2_000.0, 3_000.0, 4_000.0, 5_000.0, 10_000.0, 20_000.0, 30_000.0, 40_000.0, 50_000.0,
+];
+
+/// All metrics of one process. Clones share the same families.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    inner: Arc<Inner>,
+}
+
+/// Receives values that are computed while encoding; see [`Registry::on_scrape`].
+#[derive(Debug)]
+pub struct Scrape {
+    families: Vec<MetricFamily>,
+}
+
+struct Inner {
+    retain: Duration,
+    // Written when a family is first named (start-up, mostly), read by each scrape.
+    families: Mutex<BTreeMap<&'static str, Family>>,
+    scrapers: Mutex<Vec<Scraper>>,
+}
+
+type Scraper = Box<dyn Fn(&mut Scrape) + Send>;
+
+impl Registry {
+    pub fn new() -> Self {
+        Self::with_retention(RETAIN_IDLE)
+    }
+
+    /// A registry that keeps series without handles for `retain`.
+    pub fn with_retention(retain: Duration) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                retain,
+                families: Mutex::default(),
+                scrapers: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The family of counters called `name`. Naming it again returns the same family.
+    ///
+    /// # Panics
+    /// When `name` is already a family of another kind: two modules disagree about one metric.
+    pub fn counter_family(&self, name: &'static str, help: &'static str) -> CounterFamily {
+        self.family(name, || Family::counter(name, help, self.inner.retain))
+            .as_counter()
+    }
+
+    /// The family of gauges called `name`; as [`Registry::counter_family`].
+    pub fn gauge_family(&self, name: &'static str, help: &'static str) -> GaugeFamily {
+        self.family(name, || Family::gauge(name, help)).as_gauge()
+    }
+
+    /// The family of histograms called `name`; as [`Registry::counter_family`]. `buckets` are upper bounds in ascending
+    /// order; `+Inf` is implied.
+    pub fn histogram_family(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        buckets: &'static [f64],
+    ) -> HistogramFamily {
+        self.family(name, || {
+            Family::histogram(name, help, buckets, self.inner.retain)
+        })
+        .as_histogram()
+    }
+
+    /// A gauge that never changes, such as build information.
+    pub fn constant_gauge(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: Labels,
+        value: i64,
+    ) {
+        self.on_scrape(move |scrape| scrape.gauge(name, help, &labels, value as f64));
+    }
+
+    /// Adds values that are read when somebody asks, such as those of the process.
+    pub fn on_scrape(&self, scraper: impl Fn(&mut Scrape) + Send + 'static) {
+        self.inner.scrapers.lock().push(Box::new(scraper));
+    }
+
+    /// Exports `process_*`, which Linkerd's dashboards use.
+    pub fn export_process(&self) {
+        let process = process::Process::new();
+        self.on_scrape(move |scrape| process.collect(scrape));
+    }
+
+    /// The exposition text, families in alphabetical order, closed by `# EOF` as Linkerd's proxy does.
+    pub fn encode(&self) -> Vec<u8> {
+        let now = Instant::now();
+        let families: Vec<Family> = self.inner.families.lock().values().cloned().collect();
+
+        let mut scrape = Scrape {
+            families: Vec::new(),
+        };
+        for scraper in self.inner.scrapers.lock().iter() {
+            scraper(&mut scrape);
+        }
+
+        let encoder = TextEncoder::new();
+        let mut text = Vec::new();
+        for family in families {
+            encode_family(&encoder, &family.collect(now), &mut text);
+        }
+        for family in &scrape.families {
+            encode_family(&encoder, family, &mut text);
+        }
+        text.extend_from_slice(b"# EOF\n");
+        text
+    }
+
+    fn family(&self, name: &'static str, make: impl FnOnce() -> Family) -> Family {
+        self.inner
+            .families
+            .lock()
+            .entry(name)
+            .or_insert_with(make)
+            .clone()
+    }
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scrape {
+    pub fn counter(&mut self, name: &str, help: &str, labels: &Labels, value: f64) {
+        self.families
+            .push(family::computed_counter(name, help, labels, value));
+    }
+
+    pub fn gauge(&mut self, name: &str, help: &str, labels: &Labels, value: f64) {
+        self.families
+            .push(family::computed_gauge(name, help, labels, value));
+    }
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner")
+            .field("retain", &self.retain)
+            .field("families", &self.families.lock().len())
+            .finish()
+    }
+}
+
+fn encode_family(encoder: &TextEncoder, family: &MetricFamily, text: &mut Vec<u8>) {
+    // The encoder refuses families without samples, and Linkerd omits them too, help and type included.
+    if family.get_metric().is_empty() {
+        return;
+    }
+    if let Err(error) = encoder.encode(std::slice::from_ref(family), text) {
+        tracing::error!(family = family.name(), %error, "Failed to encode metrics");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! The registry as a whole: what is printed and when a series ends.
+
+use std::time::Duration;
+
+use super::*;
+
+fn text(registry: &Registry) -> String {
+    String::from_utf8(registry.encode()).unwrap()
+}
+
+#[test]
+fn one_family_holds_different_label_sets_in_their_own_order() {
+    let registry = Registry::new();
+    let requests = registry.counter_family("request_total", "Total count of HTTP requests");
+    let inbound = requests.with(
+        &Labels::new()
+            .with("direction", "inbound")
+            .with("authority", "a"),
+    );
+    let outbound = requests.with(&Labels::new().with("direction", "outbound").with("zone", ""));
+    inbound.inc();
+    outbound.inc_by(2);
+    assert_eq!(
+        text(&registry),
+        "# HELP request_total Total count of HTTP requests\n\
+         # TYPE request_total counter\n\
+         request_total{direction=\"inbound\",authority=\"a\"} 1\n\
+         request_total{direction=\"outbound\",zone=\"\"} 2\n\
+         # EOF\n"
+    );
+}
+
+#[test]
+fn values_are_escaped_and_histograms_are_cumulative() {
+    let registry = Registry::new();
+    let latency = registry.histogram_family("latency_ms", "Latency", &[1.0, 2.5]);
+    let handle = latency.with(&Labels::new().with("path", "a\"b\\c\nd"));
+    for value in [0.5, 2.0, 9.0] {
+        handle.observe(value);
+    }
+    assert_eq!(
+        text(&registry),
+        "# HELP latency_ms Latency\n\
+         # TYPE latency_ms histogram\n\
+         latency_ms_bucket{path=\"a\\\"b\\\\c\\nd\",le=\"1\"} 1\n\
+         latency_ms_bucket{path=\"a\\\"b\\\\c\\nd\",le=\"2.5\"} 2\n\
+         latency_ms_bucket{path=\"a\\\"b\\\\c\\nd\",le=\"+Inf\"} 3\n\
+         latency_ms_sum{path=\"a\\\"b\\\\c\\nd\"} 11.5\n\
+         latency_ms_count{path=\"a\\\"b\\\\c\\nd\"} 3\n\
+         # EOF\n"
+    );
+}
+
+#[test]
+fn naming_a_family_or_series_again_finds_the_same_one() {
+    let registry = Registry::new();
+    let labels = Labels::new().with("a", "b");
+    registry.counter_family("x_total", "X").with(&labels).inc();
+    let again = registry
+        .clone()
+        .counter_family("x_total", "X")
+        .with(&labels);
+    again.inc();
+    assert_eq!(again.value(), 2);
+}
+
+#[test]
+#[should_panic(expected = "x_total is already a counter")]
+fn one_name_cannot_have_two_kinds() {
+    let registry = Registry::new();
+    registry.counter_family("x_total", "X");
+    registry.gauge_family("x_total", "X");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_counter_outlives_its_last_handle_by_the_retention() {
+    let registry = Registry::with_retention(Duration::from_secs(600));
+    let family = registry.counter_family("x_total", "X");
+    let handle = family.with(&Labels::new());
+    handle.inc();
+
+    tokio::time::advance(Duration::from_secs(3600)).await;
+    assert!(
+        text(&registry).contains("x_total 1"),
+        "held: never removed, however idle"
+    );
+    drop(handle);
+    assert!(
+        text(&registry).contains("x_total 1"),
+        "this scrape sees that it is orphaned"
+    );
+    tokio::time::advance(Duration::from_secs(599)).await;
+    assert!(text(&registry).contains("x_total 1"));
+    drop(family.with(&Labels::new()));
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert!(
+        text(&registry).contains("x_total 1"),
+        "being resolved again restarts the time"
+    );
+    tokio::time::advance(Duration::from_secs(600)).await;
+    assert_eq!(text(&registry), "# EOF\n");
+}
+
+#[test]
+fn a_gauge_ends_with_its_last_handle() {
+    let registry = Registry::new();
+    let handle = registry
+        .gauge_family("open", "Open")
+        .with(&Labels::new().with("peer", "src"));
+    handle.add(3);
+    handle.dec();
+    assert!(text(&registry).contains("open{peer=\"src\"} 2\n"));
+    drop(handle);
+    assert_eq!(text(&registry), "# EOF\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_is_never_scraped_does_not_collect_dead_series() {
+    let registry = Registry::with_retention(Duration::from_secs(600));
+    let family = registry.counter_family("x_total", "X");
+    let kept = family.with(&Labels::new().with("n", "kept"));
+    kept.inc();
+    for n in 0..20_000 {
+        family.with(&Labels::new().with("n", n.to_string())).inc();
+        tokio::time::advance(Duration::from_secs(10)).await;
+    }
+    let lines = text(&registry).lines().count();
+    assert!(lines < 1_000, "{lines} lines");
+    assert!(text(&registry).contains("x_total{n=\"kept\"} 1"));
+}
