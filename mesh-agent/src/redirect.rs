@@ -1,0 +1,301 @@
+//! What "redirect this pod" means, independent of the mechanism: a pod's settings, and the pod itself. Built by the CNI plugin and the daemon from the
+//! pod's annotations, consumed by every tier.
+
+use std::{collections::BTreeMap, fmt, net::IpAddr, path::PathBuf, str::FromStr};
+
+use ipnet::IpNet;
+use mesh_core::annotation;
+use serde::{Deserialize, Serialize};
+
+pub use mesh_core::{
+    node::{PodRef, Tier},
+    ports::PortSet,
+};
+
+/// A pod's redirection settings, as its annotations say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RedirectSpec {
+    /// The proxy's uid as the pod sees it (inside its user namespace).
+    pub proxy_uid: u32,
+    /// Known to the packet-filter tiers only; the eBPF tiers know the proxy by its cgroup.
+    pub proxy_gid: Option<u32>,
+    pub inbound_port: u16,
+    pub outbound_port: u16,
+    pub admin_port: u16,
+    pub control_port: u16,
+    /// Local ports whose inbound connections bypass the proxy; always holds the admin and control ports.
+    pub skip_inbound: PortSet,
+    /// Destination ports whose outbound connections bypass the proxy.
+    pub skip_outbound: PortSet,
+    /// Sources whose inbound connections bypass the proxy.
+    pub skip_subnets: Vec<IpNet>,
+    /// Without a proxy listener, let inbound connections reach the application in clear text.
+    pub inbound_fail_open: bool,
+}
+
+/// One pod to redirect: who it is, where its network is, and its settings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodRedirect {
+    pub pod: PodRef,
+    pub sandbox_id: String,
+    pub netns: PathBuf,
+    /// SO_NETNS_COOKIE of `netns`: unique until reboot, never reused.
+    pub cookie: u64,
+    pub addresses: Vec<IpAddr>,
+    pub spec: RedirectSpec,
+    pub tier: Tier,
+}
+
+/// An annotation of a pod that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AnnotationError {
+    #[error("the annotation {key}: {value:?} of pod {pod} is wrong: {problem}")]
+    Value {
+        pod: PodRef,
+        key: &'static str,
+        value: String,
+        problem: String,
+    },
+    #[error(
+        "the annotations of pod {pod} give port {port} both to the proxy's {first} and to its {second} listener; choose different ports"
+    )]
+    SamePort {
+        pod: PodRef,
+        port: u16,
+        first: &'static str,
+        second: &'static str,
+    },
+}
+
+/// Did the injector put a proxy into the pod?
+///
+/// Only an injected pod is enrolled: without a proxy its connections would be refused. The plugin sees annotations and no containers, so it relies on what
+/// the injector writes. A pod that an injector with `cniEnabled: false` gave an init container with iptables rules cannot be told apart.
+pub fn is_injected(annotations: &BTreeMap<String, String>) -> bool {
+    annotations.contains_key(annotation::PROXY_VERSION)
+}
+
+impl RedirectSpec {
+    /// Reads the annotations of an injected pod. Missing ones have Linkerd's defaults.
+    pub fn from_annotations(
+        pod: &PodRef,
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<Self, AnnotationError> {
+        let reader = Reader { pod, annotations };
+        let mut spec = Self {
+            proxy_uid: reader
+                .value(annotation::PROXY_UID, parse_id)?
+                .unwrap_or(annotation::DEFAULT_PROXY_UID),
+            proxy_gid: reader.value(annotation::PROXY_GID, parse_id)?,
+            inbound_port: reader
+                .port(annotation::INBOUND_PORT, annotation::DEFAULT_INBOUND_PORT)?,
+            outbound_port: reader
+                .port(annotation::OUTBOUND_PORT, annotation::DEFAULT_OUTBOUND_PORT)?,
+            admin_port: reader.port(annotation::ADMIN_PORT, annotation::DEFAULT_ADMIN_PORT)?,
+            control_port: reader
+                .port(annotation::CONTROL_PORT, annotation::DEFAULT_CONTROL_PORT)?,
+            skip_inbound: reader.ports(annotation::SKIP_INBOUND_PORTS)?,
+            skip_outbound: reader.ports(annotation::SKIP_OUTBOUND_PORTS)?,
+            skip_subnets: reader
+                .value(annotation::SKIP_SUBNETS, parse_subnets)?
+                .unwrap_or_default(),
+            inbound_fail_open: false,
+        };
+        spec.check_ports(pod)?;
+        // Whatever a pod skips, its proxy's own endpoints are reached directly: the annotation adds to them and cannot take them away.
+        spec.skip_inbound.insert(spec.admin_port..=spec.admin_port);
+        spec.skip_inbound
+            .insert(spec.control_port..=spec.control_port);
+        Ok(spec)
+    }
+
+    fn check_ports(&self, pod: &PodRef) -> Result<(), AnnotationError> {
+        let listeners = [
+            ("inbound", self.inbound_port),
+            ("outbound", self.outbound_port),
+            ("admin", self.admin_port),
+            ("control", self.control_port),
+        ];
+        for (i, (second, port)) in listeners.iter().enumerate() {
+            if let Some((first, _)) = listeners[..i].iter().find(|(_, other)| other == port) {
+                return Err(AnnotationError::SamePort {
+                    pod: pod.clone(),
+                    port: *port,
+                    first,
+                    second,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One pod's annotations, and its name for the errors.
+struct Reader<'a> {
+    pod: &'a PodRef,
+    annotations: &'a BTreeMap<String, String>,
+}
+
+impl Reader<'_> {
+    fn value<T>(
+        &self,
+        key: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, AnnotationError> {
+        let Some(value) = self.annotations.get(key) else {
+            return Ok(None);
+        };
+        parse(value.trim())
+            .map(Some)
+            .map_err(|problem| AnnotationError::Value {
+                pod: self.pod.clone(),
+                key,
+                value: value.clone(),
+                problem,
+            })
+    }
+
+    fn port(&self, key: &'static str, default: u16) -> Result<u16, AnnotationError> {
+        let port = self.value(key, |text| match text.parse() {
+            Ok(port) if port > 0 => Ok(port),
+            _ => Err("write one port, 1 to 65535".to_owned()),
+        })?;
+        Ok(port.unwrap_or(default))
+    }
+
+    fn ports(&self, key: &'static str) -> Result<PortSet, AnnotationError> {
+        let ports = self.value(key, |text| PortSet::from_str(text).map_err(display))?;
+        Ok(ports.unwrap_or_default())
+    }
+}
+
+/// A user or group id that can own a process; 0 would exempt every root process of the pod.
+fn parse_id(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(0) => Err(
+            "0 would exempt every process that runs as root; give the proxy an id of its own"
+                .to_owned(),
+        ),
+        Ok(u32::MAX) | Err(_) => Err("write a numeric id, 1 to 4294967294".to_owned()),
+        Ok(id) => Ok(id),
+    }
+}
+
+/// A comma list of subnets; an address alone is a subnet of one.
+fn parse_subnets(text: &str) -> Result<Vec<IpNet>, String> {
+    let items = text.split(',').map(str::trim);
+    items
+        .filter(|item| !item.is_empty())
+        .map(|item| {
+            item.parse()
+                .or_else(|_| item.parse::<IpAddr>().map(IpNet::from))
+                .map_err(|_| format!("{item:?} is no subnet; write it like 10.0.0.0/8"))
+        })
+        .collect()
+}
+
+fn display(error: impl fmt::Display) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(pairs: &[(&str, &str)]) -> Result<RedirectSpec, AnnotationError> {
+        let annotations = pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        let pod = PodRef {
+            namespace: "shop".to_owned(),
+            name: "web-0".to_owned(),
+            uid: String::new(),
+        };
+        RedirectSpec::from_annotations(&pod, &annotations)
+    }
+
+    #[test]
+    fn no_annotation_means_linkerds_defaults() {
+        let spec = parse(&[]).unwrap();
+        assert_eq!((spec.proxy_uid, spec.proxy_gid), (2102, None));
+        assert_eq!((spec.inbound_port, spec.outbound_port), (4143, 4140));
+        assert_eq!(spec.skip_inbound.to_string(), "4190-4191");
+        assert!(spec.skip_outbound.is_empty() && spec.skip_subnets.is_empty());
+        assert!(!spec.inbound_fail_open);
+    }
+
+    #[test]
+    fn reads_lists_ranges_and_subnets() {
+        let spec = parse(&[
+            ("config.linkerd.io/skip-inbound-ports", "80, 9000-9010"),
+            ("config.linkerd.io/skip-outbound-ports", "4567,4568,25"),
+            (
+                "config.linkerd.io/skip-subnets",
+                "10.0.0.0/8, fd00::/8,192.0.2.1",
+            ),
+            ("config.linkerd.io/admin-port", "9999"),
+            ("config.linkerd.io/proxy-uid", "1337"),
+            ("config.linkerd.io/proxy-gid", "1338"),
+        ])
+        .unwrap();
+        assert_eq!(spec.skip_inbound.to_string(), "80,4190,9000-9010,9999");
+        assert_eq!(spec.skip_outbound.to_string(), "25,4567-4568");
+        let subnets: Vec<String> = spec.skip_subnets.iter().map(ToString::to_string).collect();
+        assert_eq!(subnets, ["10.0.0.0/8", "fd00::/8", "192.0.2.1/32"]);
+        assert_eq!((spec.proxy_uid, spec.proxy_gid), (1337, Some(1338)));
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_with_pod_annotation_and_remedy() {
+        let check = |key: &str, value: &str, expect: &str| {
+            let error = parse(&[(key, value)]).unwrap_err().to_string();
+            let start = format!("the annotation {key}: {value:?} of pod shop/web-0 is wrong: ");
+            assert_eq!(error, start + expect);
+        };
+        check(
+            "config.linkerd.io/skip-inbound-ports",
+            "80,http",
+            "\"http\" is no port or range of ports (1-65535, as in \"25,587,3306-3310\")",
+        );
+        check(
+            "config.linkerd.io/inbound-port",
+            "0",
+            "write one port, 1 to 65535",
+        );
+        check(
+            "config.linkerd.io/proxy-uid",
+            "root",
+            "write a numeric id, 1 to 4294967294",
+        );
+        check(
+            "config.linkerd.io/proxy-uid",
+            "0",
+            "0 would exempt every process that runs as root; give the proxy an id of its own",
+        );
+        check(
+            "config.linkerd.io/skip-subnets",
+            "10.0.0.0/33",
+            "\"10.0.0.0/33\" is no subnet; write it like 10.0.0.0/8",
+        );
+    }
+
+    #[test]
+    fn two_listeners_cannot_share_a_port() {
+        let error = parse(&[("config.linkerd.io/admin-port", "4143")]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the annotations of pod shop/web-0 give port 4143 both to the proxy's inbound and to its admin listener; choose different ports"
+        );
+    }
+
+    #[test]
+    fn only_an_injected_pod_is_enrolled() {
+        let annotations = |key: &str| BTreeMap::from([(key.to_owned(), "x".to_owned())]);
+        assert!(is_injected(&annotations("linkerd.io/proxy-version")));
+        assert!(!is_injected(&annotations("linkerd.io/inject")));
+        assert!(!is_injected(&BTreeMap::new()));
+    }
+}

@@ -1,0 +1,125 @@
+//! The per-pod counters: one per verdict. Incremented by every program, read by the agent's metrics.
+
+/// What happened to one connection, listener or lookup of an enrolled pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Counter {
+    /// connect(2) was sent to the proxy's outbound listener.
+    OutboundRedirected = 0,
+    /// The proxy's own connect(2).
+    OutboundProxy = 1,
+    /// Destination port in the skip list.
+    OutboundSkippedPort = 2,
+    /// Loopback, unspecified or one of the pod's own addresses.
+    OutboundLocal = 3,
+    /// Multicast, broadcast, link-local multicast or port 0: nothing a proxy could dial.
+    OutboundUnroutable = 4,
+    /// The pod has no address of the destination's family to redirect to.
+    OutboundNoAddress = 5,
+    /// The socket is bound to an address that is not the pod's (IP_TRANSPARENT).
+    OutboundForeignSource = 6,
+    /// Redirected, but the original destination could not be published: the proxy will refuse.
+    OutboundUntracked = 7,
+    /// A redirected connection found no outbound listener and was reset.
+    OutboundRefused = 8,
+    /// Given to the proxy's inbound listener.
+    InboundSteered = 9,
+    /// Local port in the skip list.
+    InboundSkippedPort = 10,
+    /// Source in a skipped subnet.
+    InboundSkippedSubnet = 11,
+    /// From the pod itself (loopback or own address).
+    InboundLocal = 12,
+    /// No inbound listener: reset.
+    InboundRefused = 13,
+    /// No inbound listener and the pod fails open: reached the application in clear text.
+    InboundFailedOpen = 14,
+    /// A listener on a proxy port that is not the proxy's, or one that found no free slot.
+    ListenerRejected = 15,
+}
+
+impl Counter {
+    pub const COUNT: usize = 16;
+
+    pub const ALL: [Counter; Counter::COUNT] = [
+        Counter::OutboundRedirected,
+        Counter::OutboundProxy,
+        Counter::OutboundSkippedPort,
+        Counter::OutboundLocal,
+        Counter::OutboundUnroutable,
+        Counter::OutboundNoAddress,
+        Counter::OutboundForeignSource,
+        Counter::OutboundUntracked,
+        Counter::OutboundRefused,
+        Counter::InboundSteered,
+        Counter::InboundSkippedPort,
+        Counter::InboundSkippedSubnet,
+        Counter::InboundLocal,
+        Counter::InboundRefused,
+        Counter::InboundFailedOpen,
+        Counter::ListenerRejected,
+    ];
+
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// `outbound`, `inbound` or `listener`: the `direction` label of the agent's metric.
+    pub const fn direction(self) -> &'static str {
+        match self {
+            Counter::OutboundRedirected
+            | Counter::OutboundProxy
+            | Counter::OutboundSkippedPort
+            | Counter::OutboundLocal
+            | Counter::OutboundUnroutable
+            | Counter::OutboundNoAddress
+            | Counter::OutboundForeignSource
+            | Counter::OutboundUntracked
+            | Counter::OutboundRefused => "outbound",
+            Counter::InboundSteered
+            | Counter::InboundSkippedPort
+            | Counter::InboundSkippedSubnet
+            | Counter::InboundLocal
+            | Counter::InboundRefused
+            | Counter::InboundFailedOpen => "inbound",
+            Counter::ListenerRejected => "listener",
+        }
+    }
+
+    /// The `verdict` label of the agent's metric.
+    pub const fn verdict(self) -> &'static str {
+        match self {
+            Counter::OutboundRedirected => "redirected",
+            Counter::OutboundProxy => "proxy",
+            Counter::OutboundSkippedPort | Counter::InboundSkippedPort => "skipped_port",
+            Counter::OutboundLocal | Counter::InboundLocal => "local",
+            Counter::OutboundUnroutable => "unroutable",
+            Counter::OutboundNoAddress => "no_address",
+            Counter::OutboundForeignSource => "foreign_source",
+            Counter::OutboundUntracked => "untracked",
+            Counter::OutboundRefused | Counter::InboundRefused => "refused",
+            Counter::InboundSteered => "steered",
+            Counter::InboundSkippedSubnet => "skipped_subnet",
+            Counter::InboundFailedOpen => "failed_open",
+            Counter::ListenerRejected => "rejected",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_has_its_own_slot_and_label_pair() {
+        for (slot, counter) in Counter::ALL.iter().enumerate() {
+            assert_eq!(counter.index(), slot);
+            for other in &Counter::ALL[slot + 1..] {
+                assert_ne!(
+                    (counter.direction(), counter.verdict()),
+                    (other.direction(), other.verdict()),
+                );
+            }
+        }
+    }
+}
