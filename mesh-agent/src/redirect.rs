@@ -1,7 +1,7 @@
 //! What "redirect this pod" means, independent of the mechanism: a pod's settings, and the pod itself. Built by the CNI plugin and the daemon from the
 //! pod's annotations, consumed by every tier.
 
-use std::{collections::BTreeMap, fmt, net::IpAddr, path::PathBuf, str::FromStr};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, str::FromStr};
 
 use ipnet::IpNet;
 use mesh_core::annotation;
@@ -149,12 +149,7 @@ impl Reader<'_> {
         };
         parse(value.trim())
             .map(Some)
-            .map_err(|problem| AnnotationError::Value {
-                pod: self.pod.clone(),
-                key,
-                value: value.clone(),
-                problem,
-            })
+            .map_err(|problem| self.wrong(key, value, problem))
     }
 
     fn port(&self, key: &'static str, default: u16) -> Result<u16, AnnotationError> {
@@ -166,8 +161,18 @@ impl Reader<'_> {
     }
 
     fn ports(&self, key: &'static str) -> Result<PortSet, AnnotationError> {
-        let ports = self.value(key, |text| PortSet::from_str(text).map_err(display))?;
-        Ok(ports.unwrap_or_default())
+        let default = annotation::DEFAULT_SKIP_PORTS;
+        let text = self.annotations.get(key).map_or(default, String::as_str);
+        PortSet::from_str(text).map_err(|error| self.wrong(key, text, error.to_string()))
+    }
+
+    fn wrong(&self, key: &'static str, value: &str, problem: String) -> AnnotationError {
+        AnnotationError::Value {
+            pod: self.pod.clone(),
+            key,
+            value: value.to_owned(),
+            problem,
+        }
     }
 }
 
@@ -196,10 +201,6 @@ fn parse_subnets(text: &str) -> Result<Vec<IpNet>, String> {
         .collect()
 }
 
-fn display(error: impl fmt::Display) -> String {
-    error.to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,8 +223,9 @@ mod tests {
         let spec = parse(&[]).unwrap();
         assert_eq!((spec.proxy_uid, spec.proxy_gid), (2102, None));
         assert_eq!((spec.inbound_port, spec.outbound_port), (4143, 4140));
-        assert_eq!(spec.skip_inbound.to_string(), "4190-4191");
-        assert!(spec.skip_outbound.is_empty() && spec.skip_subnets.is_empty());
+        assert_eq!(spec.skip_inbound.to_string(), "4190-4191,4567-4568");
+        assert_eq!(spec.skip_outbound.to_string(), "4567-4568");
+        assert!(spec.skip_subnets.is_empty());
         assert!(!spec.inbound_fail_open);
     }
 
@@ -231,7 +233,7 @@ mod tests {
     fn reads_lists_ranges_and_subnets() {
         let spec = parse(&[
             ("config.linkerd.io/skip-inbound-ports", "80, 9000-9010"),
-            ("config.linkerd.io/skip-outbound-ports", "4567,4568,25"),
+            ("config.linkerd.io/skip-outbound-ports", "25,587"),
             (
                 "config.linkerd.io/skip-subnets",
                 "10.0.0.0/8, fd00::/8,192.0.2.1",
@@ -242,7 +244,7 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(spec.skip_inbound.to_string(), "80,4190,9000-9010,9999");
-        assert_eq!(spec.skip_outbound.to_string(), "25,4567-4568");
+        assert_eq!(spec.skip_outbound.to_string(), "25,587");
         let subnets: Vec<String> = spec.skip_subnets.iter().map(ToString::to_string).collect();
         assert_eq!(subnets, ["10.0.0.0/8", "fd00::/8", "192.0.2.1/32"]);
         assert_eq!((spec.proxy_uid, spec.proxy_gid), (1337, Some(1338)));

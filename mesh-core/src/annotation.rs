@@ -23,11 +23,15 @@ pub const OUTBOUND_PORT: &str = "config.linkerd.io/outbound-port";
 pub const ADMIN_PORT: &str = "config.linkerd.io/admin-port";
 pub const CONTROL_PORT: &str = "config.linkerd.io/control-port";
 pub const PROXY_UID: &str = "config.linkerd.io/proxy-uid";
+pub const PROXY_GID: &str = "config.linkerd.io/proxy-gid";
 pub const DEFAULT_INBOUND_POLICY: &str = "config.linkerd.io/default-inbound-policy";
 pub const REQUIRE_IDENTITY_PORTS: &str = "config.linkerd.io/proxy-require-identity-inbound-ports";
 
 /// Ports whose protocols let the server speak first; opaque unless an annotation says otherwise.
 pub const DEFAULT_OPAQUE_PORTS: &str = "25,587,3306,4444,5432,6379,9300,11211";
+
+/// Ports left alone in both directions unless an annotation says otherwise: Galera's, whose protocol survives no proxy.
+pub const DEFAULT_SKIP_PORTS: &str = "4567,4568";
 
 /// The proxy's ports and user, as the injector sets them when nothing else is said.
 pub const DEFAULT_INBOUND_PORT: u16 = 4143;

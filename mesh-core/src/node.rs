@@ -74,7 +74,7 @@ pub struct Attachment {
     #[serde(flatten)]
     pub id: AttachmentId,
     pub netns: PathBuf,
-    pub pod: PodName,
+    pub pod: PodRef,
     /// The addresses that the plugins before ours gave to the pod.
     pub addresses: Vec<IpAddr>,
     /// The pod's annotations; only those of the mesh are read.
@@ -84,7 +84,7 @@ pub struct Attachment {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PodName {
+pub struct PodRef {
     pub namespace: String,
     pub name: String,
     /// Empty when the container runtime does not tell it.
@@ -188,7 +188,7 @@ pub enum SelfTestOutcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodStatus {
-    pub pod: PodName,
+    pub pod: PodRef,
     pub container_id: String,
     pub netns: PathBuf,
     pub netns_cookie: u64,
@@ -237,7 +237,7 @@ impl FromStr for Tier {
     }
 }
 
-impl fmt::Display for PodName {
+impl fmt::Display for PodRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }

@@ -2,8 +2,11 @@
 
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
-/// Ports and ranges: `25,587,3306-3310`. Kept sorted and without overlap. Port 0 is in no set.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+use serde::{Deserialize, Serialize};
+
+/// Ports and ranges: `25,587,3306-3310`, and so it is serialised. Kept sorted and without overlap. Port 0 is in no set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct PortSet(Vec<RangeInclusive<u16>>);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,6 +81,20 @@ impl FromStr for PortSet {
             set.insert(Self::parse_item(item)?);
         }
         Ok(set)
+    }
+}
+
+impl TryFrom<String> for PortSet {
+    type Error = PortSetError;
+
+    fn try_from(text: String) -> Result<Self, PortSetError> {
+        text.parse()
+    }
+}
+
+impl From<PortSet> for String {
+    fn from(set: PortSet) -> Self {
+        set.to_string()
     }
 }
 

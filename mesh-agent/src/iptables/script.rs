@@ -1,0 +1,188 @@
+//! The text that `iptables-restore` reads, and what `iptables-save` says about it. Pure; tested by tables.
+
+use std::ops::RangeInclusive;
+
+use ipnet::IpNet;
+
+use super::Family;
+use crate::rules::{Match, Rule, Rules, Verdict};
+
+pub const INBOUND_CHAIN: &str = "MESH_PROXY_INBOUND";
+pub const OUTBOUND_CHAIN: &str = "MESH_PROXY_OUTBOUND";
+/// The kernel's `XT_MULTI_PORTS`: one multiport match takes 15 ports, and a range takes the room of two.
+const MULTIPORT_LIMIT: usize = 15;
+
+/// A chain of ours: the built-in one that jumps to it, its name, its rules.
+struct Chain<'a> {
+    hook: &'static str,
+    name: &'static str,
+    rules: &'a [Rule],
+}
+
+/// Writes our chains from nothing. With `--noflush`, declaring a chain empties it and leaves all others alone.
+pub(super) fn replacement(rules: &Rules, family: Family, existing: &str) -> String {
+    let chains = chains(rules);
+    let mut script = "*nat\n".to_owned();
+    for chain in &chains {
+        script.push_str(&format!(":{} - [0:0]\n", chain.name));
+    }
+    for chain in &chains {
+        for line in lines(chain, family) {
+            script.push_str(&line);
+            script.push('\n');
+        }
+        if !has_line(existing, &jump(chain)) {
+            script.push_str(&jump(chain));
+            script.push('\n');
+        }
+    }
+    script.push_str("COMMIT\n");
+    script
+}
+
+/// Removes every jump to a chain of ours and the chains; `None` when there is nothing of ours.
+pub(super) fn removal(existing: &str) -> Option<String> {
+    let mut script = String::new();
+    for (hook, name) in [("PREROUTING", INBOUND_CHAIN), ("OUTPUT", OUTBOUND_CHAIN)] {
+        let jump = format!("{hook} -j {name}");
+        let jumps = existing.lines().filter(|line| {
+            line.strip_prefix("-A ")
+                .is_some_and(|rest| rest.trim() == jump)
+        });
+        for _ in jumps {
+            script.push_str(&format!("-D {jump}\n"));
+        }
+        if existing
+            .lines()
+            .any(|line| line.starts_with(&format!(":{name} ")))
+        {
+            script.push_str(&format!("-F {name}\n-X {name}\n"));
+        }
+    }
+    (!script.is_empty()).then(|| format!("*nat\n{script}COMMIT\n"))
+}
+
+/// The first difference between the rules and what is there, in words.
+pub(super) fn difference(rules: &Rules, family: Family, existing: &str) -> Option<String> {
+    for chain in chains(rules) {
+        if !has_line(existing, &jump(&chain)) {
+            return Some(format!(
+                "{} does not jump to {} ({family:?})",
+                chain.hook, chain.name
+            ));
+        }
+        let start = format!("-A {} ", chain.name);
+        let found: Vec<&str> = existing
+            .lines()
+            .map(str::trim)
+            .filter(|line| line.starts_with(&start))
+            .collect();
+        let expected = lines(&chain, family);
+        if found != expected {
+            let missing = expected.iter().find(|line| !found.contains(&line.as_str()));
+            return Some(match missing {
+                Some(line) => format!("\"{line}\" is missing ({family:?})"),
+                None => format!(
+                    "chain {} has rules of someone else ({family:?})",
+                    chain.name
+                ),
+            });
+        }
+    }
+    None
+}
+
+fn chains(rules: &Rules) -> Vec<Chain<'_>> {
+    let mut chains = vec![Chain {
+        hook: "PREROUTING",
+        name: INBOUND_CHAIN,
+        rules: &rules.inbound,
+    }];
+    if let Some(outbound) = &rules.outbound {
+        chains.push(Chain {
+            hook: "OUTPUT",
+            name: OUTBOUND_CHAIN,
+            rules: outbound,
+        });
+    }
+    chains
+}
+
+fn jump(chain: &Chain<'_>) -> String {
+    format!("-A {} -j {}", chain.hook, chain.name)
+}
+
+fn has_line(text: &str, wanted: &str) -> bool {
+    text.lines().any(|line| line.trim() == wanted)
+}
+
+/// The chain's rules as `iptables-save` would print them, so that they can be compared with what it prints.
+fn lines(chain: &Chain<'_>, family: Family) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut ports: Vec<&RangeInclusive<u16>> = Vec::new();
+    for rule in chain.rules {
+        if let Match::TcpDestinationPort(range) = &rule.matches {
+            if room(&ports) + room(&[range]) > MULTIPORT_LIMIT {
+                lines.push(multiport(chain.name, &ports));
+                ports.clear();
+            }
+            ports.push(range);
+            continue;
+        }
+        if !ports.is_empty() {
+            lines.push(multiport(chain.name, &ports));
+            ports.clear();
+        }
+        lines.extend(line(chain.name, rule, family));
+    }
+    if !ports.is_empty() {
+        lines.push(multiport(chain.name, &ports));
+    }
+    lines
+}
+
+fn line(chain: &str, rule: &Rule, family: Family) -> Option<String> {
+    let matches = match &rule.matches {
+        Match::OwnerUser(user) => format!("-m owner --uid-owner {user}"),
+        Match::OwnerGroup(group) => format!("-m owner --gid-owner {group}"),
+        Match::LeavesThroughLoopback => "-o lo".to_owned(),
+        Match::TcpDestinationPort(range) => multiport_match(&[range]),
+        Match::Source(subnet) => match (subnet, family) {
+            (IpNet::V4(_), Family::V4) | (IpNet::V6(_), Family::V6) => {
+                format!("-s {}", subnet.trunc())
+            }
+            _ => return None,
+        },
+        Match::Tcp => "-p tcp".to_owned(),
+    };
+    let target = match rule.verdict {
+        Verdict::Pass => "RETURN".to_owned(),
+        Verdict::Redirect(port) => format!("REDIRECT --to-ports {port}"),
+    };
+    Some(format!("-A {chain} {matches} -j {target}"))
+}
+
+fn multiport(chain: &str, ports: &[&RangeInclusive<u16>]) -> String {
+    format!("-A {chain} {} -j RETURN", multiport_match(ports))
+}
+
+fn multiport_match(ports: &[&RangeInclusive<u16>]) -> String {
+    let list: Vec<String> = ports
+        .iter()
+        .map(|range| match (range.start(), range.end()) {
+            (low, high) if low == high => low.to_string(),
+            (low, high) => format!("{low}:{high}"),
+        })
+        .collect();
+    format!("-p tcp -m multiport --dports {}", list.join(","))
+}
+
+fn room(ports: &[&RangeInclusive<u16>]) -> usize {
+    ports
+        .iter()
+        .map(|range| if range.start() == range.end() { 1 } else { 2 })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests;

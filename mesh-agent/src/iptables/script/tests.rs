@@ -1,0 +1,129 @@
+use super::*;
+use crate::{
+    redirect::{PodRef, RedirectSpec},
+    rules::Directions,
+};
+
+fn rules(pairs: &[(&str, &str)]) -> Rules {
+    let annotations = pairs
+        .iter()
+        .map(|(key, value)| (format!("config.linkerd.io/{key}"), (*value).to_owned()))
+        .collect();
+    let spec = RedirectSpec::from_annotations(&PodRef::default(), &annotations).unwrap();
+    Rules::new(&spec, Directions::Both)
+}
+
+const EMPTY: &str = "*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n";
+
+#[test]
+fn writes_the_contract_in_order() {
+    let rules = rules(&[
+        ("skip-inbound-ports", "80"),
+        ("skip-outbound-ports", "25,9000-9010"),
+        ("skip-subnets", "10.0.0.0/8,fd00::/8"),
+        ("proxy-gid", "77"),
+    ]);
+    assert_eq!(
+        replacement(&rules, Family::V4, EMPTY),
+        "*nat
+:MESH_PROXY_INBOUND - [0:0]
+:MESH_PROXY_OUTBOUND - [0:0]
+-A MESH_PROXY_INBOUND -p tcp -m multiport --dports 80,4190:4191 -j RETURN
+-A MESH_PROXY_INBOUND -s 10.0.0.0/8 -j RETURN
+-A MESH_PROXY_INBOUND -p tcp -j REDIRECT --to-ports 4143
+-A PREROUTING -j MESH_PROXY_INBOUND
+-A MESH_PROXY_OUTBOUND -m owner --uid-owner 2102 -j RETURN
+-A MESH_PROXY_OUTBOUND -m owner --gid-owner 77 -j RETURN
+-A MESH_PROXY_OUTBOUND -o lo -j RETURN
+-A MESH_PROXY_OUTBOUND -p tcp -m multiport --dports 25,9000:9010 -j RETURN
+-A MESH_PROXY_OUTBOUND -p tcp -j REDIRECT --to-ports 4140
+-A OUTPUT -j MESH_PROXY_OUTBOUND
+COMMIT
+"
+    );
+    let v6 = replacement(&rules, Family::V6, EMPTY);
+    assert!(
+        v6.contains("-A MESH_PROXY_INBOUND -s fd00::/8 -j RETURN\n") && !v6.contains("10.0.0.0")
+    );
+}
+
+#[test]
+fn long_lists_are_split_and_ranges_take_two_places() {
+    let check = |ports: &str, expect: &[&str]| {
+        let found: Vec<String> =
+            replacement(&rules(&[("skip-outbound-ports", ports)]), Family::V4, EMPTY)
+                .lines()
+                .filter(|line| {
+                    line.starts_with("-A MESH_PROXY_OUTBOUND") && line.contains("dports")
+                })
+                .map(|line| line.split_whitespace().nth(7).unwrap().to_owned())
+                .collect();
+        assert_eq!(found, expect, "{ports}");
+    };
+    check("", &[]);
+    check(
+        "1,3,5,7,9,11,13,15,17,19,21,23,25,27,29",
+        &["1,3,5,7,9,11,13,15,17,19,21,23,25,27,29"],
+    );
+    check(
+        "1,3,5,7,9,11,13,15,17,19,21,23,25,27,29,31",
+        &["1,3,5,7,9,11,13,15,17,19,21,23,25,27,29", "31"],
+    );
+    check(
+        "1,3,5,7,9,11,13,15,17,19,21,23,25,27,29-31",
+        &["1,3,5,7,9,11,13,15,17,19,21,23,25,27", "29:31"],
+    );
+}
+
+#[test]
+fn applying_again_adds_no_second_jump() {
+    let rules = rules(&[]);
+    let first = replacement(&rules, Family::V4, EMPTY);
+    let second = replacement(&rules, Family::V4, &first);
+    assert!(!second.contains("-A PREROUTING") && !second.contains("-A OUTPUT"));
+    assert_eq!(difference(&rules, Family::V4, &first), None);
+}
+
+#[test]
+fn removes_exactly_what_is_ours() {
+    assert_eq!(removal(EMPTY), None);
+    let mut existing = replacement(&rules(&[]), Family::V4, EMPTY);
+    existing.push_str("-A PREROUTING -j MESH_PROXY_INBOUND\n-A OUTPUT -j SOMEONE\n");
+    assert_eq!(
+        removal(&existing).unwrap(),
+        "*nat
+-D PREROUTING -j MESH_PROXY_INBOUND
+-D PREROUTING -j MESH_PROXY_INBOUND
+-F MESH_PROXY_INBOUND
+-X MESH_PROXY_INBOUND
+-D OUTPUT -j MESH_PROXY_OUTBOUND
+-F MESH_PROXY_OUTBOUND
+-X MESH_PROXY_OUTBOUND
+COMMIT
+"
+    );
+}
+
+#[test]
+fn names_what_was_tampered_with() {
+    let rules = rules(&[]);
+    let intact = replacement(&rules, Family::V4, EMPTY);
+    let check = |existing: String, expect: &str| {
+        assert_eq!(difference(&rules, Family::V4, &existing).unwrap(), expect);
+    };
+    check(
+        EMPTY.to_owned(),
+        "PREROUTING does not jump to MESH_PROXY_INBOUND (V4)",
+    );
+    check(
+        intact.replace(
+            "-A MESH_PROXY_OUTBOUND -p tcp -j REDIRECT --to-ports 4140\n",
+            "",
+        ),
+        "\"-A MESH_PROXY_OUTBOUND -p tcp -j REDIRECT --to-ports 4140\" is missing (V4)",
+    );
+    check(
+        intact + "-A MESH_PROXY_OUTBOUND -j ACCEPT\n",
+        "chain MESH_PROXY_OUTBOUND has rules of someone else (V4)",
+    );
+}

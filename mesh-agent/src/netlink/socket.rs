@@ -1,0 +1,138 @@
+//! A netlink socket. It belongs to the network namespace of the thread that opens it and stays there wherever it is used afterwards.
+
+use std::{
+    io::{self, Read, Write},
+    os::fd::AsFd,
+    time::Duration,
+};
+
+use nix::sys::socket::{setsockopt, sockopt::SndBufForce};
+use socket2::{Domain, Protocol, Type};
+
+use super::{Received, messages};
+
+/// The kernel answers at once; a lost answer must not hang the agent.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The kernel splits a dump into buffers of at most 32 KiB (`NLMSG_GOODSIZE` and above).
+const RECEIVE_BUFFER: usize = 64 * 1024;
+/// Kernel: `NLMSG_ERROR`, `NLMSG_DONE`.
+const KIND_ERROR: u16 = 2;
+const KIND_DONE: u16 = 3;
+
+#[derive(Debug)]
+pub struct Socket(socket2::Socket);
+
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    #[error("cannot open a netlink socket")]
+    Open(#[source] io::Error),
+    #[error("cannot send {bytes} bytes to the kernel over netlink")]
+    Send {
+        bytes: usize,
+        #[source]
+        source: io::Error,
+    },
+    #[error("no answer from the kernel over netlink")]
+    Receive(#[source] io::Error),
+    #[error("the kernel refused message {sequence}")]
+    Refused {
+        sequence: u32,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Socket {
+    /// `protocol` is one of the `NETLINK_*` numbers.
+    pub fn open(protocol: i32) -> Result<Self, SocketError> {
+        let socket = socket2::Socket::new(
+            Domain::from(libc::AF_NETLINK),
+            Type::from(libc::SOCK_RAW).cloexec(),
+            Some(Protocol::from(protocol)),
+        )
+        .map_err(SocketError::Open)?;
+        socket
+            .set_read_timeout(Some(ANSWER_TIMEOUT))
+            .map_err(SocketError::Open)?;
+        Ok(Self(socket))
+    }
+
+    /// Sends messages that the kernel applies together, and waits until `last` is acknowledged or any of them is refused.
+    ///
+    /// Only the last message asks for an acknowledgement: one for each would overrun the receive buffer when there are many, and refusals are reported
+    /// unasked.
+    pub fn transact(&mut self, batch: &[u8], last: u32) -> Result<(), SocketError> {
+        self.send(batch)?;
+        let mut buffer = vec![0; RECEIVE_BUFFER];
+        loop {
+            let bytes = self.receive(&mut buffer)?;
+            for message in messages(bytes) {
+                refusal(&message)?;
+                if message.kind == KIND_ERROR && message.sequence == last {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Sends a dump request and calls `each` with every message of the answer.
+    pub fn dump(
+        &mut self,
+        request: &[u8],
+        mut each: impl FnMut(&Received<'_>),
+    ) -> Result<(), SocketError> {
+        self.send(request)?;
+        let mut buffer = vec![0; RECEIVE_BUFFER];
+        loop {
+            let bytes = self.receive(&mut buffer)?;
+            for message in messages(bytes) {
+                refusal(&message)?;
+                if message.kind == KIND_DONE {
+                    return Ok(());
+                }
+                each(&message);
+            }
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<(), SocketError> {
+        // The default of about 200 KiB bounds one message; a pod with a thousand skip rules needs more. The kernel doubles the number itself.
+        if bytes.len() > 64 * 1024 {
+            let wanted = bytes.len() * 2;
+            setsockopt(&self.0.as_fd(), SndBufForce, &wanted)
+                .map_err(io::Error::from)
+                .or_else(|_| self.0.set_send_buffer_size(wanted))
+                .map_err(|source| SocketError::Send {
+                    bytes: bytes.len(),
+                    source,
+                })?;
+        }
+        self.0.write_all(bytes).map_err(|source| SocketError::Send {
+            bytes: bytes.len(),
+            source,
+        })
+    }
+
+    fn receive<'a>(&mut self, buffer: &'a mut [u8]) -> Result<&'a [u8], SocketError> {
+        let length = self.0.read(buffer).map_err(SocketError::Receive)?;
+        Ok(&buffer[..length])
+    }
+}
+
+/// The error that the message reports, if it reports one; an acknowledgement is error 0.
+fn refusal(message: &Received<'_>) -> Result<(), SocketError> {
+    if message.kind != KIND_ERROR {
+        return Ok(());
+    }
+    let code = message
+        .body
+        .first_chunk::<4>()
+        .map_or(-libc::EBADMSG, |bytes| i32::from_ne_bytes(*bytes));
+    if code == 0 {
+        return Ok(());
+    }
+    Err(SocketError::Refused {
+        sequence: message.sequence,
+        source: io::Error::from_raw_os_error(-code),
+    })
+}

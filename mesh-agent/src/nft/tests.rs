@@ -1,0 +1,101 @@
+use super::*;
+use crate::{
+    netlink::messages,
+    redirect::{PodRef, RedirectSpec},
+    rules::Directions,
+};
+
+fn rules(pairs: &[(&str, &str)], directions: Directions) -> Rules {
+    let annotations = pairs
+        .iter()
+        .map(|(key, value)| (format!("config.linkerd.io/{key}"), (*value).to_owned()))
+        .collect();
+    let spec = RedirectSpec::from_annotations(&PodRef::default(), &annotations).unwrap();
+    Rules::new(&spec, directions)
+}
+
+/// Kind (without the subsystem), flags and comment of each message of the transaction.
+fn outline(rules: &Rules) -> Vec<(u16, u16, Option<String>)> {
+    let (bytes, _, _) = replacement(rules).finish();
+    messages(&bytes)
+        .map(|message| {
+            let user_data =
+                Attributes::after(message.body, FAMILY_HEADER_LENGTH).find(RULE_USER_DATA);
+            let kind = message.kind & 0xff;
+            let comment = user_data.filter(|_| kind == NEW_RULE).and_then(comment);
+            (kind, message.flags & !REQUEST, comment)
+        })
+        .collect()
+}
+
+#[test]
+fn one_transaction_replaces_the_whole_table() {
+    let rule = |text: &str| (NEW_RULE, CREATE | APPEND, Some(text.to_owned()));
+    let outline = outline(&rules(
+        &[("skip-inbound-ports", "80"), ("skip-subnets", "10.0.0.0/8")],
+        Directions::Both,
+    ));
+    let mut expect = vec![
+        (BATCH_BEGIN, 0, None),
+        (NEW_TABLE, CREATE, None),
+        (DELETE_TABLE, 0, None),
+        (NEW_TABLE, CREATE, None),
+        (NEW_CHAIN, CREATE, None),
+        rule("skip port 80"),
+        rule("skip ports 4190-4191"),
+        rule("skip source 10.0.0.0/8"),
+        rule("everything else to the proxy, port 4143"),
+        (NEW_CHAIN, CREATE, None),
+        rule("proxy user 2102"),
+        rule("loopback"),
+        rule("skip ports 4567-4568"),
+        rule("everything else to the proxy, port 4140"),
+        (BATCH_END, 0, None),
+    ];
+    let last = expect.len() - 2;
+    expect[last].1 |= ACKNOWLEDGE;
+    assert_eq!(outline, expect);
+}
+
+#[test]
+fn the_split_tier_has_no_outbound_chain() {
+    let outline = outline(&rules(&[], Directions::InboundOnly));
+    let chains = outline.iter().filter(|(kind, ..)| *kind == NEW_CHAIN);
+    assert_eq!(chains.count(), 1);
+    let acknowledged: Vec<_> = outline
+        .iter()
+        .filter(|(_, flags, _)| flags & ACKNOWLEDGE != 0)
+        .collect();
+    assert_eq!(acknowledged.len(), 1);
+    assert_eq!(
+        acknowledged[0].2.as_deref(),
+        Some("everything else to the proxy, port 4143")
+    );
+}
+
+#[test]
+fn names_the_first_difference() {
+    let rules = rules(&[], Directions::InboundOnly);
+    let intact = expected(&rules);
+    assert_eq!(difference(&intact, &intact), None);
+    let check = |found: &[(String, String)], expect: &str| {
+        assert_eq!(difference(&intact, found).unwrap(), expect);
+    };
+    check(&[], "it is missing or empty");
+    check(
+        &intact[..1],
+        "the rule \"skip ports 4567-4568\" of chain inbound is missing",
+    );
+    let foreign = (
+        INBOUND_CHAIN.to_owned(),
+        "a rule of someone else".to_owned(),
+    );
+    check(
+        &[&[foreign.clone()], &intact[..]].concat(),
+        "chain inbound has \"a rule of someone else\" where \"skip ports 4190-4191\" belongs",
+    );
+    check(
+        &[&intact[..], &[foreign]].concat(),
+        "chain inbound has one rule too many, \"a rule of someone else\"",
+    );
+}

@@ -1,0 +1,129 @@
+//! The redirection of a pod as a list of packet-filter rules, independent of the packet filter.
+//!
+//! Linkerd's interception contract: for a connection that leaves the pod, the proxy's own is left alone, then what goes through loopback, then the ports to
+//! skip; the rest goes to the outbound port. For a connection that arrives: the ports to skip (the proxy's admin and control ports are always among
+//! them), then the sources to skip, then the rest goes to the inbound port. First match wins. Modules `nft` and `iptables` write the list in their own
+//! language; the eBPF programs decide the same from the maps.
+
+use std::{fmt, ops::RangeInclusive};
+
+use ipnet::IpNet;
+
+use crate::redirect::RedirectSpec;
+
+/// Which directions the packet filter redirects; in the split tier the kernel programs have the outbound one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Directions {
+    Both,
+    InboundOnly,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// For what processes of the pod send; absent when something else redirects it.
+    pub outbound: Option<Vec<Rule>>,
+    /// For what arrives from outside.
+    pub inbound: Vec<Rule>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub matches: Match,
+    pub verdict: Verdict,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Match {
+    OwnerUser(u32),
+    OwnerGroup(u32),
+    LeavesThroughLoopback,
+    TcpDestinationPort(RangeInclusive<u16>),
+    Source(IpNet),
+    Tcp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Leave the connection alone.
+    Pass,
+    /// Send it to this port of the pod itself.
+    Redirect(u16),
+}
+
+impl Rules {
+    pub fn new(spec: &RedirectSpec, directions: Directions) -> Self {
+        Self {
+            outbound: (directions == Directions::Both).then(|| outbound(spec)),
+            inbound: inbound(spec),
+        }
+    }
+}
+
+fn outbound(spec: &RedirectSpec) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    // User and group 0 are never the proxy: they would exempt every root process.
+    if spec.proxy_uid > 0 {
+        rules.push(pass(Match::OwnerUser(spec.proxy_uid)));
+    }
+    if let Some(group) = spec.proxy_gid.filter(|group| *group > 0) {
+        rules.push(pass(Match::OwnerGroup(group)));
+    }
+    rules.push(pass(Match::LeavesThroughLoopback));
+    rules.extend(ports(spec.skip_outbound.ranges()));
+    rules.push(redirect(spec.outbound_port));
+    rules
+}
+
+fn inbound(spec: &RedirectSpec) -> Vec<Rule> {
+    let mut rules: Vec<Rule> = ports(spec.skip_inbound.ranges()).collect();
+    rules.extend(
+        spec.skip_subnets
+            .iter()
+            .map(|subnet| pass(Match::Source(*subnet))),
+    );
+    rules.push(redirect(spec.inbound_port));
+    rules
+}
+
+fn ports(ranges: &[RangeInclusive<u16>]) -> impl Iterator<Item = Rule> {
+    ranges
+        .iter()
+        .map(|range| pass(Match::TcpDestinationPort(range.clone())))
+}
+
+fn pass(matches: Match) -> Rule {
+    Rule {
+        matches,
+        verdict: Verdict::Pass,
+    }
+}
+
+fn redirect(port: u16) -> Rule {
+    Rule {
+        matches: Match::Tcp,
+        verdict: Verdict::Redirect(port),
+    }
+}
+
+/// What the rule is for, as an administrator reads it beside the rule.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.matches {
+            Match::OwnerUser(user) => write!(f, "proxy user {user}")?,
+            Match::OwnerGroup(group) => write!(f, "proxy group {group}")?,
+            Match::LeavesThroughLoopback => write!(f, "loopback")?,
+            Match::TcpDestinationPort(range) if range.start() == range.end() => {
+                write!(f, "skip port {}", range.start())?;
+            }
+            Match::TcpDestinationPort(range) => {
+                write!(f, "skip ports {}-{}", range.start(), range.end())?;
+            }
+            Match::Source(subnet) => write!(f, "skip source {subnet}")?,
+            Match::Tcp => write!(f, "everything else")?,
+        }
+        match self.verdict {
+            Verdict::Pass => Ok(()),
+            Verdict::Redirect(port) => write!(f, " to the proxy, port {port}"),
+        }
+    }
+}
