@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn parses_merges_and_prints() {
         let check = |text: &str, expect: &str| {
-            assert_eq!(text.parse::<PortSet>().unwrap().to_string(), expect)
+            assert_eq!(text.parse::<PortSet>().unwrap().to_string(), expect);
         };
         check("", "");
         check(" 80 , ,443,", "80,443");

@@ -25,7 +25,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     }
     let number: u64 = number
         .parse()
-        .map_err(|_: std::num::ParseIntError| DurationError::Overflow(text.to_owned()))?;
+        .map_err(|_too_long| DurationError::Overflow(text.to_owned()))?;
     let millis = match unit {
         "ms" => 1,
         "s" => 1_000,
@@ -52,7 +52,7 @@ mod tests {
                 parse_duration(text),
                 Ok(Duration::from_millis(millis)),
                 "{text:?}"
-            )
+            );
         };
         check("0", 0);
         check("0s", 0);

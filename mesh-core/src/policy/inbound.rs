@@ -9,7 +9,20 @@ use ipnet::IpNet;
 use crate::{
     identity::Identity,
     meta::Meta,
-    route::{Route, filter::Filter, grpc::GrpcMatch, http::HttpMatch},
+    route::{
+        Found, Route, Rule,
+        filter::Filter,
+        grpc::GrpcMatch,
+        http::{self, HttpMatch, PathMatch, RequestHead},
+    },
+};
+
+mod authorize;
+mod default_policy;
+
+pub use self::{
+    authorize::authorize,
+    default_policy::{DefaultPolicy, UnknownDefaultPolicy, all_networks},
 };
 
 /// The policy of one port.
@@ -101,4 +114,140 @@ pub enum ClientTls<'a> {
     None,
     Anonymous,
     Identified(&'a Identity),
+}
+
+impl ServerPolicy {
+    /// What a proxy judges by when this policy arrives: processes of the pod itself always pass, and an HTTP port without routes has the default one.
+    pub fn completed(mut self) -> Self {
+        self.authorizations = self
+            .authorizations
+            .iter()
+            .cloned()
+            .chain([Authorization::of_localhost()])
+            .collect();
+        match &mut self.protocol {
+            ServerProtocol::Detect { http, .. }
+            | ServerProtocol::Http1(http)
+            | ServerProtocol::Http2(http) => {
+                if http.routes.is_empty() {
+                    http.routes.push(default_http_route());
+                }
+            }
+            ServerProtocol::Grpc(routes) => {
+                if routes.is_empty() {
+                    routes.push(default_grpc_route());
+                }
+            }
+            ServerProtocol::Opaque | ServerProtocol::Tls => {}
+        }
+        self
+    }
+}
+
+impl Authorization {
+    /// Lets processes of the pod itself through: whoever can dial a loopback address is already inside.
+    pub fn of_localhost() -> Self {
+        let loopback = |ip: IpAddr| Network {
+            net: IpNet::from(ip),
+            except: Vec::new(),
+        };
+        Self {
+            meta: Meta::new_default("localhost"),
+            networks: vec![
+                loopback(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)),
+                loopback(IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)),
+            ],
+            authentication: Authentication::Unauthenticated,
+        }
+    }
+}
+
+impl From<IpNet> for Network {
+    fn from(net: IpNet) -> Self {
+        Self {
+            net,
+            except: Vec::new(),
+        }
+    }
+}
+
+/// The route of an HTTP port that no route is attached to: every request, under the authorizations of the server.
+pub fn default_http_route() -> HttpRoute {
+    Route {
+        meta: Meta::new_default("default"),
+        hosts: Vec::new(),
+        rules: vec![Rule {
+            matches: vec![HttpMatch {
+                path: Some(PathMatch::Prefix("/".to_owned())),
+                ..HttpMatch::default()
+            }],
+            then: InboundRule::default(),
+        }],
+    }
+}
+
+/// The same for a gRPC port.
+pub fn default_grpc_route() -> GrpcRoute {
+    Route {
+        meta: Meta::new_default("default"),
+        hosts: Vec::new(),
+        rules: vec![Rule {
+            matches: vec![GrpcMatch::default()],
+            then: InboundRule::default(),
+        }],
+    }
+}
+
+/// The rule an inbound request falls under.
+///
+/// Where the routes tell paths apart, a path that servers read in different ways (`/a/../b`, `//b`, `/a;x`, an encoded slash) falls under no rule: the rule
+/// found for one reading could admit what the application then serves by another.
+pub fn http_rule(routes: &[HttpRoute], request: &RequestHead<'_>) -> Option<Found> {
+    if http::is_ambiguous(request.path) && http::distinguish_paths(routes) {
+        return None;
+    }
+    http::find(routes, request)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn routes(paths: &[&str]) -> Vec<HttpRoute> {
+        let rules = paths.iter().map(|path| Rule {
+            matches: vec![HttpMatch {
+                path: Some(PathMatch::Prefix((*path).to_owned())),
+                ..HttpMatch::default()
+            }],
+            then: InboundRule::default(),
+        });
+        vec![HttpRoute {
+            rules: rules.collect(),
+            ..default_http_route()
+        }]
+    }
+
+    fn rule(routes: &[HttpRoute], path: &str) -> Option<usize> {
+        let request = ::http::Request::builder().uri(path).body(()).unwrap();
+        http_rule(routes, &RequestHead::from(&request)).map(|found| found.rule)
+    }
+
+    #[test]
+    fn ambiguous_paths_fall_under_no_rule_that_tells_paths_apart() {
+        let guarded = routes(&["/", "/admin"]);
+        assert_eq!(rule(&guarded, "/public"), Some(0));
+        assert_eq!(rule(&guarded, "/admin/x"), Some(1));
+        assert_eq!(rule(&guarded, "/%61dmin"), Some(1));
+        for path in [
+            "/public/../admin",
+            "//admin",
+            "/admin;x",
+            "/public%2F..%2Fadmin",
+            "/%252e/x",
+        ] {
+            assert_eq!(rule(&guarded, path), None, "{path}");
+            assert_eq!(rule(&routes(&["/"]), path), Some(0), "{path}");
+        }
+        assert_eq!(rule(&guarded, "*"), Some(0));
+    }
 }

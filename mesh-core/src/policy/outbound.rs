@@ -18,6 +18,10 @@ pub struct OutboundPolicy {
 }
 
 #[derive(Clone, Debug, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one value for each destination, read behind a reference"
+)]
 pub enum OutboundProtocol {
     Detect {
         timeout: Duration,

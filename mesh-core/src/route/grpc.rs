@@ -1,8 +1,11 @@
-//! gRPC matches: a call is `POST /service/method`.
+//! gRPC matches, and the rule that a gRPC call falls under. A call is `POST /service/method`.
 
 use std::sync::Arc;
 
-use super::http::HeaderMatch;
+use super::{
+    Found, Route,
+    http::{HeaderMatch, RequestHead},
+};
 
 /// All present parts must match.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -10,4 +13,142 @@ pub struct GrpcMatch {
     pub service: Option<Arc<str>>,
     pub method: Option<Arc<str>>,
     pub headers: Vec<HeaderMatch>,
+}
+
+/// How closely a call is matched. The fields compare in this order: length of the service's name, of the method's name, headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    service: usize,
+    method: usize,
+    headers: usize,
+}
+
+/// The rule that applies to the call. What is no gRPC call falls under none.
+pub fn find<R>(routes: &[Route<GrpcMatch, R>], request: &RequestHead<'_>) -> Option<Found> {
+    if request.method != http::Method::POST {
+        return None;
+    }
+    let (service, method) = request.path.strip_prefix('/')?.split_once('/')?;
+    let rank = |entry: &GrpcMatch| entry.rank(service, method, request.headers);
+    let (_, route, rule) = super::find(routes, request.host(), Rank::default(), rank)?;
+    Some(Found {
+        route,
+        rule,
+        prefix: None,
+    })
+}
+
+impl GrpcMatch {
+    fn rank(&self, service: &str, method: &str, headers: &http::HeaderMap) -> Option<Rank> {
+        let length = |want: &Option<Arc<str>>, have: &str| match want {
+            None => Some(0),
+            Some(want) if **want == *have => Some(want.len()),
+            Some(_) => None,
+        };
+        let rank = Rank {
+            service: length(&self.service, service)?,
+            method: length(&self.method, method)?,
+            headers: self.headers.len(),
+        };
+        self.headers
+            .iter()
+            .all(|entry| entry.is_match(headers))
+            .then_some(rank)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        meta::Meta,
+        route::{HostMatch, Rule, http::HeaderValueMatch},
+    };
+
+    fn entry(service: &str, method: &str, headers: &[(&str, &str)]) -> GrpcMatch {
+        let name = |text: &str| (!text.is_empty()).then(|| Arc::from(text));
+        GrpcMatch {
+            service: name(service),
+            method: name(method),
+            headers: headers
+                .iter()
+                .map(|(name, value)| HeaderMatch {
+                    name: name.parse().unwrap(),
+                    value: HeaderValueMatch::Exact(value.parse().unwrap()),
+                })
+                .collect(),
+        }
+    }
+
+    fn route(hosts: &[&str], rules: Vec<Vec<GrpcMatch>>) -> Route<GrpcMatch, ()> {
+        Route {
+            meta: Meta::new_default("test"),
+            hosts: hosts
+                .iter()
+                .map(|host| HostMatch::Exact((*host).into()))
+                .collect(),
+            rules: rules
+                .into_iter()
+                .map(|matches| Rule { matches, then: () })
+                .collect(),
+        }
+    }
+
+    fn at(routes: &[Route<GrpcMatch, ()>], method: &str, uri: &str) -> Option<(usize, usize)> {
+        let request = http::Request::builder()
+            .method(method)
+            .uri(uri)
+            .header("k", "v")
+            .body(())
+            .unwrap();
+        find(routes, &RequestHead::from(&request)).map(|found| (found.route, found.rule))
+    }
+
+    #[test]
+    fn closest_match_wins() {
+        let routes = [
+            route(&[], vec![vec![], vec![entry("pkg.Svc", "", &[])]]),
+            route(
+                &[],
+                vec![
+                    vec![entry("pkg.Svc", "Get", &[])],
+                    vec![entry("pkg.Svc", "Get", &[("k", "v")])],
+                    vec![entry("", "Longest", &[])],
+                ],
+            ),
+            route(&["other"], vec![vec![]]),
+        ];
+        assert_eq!(at(&routes, "POST", "http://h/pkg.Svc/Get"), Some((1, 1)));
+        assert_eq!(at(&routes, "POST", "http://h/pkg.Svc/Put"), Some((0, 1)));
+        assert_eq!(
+            at(&routes, "POST", "http://h/pkg.Svc/Longest"),
+            Some((0, 1))
+        );
+        assert_eq!(at(&routes, "POST", "http://h/o/Longest"), Some((1, 2)));
+        assert_eq!(at(&routes, "POST", "http://h/o/Put"), Some((0, 0)));
+        assert_eq!(
+            at(&routes, "POST", "http://other/pkg.Svc/Get"),
+            Some((2, 0))
+        );
+    }
+
+    #[test]
+    fn only_calls_are_matched() {
+        let routes = [route(&[], vec![vec![]])];
+        for (method, uri) in [
+            ("GET", "http://h/pkg.Svc/Get"),
+            ("POST", "http://h/pkg.Svc"),
+            ("POST", "http://h/"),
+        ] {
+            assert_eq!(at(&routes, method, uri), None, "{method} {uri}");
+        }
+        let exact = [route(&[], vec![vec![entry("pkg.Svc", "Get", &[])]])];
+        for uri in [
+            "http://h/pkg.svc/Get",
+            "http://h/pkg.Svc/Get/",
+            "http://h//pkg.Svc/Get",
+        ] {
+            assert_eq!(at(&exact, "POST", uri), None, "{uri}");
+        }
+    }
 }

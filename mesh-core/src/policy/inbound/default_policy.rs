@@ -1,0 +1,238 @@
+//! The six policies that apply where no Server selects a port.
+//!
+//! The policy controller and the proxy both make them: the controller for every port of a known workload, the proxy from its environment until the
+//! controller has answered.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::{
+    Authentication, Authorization, HttpServer, Network, ServerPolicy, ServerProtocol, Suffix,
+    default_http_route,
+};
+use crate::meta::Meta;
+
+/// Who may talk to a port that no Server selects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DefaultPolicy {
+    AllUnauthenticated,
+    AllAuthenticated,
+    ClusterUnauthenticated,
+    ClusterAuthenticated,
+    Deny,
+    /// Lets everybody through under a name of its own, so that metrics show what `Deny` would refuse.
+    Audit,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no default policy: expected all-unauthenticated, all-authenticated, cluster-unauthenticated, cluster-authenticated, deny or audit"
+)]
+pub struct UnknownDefaultPolicy(pub String);
+
+impl DefaultPolicy {
+    pub const ALL: [Self; 6] = [
+        Self::AllUnauthenticated,
+        Self::AllAuthenticated,
+        Self::ClusterUnauthenticated,
+        Self::ClusterAuthenticated,
+        Self::Deny,
+        Self::Audit,
+    ];
+
+    /// As flags, annotations and metric labels spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AllUnauthenticated => "all-unauthenticated",
+            Self::AllAuthenticated => "all-authenticated",
+            Self::ClusterUnauthenticated => "cluster-unauthenticated",
+            Self::ClusterAuthenticated => "cluster-authenticated",
+            Self::Deny => "deny",
+            Self::Audit => "audit",
+        }
+    }
+
+    /// The variant for a port that must have an identified client. Audit admits everybody, so it becomes the strict form of what it admits.
+    pub fn requiring_identity(self) -> Self {
+        match self {
+            Self::AllUnauthenticated | Self::AllAuthenticated | Self::Audit => {
+                Self::AllAuthenticated
+            }
+            Self::ClusterUnauthenticated | Self::ClusterAuthenticated => Self::ClusterAuthenticated,
+            Self::Deny => Self::Deny,
+        }
+    }
+
+    /// What it allows: nothing for `deny`, otherwise one authorization that is named after the policy.
+    pub fn authorizations(self, cluster_networks: &[IpNet]) -> Vec<Authorization> {
+        let networks = match self {
+            Self::Deny => return Vec::new(),
+            Self::AllUnauthenticated | Self::AllAuthenticated | Self::Audit => all_networks(),
+            Self::ClusterUnauthenticated | Self::ClusterAuthenticated => cluster_networks
+                .iter()
+                .copied()
+                .map(Network::from)
+                .collect(),
+        };
+        let authentication = match self {
+            Self::AllAuthenticated | Self::ClusterAuthenticated => {
+                Authentication::TlsAuthenticated {
+                    identities: Vec::new(),
+                    suffixes: vec![Suffix(Vec::new())],
+                }
+            }
+            _ => Authentication::Unauthenticated,
+        };
+        vec![Authorization {
+            meta: self.meta(),
+            networks,
+            authentication,
+        }]
+    }
+
+    /// The whole policy of a port, `opaque` or with its protocol detected.
+    pub fn server_policy(
+        self,
+        cluster_networks: &[IpNet],
+        detect_timeout: Duration,
+        opaque: bool,
+    ) -> ServerPolicy {
+        let protocol = if opaque {
+            ServerProtocol::Opaque
+        } else {
+            ServerProtocol::Detect {
+                timeout: detect_timeout,
+                http: HttpServer {
+                    routes: vec![default_http_route()],
+                    rate_limit: None,
+                },
+            }
+        };
+        ServerPolicy {
+            meta: self.meta(),
+            protocol,
+            authorizations: self.authorizations(cluster_networks).into(),
+        }
+    }
+
+    pub fn meta(self) -> Meta {
+        Meta::new_default(self.as_str())
+    }
+}
+
+/// Every address of both families.
+pub fn all_networks() -> Vec<Network> {
+    vec![
+        Network::from(IpNet::from(Ipv4Net::default())),
+        Network::from(IpNet::from(Ipv6Net::default())),
+    ]
+}
+
+impl FromStr for DefaultPolicy {
+    type Err = UnknownDefaultPolicy;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|policy| policy.as_str() == text)
+            .ok_or_else(|| UnknownDefaultPolicy(text.to_owned()))
+    }
+}
+
+impl fmt::Display for DefaultPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        identity::Identity,
+        policy::inbound::{Client, ClientTls, authorize},
+    };
+
+    #[test]
+    fn names_read_back_and_nothing_else_does() {
+        for policy in DefaultPolicy::ALL {
+            assert_eq!(policy.as_str().parse(), Ok(policy));
+        }
+        for bad in [
+            "",
+            "Deny",
+            "allow",
+            "all-authenticated ",
+            "all_authenticated",
+        ] {
+            assert_eq!(
+                bad.parse::<DefaultPolicy>(),
+                Err(UnknownDefaultPolicy(bad.to_owned()))
+            );
+        }
+    }
+
+    /// Inside and outside the cluster, each without TLS, with anonymous TLS and with an identity.
+    #[test]
+    fn who_passes() {
+        let cluster: Vec<IpNet> = vec!["10.0.0.0/8".parse().unwrap()];
+        let id = Identity::parse("web.ns.example").unwrap();
+        let check = |policy: DefaultPolicy, expect: [[bool; 3]; 2]| {
+            let server = policy.server_policy(&cluster, Duration::from_secs(10), false);
+            let seen = ["10.1.2.3", "192.0.2.1"].map(|ip| {
+                [
+                    ClientTls::None,
+                    ClientTls::Anonymous,
+                    ClientTls::Identified(&id),
+                ]
+                .map(|tls| {
+                    let client = Client {
+                        ip: ip.parse().unwrap(),
+                        tls,
+                    };
+                    authorize(&server.authorizations, &client).is_some()
+                })
+            });
+            assert_eq!(seen, expect, "{policy}");
+        };
+        let (all, none, identified) = ([true; 3], [false; 3], [false, false, true]);
+        check(DefaultPolicy::AllUnauthenticated, [all, all]);
+        check(DefaultPolicy::AllAuthenticated, [identified, identified]);
+        check(DefaultPolicy::ClusterUnauthenticated, [all, none]);
+        check(DefaultPolicy::ClusterAuthenticated, [identified, none]);
+        check(DefaultPolicy::Deny, [none, none]);
+        check(DefaultPolicy::Audit, [all, all]);
+    }
+
+    #[test]
+    fn requiring_an_identity_never_opens() {
+        for policy in DefaultPolicy::ALL {
+            let strict = policy.requiring_identity();
+            assert!(
+                strict
+                    .authorizations(&[])
+                    .iter()
+                    .all(|entry| entry.authentication != Authentication::Unauthenticated),
+                "{policy} became {strict}"
+            );
+        }
+    }
+
+    #[test]
+    fn localhost_passes_a_completed_deny() {
+        let policy = DefaultPolicy::Deny
+            .server_policy(&[], Duration::from_secs(10), true)
+            .completed();
+        let passes = |ip: &str| {
+            let client = Client {
+                ip: ip.parse().unwrap(),
+                tls: ClientTls::None,
+            };
+            authorize(&policy.authorizations, &client).map(|found| found.meta.name())
+        };
+        assert_eq!(passes("127.0.0.1"), Some("localhost"));
+        assert_eq!(passes("::1"), Some("localhost"));
+        assert_eq!(passes("10.0.0.1"), None);
+    }
+}
