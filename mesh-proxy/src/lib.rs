@@ -1,1 +1,6 @@
 //! The per-pod proxy.
+
+pub mod error;
+pub mod http;
+pub mod telemetry;
+pub mod transport;

@@ -1,0 +1,54 @@
+//! What the proxy counts, under the names and labels of Linkerd's proxy.
+//!
+//! [`Families`] names every family once, at start. From it the data threads build handles per target, policy and endpoint; a request or connection only
+//! touches handles. [`labels`] is the one place that knows the order of labels.
+
+pub mod authz;
+pub mod balancer;
+pub mod detect;
+pub mod http;
+pub mod labels;
+mod route;
+mod status;
+pub mod tcp;
+
+use mesh_runtime::metrics::Registry;
+
+pub use self::route::{RouteFamilies, RouteHttp};
+
+/// Every family that the data threads write to. Shared by all of them.
+#[derive(Debug)]
+pub struct Families {
+    pub tcp: tcp::TcpFamilies,
+    /// `request_total` and its kin, of both directions.
+    pub endpoint: http::EndpointFamilies,
+    pub authz: authz::AuthzFamilies,
+    pub errors: authz::ErrorFamilies,
+    pub detect: detect::DetectFamilies,
+    pub inbound_route: RouteFamilies,
+    pub outbound_route: RouteFamilies,
+    pub outbound_backend: RouteFamilies,
+    pub http_balancer: balancer::BalancerFamilies,
+    pub tcp_balancer: balancer::BalancerFamilies,
+    pub tls_balancer: balancer::BalancerFamilies,
+    pub tcp_route: tcp::TcpRouteFamilies,
+}
+
+impl Families {
+    pub fn new(registry: &Registry) -> Self {
+        Self {
+            tcp: tcp::TcpFamilies::new(registry),
+            endpoint: http::EndpointFamilies::new(registry),
+            authz: authz::AuthzFamilies::new(registry),
+            errors: authz::ErrorFamilies::new(registry),
+            detect: detect::DetectFamilies::new(registry),
+            inbound_route: RouteFamilies::inbound(registry),
+            outbound_route: RouteFamilies::outbound_route(registry),
+            outbound_backend: RouteFamilies::outbound_backend(registry),
+            http_balancer: balancer::BalancerFamilies::http(registry),
+            tcp_balancer: balancer::BalancerFamilies::tcp(registry),
+            tls_balancer: balancer::BalancerFamilies::tls(registry),
+            tcp_route: tcp::TcpRouteFamilies::new(registry),
+        }
+    }
+}

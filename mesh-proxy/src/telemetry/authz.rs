@@ -1,0 +1,111 @@
+//! Verdicts of inbound policy, and errors of both directions.
+
+use std::net::SocketAddr;
+
+use mesh_runtime::metrics::{CounterFamily, Labels, Registry};
+
+use super::labels::{self, Direction};
+
+/// `inbound_http_authz_*`, `inbound_tcp_authz_*`, `inbound_http_route_not_found_total`, `inbound_http_local_ratelimit_total`.
+#[derive(Clone, Debug)]
+pub struct AuthzFamilies {
+    pub http_allow: CounterFamily,
+    pub http_deny: CounterFamily,
+    pub http_route_not_found: CounterFamily,
+    pub http_rate_limit: CounterFamily,
+    pub tcp_allow: CounterFamily,
+    pub tcp_deny: CounterFamily,
+    pub tcp_terminate: CounterFamily,
+}
+
+/// `inbound_` and `outbound_{http,tcp}_errors_total`.
+#[derive(Clone, Debug)]
+pub struct ErrorFamilies {
+    inbound_http: CounterFamily,
+    inbound_tcp: CounterFamily,
+    outbound_http: CounterFamily,
+    outbound_tcp: CounterFamily,
+}
+
+impl AuthzFamilies {
+    pub(super) fn new(registry: &Registry) -> Self {
+        Self {
+            http_allow: registry.counter_family(
+                "inbound_http_authz_allow_total",
+                "The total number of inbound HTTP requests that were authorized",
+            ),
+            http_deny: registry.counter_family(
+                "inbound_http_authz_deny_total",
+                "The total number of inbound HTTP requests that could not be processed due to being unauthorized",
+            ),
+            http_route_not_found: registry.counter_family(
+                "inbound_http_route_not_found_total",
+                "The total number of inbound HTTP requests that could not be associated with a route",
+            ),
+            http_rate_limit: registry.counter_family(
+                "inbound_http_local_ratelimit_total",
+                "The total number of inbound HTTP requests that were refused by a rate limit",
+            ),
+            tcp_allow: registry.counter_family(
+                "inbound_tcp_authz_allow_total",
+                "The total number of inbound TCP connections that were authorized",
+            ),
+            tcp_deny: registry.counter_family(
+                "inbound_tcp_authz_deny_total",
+                "The total number of inbound TCP connections that were denied",
+            ),
+            tcp_terminate: registry.counter_family(
+                "inbound_tcp_authz_terminate_total",
+                "The total number of inbound TCP connections that were terminated because a policy change forbade them",
+            ),
+        }
+    }
+}
+
+impl ErrorFamilies {
+    pub(super) fn new(registry: &Registry) -> Self {
+        Self {
+            inbound_http: registry.counter_family(
+                "inbound_http_errors_total",
+                "The total number of inbound HTTP requests that could not be processed due to a proxy error",
+            ),
+            inbound_tcp: registry.counter_family(
+                "inbound_tcp_errors_total",
+                "The total number of inbound TCP connections that could not be processed due to a proxy error",
+            ),
+            outbound_http: registry.counter_family(
+                "outbound_http_errors_total",
+                "The total number of outbound HTTP requests that could not be processed due to a proxy error",
+            ),
+            outbound_tcp: registry.counter_family(
+                "outbound_tcp_errors_total",
+                "The total number of outbound TCP connections that could not be processed due to a proxy error",
+            ),
+        }
+    }
+
+    /// A connection failed; `reason` is one of Linkerd's.
+    pub fn tcp(&self, direction: Direction, target: SocketAddr, reason: &'static str) {
+        let mut labels = Labels::new().with("error", reason);
+        labels::push_target(&mut labels, target);
+        match direction {
+            Direction::Inbound => self.inbound_tcp.with(&labels).inc(),
+            Direction::Outbound => self.outbound_tcp.with(&labels).inc(),
+        }
+    }
+
+    /// A request to the application failed.
+    pub fn inbound_http(&self, target: SocketAddr, server: &Labels, reason: &'static str) {
+        let mut labels = Labels::new().with("error", reason);
+        labels::push_target(&mut labels, target);
+        labels.extend(server);
+        self.inbound_http.with(&labels).inc();
+    }
+
+    /// A request from the application failed.
+    pub fn outbound_http(&self, reason: &'static str) {
+        self.outbound_http
+            .with(&Labels::new().with("error", reason))
+            .inc();
+    }
+}

@@ -1,0 +1,127 @@
+//! `inbound_` and `outbound_tcp_detect_http_*`, and which protocol outbound connections speak.
+
+use std::time::Duration;
+
+use mesh_runtime::metrics::{CounterFamily, HistogramFamily, Labels, Registry};
+
+use crate::telemetry::labels::Direction;
+use crate::transport::detect::HttpDetected;
+
+/// The families of protocol detection.
+#[derive(Clone, Debug)]
+pub struct DetectFamilies {
+    inbound: HttpFamilies,
+    outbound: HttpFamilies,
+    outbound_protocol: CounterFamily,
+    transport_headers: CounterFamily,
+}
+
+#[derive(Clone, Debug)]
+struct HttpFamilies {
+    duration: HistogramFamily,
+    results: CounterFamily,
+}
+
+/// What an outbound connection turned out to be, or was said to be by its policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Http1,
+    Http2,
+    Detect,
+    Opaque,
+    Tls,
+}
+
+/// Linkerd's: a client that speaks first is known within a millisecond, all others are slow.
+const DURATION_SECONDS: &[f64] = &[0.001, 0.1];
+
+impl DetectFamilies {
+    pub(super) fn new(registry: &Registry) -> Self {
+        Self {
+            inbound: HttpFamilies {
+                duration: registry.histogram_family(
+                    "inbound_tcp_detect_http_duration_seconds",
+                    "Time taken to detect whether an inbound connection is HTTP, in seconds",
+                    DURATION_SECONDS,
+                ),
+                results: registry.counter_family(
+                    "inbound_tcp_detect_http_results_total",
+                    "Inbound connections by the result of HTTP detection",
+                ),
+            },
+            outbound: HttpFamilies {
+                duration: registry.histogram_family(
+                    "outbound_tcp_detect_http_duration_seconds",
+                    "Time taken to detect whether an outbound connection is HTTP, in seconds",
+                    DURATION_SECONDS,
+                ),
+                results: registry.counter_family(
+                    "outbound_tcp_detect_http_results_total",
+                    "Outbound connections by the result of HTTP detection",
+                ),
+            },
+            outbound_protocol: registry.counter_family(
+                "outbound_tcp_protocol_connections_total",
+                "Outbound connections by the protocol that their policy gives them",
+            ),
+            transport_headers: registry.counter_family(
+                "inbound_tcp_transport_header_connections_total",
+                "Connections accepted with a transport header",
+            ),
+        }
+    }
+
+    pub fn detected(
+        &self,
+        direction: Direction,
+        labels: &Labels,
+        result: &std::io::Result<HttpDetected>,
+        took: Duration,
+    ) {
+        let families = match direction {
+            Direction::Inbound => &self.inbound,
+            Direction::Outbound => &self.outbound,
+        };
+        families.duration.with(labels).observe(took.as_secs_f64());
+        let result = match result {
+            Ok(HttpDetected::Http1) => "http/1",
+            Ok(HttpDetected::Http2) => "http/2",
+            Ok(HttpDetected::NotHttp) => "not_http",
+            Ok(HttpDetected::TimedOut) => "read_timeout",
+            Ok(HttpDetected::Eof) | Err(_) => "error",
+        };
+        families
+            .results
+            .with(&labels.clone().with("result", result))
+            .inc();
+    }
+
+    pub fn outbound_connection(&self, parent: &Labels, protocol: Protocol) {
+        let labels = Labels::new().with("protocol", protocol.as_str());
+        let labels = parent.iter().fold(labels, |labels, (name, value)| {
+            labels.with(name.to_owned(), value)
+        });
+        self.outbound_protocol.with(&labels).inc();
+    }
+
+    pub fn transport_header(&self, session: &'static str, port: u16, name: &str, client: &str) {
+        let labels = Labels::new()
+            .with("session_protocol", session)
+            .with("target_port", port.to_string())
+            .with("target_name", name)
+            .with("client_id", client);
+        self.transport_headers.with(&labels).inc();
+    }
+}
+
+impl Protocol {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Http1 => "http/1",
+            Self::Http2 => "http/2",
+            Self::Detect => "detect",
+            Self::Opaque => "opaq",
+            Self::Tls => "tls",
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The life of one request as the metrics see it: [`Exchange`], and the older families per endpoint (`request_total`, `response_total`,
+//! `response_latency_ms`). Used by both directions on the data threads.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode};
+use mesh_runtime::metrics::{
+    Counter, CounterFamily, Histogram, HistogramFamily, LATENCY_MS, Labels, Registry,
+};
+use tokio::time::Instant;
+
+use super::route::RouteHttp;
+use super::status::Seen;
+pub use super::status::{GrpcStatus, Outcome, StreamError, grpc_is_failure, grpc_status, is_grpc};
+
+/// `request_total`, `response_total`, `response_latency_ms`.
+#[derive(Clone, Debug)]
+pub struct EndpointFamilies {
+    requests: CounterFamily,
+    responses: CounterFamily,
+    latency: HistogramFamily,
+}
+
+/// The handles of one endpoint (outbound) or of one policy verdict (inbound), on one data thread.
+#[derive(Debug)]
+pub struct EndpointHttp {
+    families: EndpointFamilies,
+    labels: Labels,
+    requests: Counter,
+    responses: RefCell<Seen<Outcome, Counter>>,
+    latencies: RefCell<Seen<Option<StatusCode>, Histogram>>,
+}
+
+/// Who is told of one exchange.
+#[derive(Clone, Debug, Default)]
+pub struct Observers {
+    pub endpoint: Option<Rc<EndpointHttp>>,
+    pub route: Option<Rc<RouteHttp>>,
+    pub backend: Option<Rc<RouteHttp>>,
+}
+
+/// One request and its response. Goes with the response's body; dropped before the end, it counts as cancelled.
+#[derive(Debug)]
+pub struct Exchange {
+    observers: Observers,
+    started: Instant,
+    request_ended: RequestEnd,
+    grpc: bool,
+    status: Option<StatusCode>,
+    grpc_status: Option<u16>,
+    finished: bool,
+}
+
+/// Goes with a request's body and tells the exchange when it ends.
+#[derive(Debug)]
+pub struct RequestBodyObserver {
+    ended: Rc<Cell<Option<Instant>>>,
+    route: Option<Rc<RouteHttp>>,
+}
+
+#[derive(Debug)]
+enum RequestEnd {
+    /// The request had no body.
+    AtStart,
+    Observed(Rc<Cell<Option<Instant>>>),
+}
+
+impl EndpointFamilies {
+    pub(super) fn new(registry: &Registry) -> Self {
+        Self {
+            requests: registry.counter_family("request_total", "Total count of HTTP requests"),
+            responses: registry.counter_family("response_total", "Total count of HTTP responses"),
+            latency: registry.histogram_family(
+                "response_latency_ms",
+                "Elapsed times between a request's headers being received and its response stream completing",
+                LATENCY_MS,
+            ),
+        }
+    }
+
+    pub fn endpoint(&self, labels: Labels) -> EndpointHttp {
+        EndpointHttp {
+            requests: self.requests.with(&labels),
+            responses: RefCell::new(Seen::new()),
+            latencies: RefCell::new(Seen::new()),
+            families: self.clone(),
+            labels,
+        }
+    }
+}
+
+impl EndpointHttp {
+    fn end(&self, outcome: Outcome, took: Duration) {
+        self.responses
+            .borrow_mut()
+            .find_or(outcome, |outcome| {
+                self.families.responses.with(&self.response_labels(outcome))
+            })
+            .inc();
+        self.latencies
+            .borrow_mut()
+            .find_or(outcome.status(), |status| {
+                self.families.latency.with(&self.status_labels(*status))
+            })
+            .observe(took.as_secs_f64() * 1_000.0);
+    }
+
+    fn status_labels(&self, status: Option<StatusCode>) -> Labels {
+        match status {
+            Some(status) => self.labels.clone().with("status_code", status.as_str()),
+            None => self.labels.clone(),
+        }
+    }
+
+    /// Linkerd always prints `grpc_status` and `error`, and no `status_code` where a stream broke.
+    fn response_labels(&self, outcome: &Outcome) -> Labels {
+        let class = if outcome.is_failure() {
+            "failure"
+        } else {
+            "success"
+        };
+        let (status, grpc, error) = match outcome {
+            Outcome::Response { status, grpc } => (
+                Some(*status),
+                grpc.map_or(String::new(), |grpc| grpc.code().to_string()),
+                "",
+            ),
+            Outcome::Failed { .. } => (None, String::new(), "unclassified"),
+        };
+        self.status_labels(status)
+            .with("classification", class)
+            .with("grpc_status", grpc)
+            .with("error", error)
+    }
+}
+
+impl Exchange {
+    /// Counts a request that is being sent. `has_body` says that [`Exchange::request_body`] will be asked for.
+    pub fn start(observers: Observers, request: &HeaderMap, has_body: bool) -> Self {
+        if let Some(endpoint) = &observers.endpoint {
+            endpoint.requests.inc();
+        }
+        for route in [&observers.route, &observers.backend].into_iter().flatten() {
+            route.request();
+        }
+        Self {
+            observers,
+            started: Instant::now(),
+            request_ended: if has_body {
+                RequestEnd::Observed(Rc::default())
+            } else {
+                RequestEnd::AtStart
+            },
+            grpc: is_grpc(request),
+            status: None,
+            grpc_status: None,
+            finished: false,
+        }
+    }
+
+    /// What goes with the request's body; `None` when it has none.
+    pub fn request_body(&self) -> Option<RequestBodyObserver> {
+        match &self.request_ended {
+            RequestEnd::AtStart => None,
+            RequestEnd::Observed(ended) => Some(RequestBodyObserver {
+                ended: ended.clone(),
+                route: self.observers.route.clone(),
+            }),
+        }
+    }
+
+    pub fn response_head(&mut self, status: StatusCode, headers: &HeaderMap) {
+        self.status = Some(status);
+        self.grpc_status = grpc_status(headers);
+    }
+
+    pub fn response_frame(&mut self, bytes: usize) {
+        for route in [&self.observers.route, &self.observers.backend]
+            .into_iter()
+            .flatten()
+        {
+            route.response_frame(bytes);
+        }
+    }
+
+    /// The response's body came to its end.
+    pub fn response_end(&mut self, trailers: Option<&HeaderMap>) {
+        let Some(status) = self.status else {
+            return self.failed(StreamError::Unknown);
+        };
+        let grpc = self.grpc.then(|| {
+            trailers
+                .and_then(grpc_status)
+                .or(self.grpc_status)
+                .map_or(GrpcStatus::Missing, GrpcStatus::Code)
+        });
+        self.finish(Outcome::Response { status, grpc });
+    }
+
+    /// There will be no response, or no more of it.
+    pub fn failed(&mut self, error: StreamError) {
+        self.finish(Outcome::Failed {
+            status: self.status,
+            error,
+        });
+    }
+
+    fn finish(&mut self, outcome: Outcome) {
+        if std::mem::replace(&mut self.finished, true) {
+            return;
+        }
+        let took = self.started.elapsed();
+        let since_request_end = match &self.request_ended {
+            RequestEnd::AtStart => Some(took),
+            RequestEnd::Observed(ended) => ended.get().map(|at| at.elapsed()),
+        };
+        if let Some(endpoint) = &self.observers.endpoint {
+            endpoint.end(outcome, took);
+        }
+        for route in [&self.observers.route, &self.observers.backend]
+            .into_iter()
+            .flatten()
+        {
+            route.end(outcome, took, since_request_end);
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.failed(StreamError::Cancel);
+    }
+}
+
+impl RequestBodyObserver {
+    pub fn frame(&self, bytes: usize) {
+        if let Some(frames) = self
+            .route
+            .as_ref()
+            .and_then(|route| route.request_frames.as_ref())
+        {
+            frames.observe(bytes as f64);
+        }
+    }
+
+    pub fn end(&self) {
+        self.ended.set(Some(Instant::now()));
+    }
+}

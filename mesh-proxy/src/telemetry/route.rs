@@ -1,0 +1,286 @@
+//! The newer families of HTTP: `inbound_http_*`, `outbound_http_route_*`, `outbound_http_route_backend_*` and their gRPC twins.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use mesh_runtime::metrics::{Counter, CounterFamily, Histogram, HistogramFamily, Labels, Registry};
+
+use super::status::{Outcome, Seen};
+
+/// One group of these families, for HTTP and for gRPC. A group lacks what Linkerd does not export for it.
+#[derive(Clone, Debug)]
+pub struct RouteFamilies {
+    http: Protocol,
+    grpc: Protocol,
+}
+
+#[derive(Clone, Debug)]
+struct Protocol {
+    requests: Option<CounterFamily>,
+    /// From the request's head to the end of the response.
+    request_duration: Option<HistogramFamily>,
+    /// From the end of the request to the end of the response.
+    response_duration: Option<HistogramFamily>,
+    request_frames: Option<HistogramFamily>,
+    response_frames: Option<HistogramFamily>,
+    statuses: CounterFamily,
+    status_label: &'static str,
+    has_error_label: bool,
+}
+
+/// The handles of one route or backend, on one data thread.
+#[derive(Debug)]
+pub struct RouteHttp {
+    families: Protocol,
+    labels: Labels,
+    requests: Option<Counter>,
+    request_duration: Option<Histogram>,
+    response_duration: Option<Histogram>,
+    pub(super) request_frames: Option<Histogram>,
+    response_frames: Option<Histogram>,
+    statuses: RefCell<Seen<Outcome, Counter>>,
+}
+
+const SECONDS: &[f64] = &[0.05, 0.5, 1.0, 10.0];
+const FINE_SECONDS: &[f64] = &[0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 10.0];
+const FRAME_BYTES: &[f64] = &[0.0, 128.0, 1024.0, 10_240.0, 102_400.0];
+
+/// Families come in pairs whose names differ in one word; a registry wants `&'static str`.
+macro_rules! both {
+    ($make:expr, $before:literal, $after:literal) => {
+        (
+            $make(concat!($before, "http", $after)),
+            $make(concat!($before, "grpc", $after)),
+        )
+    };
+}
+
+impl RouteFamilies {
+    pub(super) fn inbound(registry: &Registry) -> Self {
+        let counter = |help| move |name| registry.counter_family(name, help);
+        let histogram = |help, buckets| move |name| registry.histogram_family(name, help, buckets);
+        let requests = both!(
+            counter("The number of requests that the application received"),
+            "inbound_",
+            "_requests_total"
+        );
+        let request = both!(
+            histogram(
+                "The time from a request's head to the end of its response",
+                FINE_SECONDS
+            ),
+            "inbound_",
+            "_request_duration_seconds"
+        );
+        let response = both!(
+            histogram(
+                "The time from the end of a request to the end of its response",
+                SECONDS
+            ),
+            "inbound_",
+            "_response_duration_seconds"
+        );
+        let request_frames = both!(
+            histogram("Sizes of the frames of request bodies", FRAME_BYTES),
+            "inbound_",
+            "_request_frame_size_bytes"
+        );
+        let response_frames = both!(
+            histogram("Sizes of the frames of response bodies", FRAME_BYTES),
+            "inbound_",
+            "_response_frame_size_bytes"
+        );
+        let statuses = both!(
+            counter("Responses by status"),
+            "inbound_",
+            "_statuses_total"
+        );
+        let make =
+            |requests, request, response, request_frames, response_frames, statuses| Protocol {
+                requests: Some(requests),
+                request_duration: Some(request),
+                response_duration: Some(response),
+                request_frames: Some(request_frames),
+                response_frames: Some(response_frames),
+                statuses,
+                status_label: "status",
+                has_error_label: false,
+            };
+        Self {
+            http: make(
+                requests.0,
+                request.0,
+                response.0,
+                request_frames.0,
+                response_frames.0,
+                statuses.0,
+            ),
+            grpc: make(
+                requests.1,
+                request.1,
+                response.1,
+                request_frames.1,
+                response_frames.1,
+                statuses.1,
+            ),
+        }
+    }
+
+    pub(super) fn outbound_route(registry: &Registry) -> Self {
+        let histogram = |help, buckets| move |name| registry.histogram_family(name, help, buckets);
+        let duration = both!(
+            histogram(
+                "The time from a request's head to the end of its response",
+                SECONDS
+            ),
+            "outbound_",
+            "_route_request_duration_seconds"
+        );
+        let frames = both!(
+            histogram("Sizes of the frames of request bodies", FRAME_BYTES),
+            "outbound_",
+            "_route_request_frame_size_bytes"
+        );
+        let statuses = both!(
+            |name| registry.counter_family(name, "Responses that applications got, by status"),
+            "outbound_",
+            "_route_request_statuses_total"
+        );
+        let make = |duration, frames, statuses, status_label| Protocol {
+            requests: None,
+            request_duration: Some(duration),
+            response_duration: None,
+            request_frames: Some(frames),
+            response_frames: None,
+            statuses,
+            status_label,
+            has_error_label: true,
+        };
+        Self {
+            http: make(duration.0, frames.0, statuses.0, "http_status"),
+            grpc: make(duration.1, frames.1, statuses.1, "grpc_status"),
+        }
+    }
+
+    pub(super) fn outbound_backend(registry: &Registry) -> Self {
+        let histogram = |help, buckets| move |name| registry.histogram_family(name, help, buckets);
+        let requests = both!(
+            |name| registry.counter_family(name, "The number of requests sent to a backend"),
+            "outbound_",
+            "_route_backend_requests_total"
+        );
+        let duration = both!(
+            histogram(
+                "The time from the end of a request to the end of its response",
+                FINE_SECONDS
+            ),
+            "outbound_",
+            "_route_backend_response_duration_seconds"
+        );
+        let frames = both!(
+            histogram("Sizes of the frames of response bodies", FRAME_BYTES),
+            "outbound_",
+            "_route_backend_response_frame_size_bytes"
+        );
+        let statuses = both!(
+            |name| registry.counter_family(name, "Responses of a backend, by status"),
+            "outbound_",
+            "_route_backend_response_statuses_total"
+        );
+        let make = |requests, duration, frames, statuses, status_label| Protocol {
+            requests: Some(requests),
+            request_duration: None,
+            response_duration: Some(duration),
+            request_frames: None,
+            response_frames: Some(frames),
+            statuses,
+            status_label,
+            has_error_label: true,
+        };
+        Self {
+            http: make(requests.0, duration.0, frames.0, statuses.0, "http_status"),
+            grpc: make(requests.1, duration.1, frames.1, statuses.1, "grpc_status"),
+        }
+    }
+
+    /// The handles of an HTTP route or backend.
+    pub fn http(&self, labels: Labels) -> RouteHttp {
+        self.http.resolve(labels)
+    }
+
+    /// The handles of a gRPC route or backend.
+    pub fn grpc(&self, labels: Labels) -> RouteHttp {
+        self.grpc.resolve(labels)
+    }
+}
+
+impl Protocol {
+    fn resolve(&self, labels: Labels) -> RouteHttp {
+        let histogram = |family: &Option<HistogramFamily>| family.as_ref().map(|f| f.with(&labels));
+        RouteHttp {
+            requests: self.requests.as_ref().map(|family| family.with(&labels)),
+            request_duration: histogram(&self.request_duration),
+            response_duration: histogram(&self.response_duration),
+            request_frames: histogram(&self.request_frames),
+            response_frames: histogram(&self.response_frames),
+            statuses: RefCell::new(Seen::new()),
+            families: self.clone(),
+            labels,
+        }
+    }
+
+    fn status_labels(&self, labels: &Labels, outcome: &Outcome) -> Labels {
+        let (status, error) = match outcome {
+            Outcome::Response {
+                grpc: Some(grpc), ..
+            } if self.status_label != "http_status" => (grpc.name().to_owned(), ""),
+            Outcome::Response { status, .. } => (status.as_u16().to_string(), ""),
+            Outcome::Failed { status, error } => (
+                status.map_or(String::new(), |status| status.as_u16().to_string()),
+                error.as_str(),
+            ),
+        };
+        let labels = labels.clone().with(self.status_label, status);
+        if self.has_error_label {
+            labels.with("error", error)
+        } else {
+            labels
+        }
+    }
+}
+
+impl RouteHttp {
+    pub(super) fn request(&self) {
+        if let Some(requests) = &self.requests {
+            requests.inc();
+        }
+    }
+
+    pub(super) fn response_frame(&self, bytes: usize) {
+        if let Some(frames) = &self.response_frames {
+            frames.observe(bytes as f64);
+        }
+    }
+
+    /// `since_request_end` is `None` when the request itself never ended.
+    pub(super) fn end(
+        &self,
+        outcome: Outcome,
+        since_start: Duration,
+        since_request_end: Option<Duration>,
+    ) {
+        if let Some(duration) = &self.request_duration {
+            duration.observe(since_start.as_secs_f64());
+        }
+        if let (Some(duration), Some(took)) = (&self.response_duration, since_request_end) {
+            duration.observe(took.as_secs_f64());
+        }
+        self.statuses
+            .borrow_mut()
+            .find_or(outcome, |outcome| {
+                let labels = self.families.status_labels(&self.labels, outcome);
+                self.families.statuses.with(&labels)
+            })
+            .inc();
+    }
+}

@@ -1,0 +1,202 @@
+//! How a response counts: its class, and small maps from status to handle that are filled as statuses are seen.
+
+use http::{HeaderMap, StatusCode};
+
+/// The end of one exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A response came to its end. `grpc` is the call's status; `None` where the exchange was not gRPC.
+    Response {
+        status: StatusCode,
+        grpc: Option<GrpcStatus>,
+    },
+    /// No response, or one that broke off; `status` is that of its head, if there was one.
+    Failed {
+        status: Option<StatusCode>,
+        error: StreamError,
+    },
+}
+
+/// A gRPC call's status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrpcStatus {
+    Code(u16),
+    /// The response ended without one. Linkerd counts that as UNKNOWN, but as a success.
+    Missing,
+}
+
+/// Why an exchange failed, in the vocabulary of Linkerd's route metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StreamError {
+    FailFast,
+    LoadShed,
+    RequestTimeout,
+    ResponseHeadersTimeout,
+    ResponseStreamTimeout,
+    IdleTimeout,
+    /// The client went away.
+    Cancel,
+    Refused,
+    EnhanceYourCalm,
+    Reset,
+    GoAway,
+    Io,
+    Unknown,
+}
+
+/// Handles by what was seen. A target sees a handful of statuses, so walking a vector beats hashing.
+#[derive(Debug)]
+pub(super) struct Seen<K, H>(Vec<(K, H)>);
+
+impl Outcome {
+    pub fn is_failure(&self) -> bool {
+        match self {
+            Self::Response {
+                grpc: Some(GrpcStatus::Code(code)),
+                ..
+            } => grpc_is_failure(*code),
+            Self::Response {
+                grpc: Some(GrpcStatus::Missing),
+                ..
+            } => false,
+            Self::Response { status, grpc: None } => status.is_server_error(),
+            Self::Failed { .. } => true,
+        }
+    }
+
+    pub(super) fn status(&self) -> Option<StatusCode> {
+        match self {
+            Self::Response { status, .. } => Some(*status),
+            Self::Failed { status, .. } => *status,
+        }
+    }
+}
+
+impl GrpcStatus {
+    /// The number, as the older families print it.
+    pub(super) fn code(self) -> u16 {
+        match self {
+            Self::Code(code) => code,
+            Self::Missing => GRPC_UNKNOWN,
+        }
+    }
+
+    /// The name, as the newer families print it.
+    pub(super) fn name(self) -> &'static str {
+        const NAMES: [&str; 17] = [
+            "OK",
+            "CANCELLED",
+            "UNKNOWN",
+            "INVALID_ARGUMENT",
+            "DEADLINE_EXCEEDED",
+            "NOT_FOUND",
+            "ALREADY_EXISTS",
+            "PERMISSION_DENIED",
+            "RESOURCE_EXHAUSTED",
+            "FAILED_PRECONDITION",
+            "ABORTED",
+            "OUT_OF_RANGE",
+            "UNIMPLEMENTED",
+            "INTERNAL",
+            "UNAVAILABLE",
+            "DATA_LOSS",
+            "UNAUTHENTICATED",
+        ];
+        NAMES
+            .get(usize::from(self.code()))
+            .copied()
+            .unwrap_or("UNKNOWN")
+    }
+}
+
+impl StreamError {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::FailFast => "FAIL_FAST",
+            Self::LoadShed => "LOAD_SHED",
+            Self::RequestTimeout => "REQUEST_TIMEOUT",
+            Self::ResponseHeadersTimeout => "RESPONSE_HEADERS_TIMEOUT",
+            Self::ResponseStreamTimeout => "RESPONSE_STREAM_TIMEOUT",
+            Self::IdleTimeout => "IDLE_TIMEOUT",
+            Self::Cancel => "CANCEL",
+            Self::Refused => "REFUSED",
+            Self::EnhanceYourCalm => "ENHANCE_YOUR_CALM",
+            Self::Reset => "RESET",
+            Self::GoAway => "GO_AWAY",
+            Self::Io => "IO",
+            Self::Unknown => "UNKNOWN",
+        }
+    }
+}
+
+impl<K: PartialEq, H> Seen<K, H> {
+    pub(super) fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(super) fn find_or(&mut self, key: K, resolve: impl FnOnce(&K) -> H) -> &H {
+        let index = match self.0.iter().position(|(seen, _)| *seen == key) {
+            Some(index) => index,
+            None => {
+                let handle = resolve(&key);
+                self.0.push((key, handle));
+                self.0.len() - 1
+            }
+        };
+        &self.0[index].1
+    }
+}
+
+const GRPC_UNKNOWN: u16 = 2;
+
+/// The codes that speak against the server: UNKNOWN, DEADLINE_EXCEEDED, PERMISSION_DENIED, INTERNAL, UNAVAILABLE and DATA_LOSS, as Linkerd has it.
+pub fn grpc_is_failure(code: u16) -> bool {
+    matches!(code, GRPC_UNKNOWN | 4 | 7 | 13 | 14 | 15)
+}
+
+/// Whether a message's content type is gRPC's.
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    headers
+        .get(http::header::CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// The status that a head (trailers-only responses) or trailers carry.
+pub fn grpc_status(headers: &HeaderMap) -> Option<u16> {
+    headers.get("grpc-status")?.to_str().ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes() {
+        let response = |status, grpc| Outcome::Response {
+            status: StatusCode::from_u16(status).unwrap(),
+            grpc,
+        };
+        for (outcome, failure) in [
+            (response(200, None), false),
+            (response(404, None), false),
+            (response(499, None), false),
+            (response(500, None), true),
+            (response(599, None), true),
+            (response(200, Some(GrpcStatus::Code(0))), false),
+            (response(200, Some(GrpcStatus::Code(5))), false),
+            (response(200, Some(GrpcStatus::Code(8))), false),
+            (response(200, Some(GrpcStatus::Code(2))), true),
+            (response(200, Some(GrpcStatus::Code(14))), true),
+            (response(200, Some(GrpcStatus::Missing)), false),
+            (
+                Outcome::Failed {
+                    status: None,
+                    error: StreamError::Cancel,
+                },
+                true,
+            ),
+        ] {
+            assert_eq!(outcome.is_failure(), failure, "{outcome:?}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! `tcp_open_total` and its kin: one [`Transport`] per label set, one [`OpenConnection`] per connection.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+use mesh_runtime::metrics::{Counter, CounterFamily, Gauge, GaugeFamily, Labels, Registry};
+use nix::errno::Errno;
+
+/// The transport families.
+#[derive(Clone, Debug)]
+pub struct TcpFamilies {
+    open_total: CounterFamily,
+    close_total: CounterFamily,
+    open: GaugeFamily,
+    read: CounterFamily,
+    written: CounterFamily,
+}
+
+/// The handles of one label set.
+#[derive(Debug)]
+pub struct Transport {
+    open_total: Counter,
+    open: Gauge,
+    read: Counter,
+    written: Counter,
+    /// Closes are labelled with the error, which is known only then.
+    close_total: CounterFamily,
+    labels: Labels,
+}
+
+/// One open connection. Dropping it counts the close.
+#[derive(Debug)]
+pub struct OpenConnection {
+    transport: Arc<Transport>,
+    /// The error that ended it; 0 while there is none. Atomic so that a connection may move to another thread, never contended.
+    errno: AtomicI32,
+}
+
+/// `outbound_tcp_route_*`: which route opaque connections took and how they ended.
+#[derive(Clone, Debug)]
+pub struct TcpRouteFamilies {
+    open: CounterFamily,
+    close: CounterFamily,
+}
+
+/// Why an opaque connection was ended by its route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TcpRouteError {
+    Forbidden,
+    InvalidBackend,
+    InvalidPolicy,
+    Unexpected,
+}
+
+impl TcpFamilies {
+    pub(super) fn new(registry: &Registry) -> Self {
+        Self {
+            open_total: registry
+                .counter_family("tcp_open_total", "Total count of opened connections"),
+            close_total: registry
+                .counter_family("tcp_close_total", "Total count of closed connections"),
+            open: registry.gauge_family(
+                "tcp_open_connections",
+                "Number of currently-open connections",
+            ),
+            read: registry.counter_family(
+                "tcp_read_bytes_total",
+                "Total count of bytes read from peers",
+            ),
+            written: registry.counter_family(
+                "tcp_write_bytes_total",
+                "Total count of bytes written to peers",
+            ),
+        }
+    }
+
+    pub fn transport(&self, labels: Labels) -> Arc<Transport> {
+        Arc::new(Transport {
+            open_total: self.open_total.with(&labels),
+            open: self.open.with(&labels),
+            read: self.read.with(&labels),
+            written: self.written.with(&labels),
+            close_total: self.close_total.clone(),
+            labels,
+        })
+    }
+}
+
+impl Transport {
+    /// Counts a connection as open until the result is dropped.
+    pub fn open(self: &Arc<Self>) -> OpenConnection {
+        self.open_total.inc();
+        self.open.inc();
+        OpenConnection {
+            transport: self.clone(),
+            errno: AtomicI32::new(0),
+        }
+    }
+}
+
+impl OpenConnection {
+    pub fn read(&self, bytes: usize) {
+        self.transport.read.inc_by(bytes as u64);
+    }
+
+    pub fn written(&self, bytes: usize) {
+        self.transport.written.inc_by(bytes as u64);
+    }
+
+    /// The first error counts; later ones are its consequences.
+    pub fn failed(&self, error: &io::Error) {
+        if let Some(errno) = error.raw_os_error() {
+            // `Err` means that an earlier error is kept.
+            let _ = self.errno.compare_exchange(0, errno, Relaxed, Relaxed);
+        }
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        let errno = match self.errno.load(Relaxed) {
+            0 => String::new(),
+            errno => format!("{:?}", Errno::from_raw(errno)),
+        };
+        self.transport.open.dec();
+        let labels = self.transport.labels.clone().with("errno", errno);
+        self.transport.close_total.with(&labels).inc();
+    }
+}
+
+impl TcpRouteError {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Forbidden => "forbidden",
+            Self::InvalidBackend => "invalid_backend",
+            Self::InvalidPolicy => "invalid_policy",
+            Self::Unexpected => "unexpected",
+        }
+    }
+}
+
+impl TcpRouteFamilies {
+    pub(super) fn new(registry: &Registry) -> Self {
+        Self {
+            open: registry.counter_family(
+                "outbound_tcp_route_open_total",
+                "The total number of connections opened by an opaque route",
+            ),
+            close: registry.counter_family(
+                "outbound_tcp_route_close_total",
+                "The total number of connections closed by an opaque route",
+            ),
+        }
+    }
+
+    pub fn opened(&self, labels: &Labels) {
+        self.open.with(labels).inc();
+    }
+
+    pub fn closed(&self, labels: &Labels, error: Option<TcpRouteError>) {
+        let error = error.map_or("", TcpRouteError::as_str);
+        self.close.with(&labels.clone().with("error", error)).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_counted_from_open_to_close() {
+        let registry = Registry::new();
+        let families = TcpFamilies::new(&registry);
+        let transport = families.transport(Labels::new().with("peer", "src"));
+        let connection = transport.open();
+        connection.read(7);
+        connection.written(9);
+        connection.failed(&io::Error::from_raw_os_error(nix::libc::ECONNRESET));
+        connection.failed(&io::Error::from_raw_os_error(nix::libc::EPIPE));
+        let text = || String::from_utf8(registry.encode()).unwrap();
+        assert!(text().contains("tcp_open_connections{peer=\"src\"} 1\n"));
+        drop(connection);
+        drop(transport.open());
+        for line in [
+            "tcp_open_total{peer=\"src\"} 2\n",
+            "tcp_open_connections{peer=\"src\"} 0\n",
+            "tcp_read_bytes_total{peer=\"src\"} 7\n",
+            "tcp_write_bytes_total{peer=\"src\"} 9\n",
+            "tcp_close_total{peer=\"src\",errno=\"\"} 1\n",
+            "tcp_close_total{peer=\"src\",errno=\"ECONNRESET\"} 1\n",
+        ] {
+            assert!(text().contains(line), "{line} in {}", text());
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Bytes and sockets: listening, detecting, dialling and copying.
+//!
+//! Runs on the data threads (the control thread uses [`connect`] too). Knows TCP, the first bytes of TLS and HTTP, and Linkerd's transport header;
+//! knows nothing of policies or requests. `inbound` and `outbound` compose these pieces.
+
+pub mod connect;
+pub mod copy;
+pub mod detect;
+pub mod header;
+pub mod io;
+pub mod listen;
+pub mod original_dst;
+pub mod scratch;
+mod splice;
+pub mod tls;
+
+pub use self::io::Io;
+pub use self::scratch::Scratch;

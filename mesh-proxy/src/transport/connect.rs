@@ -1,0 +1,48 @@
+//! Opening TCP connections.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+
+use super::Io;
+use super::listen::{SocketOptions, configure};
+
+/// How connections of one direction are opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// For everything up to the first byte of the application: TCP, TLS and transport header.
+    pub timeout: Duration,
+    pub socket: SocketOptions,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("{addr} did not accept the connection within {limit:?}")]
+    TimedOut { addr: SocketAddr, limit: Duration },
+    #[error("cannot connect to {addr}")]
+    Io {
+        addr: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A TCP connection to `addr`. The caller attaches counters.
+pub async fn dial(addr: SocketAddr, options: &ConnectOptions) -> Result<Io, ConnectError> {
+    match tokio::time::timeout(options.timeout, open(addr, options.socket)).await {
+        Ok(Ok(tcp)) => Ok(Io::plain(tcp)),
+        Ok(Err(source)) => Err(ConnectError::Io { addr, source }),
+        Err(_elapsed) => Err(ConnectError::TimedOut {
+            addr,
+            limit: options.timeout,
+        }),
+    }
+}
+
+async fn open(addr: SocketAddr, options: SocketOptions) -> io::Result<TcpStream> {
+    let tcp = TcpStream::connect(addr).await?;
+    configure(&tcp, options)?;
+    Ok(tcp)
+}

@@ -1,0 +1,133 @@
+//! Recognises HTTP by its first line. Pure; the caller reads.
+
+use super::{HttpDetected, Sniff};
+
+/// What every HTTP/2 client with prior knowledge sends first (RFC 9113 §3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Longest method that is waited for. The registered ones have up to 17 characters (UPDATEREDIRECTREF).
+const MAX_METHOD: usize = 24;
+
+/// Longest request line that is waited for: hyper refuses longer ones too.
+const MAX_LINE: usize = 64 * 1024;
+
+pub(super) fn sniff(bytes: &[u8]) -> Sniff<HttpDetected> {
+    // Linkerd decides at this point too; the rest of the preface is the HTTP/2 server's to check.
+    const ENOUGH: usize = b"PRI * HTTP/2.0".len();
+    let shown = bytes.len().min(PREFACE.len());
+    if bytes[..shown] == PREFACE[..shown] {
+        return match shown >= ENOUGH {
+            true => Sniff::Decided(HttpDetected::Http2),
+            false => Sniff::NeedMore,
+        };
+    }
+    // A server has to skip empty lines before the request line (RFC 9112 §2.2).
+    let mut line = bytes;
+    while let Some(rest) = line
+        .strip_prefix(b"\r\n")
+        .or_else(|| line.strip_prefix(b"\n"))
+    {
+        line = rest;
+    }
+    request_line(line)
+}
+
+/// `METHOD SP target SP HTTP/1.x`. Gives up at the first byte that cannot be part of it, so that binary protocols are known by their first bytes.
+fn request_line(line: &[u8]) -> Sniff<HttpDetected> {
+    if line.is_empty() || line == b"\r" {
+        return Sniff::NeedMore;
+    }
+    let Some(space) = line.iter().position(|&b| !is_token(b)) else {
+        return more_unless(line.len() > MAX_METHOD);
+    };
+    if space == 0 || space > MAX_METHOD || line[space] != b' ' {
+        return Sniff::Decided(HttpDetected::NotHttp);
+    }
+    let rest = &line[space + 1..];
+    let Some(end) = rest.iter().position(|&b| b <= b' ' || b == 0x7f) else {
+        return more_unless(rest.len() > MAX_LINE);
+    };
+    if end == 0 || rest[end] != b' ' {
+        return Sniff::Decided(HttpDetected::NotHttp);
+    }
+    version(&rest[end + 1..])
+}
+
+fn version(bytes: &[u8]) -> Sniff<HttpDetected> {
+    const NAME: &[u8] = b"HTTP/1.";
+    let shown = bytes.len().min(NAME.len());
+    if bytes[..shown] != NAME[..shown] {
+        return Sniff::Decided(HttpDetected::NotHttp);
+    }
+    match bytes.get(NAME.len()) {
+        Some(b'0' | b'1') => Sniff::Decided(HttpDetected::Http1),
+        Some(_) => Sniff::Decided(HttpDetected::NotHttp),
+        None => Sniff::NeedMore,
+    }
+}
+
+fn more_unless(too_long: bool) -> Sniff<HttpDetected> {
+    match too_long {
+        true => Sniff::Decided(HttpDetected::NotHttp),
+        false => Sniff::NeedMore,
+    }
+}
+
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_lines() {
+        let check = |bytes: &[u8], expect| {
+            assert_eq!(sniff(bytes), expect, "{:?}", String::from_utf8_lossy(bytes));
+        };
+        let (http1, http2, other) = (
+            Sniff::Decided(HttpDetected::Http1),
+            Sniff::Decided(HttpDetected::Http2),
+            Sniff::Decided(HttpDetected::NotHttp),
+        );
+        check(b"GET / HTTP/1.1\r\n", http1.clone());
+        check(b"GET /x?y=z HTTP/1.0", http1.clone());
+        check(b"CONNECT a:443 HTTP/1.1\r\n", http1.clone());
+        check(b"OPTIONS * HTTP/1.1\r\n", http1.clone());
+        check(b"\r\n\r\nGET / HTTP/1.1\r\n", http1.clone());
+        check(b"PROPFIND http://a/b HTTP/1.1\r\n", http1.clone());
+        check("GET /ä HTTP/1.1\r\n".as_bytes(), http1);
+        check(PREFACE, http2.clone());
+        check(b"PRI * HTTP/2.0", http2);
+        // Redis, SSH, MySQL's login, PostgreSQL's SSLRequest, TLS, SMTP.
+        check(b"*1\r\n$4\r\nPING\r\n", other.clone());
+        check(b"PING\r\n", other.clone());
+        check(b"SSH-2.0-x\r\n", other.clone());
+        check(&[0x20, 0, 0, 1, 0x85], other.clone());
+        check(&[0, 0, 0, 8, 4, 210, 22, 47], other.clone());
+        check(&[0x16, 3, 1, 2, 0], other.clone());
+        check(b"EHLO a b\r\n", other.clone());
+        check(b"GET key\r\n", other.clone());
+        check(b"GET  / HTTP/1.1", other.clone());
+        check(b"GET / HTTP/2.0\r\n", other.clone());
+        check(b"GET / HTTP/1.2\r\n", other.clone());
+        check(b"PRI * HTTP/2.1", other.clone());
+        check(&[b'A'; MAX_METHOD + 1], other);
+    }
+
+    #[test]
+    fn no_prefix_is_misjudged() {
+        for whole in [&b"DELETE /a/b HTTP/1.1\r\n"[..], PREFACE] {
+            let mut decided = false;
+            for end in 0..=whole.len() {
+                match sniff(&whole[..end]) {
+                    Sniff::NeedMore => assert!(!decided, "undecided again at {end}"),
+                    Sniff::Decided(HttpDetected::NotHttp) => panic!("misjudged at {end}"),
+                    Sniff::Decided(_) => decided = true,
+                }
+            }
+            assert!(decided);
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Linkerd's transport header: what a proxy says to another at the start of a connection to its inbound port, after TLS with the ALPN
+//! `transport.l5d.io/v1`. The peer then knows which port is meant, although the connection goes to 4143.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::Io;
+
+/// Negotiated by peers that send and expect the header.
+pub const ALPN: &[u8] = b"transport.l5d.io/v1";
+
+/// Sent before the length, so that a stray HTTP/1 client is not taken for a peer.
+const PREFACE: &[u8] = b"transport.l5d.io/v1\r\n\r\n";
+
+/// Linkerd's limit. A header with a name has at most some 300 bytes.
+const MAX_LENGTH: usize = 64 * 1024;
+
+/// Where a connection is meant to go and what it carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransportHeader {
+    pub port: u16,
+    /// Set when the peer shall forward to a name (gateways) and not to its own workload.
+    pub name: Option<Arc<str>>,
+    pub session: Session,
+}
+
+/// What the bytes after the header are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Session {
+    #[default]
+    Opaque,
+    Http1,
+    Http2,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum HeaderError {
+    #[error("no transport header within {0:?}")]
+    TimedOut(Duration),
+    #[error("the connection ended or failed before its transport header was complete")]
+    Read(#[source] io::Error),
+    #[error("the connection does not begin with the preface of a transport header")]
+    BadPreface,
+    #[error("a transport header of {0} bytes is longer than the {MAX_LENGTH} allowed")]
+    TooLong(usize),
+    #[error("the transport header cannot be decoded")]
+    Decode(#[source] prost::DecodeError),
+    #[error("the transport header names port {0}; a port is 1 to 65535")]
+    BadPort(i32),
+}
+
+impl TransportHeader {
+    /// Preface, length and header.
+    pub fn encode(&self) -> Vec<u8> {
+        let message = wire::Header {
+            port: i32::from(self.port),
+            name: self.name.as_deref().unwrap_or("").to_owned(),
+            session_protocol: self.session.to_wire(),
+        };
+        let length = message.encoded_len();
+        let mut bytes = Vec::with_capacity(PREFACE.len() + 4 + length);
+        bytes.extend_from_slice(PREFACE);
+        bytes.extend_from_slice(&(length as u32).to_be_bytes());
+        bytes.extend_from_slice(&message.encode_to_vec());
+        bytes
+    }
+
+    /// Reads a message without preface and length.
+    fn decode(message: &[u8]) -> Result<Self, HeaderError> {
+        let header = wire::Header::decode(message).map_err(HeaderError::Decode)?;
+        let port = u16::try_from(header.port)
+            .ok()
+            .filter(|port| *port > 0)
+            .ok_or(HeaderError::BadPort(header.port))?;
+        Ok(Self {
+            port,
+            name: (!header.name.is_empty()).then(|| header.name.into()),
+            session: Session::from_wire(header.session_protocol),
+        })
+    }
+}
+
+impl Session {
+    /// As the metric of accepted headers prints it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Opaque => "",
+            Self::Http1 => "http/1",
+            Self::Http2 => "http/2",
+        }
+    }
+
+    fn to_wire(self) -> Option<wire::SessionProtocol> {
+        let kind = match self {
+            Self::Opaque => return None,
+            Self::Http1 => wire::Kind::Http1(wire::Http1 {}),
+            Self::Http2 => wire::Kind::Http2(wire::Http2 {}),
+        };
+        Some(wire::SessionProtocol { kind: Some(kind) })
+    }
+
+    fn from_wire(session: Option<wire::SessionProtocol>) -> Self {
+        match session.and_then(|session| session.kind) {
+            None => Self::Opaque,
+            Some(wire::Kind::Http1(_)) => Self::Http1,
+            Some(wire::Kind::Http2(_)) => Self::Http2,
+        }
+    }
+}
+
+/// Sends a header. The caller bounds the time together with the rest of connecting.
+pub async fn write(io: &mut Io, header: &TransportHeader) -> io::Result<()> {
+    io.write_all(&header.encode()).await?;
+    io.flush().await
+}
+
+/// Reads a header and nothing after it.
+pub async fn read(io: &mut Io, limit: Duration) -> Result<TransportHeader, HeaderError> {
+    tokio::time::timeout(limit, read_unbounded(io))
+        .await
+        .map_err(|_elapsed| HeaderError::TimedOut(limit))?
+}
+
+async fn read_unbounded(io: &mut Io) -> Result<TransportHeader, HeaderError> {
+    let mut start = [0; PREFACE.len() + 4];
+    io.read_exact(&mut start).await.map_err(HeaderError::Read)?;
+    let (preface, length) = start.split_at(PREFACE.len());
+    if preface != PREFACE {
+        return Err(HeaderError::BadPreface);
+    }
+    let length = length.iter().fold(0, |n, byte| n << 8 | usize::from(*byte));
+    if length > MAX_LENGTH {
+        return Err(HeaderError::TooLong(length));
+    }
+    let mut message = vec![0; length];
+    io.read_exact(&mut message)
+        .await
+        .map_err(HeaderError::Read)?;
+    TransportHeader::decode(&message)
+}
+
+/// The protobuf message. Linkerd publishes its definition with the proxy, not with the API, so it is written down here.
+mod wire {
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Header {
+        #[prost(int32, tag = "1")]
+        pub(super) port: i32,
+        #[prost(string, tag = "2")]
+        pub(super) name: String,
+        #[prost(message, optional, tag = "3")]
+        pub(super) session_protocol: Option<SessionProtocol>,
+    }
+
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub(super) struct SessionProtocol {
+        #[prost(oneof = "Kind", tags = "1, 2")]
+        pub(super) kind: Option<Kind>,
+    }
+
+    #[derive(Clone, Copy, PartialEq, prost::Oneof)]
+    pub(super) enum Kind {
+        #[prost(message, tag = "1")]
+        Http1(Http1),
+        #[prost(message, tag = "2")]
+        Http2(Http2),
+    }
+
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub(super) struct Http1 {}
+
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub(super) struct Http2 {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(port: u16, name: Option<&str>, session: Session) -> TransportHeader {
+        TransportHeader {
+            port,
+            name: name.map(Into::into),
+            session,
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_linkerds() {
+        // Field 1 varint 4321 = e1 21, field 2 "a.b", field 3 { field 2 {} }.
+        let expect =
+            b"transport.l5d.io/v1\r\n\r\n\x00\x00\x00\x0c\x08\xe1\x21\x12\x03a.b\x1a\x02\x12\x00";
+        assert_eq!(header(4321, Some("a.b"), Session::Http2).encode(), expect);
+        let opaque = b"transport.l5d.io/v1\r\n\r\n\x00\x00\x00\x02\x08\x50";
+        assert_eq!(header(80, None, Session::Opaque).encode(), opaque);
+    }
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        for given in [
+            header(1, None, Session::Opaque),
+            header(65535, Some("web.ns.svc.cluster.local"), Session::Http1),
+            header(8080, None, Session::Http2),
+        ] {
+            let bytes = given.encode();
+            assert_eq!(
+                TransportHeader::decode(&bytes[PREFACE.len() + 4..]).unwrap(),
+                given
+            );
+        }
+    }
+
+    #[test]
+    fn bad_headers() {
+        let port = |port| {
+            let message = wire::Header {
+                port,
+                ..wire::Header::default()
+            };
+            TransportHeader::decode(&message.encode_to_vec())
+        };
+        for bad in [0, -1, 65536] {
+            assert!(matches!(port(bad), Err(HeaderError::BadPort(got)) if got == bad));
+        }
+        assert!(matches!(
+            TransportHeader::decode(&[0xff]),
+            Err(HeaderError::Decode(_))
+        ));
+    }
+}

@@ -1,0 +1,215 @@
+//! [`Io`], the one type of byte stream in the proxy: plain TCP or TLS, with the bytes that detection has read in front of it and the connection's
+//! counters attached. One concrete type, so that nothing above it is generic or boxed.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::tls::TlsStream;
+use crate::telemetry::tcp::OpenConnection;
+
+/// A connection. Dropping it closes it and counts the close.
+#[derive(Debug)]
+pub struct Io {
+    stream: Stream,
+    /// Read already, handed on before the stream is read again.
+    replay: Bytes,
+    open: Option<OpenConnection>,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Plain(TcpStream),
+    /// Boxed: a TLS session is over a kilobyte, and every future that holds an `Io` would carry it.
+    Tls(Box<TlsStream>),
+}
+
+impl Io {
+    pub fn plain(tcp: TcpStream) -> Self {
+        Self::new(Stream::Plain(tcp))
+    }
+
+    pub fn tls(stream: TlsStream) -> Self {
+        Self::new(Stream::Tls(Box::new(stream)))
+    }
+
+    fn new(stream: Stream) -> Self {
+        Self {
+            stream,
+            replay: Bytes::new(),
+            open: None,
+        }
+    }
+
+    /// Counts bytes, and the close when it is dropped, from now on. Replayed bytes are counted as they are handed on.
+    #[must_use]
+    pub fn measured(mut self, open: OpenConnection) -> Self {
+        self.open = Some(open);
+        self
+    }
+
+    /// Puts `bytes` behind what is waiting to be replayed.
+    pub fn push_replay(&mut self, bytes: &[u8]) {
+        if self.replay.is_empty() {
+            self.replay = Bytes::copy_from_slice(bytes);
+            return;
+        }
+        let mut joined = BytesMut::with_capacity(self.replay.len() + bytes.len());
+        joined.extend_from_slice(&self.replay);
+        joined.extend_from_slice(bytes);
+        self.replay = joined.freeze();
+    }
+
+    /// What was read but not handed on.
+    pub fn replay(&self) -> &[u8] {
+        &self.replay
+    }
+
+    /// Forgets the first `n` replayed bytes: somebody has consumed them from [`Io::replay`].
+    pub fn consume_replay(&mut self, n: usize) {
+        self.replay.advance(n);
+    }
+
+    /// The socket under all layers.
+    pub fn tcp(&self) -> &TcpStream {
+        match &self.stream {
+            Stream::Plain(tcp) => tcp,
+            Stream::Tls(tls) => tls.get_ref().0.tcp(),
+        }
+    }
+
+    /// The socket when no layer and no replayed byte lies above it, so that the kernel may move the bytes.
+    pub(super) fn bare_tcp(&self) -> Option<&TcpStream> {
+        match &self.stream {
+            Stream::Plain(tcp) if self.replay.is_empty() => Some(tcp),
+            _ => None,
+        }
+    }
+
+    pub fn is_tls(&self) -> bool {
+        matches!(self.stream, Stream::Tls(_))
+    }
+
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.tcp().peer_addr()
+    }
+
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.tcp().local_addr()
+    }
+
+    /// Reads past the replay. Detection uses this: what it reads becomes replay.
+    pub(super) fn poll_read_stream(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Stream::Tls(tls) => Pin::new(tls.as_mut()).poll_read(cx, buf),
+        }
+    }
+
+    pub(super) fn count_read(&self, bytes: usize) {
+        if let Some(open) = &self.open {
+            open.read(bytes);
+        }
+    }
+
+    pub(super) fn count_written(&self, bytes: usize) {
+        if let Some(open) = &self.open {
+            open.written(bytes);
+        }
+    }
+
+    /// Remembers why the connection ends, for the label of its close, and hands the error on.
+    pub(super) fn note_error(&self, error: io::Error) -> io::Error {
+        if let Some(open) = &self.open {
+            open.failed(&error);
+        }
+        error
+    }
+
+    fn count_write(&self, written: io::Result<usize>) -> io::Result<usize> {
+        match written {
+            Ok(bytes) => {
+                self.count_written(bytes);
+                Ok(bytes)
+            }
+            Err(error) => Err(self.note_error(error)),
+        }
+    }
+}
+
+impl AsyncRead for Io {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        if self.replay.is_empty() {
+            if let Err(error) = ready!(self.poll_read_stream(cx, buf)) {
+                return Poll::Ready(Err(self.note_error(error)));
+            }
+        } else {
+            let n = self.replay.len().min(buf.remaining());
+            buf.put_slice(&self.replay[..n]);
+            self.replay.advance(n);
+        }
+        self.count_read(buf.filled().len() - before);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = match &mut self.stream {
+            Stream::Plain(tcp) => ready!(Pin::new(tcp).poll_write(cx, bytes)),
+            Stream::Tls(tls) => ready!(Pin::new(tls.as_mut()).poll_write(cx, bytes)),
+        };
+        Poll::Ready(self.count_write(written))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = match &mut self.stream {
+            Stream::Plain(tcp) => ready!(Pin::new(tcp).poll_write_vectored(cx, slices)),
+            Stream::Tls(tls) => ready!(Pin::new(tls.as_mut()).poll_write_vectored(cx, slices)),
+        };
+        Poll::Ready(self.count_write(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.stream {
+            Stream::Plain(tcp) => tcp.is_write_vectored(),
+            Stream::Tls(tls) => tls.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Stream::Tls(tls) => Pin::new(tls.as_mut()).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Stream::Tls(tls) => Pin::new(tls.as_mut()).poll_shutdown(cx),
+        }
+    }
+}
