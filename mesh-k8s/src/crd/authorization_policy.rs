@@ -1,0 +1,26 @@
+//! `AuthorizationPolicy`: clients that satisfy every authentication it names may use its target.
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{LocalTargetRef, NamespacedTargetRef};
+
+#[derive(CustomResource, Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[kube(
+    group = "policy.linkerd.io",
+    version = "v1alpha1",
+    kind = "AuthorizationPolicy",
+    plural = "authorizationpolicies",
+    shortname = "authzpolicy",
+    namespaced,
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct AuthorizationPolicySpec {
+    /// A Server, the policy's own Namespace, or a route.
+    pub target_ref: LocalTargetRef,
+    /// Empty allows every client.
+    #[serde(default)]
+    pub required_authentication_refs: Vec<NamespacedTargetRef>,
+}

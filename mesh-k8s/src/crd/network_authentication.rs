@@ -1,0 +1,86 @@
+//! `NetworkAuthentication`: a set of client addresses.
+
+use ipnet::IpNet;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+#[derive(CustomResource, Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[kube(
+    group = "policy.linkerd.io",
+    version = "v1alpha1",
+    kind = "NetworkAuthentication",
+    shortname = "netauthn",
+    shortname = "networkauthn",
+    namespaced,
+    derive = "PartialEq"
+)]
+pub struct NetworkAuthenticationSpec {
+    pub networks: Vec<Network>,
+}
+
+/// A block of addresses without the blocks excepted from it. An address without prefix length is a block of one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
+pub struct Network {
+    #[serde(deserialize_with = "cidr::one")]
+    #[schemars(with = "String")]
+    pub cidr: IpNet,
+    #[serde(
+        default,
+        deserialize_with = "cidr::optional_list",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(with = "Option<Vec<String>>")]
+    pub except: Option<Vec<IpNet>>,
+}
+
+mod cidr {
+    use std::net::IpAddr;
+
+    use ipnet::IpNet;
+    use serde::{Deserialize, Deserializer, de};
+
+    pub(super) fn one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpNet, D::Error> {
+        parse(&String::deserialize(deserializer)?)
+    }
+
+    pub(super) fn optional_list<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Vec<IpNet>>, D::Error> {
+        Option::<Vec<String>>::deserialize(deserializer)?
+            .map(|list| list.iter().map(|text| parse(text)).collect())
+            .transpose()
+    }
+
+    fn parse<E: de::Error>(text: &str) -> Result<IpNet, E> {
+        text.parse::<IpNet>()
+            .ok()
+            .or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
+            .ok_or_else(|| {
+                E::custom(format!(
+                    "{text:?} is neither an address nor a block such as 10.0.0.0/8 or fd00::/8"
+                ))
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_block_of_one() {
+        let network: Network =
+            serde_norway::from_str("{cidr: 10.1.0.0/16, except: [10.1.2.3, 'fd00::1']}").unwrap();
+        assert_eq!(network.cidr, "10.1.0.0/16".parse().unwrap());
+        assert_eq!(
+            network.except,
+            Some(vec![
+                "10.1.2.3/32".parse().unwrap(),
+                "fd00::1/128".parse().unwrap()
+            ])
+        );
+        let error = serde_norway::from_str::<Network>("cidr: ten").unwrap_err();
+        assert!(error.to_string().contains("\"ten\""), "{error}");
+    }
+}

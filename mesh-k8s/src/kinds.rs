@@ -1,0 +1,27 @@
+//! The kinds of Kubernetes itself and of the Gateway API that the mesh reads, under one roof.
+//!
+//! Whoever needs another kind adds it here, so that this list is the list of what the mesh looks at.
+
+pub use gateway_api::{
+    grpcroutes::{self, GrpcRoute},
+    httproutes::{self, HttpRoute},
+};
+pub use k8s_openapi::{
+    ByteString,
+    api::{
+        apps::v1::{Deployment, ReplicaSet},
+        batch::v1::Job,
+        core::v1 as core,
+        core::v1::{ConfigMap, Namespace, Node, Pod, Secret, Service, ServiceAccount},
+        discovery::v1 as discovery,
+        discovery::v1::EndpointSlice,
+    },
+    apimachinery::pkg::{
+        api::resource::Quantity,
+        apis::meta::v1::{
+            LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference, Time,
+        },
+        util::intstr::IntOrString,
+    },
+};
+pub use kube::{Resource, ResourceExt};
