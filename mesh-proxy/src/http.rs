@@ -1,0 +1,49 @@
+//! The HTTP engine: hyper's connection API behind one seam, on the data threads.
+//!
+//! `inbound` and `outbound` implement [`Handle`]; [`server::serve`] calls them once per request of a connection. They answer by sending the request
+//! through a [`client::Client`], which owns the connections to one endpoint. Nothing outside this module names hyper, so the codec can be changed here.
+//!
+//! Everything runs on the thread of its connection: one local task per HTTP/1 connection, one per HTTP/2 stream, and hyper's own per HTTP/2 connection.
+
+use std::future::Future;
+
+pub mod body;
+pub mod client;
+mod executor;
+pub mod grpc;
+pub mod headers;
+pub mod orig_proto;
+pub mod respond;
+pub mod server;
+pub mod upgrade;
+pub mod uri;
+
+pub use self::body::{Body, BodyError};
+
+pub type Request = http::Request<Body>;
+pub type Response = http::Response<Body>;
+
+/// How messages are framed on a connection. What a request *is* (HTTP/1.0, 1.1 or 2) stays in its `version()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    Http1,
+    Http2,
+}
+
+/// Answers the requests of one accepted connection.
+pub trait Handle {
+    /// Every failure is an answer, except that a stream which the other side reset is reset towards the client too.
+    fn handle(&self, request: Request) -> impl Future<Output = Result<Response, Reset>>;
+}
+
+/// The stream is reset instead of answered. HTTP/1 connections are closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reset(pub h2::Reason);
+
+impl std::fmt::Display for Reset {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the stream was reset: {}", self.0)
+    }
+}
+
+impl std::error::Error for Reset {}

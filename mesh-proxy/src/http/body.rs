@@ -1,0 +1,321 @@
+//! [`Body`], the one body type of the proxy: what hyper delivers, or a few bytes of our own, with at most one observer and one set of time limits.
+//!
+//! A body may also carry the [`Lease`] of the HTTP/1 connection it arrives on; the connection goes back to its pool when the body has ended well.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+
+pub use self::limits::{Limits, TimedOut};
+use super::client::Lease;
+use super::grpc;
+
+mod limits;
+
+/// The body of a request or response.
+#[derive(Default)]
+pub struct Body {
+    content: Content,
+    extras: Option<Box<Extras>>,
+    lease: Option<Lease>,
+}
+
+#[derive(Default)]
+enum Content {
+    #[default]
+    Empty,
+    Full(Bytes),
+    Incoming(Incoming),
+}
+
+/// What only some bodies have, in one allocation.
+#[derive(Default)]
+struct Extras {
+    observer: Option<Box<dyn Observe>>,
+    limits: Option<Limits>,
+    /// Errors become trailers: the body belongs to a gRPC response. The flag says whether the message is told too.
+    grpc: Option<GrpcErrors>,
+    ended: bool,
+}
+
+/// How the error of a gRPC response's body is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrpcErrors {
+    pub with_message: bool,
+}
+
+/// Sees a body pass.
+pub trait Observe {
+    fn data(&mut self, bytes: usize);
+    /// Called once, when nothing more will pass. Boxed receivers are consumed by it.
+    fn end(&mut self, end: End<'_>);
+}
+
+/// How a body ended.
+#[derive(Debug)]
+pub enum End<'a> {
+    /// Completely, perhaps with trailers.
+    Complete(Option<&'a HeaderMap>),
+    Failed(&'a BodyError),
+    /// The reader lost interest before the end.
+    Dropped,
+}
+
+/// Why a body could not be delivered.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    #[error("the body could not be read from the connection")]
+    Read(#[from] hyper::Error),
+    /// The HTTP/2 stream is reset with CANCEL: the peer must not believe that it failed.
+    #[error("{0}")]
+    TimedOut(TimedOut, #[source] h2::Error),
+}
+
+impl BodyError {
+    /// The reason of an HTTP/2 reset by the other side.
+    pub fn reset(&self) -> Option<h2::Reason> {
+        match self {
+            Self::Read(error) => h2_error(error).filter(|e| e.is_remote())?.reason(),
+            Self::TimedOut(..) => None,
+        }
+    }
+}
+
+/// The HTTP/2 error among the causes of `error`.
+pub(super) fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
+    std::error::Error::source(error)?.downcast_ref()
+}
+
+impl Body {
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    pub fn full(bytes: impl Into<Bytes>) -> Self {
+        Self::of(Content::Full(bytes.into()))
+    }
+
+    pub(super) fn incoming(incoming: Incoming) -> Self {
+        let content = if http_body::Body::is_end_stream(&incoming) {
+            Content::Empty
+        } else {
+            Content::Incoming(incoming)
+        };
+        Self::of(content)
+    }
+
+    fn of(content: Content) -> Self {
+        Self {
+            content,
+            extras: None,
+            lease: None,
+        }
+    }
+
+    /// Keeps `lease` until the end; see [`Lease`].
+    pub(super) fn leased(mut self, lease: Lease) -> Self {
+        match &self.content {
+            Content::Empty => lease.give_back(),
+            _ => self.lease = Some(lease),
+        }
+        self
+    }
+
+    /// Whether nothing is to come, so that the message can be sent again without its body being read.
+    pub fn is_empty(&self) -> bool {
+        matches!(&self.content, Content::Empty)
+    }
+
+    /// Adds `observer`, after any that is there. An empty body ends at once.
+    #[must_use]
+    pub fn observed(mut self, mut observer: Box<dyn Observe>) -> Self {
+        if self.is_empty() {
+            observer.end(End::Complete(None));
+            return self;
+        }
+        let slot = &mut self.extras().observer;
+        *slot = Some(match slot.take() {
+            None => observer,
+            Some(first) => Box::new(Both(first, observer)),
+        });
+        self
+    }
+
+    /// Fails with [`BodyError::TimedOut`] when `limits` are overrun.
+    #[must_use]
+    pub fn limited(mut self, limits: Limits) -> Self {
+        if !self.is_empty() {
+            self.extras().limits = Some(limits);
+        }
+        self
+    }
+
+    /// Tells errors as gRPC trailers.
+    #[must_use]
+    pub fn with_grpc_errors(mut self, errors: GrpcErrors) -> Self {
+        if !self.is_empty() {
+            self.extras().grpc = Some(errors);
+        }
+        self
+    }
+
+    fn extras(&mut self) -> &mut Extras {
+        self.extras.get_or_insert_default()
+    }
+
+    fn poll_content(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(limits) = self.extras.as_mut().and_then(|e| e.limits.as_mut())
+            && let Poll::Ready(timed_out) = limits.poll_expired(cx)
+        {
+            let reset = h2::Error::from(h2::Reason::CANCEL);
+            return Poll::Ready(Some(Err(BodyError::TimedOut(timed_out, reset))));
+        }
+        let frame = match &mut self.content {
+            Content::Empty => None,
+            Content::Full(bytes) => Some(Ok(Frame::data(std::mem::take(bytes)))),
+            Content::Incoming(incoming) => {
+                let frame = ready!(http_body::Body::poll_frame(Pin::new(incoming), cx));
+                frame.map(|frame| frame.map_err(BodyError::Read))
+            }
+        };
+        if let Some(limits) = self.extras.as_mut().and_then(|e| e.limits.as_mut()) {
+            limits.progressed();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn content_is_over(&self) -> bool {
+        match &self.content {
+            Content::Empty => true,
+            Content::Full(bytes) => bytes.is_empty(),
+            Content::Incoming(incoming) => http_body::Body::is_end_stream(incoming),
+        }
+    }
+
+    /// Ends the body: the connection is free again when it `ended` completely.
+    fn finish(&mut self, end: End<'_>) {
+        if let Some(lease) = self.lease.take()
+            && matches!(end, End::Complete(_))
+        {
+            lease.give_back();
+        }
+        if let Some(extras) = &mut self.extras {
+            extras.end(end);
+        }
+        self.content = Content::Empty;
+    }
+}
+
+impl Extras {
+    fn end(&mut self, end: End<'_>) {
+        if !std::mem::replace(&mut self.ended, true)
+            && let Some(mut observer) = self.observer.take()
+        {
+            observer.end(end);
+        }
+        self.limits = None;
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        if let Some(extras) = &mut self.extras {
+            extras.end(End::Dropped);
+        }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let body = self.get_mut();
+        let frame = ready!(body.poll_content(cx));
+        match frame {
+            None => {
+                body.finish(End::Complete(None));
+                Poll::Ready(None)
+            }
+            Some(Err(error)) => {
+                let told = body.extras.as_ref().and_then(|extras| extras.grpc);
+                body.finish(End::Failed(&error));
+                Poll::Ready(Some(match told {
+                    Some(told) if error.reset().is_none() => {
+                        Ok(Frame::trailers(grpc::error_trailers(&error, told)))
+                    }
+                    _ => Err(error),
+                }))
+            }
+            Some(Ok(frame)) => {
+                if let Some(trailers) = frame.trailers_ref() {
+                    body.finish(End::Complete(Some(trailers)));
+                } else if let Some(data) = frame.data_ref() {
+                    if let Some(observer) = body.extras.as_mut().and_then(|e| e.observer.as_mut()) {
+                        observer.data(data.len());
+                    }
+                    if body.content_is_over() {
+                        body.finish(End::Complete(None));
+                    }
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.content_is_over()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Empty => SizeHint::with_exact(0),
+            Content::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Content::Incoming(incoming) => http_body::Body::size_hint(incoming),
+        }
+    }
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let content = match &self.content {
+            Content::Empty => "empty",
+            Content::Full(_) => "full",
+            Content::Incoming(_) => "incoming",
+        };
+        f.debug_tuple("Body").field(&content).finish()
+    }
+}
+
+/// Two observers in a row.
+struct Both(Box<dyn Observe>, Box<dyn Observe>);
+
+impl Observe for Both {
+    fn data(&mut self, bytes: usize) {
+        self.0.data(bytes);
+        self.1.data(bytes);
+    }
+
+    fn end(&mut self, end: End<'_>) {
+        let again = match &end {
+            End::Complete(trailers) => End::Complete(*trailers),
+            End::Failed(error) => End::Failed(error),
+            End::Dropped => End::Dropped,
+        };
+        self.0.end(again);
+        self.1.end(end);
+    }
+}
+
+#[cfg(test)]
+mod tests;

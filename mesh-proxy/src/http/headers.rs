@@ -1,0 +1,112 @@
+//! Headers that concern one connection only, and those of the mesh itself.
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING, UPGRADE,
+};
+
+/// Says which HTTP/1 version a request or response had before it was carried over HTTP/2.
+pub const ORIG_PROTO: HeaderName = HeaderName::from_static("l5d-orig-proto");
+/// Message of an error that the proxy made up.
+pub const PROXY_ERROR: HeaderName = HeaderName::from_static("l5d-proxy-error");
+/// `close`: the other proxy asks that the application's connection be closed.
+pub const PROXY_CONNECTION: HeaderName = HeaderName::from_static("l5d-proxy-connection");
+/// On a synthesised response between proxies of this mesh: no byte of the request has reached the application, so it may be sent elsewhere.
+pub const PROXY_UNSENT: HeaderName = HeaderName::from_static("l5d-proxy-unsent");
+/// Identity of the client, set by the inbound proxy.
+pub const CLIENT_ID: HeaderName = HeaderName::from_static("l5d-client-id");
+/// Canonical name of the destination, set for ServiceProfiles.
+pub const DST_CANONICAL: HeaderName = HeaderName::from_static("l5d-dst-canonical");
+/// The identity that the client demands of the endpoint.
+pub const REQUIRE_ID: HeaderName = HeaderName::from_static("l5d-require-id");
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION_HTTP1: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// Removes everything that only concerned the connection a message arrived on: what `connection` names, and the fixed list.
+///
+/// Framing headers and `host` stay even when a client names them: the message would be read differently behind the proxy than by it.
+pub fn strip_connection_headers(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        for name in nominated(headers) {
+            if ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING].contains(&name) {
+                headers.remove(name);
+            }
+        }
+        headers.remove(CONNECTION);
+    }
+    headers.remove(UPGRADE);
+    headers.remove(KEEP_ALIVE);
+    headers.remove(PROXY_CONNECTION_HTTP1);
+}
+
+/// The header names that `connection` lists.
+fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        .collect()
+}
+
+/// Whether `connection` lists `token`.
+pub fn connection_lists(headers: &HeaderMap, token: &HeaderName) -> bool {
+    headers.contains_key(CONNECTION) && nominated(headers).contains(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            map.append(
+                HeaderName::from_static(name),
+                http::HeaderValue::from_static(value),
+            );
+        }
+        map
+    }
+
+    #[test]
+    fn connection_headers_go() {
+        let mut map = headers(&[
+            ("connection", "keep-alive, X-Hop"),
+            ("connection", "http2-settings"),
+            ("keep-alive", "timeout=5"),
+            ("proxy-connection", "keep-alive"),
+            ("upgrade", "h2c"),
+            ("http2-settings", "AAA"),
+            ("x-hop", "1"),
+            ("te", "trailers"),
+            ("accept", "*/*"),
+        ]);
+        strip_connection_headers(&mut map);
+        assert_eq!(map, headers(&[("te", "trailers"), ("accept", "*/*")]));
+    }
+
+    #[test]
+    fn framing_cannot_be_nominated_away() {
+        let pairs = [
+            ("host", "a"),
+            ("content-length", "3"),
+            ("transfer-encoding", "chunked"),
+        ];
+        let mut map = headers(&pairs);
+        map.append(
+            CONNECTION,
+            http::HeaderValue::from_static("host, content-length, transfer-encoding"),
+        );
+        strip_connection_headers(&mut map);
+        assert_eq!(map, headers(&pairs));
+    }
+
+    #[test]
+    fn lists_tokens_in_any_case() {
+        let map = headers(&[("connection", "keep-alive, Upgrade")]);
+        assert!(connection_lists(&map, &UPGRADE));
+        assert!(!connection_lists(&map, &HOST));
+    }
+}
