@@ -1,2 +1,57 @@
-//! Entry point.
-fn main() {}
+//! `cargo xtask …`: every automation of this repository, in Rust. People, CI and the forge's workflows call these
+//! commands and nothing else; `args` lists them.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program for the terminal: results on stdout, progress on stderr"
+)]
+
+mod args;
+mod audit;
+mod binaries;
+mod bpf_toolchain;
+mod command;
+mod ebpf;
+mod fmt;
+mod progress;
+mod setup;
+mod stage;
+mod test;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+
+use args::{Args, Task};
+
+fn main() -> ExitCode {
+    match run(Args::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> anyhow::Result<()> {
+    let root = workspace::root()?;
+    match task {
+        Task::Setup(options) => setup::run(&root, options),
+        Task::Test(options) => test::run(&root, &options),
+        Task::Ci => test::run(&root, &args::TestOptions::default()),
+        Task::Tidy => tidy::run(&root),
+        Task::Fmt { check } => fmt::run(&root, check),
+        Task::Ebpf => {
+            let object = ebpf::build(&root).context("build the kernel programs")?;
+            println!("{}", object.display());
+            Ok(())
+        }
+        Task::Build { dev } => binaries::run(&root, dev),
+        Task::Audit { offline } => audit::run(&root, offline),
+    }
+}

@@ -1,0 +1,64 @@
+//! `cargo xtask audit`: checks the lockfile with cargo-deny (`deny.toml` holds the rules). Weekly on the forge; not
+//! part of `test`, because new advisories must not turn an unchanged commit red.
+
+use std::{path::Path, process::Command};
+
+use anyhow::Context;
+
+use crate::{
+    command::{ask, run as run_command},
+    stage,
+    workspace::{self, find_program},
+};
+
+const CARGO_DENY_VERSION: &str = "0.20.2";
+
+/// The checks that need no network.
+const OFFLINE_CHECKS: [&str; 3] = ["bans", "licenses", "sources"];
+
+pub(crate) fn run(root: &Path, offline: bool) -> anyhow::Result<()> {
+    let own = workspace::tools(root).join("bin/cargo-deny");
+    let found = if own.is_file() {
+        Some(own.clone())
+    } else {
+        find_program("cargo-deny")
+    };
+    let program = match found {
+        Some(program) if ask(Command::new(&program).arg("--version")).is_some() => program,
+        _ => {
+            stage::run(
+                "setup",
+                "cargo-deny, which reads deny.toml (several minutes)",
+                || install(root),
+            )?;
+            own
+        }
+    };
+    let mut command = Command::new(program);
+    command
+        .current_dir(root)
+        .args(["--workspace", "--all-features", "check"]);
+    if offline {
+        command.args(OFFLINE_CHECKS);
+    }
+    stage::run(
+        "audit",
+        "advisories, licences, duplicates and sources of the dependencies",
+        || run_command("cargo-deny", &mut command),
+    )
+}
+
+fn install(root: &Path) -> anyhow::Result<()> {
+    let mut command = workspace::cargo(root);
+    command
+        .args([
+            "install",
+            "cargo-deny",
+            "--locked",
+            "--version",
+            CARGO_DENY_VERSION,
+        ])
+        .arg("--root")
+        .arg(workspace::tools(root));
+    run_command("cargo-deny", &mut command).context("install cargo-deny")
+}

@@ -1,0 +1,197 @@
+//! Runs a program for a task: its output is collected, its last line is shown as progress, and all of it is printed
+//! only when the program fails. Every task that starts a program does it here.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    process::{Command, ExitStatus, Stdio},
+    sync::mpsc::{self, RecvTimeoutError, SyncSender},
+    thread,
+};
+
+use anyhow::{Context, bail};
+
+use crate::progress::Progress;
+
+/// Lines in flight between the readers and us. A program that prints faster than we look waits, and loses nothing.
+const LINES_IN_FLIGHT: usize = 1024;
+
+/// Lines with which cargo reports progress: they would only hide the error they precede.
+const CARGO_PROGRESS: [&str; 8] = [
+    "Compiling ",
+    "Checking ",
+    "Downloading ",
+    "Downloaded ",
+    "Updating ",
+    "Locking ",
+    "Blocking ",
+    "Adding ",
+];
+
+/// How a program ended, and all that it said.
+pub(crate) struct Finished {
+    pub(crate) status: ExitStatus,
+    pub(crate) lines: Vec<String>,
+}
+
+/// Runs a program to its end; its failure is an error that carries its output.
+pub(crate) fn run(title: &str, command: &mut Command) -> anyhow::Result<()> {
+    let finished = observe(title, command, |_| ())?;
+    if finished.status.success() {
+        return Ok(());
+    }
+    for line in finished
+        .lines
+        .iter()
+        .filter(|line| !is_cargo_progress(line))
+    {
+        eprintln!("{line}");
+    }
+    bail!("`{}`: {}", shown(command), finished.status)
+}
+
+/// Runs a program to its end, hands each line to `on_line`, and returns how it ended.
+pub(crate) fn observe(
+    title: &str,
+    command: &mut Command,
+    mut on_line: impl FnMut(&str),
+) -> anyhow::Result<Finished> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("start `{}`", shown(command)))?;
+
+    let (sender, receiver) = mpsc::sync_channel(LINES_IN_FLIGHT);
+    let readers = [
+        child
+            .stdout
+            .take()
+            .map(|stdout| read_lines(stdout, sender.clone())),
+        child.stderr.take().map(|stderr| read_lines(stderr, sender)),
+    ];
+
+    let mut progress = Progress::new(title);
+    let mut lines = Vec::new();
+    loop {
+        match receiver.recv_timeout(Progress::patience()) {
+            Ok(line) => {
+                progress.line(&line);
+                on_line(&line);
+                lines.push(line);
+            }
+            Err(RecvTimeoutError::Timeout) => (),
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        progress.tick();
+    }
+    progress.finish();
+    for reader in readers.into_iter().flatten() {
+        if reader.join().is_err() {
+            bail!("a reader of `{}` panicked", shown(command));
+        }
+    }
+    let status = child
+        .wait()
+        .with_context(|| format!("wait for `{}`", shown(command)))?;
+    Ok(Finished { status, lines })
+}
+
+/// The standard output of a quick program, or nothing when it cannot be run or fails: a question, not a step.
+pub(crate) fn ask(command: &mut Command) -> Option<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The command as a person would type it.
+pub(crate) fn shown(command: &Command) -> String {
+    let mut text = command.get_program().to_string_lossy().into_owned();
+    for argument in command.get_args() {
+        text.push(' ');
+        text.push_str(&argument.to_string_lossy());
+    }
+    text
+}
+
+fn read_lines(
+    stream: impl Read + Send + 'static,
+    lines: SyncSender<String>,
+) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        let mut stream = BufReader::new(stream);
+        let mut line = Vec::new();
+        // An unreadable pipe and a reader that went away both mean: nobody hears the rest.
+        while stream
+            .read_until(b'\n', &mut line)
+            .is_ok_and(|read| read > 0)
+        {
+            let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+            if lines.send(text).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    })
+}
+
+fn is_cargo_progress(line: &str) -> bool {
+    let line = line.trim_start();
+    CARGO_PROGRESS.iter().any(|word| line.starts_with(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn both_streams_are_collected() {
+        let mut seen = 0;
+        let finished = observe("test", &mut shell("echo out; echo err >&2; exit 3"), |_| {
+            seen += 1;
+        })
+        .expect("sh runs");
+        assert_eq!(finished.status.code(), Some(3));
+        let mut lines = finished.lines;
+        lines.sort();
+        assert_eq!(lines, ["err", "out"]);
+        assert_eq!(seen, 2);
+    }
+
+    #[test]
+    fn failure_is_an_error_that_names_the_command() {
+        let error = run("test", &mut shell("exit 4")).expect_err("exit 4 is a failure");
+        assert_eq!(error.to_string(), "`sh -c exit 4`: exit status: 4");
+    }
+
+    #[test]
+    fn more_output_than_fits_in_flight_is_not_lost() {
+        let finished = observe("test", &mut shell("seq 1 5000"), |_| ()).expect("seq runs");
+        assert_eq!(finished.lines.len(), 5000);
+    }
+
+    #[test]
+    fn a_question_without_an_answer_is_none() {
+        assert_eq!(ask(&mut shell("echo 1; exit 1")), None);
+        assert_eq!(ask(&mut Command::new("no-such-program")), None);
+        assert_eq!(ask(&mut shell("echo yes")).as_deref(), Some("yes\n"));
+    }
+
+    #[test]
+    fn cargo_progress_is_told_from_errors() {
+        assert!(is_cargo_progress("   Compiling serde v1.0.0"));
+        assert!(!is_cargo_progress("error: unused variable"));
+    }
+}

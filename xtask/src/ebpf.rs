@@ -1,0 +1,87 @@
+//! `cargo xtask ebpf`: builds the kernel programs, which have a workspace, a compiler and a linker of their own, and
+//! copies the object to where mesh-agent's build script embeds it from. `test` and `build` call it too.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+
+use crate::{
+    bpf_toolchain::{self, Compiler},
+    command, workspace,
+};
+
+const TARGET: &str = "bpfel-unknown-none";
+
+/// Builds the kernel programs and returns the path of the object.
+pub(crate) fn build(root: &Path) -> anyhow::Result<PathBuf> {
+    let Some(compiler) = bpf_toolchain::compiler() else {
+        bail!("there is no compiler for BPF on this machine; `cargo xtask setup` installs one");
+    };
+    let Some(linker) = bpf_toolchain::linker(root, &compiler) else {
+        bail!(
+            "there is no bpf-linker {} on this machine; `cargo xtask setup` builds it",
+            bpf_toolchain::LINKER_VERSION
+        );
+    };
+    compile(root, &compiler, &linker)?;
+    let object = root.join("target/bpf/mesh-ebpf.o");
+    publish(
+        &root
+            .join("mesh-ebpf/target")
+            .join(TARGET)
+            .join("release/mesh-ebpf"),
+        &object,
+    )?;
+    Ok(object)
+}
+
+fn compile(root: &Path, compiler: &Compiler, linker: &Path) -> anyhow::Result<()> {
+    let mut command = workspace::cargo(root);
+    command
+        .args([
+            "build",
+            "--release",
+            "--locked",
+            "--manifest-path",
+            "mesh-ebpf/Cargo.toml",
+            "--target",
+            TARGET,
+        ])
+        .arg("--target-dir")
+        .arg(root.join("mesh-ebpf/target"))
+        .env("RUSTC", &compiler.rustc)
+        .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", linker)
+        .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_RUSTFLAGS", flags());
+    if compiler.build_core {
+        command
+            .args(["-Z", "build-std=core"])
+            .env("RUSTC_BOOTSTRAP", "1");
+    } else {
+        // aya-ebpf uses one unstable feature, for inline assembly.
+        command.env("RUSTC_BOOTSTRAP", "aya_ebpf");
+    }
+    command::run("ebpf", &mut command)
+}
+
+/// BTF needs the debug information of the compiler and the linker's option; aya-ebpf wants to know whose registers a
+/// program sees.
+fn flags() -> String {
+    format!(
+        "-C debuginfo=2 -C link-arg=--btf --cfg bpf_target_arch=\"{}\"",
+        std::env::consts::ARCH
+    )
+}
+
+/// Copies the object when it changed, so that an unchanged one rebuilds nothing.
+fn publish(built: &Path, object: &Path) -> anyhow::Result<()> {
+    let content = fs::read(built).with_context(|| format!("read {}", built.display()))?;
+    if fs::read(object).is_ok_and(|published| published == content) {
+        return Ok(());
+    }
+    let folder = object.parent().context("the object is in a folder")?;
+    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    fs::write(object, content).with_context(|| format!("write {}", object.display()))
+}

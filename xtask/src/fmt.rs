@@ -1,0 +1,32 @@
+//! `cargo xtask fmt`: formats both workspaces, this one and the kernel programs'. `test` calls it with `--check`.
+
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::{command, workspace};
+
+pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
+    for manifest in manifests(root) {
+        let mut command = workspace::cargo(root);
+        command.args(["fmt", "--all", "--manifest-path", manifest]);
+        if check {
+            command.args(["--", "--check"]);
+        }
+        command::run("cargo fmt", &mut command).with_context(|| {
+            if check {
+                "not formatted; `cargo xtask fmt` does it".to_owned()
+            } else {
+                format!("format {manifest}")
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// The kernel programs have a workspace of their own, which `--all` does not reach.
+fn manifests(root: &Path) -> impl Iterator<Item = &'static str> {
+    ["Cargo.toml", "mesh-ebpf/Cargo.toml"]
+        .into_iter()
+        .filter(move |manifest| root.join(manifest).is_file())
+}

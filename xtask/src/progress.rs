@@ -1,0 +1,108 @@
+//! Shows that a long step is alive: what it is, how long it has run, its last line. One line that is redrawn on a
+//! terminal; elsewhere (CI logs) one line now and then. `command` feeds it.
+
+use std::{
+    env,
+    io::{IsTerminal, Write},
+    time::{Duration, Instant},
+};
+
+/// Redrawing more often than a reader can follow only costs time.
+const REDRAW: Duration = Duration::from_millis(100);
+/// In a log: often enough to see that the step lives, seldom enough to leave the log readable.
+const REPORT: Duration = Duration::from_secs(30);
+/// Shorter than the narrowest usual terminal, since a wrapped line cannot be redrawn.
+const WIDTH: usize = 79;
+
+pub(crate) struct Progress {
+    title: String,
+    started: Instant,
+    last_line: String,
+    last_shown: Instant,
+    terminal: bool,
+    drawn: bool,
+}
+
+impl Progress {
+    pub(crate) fn new(title: &str) -> Self {
+        let now = Instant::now();
+        let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
+        Self {
+            title: title.to_owned(),
+            started: now,
+            last_line: String::new(),
+            last_shown: now,
+            terminal: std::io::stderr().is_terminal() && !dumb,
+            drawn: false,
+        }
+    }
+
+    /// Remembers the newest line of the step's output.
+    pub(crate) fn line(&mut self, line: &str) {
+        let line = line.trim();
+        if !line.is_empty() {
+            line.clone_into(&mut self.last_line);
+        }
+    }
+
+    /// Shows the state when it is time to; called whenever something happened, and at least every `REDRAW`.
+    pub(crate) fn tick(&mut self) {
+        let period = if self.terminal { REDRAW } else { REPORT };
+        if self.last_shown.elapsed() < period {
+            return;
+        }
+        self.last_shown = Instant::now();
+        let text = state(&self.title, self.started.elapsed(), &self.last_line);
+        if self.terminal {
+            eprint!("\r\x1b[2K{text}");
+            flush();
+            self.drawn = true;
+        } else {
+            eprintln!("{text}");
+        }
+    }
+
+    /// Removes what was drawn and says how long the step took.
+    pub(crate) fn finish(self) -> Duration {
+        if self.drawn {
+            eprint!("\r\x1b[2K");
+            flush();
+        }
+        self.started.elapsed()
+    }
+
+    /// How long a caller may wait for the next line before it must call `tick`.
+    pub(crate) const fn patience() -> Duration {
+        REDRAW
+    }
+}
+
+fn flush() {
+    // A terminal that went away is no reason to stop the work.
+    std::io::stderr().flush().ok();
+}
+
+fn state(title: &str, elapsed: Duration, last_line: &str) -> String {
+    let text = format!("    {title}: {} s  {last_line}", elapsed.as_secs());
+    text.chars()
+        .filter(|c| !c.is_control())
+        .take(WIDTH)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_fits_on_one_line() {
+        let text = state("clippy", Duration::from_secs(61), &"Checking ".repeat(20));
+        assert!(text.starts_with("    clippy: 61 s  Checking"));
+        assert_eq!(text.chars().count(), WIDTH);
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(state("apt", Duration::ZERO, "a\r\x1bb"), "    apt: 0 s  ab");
+    }
+}

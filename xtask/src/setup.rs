@@ -1,0 +1,171 @@
+//! `cargo xtask setup`: finds what this machine lacks, says why each thing is needed, and installs it when root.
+//! `test` and `demo` begin with it, so a second run must be quick: with nothing missing it only looks at files.
+
+mod apt;
+mod bpf;
+mod components;
+mod packages;
+
+use std::path::Path;
+
+use anyhow::bail;
+
+use crate::{args::SetupOptions, workspace};
+use packages::{Need, Package};
+
+/// What is still missing after `prepare`. Empty where everything is there.
+#[derive(Debug, Default)]
+pub(crate) struct Missing {
+    packages: Vec<&'static Package>,
+    components: Vec<&'static str>,
+    /// Why the kernel programs cannot be built, when they cannot.
+    pub(crate) bpf: Option<String>,
+}
+
+impl Missing {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.packages.is_empty() && self.components.is_empty() && self.bpf.is_none()
+    }
+
+    /// Whether the workspace itself cannot be built or checked.
+    fn stops_the_build(&self) -> bool {
+        !self.components.is_empty()
+            || self
+                .packages
+                .iter()
+                .any(|package| package.need == Need::Build)
+    }
+}
+
+/// The command itself.
+pub(crate) fn run(root: &Path, options: SetupOptions) -> anyhow::Result<()> {
+    let missing = if options.check {
+        look(root)
+    } else {
+        prepare(root)?
+    };
+    if missing.is_empty() {
+        println!("nothing is missing");
+        return Ok(());
+    }
+    explain(&missing);
+    bail!("this machine lacks something; see above")
+}
+
+/// Installs what is missing and may be installed. Returns what still is, having explained it; an error means that
+/// nothing at all can be built.
+pub(crate) fn ready(root: &Path) -> anyhow::Result<Missing> {
+    let missing = prepare(root)?;
+    if !missing.is_empty() {
+        explain(&missing);
+    }
+    if missing.stops_the_build() {
+        bail!("this machine cannot build the mesh yet; see above");
+    }
+    Ok(missing)
+}
+
+fn look(root: &Path) -> Missing {
+    Missing {
+        packages: packages::missing(),
+        components: components::missing(),
+        bpf: bpf::missing(root).map(|what| what.reason()),
+    }
+}
+
+fn prepare(root: &Path) -> anyhow::Result<Missing> {
+    let wanted = packages::missing();
+    if !wanted.is_empty() && workspace::is_root() && apt::is_here() {
+        apt::install(&wanted)?;
+    }
+    for component in components::missing() {
+        components::add(component)?;
+    }
+    bpf::complete(root)?;
+    Ok(look(root))
+}
+
+fn explain(missing: &Missing) {
+    for package in &missing.packages {
+        eprintln!(
+            "    missing  {:<26} for the {}: {}",
+            package.name, package.need, package.why
+        );
+    }
+    for component in &missing.components {
+        eprintln!(
+            "    missing  {component:<26} for the checks: `rustup component add {component}` adds it"
+        );
+    }
+    if let Some(reason) = &missing.bpf {
+        eprintln!(
+            "    missing  {:<26} for the build: {reason}",
+            "BPF tool chain"
+        );
+    }
+    if !missing.packages.is_empty() {
+        eprintln!(
+            "{}",
+            remedy(&missing.packages, apt::is_here(), workspace::is_root())
+        );
+    }
+}
+
+/// What to do about missing packages, and what works without them.
+fn remedy(packages: &[&Package], apt: bool, root: bool) -> String {
+    let names: Vec<&str> = packages.iter().map(|package| package.name).collect();
+    let names = names.join(" ");
+    let mut text = match (apt, root) {
+        (true, true) => format!("    apt-get could not install all of them: {names}"),
+        (true, false) => {
+            format!("    as root run: apt-get install --yes --no-install-recommends {names}")
+        }
+        (false, _) => {
+            format!("    there is no apt-get here; install what your distribution calls: {names}")
+        }
+    };
+    if packages.iter().all(|package| package.need != Need::Build) {
+        text.push_str("\n    meanwhile: `cargo xtask build`, and `cargo xtask test`, whose tests say which program they miss");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(need: Need) -> Package {
+        Package {
+            name: "wrk",
+            proof: packages::Proof::Program("wrk"),
+            need,
+            why: "a reason",
+            service: None,
+        }
+    }
+
+    #[test]
+    fn without_root_the_exact_command_is_named() {
+        let text = remedy(&[&package(Need::Test)], true, false);
+        assert!(
+            text.contains("as root run: apt-get install --yes --no-install-recommends wrk"),
+            "{text}"
+        );
+        assert!(text.contains("meanwhile"), "{text}");
+    }
+
+    #[test]
+    fn nothing_is_promised_when_the_build_itself_is_impossible() {
+        assert!(!remedy(&[&package(Need::Build)], true, false).contains("meanwhile"));
+    }
+
+    #[test]
+    fn a_missing_test_program_does_not_stop_the_build() {
+        let wrk = Box::leak(Box::new(package(Need::Test)));
+        let missing = Missing {
+            packages: vec![wrk],
+            ..Missing::default()
+        };
+        assert!(!missing.stops_the_build() && !missing.is_empty());
+    }
+}

@@ -1,0 +1,194 @@
+//! Installs Debian packages without asking anything, removing anything or leaving a service running. Used by `setup`.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::Context;
+
+use super::packages::Package;
+use crate::{
+    command::{ask, observe, run},
+    workspace::find_program,
+};
+
+/// Older package lists often name versions that the mirror no longer has.
+const LIST_AGE: Duration = Duration::from_hours(24);
+
+/// Asked by every package script that wants to start a service; exit status 101 means "not allowed".
+const POLICY_FILE: &str = "/usr/sbin/policy-rc.d";
+const POLICY: &str =
+    "#!/bin/sh\n# Written by `cargo xtask setup` for the time of one installation.\nexit 101\n";
+
+pub(crate) fn is_here() -> bool {
+    find_program("apt-get").is_some()
+}
+
+/// Whether the package lists offer a package. Refreshes old lists first.
+pub(crate) fn offers(package: &str) -> anyhow::Result<bool> {
+    refresh_old_lists()?;
+    let known = ask(Command::new("apt-cache").args(["policy", package])).unwrap_or_default();
+    Ok(has_candidate(&known))
+}
+
+/// Installs packages, each with its reason on a line of its own.
+pub(crate) fn install(packages: &[&Package]) -> anyhow::Result<()> {
+    for package in packages {
+        eprintln!(
+            "    installing  {:<26} for the {}: {}",
+            package.name, package.need, package.why
+        );
+    }
+    let names: Vec<&str> = packages.iter().map(|package| package.name).collect();
+    install_names(&names)?;
+    for service in packages.iter().filter_map(|package| package.service) {
+        keep_from_starting_at_boot(service)?;
+    }
+    Ok(())
+}
+
+/// Installs packages by name. The caller has said why.
+pub(crate) fn install_names(names: &[&str]) -> anyhow::Result<()> {
+    refresh_old_lists()?;
+    let services_stay_off = ServicePolicy::deny()?;
+    let mut command = apt_get();
+    // --no-remove: a package of ours never pushes out something the user installed.
+    command
+        .args(["install", "--no-install-recommends", "--no-remove"])
+        .args(names);
+    let installed = run("apt-get install", &mut command).with_context(|| {
+        format!("install {}; a broken or half-configured system is repaired by `apt-get --fix-broken install`", names.join(" "))
+    });
+    drop(services_stay_off);
+    installed
+}
+
+fn apt_get() -> Command {
+    let mut command = Command::new("apt-get");
+    command
+        .args(["--yes", "--quiet", "-o", "DPkg::Lock::Timeout=300"])
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        // Ubuntu's needrestart would restart services of the machine, which are none of our business.
+        .env("NEEDRESTART_SUSPEND", "1")
+        .env("RUNLEVEL", "1");
+    command
+}
+
+/// A source that does not answer must not stop us: what we need may come from another one, and if not, `install`
+/// fails and says which package.
+fn refresh_old_lists() -> anyhow::Result<()> {
+    if age_of_lists().is_some_and(|age| age < LIST_AGE) {
+        return Ok(());
+    }
+    eprintln!("    the package lists are missing or older than a day: apt-get update");
+    let finished = observe("apt-get update", apt_get().arg("update"), |_| ())?;
+    for line in finished
+        .lines
+        .iter()
+        .filter(|line| line.starts_with("E:") || line.starts_with("W:"))
+    {
+        eprintln!("    {line}");
+    }
+    Ok(())
+}
+
+/// How long ago the lists were fetched. apt gives each list its server's date, so only the folder that downloads go
+/// through tells when that was.
+fn age_of_lists() -> Option<Duration> {
+    let folder = Path::new("/var/lib/apt/lists");
+    let filled = fs::read_dir(folder)
+        .ok()?
+        .flatten()
+        .any(|entry| entry.file_name().to_string_lossy().contains("Packages"));
+    let fetched = folder
+        .join("partial")
+        .metadata()
+        .and_then(|found| found.modified())
+        .ok()?;
+    filled.then(|| {
+        SystemTime::now()
+            .duration_since(fetched)
+            .unwrap_or_default()
+    })
+}
+
+fn has_candidate(policy: &str) -> bool {
+    policy
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Candidate:"))
+        .is_some_and(|version| version.trim() != "(none)")
+}
+
+/// Without this nginx, Redis and MariaDB would hold their ports after the next boot of a developer's machine.
+fn keep_from_starting_at_boot(service: &str) -> anyhow::Result<()> {
+    let mut command = if find_program("systemctl").is_some() {
+        let mut systemctl = Command::new("systemctl");
+        systemctl.args(["disable", "--quiet", service]);
+        systemctl
+    } else {
+        let mut update_rc = Command::new("update-rc.d");
+        update_rc.args([service, "disable"]);
+        update_rc
+    };
+    run(&format!("disable {service}"), &mut command)
+        .with_context(|| format!("keep {service} from starting at boot"))
+}
+
+/// Forbids package scripts to start services while it lives. A policy that the administrator wrote is kept.
+struct ServicePolicy {
+    ours: Option<PathBuf>,
+}
+
+impl ServicePolicy {
+    fn deny() -> anyhow::Result<Self> {
+        let file = PathBuf::from(POLICY_FILE);
+        match fs::read_to_string(&file) {
+            // Ours, left behind by an installation that was interrupted.
+            Ok(policy) if policy == POLICY => return Ok(Self { ours: Some(file) }),
+            Ok(_) => {
+                eprintln!(
+                    "    {POLICY_FILE} exists and decides whether package scripts start services"
+                );
+                return Ok(Self { ours: None });
+            }
+            Err(_) => (),
+        }
+        fs::write(&file, POLICY).with_context(|| format!("write {POLICY_FILE}"))?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755))
+            .with_context(|| format!("make {POLICY_FILE} executable"))?;
+        Ok(Self { ours: Some(file) })
+    }
+}
+
+impl Drop for ServicePolicy {
+    fn drop(&mut self) {
+        if let Some(file) = self.ours.take()
+            && let Err(error) = fs::remove_file(&file)
+        {
+            eprintln!(
+                "    remove {} by hand, it keeps services from starting: {error}",
+                file.display()
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_is_offered_when_it_has_a_candidate() {
+        assert!(has_candidate(
+            "wrk:\n  Installed: (none)\n  Candidate: 4.1.0-3+b2\n"
+        ));
+        assert!(!has_candidate(
+            "rustc-web:\n  Installed: (none)\n  Candidate: (none)\n"
+        ));
+        assert!(!has_candidate(""));
+    }
+}

@@ -1,0 +1,126 @@
+//! The Debian packages the repository uses: the one table of what, why and how to see that it is there. `setup` reads
+//! it; Ubuntu has all of them under the same names. The BPF compiler is not here, see `setup::bpf`.
+
+use std::{fmt, path::Path};
+
+use crate::workspace::find_program;
+
+#[derive(Debug)]
+pub(crate) struct Package {
+    pub(crate) name: &'static str,
+    /// What on the machine shows that it is installed, by whatever means.
+    pub(crate) proof: Proof,
+    pub(crate) need: Need,
+    pub(crate) why: &'static str,
+    /// The service its scripts would start and enable. The tests start their own, so it is kept from running.
+    pub(crate) service: Option<&'static str>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Proof {
+    Program(&'static str),
+    File(&'static str),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    Build,
+    Test,
+    Demo,
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Build => "build",
+            Self::Test => "tests",
+            Self::Demo => "demo",
+        })
+    }
+}
+
+use Need::{Build, Demo, Test};
+use Proof::{File, Program};
+
+#[rustfmt::skip] // a table, one package a line
+const PACKAGES: &[Package] = &[
+    package("gcc", Program("cc"), Build, "the linker of every Rust program, and the C of the TLS library"),
+    package("libc6-dev", File("/usr/include/stdlib.h"), Build, "the C library's headers, for the TLS library"),
+    package("containernetworking-plugins", File("/usr/lib/cni/bridge"), Test, "the CNI chain that mesh-cni joins: bridge, host-local, portmap"),
+    package("iproute2", Program("ip"), Test, "makes network namespaces and looks at them"),
+    package("nftables", Program("nft"), Test, "service addresses of a local node, and a look at the nft tier's rules"),
+    package("iptables", Program("iptables"), Test, "the iptables tier"),
+    package("dnsmasq-base", Program("dnsmasq"), Test, "the DNS server of a local node"),
+    package("curl", Program("curl"), Test, "HTTP requests of a client that knows nothing of the mesh"),
+    package("wrk", Program("wrk"), Test, "HTTP/1.1 load"),
+    package("nghttp2-client", Program("h2load"), Test, "HTTP/2 load"),
+    package("nghttp2-server", Program("nghttpd"), Test, "an HTTP/2 server"),
+    service("nginx-light", Program("nginx"), Demo, "the web servers behind the demo's Service", "nginx"),
+    service("redis-server", Program("redis-server"), Test, "an opaque TCP server, and redis-benchmark", "redis-server"),
+    service("mariadb-server", Program("mariadbd"), Test, "a server that speaks first", "mariadb"),
+    package("mariadb-client", Program("mariadb"), Test, "MariaDB's own client"),
+    package("tcpdump", Program("tcpdump"), Demo, "shows the traffic on the wire, clear before and encrypted after"),
+];
+
+const fn package(name: &'static str, proof: Proof, need: Need, why: &'static str) -> Package {
+    Package {
+        name,
+        proof,
+        need,
+        why,
+        service: None,
+    }
+}
+
+const fn service(
+    name: &'static str,
+    proof: Proof,
+    need: Need,
+    why: &'static str,
+    service: &'static str,
+) -> Package {
+    Package {
+        name,
+        proof,
+        need,
+        why,
+        service: Some(service),
+    }
+}
+
+/// The packages that are not there, in the order of the table.
+pub(crate) fn missing() -> Vec<&'static Package> {
+    PACKAGES
+        .iter()
+        .filter(|package| !is_there(&package.proof))
+        .collect()
+}
+
+fn is_there(proof: &Proof) -> bool {
+    match proof {
+        Program(name) => find_program(name).is_some(),
+        File(path) => Path::new(path).exists(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn a_proof_is_looked_up() {
+        assert!(is_there(&Program("sh")));
+        assert!(!is_there(&Program("no-such-program")));
+        assert!(is_there(&File("/etc/passwd")));
+        assert!(!is_there(&File("/no/such/file")));
+    }
+
+    #[test]
+    fn each_package_is_listed_once_with_a_reason() {
+        let names: HashSet<&str> = PACKAGES.iter().map(|package| package.name).collect();
+        assert_eq!(names.len(), PACKAGES.len());
+        assert!(PACKAGES.iter().all(|package| package.why.len() > 5));
+    }
+}

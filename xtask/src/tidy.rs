@@ -1,0 +1,93 @@
+//! `cargo xtask tidy`: the house rules that no compiler checks. Part of `test`. Each rule is a pure function from the
+//! checkout's files (or packages) to findings, in a module named for its subject; this file only lists them.
+
+mod documents;
+mod packages;
+mod rust_files;
+mod source;
+mod text_files;
+mod tree;
+mod workflows;
+
+use std::{fmt, path::Path};
+
+use anyhow::bail;
+
+use packages::Package;
+use tree::Tree;
+
+/// A place that breaks a rule, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Finding {
+    file: String,
+    /// Counted from one.
+    line: usize,
+    rule: &'static str,
+    advice: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}:{}: {}: {}",
+            self.file, self.line, self.rule, self.advice
+        )
+    }
+}
+
+type FileRule = fn(&Tree) -> Vec<Finding>;
+type PackageRule = fn(&[Package]) -> Vec<Finding>;
+
+const FILE_RULES: [FileRule; 13] = [
+    rust_files::module_docs,
+    rust_files::length,
+    rust_files::file_names,
+    rust_files::printing,
+    rust_files::unsafe_code,
+    rust_files::seams,
+    rust_files::open_ends,
+    text_files::machine_paths,
+    text_files::size,
+    documents::xtask_commands,
+    documents::adr_index,
+    workflows::only_xtask,
+    workflows::only_known_actions,
+];
+
+const PACKAGE_RULES: [PackageRule; 4] = [
+    packages::direction,
+    packages::confined_crates,
+    packages::barred_crates,
+    packages::licences,
+];
+
+/// Prints what breaks a rule; fails when anything does.
+pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
+    let tree = Tree::read(root)?;
+    let packages = packages::read(root)?;
+    let mut findings: Vec<Finding> = FILE_RULES.iter().flat_map(|rule| rule(&tree)).collect();
+    findings.extend(PACKAGE_RULES.iter().flat_map(|rule| rule(&packages)));
+    settle(findings)
+}
+
+/// The commands of `meshctl` that the documents name, asked of the program itself. Not part of `run`, because it needs
+/// the program: `test` calls it after the build.
+pub(crate) fn check_meshctl_commands(root: &Path) -> anyhow::Result<()> {
+    settle(documents::meshctl_commands(
+        &Tree::read(root)?,
+        &root.join("target/debug/meshctl"),
+    ))
+}
+
+fn settle(mut findings: Vec<Finding>) -> anyhow::Result<()> {
+    findings.sort();
+    for finding in &findings {
+        eprintln!("{finding}");
+    }
+    match findings.len() {
+        0 => Ok(()),
+        1 => bail!("one place breaks a rule"),
+        many => bail!("{many} places break a rule"),
+    }
+}

@@ -1,0 +1,396 @@
+//! House rules about packages: which may depend on which, where an external crate ends, and licences. The tables are
+//! the authority for the direction of dependencies; ARCHITECTURE explains it.
+
+use std::path::Path;
+
+use anyhow::Context;
+use cargo_metadata::{DependencyKind, MetadataCommand};
+
+use super::Finding;
+
+pub(crate) struct Package {
+    name: String,
+    /// Relative to the root.
+    manifest: String,
+    licence: Option<String>,
+    dependencies: Vec<Dependency>,
+}
+
+pub(crate) struct Dependency {
+    name: String,
+    /// One of ours, rather than from a registry.
+    ours: bool,
+    /// Only for tests.
+    dev: bool,
+}
+
+/// Each package and those of ours that it may depend on. Nothing depends on a program, on the tests or on xtask.
+const DIRECTION: [(&str, &[&str]); 13] = [
+    ("mesh-core", &[]),
+    ("mesh-runtime", &[]),
+    ("mesh-ebpf-common", &[]),
+    ("mesh-ebpf", &["mesh-ebpf-common"]),
+    ("mesh-api", &["mesh-core"]),
+    ("mesh-k8s", &["mesh-core"]),
+    ("mesh-local", &["mesh-core", "mesh-k8s", "mesh-runtime"]),
+    (
+        "mesh-agent",
+        &[
+            "mesh-core",
+            "mesh-api",
+            "mesh-k8s",
+            "mesh-runtime",
+            "mesh-ebpf-common",
+        ],
+    ),
+    ("mesh-proxy", &["mesh-core", "mesh-api", "mesh-runtime"]),
+    (
+        "mesh-control-plane",
+        &["mesh-core", "mesh-api", "mesh-k8s", "mesh-runtime"],
+    ),
+    (
+        "meshctl",
+        &[
+            "mesh-core",
+            "mesh-api",
+            "mesh-k8s",
+            "mesh-local",
+            "mesh-runtime",
+        ],
+    ),
+    (
+        "mesh-tests",
+        &[
+            "mesh-core",
+            "mesh-api",
+            "mesh-k8s",
+            "mesh-local",
+            "mesh-runtime",
+            "mesh-ebpf-common",
+        ],
+    ),
+    ("xtask", &[]),
+];
+
+/// External crates that only some packages may name.
+const CONFINED: [(&str, &[&str]); 12] = [
+    ("prometheus", &["mesh-runtime"]),
+    ("aya", &["mesh-agent", "mesh-ebpf-common"]),
+    ("aya-ebpf", &["mesh-ebpf"]),
+    ("kube", &["mesh-k8s", "mesh-control-plane", "meshctl"]),
+    ("gateway-api", &["mesh-k8s", "mesh-control-plane"]),
+    (
+        "k8s-openapi",
+        &["mesh-k8s", "mesh-control-plane", "mesh-local", "meshctl"],
+    ),
+    ("linkerd2-proxy-api", &["mesh-api"]),
+    ("rustls", &["mesh-proxy", "mesh-control-plane"]),
+    ("tokio-rustls", &["mesh-proxy", "mesh-control-plane"]),
+    (
+        "aws-lc-rs",
+        &["mesh-proxy", "mesh-control-plane", "mesh-local"],
+    ),
+    (
+        "anyhow",
+        &[
+            "mesh-agent",
+            "mesh-proxy",
+            "mesh-control-plane",
+            "meshctl",
+            "mesh-tests",
+            "xtask",
+        ],
+    ),
+    ("cargo_metadata", &["xtask"]),
+];
+
+/// External crates that a package must not name, not even for tests of its own, and why.
+const BARRED: [(&str, &[&str], &str); 3] = [
+    (
+        "mesh-core",
+        &[
+            "tokio",
+            "hyper",
+            "tonic",
+            "prost",
+            "kube",
+            "linkerd2-proxy-api",
+        ],
+        "mesh-core is decisions without I/O, wire or cluster types",
+    ),
+    (
+        "mesh-ebpf-common",
+        &["tokio", "serde", "thiserror"],
+        "mesh-ebpf-common is also compiled for the kernel",
+    ),
+    (
+        "mesh-k8s",
+        &["tokio", "hyper"],
+        "mesh-k8s is types and pure functions; who watches or serves does the I/O",
+    ),
+];
+
+/// External crates that nothing may name, and what to use.
+const BANNED: [(&str, &str); 6] = [
+    ("ring", "the crypto provider is aws-lc-rs"),
+    ("openssl", "TLS is rustls with aws-lc-rs"),
+    ("native-tls", "TLS is rustls with aws-lc-rs"),
+    ("serde_yaml", "it is archived; use serde_norway"),
+    ("chrono", "use jiff"),
+    (
+        "lazy_static",
+        "use std::sync::OnceLock, or better a value that is passed",
+    ),
+];
+
+/// The kernel programs and what they share may be linked by a kernel that asks for a GPL-compatible licence.
+const LICENCES: [(&str, &str); 2] = [
+    ("mesh-ebpf", "MIT OR GPL-2.0-only"),
+    ("mesh-ebpf-common", "MIT OR GPL-2.0-only"),
+];
+const LICENCE: &str = "Apache-2.0";
+
+/// Reads the manifests of both workspaces. Asks for no dependency graph, so it needs no network.
+pub(crate) fn read(root: &Path) -> anyhow::Result<Vec<Package>> {
+    let mut packages = Vec::new();
+    for manifest in ["Cargo.toml", "mesh-ebpf/Cargo.toml"] {
+        let manifest = root.join(manifest);
+        if manifest.is_file() {
+            let metadata = MetadataCommand::new()
+                .manifest_path(&manifest)
+                .no_deps()
+                .exec();
+            let metadata = metadata.with_context(|| format!("read {}", manifest.display()))?;
+            packages.extend(
+                metadata
+                    .packages
+                    .into_iter()
+                    .map(|package| Package::new(root, package)),
+            );
+        }
+    }
+    Ok(packages)
+}
+
+impl Package {
+    fn new(root: &Path, package: cargo_metadata::Package) -> Self {
+        let manifest = package
+            .manifest_path
+            .strip_prefix(root)
+            .unwrap_or(&package.manifest_path)
+            .to_string();
+        let dependencies = package
+            .dependencies
+            .into_iter()
+            .map(|dependency| Dependency {
+                name: dependency.name,
+                ours: dependency.path.is_some(),
+                dev: dependency.kind == DependencyKind::Development,
+            });
+        Self {
+            name: package.name.to_string(),
+            manifest,
+            licence: package.license,
+            dependencies: dependencies.collect(),
+        }
+    }
+
+    fn finding(&self, rule: &'static str, advice: String) -> Finding {
+        Finding {
+            file: self.manifest.clone(),
+            line: 1,
+            rule,
+            advice,
+        }
+    }
+}
+
+/// Our packages depend on each other in one direction.
+pub(crate) fn direction(packages: &[Package]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for package in packages {
+        let Some((_, allowed)) = DIRECTION.iter().find(|(name, _)| *name == package.name) else {
+            let advice = "a new package: give it a line in DIRECTION of xtask/src/tidy/packages.rs and in ARCHITECTURE.md".to_owned();
+            findings.push(package.finding("dependency-direction", advice));
+            continue;
+        };
+        let wrong = package
+            .dependencies
+            .iter()
+            .filter(|dependency| dependency.ours && !allowed.contains(&dependency.name.as_str()));
+        findings.extend(wrong.map(|dependency| {
+            let name = &dependency.name;
+            let advice = format!(
+                "{} must not depend on {name}; move what both need to a library below them",
+                package.name
+            );
+            package.finding("dependency-direction", advice)
+        }));
+    }
+    findings
+}
+
+/// An external crate is named by few packages, so that replacing it touches few.
+pub(crate) fn confined_crates(packages: &[Package]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for package in packages {
+        for dependency in package
+            .dependencies
+            .iter()
+            .filter(|dependency| !dependency.dev)
+        {
+            let confined = CONFINED.iter().find(|(name, _)| *name == dependency.name);
+            if let Some((name, allowed)) =
+                confined.filter(|(_, allowed)| !allowed.contains(&package.name.as_str()))
+            {
+                let advice = format!(
+                    "{} must not depend on {name}, which ends in {}",
+                    package.name,
+                    allowed.join(", ")
+                );
+                findings.push(package.finding("confined-crates", advice));
+            }
+        }
+    }
+    findings
+}
+
+/// Crates that a package, or all of them, must do without.
+pub(crate) fn barred_crates(packages: &[Package]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for package in packages {
+        for dependency in &package.dependencies {
+            let name = dependency.name.as_str();
+            let barred = BARRED
+                .iter()
+                .find(|(of, crates, _)| *of == package.name && crates.contains(&name))
+                .map(|(_, _, why)| why);
+            let banned = BANNED
+                .iter()
+                .find(|(banned, _)| *banned == name)
+                .map(|(_, why)| why);
+            findings.extend(
+                barred
+                    .or(banned)
+                    .map(|why| package.finding("barred-crates", format!("no {name} here: {why}"))),
+            );
+        }
+    }
+    findings
+}
+
+/// Every package states its licence.
+pub(crate) fn licences(packages: &[Package]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for package in packages {
+        let expected = LICENCES
+            .iter()
+            .find(|(name, _)| *name == package.name)
+            .map_or(LICENCE, |(_, licence)| licence);
+        if package.licence.as_deref() != Some(expected) {
+            findings.push(package.finding("licences", format!("state `license = \"{expected}\"`")));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str, dependencies: &[&str]) -> Package {
+        let dependencies = dependencies.iter().map(|name| Dependency {
+            name: name.trim_start_matches("dev:").to_owned(),
+            ours: name.contains("mesh"),
+            dev: name.starts_with("dev:"),
+        });
+        Package {
+            name: name.to_owned(),
+            manifest: format!("{name}/Cargo.toml"),
+            licence: Some(LICENCE.to_owned()),
+            dependencies: dependencies.collect(),
+        }
+    }
+
+    fn advice(findings: &[Finding]) -> Vec<&str> {
+        findings
+            .iter()
+            .map(|finding| finding.advice.as_str())
+            .collect()
+    }
+
+    #[test]
+    fn dependencies_point_down() {
+        let packages = [
+            package("mesh-api", &["mesh-core"]),
+            package("mesh-proxy", &["mesh-api", "tokio"]),
+            package("mesh-core", &[]),
+        ];
+        assert_eq!(direction(&packages), []);
+        let packages = [
+            package("mesh-core", &["mesh-api"]),
+            package("mesh-proxy", &["dev:meshctl"]),
+        ];
+        assert_eq!(
+            advice(&direction(&packages)),
+            [
+                "mesh-core must not depend on mesh-api; move what both need to a library below them",
+                "mesh-proxy must not depend on meshctl; move what both need to a library below them",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_new_package_needs_a_line() {
+        assert_eq!(direction(&[package("mesh-new", &[])]).len(), 1);
+    }
+
+    #[test]
+    fn crates_end_where_the_table_says() {
+        let packages = [
+            package("mesh-runtime", &["prometheus"]),
+            package("mesh-core", &["dev:anyhow"]),
+        ];
+        assert_eq!(confined_crates(&packages), []);
+        let packages = [package("mesh-proxy", &["prometheus", "kube"])];
+        assert_eq!(confined_crates(&packages).len(), 2);
+    }
+
+    #[test]
+    fn some_crates_are_barred() {
+        let packages = [
+            package("mesh-core", &["dev:tokio"]),
+            package("meshctl", &["tokio", "serde_yaml"]),
+        ];
+        assert_eq!(
+            advice(&barred_crates(&packages)),
+            [
+                "no tokio here: mesh-core is decisions without I/O, wire or cluster types",
+                "no serde_yaml here: it is archived; use serde_norway",
+            ]
+        );
+    }
+
+    #[test]
+    fn licences_are_stated() {
+        let mut bpf = package("mesh-ebpf", &[]);
+        assert_eq!(
+            advice(&licences(&[package("mesh-core", &[])])),
+            [] as [&str; 0]
+        );
+        assert_eq!(licences(std::slice::from_ref(&bpf)).len(), 1);
+        bpf.licence = Some("MIT OR GPL-2.0-only".to_owned());
+        assert_eq!(licences(&[bpf]), []);
+    }
+
+    #[test]
+    fn every_package_of_this_checkout_is_read() {
+        let packages =
+            read(&crate::workspace::root().expect("a checkout")).expect("readable manifests");
+        assert!(
+            packages
+                .iter()
+                .any(|package| package.name == "xtask" && package.manifest == "xtask/Cargo.toml")
+        );
+    }
+}

@@ -1,0 +1,341 @@
+//! House rules about Rust files: what each must begin with, how long it may be, and where certain things may stand.
+
+use super::{
+    Finding,
+    source::has_word,
+    tree::{File, Tree},
+};
+
+/// A file longer than this holds more than one subject.
+const MOST_LINES: usize = 600;
+
+/// Where standard output and standard error may be written to: the two programs for the terminal, and build scripts,
+/// whose output is their protocol with cargo.
+const PRINTING_PLACES: [&str; 2] = ["cli/src/output", "xtask/"];
+
+/// Where `unsafe` may stand: the kernel programs, the types they share, and one module per program around the kernel's
+/// interfaces.
+const UNSAFE_PLACES: [&str; 7] = [
+    "mesh-ebpf/",
+    "mesh-ebpf-common/",
+    "mesh-agent/src/sys.rs",
+    "mesh-agent/src/sys/",
+    "mesh-proxy/src/transport/sockopt.rs",
+    "mesh-proxy/src/transport/sockopt/",
+    // An application that knows nothing of the mesh, so it calls the kernel as an application would.
+    "tests/probe/raw.rs",
+];
+
+/// A crate that ends at a seam: whoever replaces it touches one place.
+struct Seam {
+    crate_name: &'static str,
+    /// Folders, files, or beginnings of their names.
+    places: &'static [&'static str],
+    /// A module that may name it wherever it is.
+    module: Option<&'static str>,
+    instead: &'static str,
+}
+
+const SEAMS: [Seam; 6] = [
+    Seam {
+        crate_name: "prometheus",
+        places: &["mesh-runtime/src/metrics"],
+        module: None,
+        instead: "use mesh_runtime::metrics",
+    },
+    Seam {
+        crate_name: "aya",
+        places: &["mesh-agent/src/ebpf", "mesh-ebpf-common/"],
+        module: None,
+        instead: "go through mesh_agent::ebpf",
+    },
+    Seam {
+        crate_name: "rustls",
+        places: &[],
+        module: Some("tls"),
+        instead: "go through the program's tls module",
+    },
+    Seam {
+        crate_name: "tokio_rustls",
+        places: &[],
+        module: Some("tls"),
+        instead: "go through the program's tls module",
+    },
+    Seam {
+        crate_name: "linkerd2_proxy_api",
+        places: &["mesh-api/"],
+        module: None,
+        instead: "use mesh_api, which re-exports the generated types and converts them",
+    },
+    Seam {
+        crate_name: "k8s_openapi",
+        places: &[
+            "mesh-k8s/",
+            "control-plane/src/",
+            "mesh-local/src/",
+            "cli/src/",
+        ],
+        module: None,
+        instead: "use mesh_core's types; Kubernetes' end in mesh-k8s and the code that reads or writes objects",
+    },
+];
+
+impl Seam {
+    fn admits(&self, file: &File) -> bool {
+        file.is_below(self.places) || self.module.is_some_and(|module| file.is_module(module))
+    }
+}
+
+pub(crate) fn module_docs(tree: &Tree) -> Vec<Finding> {
+    let has_docs = |file: &File| {
+        file.text
+            .lines()
+            .find(|line| !line.is_empty())
+            .is_some_and(|line| line.starts_with("//!"))
+    };
+    let without = tree.rust_files().filter(|file| !has_docs(file));
+    without
+        .map(|file| {
+            file.finding(
+                1,
+                "module-docs",
+                "begin with `//!`: what this is, why it is here, who calls it",
+            )
+        })
+        .collect()
+}
+
+pub(crate) fn length(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.rust_files() {
+        let lines = file.production_code().count();
+        if lines > MOST_LINES {
+            let advice =
+                format!("{lines} lines without tests, at most {MOST_LINES}: split it by subject");
+            findings.push(file.finding(1, "file-length", advice));
+        }
+    }
+    findings
+}
+
+pub(crate) fn file_names(tree: &Tree) -> Vec<Finding> {
+    let named_mod = tree
+        .rust_files()
+        .filter(|file| file.path.ends_with("/mod.rs"));
+    named_mod
+        .map(|file| {
+            file.finding(
+                1,
+                "file-names",
+                "name it for its module: `foo.rs` beside `foo/`, never `mod.rs`",
+            )
+        })
+        .collect()
+}
+
+pub(crate) fn printing(tree: &Tree) -> Vec<Finding> {
+    let macros = ["println", "eprintln", "print", "eprint"];
+    let prints = |code: &str| {
+        macros
+            .iter()
+            .any(|name| has_word(code, name) && code.contains(&format!("{name}!")))
+    };
+    code_findings(
+        tree,
+        |file| !file.is_below(&PRINTING_PLACES) && !file.path.ends_with("/build.rs"),
+        prints,
+        "printing",
+        "only cli::output and xtask print; a daemon logs",
+    )
+}
+
+pub(crate) fn unsafe_code(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree
+        .rust_files()
+        .filter(|file| !file.is_below(&UNSAFE_PLACES))
+    {
+        // Test code too: what a test needs of this kind belongs behind the same modules.
+        for (index, _) in file
+            .code
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| has_word(&line.code, "unsafe"))
+        {
+            findings.push(file.finding(
+                index + 1,
+                "unsafe-code",
+                format!("only below {}", UNSAFE_PLACES.join(", ")),
+            ));
+        }
+    }
+    findings
+}
+
+pub(crate) fn seams(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for seam in SEAMS {
+        let names_it = |code: &str| {
+            has_word(code, seam.crate_name) && code.contains(&format!("{}::", seam.crate_name))
+        };
+        findings.extend(code_findings(
+            tree,
+            |file| !seam.admits(file),
+            names_it,
+            "seams",
+            seam.instead,
+        ));
+    }
+    findings
+}
+
+pub(crate) fn open_ends(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree
+        .rust_files()
+        .filter(|file| !file.path.starts_with("xtask/src/tidy/"))
+    {
+        for (index, line) in file.text.lines().enumerate() {
+            let open = ["TODO", "FIXME", "XXX"]
+                .iter()
+                .any(|mark| has_word(line, mark))
+                && !line.contains("TODO(#");
+            if open {
+                findings.push(file.finding(
+                    index + 1,
+                    "open-ends",
+                    "name the issue, `TODO(#123)`, or do it now",
+                ));
+            }
+        }
+    }
+    findings
+}
+
+/// One finding for each line of production code that `matches`, in the files that `applies` to.
+fn code_findings(
+    tree: &Tree,
+    applies: impl Fn(&File) -> bool,
+    matches: impl Fn(&str) -> bool,
+    rule: &'static str,
+    advice: &str,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.rust_files().filter(|file| applies(file)) {
+        findings.extend(
+            file.production_code()
+                .filter(|(_, code)| matches(code))
+                .map(|(line, _)| file.finding(line, rule, advice)),
+        );
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(findings: &[Finding]) -> Vec<(&str, usize)> {
+        findings
+            .iter()
+            .map(|finding| (finding.file.as_str(), finding.line))
+            .collect()
+    }
+
+    #[test]
+    fn a_file_begins_with_its_purpose() {
+        let tree = Tree::of(&[
+            ("a.rs", "//! Why.\n"),
+            ("b.rs", "\n//! Why.\n"),
+            ("c.rs", "use x;\n"),
+            ("d.rs", ""),
+        ]);
+        assert_eq!(places(&module_docs(&tree)), [("c.rs", 1), ("d.rs", 1)]);
+    }
+
+    #[test]
+    fn only_production_lines_count_as_length() {
+        let long = "fn f() {}\n".repeat(MOST_LINES);
+        let tests = format!("#[cfg(test)]\nmod tests {{\n{long}}}\n");
+        let tree = Tree::of(&[
+            ("a/src/fits.rs", &format!("{long}{tests}")),
+            ("a/src/long.rs", &format!("{long}fn g() {{}}\n")),
+            ("a/src/long/tests.rs", &long.repeat(2)),
+        ]);
+        assert_eq!(places(&length(&tree)), [("a/src/long.rs", 1)]);
+    }
+
+    #[test]
+    fn modules_have_names() {
+        assert_eq!(
+            places(&file_names(&Tree::of(&[
+                ("a/src/b/mod.rs", ""),
+                ("a/src/modern.rs", "")
+            ]))),
+            [("a/src/b/mod.rs", 1)]
+        );
+    }
+
+    #[test]
+    fn printing_is_for_terminal_programs_and_tests() {
+        let code = "//! x\nfn f() { println!(\"a\"); }\n// println!\n";
+        let tree = Tree::of(&[
+            ("mesh-proxy/src/a.rs", code),
+            ("cli/src/output/table.rs", code),
+            ("cli/src/commands/stat.rs", code),
+            ("mesh-agent/build.rs", code),
+            ("tests/it/a.rs", code),
+            (
+                "mesh-core/src/b.rs",
+                "#[cfg(test)]\nmod tests { fn f() { print!(\"\"); } }\n",
+            ),
+        ]);
+        assert_eq!(
+            places(&printing(&tree)),
+            [("mesh-proxy/src/a.rs", 2), ("cli/src/commands/stat.rs", 2)]
+        );
+    }
+
+    #[test]
+    fn unsafe_stays_in_its_modules_and_out_of_tests() {
+        let code = "fn f() {\n    unsafe { g() }\n}\n// unsafe\n";
+        let tree = Tree::of(&[
+            ("mesh-agent/src/sys/bpf.rs", code),
+            ("mesh-ebpf/src/main.rs", code),
+            ("mesh-agent/src/system.rs", code),
+            ("tests/it/a.rs", code),
+        ]);
+        assert_eq!(
+            places(&unsafe_code(&tree)),
+            [("mesh-agent/src/system.rs", 2), ("tests/it/a.rs", 2)]
+        );
+    }
+
+    #[test]
+    fn crates_end_at_their_seams() {
+        let tree = Tree::of(&[
+            (
+                "mesh-runtime/src/metrics/registry.rs",
+                "use prometheus::Registry;\n",
+            ),
+            (
+                "mesh-proxy/src/tls/client.rs",
+                "use rustls::ClientConfig;\nuse tokio_rustls::TlsConnector;\n",
+            ),
+            (
+                "mesh-proxy/src/app.rs",
+                "use prometheus::Registry;\nuse rustls_pki_types::ServerName;\nuse tokio_rustls::x;\n",
+            ),
+        ]);
+        assert_eq!(
+            places(&seams(&tree)),
+            [("mesh-proxy/src/app.rs", 1), ("mesh-proxy/src/app.rs", 3)]
+        );
+    }
+
+    #[test]
+    fn open_ends_name_an_issue() {
+        let tree = Tree::of(&[("a.rs", "// TODO later\n// TODO(#12): later\n// FIXME\n")]);
+        assert_eq!(places(&open_ends(&tree)), [("a.rs", 1), ("a.rs", 3)]);
+    }
+}

@@ -1,0 +1,91 @@
+//! House rules about every text file.
+
+use super::{Finding, tree::Tree};
+
+/// This file names what it looks for.
+const THIS_FILE: &str = "xtask/src/tidy/text_files.rs";
+
+/// The beginnings of paths that exist on one person's machine only.
+const MACHINE_PATHS: [&str; 4] = ["/home/", "/Users/", "/root/", "/work/"];
+
+/// Room for a lockfile and a picture; a repository keeps everything it ever held.
+const MOST_BYTES: u64 = 512 * 1024;
+
+/// Documents, code and configuration work on every machine, so they name no path of one.
+pub(crate) fn machine_paths(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.files.iter().filter(|file| file.path != THIS_FILE) {
+        for (index, line) in file.text.lines().enumerate() {
+            findings.extend(machine_path(line).map(|path| {
+                file.finding(
+                    index + 1,
+                    "machine-paths",
+                    format!("`{path}` is a path of one machine; make it relative or a placeholder"),
+                )
+            }));
+        }
+    }
+    findings
+}
+
+/// The path in the line that begins with one of `MACHINE_PATHS`; `/proc/self/root/` contains but does not begin one.
+fn machine_path(line: &str) -> Option<&'static str> {
+    MACHINE_PATHS.into_iter().find(|path| {
+        line.match_indices(path).any(|(at, _)| {
+            let before = line[..at].chars().next_back();
+            !before.is_some_and(|c| {
+                c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '}' | ')' | '~' | '$')
+            })
+        })
+    })
+}
+
+/// No large files, and no binaries by accident.
+pub(crate) fn size(tree: &Tree) -> Vec<Finding> {
+    let large = tree.files.iter().filter(|file| file.bytes > MOST_BYTES);
+    large
+        .map(|file| {
+            file.finding(
+                1,
+                "file-size",
+                format!(
+                    "{} KiB, at most {}: keep it elsewhere",
+                    file.bytes / 1024,
+                    MOST_BYTES / 1024
+                ),
+            )
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_one_machine_are_found() {
+        let tree = Tree::of(&[
+            ("a.md", "see `/home/me/mesh`\n\nand /work/x\n"),
+            (
+                "b.rs",
+                "open(\"/proc/1/root/etc\"); // https://example.com/home/x and target/work/y and crates/root/z\n",
+            ),
+        ]);
+        let found: Vec<_> = machine_paths(&tree)
+            .into_iter()
+            .map(|finding| (finding.file, finding.line))
+            .collect();
+        assert_eq!(found, [("a.md".to_owned(), 1), ("a.md".to_owned(), 3)]);
+    }
+
+    #[test]
+    fn large_files_are_found() {
+        let large = "x".repeat(513 * 1024);
+        let findings = size(&Tree::of(&[("a", &large), ("b", "x")]));
+        assert_eq!(findings.len(), 1);
+        assert_eq!(
+            findings[0].advice,
+            "513 KiB, at most 512: keep it elsewhere"
+        );
+    }
+}

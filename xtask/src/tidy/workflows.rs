@@ -1,0 +1,102 @@
+//! House rules about the forge's workflows: what runs there is what runs on a developer's machine, one command each.
+
+use super::{
+    Finding,
+    tree::{File, Tree},
+};
+
+const FOLDER: &str = ".github/workflows/";
+
+/// A workflow's steps are commands of xtask, nothing else.
+pub(crate) fn only_xtask(tree: &Tree) -> Vec<Finding> {
+    findings(
+        tree,
+        "run:",
+        "workflow-commands",
+        "call `cargo xtask …`, and put what is new into xtask",
+        |command| command.starts_with("cargo xtask "),
+    )
+}
+
+/// Other people's actions run with our rights: only the forge's own.
+pub(crate) fn only_known_actions(tree: &Tree) -> Vec<Finding> {
+    findings(
+        tree,
+        "uses:",
+        "workflow-actions",
+        "use only the forge's own actions (`actions/…`)",
+        |action| action.starts_with("actions/"),
+    )
+}
+
+/// One finding for each value of `key` that is not `allowed`. A value that continues on the next lines (`|`, `>`) is
+/// never allowed: a script in a workflow runs nowhere else.
+fn findings(
+    tree: &Tree,
+    key: &str,
+    rule: &'static str,
+    advice: &str,
+    allowed: impl Fn(&str) -> bool,
+) -> Vec<Finding> {
+    let workflows = tree
+        .files
+        .iter()
+        .filter(|file| file.path.starts_with(FOLDER));
+    workflows
+        .flat_map(|file| values(file, key))
+        .filter(|(_, _, value)| !allowed(value))
+        .map(|(file, line, _)| file.finding(line, rule, advice))
+        .collect()
+}
+
+fn values<'a>(file: &'a File, key: &'a str) -> impl Iterator<Item = (&'a File, usize, &'a str)> {
+    file.text
+        .lines()
+        .enumerate()
+        .filter_map(move |(index, line)| {
+            let line = line.trim_start().trim_start_matches("- ").trim_start();
+            Some((file, index + 1, line.strip_prefix(key)?.trim()))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKFLOW: &str = "\
+jobs:
+  test:
+    steps:
+      - uses: actions/checkout@v4
+      - uses: someone/else@v1
+      - run: cargo xtask test
+      - name: more
+        run: cargo test
+      - run: |
+          cargo xtask tidy
+";
+
+    fn lines(findings: &[Finding]) -> Vec<usize> {
+        findings.iter().map(|finding| finding.line).collect()
+    }
+
+    #[test]
+    fn steps_call_xtask() {
+        let tree = Tree::of(&[
+            (".github/workflows/ci.yml", WORKFLOW),
+            ("docs/example.yml", WORKFLOW),
+        ]);
+        assert_eq!(lines(&only_xtask(&tree)), [8, 9]);
+    }
+
+    #[test]
+    fn actions_are_the_forges_own() {
+        assert_eq!(
+            lines(&only_known_actions(&Tree::of(&[(
+                ".github/workflows/ci.yml",
+                WORKFLOW
+            )]))),
+            [5]
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! Where things are: the checkout, cargo, programs on this machine, and whether we are root. Every task starts here.
+
+use std::{
+    env,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::Context;
+
+/// Folders that hold programs but are missing from the `PATH` of ordinary users on Debian.
+const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// The root of the checkout that this program was started from.
+pub(crate) fn root() -> anyhow::Result<PathBuf> {
+    let manifest = env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    let root = manifest.parent().context("find the folder above xtask")?;
+    Ok(root.to_path_buf())
+}
+
+/// The cargo that runs us, so that every stage uses one toolchain.
+pub(crate) fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root);
+    command
+}
+
+/// Programs that xtask itself builds (bpf-linker, cargo-deny): in the checkout, so that the user's own cargo home
+/// stays as it is and removing the checkout removes them.
+pub(crate) fn tools(root: &Path) -> PathBuf {
+    root.join("target/tools")
+}
+
+/// Finds a program as a shell would, system folders included.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(SYSTEM_FOLDERS.iter().map(PathBuf::from))
+        .map(|folder| folder.join(name))
+        .find(|file| is_executable(file))
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.metadata()
+        .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+/// Whether this process acts as root: the kernel shows it as the owner of our /proc folder.
+pub(crate) fn is_root() -> bool {
+    Path::new("/proc/self")
+        .metadata()
+        .is_ok_and(|found| found.uid() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_by_name() {
+        assert!(find_program("sh").is_some());
+        assert_eq!(find_program("no-such-program"), None);
+    }
+
+    #[test]
+    fn a_file_without_permission_to_run_is_no_program() {
+        assert!(!is_executable(Path::new("/etc/passwd")));
+        assert!(!is_executable(Path::new("/usr")));
+    }
+
+    #[test]
+    fn the_root_holds_the_workspace() {
+        let root = root().expect("the test runs in a checkout");
+        assert!(root.join("xtask/Cargo.toml").is_file());
+    }
+}
