@@ -4,8 +4,12 @@
 //! (`mesh-agent::ebpf`) writes the maps.
 //!
 //! Addresses are always 16 bytes, IPv4 as `::ffff:a.b.c.d`, so that one key serves both families.
-//! Ports are host-order `u16` unless a name ends in `_be`.
+//! Ports are in host order unless a comment says otherwise.
 
-#![cfg_attr(not(feature = "user"), no_std)]
+#![cfg_attr(not(any(feature = "user", test)), no_std)]
 
+pub mod address;
 pub mod counter;
+pub mod layout;
+pub mod prefix;
+pub mod verdict;

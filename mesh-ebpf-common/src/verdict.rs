@@ -1,0 +1,201 @@
+//! Every decision the kernel programs take, as pure functions of what they see. Map lookups come in
+//! as closures, so that the cheap questions are asked first and the tables in `tests` need no kernel.
+
+use crate::{
+    address::{Address, Family},
+    counter::Counter,
+    layout::{FLAG_UID_FALLBACK, OriginalDst, PodConfig, ProxyState, Role, Side},
+};
+
+/// One connect(2) of an enrolled pod.
+#[derive(Clone, Copy, Debug)]
+pub struct Dial {
+    pub destination: Address,
+    pub port: u16,
+    /// The address the socket is bound to; unspecified when it is not.
+    pub source: Address,
+    /// Bound to the loopback interface by SO_BINDTODEVICE.
+    pub on_loopback: bool,
+    pub by_proxy: bool,
+}
+
+/// What connect(2) shall do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outbound {
+    /// Go where the application wants.
+    Direct(Counter),
+    /// Go to this address at the proxy's outbound port.
+    Redirect(Address),
+}
+
+/// One socket lookup in an enrolled pod's network namespace.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    pub remote: Address,
+    pub local: Address,
+    pub local_port: u16,
+}
+
+/// Who gets an arriving connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steering {
+    /// Whoever would get it without us.
+    Pass(Counter),
+    /// The proxy's listener of this role.
+    Proxy(Role),
+}
+
+/// What getsockopt(SO_ORIGINAL_DST) returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Whatever the kernel says without us.
+    Native,
+    /// The destination stored with the socket.
+    Stored,
+    /// The socket's own local address: nothing rewrote an inbound connection.
+    Local,
+}
+
+/// Is the calling process the pod's proxy? By cgroup. The uid is believed only before a first
+/// listener taught us the cgroup, and only where user space allowed it.
+#[inline(always)]
+pub fn is_proxy(pod: &PodConfig, proxy: &ProxyState, cgroup: u64, uid: u32) -> bool {
+    if proxy.cgroup != 0 {
+        return proxy.cgroup == cgroup;
+    }
+    pod.flags & FLAG_UID_FALLBACK != 0 && uid == pod.proxy_uid
+}
+
+/// Where does this connect(2) go? The order is iptables': the proxy, what stays in the pod, the skip
+/// list, the rest to the proxy.
+#[inline(always)]
+pub fn outbound(
+    pod: &PodConfig,
+    dial: &Dial,
+    is_own: impl Fn(&Address) -> bool,
+    is_skipped: impl Fn(u16) -> bool,
+) -> Outbound {
+    if dial.by_proxy {
+        return Outbound::Direct(Counter::OutboundProxy);
+    }
+    if dial.destination.is_loopback() || dial.destination.is_unspecified() {
+        return Outbound::Direct(Counter::OutboundLocal);
+    }
+    if dial.port == 0 || dial.destination.is_group() {
+        return Outbound::Direct(Counter::OutboundUnroutable);
+    }
+    let target = redirect_target(pod, dial);
+    if target.is_unspecified() {
+        return Outbound::Direct(Counter::OutboundNoAddress);
+    }
+    if is_skipped(dial.port) {
+        return Outbound::Direct(Counter::OutboundSkippedPort);
+    }
+    if dial.destination.same(&target) || is_own(&dial.destination) {
+        return Outbound::Direct(Counter::OutboundLocal);
+    }
+    if !may_use_source(&dial.source, &target, is_own) {
+        return Outbound::Direct(Counter::OutboundForeignSource);
+    }
+    Outbound::Redirect(target)
+}
+
+/// The pod's own address of the destination's family: the application keeps its source address and
+/// its interface binding. A socket bound to `lo` cannot reach that address, so it gets loopback.
+#[inline(always)]
+fn redirect_target(pod: &PodConfig, dial: &Dial) -> Address {
+    match (dial.destination.family(), dial.on_loopback) {
+        (Family::V4, false) => pod.v4,
+        (Family::V6, false) => pod.v6,
+        (Family::V4, true) => Address::LOOPBACK_V4,
+        (Family::V6, true) => Address::LOOPBACK_V6,
+    }
+}
+
+/// A source that is not the pod's (IP_TRANSPARENT) cannot complete a handshake inside the pod.
+#[inline(always)]
+fn may_use_source(source: &Address, target: &Address, is_own: impl Fn(&Address) -> bool) -> bool {
+    source.is_unspecified() || source.same(target) || source.is_loopback() || is_own(source)
+}
+
+/// Who gets a connection that arrives in the pod's network namespace?
+#[inline(always)]
+pub fn inbound(
+    pod: &PodConfig,
+    arrival: &Arrival,
+    is_own: impl Fn(&Address) -> bool,
+    is_skipped_port: impl Fn(u16) -> bool,
+    is_skipped_source: impl Fn(&Address) -> bool,
+) -> Steering {
+    let from_pod = arrival.remote.is_loopback()
+        || arrival.remote.same(&arrival.local)
+        || is_own(&arrival.remote);
+    if from_pod {
+        // On loopback the listener is found without us.
+        if arrival.local_port == pod.outbound_port && !arrival.local.is_loopback() {
+            return Steering::Proxy(Role::Outbound);
+        }
+        return Steering::Pass(Counter::InboundLocal);
+    }
+    if is_skipped_port(arrival.local_port) {
+        return Steering::Pass(Counter::InboundSkippedPort);
+    }
+    if is_skipped_source(&arrival.remote) {
+        return Steering::Pass(Counter::InboundSkippedSubnet);
+    }
+    Steering::Proxy(Role::Inbound)
+}
+
+/// The proxy's listener that belongs on this port.
+#[inline(always)]
+pub fn listener_role(pod: &PodConfig, port: u16) -> Option<Role> {
+    if port == pod.outbound_port {
+        Some(Role::Outbound)
+    } else if port == pod.inbound_port {
+        Some(Role::Inbound)
+    } else {
+        None
+    }
+}
+
+/// May a listener that was bound by `cgroup` (with the proxy's uid, on a proxy port) be registered,
+/// and so make that cgroup the proxy? Always for the cgroup that is the proxy already; for another
+/// one only when no listener of the old one is open, and never when user space locked the answer.
+#[inline(always)]
+pub fn may_register(proxy: &ProxyState, cgroup: u64) -> bool {
+    proxy.cgroup == cgroup || (!proxy.any_open() && proxy.locked == 0)
+}
+
+/// The family a getsockopt call asks the original destination for, if it does. 80 is
+/// SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST; at other levels the same number means other things.
+#[inline(always)]
+pub fn asked_family(level: i32, name: i32) -> Option<Family> {
+    const SOL_IP: i32 = 0;
+    const SOL_IPV6: i32 = 41;
+    const SO_ORIGINAL_DST: i32 = 80;
+    match (level, name) {
+        (SOL_IP, SO_ORIGINAL_DST) => Some(Family::V4),
+        (SOL_IPV6, SO_ORIGINAL_DST) => Some(Family::V6),
+        _ => None,
+    }
+}
+
+/// Whose address answers? A connection on the outbound port without a stored destination was made
+/// to the proxy itself: answering with the local address would send the proxy into a loop.
+#[inline(always)]
+pub fn original_dst(
+    pod: &PodConfig,
+    stored: Option<&OriginalDst>,
+    by_proxy: bool,
+    local_port: u16,
+) -> Answer {
+    match stored {
+        Some(stored) if stored.side == Side::Accepted as u16 => Answer::Stored,
+        Some(_) => Answer::Native,
+        None if by_proxy && local_port != pod.outbound_port => Answer::Local,
+        None => Answer::Native,
+    }
+}
+
+#[cfg(test)]
+mod tests;

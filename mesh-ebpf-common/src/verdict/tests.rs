@@ -1,0 +1,297 @@
+//! Tables for every verdict.
+
+use core::net::IpAddr;
+
+use super::*;
+use crate::layout::{FLAG_INBOUND, LISTENER_SLOTS, ListenerKey};
+
+fn address(text: &str) -> Address {
+    Address::from(text.parse::<IpAddr>().unwrap())
+}
+
+fn pod() -> PodConfig {
+    PodConfig {
+        v4: address("10.1.0.5"),
+        v6: address("fd00::5"),
+        proxy_uid: 2102,
+        flags: FLAG_INBOUND,
+        inbound_port: 4143,
+        outbound_port: 4140,
+    }
+}
+
+/// The addresses the test pod has besides its primary ones.
+fn own(address_: &Address) -> bool {
+    ["10.1.0.5", "fd00::5", "192.168.7.1"]
+        .iter()
+        .any(|own| address(own).same(address_))
+}
+
+fn dial(destination: &str, port: u16) -> Dial {
+    Dial {
+        destination: address(destination),
+        port,
+        source: Address::UNSPECIFIED,
+        on_loopback: false,
+        by_proxy: false,
+    }
+}
+
+fn check_dial(dial: Dial, expected: Outbound) {
+    let found = outbound(&pod(), &dial, own, |port| port == 4567);
+    assert_eq!(found, expected, "{dial:?}");
+}
+
+#[test]
+fn connections_are_redirected_to_the_own_address_of_their_family() {
+    check_dial(
+        dial("10.9.9.9", 80),
+        Outbound::Redirect(address("10.1.0.5")),
+    );
+    check_dial(
+        dial("240.0.0.1", 80),
+        Outbound::Redirect(address("10.1.0.5")),
+    );
+    check_dial(
+        dial("2001:db8::1", 80),
+        Outbound::Redirect(address("fd00::5")),
+    );
+    check_dial(
+        dial("169.254.169.254", 80),
+        Outbound::Redirect(address("10.1.0.5")),
+    );
+    check_dial(
+        Dial {
+            on_loopback: true,
+            ..dial("10.9.9.9", 80)
+        },
+        Outbound::Redirect(address("127.0.0.1")),
+    );
+    check_dial(
+        Dial {
+            on_loopback: true,
+            ..dial("2001:db8::1", 80)
+        },
+        Outbound::Redirect(address("::1")),
+    );
+}
+
+#[test]
+fn connections_that_stay_direct() {
+    let table = [
+        ("127.0.0.1", 80, Counter::OutboundLocal),
+        ("127.8.8.8", 80, Counter::OutboundLocal),
+        ("0.0.0.0", 80, Counter::OutboundLocal),
+        ("::", 80, Counter::OutboundLocal),
+        ("::1", 80, Counter::OutboundLocal),
+        ("10.1.0.5", 80, Counter::OutboundLocal),
+        ("fd00::5", 80, Counter::OutboundLocal),
+        ("192.168.7.1", 80, Counter::OutboundLocal),
+        ("10.1.0.5", 4140, Counter::OutboundLocal),
+        ("10.9.9.9", 4567, Counter::OutboundSkippedPort),
+        ("10.9.9.9", 0, Counter::OutboundUnroutable),
+        ("224.0.0.1", 80, Counter::OutboundUnroutable),
+        ("255.255.255.255", 80, Counter::OutboundUnroutable),
+        ("ff02::1", 80, Counter::OutboundUnroutable),
+    ];
+    for (destination, port, counter) in table {
+        check_dial(dial(destination, port), Outbound::Direct(counter));
+    }
+    check_dial(
+        Dial {
+            by_proxy: true,
+            ..dial("10.9.9.9", 80)
+        },
+        Outbound::Direct(Counter::OutboundProxy),
+    );
+}
+
+#[test]
+fn the_bound_source_must_be_the_pods() {
+    for (source, expected) in [
+        ("10.1.0.5", Outbound::Redirect(address("10.1.0.5"))),
+        ("192.168.7.1", Outbound::Redirect(address("10.1.0.5"))),
+        ("127.0.0.1", Outbound::Redirect(address("10.1.0.5"))),
+        ("10.9.0.1", Outbound::Direct(Counter::OutboundForeignSource)),
+    ] {
+        check_dial(
+            Dial {
+                source: address(source),
+                ..dial("10.9.9.9", 80)
+            },
+            expected,
+        );
+    }
+}
+
+#[test]
+fn a_pod_without_an_address_of_the_family_is_left_alone() {
+    let v4_only = PodConfig {
+        v6: Address::UNSPECIFIED,
+        ..pod()
+    };
+    let found = outbound(&v4_only, &dial("2001:db8::1", 80), own, |_| false);
+    assert_eq!(found, Outbound::Direct(Counter::OutboundNoAddress));
+}
+
+fn check_arrival(remote: &str, local: &str, local_port: u16, expected: Steering) {
+    let arrival = Arrival {
+        remote: address(remote),
+        local: address(local),
+        local_port,
+    };
+    let found = inbound(
+        &pod(),
+        &arrival,
+        own,
+        |port| port == 4191,
+        |source| source.same(&address("172.17.0.2")),
+    );
+    assert_eq!(found, expected, "{arrival:?}");
+}
+
+#[test]
+fn arrivals() {
+    use Steering::{Pass, Proxy};
+    let table = [
+        ("10.9.9.9", "10.1.0.5", 80, Proxy(Role::Inbound)),
+        ("10.9.9.9", "10.1.0.5", 4140, Proxy(Role::Inbound)),
+        ("10.9.9.9", "10.1.0.5", 4143, Proxy(Role::Inbound)),
+        ("10.9.9.9", "10.77.0.1", 80, Proxy(Role::Inbound)),
+        ("fe80::9", "fe80::5", 80, Proxy(Role::Inbound)),
+        (
+            "10.9.9.9",
+            "10.1.0.5",
+            4191,
+            Pass(Counter::InboundSkippedPort),
+        ),
+        (
+            "172.17.0.2",
+            "10.1.0.5",
+            80,
+            Pass(Counter::InboundSkippedSubnet),
+        ),
+        ("10.1.0.5", "10.1.0.5", 4140, Proxy(Role::Outbound)),
+        ("fd00::5", "fd00::5", 4140, Proxy(Role::Outbound)),
+        ("192.168.7.1", "10.1.0.5", 4140, Proxy(Role::Outbound)),
+        ("127.0.0.1", "10.1.0.5", 4140, Proxy(Role::Outbound)),
+        ("127.0.0.1", "127.0.0.1", 4140, Pass(Counter::InboundLocal)),
+        ("10.1.0.5", "10.1.0.5", 80, Pass(Counter::InboundLocal)),
+        ("192.168.7.1", "10.1.0.5", 80, Pass(Counter::InboundLocal)),
+        ("127.0.0.1", "127.0.0.1", 80, Pass(Counter::InboundLocal)),
+        ("10.1.0.5", "10.1.0.5", 4143, Pass(Counter::InboundLocal)),
+        // An address nobody told us about, dialled from the pod: the kernel uses it as source too.
+        ("10.77.0.1", "10.77.0.1", 80, Pass(Counter::InboundLocal)),
+    ];
+    for (remote, local, port, expected) in table {
+        check_arrival(remote, local, port, expected);
+    }
+}
+
+/// The state of a pod whose proxy has this cgroup and an inbound listener, or not.
+fn proxy(cgroup: u64, listens: bool) -> ProxyState {
+    let mut open = [0; ListenerKey::COUNT];
+    open[ListenerKey::new(1, Role::Inbound, Family::V6, 2).index()] = u8::from(listens);
+    ProxyState {
+        cgroup,
+        locked: 0,
+        open,
+    }
+}
+
+fn locked(state: ProxyState) -> ProxyState {
+    ProxyState { locked: 1, ..state }
+}
+
+#[test]
+fn the_proxy_is_known_by_its_cgroup() {
+    let strict = pod();
+    let fallback = PodConfig {
+        flags: FLAG_UID_FALLBACK,
+        ..pod()
+    };
+    assert!(!is_proxy(&strict, &proxy(0, false), 7, 2102));
+    assert!(is_proxy(&fallback, &proxy(0, false), 7, 2102));
+    assert!(!is_proxy(&fallback, &proxy(0, false), 7, 1000));
+    assert!(is_proxy(&strict, &proxy(7, true), 7, 0));
+    assert!(!is_proxy(&strict, &proxy(7, true), 8, 2102));
+    assert!(
+        !is_proxy(&fallback, &proxy(7, true), 8, 2102),
+        "a known cgroup ends the fallback"
+    );
+}
+
+#[test]
+fn who_may_become_the_proxy() {
+    let table = [
+        (proxy(0, false), 7, true),
+        (proxy(7, true), 7, true),
+        (proxy(7, true), 8, false),
+        (proxy(7, false), 8, true),
+        (locked(proxy(7, false)), 8, false),
+        (locked(proxy(7, false)), 7, true),
+    ];
+    for (state, cgroup, expected) in table {
+        assert_eq!(may_register(&state, cgroup), expected, "{state:?} {cgroup}");
+    }
+}
+
+#[test]
+fn ports_of_listeners() {
+    assert_eq!(listener_role(&pod(), 4140), Some(Role::Outbound));
+    assert_eq!(listener_role(&pod(), 4143), Some(Role::Inbound));
+    assert_eq!(listener_role(&pod(), 4191), None);
+}
+
+#[test]
+fn only_the_two_options_are_answered() {
+    assert_eq!(asked_family(0, 80), Some(Family::V4));
+    assert_eq!(asked_family(41, 80), Some(Family::V6));
+    assert_eq!(asked_family(1, 80), None);
+    assert_eq!(asked_family(6, 80), None);
+    assert_eq!(asked_family(0, 64), None);
+}
+
+#[test]
+fn original_destinations() {
+    let stored = |side: Side| OriginalDst {
+        address: address("10.9.9.9"),
+        port: 80,
+        side: side as u16,
+    };
+    let accepted = stored(Side::Accepted);
+    let client = stored(Side::Client);
+    let table = [
+        (Some(&accepted), true, 4140, Answer::Stored),
+        (Some(&accepted), false, 4140, Answer::Stored),
+        (Some(&client), false, 50000, Answer::Native),
+        (None, true, 80, Answer::Local),
+        (None, true, 4143, Answer::Local),
+        (None, true, 4140, Answer::Native),
+        (None, false, 80, Answer::Native),
+    ];
+    for (stored, by_proxy, port, expected) in table {
+        assert_eq!(
+            original_dst(&pod(), stored, by_proxy, port),
+            expected,
+            "{stored:?} {by_proxy} {port}"
+        );
+    }
+}
+
+#[test]
+fn every_listener_key_of_a_pod_has_its_own_index() {
+    let mut seen = [false; ListenerKey::COUNT];
+    for role in [Role::Outbound, Role::Inbound] {
+        for family in [Family::V4, Family::V6] {
+            for slot in 0..LISTENER_SLOTS {
+                let index = ListenerKey::new(1, role, family, slot).index();
+                assert!(
+                    !core::mem::replace(&mut seen[index], true),
+                    "{role:?} {family:?} {slot}"
+                );
+            }
+        }
+    }
+    assert!(seen.into_iter().all(|seen| seen));
+}

@@ -1,0 +1,107 @@
+//! Outbound: sends connect(2) to the proxy and remembers where it was going.
+//!
+//! * hooks: `cgroup/connect4`, `cgroup/connect6`; attached at the pods' parent cgroup
+//! * minimum kernel: 5.15 (socket storage and netns cookie in this hook: 5.7)
+//! * reads PODS, PROXIES, ADDRESSES, PORT_SKIPS; writes ORIGINAL_DST (the socket's), STATS
+//! * absent: outbound connections leave the pod without the proxy
+//!
+//! Catches connect(2), MSG_FASTOPEN and io_uring alike. Every connect decides anew, so a socket that
+//! is disconnected and connected again never carries an old destination.
+
+use aya_ebpf::{
+    bindings::bpf_sock_addr,
+    helpers::{bpf_get_current_uid_gid, generated::bpf_get_current_cgroup_id},
+    macros::cgroup_sock_addr,
+    programs::SockAddrContext,
+};
+use mesh_ebpf_common::{
+    address::Family,
+    counter::Counter,
+    layout::{OUTBOUND, OriginalDst, Side},
+    verdict::{self, Dial, Outbound},
+};
+
+use crate::{
+    context::{self, load},
+    maps::{self, Storage},
+};
+
+const SOCK_STREAM: u32 = 1;
+const IPPROTO_TCP: u32 = 6;
+const IPPROTO_MPTCP: u32 = 262;
+/// The loopback interface is the first of every network namespace.
+const LOOPBACK_INDEX: u32 = 1;
+/// Let the system call go on.
+const ALLOW: i32 = 1;
+
+#[cgroup_sock_addr(connect4)]
+pub fn mesh_connect4(ctx: SockAddrContext) -> i32 {
+    let _ = connect(&ctx, Family::V4);
+    ALLOW
+}
+
+#[cgroup_sock_addr(connect6)]
+pub fn mesh_connect6(ctx: SockAddrContext) -> i32 {
+    let _ = connect(&ctx, Family::V6);
+    ALLOW
+}
+
+/// Is the socket a TCP one (UDP has the same hooks)?
+#[inline(always)]
+pub fn is_tcp(ctx: *const bpf_sock_addr) -> bool {
+    let protocol = load!((*ctx).protocol);
+    load!((*ctx).type_) == SOCK_STREAM && (protocol == IPPROTO_TCP || protocol == IPPROTO_MPTCP)
+}
+
+#[inline(always)]
+fn connect(ctx: &SockAddrContext, family: Family) -> Option<()> {
+    let cookie = context::netns_cookie(ctx);
+    let pod = maps::pod(cookie)?;
+    if !is_tcp(ctx.sock_addr) {
+        return None;
+    }
+    let socket = context::sock_addr_socket(ctx.sock_addr);
+    let dial = Dial {
+        destination: context::user_address(ctx.sock_addr, family),
+        port: context::user_port(ctx.sock_addr),
+        source: context::source_of(socket, family),
+        on_loopback: load!((*socket).bound_dev_if) == LOOPBACK_INDEX,
+        by_proxy: {
+            // SAFETY: the helper takes no arguments.
+            let cgroup = unsafe { bpf_get_current_cgroup_id() };
+            let uid = bpf_get_current_uid_gid() as u32;
+            verdict::is_proxy(pod, &maps::proxy(cookie), cgroup, uid)
+        },
+    };
+    let verdict = verdict::outbound(
+        pod,
+        &dial,
+        |address| maps::is_own_address(cookie, address),
+        |port| maps::is_skipped_port(cookie, OUTBOUND, port),
+    );
+    match verdict {
+        Outbound::Direct(counter) => {
+            maps::ORIGINAL_DST.forget(socket);
+            maps::count(cookie, counter);
+        }
+        Outbound::Redirect(target) => {
+            let original = OriginalDst {
+                address: dial.destination,
+                port: dial.port,
+                side: Side::Client as u16,
+            };
+            // Without memory for it the proxy gets no destination and refuses: closed, not lost.
+            let stored = maps::ORIGINAL_DST.put(socket, original);
+            context::set_user_address(ctx.sock_addr, family, &target, pod.outbound_port);
+            maps::count(
+                cookie,
+                if stored {
+                    Counter::OutboundRedirected
+                } else {
+                    Counter::OutboundUntracked
+                },
+            );
+        }
+    }
+    Some(())
+}

@@ -1,0 +1,130 @@
+//! Answers SO_ORIGINAL_DST as netfilter's REDIRECT would, to a proxy that knows nothing of us.
+//!
+//! * hook: `cgroup/getsockopt`; attached at the pods' parent cgroup
+//! * minimum kernel: 5.15 (netns cookie in this hook)
+//! * reads PODS, PROXIES, ORIGINAL_DST (the socket's)
+//! * absent: the proxy cannot tell where a connection was going and refuses it
+//!
+//! Runs for every getsockopt of every pod, so other options leave at the first comparison. A buffer
+//! larger than a page is not wholly visible here; `optlen = 0` tells the kernel to leave the caller's
+//! alone, otherwise it would be refused.
+
+use aya_ebpf::{
+    bindings::bpf_sockopt,
+    helpers::{bpf_get_current_uid_gid, generated::bpf_get_current_cgroup_id},
+    macros::cgroup_sockopt,
+    programs::SockoptContext,
+};
+use mesh_ebpf_common::{
+    address::{Address, Family},
+    layout::OriginalDst,
+    verdict::{self, Answer},
+};
+
+use crate::{
+    context::{self, load, store},
+    maps::{self, Storage},
+};
+
+/// What the kernel copies at most between the caller and the program (PAGE_SIZE on the smallest).
+const COPIED_MAX: i32 = 4096;
+const AF_INET: u16 = 2;
+const AF_INET6: u16 = 10;
+/// Let the system call go on.
+const ALLOW: i32 = 1;
+
+/// `struct sockaddr_in`.
+#[repr(C)]
+struct SockaddrV4 {
+    family: u16,
+    port: u16,
+    address: u32,
+    zero: [u32; 2],
+}
+
+/// `struct sockaddr_in6`.
+#[repr(C)]
+struct SockaddrV6 {
+    family: u16,
+    port: u16,
+    flow_info: u32,
+    address: [u32; 4],
+    scope: u32,
+}
+
+#[cgroup_sockopt(getsockopt)]
+pub fn mesh_getsockopt(ctx: SockoptContext) -> i32 {
+    let options = ctx.sockopt;
+    let asked = verdict::asked_family(load!((*options).level), load!((*options).optname));
+    let answered = asked.and_then(|family| answer(&ctx, family));
+    if answered.is_none() && load!((*options).optlen) > COPIED_MAX {
+        store!((*options).optlen, 0);
+    }
+    ALLOW
+}
+
+#[inline(always)]
+fn answer(ctx: &SockoptContext, family: Family) -> Option<()> {
+    let cookie = context::netns_cookie(ctx);
+    let pod = maps::pod(cookie)?;
+    let socket = load!((*ctx.sockopt).__bindgen_anon_1.sk);
+    // SAFETY: not null, and the kernel sized it for the type.
+    let stored: Option<OriginalDst> = maps::ORIGINAL_DST.of(socket).map(|value| unsafe { *value });
+    let local_port = load!((*socket).src_port) as u16;
+    // SAFETY: the helper takes no arguments.
+    let cgroup = unsafe { bpf_get_current_cgroup_id() };
+    let uid = bpf_get_current_uid_gid() as u32;
+    let by_proxy = verdict::is_proxy(pod, &maps::proxy(cookie), cgroup, uid);
+    match verdict::original_dst(pod, stored.as_ref(), by_proxy, local_port) {
+        Answer::Native => None,
+        Answer::Stored => stored.and_then(|dst| reply(ctx.sockopt, family, &dst.address, dst.port)),
+        Answer::Local => {
+            let address = context::socket_local(socket)?;
+            reply(ctx.sockopt, family, &address, local_port)
+        }
+    }
+}
+
+/// Fills the caller's buffer, if it is large enough and the address is of the family asked for;
+/// otherwise the kernel's own answer stands, as it would without us.
+#[inline(always)]
+fn reply(options: *mut bpf_sockopt, family: Family, address: &Address, port: u16) -> Option<()> {
+    if address.family() != family {
+        return None;
+    }
+    let start = load!((*options).__bindgen_anon_2.optval);
+    let end = load!((*options).__bindgen_anon_3.optval_end);
+    let length = match family {
+        Family::V4 => size_of::<SockaddrV4>(),
+        Family::V6 => size_of::<SockaddrV6>(),
+    };
+    if start as usize + length > end as usize {
+        return None;
+    }
+    match family {
+        Family::V4 => {
+            let value = SockaddrV4 {
+                family: AF_INET,
+                port: port.to_be(),
+                address: address.v4_word(),
+                zero: [0; 2],
+            };
+            // SAFETY: the bounds were checked just above, for the verifier and for us.
+            unsafe { core::ptr::write(start.cast(), value) };
+        }
+        Family::V6 => {
+            let value = SockaddrV6 {
+                family: AF_INET6,
+                port: port.to_be(),
+                flow_info: 0,
+                address: address.words,
+                scope: 0,
+            };
+            // SAFETY: as above.
+            unsafe { core::ptr::write(start.cast(), value) };
+        }
+    }
+    store!((*options).optlen, length as i32);
+    store!((*options).retval, 0);
+    Some(())
+}

@@ -1,0 +1,43 @@
+//! The kernel programs: one file per hook, each a thin shell around `mesh_ebpf_common::verdict`.
+//! All of them are gated by the network namespace's cookie, so a process of the pod's cgroup in a
+//! nested namespace, and every pod that is not enrolled, sees nothing but one failed map lookup.
+//!
+//! ```text
+//! connect ──original destination──▶ client socket's storage ──(sock_ops: TCP_CONNECT)──▶ IN_FLIGHT
+//!    │ rewritten to own-IP:4140                                                             │
+//!    ▼                                                                  (sock_ops: PASSIVE_ESTABLISHED)
+//! steer (sk_lookup) ──▶ proxy's 4140 listener ──accept──▶ accepted socket's storage ◀───────┘
+//!                                                              └─▶ getsockopt(SO_ORIGINAL_DST)
+//! ```
+//!
+//! Who the proxy is: the cgroup whose process, with the proxy's uid, has an open listener on the
+//! inbound or outbound port (`bind` stamps the socket, `sock_ops` believes the stamp only once the
+//! socket really listens). A second claimant cannot listen on the same port while the first lives,
+//! short of joining its SO_REUSEPORT group, which the stamp's cgroup then gives away. So a process
+//! that merely has the uid is redirected like any other.
+//!
+//! `mesh-agent::ebpf` loads, pins and attaches the programs and writes the maps.
+
+#![no_std]
+#![no_main]
+
+mod bind;
+mod connect;
+mod context;
+mod getsockopt;
+mod maps;
+mod peer;
+mod sock_ops;
+mod steer;
+
+/// Dual, so that helpers reserved to GPL programs would be usable; none is used.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    // Never reached: the programs contain no panicking operation, and the verifier would refuse the
+    // endless loop if one were left.
+    loop {}
+}

@@ -1,0 +1,179 @@
+//! The maps, and the few ways the programs use them. Each map has one kind of writer:
+//!
+//! | map | written by | life of an entry |
+//! |---|---|---|
+//! | PODS, ADDRESSES, PORT_SKIPS, SUBNET_SKIPS | user space | enrolment |
+//! | STATS | programs (created by user space) | enrolment |
+//! | PROXIES | programs (created and locked by user space) | enrolment |
+//! | LISTENERS | sock_ops, and user space for older listeners | the listening socket |
+//! | IN_FLIGHT | sock_ops | connect to accept, at most the client socket's life |
+//! | ORIGINAL_DST, BINDERS | connect, bind, sock_ops | the socket (storage) |
+
+use core::{ffi::c_void, ptr};
+
+use aya_ebpf::{
+    bindings::{BPF_F_NO_PREALLOC, BPF_SK_STORAGE_GET_F_CREATE, bpf_sock},
+    btf_maps::{HashMap, LpmTrie, PerCpuHashMap, SkStorage, SockHash, lpm_trie::Key},
+    helpers::generated::{bpf_sk_storage_delete, bpf_sk_storage_get},
+    macros::btf_map,
+};
+use mesh_ebpf_common::{
+    address::Address,
+    counter::Counter,
+    layout::{
+        AddressKey, Binder, FlowKey, ListenerKey, OriginalDst, PodConfig, PodStats, PortSkipKey,
+        ProxyState, SubnetSkipKey,
+    },
+};
+
+/// Eight times the kubelet's default of 110 pods a node, and above the largest documented setting.
+const PODS_MAX: usize = 1024;
+/// Room for dual-stack pods with a few interfaces each.
+const ADDRESSES_MAX: usize = 16 * PODS_MAX;
+/// A port range costs up to thirty prefixes; the usual list is two single ports.
+const PORT_SKIPS_MAX: usize = 256 * PODS_MAX;
+const SUBNET_SKIPS_MAX: usize = 64 * PODS_MAX;
+/// Two roles, two families, four slots.
+const LISTENERS_MAX: usize = 16 * PODS_MAX;
+/// Connections between connect and accept. One pod can hold about 28,000 half-open ones (its
+/// ephemeral ports towards the one redirect address) while its proxy's accept queue is full.
+const IN_FLIGHT_MAX: usize = 262_144;
+/// Entries are allocated when used: the limits above are ceilings, not memory.
+const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
+
+#[btf_map]
+pub static PODS: HashMap<u64, PodConfig, PODS_MAX, ON_DEMAND> = HashMap::new();
+
+#[btf_map]
+pub static PROXIES: HashMap<u64, ProxyState, PODS_MAX, ON_DEMAND> = HashMap::new();
+
+#[btf_map]
+static ADDRESSES: HashMap<AddressKey, u8, ADDRESSES_MAX, ON_DEMAND> = HashMap::new();
+
+#[btf_map]
+static PORT_SKIPS: LpmTrie<PortSkipKey, u8, PORT_SKIPS_MAX> = LpmTrie::new();
+
+#[btf_map]
+static SUBNET_SKIPS: LpmTrie<SubnetSkipKey, u8, SUBNET_SKIPS_MAX> = LpmTrie::new();
+
+#[btf_map]
+pub static LISTENERS: SockHash<ListenerKey, LISTENERS_MAX> = SockHash::new();
+
+#[btf_map]
+pub static IN_FLIGHT: HashMap<FlowKey, OriginalDst, IN_FLIGHT_MAX, ON_DEMAND> = HashMap::new();
+
+#[btf_map]
+static STATS: PerCpuHashMap<u64, PodStats, PODS_MAX, ON_DEMAND> = PerCpuHashMap::new();
+
+#[btf_map]
+pub static ORIGINAL_DST: SkStorage<OriginalDst> = SkStorage::new();
+
+#[btf_map]
+pub static BINDERS: SkStorage<Binder> = SkStorage::new();
+
+/// The settings of the pod with this network namespace, if it is enrolled.
+#[inline(always)]
+pub fn pod(cookie: u64) -> Option<&'static PodConfig> {
+    // SAFETY: an entry stays valid for the program's run (RCU), and user space replaces entries
+    // rather than editing them.
+    unsafe { PODS.get(cookie) }
+}
+
+/// What is known of the pod's proxy.
+#[inline(always)]
+pub fn proxy(cookie: u64) -> ProxyState {
+    // SAFETY: as above; a torn read is impossible for aligned words.
+    unsafe { PROXIES.get(cookie) }.copied().unwrap_or_default()
+}
+
+#[inline(always)]
+pub fn is_own_address(cookie: u64, address: &Address) -> bool {
+    let key = AddressKey {
+        cookie,
+        address: *address,
+    };
+    // SAFETY: only the presence of the entry is looked at.
+    unsafe { ADDRESSES.get(key) }.is_some()
+}
+
+#[inline(always)]
+pub fn is_skipped_port(cookie: u64, direction: u8, port: u16) -> bool {
+    PORT_SKIPS
+        .get(&Key::new(
+            PortSkipKey::BITS,
+            PortSkipKey::new(cookie, direction, port),
+        ))
+        .is_some()
+}
+
+#[inline(always)]
+pub fn is_skipped_source(cookie: u64, source: &Address) -> bool {
+    SUBNET_SKIPS
+        .get(&Key::new(
+            SubnetSkipKey::BITS,
+            SubnetSkipKey::new(cookie, source),
+        ))
+        .is_some()
+}
+
+#[inline(always)]
+pub fn count(cookie: u64, counter: Counter) {
+    if let Some(stats) = STATS.get_ptr_mut(cookie) {
+        // SAFETY: this CPU's own copy; a pre-empted increment may be lost, never torn.
+        unsafe { (*stats).counts[counter.index()] += 1 };
+    }
+}
+
+/// A socket storage map for any context: aya-ebpf's own accessors take sock_addr contexts only.
+pub trait Storage {
+    type Value;
+
+    /// The socket's value, if it has one.
+    fn of(&self, socket: *mut bpf_sock) -> Option<*mut Self::Value>;
+    /// Stores a value, replacing an older one; false when the kernel has no memory for it.
+    fn put(&self, socket: *mut bpf_sock, value: Self::Value) -> bool;
+    fn forget(&self, socket: *mut bpf_sock);
+}
+
+impl<T: Copy> Storage for SkStorage<T> {
+    type Value = T;
+
+    #[inline(always)]
+    fn of(&self, socket: *mut bpf_sock) -> Option<*mut T> {
+        // SAFETY: the verifier checks map and socket; a null value asks for nothing to be created.
+        let value = unsafe { bpf_sk_storage_get(map_of(self), socket.cast(), ptr::null_mut(), 0) };
+        (!value.is_null()).then_some(value.cast())
+    }
+
+    #[inline(always)]
+    fn put(&self, socket: *mut bpf_sock, mut value: T) -> bool {
+        // SAFETY: the verifier checks map, socket and the initial value's size.
+        let stored = unsafe {
+            bpf_sk_storage_get(
+                map_of(self),
+                socket.cast(),
+                (&raw mut value).cast(),
+                u64::from(BPF_SK_STORAGE_GET_F_CREATE),
+            )
+        };
+        if stored.is_null() {
+            return false;
+        }
+        // An existing value is returned as it was: overwrite it.
+        // SAFETY: not null, and the kernel sized it for `T`.
+        unsafe { ptr::write(stored.cast(), value) };
+        true
+    }
+
+    #[inline(always)]
+    fn forget(&self, socket: *mut bpf_sock) {
+        // SAFETY: the verifier checks map and socket. Nothing stored is no error to us.
+        unsafe { bpf_sk_storage_delete(map_of(self), socket.cast()) };
+    }
+}
+
+/// The map argument of a helper: the loader relocates the static's address to the map.
+#[inline(always)]
+fn map_of<T>(map: &SkStorage<T>) -> *mut c_void {
+    ptr::from_ref(map).cast_mut().cast()
+}

@@ -1,0 +1,45 @@
+//! Shows the application the peer it asked for: getpeername(2) on a redirected socket returns the
+//! original destination, not the proxy.
+//!
+//! * hooks: `cgroup/getpeername4`, `cgroup/getpeername6`; attached at the pods' parent cgroup
+//! * minimum kernel: 5.15 (the hooks: 5.8)
+//! * reads ORIGINAL_DST (the socket's)
+//! * absent: applications that verify their peer's address (FTP, SIP, RMI) see their own pod at 4140
+//!
+//! accept(2) with an address buffer runs the hook too; the proxy's accepted sockets are told apart by
+//! the stored side. On an MPTCP socket the storage is the first subflow's, which this hook does not
+//! see: such an application sees the proxy's address.
+
+use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
+use mesh_ebpf_common::{address::Family, layout::Side};
+
+use crate::{
+    context,
+    maps::{self, Storage},
+};
+
+/// Let the system call go on.
+const ALLOW: i32 = 1;
+
+#[cgroup_sock_addr(getpeername4)]
+pub fn mesh_getpeername4(ctx: SockAddrContext) -> i32 {
+    let _ = show_original(&ctx, Family::V4);
+    ALLOW
+}
+
+#[cgroup_sock_addr(getpeername6)]
+pub fn mesh_getpeername6(ctx: SockAddrContext) -> i32 {
+    let _ = show_original(&ctx, Family::V6);
+    ALLOW
+}
+
+#[inline(always)]
+fn show_original(ctx: &SockAddrContext, family: Family) -> Option<()> {
+    let stored = maps::ORIGINAL_DST.of(context::sock_addr_socket(ctx.sock_addr))?;
+    // SAFETY: not null, and the kernel sized it for the type.
+    let original = unsafe { *stored };
+    if original.side == Side::Client as u16 {
+        context::set_user_address(ctx.sock_addr, family, &original.address, original.port);
+    }
+    Some(())
+}

@@ -1,0 +1,198 @@
+//! Follows the sockets of enrolled pods: carries an original destination from the application's
+//! socket to the proxy's accepted one, and registers the proxy's listeners.
+//!
+//! * hook: `sockops`; attached at the pods' parent cgroup
+//! * minimum kernel: 5.15 (netns cookie in this hook)
+//! * reads PODS; writes IN_FLIGHT, LISTENERS, PROXIES, ORIGINAL_DST, BINDERS, STATS
+//! * absent: the proxy learns no original destinations and gets no connections
+//!
+//! Never writes the context's `reply`, which all programs of the hook share, and always returns 1.
+//! Only LISTEN sockets enter a sockhash: an established one there would make FIONREAD return 0.
+
+use aya_ebpf::{
+    bindings::{
+        BPF_NOEXIST, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_STATE_CB,
+        BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_SOCK_OPS_TCP_LISTEN_CB,
+        BPF_TCP_CLOSE, BPF_TCP_LISTEN, bpf_sock, bpf_sock_ops,
+    },
+    helpers::generated::bpf_sock_hash_update,
+    macros::sock_ops,
+    programs::SockOpsContext,
+};
+use mesh_ebpf_common::{
+    counter::Counter,
+    layout::{FlowKey, LISTENER_SLOTS, ListenerKey, OriginalDst, ProxyState, Side},
+    verdict,
+};
+
+use crate::{
+    context::{self, load},
+    maps::{self, Storage},
+};
+
+const DONE: u32 = 1;
+
+#[sock_ops]
+pub fn mesh_sock_ops(ctx: SockOpsContext) -> u32 {
+    let op = load!((*ctx.ops).op);
+    let _ = match op {
+        BPF_SOCK_OPS_TCP_CONNECT_CB => publish(&ctx),
+        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => accept(&ctx),
+        BPF_SOCK_OPS_TCP_LISTEN_CB => listen(&ctx),
+        BPF_SOCK_OPS_STATE_CB => change_state(&ctx),
+        _ => None,
+    };
+    DONE
+}
+
+#[inline(always)]
+fn socket_of(ctx: &SockOpsContext) -> Option<*mut bpf_sock> {
+    let socket = load!((*ctx.ops).__bindgen_anon_2.sk);
+    (!socket.is_null()).then_some(socket)
+}
+
+/// Asks for, or stops, calls of [`change_state`] for this socket; other programs' flags stay.
+#[inline(always)]
+fn watch_state(ctx: &SockOpsContext, on: bool) {
+    let flags = load!((*ctx.ops).bpf_sock_ops_cb_flags);
+    let wanted = if on {
+        flags | BPF_SOCK_OPS_STATE_CB_FLAG
+    } else {
+        flags & !BPF_SOCK_OPS_STATE_CB_FLAG
+    };
+    if wanted != flags {
+        let _ = ctx.set_cb_flags(wanted as i32);
+    }
+}
+
+/// A redirected client socket is about to send its SYN: its local address and port are known now.
+#[inline(always)]
+fn publish(ctx: &SockOpsContext) -> Option<()> {
+    let socket = socket_of(ctx)?;
+    let stored = maps::ORIGINAL_DST.of(socket)?;
+    // SAFETY: not null, and the kernel sized it for the type.
+    let original = unsafe { *stored };
+    if original.side != Side::Client as u16 {
+        return None;
+    }
+    let cookie = context::netns_cookie(ctx);
+    let (address, port) = context::ops_local(ctx.ops)?;
+    let key = FlowKey::new(cookie, address, port);
+    if maps::IN_FLIGHT.insert(key, original, 0).is_err() {
+        maps::count(cookie, Counter::OutboundUntracked);
+    }
+    watch_state(ctx, true);
+    Some(())
+}
+
+/// A handshake towards a listener ended. On the outbound port the far end is our client socket.
+#[inline(always)]
+fn accept(ctx: &SockOpsContext) -> Option<()> {
+    // Children inherit the flag from the listener, where it is only about the listener's own end.
+    watch_state(ctx, false);
+    let cookie = context::netns_cookie(ctx);
+    let pod = maps::pod(cookie)?;
+    if load!((*ctx.ops).local_port) as u16 != pod.outbound_port {
+        return None;
+    }
+    let socket = socket_of(ctx)?;
+    let (address, port) = context::ops_remote(ctx.ops)?;
+    let key = FlowKey::new(cookie, address, port);
+    // SAFETY: copied at once; only this connection's client writes the entry.
+    let original = *unsafe { maps::IN_FLIGHT.get(key) }?;
+    let accepted = OriginalDst {
+        side: Side::Accepted as u16,
+        ..original
+    };
+    if !maps::ORIGINAL_DST.put(socket, accepted) {
+        maps::count(cookie, Counter::OutboundUntracked);
+    }
+    let _ = maps::IN_FLIGHT.remove(key);
+    Some(())
+}
+
+/// A socket starts to listen. On a proxy port, and bound by the proxy, it becomes a target of `steer`.
+#[inline(always)]
+fn listen(ctx: &SockOpsContext) -> Option<()> {
+    let cookie = context::netns_cookie(ctx);
+    let pod = maps::pod(cookie)?;
+    let role = verdict::listener_role(pod, load!((*ctx.ops).local_port) as u16)?;
+    let family = context::ops_family(ctx.ops)?;
+    let binder = socket_of(ctx).and_then(|socket| maps::BINDERS.of(socket));
+    let Some(binder) = binder else {
+        maps::count(cookie, Counter::ListenerRejected);
+        return None;
+    };
+    let proxy = maps::PROXIES.get_ptr_mut(cookie)?;
+    // SAFETY: both pointers were checked for null.
+    let (state, cgroup) = unsafe { (*proxy, (*binder).cgroup) };
+    if !verdict::may_register(&state, cgroup) {
+        maps::count(cookie, Counter::ListenerRejected);
+        return None;
+    }
+    for slot in 0..LISTENER_SLOTS {
+        let key = ListenerKey::new(cookie, role, family, slot);
+        if insert(ctx.ops, key) {
+            mark_open(proxy, key.index(), 1);
+            // SAFETY: both pointers were checked for null.
+            unsafe {
+                (*proxy).cgroup = cgroup;
+                (*binder).registered = key.index() as u64 + 1;
+            }
+            watch_state(ctx, true);
+            break;
+        }
+    }
+    Some(())
+}
+
+/// Puts the context's socket under `key` unless another one is there.
+#[inline(always)]
+fn insert(ops: *mut bpf_sock_ops, mut key: ListenerKey) -> bool {
+    // SAFETY: the verifier checks context, map and key.
+    let result = unsafe {
+        bpf_sock_hash_update(
+            ops,
+            (&raw const maps::LISTENERS).cast_mut().cast(),
+            (&raw mut key).cast(),
+            u64::from(BPF_NOEXIST),
+        )
+    };
+    result == 0
+}
+
+/// Notes that the listener at `index` opened or closed. Only its owner writes this byte.
+#[inline(always)]
+fn mark_open(proxy: *mut ProxyState, index: usize, open: u8) {
+    // The mask keeps the verifier sure of the bounds.
+    let index = index & (ListenerKey::COUNT - 1);
+    // SAFETY: `proxy` was checked for null, and `index` is within the array.
+    unsafe { core::ptr::write_volatile((&raw mut (*proxy).open).cast::<u8>().add(index), open) };
+}
+
+/// A watched socket changes state: a listener that ends, or a client that ends before it was accepted.
+#[inline(always)]
+fn change_state(ctx: &SockOpsContext) -> Option<()> {
+    // SAFETY: `args` is a plain array in a union of plain words.
+    let (old, new) = (
+        load!((*ctx.ops).__bindgen_anon_1.args[0]),
+        load!((*ctx.ops).__bindgen_anon_1.args[1]),
+    );
+    if new != BPF_TCP_CLOSE {
+        return None;
+    }
+    let cookie = context::netns_cookie(ctx);
+    if old == BPF_TCP_LISTEN {
+        let binder = maps::BINDERS.of(socket_of(ctx)?)?;
+        let proxy = maps::PROXIES.get_ptr_mut(cookie)?;
+        // SAFETY: checked for null.
+        let registered = unsafe { core::mem::take(&mut (*binder).registered) };
+        if registered != 0 {
+            mark_open(proxy, registered as usize - 1, 0);
+        }
+        return Some(());
+    }
+    let (address, port) = context::ops_local(ctx.ops)?;
+    let _ = maps::IN_FLIGHT.remove(FlowKey::new(cookie, address, port));
+    Some(())
+}

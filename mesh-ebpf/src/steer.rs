@@ -1,0 +1,95 @@
+//! Inbound, and the second half of outbound: gives arriving connections to the proxy's listeners.
+//!
+//! * hook: `sk_lookup`; one instance per pod, attached to the pod's network namespace
+//! * minimum kernel: 5.9
+//! * reads PODS, ADDRESSES, PORT_SKIPS, SUBNET_SKIPS, LISTENERS; writes STATS
+//! * absent: connections reach the application in clear text, and redirected ones are refused
+//!
+//! The hook offers no netns cookie, so each pod gets an instance of its own with the cookie as a
+//! constant. A shared one would have to find the pod by local address, and could then be led to
+//! another pod's listener, or miss connections to an address nobody told it about.
+//!
+//! Without a listener the connection is reset (SK_DROP), so that nothing reaches the application
+//! around the proxy, unless the pod asked to fail open.
+
+use aya_ebpf::{Global, bindings::sk_action, macros::sk_lookup, programs::SkLookupContext};
+use mesh_ebpf_common::{
+    address::Family,
+    counter::Counter,
+    layout::{FLAG_INBOUND_FAIL_OPEN, INBOUND, LISTENER_SLOTS, ListenerKey, Role},
+    verdict::{self, Arrival, Steering},
+};
+
+use crate::{
+    context::{self, load},
+    maps,
+};
+
+const IPPROTO_TCP: u32 = 6;
+
+/// The cookie of the network namespace this instance is attached to; set by the loader.
+#[unsafe(no_mangle)]
+static POD_COOKIE: Global<u64> = Global::new(0);
+
+#[sk_lookup]
+pub fn mesh_steer(ctx: SkLookupContext) -> u32 {
+    steer(&ctx).unwrap_or(sk_action::SK_PASS)
+}
+
+#[inline(always)]
+fn steer(ctx: &SkLookupContext) -> Option<u32> {
+    if load!((*ctx.lookup).protocol) != IPPROTO_TCP {
+        return None;
+    }
+    let cookie = POD_COOKIE.load();
+    let pod = maps::pod(cookie)?;
+    let arrival = Arrival {
+        remote: context::lookup_remote(ctx.lookup)?,
+        local: context::lookup_local(ctx.lookup)?,
+        local_port: load!((*ctx.lookup).local_port) as u16,
+    };
+    let steering = verdict::inbound(
+        pod,
+        &arrival,
+        |address| maps::is_own_address(cookie, address),
+        |port| maps::is_skipped_port(cookie, INBOUND, port),
+        |address| maps::is_skipped_source(cookie, address),
+    );
+    let role = match steering {
+        Steering::Pass(counter) => {
+            maps::count(cookie, counter);
+            return None;
+        }
+        Steering::Proxy(role) => role,
+    };
+    let assigned = assign(ctx, cookie, role, arrival.local.family());
+    let (action, counter) = match (assigned, role) {
+        (true, Role::Outbound) => return None,
+        (true, Role::Inbound) => (sk_action::SK_PASS, Counter::InboundSteered),
+        (false, Role::Outbound) => (sk_action::SK_DROP, Counter::OutboundRefused),
+        (false, Role::Inbound) if pod.flags & FLAG_INBOUND_FAIL_OPEN != 0 => {
+            (sk_action::SK_PASS, Counter::InboundFailedOpen)
+        }
+        (false, Role::Inbound) => (sk_action::SK_DROP, Counter::InboundRefused),
+    };
+    maps::count(cookie, counter);
+    Some(action)
+}
+
+/// Selects the first listener that lives and takes this family: a dual-stack one serves IPv4 too.
+#[inline(always)]
+fn assign(ctx: &SkLookupContext, cookie: u64, role: Role, family: Family) -> bool {
+    (family == Family::V4 && assign_from(ctx, cookie, role, Family::V4))
+        || assign_from(ctx, cookie, role, Family::V6)
+}
+
+#[inline(always)]
+fn assign_from(ctx: &SkLookupContext, cookie: u64, role: Role, family: Family) -> bool {
+    for slot in 0..LISTENER_SLOTS {
+        let key = ListenerKey::new(cookie, role, family, slot);
+        if maps::LISTENERS.redirect_sk_lookup(ctx, key, 0).is_ok() {
+            return true;
+        }
+    }
+    false
+}
