@@ -1,0 +1,144 @@
+//! Settings of the inbound side: connections to the application.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use mesh_core::endpoint::Http2Params;
+use mesh_core::policy::inbound::DefaultPolicy;
+use mesh_core::ports::PortSet;
+use mesh_core::resilience::Backoff;
+
+use super::env::Env;
+use super::parse;
+use super::server::{
+    DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, Queue, SocketOptions, client_windows,
+    connect_backoff,
+};
+
+/// See docs/reference/proxy-environment.md for the variable of each field.
+#[derive(Clone, Debug)]
+pub struct Inbound {
+    pub listen: SocketAddr,
+    pub accept: SocketOptions,
+    pub connect: SocketOptions,
+    pub backlog: Option<u32>,
+    pub connect_timeout: Duration,
+    pub connect_backoff: Backoff,
+    pub detect_timeout: Duration,
+    /// Ports whose default policy does not detect protocols.
+    pub opaque_ports: PortSet,
+    pub max_in_flight: usize,
+    pub http_queue: Queue,
+    pub http1_pool: Http1Pool,
+    pub http2_server: Http2Server,
+    /// Towards the application.
+    pub http2_client: Http2Params,
+    /// Addresses of this pod; connections to others are refused. Empty: not known, all are allowed.
+    pub ips: Vec<IpAddr>,
+    /// Ports whose policy is watched from the start.
+    pub ports: PortSet,
+    pub default_policy: DefaultPolicy,
+    pub cluster_networks: Vec<IpNet>,
+    /// Whether `authority`, which clients control, is a metric label.
+    pub authority_labels: bool,
+}
+
+const DEFAULT_LISTEN: &str = "0.0.0.0:4143";
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(300);
+const DEFAULT_DETECT_TIMEOUT: Duration = Duration::from_secs(10);
+const DEFAULT_FAILFAST: Duration = Duration::from_secs(1);
+const DEFAULT_BACKOFF: Backoff = Backoff {
+    min: Duration::from_millis(100),
+    max: Duration::from_secs(10),
+    jitter: 0.1,
+};
+
+impl Inbound {
+    pub(super) fn read(env: &Env<'_>) -> Self {
+        let (stream_window, connection_window) = client_windows(env);
+        let (default_policy, cluster_networks) = read_default_policy(env);
+        Self {
+            listen: env.or(
+                "INBOUND_LISTEN_ADDR",
+                parse::socket_addr,
+                parse::known(DEFAULT_LISTEN),
+            ),
+            accept: SocketOptions::read(env, "INBOUND_ACCEPT"),
+            connect: SocketOptions::read(env, "INBOUND_CONNECT"),
+            backlog: env.optional("INBOUND_TCP_LISTEN_BACKLOG", parse::number),
+            connect_timeout: env.or(
+                "INBOUND_CONNECT_TIMEOUT",
+                parse::duration,
+                DEFAULT_CONNECT_TIMEOUT,
+            ),
+            connect_backoff: connect_backoff(env, "INBOUND", DEFAULT_BACKOFF),
+            detect_timeout: env.or(
+                "INBOUND_DETECT_TIMEOUT",
+                parse::duration,
+                DEFAULT_DETECT_TIMEOUT,
+            ),
+            opaque_ports: env.or(
+                "INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION",
+                parse::ports,
+                PortSet::default(),
+            ),
+            max_in_flight: env.or(
+                "INBOUND_MAX_IN_FLIGHT",
+                parse::number,
+                DEFAULT_MAX_IN_FLIGHT,
+            ),
+            http_queue: Queue::read(env, "INBOUND_HTTP", DEFAULT_FAILFAST),
+            http1_pool: Http1Pool::read(env, "INBOUND", "MAX_IDLE_CONNS_PER_ENDPOINT"),
+            http2_server: Http2Server::read(env, "INBOUND"),
+            http2_client: Http2Params {
+                stream_window: Some(stream_window),
+                connection_window: Some(connection_window),
+                ..Http2Params::default()
+            },
+            ips: env.or("INBOUND_IPS", parse::ips, Vec::new()),
+            ports: env.or("INBOUND_PORTS", parse::ports, PortSet::default()),
+            default_policy,
+            cluster_networks,
+            authority_labels: read_authority_labels(env),
+        }
+    }
+}
+
+fn read_default_policy(env: &Env<'_>) -> (DefaultPolicy, Vec<IpNet>) {
+    const NAME: &str = "INBOUND_DEFAULT_POLICY";
+    let networks = env.or("POLICY_CLUSTER_NETWORKS", parse::networks, Vec::new());
+    if !env.is_set(NAME) {
+        tracing::warn!(
+            "LINKERD2_PROXY_{NAME} is not set; ports without a policy accept every client until the controller answers"
+        );
+    }
+    let policy = env.or(
+        NAME,
+        parse::default_policy,
+        DefaultPolicy::AllUnauthenticated,
+    );
+    let needs_networks = matches!(
+        policy,
+        DefaultPolicy::ClusterAuthenticated | DefaultPolicy::ClusterUnauthenticated
+    );
+    if needs_networks && networks.is_empty() && !env.is_set("POLICY_CLUSTER_NETWORKS") {
+        env.fail(
+            NAME,
+            format!("is {policy}, which needs POLICY_CLUSTER_NETWORKS"),
+        );
+    }
+    (policy, networks)
+}
+
+fn read_authority_labels(env: &Env<'_>) -> bool {
+    env.or(
+        "INBOUND_METRICS_AUTHORITY_LABELS",
+        |text: &str| match text {
+            "" => Ok(false),
+            "unsafe" => Ok(true),
+            _ => Err(format!("{text:?} is neither empty nor \"unsafe\"")),
+        },
+        false,
+    )
+}

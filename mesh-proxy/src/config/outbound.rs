@@ -1,0 +1,104 @@
+//! Settings of the outbound side: connections from the application.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mesh_core::endpoint::Http2Params;
+use mesh_core::resilience::Backoff;
+
+use super::env::Env;
+use super::parse;
+use super::server::{
+    DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, Queue, SocketOptions, client_windows,
+    connect_backoff,
+};
+
+/// See docs/reference/proxy-environment.md for the variable of each field.
+#[derive(Clone, Debug)]
+pub struct Outbound {
+    /// One or two addresses of different families.
+    pub listen: Vec<SocketAddr>,
+    pub accept: SocketOptions,
+    pub connect: SocketOptions,
+    pub backlog: Option<u32>,
+    /// TCP, TLS and transport header together.
+    pub connect_timeout: Duration,
+    pub connect_backoff: Backoff,
+    pub detect_timeout: Duration,
+    pub max_in_flight: usize,
+    pub http_queue: Queue,
+    pub tcp_queue: Queue,
+    pub http1_pool: Http1Pool,
+    pub http2_server: Http2Server,
+    /// What HTTP/2 clients use where discovery says nothing about an endpoint.
+    pub http2_client: Http2Params,
+    /// Whether applications get `l5d-proxy-error` and its kin.
+    pub informational_headers: bool,
+    pub hostname_labels: bool,
+}
+
+const DEFAULT_LISTEN: &str = "127.0.0.1:4140";
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const DEFAULT_DETECT_TIMEOUT: Duration = Duration::from_secs(10);
+const DEFAULT_FAILFAST: Duration = Duration::from_secs(3);
+const DEFAULT_BACKOFF: Backoff = Backoff {
+    min: Duration::from_millis(100),
+    max: Duration::from_secs(60),
+    jitter: 0.1,
+};
+
+impl Outbound {
+    pub(super) fn read(env: &Env<'_>) -> Self {
+        let single = env.or(
+            "OUTBOUND_LISTEN_ADDR",
+            parse::socket_addr,
+            parse::known(DEFAULT_LISTEN),
+        );
+        let listen = env
+            .optional("OUTBOUND_LISTEN_ADDRS", parse::listen_addrs)
+            .unwrap_or_else(|| vec![single]);
+        if env.or("INGRESS_MODE", parse::boolean, false) {
+            tracing::warn!(
+                "Ingress mode is not supported: connections are routed by their address and l5d-dst-override is not read"
+            );
+        }
+        let (stream_window, connection_window) = client_windows(env);
+        Self {
+            listen,
+            accept: SocketOptions::read(env, "OUTBOUND_ACCEPT"),
+            connect: SocketOptions::read(env, "OUTBOUND_CONNECT"),
+            backlog: env.optional("OUTBOUND_TCP_LISTEN_BACKLOG", parse::number),
+            connect_timeout: env.or(
+                "OUTBOUND_CONNECT_TIMEOUT",
+                parse::duration,
+                DEFAULT_CONNECT_TIMEOUT,
+            ),
+            connect_backoff: connect_backoff(env, "OUTBOUND", DEFAULT_BACKOFF),
+            detect_timeout: env.or(
+                "OUTBOUND_DETECT_TIMEOUT",
+                parse::duration,
+                DEFAULT_DETECT_TIMEOUT,
+            ),
+            max_in_flight: env.or(
+                "OUTBOUND_MAX_IN_FLIGHT",
+                parse::number,
+                DEFAULT_MAX_IN_FLIGHT,
+            ),
+            http_queue: Queue::read(env, "OUTBOUND_HTTP", DEFAULT_FAILFAST),
+            tcp_queue: Queue::read(env, "OUTBOUND_TCP", DEFAULT_FAILFAST),
+            http1_pool: Http1Pool::read(env, "OUTBOUND", "OUTBOUND_MAX_IDLE_CONNS_PER_ENDPOINT"),
+            http2_server: Http2Server::read(env, "OUTBOUND"),
+            http2_client: Http2Params {
+                stream_window: Some(stream_window),
+                connection_window: Some(connection_window),
+                ..Http2Params::default()
+            },
+            informational_headers: !env.or(
+                "OUTBOUND_DISABLE_INFORMATIONAL_HEADERS",
+                parse::boolean,
+                false,
+            ),
+            hostname_labels: env.or("OUTBOUND_METRICS_HOSTNAME_LABELS", parse::boolean, false),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The grammars of single variables. Each returns the problem as a phrase that follows the variable's name.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use mesh_core::identity::{Identity, IdentityError};
+use mesh_core::policy::inbound::{DefaultPolicy, UnknownDefaultPolicy};
+use mesh_core::ports::{PortSet, PortSetError};
+use mesh_core::units::{self, DurationError};
+
+pub(super) fn duration(text: &str) -> Result<Duration, DurationError> {
+    units::parse_duration(text)
+}
+
+pub(super) fn ports(text: &str) -> Result<PortSet, PortSetError> {
+    text.parse()
+}
+
+pub(super) fn default_policy(text: &str) -> Result<DefaultPolicy, UnknownDefaultPolicy> {
+    text.parse()
+}
+
+/// Accepts a trailing dot: the control plane's names are sometimes written absolute.
+pub(super) fn identity(text: &str) -> Result<Identity, IdentityError> {
+    Identity::parse(text.strip_suffix('.').unwrap_or(text))
+}
+
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    match text.trim() {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(format!("{text:?} is neither \"true\" nor \"false\"")),
+    }
+}
+
+pub(super) fn number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.trim()
+        .parse()
+        .map_err(|_: T::Err| format!("{text:?} is no number in range"))
+}
+
+/// A share, not negative.
+pub(super) fn ratio(text: &str) -> Result<f64, String> {
+    match text.trim().parse::<f64>() {
+        Ok(ratio) if ratio.is_finite() && ratio >= 0.0 => Ok(ratio),
+        _ => Err(format!(
+            "{text:?} is no ratio (a number that is not negative)"
+        )),
+    }
+}
+
+pub(super) fn text(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("is empty".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+pub(super) fn path(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() {
+        return Err("is empty; expected a path".to_owned());
+    }
+    Ok(PathBuf::from(text))
+}
+
+pub(super) fn socket_addr(text: &str) -> Result<SocketAddr, String> {
+    text.trim().parse().map_err(|_: std::net::AddrParseError| {
+        format!("{text:?} is no address with a port (as in \"127.0.0.1:4140\" or \"[::]:4143\")")
+    })
+}
+
+/// One address, or two of different families.
+pub(super) fn listen_addrs(text: &str) -> Result<Vec<SocketAddr>, String> {
+    let addrs = text
+        .split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+        .map(socket_addr)
+        .collect::<Result<Vec<_>, _>>()?;
+    match addrs.as_slice() {
+        [_] => Ok(addrs),
+        [first, second] if first.is_ipv4() != second.is_ipv4() => Ok(addrs),
+        _ => Err(format!(
+            "{text:?} must be one address, or one IPv4 and one IPv6 address"
+        )),
+    }
+}
+
+/// A default of ours, known to be an address.
+#[expect(
+    clippy::expect_used,
+    reason = "only called with constants, which a test parses"
+)]
+pub(super) fn known(addr: &str) -> SocketAddr {
+    addr.parse().expect("default addresses are valid")
+}
+
+/// `host:port`; the host is a name or an address, IPv6 in brackets.
+pub(super) fn host_port(text: &str) -> Result<(Arc<str>, u16), String> {
+    let invalid = || format!("{text:?} is no host and port (as in \"name.example.:8086\")");
+    let text = text.trim();
+    if let Ok(addr) = text.parse::<SocketAddr>() {
+        return Ok((addr.ip().to_string().into(), addr.port()));
+    }
+    let (host, port) = text.rsplit_once(':').ok_or_else(invalid)?;
+    let port: u16 = port
+        .parse()
+        .map_err(|_: std::num::ParseIntError| invalid())?;
+    if port == 0 || identity(host).is_err() || host.contains('/') {
+        return Err(invalid());
+    }
+    Ok((host.into(), port))
+}
+
+pub(super) fn networks(text: &str) -> Result<Vec<IpNet>, String> {
+    text.split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+        .map(|item| {
+            item.parse().map_err(|_: ipnet::AddrParseError| {
+                format!("{item:?} is no network (as in \"10.0.0.0/8\")")
+            })
+        })
+        .collect()
+}
+
+pub(super) fn ips(text: &str) -> Result<Vec<IpAddr>, String> {
+    text.split(',')
+        .map(|item| {
+            item.trim()
+                .parse()
+                .map_err(|_: std::net::AddrParseError| format!("{item:?} is no IP address"))
+        })
+        .collect()
+}

@@ -1,0 +1,335 @@
+//! Handshakes between real credentials over loopback sockets.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mesh_core::endpoint::TlsPeer;
+use mesh_core::identity::Identity;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer, KeyPair,
+    SanType,
+};
+use rustls_pki_types::CertificateSigningRequestDer;
+use time::OffsetDateTime;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::server::ClientTlsInfo;
+use super::*;
+use crate::transport::Io;
+use crate::transport::tls::TlsStream;
+
+/// A root that issues leaves directly.
+pub(super) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+pub(super) fn authority() -> Authority {
+    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+    let mut params = CertificateParams::new(vec![]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let root = params.self_signed(&key).unwrap();
+    Authority {
+        pem: root.pem(),
+        issuer: Issuer::new(params, key),
+    }
+}
+
+impl Authority {
+    pub(super) fn anchors(&self) -> TrustAnchors {
+        TrustAnchors::from_pem(&self.pem).unwrap()
+    }
+
+    fn issue(
+        &self,
+        request: &SigningRequest,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Issued {
+        let der = CertificateSigningRequestDer::from(request.der());
+        let mut csr = CertificateSigningRequestParams::from_der(&der).unwrap();
+        csr.params.not_before = OffsetDateTime::now_utc() - Duration::from_secs(60);
+        csr.params.not_after = OffsetDateTime::now_utc() + Duration::from_secs(3600);
+        change(&mut csr.params);
+        Issued {
+            leaf: csr.signed_by(&self.issuer).unwrap().der().to_vec(),
+            intermediates: Vec::new(),
+        }
+    }
+
+    fn credentials(&self, name: &str) -> Arc<Credentials> {
+        Arc::new(self.try_credentials(name, |_| {}).unwrap())
+    }
+
+    fn try_credentials(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Result<Credentials, CredentialsError> {
+        let id = identity(name);
+        let request = SigningRequest::new(&id).unwrap();
+        let issued = self.issue(&request, change);
+        Credentials::new(&id, &name.into(), request, &issued, &self.anchors(), 1)
+    }
+}
+
+fn identity(name: &str) -> Identity {
+    Identity::parse(name).unwrap()
+}
+
+fn peer(name: &str) -> TlsPeer {
+    TlsPeer {
+        id: identity(name),
+        server_name: name.into(),
+    }
+}
+
+/// A server that takes connections one by one, so that all come from the same address.
+struct Server {
+    listener: TcpListener,
+    credentials: Arc<Credentials>,
+}
+
+type Connected = (
+    Result<(TlsStream, bool), TlsError>,
+    Result<(TlsStream, ClientTlsInfo), TlsError>,
+);
+
+impl Server {
+    async fn new(credentials: Arc<Credentials>) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        Self {
+            listener,
+            credentials,
+        }
+    }
+
+    async fn accept_from(&self, client: &Credentials, peer: &TlsPeer, alpn: bool) -> Connected {
+        let addr = self.listener.local_addr().unwrap();
+        let dial = async {
+            let tcp = TcpStream::connect(addr).await.unwrap();
+            client::connect(Io::plain(tcp), client, peer, alpn).await
+        };
+        let accept = async {
+            let (tcp, _) = self.listener.accept().await.unwrap();
+            server::terminate(Io::plain(tcp), &self.credentials, alpn).await
+        };
+        tokio::join!(dial, accept)
+    }
+
+    /// A connection that carries bytes both ways, so that the client has seen the server's ticket.
+    async fn exchange(&self, client: &Credentials, peer: &TlsPeer) -> (ClientTlsInfo, bool) {
+        let (dialled, accepted) = self.accept_from(client, peer, false).await;
+        let (mut dialled, _) = dialled.unwrap();
+        let (mut accepted, info) = accepted.unwrap();
+        let mut byte = [0];
+        accepted.write_all(b"a").await.unwrap();
+        dialled.read_exact(&mut byte).await.unwrap();
+        dialled.write_all(b"b").await.unwrap();
+        accepted.read_exact(&mut byte).await.unwrap();
+        assert_eq!(byte, *b"b");
+        let resumed = match dialled.get_ref().1.handshake_kind() {
+            Some(kind) => kind == rustls::HandshakeKind::Resumed,
+            None => panic!("the handshake is over"),
+        };
+        (info, resumed)
+    }
+}
+
+#[tokio::test]
+async fn both_sides_learn_who_the_other_is() {
+    let ca = authority();
+    let server = Server::new(ca.credentials("server.test")).await;
+    let client = ca.credentials("client.test");
+    for alpn in [false, true] {
+        let (dialled, accepted) = server
+            .accept_from(&client, &peer("server.test"), alpn)
+            .await;
+        assert_eq!(dialled.unwrap().1, alpn);
+        let expected = ClientTlsInfo {
+            id: Some(identity("client.test")),
+            alpn,
+        };
+        assert_eq!(accepted.unwrap().1, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_server_with_another_identity_is_refused() {
+    let ca = authority();
+    let server = Server::new(ca.credentials("server.test")).await;
+    let client = ca.credentials("client.test");
+    let other = TlsPeer {
+        id: identity("other.test"),
+        server_name: "server.test".into(),
+    };
+    let (dialled, _) = server.accept_from(&client, &other, false).await;
+    let TlsError::Handshake(cause) = dialled.unwrap_err() else {
+        panic!("the handshake must fail");
+    };
+    let cause = cause.to_string();
+    assert!(
+        cause.contains("server.test") && cause.contains("other.test"),
+        "{cause}"
+    );
+}
+
+#[tokio::test]
+async fn authorities_that_are_not_ours_are_refused_on_both_sides() {
+    let ours = authority();
+    let theirs = authority();
+    let server = Server::new(ours.credentials("server.test")).await;
+    let (dialled, accepted) = server
+        .accept_from(
+            &theirs.credentials("client.test"),
+            &peer("server.test"),
+            false,
+        )
+        .await;
+    assert!(dialled.is_err() && accepted.is_err());
+
+    let believer = theirs
+        .try_credentials("client.test", |_| {})
+        .map(|own| own.under(&ours.anchors(), 2));
+    assert!(
+        matches!(believer, Ok(Err(CredentialsError::NotTrusted(_)))),
+        "own certificates must chain to the anchors too"
+    );
+}
+
+#[tokio::test]
+async fn without_a_certificate_a_client_is_nobody() {
+    let ca = authority();
+    let server = Server::new(ca.credentials("server.test")).await;
+    let addr = server.listener.local_addr().unwrap();
+    let dial = async {
+        let tcp = TcpStream::connect(addr).await.unwrap();
+        client::connect_anonymously(Io::plain(tcp), &ca.anchors(), &peer("server.test")).await
+    };
+    let accept = async {
+        let (tcp, _) = server.listener.accept().await.unwrap();
+        server::terminate(Io::plain(tcp), &server.credentials, false).await
+    };
+    let (dialled, accepted) = tokio::join!(dial, accept);
+    dialled.unwrap();
+    let expected = ClientTlsInfo {
+        id: None,
+        alpn: false,
+    };
+    assert_eq!(accepted.unwrap().1, expected);
+}
+
+#[tokio::test]
+async fn sessions_resume_within_one_generation_only() {
+    let ca = authority();
+    let mut server = Server::new(ca.credentials("server.test")).await;
+    let client = ca.credentials("client.test");
+    let peer = peer("server.test");
+    let info = ClientTlsInfo {
+        id: Some(identity("client.test")),
+        alpn: false,
+    };
+    assert_eq!(server.exchange(&client, &peer).await, (info.clone(), false));
+    assert_eq!(
+        server.exchange(&client, &peer).await,
+        (info.clone(), true),
+        "the identity is known from the session"
+    );
+
+    let renewed = client.under(&ca.anchors(), 2).unwrap();
+    assert_eq!(
+        server.exchange(&renewed, &peer).await,
+        (info.clone(), false)
+    );
+
+    server.credentials = Arc::new(server.credentials.under(&ca.anchors(), 2).unwrap());
+    assert_eq!(server.exchange(&client, &peer).await, (info, false));
+}
+
+#[tokio::test]
+async fn a_session_is_not_resumed_as_another_peer() {
+    let ca = authority();
+    let server = Server::new(ca.credentials("server.test")).await;
+    let client = ca.credentials("client.test");
+    server.exchange(&client, &peer("server.test")).await;
+    let other = TlsPeer {
+        id: identity("other.test"),
+        server_name: "server.test".into(),
+    };
+    let (dialled, _) = server.accept_from(&client, &other, false).await;
+    assert!(dialled.is_err());
+}
+
+#[test]
+fn issued_certificates_are_checked_before_use() {
+    let ca = authority();
+    let dns = |name: &str| SanType::DnsName(name.try_into().unwrap());
+    let refused = |change: &dyn Fn(&mut CertificateParams)| {
+        ca.try_credentials("a.test", change)
+            .unwrap_err()
+            .to_string()
+    };
+    let expired = refused(&|params| {
+        params.not_after = OffsetDateTime::now_utc() - Duration::from_secs(1);
+    });
+    assert!(expired.contains("does not verify"), "{expired}");
+    let wrong = refused(&|params| params.subject_alt_names = vec![dns("b.test")]);
+    assert_eq!(
+        wrong,
+        "the issued certificate is for b.test, not for a.test"
+    );
+    let two = refused(&|params| params.subject_alt_names.push(dns("b.test")));
+    assert_eq!(two, "the issued certificate is unusable");
+
+    let id = identity("a.test");
+    let issued = ca.issue(&SigningRequest::new(&id).unwrap(), |_| {});
+    let other_key = SigningRequest::new(&id).unwrap();
+    let error = Credentials::new(&id, &"a.test".into(), other_key, &issued, &ca.anchors(), 1);
+    assert!(
+        matches!(error, Err(CredentialsError::WrongKey(_))),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn exactly_one_identity_counts() {
+    let ca = authority();
+    let check = |sans: Vec<SanType>, expect: Result<&str, usize>| {
+        let id = identity("a.test");
+        let issued = ca.issue(&SigningRequest::new(&id).unwrap(), |params| {
+            params.subject_alt_names = sans;
+        });
+        let found = verify::identity_of(&issued.leaf.into());
+        let expect = expect.map(identity).map_err(PeerError::IdentityCount);
+        assert_eq!(found, expect);
+    };
+    let dns = |name: &str| SanType::DnsName(name.try_into().unwrap());
+    let uri = |name: &str| SanType::URI(name.try_into().unwrap());
+    let ip = SanType::IpAddress(Ipv4Addr::LOCALHOST.into());
+    check(vec![dns("a.test")], Ok("a.test"));
+    check(vec![uri("spiffe://td/a")], Ok("spiffe://td/a"));
+    check(vec![ip.clone(), dns("a.test")], Ok("a.test"));
+    check(vec![ip], Err(0));
+    check(vec![dns("a.test"), dns("b.test")], Err(2));
+    check(vec![dns("a.test"), uri("spiffe://td/a")], Err(2));
+}
+
+#[test]
+fn bundles_are_read_whole_or_not_at_all() {
+    let (one, two) = (authority(), authority());
+    let bundle = format!("# comment\n{}\n{}", one.pem, two.pem);
+    assert_eq!(TrustAnchors::from_pem(&bundle).unwrap().len(), 2);
+    assert_eq!(
+        TrustAnchors::from_pem("nothing here"),
+        Err(TrustAnchorsError::Empty)
+    );
+    let broken = format!(
+        "{}-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        one.pem
+    );
+    assert!(matches!(
+        TrustAnchors::from_pem(&broken),
+        Err(TrustAnchorsError::Certificate { number: 2, .. })
+    ));
+}
