@@ -141,7 +141,8 @@ fn read_lines(
     })
 }
 
-fn is_cargo_progress(line: &str) -> bool {
+/// Whether a line only says how far cargo has come.
+pub(crate) fn is_cargo_progress(line: &str) -> bool {
     let line = line.trim_start();
     CARGO_PROGRESS.iter().any(|word| line.starts_with(word))
 }

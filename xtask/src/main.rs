@@ -11,6 +11,7 @@ mod args;
 mod audit;
 mod binaries;
 mod bpf_toolchain;
+mod clippy;
 mod command;
 mod ebpf;
 mod fmt;

@@ -116,7 +116,7 @@ fn remedy(packages: &[&Package], apt: bool, root: bool) -> String {
     let names: Vec<&str> = packages.iter().map(|package| package.name).collect();
     let names = names.join(" ");
     let mut text = match (apt, root) {
-        (true, true) => format!("    apt-get could not install all of them: {names}"),
+        (true, true) => format!("    `cargo xtask setup` installs {names}"),
         (true, false) => {
             format!("    as root run: apt-get install --yes --no-install-recommends {names}")
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use crate::{args::TestOptions, command, ebpf, fmt, setup, stage, tidy, workspace};
+use crate::{args::TestOptions, clippy, command, ebpf, fmt, setup, stage, tidy, workspace};
 use summary::{Summary, Tally};
 
 /// Tells the tests to run at full volume (`--long`).
@@ -54,20 +54,7 @@ fn check(root: &Path, options: &TestOptions) -> anyhow::Result<()> {
     stage::run(
         "clippy",
         "the workspace with its tests, warnings are errors",
-        || {
-            let mut command = workspace::cargo(root);
-            command::run(
-                "clippy",
-                command.args([
-                    "clippy",
-                    "--workspace",
-                    "--all-targets",
-                    "--",
-                    "-D",
-                    "warnings",
-                ]),
-            )
-        },
+        || clippy::run(root),
     )?;
     if options.quick {
         return Ok(());

@@ -1,0 +1,71 @@
+//! The clippy stage of `test`: the workspace with its tests, warnings are errors.
+//!
+//! Every Rust release brings new lints, and rustup installs the newest release. So on a compiler newer than those this
+//! repository was checked with, warnings are shown and do not fail: an unchanged commit must not turn red.
+
+use std::{path::Path, process::Command};
+
+use anyhow::bail;
+
+use crate::{
+    command::{self, ask},
+    workspace,
+};
+
+/// The newest `rustc 1.x` whose lints this repository was checked with. Raise it together with the fixes.
+const NEWEST_CHECKED: u32 = 99;
+
+pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
+    let mut command = workspace::cargo(root);
+    command.args(["clippy", "--workspace", "--all-targets"]);
+    let version = ask(Command::new("rustc").arg("--version")).unwrap_or_default();
+    if warnings_are_errors(&version) {
+        command.args(["--", "-D", "warnings"]);
+        return command::run("clippy", &mut command);
+    }
+    let finished = command::observe("clippy", &mut command, |_| ())?;
+    let said: Vec<&String> = finished
+        .lines
+        .iter()
+        .filter(|line| !command::is_cargo_progress(line))
+        .collect();
+    for line in said {
+        eprintln!("{line}");
+    }
+    eprintln!(
+        "    {} is newer than 1.{NEWEST_CHECKED}, whose lints were checked: warnings did not fail",
+        version.trim()
+    );
+    if finished.status.success() {
+        Ok(())
+    } else {
+        bail!("clippy: {}", finished.status)
+    }
+}
+
+/// Decides from the output of `rustc --version`; an unknown form is treated as one that was checked.
+fn warnings_are_errors(version: &str) -> bool {
+    let release = version.split_whitespace().nth(1).unwrap_or_default();
+    let minor = release
+        .strip_prefix("1.")
+        .and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+    minor.is_none_or(|minor| minor <= NEWEST_CHECKED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_unknown_lints_are_forgiven() {
+        for (version, expected) in [
+            ("rustc 1.95.0 (59807616e 2026-04-14)", true),
+            ("rustc 1.99.1 (58cf8f9c3 2026-10-13)", true),
+            ("rustc 1.100.0 (abc 2026-12-01)", false),
+            ("rustc 1.101.0-nightly (abc 2026-12-01)", false),
+            ("", true),
+        ] {
+            assert_eq!(warnings_are_errors(version), expected, "{version}");
+        }
+    }
+}
