@@ -10,6 +10,7 @@ use std::future::Future;
 pub mod body;
 pub mod client;
 mod executor;
+pub mod filter;
 pub mod grpc;
 pub mod headers;
 pub mod orig_proto;

@@ -3,14 +3,16 @@
 //! A body may also carry the [`Lease`] of the HTTP/1 connection it arrives on; the connection goes back to its pool when the body has ended well.
 
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 
-pub use self::limits::{Limits, TimedOut};
+pub use self::limits::{Limits, Progress, TimedOut};
 use super::client::Lease;
 use super::grpc;
 
@@ -36,7 +38,8 @@ enum Content {
 #[derive(Default)]
 struct Extras {
     observer: Option<Box<dyn Observe>>,
-    limits: Option<Limits>,
+    /// The future of [`Limits::overrun`], and what must be told of frames.
+    limits: Option<(LocalBoxFuture<'static, TimedOut>, Rc<Progress>)>,
     /// Errors become trailers: the body belongs to a gRPC response. The flag says whether the message is told too.
     grpc: Option<GrpcErrors>,
     ended: bool,
@@ -71,7 +74,7 @@ pub enum BodyError {
     #[error("the body could not be read from the connection")]
     Read(#[from] hyper::Error),
     /// The HTTP/2 stream is reset with CANCEL: the peer must not believe that it failed.
-    #[error("{0}")]
+    #[error("timed out waiting for the response to complete: {0}")]
     TimedOut(TimedOut, #[source] h2::Error),
 }
 
@@ -149,7 +152,9 @@ impl Body {
     #[must_use]
     pub fn limited(mut self, limits: Limits) -> Self {
         if !self.is_empty() {
-            self.extras().limits = Some(limits);
+            let progress = limits.progress().clone();
+            let overrun = async move { limits.overrun().await };
+            self.extras().limits = Some((Box::pin(overrun), progress));
         }
         self
     }
@@ -171,8 +176,8 @@ impl Body {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if let Some(limits) = self.extras.as_mut().and_then(|e| e.limits.as_mut())
-            && let Poll::Ready(timed_out) = limits.poll_expired(cx)
+        if let Some((overrun, _)) = self.extras.as_mut().and_then(|e| e.limits.as_mut())
+            && let Poll::Ready(timed_out) = overrun.as_mut().poll(cx)
         {
             let reset = h2::Error::from(h2::Reason::CANCEL);
             return Poll::Ready(Some(Err(BodyError::TimedOut(timed_out, reset))));
@@ -185,8 +190,8 @@ impl Body {
                 frame.map(|frame| frame.map_err(BodyError::Read))
             }
         };
-        if let Some(limits) = self.extras.as_mut().and_then(|e| e.limits.as_mut()) {
-            limits.progressed();
+        if let Some((_, progress)) = self.extras.as_ref().and_then(|e| e.limits.as_ref()) {
+            progress.frame();
         }
         Poll::Ready(frame)
     }

@@ -5,14 +5,15 @@
 
 use std::future::Future;
 use std::rc::Rc;
-use std::time::Duration;
 
 use http::{Method, Version};
+use mesh_core::endpoint::Http2Params;
 
 pub use self::http1::Lease;
 use self::http1::Pool;
 use self::http2::Multiplexed;
 use super::{Body, Protocol, Request, Response, upgrade, uri};
+use crate::config::Http1Pool;
 use crate::error::DialError;
 use crate::transport::Io;
 
@@ -26,39 +27,10 @@ pub trait Dial {
 }
 
 /// Settings of the connections to endpoints.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Params {
-    pub max_idle: usize,
-    pub idle_timeout: Duration,
+    pub pool: Http1Pool,
     pub http2: Http2Params,
-}
-
-/// Settings of HTTP/2 connections to endpoints.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Http2Params {
-    pub stream_window: u32,
-    pub connection_window: u32,
-    pub max_header_list_size: u32,
-    pub max_send_buf_size: usize,
-    /// What the endpoint's discovery answer wants otherwise.
-    pub overrides: mesh_core::endpoint::Http2Params,
-}
-
-impl Default for Params {
-    /// Linkerd's defaults, but for the header list, which it limits to 16 KiB: large gRPC status details did not fit.
-    fn default() -> Self {
-        Self {
-            max_idle: 10_000,
-            idle_timeout: Duration::from_secs(3),
-            http2: Http2Params {
-                stream_window: 65_535,
-                connection_window: 1_048_576,
-                max_header_list_size: 65_536,
-                max_send_buf_size: 1024 * 1024,
-                overrides: mesh_core::endpoint::Http2Params::default(),
-            },
-        }
-    }
 }
 
 /// Sends requests to one endpoint.
@@ -118,8 +90,8 @@ impl<D: Dial + 'static> Client<D> {
     pub fn new(dial: D, params: &Params) -> Self {
         Self {
             dial: Rc::new(dial),
-            http1: Pool::new(params.max_idle, params.idle_timeout),
-            http2: Multiplexed::new(params.http2.clone()),
+            http1: Pool::new(params.pool),
+            http2: Multiplexed::new(params.http2),
         }
     }
 

@@ -15,69 +15,21 @@ use tokio::sync::Notify;
 use super::executor::LocalExecutor;
 use super::respond::CloseConnection;
 use super::{Body, Handle, Protocol, Request, Response, respond, upgrade, uri};
+use crate::config::Http2Server;
 use crate::transport::{Io, Scratch};
 
 /// Serves the connections of one listener on one data thread.
 #[derive(Clone, Debug)]
 pub struct Server {
-    pub params: Params,
+    pub http2: Http2Server,
     /// Tunnels copy through it.
     pub scratch: Rc<Scratch>,
     pub drain: Watch,
 }
 
-/// Settings of accepted connections.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Params {
-    /// Limit for the head of an HTTP/1 request, counted from its first byte. Idle connections are not limited by it.
-    pub header_read_timeout: Duration,
-    pub http2: Http2Params,
-}
-
-/// Settings of accepted HTTP/2 connections.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Http2Params {
-    pub stream_window: u32,
-    pub connection_window: u32,
-    pub adaptive_window: bool,
-    /// Interval and timeout of PINGs.
-    pub keep_alive: Option<(Duration, Duration)>,
-    pub max_concurrent_streams: u32,
-    pub max_frame_size: u32,
-    pub max_header_list_size: u32,
-    /// Streams that a peer may reset before they are accepted; guards against rapid resets.
-    pub max_pending_accept_reset_streams: Option<usize>,
-    pub max_send_buf_size: usize,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Self {
-            // Linkerd has no limit. 30 s is hyper's own default and long enough for any honest client.
-            header_read_timeout: Duration::from_secs(30),
-            http2: Http2Params::default(),
-        }
-    }
-}
-
-impl Default for Http2Params {
-    fn default() -> Self {
-        Self {
-            stream_window: 65_535,
-            connection_window: 1_048_576,
-            adaptive_window: false,
-            keep_alive: None,
-            // Linkerd has no limit, which leaves a connection's memory unbounded. A proxy carries all requests of a peer over one connection, so the
-            // usual 100 to 250 would queue them.
-            max_concurrent_streams: 10_000,
-            max_frame_size: 16_384,
-            // Linkerd's 16 KiB mangles large gRPC status details and long cookies.
-            max_header_list_size: 65_536,
-            max_pending_accept_reset_streams: None,
-            max_send_buf_size: 400 * 1024,
-        }
-    }
-}
+/// Limit for the head of an HTTP/1 request, counted from its first byte; waiting for a request is not limited. Linkerd has no limit and so no protection
+/// against clients that send a byte now and then. 30 s is what hyper recommends, and long enough for any honest client.
+const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Server {
     /// Serves `io` until it ends. While the proxy drains, requests in flight are finished and no new ones are taken.
@@ -103,14 +55,14 @@ impl Server {
         };
         match protocol {
             Protocol::Http1 => {
-                let connection = http1_builder(&self.params)
+                let connection = http1_builder()
                     .serve_connection(TokioIo::new(io), service)
                     .with_upgrades();
                 drive(connection, end, |c| c.graceful_shutdown()).await
             }
             Protocol::Http2 => {
                 let connection =
-                    http2_builder(&self.params.http2).serve_connection(TokioIo::new(io), service);
+                    http2_builder(&self.http2).serve_connection(TokioIo::new(io), service);
                 drive(connection, end, |c| c.graceful_shutdown()).await
             }
         }
@@ -155,18 +107,18 @@ where
     connection.await
 }
 
-fn http1_builder(params: &Params) -> hyper::server::conn::http1::Builder {
+fn http1_builder() -> hyper::server::conn::http1::Builder {
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(params.header_read_timeout)
+        .header_read_timeout(HEADER_READ_TIMEOUT)
         .half_close(true)
         .auto_date_header(false)
         .pipeline_flush(true);
     builder
 }
 
-fn http2_builder(params: &Http2Params) -> hyper::server::conn::http2::Builder<LocalExecutor> {
+fn http2_builder(params: &Http2Server) -> hyper::server::conn::http2::Builder<LocalExecutor> {
     let mut builder = hyper::server::conn::http2::Builder::new(LocalExecutor);
     builder
         .timer(TokioTimer::new())
@@ -175,15 +127,17 @@ fn http2_builder(params: &Http2Params) -> hyper::server::conn::http2::Builder<Lo
         .initial_connection_window_size(params.connection_window)
         .max_concurrent_streams(params.max_concurrent_streams)
         .max_frame_size(params.max_frame_size)
-        .max_header_list_size(params.max_header_list_size)
-        .max_send_buf_size(params.max_send_buf_size);
+        .max_header_list_size(params.max_header_list_size);
+    if let Some(size) = params.max_send_buf_size {
+        builder.max_send_buf_size(size);
+    }
     if params.adaptive_window {
         builder.adaptive_window(true);
     }
-    if let Some((interval, timeout)) = params.keep_alive {
+    if let Some(pings) = params.keep_alive {
         builder
-            .keep_alive_interval(interval)
-            .keep_alive_timeout(timeout);
+            .keep_alive_interval(pings.interval)
+            .keep_alive_timeout(pings.timeout);
     }
     if let Some(max) = params.max_pending_accept_reset_streams {
         builder.max_pending_accept_reset_streams(max);

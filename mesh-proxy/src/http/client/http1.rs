@@ -9,14 +9,14 @@ use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
 use super::{Dial, MAX_UNSENT, SendError, is_replayable, replay};
+use crate::config::Http1Pool;
 use crate::error::DialError;
 use crate::http::{Body, Protocol, Request, Response};
 
 /// The idle connections of one endpoint.
 pub(super) struct Pool {
     idle: RefCell<Vec<Idle>>,
-    max_idle: usize,
-    idle_timeout: Duration,
+    settings: Http1Pool,
     /// Whether the task that closes aged connections runs; it ends when there are none.
     sweeping: Cell<bool>,
 }
@@ -33,11 +33,10 @@ pub struct Lease {
 }
 
 impl Pool {
-    pub(super) fn new(max_idle: usize, idle_timeout: Duration) -> Rc<Self> {
+    pub(super) fn new(settings: Http1Pool) -> Rc<Self> {
         Rc::new(Self {
             idle: RefCell::default(),
-            max_idle,
-            idle_timeout,
+            settings,
             sweeping: Cell::new(false),
         })
     }
@@ -95,7 +94,7 @@ impl Pool {
         while at > 0 {
             at -= 1;
             let candidate = &idle[at];
-            if candidate.sender.is_closed() || candidate.since + self.idle_timeout <= now {
+            if candidate.sender.is_closed() || candidate.since + self.settings.idle_timeout <= now {
                 idle.remove(at);
             } else if candidate.sender.is_ready() {
                 return Some(idle.remove(at).sender);
@@ -106,13 +105,13 @@ impl Pool {
     }
 
     fn put(self: &Rc<Self>, sender: SendRequest<Body>) {
-        if sender.is_closed() || self.idle.borrow().len() >= self.max_idle {
+        if sender.is_closed() || self.idle.borrow().len() >= self.settings.max_idle {
             return;
         }
         let since = Instant::now();
         self.idle.borrow_mut().push(Idle { sender, since });
         if !self.sweeping.replace(true) {
-            tokio::task::spawn_local(sweep(Rc::downgrade(self), self.idle_timeout));
+            tokio::task::spawn_local(sweep(Rc::downgrade(self), self.settings.idle_timeout));
         }
     }
 
@@ -120,7 +119,9 @@ impl Pool {
     fn close_aged(&self) -> bool {
         let now = Instant::now();
         let mut idle = self.idle.borrow_mut();
-        idle.retain(|idle| !idle.sender.is_closed() && idle.since + self.idle_timeout > now);
+        idle.retain(|idle| {
+            !idle.sender.is_closed() && idle.since + self.settings.idle_timeout > now
+        });
         idle.shrink_to(8);
         !idle.is_empty()
     }

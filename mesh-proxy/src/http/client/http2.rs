@@ -7,9 +7,10 @@ use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, Shared};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use mesh_core::endpoint::Http2Params;
 
 use super::http1::closed;
-use super::{Dial, Http2Params, MAX_UNSENT, SendError};
+use super::{Dial, MAX_UNSENT, SendError};
 use crate::error::DialError;
 use crate::http::executor::LocalExecutor;
 use crate::http::{Body, Protocol, Request, Response};
@@ -86,7 +87,7 @@ impl Multiplexed {
 
     /// Connects in a task of its own, so that the attempt does not depend on the patience of the request that began it.
     fn start<D: Dial + 'static>(&self, dial: Rc<D>) -> Attempt {
-        let params = self.params.clone();
+        let params = self.params;
         let state = Rc::downgrade(&self.state);
         let attempt = async move {
             let connected = connect(&*dial, &params).await;
@@ -118,32 +119,35 @@ async fn connect<D: Dial>(dial: &D, params: &Http2Params) -> Result<SendRequest<
     Ok(sender)
 }
 
+/// Linkerd's 1 MiB.
+const MAX_SEND_BUF_SIZE: usize = 1024 * 1024;
+
+/// Linkerd's 16 KiB are too few for large gRPC status details and long cookies; the server side accepts as much.
+const MAX_HEADER_LIST_SIZE: u32 = 256 * 1024;
+
 fn builder(params: &Http2Params) -> Builder<LocalExecutor> {
-    let wanted = &params.overrides;
     let mut builder = Builder::new(LocalExecutor);
     builder
         .timer(TokioTimer::new())
-        .initial_stream_window_size(wanted.stream_window.unwrap_or(params.stream_window))
-        .initial_connection_window_size(
-            wanted.connection_window.unwrap_or(params.connection_window),
-        )
-        .max_header_list_size(params.max_header_list_size)
-        .max_frame_size(wanted.max_frame_size)
+        .initial_stream_window_size(params.stream_window)
+        .initial_connection_window_size(params.connection_window)
+        .max_header_list_size(MAX_HEADER_LIST_SIZE)
+        .max_frame_size(params.max_frame_size)
         .max_send_buf_size(
-            wanted
+            params
                 .max_send_buf_size
-                .map_or(params.max_send_buf_size, |size| size as usize),
+                .map_or(MAX_SEND_BUF_SIZE, |size| size as usize),
         );
-    if wanted.adaptive_window {
+    if params.adaptive_window {
         builder.adaptive_window(true);
     }
-    if let Some(keep_alive) = wanted.keep_alive {
+    if let Some(keep_alive) = params.keep_alive {
         builder
             .keep_alive_interval(keep_alive.interval)
             .keep_alive_timeout(keep_alive.timeout)
             .keep_alive_while_idle(keep_alive.while_idle);
     }
-    if let Some(max) = wanted.max_concurrent_reset_streams {
+    if let Some(max) = params.max_concurrent_reset_streams {
         builder.max_concurrent_reset_streams(max as usize);
     }
     builder

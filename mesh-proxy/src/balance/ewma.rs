@@ -1,0 +1,106 @@
+//! The load of an endpoint: its estimated latency times what is in flight.
+//!
+//! The estimate is a peak-sensitive moving average: a slower answer than expected counts at once and in full, faster ones wear it down over the decay
+//! time. So an endpoint that begins to be slow loses traffic at the next request, and gets it back gradually.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Load of one endpoint.
+#[derive(Debug)]
+pub(super) struct Load {
+    /// Estimated latency in seconds, as of `at`.
+    latency: Cell<f64>,
+    at: Cell<Instant>,
+    in_flight: Cell<u32>,
+}
+
+/// Below this, differences between endpoints are noise of the scheduler. Linkerd's floor.
+const MIN_LATENCY: Duration = Duration::from_millis(1);
+
+impl Load {
+    pub(super) fn new(estimate: Duration, now: Instant) -> Self {
+        Self {
+            latency: Cell::new(estimate.as_secs_f64()),
+            at: Cell::new(now),
+            in_flight: Cell::new(0),
+        }
+    }
+
+    /// What is compared between endpoints. An estimate that nothing has confirmed for long fades.
+    pub(super) fn cost(&self, now: Instant, decay: Duration) -> f64 {
+        let faded = self.latency.get() * self.remaining(now, decay);
+        faded.max(MIN_LATENCY.as_secs_f64()) * f64::from(self.in_flight.get() + 1)
+    }
+
+    pub(super) fn record(&self, sample: Duration, now: Instant, decay: Duration) {
+        let sample = sample.max(MIN_LATENCY).as_secs_f64();
+        let remaining = self.remaining(now, decay);
+        let estimate = self.latency.get();
+        self.latency.set(if sample > estimate * remaining {
+            sample
+        } else {
+            estimate * remaining + sample * (1.0 - remaining)
+        });
+        self.at.set(now);
+    }
+
+    pub(super) fn begin(&self) {
+        self.in_flight.set(self.in_flight.get() + 1);
+    }
+
+    pub(super) fn end(&self) {
+        self.in_flight.set(self.in_flight.get().saturating_sub(1));
+    }
+
+    /// The share of the old estimate that is left.
+    fn remaining(&self, now: Instant, decay: Duration) -> f64 {
+        let elapsed = now.saturating_duration_since(self.at.get());
+        (-elapsed.as_secs_f64() / decay.as_secs_f64()).exp()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DECAY: Duration = Duration::from_secs(10);
+
+    fn millis(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn peaks_count_at_once_and_wear_off() {
+        let start = Instant::now();
+        let load = Load::new(millis(30), start);
+        load.record(millis(500), start, DECAY);
+        assert!((load.cost(start, DECAY) - 0.5).abs() < 1e-9);
+        load.record(millis(10), start + DECAY, DECAY);
+        let expected = 0.5 / std::f64::consts::E + 0.01 * (1.0 - 1.0 / std::f64::consts::E);
+        assert!((load.cost(start + DECAY, DECAY) - expected).abs() < 1e-9);
+    }
+
+    #[test]
+    fn in_flight_multiplies() {
+        let now = Instant::now();
+        let load = Load::new(millis(30), now);
+        load.begin();
+        load.begin();
+        assert!((load.cost(now, DECAY) - 0.09).abs() < 1e-9);
+        load.end();
+        load.end();
+        assert!((load.cost(now, DECAY) - 0.03).abs() < 1e-9);
+    }
+
+    #[test]
+    fn never_below_the_floor() {
+        let now = Instant::now();
+        let load = Load::new(millis(30), now);
+        assert!(load.cost(now + Duration::from_secs(3600), DECAY) >= 0.001);
+        load.record(Duration::ZERO, now + Duration::from_secs(3600), DECAY);
+        assert!(load.cost(now + Duration::from_secs(3600), DECAY) >= 0.001);
+    }
+}

@@ -1,0 +1,97 @@
+//! Whether an endpoint can be reached, as far as the last attempt tells.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use mesh_core::resilience::Backoff;
+use rand::{Rng, RngExt as _};
+use tokio::time::Instant;
+
+/// Reachability of one endpoint. An endpoint whose back-off is over is simply tried: the request that does so goes elsewhere if it fails.
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    /// Set while the last attempt has failed.
+    retry_at: Cell<Option<Instant>>,
+    failures: Cell<u32>,
+}
+
+impl Health {
+    pub(super) fn is_available(&self, now: Instant) -> bool {
+        self.retry_at.get().is_none_or(|at| at <= now)
+    }
+
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        self.retry_at.get()
+    }
+
+    /// Failures of attempts that ran side by side count as one.
+    pub(super) fn fail(&self, now: Instant, backoff: &Backoff, rng: &mut impl Rng) {
+        if !self.is_available(now) {
+            return;
+        }
+        let step = delay(backoff, self.failures.get(), rng);
+        self.failures.set(self.failures.get().saturating_add(1));
+        self.retry_at.set(Some(now + step));
+    }
+
+    /// Returns whether it had failed before.
+    pub(super) fn succeed(&self) -> bool {
+        self.failures.set(0);
+        self.retry_at.take().is_some()
+    }
+}
+
+/// The pause after the failure number `failures`, counted from 0.
+fn delay(backoff: &Backoff, failures: u32, rng: &mut impl Rng) -> Duration {
+    let doubled = backoff.min.saturating_mul(1 << failures.min(20));
+    let step = doubled.min(backoff.max);
+    step + step.mul_f64(backoff.jitter * rng.random::<f64>())
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng as _;
+    use rand::rngs::SmallRng;
+
+    use super::*;
+
+    fn backoff(jitter: f64) -> Backoff {
+        Backoff {
+            min: Duration::from_millis(100),
+            max: Duration::from_secs(1),
+            jitter,
+        }
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_limit() {
+        let mut rng = SmallRng::seed_from_u64(1);
+        let pauses: Vec<u128> = (0..6)
+            .map(|n| delay(&backoff(0.0), n, &mut rng).as_millis())
+            .collect();
+        assert_eq!(pauses, [100, 200, 400, 800, 1000, 1000]);
+        for n in 0..100 {
+            let pause = delay(&backoff(0.5), n, &mut rng);
+            assert!(pause <= Duration::from_millis(1500), "{pause:?}");
+        }
+    }
+
+    #[test]
+    fn side_by_side_failures_count_once() {
+        let mut rng = SmallRng::seed_from_u64(1);
+        let (health, now) = (Health::default(), Instant::now());
+        for _ in 0..10 {
+            health.fail(now, &backoff(0.0), &mut rng);
+        }
+        assert!(!health.is_available(now));
+        let later = now + Duration::from_millis(100);
+        assert!(health.is_available(later));
+        health.fail(later, &backoff(0.0), &mut rng);
+        assert_eq!(
+            health.retry_at(),
+            Some(later + Duration::from_millis(200))
+        );
+        assert!(health.succeed());
+        assert!(health.is_available(now) && !health.succeed());
+    }
+}

@@ -1,0 +1,72 @@
+//! Applies the filters of a route's rule to a request and its response. Used by both directions.
+
+use http::{HeaderMap, HeaderValue};
+use mesh_core::route::filter::{Filter, Redirect};
+use mesh_core::route::http::RequestHead;
+
+use super::Request;
+use crate::error::{Error, Kind};
+
+/// Applies `filters` in order. `prefix` is what the rule's match took of the path. An error means that the filter answers instead of the application.
+pub fn apply(
+    filters: &[Filter],
+    request: &mut Request,
+    prefix: Option<usize>,
+) -> Result<(), Error> {
+    for filter in filters {
+        match filter {
+            Filter::RequestHeaders(modifier) => modifier.apply(request.headers_mut()),
+            Filter::ResponseHeaders(_) => {}
+            Filter::Redirect(redirect) => apply_redirect(redirect, request, prefix)?,
+            Filter::InjectHttpFailure {
+                status,
+                message,
+                ratio,
+            } if ratio.includes(rand::random()) => {
+                return Err(Error::new(Kind::InjectedHttp(*status), &**message));
+            }
+            Filter::InjectGrpcFailure {
+                code,
+                message,
+                ratio,
+            } if ratio.includes(rand::random()) => {
+                return Err(Error::new(Kind::InjectedGrpc(*code), &**message));
+            }
+            Filter::InjectHttpFailure { .. } | Filter::InjectGrpcFailure { .. } => {}
+            Filter::InternalError(message) => {
+                return Err(Error::new(Kind::InvalidPolicy, &**message));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Applies what `filters` say of responses.
+pub fn apply_to_response(filters: &[Filter], headers: &mut HeaderMap) {
+    for filter in filters {
+        if let Filter::ResponseHeaders(modifier) = filter {
+            modifier.apply(headers);
+        }
+    }
+}
+
+fn apply_redirect(
+    redirect: &Redirect,
+    request: &Request,
+    prefix: Option<usize>,
+) -> Result<(), Error> {
+    let invalid = |error: &dyn std::fmt::Display| {
+        Error::new(Kind::InvalidRedirect, format!("invalid redirect: {error}"))
+    };
+    let target = redirect
+        .target(&RequestHead::from(request), prefix)
+        .map_err(|error| invalid(&error))?;
+    let Some((status, target)) = target else {
+        return Ok(());
+    };
+    let location = HeaderValue::try_from(target.to_string()).map_err(|error| invalid(&error))?;
+    Err(Error::new(
+        Kind::Redirect { status, location },
+        format!("redirected to {target}"),
+    ))
+}
