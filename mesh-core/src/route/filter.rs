@@ -54,7 +54,7 @@ pub enum PathModifier {
     Prefix(Arc<str>),
 }
 
-/// `numerator` of `denominator` requests; a denominator of 0 is every request, as the API defines it.
+/// `numerator` of `denominator` requests; a denominator of 0 is every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ratio {
     pub numerator: u32,
@@ -164,6 +164,11 @@ fn implied_port(scheme: &Scheme) -> Option<u16> {
 }
 
 impl Ratio {
+    pub const ALL: Self = Self {
+        numerator: 1,
+        denominator: 1,
+    };
+
     /// Whether a request is among those of the ratio, given a number drawn evenly from all of `u32`.
     pub fn includes(self, draw: u32) -> bool {
         if self.denominator == 0 {

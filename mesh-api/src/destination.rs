@@ -1,0 +1,90 @@
+//! Endpoints and profiles: what `Destination` answers.
+
+use std::net::SocketAddr;
+
+use mesh_core::endpoint::EndpointUpdate;
+
+use crate::{
+    Invalid,
+    field::{Inside, each},
+    proto::destination::{self as wire, update},
+    value,
+};
+
+mod endpoint;
+mod http2;
+mod profile;
+
+pub use self::{
+    endpoint::{endpoint, endpoint_to_proto},
+    http2::{http2_params, http2_params_to_proto},
+    profile::{profile, profile_to_proto},
+};
+
+/// A change of endpoints, as the proxy reads it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Update {
+    pub update: EndpointUpdate,
+    /// Addresses that were left out because something about them cannot be used. One bad address must not take the good ones away, and must not be dialled
+    /// without what could not be read of it: a peer whose identity is unreadable would be dialled in clear text.
+    pub skipped: Vec<Invalid>,
+}
+
+pub fn endpoint_update(update: wire::Update) -> Result<Update, Invalid> {
+    match update.update {
+        Some(update::Update::Add(set)) => {
+            let mut skipped = Vec::new();
+            let mut endpoints = Vec::with_capacity(set.addrs.len());
+            for (at, addr) in set.addrs.into_iter().enumerate() {
+                match endpoint(addr).inside(&format!("add.addrs[{at}]")) {
+                    Ok(endpoint) => endpoints.push(endpoint),
+                    Err(error) => skipped.push(error),
+                }
+            }
+            let update = EndpointUpdate::Add {
+                endpoints,
+                set_labels: value::labels(set.metric_labels),
+            };
+            Ok(Update { update, skipped })
+        }
+        Some(update::Update::Remove(set)) => {
+            let addrs = each("remove.addrs", set.addrs, value::socket_addr)?;
+            Ok(Update {
+                update: EndpointUpdate::Remove(addrs),
+                skipped: Vec::new(),
+            })
+        }
+        Some(update::Update::NoEndpoints(none)) => Ok(Update {
+            update: EndpointUpdate::Empty {
+                exists: none.exists,
+            },
+            skipped: Vec::new(),
+        }),
+        None => Err(Invalid::unknown_kind("update")),
+    }
+}
+
+/// A change of endpoints, as the destination controller sends it.
+pub fn update_to_proto(update: &EndpointUpdate) -> wire::Update {
+    let update = match update {
+        EndpointUpdate::Add {
+            endpoints,
+            set_labels,
+        } => update::Update::Add(wire::WeightedAddrSet {
+            addrs: endpoints.iter().map(endpoint_to_proto).collect(),
+            metric_labels: value::labels_to_proto(set_labels),
+        }),
+        EndpointUpdate::Remove(addrs) => update::Update::Remove(wire::AddrSet {
+            addrs: addrs.iter().copied().map(SocketAddr::into).collect(),
+        }),
+        EndpointUpdate::Empty { exists } => {
+            update::Update::NoEndpoints(wire::NoEndpoints { exists: *exists })
+        }
+    };
+    wire::Update {
+        update: Some(update),
+    }
+}
+
+#[cfg(test)]
+mod tests;

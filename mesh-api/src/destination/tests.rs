@@ -1,0 +1,245 @@
+//! Round trips of random endpoints and profiles, and what is made of messages that are partly unusable.
+
+use std::{sync::Arc, time::Duration};
+
+use mesh_core::{
+    profile::{
+        Profile, ProfileRoute, RequestMatch, ResponseClass, ResponseMatch, WeightedAuthority,
+    },
+    resilience::RetryBudget,
+    route::AnchoredRegex,
+};
+use proptest::{collection::vec, option, prelude::*};
+
+use super::*;
+use crate::arbitrary;
+
+fn updates() -> impl Strategy<Value = EndpointUpdate> {
+    prop_oneof![
+        (vec(arbitrary::endpoint(), 0..3), arbitrary::labels()).prop_map(
+            |(endpoints, set_labels)| EndpointUpdate::Add {
+                endpoints,
+                set_labels,
+            }
+        ),
+        vec(arbitrary::socket_addr(), 0..3).prop_map(EndpointUpdate::Remove),
+        any::<bool>().prop_map(|exists| EndpointUpdate::Empty { exists }),
+    ]
+}
+
+fn request_matches() -> impl Strategy<Value = RequestMatch> {
+    let leaf = prop_oneof![
+        Just(RequestMatch::Path(AnchoredRegex::new("/a.*").unwrap())),
+        arbitrary::method().prop_map(RequestMatch::Method),
+    ];
+    leaf.prop_recursive(3, 12, 3, |part| {
+        prop_oneof![
+            vec(part.clone(), 0..3).prop_map(RequestMatch::All),
+            vec(part.clone(), 0..3).prop_map(RequestMatch::Any),
+            part.prop_map(|part| RequestMatch::Not(Box::new(part))),
+        ]
+    })
+}
+
+fn response_matches() -> impl Strategy<Value = ResponseMatch> {
+    let leaf = arbitrary::statuses().prop_map(|range| ResponseMatch::Status {
+        min: *range.start(),
+        max: *range.end(),
+    });
+    leaf.prop_recursive(3, 12, 3, |part| {
+        prop_oneof![
+            vec(part.clone(), 0..3).prop_map(ResponseMatch::All),
+            vec(part.clone(), 0..3).prop_map(ResponseMatch::Any),
+            part.prop_map(|part| ResponseMatch::Not(Box::new(part))),
+        ]
+    })
+}
+
+fn profile_routes() -> impl Strategy<Value = ProfileRoute> {
+    let class =
+        (response_matches(), any::<bool>()).prop_map(|(condition, is_failure)| ResponseClass {
+            condition,
+            is_failure,
+        });
+    (
+        request_matches(),
+        vec(class, 0..3),
+        arbitrary::labels(),
+        any::<bool>(),
+        option::of(arbitrary::duration()),
+    )
+        .prop_map(
+            |(condition, response_classes, labels, retryable, timeout)| ProfileRoute {
+                condition,
+                response_classes,
+                labels,
+                retryable,
+                timeout,
+            },
+        )
+}
+
+fn profiles() -> impl Strategy<Value = Profile> {
+    let budget = (1u64..=60, any::<u32>(), 0u16..=1000).prop_map(|(ttl, min_per_second, ratio)| {
+        RetryBudget {
+            ttl: Duration::from_secs(ttl),
+            min_per_second,
+            ratio: f32::from(ratio),
+        }
+    });
+    let overrides =
+        ("[a-z]{1,5}(:[0-9]{1,4})?", 1u32..).prop_map(|(authority, weight)| WeightedAuthority {
+            authority: authority.into(),
+            weight,
+        });
+    let fqn = "[a-z]{1,5}(\\.[a-z]{1,5}){0,3}".prop_map(Arc::from);
+    (
+        option::of(fqn),
+        any::<bool>(),
+        vec(profile_routes(), 0..3),
+        option::of(budget),
+        vec(overrides, 0..3),
+        option::of(arbitrary::endpoint()),
+        option::of(arbitrary::meta()),
+        option::of(arbitrary::meta()),
+    )
+        .prop_map(
+            |(fqn, opaque, routes, retry_budget, overrides, endpoint, parent, source)| Profile {
+                fqn,
+                opaque,
+                routes,
+                retry_budget,
+                overrides,
+                endpoint,
+                parent,
+                source,
+            },
+        )
+}
+
+proptest! {
+    #[test]
+    fn updates_survive_the_wire(update in updates()) {
+        let seen = endpoint_update(update_to_proto(&update));
+        prop_assert_eq!(seen, Ok(Update { update, skipped: Vec::new() }));
+    }
+
+    #[test]
+    fn profiles_survive_the_wire(sent in profiles()) {
+        prop_assert_eq!(profile(profile_to_proto(&sent)), Ok(sent));
+    }
+}
+
+fn meshed_address() -> wire::WeightedAddr {
+    use wire::tls_identity::{DnsLikeIdentity, Strategy};
+    let addr: SocketAddr = "10.0.0.1:80".parse().unwrap();
+    wire::WeightedAddr {
+        addr: Some(addr.into()),
+        tls_identity: Some(wire::TlsIdentity {
+            server_name: None,
+            strategy: Some(Strategy::DnsLikeIdentity(DnsLikeIdentity {
+                name: "web.ns.example".to_owned(),
+            })),
+        }),
+        ..wire::WeightedAddr::default()
+    }
+}
+
+#[test]
+fn the_identity_is_the_server_name_unless_another_is_given() {
+    let tls = endpoint(meshed_address()).unwrap().tls.unwrap();
+    assert_eq!(&*tls.server_name, "web.ns.example");
+}
+
+/// One address that cannot be used takes no other away, and is never dialled without what could not be read.
+#[test]
+fn unusable_addresses_are_skipped_and_named() {
+    let broken = |change: fn(&mut wire::WeightedAddr)| {
+        let mut addr = meshed_address();
+        change(&mut addr);
+        addr
+    };
+    let update = wire::Update {
+        update: Some(update::Update::Add(wire::WeightedAddrSet {
+            addrs: vec![
+                broken(|addr| addr.addr = None),
+                broken(|addr| addr.tls_identity = Some(wire::TlsIdentity::default())),
+                meshed_address(),
+                broken(|addr| {
+                    let transport = wire::protocol_hint::OpaqueTransport {
+                        inbound_port: 65536,
+                    };
+                    addr.protocol_hint = Some(wire::ProtocolHint {
+                        opaque_transport: Some(transport),
+                        protocol: None,
+                    });
+                }),
+            ],
+            metric_labels: Default::default(),
+        })),
+    };
+    let seen = endpoint_update(update).unwrap();
+    let EndpointUpdate::Add { endpoints, .. } = seen.update else {
+        panic!("{seen:?}");
+    };
+    assert_eq!(endpoints, [endpoint(meshed_address()).unwrap()]);
+    let skipped: Vec<String> = seen.skipped.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        skipped,
+        [
+            "add.addrs[0].addr: is missing",
+            "add.addrs[1].tls_identity.strategy: is of a kind that this version does not know",
+            "add.addrs[3].protocol_hint.opaque_transport.inbound_port: 65536 is no port",
+        ]
+    );
+}
+
+#[test]
+fn harmless_parts_of_a_profile_are_left_out() {
+    let seen = profile(wire::DestinationProfile {
+        fully_qualified_name: "not a name".to_owned(),
+        retry_budget: Some(wire::RetryBudget {
+            retry_ratio: 0.2,
+            min_retries_per_second: 10,
+            ttl: None,
+        }),
+        dst_overrides: vec![
+            wire::WeightedDst {
+                authority: "a:80".to_owned(),
+                weight: 0,
+                backend_ref: None,
+            },
+            wire::WeightedDst {
+                authority: "not an authority".to_owned(),
+                weight: 1,
+                backend_ref: None,
+            },
+        ],
+        ..wire::DestinationProfile::default()
+    });
+    assert_eq!(seen, Ok(Profile::default()));
+}
+
+#[test]
+fn an_unusable_field_of_a_profile_is_named() {
+    let route = |condition| wire::DestinationProfile {
+        routes: vec![wire::Route {
+            condition,
+            ..wire::Route::default()
+        }],
+        ..wire::DestinationProfile::default()
+    };
+    let error = |message| profile(message).unwrap_err().to_string();
+    assert_eq!(error(route(None)), "routes[0].condition: is missing");
+    let path = wire::RequestMatch {
+        r#match: Some(wire::request_match::Match::Path(wire::PathMatch {
+            regex: "[".to_owned(),
+        })),
+    };
+    assert_eq!(
+        error(route(Some(wire::RequestMatch {
+            r#match: Some(wire::request_match::Match::Not(Box::new(path))),
+        }))),
+        "routes[0].condition.not.path.regex: \"[\" is no regular expression"
+    );
+}

@@ -1,0 +1,79 @@
+//! Certificates that the identity service issues.
+
+use std::time::SystemTime;
+
+use crate::{
+    field::{Invalid, required},
+    proto::identity::{CertifyRequest, CertifyResponse},
+};
+
+/// A certificate as issued. All parts are DER.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issued {
+    pub leaf: Vec<u8>,
+    /// The issuer first, then upwards; trust anchors are not among them.
+    pub intermediates: Vec<Vec<u8>>,
+    pub valid_until: SystemTime,
+}
+
+/// Asks for a certificate of `identity`. `csr` is DER.
+pub fn certify_request(identity: &str, token: Vec<u8>, csr: Vec<u8>) -> CertifyRequest {
+    CertifyRequest {
+        identity: identity.to_owned(),
+        token,
+        certificate_signing_request: csr,
+    }
+}
+
+pub fn issued(response: CertifyResponse) -> Result<Issued, Invalid> {
+    if response.leaf_certificate.is_empty() {
+        return Err(Invalid::missing("leaf_certificate"));
+    }
+    Ok(Issued {
+        leaf: response.leaf_certificate,
+        intermediates: response.intermediate_certificates,
+        valid_until: required("valid_until", response.valid_until, |until| {
+            SystemTime::try_from(until)
+                .map_err(|_out_of_range| Invalid::not_a("point in time", "", until.to_string()))
+        })?,
+    })
+}
+
+pub fn to_proto(issued: &Issued) -> CertifyResponse {
+    CertifyResponse {
+        leaf_certificate: issued.leaf.clone(),
+        intermediate_certificates: issued.intermediates.clone(),
+        valid_until: Some(issued.valid_until.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn round_trip() {
+        let issued_one = Issued {
+            leaf: vec![1, 2],
+            intermediates: vec![vec![3], vec![4]],
+            valid_until: SystemTime::UNIX_EPOCH + Duration::new(1_800_000_000, 500),
+        };
+        assert_eq!(issued(to_proto(&issued_one)), Ok(issued_one));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let error = |response| issued(response).unwrap_err().to_string();
+        assert_eq!(
+            error(CertifyResponse::default()),
+            "leaf_certificate: is missing"
+        );
+        let no_end = CertifyResponse {
+            leaf_certificate: vec![1],
+            ..CertifyResponse::default()
+        };
+        assert_eq!(error(no_end), "valid_until: is missing");
+    }
+}

@@ -1,0 +1,78 @@
+//! References to cluster objects.
+
+use std::collections::HashMap;
+
+use mesh_core::meta::{Meta, Resource};
+
+use crate::{
+    field::Invalid,
+    proto::meta::{self as wire, metadata::Kind},
+    value::optional_port,
+};
+
+pub fn meta(metadata: wire::Metadata) -> Result<Meta, Invalid> {
+    match metadata.kind {
+        Some(Kind::Default(name)) => Ok(Meta::Default(name.into())),
+        Some(Kind::Resource(resource)) => {
+            if resource.kind.is_empty() {
+                return Err(Invalid::missing("resource.kind"));
+            }
+            Ok(Meta::Resource(Resource {
+                group: resource.group.into(),
+                kind: resource.kind.into(),
+                namespace: resource.namespace.into(),
+                name: resource.name.into(),
+                section: resource.section.into(),
+                port: optional_port("resource.port", resource.port)?,
+            }))
+        }
+        None => Err(Invalid::missing("kind")),
+    }
+}
+
+pub fn to_proto(meta: &Meta) -> wire::Metadata {
+    let kind = match meta {
+        Meta::Default(name) => Kind::Default(name.to_string()),
+        Meta::Resource(resource) => Kind::Resource(wire::Resource {
+            group: resource.group.to_string(),
+            kind: resource.kind.to_string(),
+            name: resource.name.to_string(),
+            namespace: resource.namespace.to_string(),
+            section: resource.section.to_string(),
+            port: resource.port.unwrap_or_default().into(),
+        }),
+    };
+    wire::Metadata { kind: Some(kind) }
+}
+
+/// Reads the labels `group`, `kind` and `name`, the older way to name an object.
+pub(crate) fn from_labels(field: &str, labels: &HashMap<String, String>) -> Result<Meta, Invalid> {
+    let label = |key: &str| {
+        labels
+            .get(key)
+            .filter(|value| !value.is_empty())
+            .ok_or_else(|| Invalid::missing(&format!("{field}[{key:?}]")))
+    };
+    let (kind, name) = (label("kind")?, label("name")?);
+    if kind == "default" {
+        return Ok(Meta::new_default(name));
+    }
+    Ok(Meta::Resource(Resource {
+        group: labels.get("group").map_or("", String::as_str).into(),
+        kind: kind.as_str().into(),
+        namespace: "".into(),
+        name: name.as_str().into(),
+        section: "".into(),
+        port: None,
+    }))
+}
+
+pub(crate) fn to_labels(meta: &Meta) -> HashMap<String, String> {
+    [
+        ("group", meta.group()),
+        ("kind", meta.kind()),
+        ("name", meta.name()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .into()
+}

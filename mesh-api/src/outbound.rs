@@ -1,0 +1,186 @@
+//! Outbound policy: what `OutboundPolicies` answers.
+
+use std::sync::Arc;
+
+use mesh_core::policy::outbound::{
+    GrpcRoutes, HttpRoutes, OutboundPolicy, OutboundProtocol, Target, TcpRoute,
+};
+
+use crate::{
+    Invalid,
+    field::{Inside, each, optional, required},
+    meta::{self, meta},
+    proto::outbound as wire,
+    value,
+};
+
+mod accrual;
+mod backend;
+mod distribution;
+mod grpc;
+mod http;
+mod rule;
+mod tcp;
+
+use wire::{
+    proxy_protocol::{self, Kind},
+    traffic_spec,
+};
+
+/// The policy of a destination, as the proxy reads it.
+pub fn outbound_policy(policy: wire::OutboundPolicy) -> Result<OutboundPolicy, Invalid> {
+    Ok(OutboundPolicy {
+        parent: required("metadata", policy.metadata, meta)?,
+        protocol: required("protocol", policy.protocol, protocol)?,
+    })
+}
+
+/// The policy of a destination, as the policy controller sends it.
+pub fn to_proto(policy: &OutboundPolicy) -> wire::OutboundPolicy {
+    wire::OutboundPolicy {
+        protocol: Some(protocol_to_proto(&policy.protocol)),
+        metadata: Some(meta::to_proto(&policy.parent)),
+    }
+}
+
+/// The question a proxy asks about a destination.
+pub fn traffic_spec(source_workload: &str, target: &Target) -> wire::TrafficSpec {
+    let target = match target {
+        Target::Addr(addr) => traffic_spec::Target::Addr((*addr).into()),
+        Target::Authority(authority) => traffic_spec::Target::Authority(authority.to_string()),
+    };
+    wire::TrafficSpec {
+        source_workload: source_workload.to_owned(),
+        target: Some(target),
+    }
+}
+
+/// What the question is about.
+pub fn target(target: Option<traffic_spec::Target>) -> Result<Target, Invalid> {
+    match target {
+        Some(traffic_spec::Target::Addr(addr)) => {
+            value::socket_addr(addr).map(Target::Addr).inside("addr")
+        }
+        Some(traffic_spec::Target::Authority(authority)) => Ok(Target::Authority(authority.into())),
+        None => Err(Invalid::missing("target")),
+    }
+}
+
+fn protocol(wire: wire::ProxyProtocol) -> Result<OutboundProtocol, Invalid> {
+    let kind = wire.kind.ok_or_else(|| Invalid::unknown_kind("kind"))?;
+    match kind {
+        Kind::Detect(detect) => {
+            let read = || {
+                Ok(OutboundProtocol::Detect {
+                    timeout: required("timeout", detect.timeout, value::duration)?,
+                    opaque: required("opaque", detect.opaque, opaque)?,
+                    http1: required("http1", detect.http1, http1)?,
+                    http2: required("http2", detect.http2, http2)?,
+                })
+            };
+            read().inside("detect")
+        }
+        Kind::Opaque(routes) => opaque(routes)
+            .map(OutboundProtocol::Opaque)
+            .inside("opaque"),
+        Kind::Http1(routes) => http1(routes).map(OutboundProtocol::Http1).inside("http1"),
+        Kind::Http2(routes) => http2(routes).map(OutboundProtocol::Http2).inside("http2"),
+        Kind::Grpc(grpc) => grpc_routes(grpc).map(OutboundProtocol::Grpc).inside("grpc"),
+        Kind::Tls(tls) => each("routes", tls.routes, tcp::tls_route)
+            .map(OutboundProtocol::Tls)
+            .inside("tls"),
+    }
+}
+
+fn protocol_to_proto(protocol: &OutboundProtocol) -> wire::ProxyProtocol {
+    let kind = match protocol {
+        OutboundProtocol::Detect {
+            timeout,
+            opaque,
+            http1,
+            http2,
+        } => Kind::Detect(proxy_protocol::Detect {
+            timeout: Some(value::duration_to_proto(*timeout)),
+            opaque: Some(opaque_to_proto(opaque.as_ref())),
+            http1: Some(http1_to_proto(http1)),
+            http2: Some(http2_to_proto(http2)),
+        }),
+        OutboundProtocol::Opaque(route) => Kind::Opaque(opaque_to_proto(route.as_ref())),
+        OutboundProtocol::Http1(routes) => Kind::Http1(http1_to_proto(routes)),
+        OutboundProtocol::Http2(routes) => Kind::Http2(http2_to_proto(routes)),
+        OutboundProtocol::Grpc(routes) => Kind::Grpc(proxy_protocol::Grpc {
+            routes: routes.routes.iter().map(grpc::route_to_proto).collect(),
+            failure_accrual: routes.failure_accrual.map(accrual::to_proto),
+        }),
+        OutboundProtocol::Tls(routes) => Kind::Tls(proxy_protocol::Tls {
+            routes: routes.iter().map(tcp::tls_route_to_proto).collect(),
+        }),
+    };
+    wire::ProxyProtocol { kind: Some(kind) }
+}
+
+/// At most one opaque route is used; several are a message from an API this version does not know.
+fn opaque(wire: proxy_protocol::Opaque) -> Result<Option<TcpRoute>, Invalid> {
+    let routes = wire.routes.len();
+    if routes > 1 {
+        return Err(Invalid::not_a(
+            "list of at most one route",
+            "routes",
+            routes,
+        ));
+    }
+    let routes = each("routes", wire.routes, tcp::opaque_route)?;
+    Ok(routes.into_iter().next())
+}
+
+/// A proxy wants exactly one route; where there is none, one that leads nowhere says the same.
+fn opaque_to_proto(route: Option<&TcpRoute>) -> proxy_protocol::Opaque {
+    let route = match route {
+        Some(route) => tcp::opaque_route_to_proto(route),
+        None => tcp::opaque_route_to_proto(&tcp::nowhere()),
+    };
+    proxy_protocol::Opaque {
+        routes: vec![route],
+    }
+}
+
+fn http1(wire: proxy_protocol::Http1) -> Result<HttpRoutes, Invalid> {
+    Ok(HttpRoutes {
+        routes: each("routes", wire.routes, http::route)?,
+        failure_accrual: optional("failure_accrual", wire.failure_accrual, accrual::accrual)?,
+    })
+}
+
+fn http2(wire: proxy_protocol::Http2) -> Result<HttpRoutes, Invalid> {
+    Ok(HttpRoutes {
+        routes: each("routes", wire.routes, http::route)?,
+        failure_accrual: optional("failure_accrual", wire.failure_accrual, accrual::accrual)?,
+    })
+}
+
+fn grpc_routes(wire: proxy_protocol::Grpc) -> Result<GrpcRoutes, Invalid> {
+    Ok(GrpcRoutes {
+        routes: each("routes", wire.routes, grpc::route)?,
+        failure_accrual: optional("failure_accrual", wire.failure_accrual, accrual::accrual)?,
+    })
+}
+
+fn http1_to_proto(routes: &HttpRoutes) -> proxy_protocol::Http1 {
+    proxy_protocol::Http1 {
+        routes: routes.routes.iter().map(http::route_to_proto).collect(),
+        failure_accrual: routes.failure_accrual.map(accrual::to_proto),
+    }
+}
+
+fn http2_to_proto(routes: &HttpRoutes) -> proxy_protocol::Http2 {
+    proxy_protocol::Http2 {
+        routes: routes.routes.iter().map(http::route_to_proto).collect(),
+        failure_accrual: routes.failure_accrual.map(accrual::to_proto),
+    }
+}
+
+/// A backend is shared by the routes that name it.
+type SharedBackend = Arc<mesh_core::policy::outbound::RouteBackend>;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! Failure accrual.
+
+use std::time::Duration;
+
+use mesh_core::resilience::FailureAccrual;
+
+use crate::{
+    Invalid,
+    field::{Inside, required},
+    proto::outbound::{
+        self as wire,
+        failure_accrual::{ConsecutiveFailures, Kind, Unified},
+    },
+    value,
+};
+
+/// The shortest window over which proxies measure a success rate.
+const MIN_WINDOW: Duration = Duration::from_millis(10);
+/// The most requests that proxies wait for before they judge.
+const MAX_MIN_REQUESTS: u32 = 1_000_000;
+
+pub(super) fn accrual(wire: wire::FailureAccrual) -> Result<FailureAccrual, Invalid> {
+    match wire.kind {
+        Some(Kind::ConsecutiveFailures(policy)) => {
+            let read = || {
+                Ok(FailureAccrual::ConsecutiveFailures {
+                    max_failures: policy.max_failures,
+                    backoff: required("backoff", policy.backoff, value::backoff)?,
+                })
+            };
+            read().inside("consecutive_failures")
+        }
+        Some(Kind::Unified(policy)) => unified(policy).inside("unified"),
+        None => Err(Invalid::unknown_kind("kind")),
+    }
+}
+
+fn unified(wire: Unified) -> Result<FailureAccrual, Invalid> {
+    let threshold = wire.success_rate_threshold;
+    if !(0.0..=1.0).contains(&threshold) {
+        return Err(Invalid::not_a(
+            "rate from 0 to 1",
+            "success_rate_threshold",
+            threshold,
+        ));
+    }
+    if wire.min_requests > MAX_MIN_REQUESTS {
+        return Err(Invalid::not_a(
+            "number up to 1000000",
+            "min_requests",
+            wire.min_requests,
+        ));
+    }
+    Ok(FailureAccrual::Unified {
+        success_rate_threshold: threshold,
+        window: match wire.decay {
+            Some(window) => value::duration(window).inside("decay")?,
+            None if threshold == 0.0 => Duration::ZERO,
+            None => return Err(Invalid::missing("decay")),
+        },
+        min_requests: wire.min_requests,
+        max_consecutive_failures: wire.max_consecutive_failures,
+        backoff: required("backoff", wire.backoff, value::backoff)?,
+    })
+}
+
+/// Values out of bounds become the nearest within.
+pub(super) fn to_proto(accrual: FailureAccrual) -> wire::FailureAccrual {
+    let kind = match accrual {
+        FailureAccrual::ConsecutiveFailures {
+            max_failures,
+            backoff,
+        } => Kind::ConsecutiveFailures(ConsecutiveFailures {
+            max_failures,
+            backoff: Some(value::backoff_to_proto(backoff)),
+        }),
+        FailureAccrual::Unified {
+            success_rate_threshold,
+            window,
+            min_requests,
+            max_consecutive_failures,
+            backoff,
+        } => {
+            let threshold = if success_rate_threshold.is_nan() {
+                0.0
+            } else {
+                success_rate_threshold.clamp(0.0, 1.0)
+            };
+            Kind::Unified(Unified {
+                success_rate_threshold: threshold,
+                decay: Some(value::duration_to_proto(window.max(MIN_WINDOW))),
+                min_requests: min_requests.min(MAX_MIN_REQUESTS),
+                max_consecutive_failures,
+                backoff: Some(value::backoff_to_proto(backoff)),
+            })
+        }
+    };
+    wire::FailureAccrual {
+        kind: Some(kind),
+        ejection: None,
+    }
+}

@@ -1,0 +1,427 @@
+//! Round trips of random policies, what a proxy says of messages it cannot use, and what is never sent.
+
+use std::time::Duration;
+
+use mesh_core::{
+    meta::Meta,
+    policy::outbound::{
+        Backend, BackendTarget, Distribution, GrpcRoute, HttpRoute, OutboundRule, RouteBackend,
+        TcpVerdict, TlsRoute,
+    },
+    resilience::{Backoff, FailureAccrual, FailurePenalty, GrpcRetry, HttpRetry, PeakEwma},
+    route::{Route, Rule, filter::Filter},
+};
+use proptest::{collection::vec, option, prelude::*};
+
+use super::*;
+use crate::arbitrary;
+
+fn backends() -> impl Strategy<Value = Backend> {
+    let penalty =
+        (arbitrary::duration(), arbitrary::duration()).prop_map(|(penalty, max_retry_after)| {
+            FailurePenalty {
+                penalty,
+                max_retry_after,
+            }
+        });
+    let load = (
+        arbitrary::duration(),
+        arbitrary::duration(),
+        option::of(penalty),
+    )
+        .prop_map(|(default_rtt, decay, penalty)| PeakEwma {
+            default_rtt,
+            decay,
+            penalty,
+        });
+    let target = prop_oneof![
+        arbitrary::endpoint().prop_map(|endpoint| BackendTarget::Forward(Box::new(endpoint))),
+        (arbitrary::text(), load)
+            .prop_map(|(authority, load)| BackendTarget::Balance { authority, load }),
+        Just(BackendTarget::None),
+    ];
+    (arbitrary::meta(), target).prop_map(|(meta, target)| Backend { meta, target })
+}
+
+fn distributions(
+    filter: BoxedStrategy<Filter>,
+    verdict: BoxedStrategy<TcpVerdict>,
+) -> impl Strategy<Value = Distribution> {
+    let backend = (backends(), vec(filter, 0..2), verdict)
+        .prop_map(|(backend, filters, verdict)| {
+            Arc::new(RouteBackend {
+                backend,
+                filters,
+                verdict,
+            })
+        })
+        .boxed();
+    prop_oneof![
+        Just(Distribution::Empty),
+        vec(backend.clone(), 0..3).prop_map(Distribution::FirstAvailable),
+        vec((backend, 1u32..), 1..3).prop_map(Distribution::RandomAvailable),
+    ]
+}
+
+fn routes<M: std::fmt::Debug + Clone + 'static, T: std::fmt::Debug + Clone + 'static>(
+    matches: BoxedStrategy<M>,
+    filter: BoxedStrategy<Filter>,
+    retry: BoxedStrategy<T>,
+) -> impl Strategy<Value = Vec<Route<M, OutboundRule<T>>>> {
+    let then = (
+        vec(filter.clone(), 0..2),
+        distributions(filter, Just(TcpVerdict::Forward).boxed()),
+        arbitrary::timeouts(),
+        option::of(retry),
+        any::<bool>(),
+    )
+        .prop_map(
+            |(filters, backends, timeouts, retry, allow_request_headers)| OutboundRule {
+                filters,
+                backends,
+                timeouts,
+                retry,
+                allow_request_headers,
+            },
+        );
+    let rule = (vec(matches, 0..2), then).prop_map(|(matches, then)| Rule { matches, then });
+    let route = (
+        arbitrary::meta(),
+        vec(arbitrary::host(), 0..2),
+        vec(rule, 0..3),
+    )
+        .prop_map(|(meta, hosts, rules)| Route { meta, hosts, rules });
+    vec(route, 0..3)
+}
+
+fn http_routes() -> impl Strategy<Value = Vec<HttpRoute>> {
+    let filter = prop_oneof![
+        arbitrary::request_headers(),
+        arbitrary::response_headers(),
+        arbitrary::redirect(),
+        arbitrary::http_failure(),
+    ];
+    let retry = (
+        any::<u16>(),
+        0usize..100_000,
+        vec(arbitrary::statuses(), 0..3),
+        option::of(arbitrary::duration()),
+        option::of(arbitrary::backoff()),
+    )
+        .prop_map(
+            |(max_retries, max_request_bytes, statuses, timeout, backoff)| HttpRetry {
+                max_retries,
+                max_request_bytes,
+                statuses,
+                timeout,
+                backoff,
+            },
+        );
+    routes(
+        arbitrary::http_match().boxed(),
+        filter.boxed(),
+        retry.boxed(),
+    )
+}
+
+fn grpc_routes() -> impl Strategy<Value = Vec<GrpcRoute>> {
+    let filter = prop_oneof![arbitrary::request_headers(), arbitrary::grpc_failure()];
+    let codes = prop::sample::subsequence(vec![1u16, 4, 8, 13, 14], 0..=5);
+    let retry = (
+        any::<u16>(),
+        0usize..100_000,
+        codes,
+        option::of(arbitrary::duration()),
+        option::of(arbitrary::backoff()),
+    )
+        .prop_map(
+            |(max_retries, max_request_bytes, codes, timeout, backoff)| GrpcRetry {
+                max_retries,
+                max_request_bytes,
+                codes,
+                timeout,
+                backoff,
+            },
+        );
+    routes(
+        arbitrary::grpc_match().boxed(),
+        filter.boxed(),
+        retry.boxed(),
+    )
+}
+
+fn verdicts() -> BoxedStrategy<TcpVerdict> {
+    prop_oneof![
+        Just(TcpVerdict::Forward),
+        Just(TcpVerdict::Forbidden),
+        arbitrary::text().prop_map(TcpVerdict::Invalid),
+    ]
+    .boxed()
+}
+
+fn tcp_backends() -> impl Strategy<Value = Distribution> {
+    distributions(arbitrary::request_headers().boxed(), verdicts()).prop_map(without_filters)
+}
+
+/// Connections that are not HTTP have no HTTP filters.
+fn without_filters(distribution: Distribution) -> Distribution {
+    let strip = |backend: Arc<RouteBackend>| {
+        Arc::new(RouteBackend {
+            filters: Vec::new(),
+            ..(*backend).clone()
+        })
+    };
+    match distribution {
+        Distribution::Empty => Distribution::Empty,
+        Distribution::FirstAvailable(backends) => {
+            Distribution::FirstAvailable(backends.into_iter().map(strip).collect())
+        }
+        Distribution::RandomAvailable(backends) => Distribution::RandomAvailable(
+            backends
+                .into_iter()
+                .map(|(backend, weight)| (strip(backend), weight))
+                .collect(),
+        ),
+    }
+}
+
+fn tcp_route() -> impl Strategy<Value = TcpRoute> {
+    (arbitrary::meta(), tcp_backends(), verdicts()).prop_map(|(meta, backends, verdict)| TcpRoute {
+        meta,
+        backends,
+        verdict,
+    })
+}
+
+fn tls_route() -> impl Strategy<Value = TlsRoute> {
+    let snis = vec(arbitrary::host(), 0..2);
+    (arbitrary::meta(), snis, tcp_backends(), verdicts()).prop_map(
+        |(meta, snis, backends, verdict)| TlsRoute {
+            meta,
+            snis,
+            backends,
+            verdict,
+        },
+    )
+}
+
+fn accruals() -> impl Strategy<Value = FailureAccrual> {
+    prop_oneof![
+        (any::<u32>(), arbitrary::backoff()).prop_map(|(max_failures, backoff)| {
+            FailureAccrual::ConsecutiveFailures {
+                max_failures,
+                backoff,
+            }
+        }),
+        (
+            0.0..=1.0f64,
+            10u64..100_000,
+            0u32..=1_000_000,
+            any::<u32>(),
+            arbitrary::backoff(),
+        )
+            .prop_map(|(threshold, window, min_requests, max, backoff)| {
+                FailureAccrual::Unified {
+                    success_rate_threshold: threshold,
+                    window: Duration::from_millis(window),
+                    min_requests,
+                    max_consecutive_failures: max,
+                    backoff,
+                }
+            }),
+    ]
+}
+
+fn protocols() -> impl Strategy<Value = OutboundProtocol> {
+    let http = (http_routes(), option::of(accruals()))
+        .prop_map(|(routes, failure_accrual)| HttpRoutes {
+            routes,
+            failure_accrual,
+        })
+        .boxed();
+    let grpc =
+        (grpc_routes(), option::of(accruals())).prop_map(|(routes, failure_accrual)| GrpcRoutes {
+            routes,
+            failure_accrual,
+        });
+    prop_oneof![
+        (
+            arbitrary::duration(),
+            tcp_route(),
+            http.clone(),
+            http.clone()
+        )
+            .prop_map(|(timeout, opaque, http1, http2)| OutboundProtocol::Detect {
+                timeout,
+                opaque: Some(opaque),
+                http1,
+                http2,
+            }),
+        http.clone().prop_map(OutboundProtocol::Http1),
+        http.prop_map(OutboundProtocol::Http2),
+        grpc.prop_map(OutboundProtocol::Grpc),
+        tcp_route().prop_map(|route| OutboundProtocol::Opaque(Some(route))),
+        vec(tls_route(), 0..3).prop_map(OutboundProtocol::Tls),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn policies_survive_the_wire(parent in arbitrary::meta(), protocol in protocols()) {
+        let policy = OutboundPolicy { parent, protocol };
+        prop_assert_eq!(outbound_policy(to_proto(&policy)), Ok(policy));
+    }
+
+    #[test]
+    fn questions_survive_the_wire(addr in arbitrary::socket_addr(), authority in "[a-z.]{1,9}:[0-9]{1,4}") {
+        for asked in [Target::Addr(addr), Target::Authority(authority.into())] {
+            let spec = traffic_spec("{}", &asked);
+            prop_assert_eq!(target(spec.target), Ok(asked));
+        }
+    }
+
+    /// Whatever numbers an object holds, a proxy can use the message made of it.
+    #[test]
+    fn nothing_unusable_is_sent(
+        min in any::<u64>(), max in any::<u64>(), jitter in any::<f64>(),
+        threshold in any::<f64>(), window in any::<u64>(), min_requests in any::<u32>(),
+    ) {
+        let backoff = Backoff { min: Duration::from_nanos(min), max: Duration::from_nanos(max), jitter };
+        let unified = FailureAccrual::Unified {
+            success_rate_threshold: threshold,
+            window: Duration::from_nanos(window),
+            min_requests,
+            max_consecutive_failures: 0,
+            backoff,
+        };
+        let sent = accrual::accrual(accrual::to_proto(unified));
+        prop_assert!(sent.is_ok(), "{:?}", sent);
+    }
+}
+
+fn opaque(routes: Vec<wire::OpaqueRoute>) -> wire::OutboundPolicy {
+    wire::OutboundPolicy {
+        metadata: Some(meta::to_proto(&Meta::new_default("test"))),
+        protocol: Some(wire::ProxyProtocol {
+            kind: Some(Kind::Opaque(proxy_protocol::Opaque { routes })),
+        }),
+    }
+}
+
+#[test]
+fn no_opaque_route_is_sent_as_one_that_refuses() {
+    let policy = OutboundPolicy {
+        parent: Meta::new_default("test"),
+        protocol: OutboundProtocol::Opaque(None),
+    };
+    let seen = outbound_policy(to_proto(&policy)).unwrap();
+    let OutboundProtocol::Opaque(Some(route)) = seen.protocol else {
+        panic!("{seen:?}");
+    };
+    assert_eq!(route.verdict, TcpVerdict::Forbidden);
+    assert_eq!(route.backends, Distribution::Empty);
+}
+
+#[test]
+fn an_unusable_field_is_named() {
+    let check = |policy: wire::OutboundPolicy, expect: &str| {
+        assert_eq!(outbound_policy(policy).unwrap_err().to_string(), expect);
+    };
+    check(wire::OutboundPolicy::default(), "metadata: is missing");
+    let route = tcp::opaque_route_to_proto(&tcp::nowhere());
+    check(
+        opaque(vec![route.clone(), route.clone()]),
+        "protocol.opaque.routes: 2 is no list of at most one route",
+    );
+    check(
+        opaque(vec![wire::OpaqueRoute {
+            rules: Vec::new(),
+            ..route.clone()
+        }]),
+        "protocol.opaque.routes[0].rules: 0 is no list of exactly one rule",
+    );
+    check(
+        opaque(vec![wire::OpaqueRoute {
+            rules: vec![wire::opaque_route::Rule::default()],
+            ..route
+        }]),
+        "protocol.opaque.routes[0].rules[0].backends: is missing",
+    );
+}
+
+#[test]
+fn back_offs_that_contradict_themselves_are_refused() {
+    let error = |min: u64, max: u64, jitter_ratio: f32| {
+        value::backoff(wire::ExponentialBackoff {
+            min_backoff: Some(value::duration_to_proto(Duration::from_millis(min))),
+            max_backoff: Some(value::duration_to_proto(Duration::from_millis(max))),
+            jitter_ratio,
+            respect_retry_after_hint: false,
+        })
+        .map_err(|error| error.field)
+    };
+    assert!(error(0, 1, 0.0).is_ok());
+    assert_eq!(error(2, 1, 0.0), Err("max_backoff".to_owned()));
+    assert_eq!(error(0, 0, 0.0), Err("max_backoff".to_owned()));
+    for jitter in [-0.1, 100.1, f32::NAN, f32::INFINITY] {
+        assert_eq!(error(0, 1, jitter), Err("jitter_ratio".to_owned()));
+    }
+}
+
+/// Older controllers set the request's limit in a field that has since been replaced.
+#[test]
+fn the_deprecated_time_limit_counts_where_the_new_one_is_absent() {
+    let seconds = |s| Some(value::duration_to_proto(Duration::from_secs(s)));
+    let limits = |request, deprecated| {
+        let wire = crate::proto::http_route::Timeouts {
+            request,
+            ..Default::default()
+        };
+        rule::timeouts(Some(wire), deprecated).unwrap().request
+    };
+    assert_eq!(limits(None, seconds(2)), Some(Duration::from_secs(2)));
+    assert_eq!(limits(seconds(1), seconds(2)), Some(Duration::from_secs(1)));
+    assert_eq!(limits(None, None), None);
+}
+
+/// A backend of weight 0 gets nothing, and weights that are all 0 lead nowhere.
+#[test]
+fn weights_of_zero() {
+    let backend = |weight| wire::tls_route::WeightedRouteBackend {
+        weight,
+        backend: Some(wire::tls_route::RouteBackend {
+            backend: Some(backend::to_proto(&Backend {
+                meta: Meta::new_default("test"),
+                target: BackendTarget::None,
+            })),
+            filters: Vec::new(),
+        }),
+    };
+    let route = |backends| wire::TlsRoute {
+        metadata: Some(meta::to_proto(&Meta::new_default("test"))),
+        snis: Vec::new(),
+        rules: vec![wire::tls_route::Rule {
+            backends: Some(wire::tls_route::Distribution {
+                kind: Some(wire::tls_route::distribution::Kind::RandomAvailable(
+                    wire::tls_route::distribution::RandomAvailable { backends },
+                )),
+            }),
+            filters: Vec::new(),
+        }],
+    };
+    let weights = |backends| match tcp::tls_route(route(backends)).unwrap().backends {
+        Distribution::RandomAvailable(backends) => backends
+            .iter()
+            .map(|(_, weight)| *weight)
+            .collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(weights(vec![backend(0), backend(3)]), [3]);
+    assert_eq!(weights(vec![backend(0)]), [0u32; 0]);
+    let nowhere = TlsRoute {
+        backends: Distribution::RandomAvailable(Vec::new()),
+        ..tcp::tls_route(route(vec![backend(1)])).unwrap()
+    };
+    let sent = tcp::tls_route(tcp::tls_route_to_proto(&nowhere)).unwrap();
+    assert_eq!(sent.backends, Distribution::Empty);
+}

@@ -1,0 +1,127 @@
+//! Small values that many messages hold: durations, addresses, networks, ports, back-offs.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use mesh_core::{identity::Identity, resilience::Backoff};
+use prost_types::Duration as WireDuration;
+
+use crate::{
+    field::{Invalid, required},
+    proto::{net, outbound::ExponentialBackoff},
+};
+
+pub(crate) fn duration(wire: WireDuration) -> Result<Duration, Invalid> {
+    Duration::try_from(wire)
+        .map_err(|_negative| Invalid::not_a("duration of zero or more", "", wire.to_string()))
+}
+
+/// Longer than the API can say becomes the longest it can.
+pub(crate) fn duration_to_proto(duration: Duration) -> WireDuration {
+    WireDuration::try_from(duration).unwrap_or(WireDuration {
+        seconds: i64::MAX,
+        nanos: 0,
+    })
+}
+
+pub(crate) fn ip(wire: net::IpAddress) -> Result<IpAddr, Invalid> {
+    wire.ip.ok_or_else(|| Invalid::missing("ip"))?;
+    IpAddr::try_from(wire).map_err(|_error| Invalid::missing("ip"))
+}
+
+pub(crate) fn network(wire: net::IpNetwork) -> Result<IpNet, Invalid> {
+    let ip = required("ip", wire.ip, ip)?;
+    u8::try_from(wire.prefix_len)
+        .ok()
+        .and_then(|length| IpNet::new(ip, length).ok())
+        .ok_or_else(|| {
+            Invalid::not_a(
+                "prefix length of this address",
+                "prefix_len",
+                wire.prefix_len,
+            )
+        })
+}
+
+pub(crate) fn socket_addr(wire: net::TcpAddress) -> Result<SocketAddr, Invalid> {
+    let ip = required("ip", wire.ip, ip)?;
+    Ok(SocketAddr::new(ip, port("port", wire.port)?))
+}
+
+/// 1 to 65535.
+pub(crate) fn port(field: &str, wire: u32) -> Result<u16, Invalid> {
+    match u16::try_from(wire) {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(Invalid::not_a("port", field, wire)),
+    }
+}
+
+/// 0 is the absent port.
+pub(crate) fn optional_port(field: &str, wire: u32) -> Result<Option<u16>, Invalid> {
+    if wire == 0 {
+        Ok(None)
+    } else {
+        port(field, wire).map(Some)
+    }
+}
+
+pub(crate) fn number_u16(field: &str, wire: u32) -> Result<u16, Invalid> {
+    u16::try_from(wire).map_err(|_too_large| Invalid::not_a("number below 65536", field, wire))
+}
+
+pub(crate) fn identity(field: &str, wire: &str) -> Result<Identity, Invalid> {
+    Identity::parse(wire)
+        .map_err(|_error| Invalid::not_a("DNS name or SPIFFE identity", field, wire))
+}
+
+pub(crate) fn labels(wire: HashMap<String, String>) -> BTreeMap<String, String> {
+    wire.into_iter().collect()
+}
+
+pub(crate) fn labels_to_proto(labels: &BTreeMap<String, String>) -> HashMap<String, String> {
+    labels.clone().into_iter().collect()
+}
+
+/// A back-off may lengthen a step by at most this share of it.
+const MAX_JITTER: f64 = 100.0;
+
+pub(crate) fn backoff(wire: ExponentialBackoff) -> Result<Backoff, Invalid> {
+    let min = required("min_backoff", wire.min_backoff, duration)?;
+    let max = required("max_backoff", wire.max_backoff, duration)?;
+    let jitter = f64::from(wire.jitter_ratio);
+    if max.is_zero() || min > max {
+        return Err(Invalid::not_a(
+            "duration of at least min_backoff and more than zero",
+            "max_backoff",
+            max,
+        ));
+    }
+    if !(0.0..=MAX_JITTER).contains(&jitter) {
+        return Err(Invalid::not_a(
+            "ratio from 0 to 100",
+            "jitter_ratio",
+            jitter,
+        ));
+    }
+    Ok(Backoff { min, max, jitter })
+}
+
+/// Bounds that contradict each other are brought into order.
+pub(crate) fn backoff_to_proto(backoff: Backoff) -> ExponentialBackoff {
+    let max = backoff.max.max(Duration::from_millis(1));
+    let jitter = if backoff.jitter.is_nan() {
+        0.0
+    } else {
+        backoff.jitter.clamp(0.0, MAX_JITTER)
+    };
+    ExponentialBackoff {
+        min_backoff: Some(duration_to_proto(backoff.min.min(max))),
+        max_backoff: Some(duration_to_proto(max)),
+        jitter_ratio: jitter as f32,
+        respect_retry_after_hint: false,
+    }
+}
