@@ -1,10 +1,10 @@
 //! How a rule spreads its traffic over backends.
 //!
 //! The API has the same four messages (distribution, its two lists, weighted backend) once for each kind of route, so their conversions are written once,
-//! as a macro. The kinds differ in their filters only.
+//! as a macro. The kinds differ in their filters, and in a deprecated field that proxies ignore and `rest` fills.
 
 macro_rules! conversions {
-    ($kind:ident, $filters:path, $filters_to_proto:path) => {
+    ($kind:ident, $filters:path, $filters_to_proto:path $(, ..$rest:expr)?) => {
         use crate::proto::outbound::$kind as wire;
         use mesh_core::policy::outbound::{Distribution, RouteBackend};
 
@@ -75,7 +75,7 @@ macro_rules! conversions {
             wire::RouteBackend {
                 backend: Some(crate::outbound::backend::to_proto(&backend.backend)),
                 filters: $filters_to_proto(&backend.filters, &backend.verdict),
-                ..wire::RouteBackend::default()
+                $(..$rest)?
             }
         }
     };

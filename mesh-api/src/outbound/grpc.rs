@@ -22,7 +22,12 @@ use crate::{
     route, value,
 };
 
-super::distribution::conversions!(grpc_route, backend_filters, backend_filters_to_proto);
+super::distribution::conversions!(
+    grpc_route,
+    backend_filters,
+    backend_filters_to_proto,
+    ..wire::RouteBackend::default()
+);
 
 /// The status codes that the API can name as a reason to retry.
 const CANCELLED: u16 = 1;

@@ -25,7 +25,12 @@ use crate::{
     route, value,
 };
 
-super::distribution::conversions!(http_route, backend_filters, backend_filters_to_proto);
+super::distribution::conversions!(
+    http_route,
+    backend_filters,
+    backend_filters_to_proto,
+    ..wire::RouteBackend::default()
+);
 
 pub(super) fn route(wire: outbound::HttpRoute) -> Result<HttpRoute, Invalid> {
     Ok(Route {
