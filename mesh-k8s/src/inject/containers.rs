@@ -1,0 +1,370 @@
+//! The containers and volumes that the patch adds: the proxy, the firewall init container, the debugging container.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{
+        Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, ExecAction,
+        HTTPGetAction, Lifecycle, LifecycleHandler, PodSpec, Probe, ProjectedVolumeSource,
+        ResourceRequirements, SeccompProfile, SecurityContext, ServiceAccountTokenProjection,
+        Volume, VolumeMount, VolumeProjection,
+    },
+    apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
+};
+
+use super::{
+    env::{IDENTITY_DIR, SERVICE_ACCOUNT_DIR, TOKEN_DIR, TOKEN_FILE},
+    values::{NOBODY, Resources, Values, non_empty},
+};
+use crate::pod;
+
+const END_ENTITY_VOLUME: &str = "linkerd-identity-end-entity";
+const TOKEN_VOLUME: &str = "linkerd-identity-token";
+/// Whom the proxy's token is for.
+pub const TOKEN_AUDIENCE: &str = "identity.l5d.io";
+const TOKEN_EXPIRATION_SECONDS: i64 = 86_400;
+
+pub(super) fn proxy(values: &Values, spec: &PodSpec, env: Vec<EnvVar>) -> Container {
+    let proxy = &values.proxy;
+    let admin = i32::from(proxy.ports.admin);
+    let native = proxy.native_sidecar;
+    let startup = proxy.startup_probe;
+    Container {
+        name: pod::PROXY_CONTAINER.into(),
+        image: Some(values.image(&proxy.image)),
+        image_pull_policy: Some(values.pull_policy(&proxy.image)),
+        env: Some(env),
+        ports: Some(vec![
+            port("linkerd-proxy", i32::from(proxy.ports.inbound)),
+            port("linkerd-admin", admin),
+        ]),
+        liveness_probe: Some(Probe {
+            initial_delay_seconds: Some(proxy.liveness_probe.initial_delay_seconds),
+            timeout_seconds: Some(proxy.liveness_probe.timeout_seconds),
+            ..http_probe("/live", admin)
+        }),
+        readiness_probe: Some(Probe {
+            initial_delay_seconds: Some(proxy.readiness_probe.initial_delay_seconds),
+            timeout_seconds: Some(proxy.readiness_probe.timeout_seconds),
+            ..http_probe("/ready", admin)
+        }),
+        startup_probe: (native && proxy.r#await).then(|| Probe {
+            initial_delay_seconds: Some(startup.initial_delay_seconds),
+            period_seconds: Some(startup.period_seconds),
+            failure_threshold: Some(startup.failure_threshold),
+            ..http_probe("/ready", admin)
+        }),
+        restart_policy: native.then(|| "Always".into()),
+        lifecycle: if native { None } else { lifecycle(values) },
+        resources: resources(&proxy.resources),
+        security_context: Some(
+            proxy
+                .security_context
+                .clone()
+                .unwrap_or_else(|| proxy_security(values, spec)),
+        ),
+        termination_message_policy: Some("FallbackToLogsOnError".into()),
+        volume_mounts: Some(proxy_mounts(values, spec)),
+        ..Container::default()
+    }
+}
+
+/// `linkerd-init`: redirects with firewall rules before anything else of the pod runs.
+pub(super) fn init(values: &Values, spec: &PodSpec, control_plane: bool) -> Container {
+    let init = &values.proxy_init;
+    let privileged = init.privileged || init.close_wait_timeout_secs > 0;
+    let account = |configured: i64| match (init.run_as_root, configured) {
+        (true, _) => 0,
+        (false, 0) => NOBODY,
+        (false, other) => other,
+    };
+    let mut mounts = vec![VolumeMount {
+        mount_path: init.xt_mount_path.mount_path.clone(),
+        name: init.xt_mount_path.name.clone(),
+        ..VolumeMount::default()
+    }];
+    mounts.extend(service_account_mount(spec));
+    Container {
+        name: "linkerd-init".into(),
+        image: Some(values.image(&values.proxy.image)),
+        image_pull_policy: Some(values.pull_policy(&values.proxy.image)),
+        command: Some(vec!["/usr/lib/linkerd/linkerd2-proxy-init".into()]),
+        args: Some(init_args(values, control_plane)),
+        resources: resources(&values.proxy.resources),
+        security_context: Some(SecurityContext {
+            allow_privilege_escalation: Some(privileged),
+            privileged: Some(privileged),
+            capabilities: Some(init_capabilities(spec)),
+            read_only_root_filesystem: Some(true),
+            run_as_non_root: Some(!init.run_as_root),
+            run_as_user: Some(account(init.run_as_user)),
+            run_as_group: Some(account(init.run_as_group)),
+            seccomp_profile: Some(runtime_default()),
+            ..SecurityContext::default()
+        }),
+        termination_message_policy: Some("FallbackToLogsOnError".into()),
+        volume_mounts: Some(mounts),
+        ..Container::default()
+    }
+}
+
+pub(super) fn debug(values: &Values) -> Container {
+    let image = &values.debug_container.image;
+    // Some clusters demand probes; these cannot fail.
+    let infallible = || Probe {
+        exec: Some(ExecAction {
+            command: Some(vec!["true".into()]),
+        }),
+        ..Probe::default()
+    };
+    Container {
+        name: "linkerd-debug".into(),
+        image: Some(values.image(image)),
+        image_pull_policy: Some(values.pull_policy(image)),
+        liveness_probe: Some(infallible()),
+        readiness_probe: Some(infallible()),
+        termination_message_policy: Some("FallbackToLogsOnError".into()),
+        ..Container::default()
+    }
+}
+
+pub(super) fn xtables_volume(values: &Values) -> Volume {
+    Volume {
+        name: values.proxy_init.xt_mount_path.name.clone(),
+        empty_dir: Some(EmptyDirVolumeSource::default()),
+        ..Volume::default()
+    }
+}
+
+/// The key and certificate of the proxy never touch a disk.
+pub(super) fn end_entity_volume() -> Volume {
+    Volume {
+        name: END_ENTITY_VOLUME.into(),
+        empty_dir: Some(EmptyDirVolumeSource {
+            medium: Some("Memory".into()),
+            ..EmptyDirVolumeSource::default()
+        }),
+        ..Volume::default()
+    }
+}
+
+pub(super) fn token_volume() -> Volume {
+    Volume {
+        name: TOKEN_VOLUME.into(),
+        projected: Some(ProjectedVolumeSource {
+            sources: Some(vec![VolumeProjection {
+                service_account_token: Some(ServiceAccountTokenProjection {
+                    audience: Some(TOKEN_AUDIENCE.into()),
+                    expiration_seconds: Some(TOKEN_EXPIRATION_SECONDS),
+                    path: TOKEN_FILE.into(),
+                }),
+                ..VolumeProjection::default()
+            }]),
+            ..ProjectedVolumeSource::default()
+        }),
+        ..Volume::default()
+    }
+}
+
+fn port(name: &str, number: i32) -> ContainerPort {
+    ContainerPort {
+        name: Some(name.into()),
+        container_port: number,
+        ..ContainerPort::default()
+    }
+}
+
+fn http_probe(path: &str, port: i32) -> Probe {
+    Probe {
+        http_get: Some(HTTPGetAction {
+            path: Some(path.into()),
+            port: IntOrString::Int(port),
+            ..HTTPGetAction::default()
+        }),
+        ..Probe::default()
+    }
+}
+
+/// An ordinary container holds its successors back with a hook, and outlives its siblings with another.
+fn lifecycle(values: &Values) -> Option<Lifecycle> {
+    let proxy = &values.proxy;
+    let exec = |command: Vec<String>| LifecycleHandler {
+        exec: Some(ExecAction {
+            command: Some(command),
+        }),
+        ..LifecycleHandler::default()
+    };
+    let post_start = proxy.r#await.then(|| {
+        exec(vec![
+            "/usr/lib/linkerd/linkerd-await".into(),
+            "--timeout=2m".into(),
+            format!("--port={}", proxy.ports.admin),
+        ])
+    });
+    let pre_stop = (proxy.wait_before_exit_seconds > 0).then(|| {
+        exec(vec![
+            "/bin/sleep".into(),
+            proxy.wait_before_exit_seconds.to_string(),
+        ])
+    });
+    (post_start.is_some() || pre_stop.is_some()).then_some(Lifecycle {
+        post_start,
+        pre_stop,
+    })
+}
+
+fn proxy_security(values: &Values, spec: &PodSpec) -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: dropped_capabilities(spec).map(|drop| Capabilities {
+            add: None,
+            drop: Some(drop),
+        }),
+        read_only_root_filesystem: Some(true),
+        run_as_non_root: Some(true),
+        run_as_user: Some(values.proxy.uid),
+        run_as_group: (values.proxy.gid >= 0).then_some(values.proxy.gid),
+        seccomp_profile: Some(runtime_default()),
+        ..SecurityContext::default()
+    }
+}
+
+/// What the application gives up, the proxy gives up too; what the application was given, the proxy does not need.
+fn dropped_capabilities(spec: &PodSpec) -> Option<Vec<String>> {
+    first_capabilities(spec)?
+        .drop
+        .clone()
+        .filter(|drop| !drop.is_empty())
+}
+
+fn init_capabilities(spec: &PodSpec) -> Capabilities {
+    const NEEDED: [&str; 2] = ["NET_ADMIN", "NET_RAW"];
+    let first = first_capabilities(spec);
+    let listed = |list: Option<&Vec<String>>| -> Vec<String> {
+        list.into_iter()
+            .flatten()
+            .filter(|name| !NEEDED.contains(&name.as_str()))
+            .cloned()
+            .collect()
+    };
+    let mut add: Vec<String> = NEEDED.map(str::to_owned).to_vec();
+    add.extend(listed(first.and_then(|first| first.add.as_ref())));
+    let drop = listed(first.and_then(|first| first.drop.as_ref()));
+    Capabilities {
+        add: Some(add),
+        drop: (!drop.is_empty()).then_some(drop),
+    }
+}
+
+fn first_capabilities(spec: &PodSpec) -> Option<&Capabilities> {
+    spec.containers
+        .first()?
+        .security_context
+        .as_ref()?
+        .capabilities
+        .as_ref()
+}
+
+fn runtime_default() -> SeccompProfile {
+    SeccompProfile {
+        type_: "RuntimeDefault".into(),
+        ..SeccompProfile::default()
+    }
+}
+
+fn init_args(values: &Values, control_plane: bool) -> Vec<String> {
+    let init = &values.proxy_init;
+    let proxy = &values.proxy;
+    let mut args: Vec<String> = Vec::new();
+    let mut flag = |name: &str, value: &str| args.extend([name.to_owned(), value.to_owned()]);
+    if init.iptables_mode == "nft" {
+        flag("--firewall-bin-path", "iptables-nft");
+        flag("--firewall-save-bin-path", "iptables-nft-save");
+    }
+    if values.disable_ipv6 {
+        args.push("--ipv6=false".into());
+    }
+    let mut flag = |name: &str, value: &str| args.extend([name.to_owned(), value.to_owned()]);
+    flag("--incoming-proxy-port", &proxy.ports.inbound.to_string());
+    flag("--outgoing-proxy-port", &proxy.ports.outbound.to_string());
+    flag("--proxy-uid", &proxy.uid.to_string());
+    if proxy.gid >= 0 {
+        flag("--proxy-gid", &proxy.gid.to_string());
+    }
+    let own = format!("{},{}", proxy.ports.control, proxy.ports.admin);
+    let inbound = match non_empty(&init.ignore_inbound_ports) {
+        Some(more) => format!("{own},{more}"),
+        None => own,
+    };
+    flag("--inbound-ports-to-ignore", &inbound);
+    let outbound = if control_plane {
+        &init.kube_api_server_ports
+    } else {
+        &init.ignore_outbound_ports
+    };
+    if let Some(ports) = non_empty(outbound) {
+        flag("--outbound-ports-to-ignore", ports);
+    }
+    if init.close_wait_timeout_secs > 0 {
+        let seconds = init.close_wait_timeout_secs.to_string();
+        flag("--timeout-close-wait-secs", &seconds);
+    }
+    if let Some(format) = non_empty(&init.log_format) {
+        flag("--log-format", format);
+    }
+    if let Some(level) = non_empty(&init.log_level) {
+        flag("--log-level", level);
+    }
+    if let Some(subnets) = non_empty(&init.skip_subnets) {
+        flag("--subnets-to-ignore", subnets);
+    }
+    args
+}
+
+fn proxy_mounts(values: &Values, spec: &PodSpec) -> Vec<VolumeMount> {
+    let mount = |name: &str, path: &str| VolumeMount {
+        name: name.into(),
+        mount_path: path.into(),
+        ..VolumeMount::default()
+    };
+    let mut mounts = vec![mount(END_ENTITY_VOLUME, IDENTITY_DIR)];
+    if values.identity.service_account_token_projection {
+        mounts.push(mount(TOKEN_VOLUME, TOKEN_DIR));
+    }
+    mounts.extend(service_account_mount(spec));
+    mounts
+}
+
+/// The service account's mount, as the first container has it.
+fn service_account_mount(spec: &PodSpec) -> Option<VolumeMount> {
+    let mounts = spec.containers.first()?.volume_mounts.as_ref()?;
+    mounts
+        .iter()
+        .find(|mount| mount.mount_path == SERVICE_ACCOUNT_DIR)
+        .cloned()
+}
+
+fn resources(resources: &Resources) -> Option<ResourceRequirements> {
+    let bounds = [
+        ("cpu", &resources.cpu),
+        ("memory", &resources.memory),
+        ("ephemeral-storage", &resources.ephemeral_storage),
+    ];
+    let collect = |of: fn(&super::values::Bounds) -> &str| {
+        let set: BTreeMap<String, Quantity> = bounds
+            .iter()
+            .filter_map(|(name, bounds)| {
+                let value = non_empty(of(bounds))?;
+                Some(((*name).to_owned(), Quantity(value.to_owned())))
+            })
+            .collect();
+        (!set.is_empty()).then_some(set)
+    };
+    let requests = collect(|bounds| &bounds.request);
+    let limits = collect(|bounds| &bounds.limit);
+    (requests.is_some() || limits.is_some()).then(|| ResourceRequirements {
+        requests,
+        limits,
+        ..ResourceRequirements::default()
+    })
+}

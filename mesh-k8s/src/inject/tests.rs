@@ -1,0 +1,552 @@
+//! The patch, applied to pods: whole results as golden files in `testdata/inject`, single decisions as tables.
+//!
+//! After an intended change, `MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s inject` writes the golden files anew; the diff is the review.
+
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::{Container, Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::*;
+
+const WEB: &str = "
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web-5d8f7c-x2x4z
+  namespace: shop
+  labels: {app: web}
+spec:
+  serviceAccountName: web
+  containers:
+  - name: web
+    image: example/web:1
+    ports:
+    - {name: http, containerPort: 8080}
+    - {name: db, containerPort: 3306}
+    - {name: dns, containerPort: 53, protocol: UDP}
+    readinessProbe: {httpGet: {path: /ready, port: 9000}}
+    startupProbe: {httpGet: {path: /ready, port: 9999}}
+    volumeMounts:
+    - {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount}
+";
+
+fn values() -> Values {
+    Values {
+        linkerd_version: "test".into(),
+        identity_trust_anchors_pem:
+            "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n".into(),
+        ..Values::default()
+    }
+}
+
+fn cni() -> Values {
+    Values {
+        cni_enabled: true,
+        disable_ipv6: false,
+        ..values()
+    }
+}
+
+fn meta(annotations: &[(&str, &str)]) -> ObjectMeta {
+    ObjectMeta {
+        annotations: Some(
+            annotations
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
+        ),
+        ..Default::default()
+    }
+}
+
+fn web() -> Pod {
+    serde_norway::from_str(WEB).unwrap()
+}
+
+fn annotated(annotations: &[(&str, &str)]) -> Pod {
+    let mut pod = web();
+    pod.metadata.annotations = meta(annotations).annotations;
+    pod
+}
+
+fn deployment() -> Owner {
+    Owner {
+        kind: "deployment".into(),
+        name: "web".into(),
+    }
+}
+
+fn enabled() -> ObjectMeta {
+    meta(&[("linkerd.io/inject", "enabled")])
+}
+
+fn run(values: &Values, namespace: &ObjectMeta, pod: &Pod) -> (Pod, Vec<String>) {
+    let outcome = patch(values, namespace, pod, &deployment()).unwrap();
+    let mut document = serde_json::to_value(pod).unwrap();
+    json_patch::patch(&mut document, &outcome.patch).unwrap();
+    (serde_json::from_value(document).unwrap(), outcome.warnings)
+}
+
+fn proxy(pod: &Pod) -> &Container {
+    pod::containers(pod.spec.as_ref().unwrap())
+        .find(|container| container.name == pod::PROXY_CONTAINER)
+        .unwrap()
+}
+
+fn var<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
+    pod::plain_env(proxy(pod))
+        .get(format!("LINKERD2_PROXY_{name}").as_str())
+        .copied()
+}
+
+fn names(list: Option<&Vec<Container>>) -> Vec<&str> {
+    list.into_iter()
+        .flatten()
+        .map(|container| container.name.as_str())
+        .collect()
+}
+
+fn golden(name: &str, pod: &Pod) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("testdata/inject")
+        .join(name);
+    let text = serde_norway::to_string(pod).unwrap();
+    if std::env::var_os("MESH_UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let expect = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, expect, "differs from {}", path.display());
+}
+
+#[test]
+fn golden_default() {
+    golden("default.yaml", &run(&values(), &enabled(), &web()).0);
+}
+
+#[test]
+fn golden_redirected_by_the_agent() {
+    golden("agent.yaml", &run(&cni(), &enabled(), &web()).0);
+}
+
+#[test]
+fn golden_many_overrides() {
+    let pod = annotated(&[
+        ("config.linkerd.io/proxy-image", "example/proxy"),
+        ("config.linkerd.io/proxy-version", "v9"),
+        ("config.linkerd.io/image-pull-policy", "Never"),
+        ("config.linkerd.io/control-port", "5190"),
+        ("config.linkerd.io/inbound-port", "5143"),
+        ("config.linkerd.io/admin-port", "5191"),
+        ("config.linkerd.io/outbound-port", "5140"),
+        ("config.linkerd.io/proxy-admin-shutdown", "enabled"),
+        ("config.linkerd.io/proxy-log-level", "debug"),
+        ("config.linkerd.io/proxy-log-http-headers", "insecure"),
+        ("config.linkerd.io/proxy-log-format", "json"),
+        (
+            "config.linkerd.io/proxy-require-identity-inbound-ports",
+            "8080",
+        ),
+        ("config.linkerd.io/proxy-outbound-connect-timeout", "1m"),
+        (
+            "config.linkerd.io/proxy-inbound-discovery-cache-unused-timeout",
+            "2m",
+        ),
+        (
+            "config.linkerd.io/proxy-disable-outbound-protocol-detect-timeout",
+            "true",
+        ),
+        ("config.linkerd.io/shutdown-grace-period", "60s"),
+        ("config.linkerd.io/proxy-cpu-request", "1500m"),
+        ("config.linkerd.io/proxy-cpu-limit", "2"),
+        ("config.linkerd.io/proxy-cpu-ratio-limit", "0.10"),
+        ("config.linkerd.io/proxy-memory-request", "20Mi"),
+        ("config.linkerd.io/proxy-uid", "3000"),
+        ("config.linkerd.io/proxy-gid", "3001"),
+        ("config.linkerd.io/enable-external-profiles", "true"),
+        ("config.linkerd.io/skip-inbound-ports", "4222,6222"),
+        ("config.linkerd.io/skip-outbound-ports", "8079,8080"),
+        ("config.linkerd.io/skip-subnets", "172.17.0.0/16"),
+        ("config.linkerd.io/opaque-ports", "db, 9000-9002, none,"),
+        (
+            "config.linkerd.io/default-inbound-policy",
+            "cluster-authenticated",
+        ),
+        ("config.linkerd.io/access-log", "apache"),
+        ("config.linkerd.io/enable-gateway", "true"),
+        ("config.linkerd.io/enable-debug-sidecar", "true"),
+        ("config.linkerd.io/debug-image", "example/debug"),
+        ("config.linkerd.io/proxy-enable-native-sidecar", "false"),
+        (
+            "config.alpha.linkerd.io/proxy-wait-before-exit-seconds",
+            "11",
+        ),
+        (
+            "config.linkerd.io/proxy-additional-env",
+            r#"[{"name":"TWEAK","value":"1"}]"#,
+        ),
+    ]);
+    let (pod, warnings) = run(&values(), &enabled(), &pod);
+    assert_eq!(warnings, [""; 0]);
+    golden("overrides.yaml", &pod);
+}
+
+#[test]
+fn containers_by_mode() {
+    let plain = ("config.linkerd.io/proxy-enable-native-sidecar", "false");
+    let no_await = ("config.linkerd.io/proxy-await", "disabled");
+    let check = |values: Values, pod: Pod, init: &[&str], app: &[&str]| {
+        let (pod, _) = run(&values, &enabled(), &pod);
+        let spec = pod.spec.unwrap();
+        assert_eq!(names(spec.init_containers.as_ref()), init);
+        assert_eq!(names(Some(&spec.containers)), app);
+    };
+    check(
+        values(),
+        web(),
+        &["linkerd-init", "linkerd-proxy"],
+        &["web"],
+    );
+    check(cni(), web(), &["linkerd-proxy"], &["web"]);
+    check(
+        values(),
+        annotated(&[plain]),
+        &["linkerd-init"],
+        &["linkerd-proxy", "web"],
+    );
+    check(cni(), annotated(&[plain]), &[], &["linkerd-proxy", "web"]);
+    check(
+        cni(),
+        annotated(&[plain, no_await]),
+        &[],
+        &["web", "linkerd-proxy"],
+    );
+    let mut with_init = web();
+    with_init.spec.as_mut().unwrap().init_containers = Some(vec![Container {
+        name: "migrate".into(),
+        ..Default::default()
+    }]);
+    check(
+        values(),
+        with_init.clone(),
+        &["linkerd-init", "linkerd-proxy", "migrate"],
+        &["web"],
+    );
+    check(cni(), with_init, &["linkerd-proxy", "migrate"], &["web"]);
+}
+
+#[test]
+fn a_native_sidecar_gates_the_application_only_when_it_is_awaited() {
+    let gate = |annotations: &[(&str, &str)]| {
+        let (pod, _) = run(&cni(), &enabled(), &annotated(annotations));
+        let proxy = proxy(&pod).clone();
+        (proxy.startup_probe.is_some(), proxy.lifecycle)
+    };
+    assert_eq!(gate(&[]), (true, None));
+    assert_eq!(
+        gate(&[("config.linkerd.io/proxy-await", "disabled")]),
+        (false, None)
+    );
+    let hook = (
+        "config.alpha.linkerd.io/proxy-wait-before-exit-seconds",
+        "5",
+    );
+    assert_eq!(gate(&[hook]), (true, None));
+    let (startup, lifecycle) =
+        gate(&[("config.linkerd.io/proxy-enable-native-sidecar", "0"), hook]);
+    let lifecycle = lifecycle.unwrap();
+    assert!(!startup && lifecycle.post_start.is_some() && lifecycle.pre_stop.is_some());
+}
+
+#[test]
+fn bad_annotations_are_named_and_change_nothing() {
+    let bad = [
+        ("config.linkerd.io/inbound-port", "99999"),
+        ("config.linkerd.io/admin-port", "-1"),
+        ("config.linkerd.io/proxy-uid", "0"),
+        ("config.linkerd.io/proxy-cpu-request", "many"),
+        ("config.linkerd.io/proxy-cpu-ratio-limit", "1.0"),
+        ("config.linkerd.io/proxy-log-format", "xml"),
+        ("config.linkerd.io/proxy-log-http-headers", "all"),
+        ("config.linkerd.io/access-log", "nginx"),
+        ("config.linkerd.io/image-pull-policy", "Sometimes"),
+        ("config.linkerd.io/skip-subnets", "10.0.0.0/99"),
+        ("config.linkerd.io/skip-inbound-ports", "80-70"),
+        ("config.linkerd.io/close-wait-timeout", "1h"),
+        ("config.linkerd.io/proxy-await", "yes"),
+        ("config.linkerd.io/default-inbound-policy", "open"),
+        ("config.linkerd.io/shutdown-grace-period", "soon"),
+        ("config.linkerd.io/proxy-enable-native-sidecar", "maybe"),
+        (
+            "config.linkerd.io/proxy-additional-env",
+            r#"[{"name":"A","value":1}]"#,
+        ),
+    ];
+    for (key, value) in bad {
+        let (pod, warnings) = run(&values(), &enabled(), &annotated(&[(key, value)]));
+        assert_eq!(warnings.len(), 1, "{key}: {warnings:?}");
+        assert!(warnings[0].contains(key), "{key}: {warnings:?}");
+        let (good, _) = run(&values(), &enabled(), &web());
+        assert_eq!(pod.spec, good.spec, "{key}");
+    }
+}
+
+#[test]
+fn namespaces_pass_their_annotations_on() {
+    let namespace = meta(&[
+        ("linkerd.io/inject", "ingress"),
+        ("config.linkerd.io/proxy-log-level", "trace"),
+        ("config.linkerd.io/access-log", "json"),
+        ("config.linkerd.io/enable-debug-sidecar", "true"),
+        ("config.linkerd.io/debug-image", "not/inherited"),
+        ("config.linkerd.io/proxy-cpu-limit", "nonsense"),
+        (
+            "config.beta.linkerd.io/proxy-enable-native-sidecar",
+            "false",
+        ),
+        ("example.com/team", "shop"),
+    ]);
+    let own = annotated(&[("config.linkerd.io/access-log", "apache")]);
+    let (pod, warnings) = run(&cni(), &namespace, &own);
+    assert_eq!(
+        var(&pod, "LOG"),
+        Some("trace,[{headers}]=off,[{request}]=off")
+    );
+    assert_eq!(var(&pod, "ACCESS_LOG"), Some("apache"));
+    assert_eq!(var(&pod, "INGRESS_MODE"), Some("true"));
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let spec = pod.spec.as_ref().unwrap();
+    assert_eq!(names(Some(&spec.containers)), ["web", "linkerd-debug"]);
+    assert_eq!(
+        spec.containers[1].image.as_deref(),
+        Some("cr.l5d.io/linkerd/debug:test")
+    );
+    assert_eq!(names(spec.init_containers.as_ref()), ["linkerd-proxy"]);
+    let annotations = pod.metadata.annotations.unwrap();
+    assert_eq!(annotations["linkerd.io/inject"], "ingress");
+    assert_eq!(annotations["config.linkerd.io/access-log"], "apache");
+    assert!(!annotations.contains_key("config.linkerd.io/debug-image"));
+    assert!(!annotations.contains_key("example.com/team"));
+}
+
+#[test]
+fn additional_env_merges_by_name_over_three_layers() {
+    let mut values = cni();
+    values.proxy.additional_env = serde_json::from_str(
+        r#"[{"name":"A","value":"chart"},{"name":"B","value":"chart"},{"name":"C","value":"chart"}]"#,
+    )
+    .unwrap();
+    let key = "config.linkerd.io/proxy-additional-env";
+    let namespace = meta(&[
+        ("linkerd.io/inject", "enabled"),
+        (
+            key,
+            r#"[{"name":"B","value":"ns"},{"name":"C","value":"ns"}]"#,
+        ),
+    ]);
+    let pod = annotated(&[(
+        key,
+        r#"[{"name":"C","value":"\"pod\""},{"name":"LINKERD2_PROXY_LOG","value":"x"}]"#,
+    )]);
+    let (pod, _) = run(&values, &namespace, &pod);
+    let env = pod::plain_env(proxy(&pod));
+    assert_eq!((env["A"], env["B"], env["C"]), ("chart", "ns", "\"pod\""));
+    let logs = proxy(&pod).env.iter().flatten();
+    assert_eq!(
+        logs.filter(|var| var.name == "LINKERD2_PROXY_LOG").count(),
+        2
+    );
+}
+
+#[test]
+fn workers() {
+    let check = |annotations: &[(&str, &str)], expect: [Option<&str>; 4]| {
+        let (pod, _) = run(&cni(), &enabled(), &annotated(annotations));
+        let vars = ["CORES", "CORES_MIN", "CORES_MAX", "CORES_MAX_RATIO"];
+        assert_eq!(vars.map(|name| var(&pod, name)), expect, "{annotations:?}");
+    };
+    let one = Some("1");
+    check(&[], [one, one, None, None]);
+    check(&[("config.linkerd.io/proxy-cpu-request", "0")], [None; 4]);
+    check(
+        &[("config.linkerd.io/proxy-cpu-request", "1100m")],
+        [Some("2"), Some("2"), None, None],
+    );
+    check(
+        &[("config.linkerd.io/proxy-cpu-limit", "250m")],
+        [one, one, one, None],
+    );
+    check(
+        &[("config.linkerd.io/proxy-cpu-ratio-limit", "0.10")],
+        [one, one, None, Some("0.1")],
+    );
+}
+
+#[test]
+fn capabilities_are_given_up_and_never_gained() {
+    let check =
+        |capabilities: &str, proxy_drop: Option<&[&str]>, add: &[&str], drop: Option<&[&str]>| {
+            let mut pod = web();
+            let container = &mut pod.spec.as_mut().unwrap().containers[0];
+            container.security_context =
+                Some(serde_norway::from_str(&format!("capabilities: {capabilities}")).unwrap());
+            let (pod, _) = run(&values(), &enabled(), &pod);
+            let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+            let context = proxy(&pod).security_context.clone().unwrap();
+            let of_proxy = context.capabilities.unwrap_or_default();
+            assert_eq!((of_proxy.add, of_proxy.drop), (None, proxy_drop.map(owned)));
+            let init = &pod.spec.as_ref().unwrap().init_containers.as_ref().unwrap()[0];
+            let of_init = init.security_context.clone().unwrap().capabilities.unwrap();
+            assert_eq!(
+                (of_init.add, of_init.drop),
+                (Some(owned(add)), drop.map(owned))
+            );
+        };
+    let needed = ["NET_ADMIN", "NET_RAW"];
+    check("{}", None, &needed, None);
+    check("{drop: [ALL]}", Some(&["ALL"]), &needed, Some(&["ALL"]));
+    check(
+        "{add: [SYS_TIME], drop: [NET_RAW, CHOWN]}",
+        Some(&["NET_RAW", "CHOWN"]),
+        &["NET_ADMIN", "NET_RAW", "SYS_TIME"],
+        Some(&["CHOWN"]),
+    );
+}
+
+#[test]
+fn control_plane_pods_reach_themselves_over_loopback() {
+    let component = |name: &str| {
+        let mut pod = web();
+        let labels = pod.metadata.labels.as_mut().unwrap();
+        labels.insert("linkerd.io/control-plane-component".into(), name.into());
+        let pod = run(&values(), &enabled(), &pod).0;
+        let addresses = ["IDENTITY", "DESTINATION", "POLICY"]
+            .map(|name| var(&pod, &format!("{name}_SVC_ADDR")).unwrap().to_owned());
+        let init = pod.spec.unwrap().init_containers.unwrap().remove(0);
+        (addresses, init.args.unwrap().join(" "))
+    };
+    let (identity, args) = component("identity");
+    assert_eq!(
+        identity,
+        [
+            "localhost.:8080",
+            "linkerd-dst-headless.linkerd.svc.cluster.local.:8086",
+            "linkerd-policy.linkerd.svc.cluster.local.:8090"
+        ]
+    );
+    assert!(
+        args.contains("--outbound-ports-to-ignore 443,6443"),
+        "{args}"
+    );
+    let (destination, _) = component("destination");
+    assert_eq!(
+        destination,
+        [
+            "linkerd-identity-headless.linkerd.svc.cluster.local.:8080",
+            "localhost.:8086",
+            "localhost.:8090"
+        ]
+    );
+}
+
+#[test]
+fn without_token_projection_the_account_token_serves() {
+    let mut values = cni();
+    values.identity.service_account_token_projection = false;
+    let (pod, _) = run(&values, &enabled(), &web());
+    assert_eq!(
+        var(&pod, "IDENTITY_TOKEN_FILE"),
+        Some("/var/run/secrets/kubernetes.io/serviceaccount/token")
+    );
+    let volumes = pod.spec.unwrap().volumes.unwrap();
+    assert!(volumes.iter().all(|volume| volume.projected.is_none()));
+}
+
+#[test]
+fn skipped_pods_and_services_get_their_opaque_ports_and_nothing_else() {
+    let check = |namespace: &ObjectMeta, pod: &Pod, expect: Option<&str>| {
+        let (after, _) = run(&values(), namespace, pod);
+        assert_eq!(pod::annotation(&after, annotation::OPAQUE_PORTS), expect);
+        assert_eq!(after.spec, pod.spec);
+    };
+    check(&meta(&[]), &web(), Some("3306"));
+    check(
+        &meta(&[(annotation::OPAQUE_PORTS, "1-5")]),
+        &web(),
+        Some("1-5"),
+    );
+    check(
+        &meta(&[]),
+        &annotated(&[(annotation::OPAQUE_PORTS, "")]),
+        Some(""),
+    );
+    let service = |ports: &str| {
+        let text = format!("metadata: {{name: db}}\nspec: {{ports: {ports}}}");
+        let service: Service = serde_norway::from_str(&text).unwrap();
+        let mut document = serde_json::to_value(&service).unwrap();
+        let patch = patch_service(&values(), &meta(&[]), &service);
+        json_patch::patch(&mut document, &patch).unwrap();
+        document["metadata"]["annotations"][annotation::OPAQUE_PORTS].clone()
+    };
+    assert_eq!(
+        service("[{port: 3306}, {port: 80}, {port: 1, targetPort: 25}]"),
+        "3306,25"
+    );
+    assert_eq!(
+        service("[{port: 3306, targetPort: 8080}]"),
+        serde_json::Value::Null
+    );
+    assert_eq!(
+        service("[{port: 3306, targetPort: mysql}]"),
+        serde_json::Value::Null
+    );
+}
+
+#[test]
+fn owners_become_labels() {
+    let check = |kind: &str, expect: Option<(&str, &str)>| {
+        let owner = Owner {
+            kind: kind.into(),
+            name: "it".into(),
+        };
+        let outcome = patch(&values(), &enabled(), &web(), &owner).unwrap();
+        let mut document = serde_json::to_value(web()).unwrap();
+        json_patch::patch(&mut document, &outcome.patch).unwrap();
+        let pod: Pod = serde_json::from_value(document).unwrap();
+        let labels = pod.metadata.labels.unwrap();
+        let found = labels
+            .iter()
+            .find(|(key, _)| key.starts_with("linkerd.io/proxy-"))
+            .map(|(key, value)| (key.as_str(), value.as_str()));
+        assert_eq!(found, expect);
+        assert_eq!(labels["linkerd.io/workload-ns"], "shop");
+    };
+    check("deployment", Some(("linkerd.io/proxy-deployment", "it")));
+    check("statefulset", Some(("linkerd.io/proxy-statefulset", "it")));
+    check("job", Some(("linkerd.io/proxy-job", "it")));
+    check("cronjob", None);
+    check("rollout", None);
+    check("pod", None);
+}
+
+#[test]
+fn cluster_networks_must_be_networks() {
+    let mut values = values();
+    values.cluster_networks = "10.0.0.0/8,here".into();
+    let error = patch(&values, &enabled(), &web(), &deployment()).unwrap_err();
+    assert!(error.to_string().contains("\"here\""), "{error}");
+}
+
+#[test]
+fn a_complete_values_file_of_linkerd_is_read() {
+    let values: Values = serde_norway::from_str(
+        "linkerdVersion: v1\ndisableIPv6: false\nproxy: {await: false, cores: 2, runtime: {workers: {maximumCPURatio: 0.5}},\n\
+         image: {name: a/b}, logHTTPHeaders: insecure, saTokenProjection: x}\nproxyInit: {kubeAPIServerPorts: '1'}\npolicyController: {}\n",
+    )
+    .unwrap();
+    assert!(!values.proxy.r#await);
+    assert_eq!(values.proxy.cores, Some(2));
+    assert_eq!(values.proxy.runtime.workers.maximum_cpu_ratio, Some(0.5));
+    assert_eq!(values.image(&values.proxy.image), "a/b:v1");
+    assert_eq!(values.proxy_init.kube_api_server_ports, "1");
+}
