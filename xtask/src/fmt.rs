@@ -15,7 +15,7 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
         }
         command::run("cargo fmt", &mut command).with_context(|| {
             if check {
-                "not formatted; `cargo xtask fmt` does it".to_owned()
+                "check the formatting (`cargo xtask fmt` repairs it)".to_owned()
             } else {
                 format!("format {manifest}")
             }

@@ -42,7 +42,7 @@ pub(crate) fn run(root: &Path, options: SetupOptions) -> anyhow::Result<()> {
     let missing = if options.check {
         look(root)
     } else {
-        prepare(root)?
+        prepare(root)
     };
     if missing.is_empty() {
         println!("nothing is missing");
@@ -55,7 +55,7 @@ pub(crate) fn run(root: &Path, options: SetupOptions) -> anyhow::Result<()> {
 /// Installs what is missing and may be installed. Returns what still is, having explained it; an error means that
 /// nothing at all can be built.
 pub(crate) fn ready(root: &Path) -> anyhow::Result<Missing> {
-    let missing = prepare(root)?;
+    let missing = prepare(root);
     if !missing.is_empty() {
         explain(&missing);
     }
@@ -73,16 +73,23 @@ fn look(root: &Path) -> Missing {
     }
 }
 
-fn prepare(root: &Path) -> anyhow::Result<Missing> {
+/// Installs what it can. One thing that cannot be installed does not keep the others away; `explain` tells the rest.
+fn prepare(root: &Path) -> Missing {
     let wanted = packages::missing();
     if !wanted.is_empty() && workspace::is_root() && apt::is_here() {
-        apt::install(&wanted)?;
+        told(apt::install(&wanted));
     }
     for component in components::missing() {
-        components::add(component)?;
+        told(components::add(component));
     }
-    bpf::complete(root)?;
-    Ok(look(root))
+    told(bpf::complete(root));
+    look(root)
+}
+
+fn told(result: anyhow::Result<()>) {
+    if let Err(error) = result {
+        eprintln!("    {error:#}");
+    }
 }
 
 fn explain(missing: &Missing) {
