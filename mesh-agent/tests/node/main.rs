@@ -1,0 +1,15 @@
+//! Privileged tests of the node agent and its CNI plugin: real network namespaces, real packet filters, real kernel programs, Debian's CNI plugins.
+//!
+//! They run as root and say "skipped: why" otherwise. Everything they make has a name of its own and is removed on success and on failure.
+
+mod network;
+mod packet_filter;
+
+/// Says why and returns true when the machine cannot run a privileged test.
+fn skipped(test: &str) -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        println!("skipped: {test}: it makes network namespaces, which takes root");
+    }
+    !root
+}

@@ -1,0 +1,218 @@
+//! The interception contract on the two packet filters of the kernel: one table of expectations, applied to both.
+
+use std::{collections::BTreeMap, net::SocketAddr};
+
+use mesh_agent::{
+    iptables,
+    nft::Table,
+    redirect::{PodRef, RedirectSpec},
+    rules::{Directions, Rules},
+};
+
+use crate::{
+    network::{Netns, Pair},
+    skipped,
+};
+
+/// The packet filter under test, in the pod's namespace.
+trait Filter {
+    fn replace(&self, pod: &Netns, rules: &Rules);
+    fn remove(&self, pod: &Netns);
+    fn verify(&self, pod: &Netns, rules: &Rules) -> Result<(), String>;
+}
+
+struct Nft;
+struct Iptables;
+
+impl Filter for Nft {
+    fn replace(&self, pod: &Netns, rules: &Rules) {
+        pod.run_in(|| Table::open().unwrap().replace(rules).unwrap());
+    }
+
+    fn remove(&self, pod: &Netns) {
+        pod.run_in(|| Table::open().unwrap().remove().unwrap());
+    }
+
+    fn verify(&self, pod: &Netns, rules: &Rules) -> Result<(), String> {
+        pod.run_in(|| {
+            Table::open()
+                .unwrap()
+                .verify(rules)
+                .map_err(|error| error.to_string())
+        })
+    }
+}
+
+impl Filter for Iptables {
+    fn replace(&self, pod: &Netns, rules: &Rules) {
+        pod.run_in(|| iptables::replace(rules).unwrap());
+    }
+
+    fn remove(&self, pod: &Netns) {
+        pod.run_in(|| iptables::remove().unwrap());
+    }
+
+    fn verify(&self, pod: &Netns, rules: &Rules) -> Result<(), String> {
+        pod.run_in(|| iptables::verify(rules).map_err(|error| error.to_string()))
+    }
+}
+
+fn rules(pairs: &[(&str, &str)], directions: Directions) -> Rules {
+    let annotations: BTreeMap<String, String> = pairs
+        .iter()
+        .map(|(key, value)| (format!("config.linkerd.io/{key}"), (*value).to_owned()))
+        .collect();
+    let spec = RedirectSpec::from_annotations(&PodRef::default(), &annotations).unwrap();
+    Rules::new(&spec, directions)
+}
+
+/// A pod with a proxy and an application, a neighbour with services.
+fn inhabited() -> Pair {
+    let pair = Pair::new();
+    let serve = |netns: &Netns, name, address: &str| netns.serve(name, address.parse().unwrap());
+    serve(&pair.pod, "outbound", "127.0.0.1:4140");
+    serve(&pair.pod, "outbound", "[::1]:4140");
+    serve(&pair.pod, "inbound", "[::]:4143");
+    serve(&pair.pod, "admin", "[::]:4191");
+    serve(&pair.pod, "app", "[::]:8080");
+    serve(&pair.pod, "skipped-app", "[::]:8081");
+    serve(&pair.peer, "service", "[::]:9000");
+    serve(&pair.peer, "skipped-service", "[::]:9005");
+    pair.peer.ip("addr add 10.241.7.1/24 dev eth0");
+    pair.pod.ip("route add 10.241.7.0/24 dev eth0");
+    pair
+}
+
+fn contract(filter: &dyn Filter) {
+    let pair = inhabited();
+    let rules = rules(
+        &[
+            ("skip-inbound-ports", "8081"),
+            ("skip-outbound-ports", "9001,9003-9007"),
+            ("skip-subnets", "10.241.7.0/24"),
+        ],
+        Directions::Both,
+    );
+    filter.replace(&pair.pod, &rules);
+    // Applying again must neither double the rules nor open a gap.
+    filter.replace(&pair.pod, &rules);
+    filter.verify(&pair.pod, &rules).unwrap();
+
+    for (pod, peer) in [(pair.pod_v4, pair.peer_v4), (pair.pod_v6, pair.peer_v6)] {
+        let at = |ip, port| SocketAddr::new(ip, port);
+        let outbound = |port| pair.pod.ask(at(peer, port));
+        assert_eq!(outbound(9000), format!("outbound {}", at(peer, 9000)));
+        assert_eq!(outbound(9005), "skipped-service -");
+        assert_eq!(outbound(1), format!("outbound {}", at(peer, 1)));
+        assert_eq!(pair.pod.ask_as(2102, at(peer, 9000)), "service -");
+        assert_eq!(pair.pod.ask(at(pod, 8080)), "app -", "own address");
+
+        let inbound = |port| pair.peer.ask(at(pod, port));
+        assert_eq!(inbound(8080), format!("inbound {}", at(pod, 8080)));
+        assert_eq!(inbound(4140), format!("inbound {}", at(pod, 4140)));
+        assert_eq!(inbound(8081), "skipped-app -");
+        assert_eq!(inbound(4191), "admin -");
+    }
+    for loopback in ["127.0.0.1:8080", "[::1]:8080"] {
+        assert_eq!(pair.pod.ask(loopback.parse().unwrap()), "app -");
+    }
+    // From a source that is skipped: the kernel chooses the address of the link that the route names.
+    pair.peer
+        .ip("route replace 10.241.0.2/32 dev eth0 src 10.241.7.1");
+    assert_eq!(pair.peer.ask(SocketAddr::new(pair.pod_v4, 8080)), "app -");
+    pair.peer.ip("route del 10.241.0.2/32 dev eth0");
+
+    filter.remove(&pair.pod);
+    filter.remove(&pair.pod);
+    assert_eq!(
+        pair.pod.ask(SocketAddr::new(pair.peer_v4, 9000)),
+        "service -"
+    );
+    assert_eq!(pair.peer.ask(SocketAddr::new(pair.pod_v6, 8080)), "app -");
+    filter.verify(&pair.pod, &rules).unwrap_err();
+}
+
+#[test]
+fn nftables_keeps_the_contract() {
+    if !skipped("nftables_keeps_the_contract") {
+        contract(&Nft);
+    }
+}
+
+#[test]
+fn iptables_keeps_the_contract() {
+    if !skipped("iptables_keeps_the_contract") {
+        contract(&Iptables);
+    }
+}
+
+#[test]
+fn the_inbound_half_leaves_outbound_connections_alone() {
+    if skipped("the_inbound_half_leaves_outbound_connections_alone") {
+        return;
+    }
+    for filter in [&Nft as &dyn Filter, &Iptables] {
+        let pair = inhabited();
+        let rules = rules(&[], Directions::InboundOnly);
+        filter.replace(&pair.pod, &rules);
+        filter.verify(&pair.pod, &rules).unwrap();
+        let service = SocketAddr::new(pair.peer_v4, 9000);
+        let app = SocketAddr::new(pair.pod_v4, 8080);
+        assert_eq!(pair.pod.ask(service), "service -");
+        assert_eq!(pair.peer.ask(app), format!("inbound {app}"));
+    }
+}
+
+#[test]
+fn tampering_is_noticed() {
+    if skipped("tampering_is_noticed") {
+        return;
+    }
+    let rules = rules(&[("skip-subnets", "10.0.0.0/8,fd00::/8")], Directions::Both);
+    let check = |filter: &dyn Filter, command: &str, expect: &str| {
+        let pod = Netns::new();
+        filter.replace(&pod, &rules);
+        filter.verify(&pod, &rules).unwrap();
+        pod.exec(command);
+        let error = filter.verify(&pod, &rules).unwrap_err();
+        assert!(error.contains(expect), "{command}: {error}");
+    };
+    check(&Nft, "nft flush ruleset", "it is missing or empty");
+    check(
+        &Nft,
+        "nft insert rule inet mesh_redirect outbound accept",
+        "chain outbound has \"a rule of someone else\" where \"proxy user 2102\" belongs",
+    );
+    check(
+        &Nft,
+        "nft flush chain inet mesh_redirect outbound",
+        "the rule \"proxy user 2102\" of chain outbound is missing",
+    );
+    check(
+        &Iptables,
+        "iptables-legacy -t nat -F OUTPUT",
+        "OUTPUT does not jump to MESH_PROXY_OUTBOUND (V4)",
+    );
+    check(
+        &Iptables,
+        "ip6tables-legacy -t nat -I MESH_PROXY_INBOUND -j ACCEPT",
+        "chain MESH_PROXY_INBOUND has rules of someone else (V6)",
+    );
+}
+
+#[test]
+fn a_thousand_ports_fit() {
+    if skipped("a_thousand_ports_fit") {
+        return;
+    }
+    let ports: Vec<String> = (1..=2000).step_by(2).map(|port| port.to_string()).collect();
+    let rules = rules(
+        &[("skip-outbound-ports", &ports.join(","))],
+        Directions::Both,
+    );
+    for filter in [&Nft as &dyn Filter, &Iptables] {
+        let pod = Netns::new();
+        filter.replace(&pod, &rules);
+        filter.verify(&pod, &rules).unwrap();
+    }
+}
