@@ -1,1 +1,3 @@
 //! A mesh node without Kubernetes: Pod manifests as processes.
+
+pub mod paths;
