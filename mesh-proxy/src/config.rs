@@ -23,8 +23,9 @@ use self::env::Env;
 pub use self::env::{Errors, VariableError};
 pub use self::inbound::Inbound;
 pub use self::outbound::Outbound;
-pub use self::server::{Http1Pool, Http2Server, Queue, SocketOptions};
+pub use self::server::{Http1Pool, Http2KeepAlive, Http2Server, Queue};
 use crate::tls::TrustAnchors;
+use crate::transport::listen::SocketOptions;
 
 /// Everything the environment says.
 #[derive(Clone, Debug)]
@@ -134,7 +135,7 @@ impl Config {
         let outbound = Outbound::read(env);
         let inbound = Inbound::read(env);
         let admin = Admin::read(env);
-        let control = Control::read(env, &outbound);
+        let control = Control::read(env, &outbound, &inbound);
         let identity = IdentityConfig::read(env);
         let discovery = Discovery::read(env);
         let workers = Workers::read(env);
@@ -184,12 +185,13 @@ impl Admin {
 }
 
 impl Control {
-    /// Control-plane connections follow the outbound side's settings, as in Linkerd's proxy.
-    fn read(env: &Env<'_>, outbound: &Outbound) -> Self {
+    /// Connections are made like outbound ones. What failed is asked for again at the inbound side's pace: its longest
+    /// pause is short enough to notice quickly that the control plane is back.
+    fn read(env: &Env<'_>, outbound: &Outbound, inbound: &Inbound) -> Self {
         Self {
             connect_timeout: outbound.connect_timeout,
             connect: outbound.connect,
-            backoff: outbound.connect_backoff,
+            backoff: inbound.connect_backoff,
             dns_min_ttl: env.optional("DNS_MIN_TTL", parse::duration),
             dns_max_ttl: env.optional("DNS_MAX_TTL", parse::duration),
         }

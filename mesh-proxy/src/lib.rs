@@ -1,6 +1,9 @@
 //! The per-pod proxy.
 
+pub mod balance;
 pub mod config;
+pub mod control;
+pub mod discovery;
 pub mod error;
 pub mod http;
 pub mod telemetry;

@@ -12,9 +12,10 @@ use mesh_core::resilience::Backoff;
 use super::env::Env;
 use super::parse;
 use super::server::{
-    DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, Queue, SocketOptions, client_windows,
-    connect_backoff,
+    DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, Queue, client_windows, connect_backoff,
+    socket_options,
 };
+use crate::transport::listen::SocketOptions;
 
 /// See docs/reference/proxy-environment.md for the variable of each field.
 #[derive(Clone, Debug)]
@@ -64,8 +65,8 @@ impl Inbound {
                 parse::socket_addr,
                 parse::known(DEFAULT_LISTEN),
             ),
-            accept: SocketOptions::read(env, "INBOUND_ACCEPT"),
-            connect: SocketOptions::read(env, "INBOUND_CONNECT"),
+            accept: socket_options(env, "INBOUND_ACCEPT"),
+            connect: socket_options(env, "INBOUND_CONNECT"),
             backlog: env.optional("INBOUND_TCP_LISTEN_BACKLOG", parse::number),
             connect_timeout: env.or(
                 "INBOUND_CONNECT_TIMEOUT",

@@ -9,9 +9,10 @@ use mesh_core::resilience::Backoff;
 use super::env::Env;
 use super::parse;
 use super::server::{
-    DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, Queue, SocketOptions, client_windows,
-    connect_backoff,
+    DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, Queue, client_windows, connect_backoff,
+    socket_options,
 };
+use crate::transport::listen::SocketOptions;
 
 /// See docs/reference/proxy-environment.md for the variable of each field.
 #[derive(Clone, Debug)]
@@ -65,8 +66,8 @@ impl Outbound {
         let (stream_window, connection_window) = client_windows(env);
         Self {
             listen,
-            accept: SocketOptions::read(env, "OUTBOUND_ACCEPT"),
-            connect: SocketOptions::read(env, "OUTBOUND_CONNECT"),
+            accept: socket_options(env, "OUTBOUND_ACCEPT"),
+            connect: socket_options(env, "OUTBOUND_CONNECT"),
             backlog: env.optional("OUTBOUND_TCP_LISTEN_BACKLOG", parse::number),
             connect_timeout: env.or(
                 "OUTBOUND_CONNECT_TIMEOUT",

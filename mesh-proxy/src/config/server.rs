@@ -6,15 +6,7 @@ use mesh_core::resilience::Backoff;
 
 use super::env::Env;
 use super::parse;
-
-/// Options of a socket, both 'not set' unless the environment says otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SocketOptions {
-    /// Idle time before the first keep-alive probe. Keep-alive itself is always on.
-    pub keepalive: Option<Duration>,
-    /// `TCP_USER_TIMEOUT`: how long sent data may stay unacknowledged.
-    pub user_timeout: Option<Duration>,
-}
+use crate::transport::listen::SocketOptions;
 
 /// What waits for an endpoint and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,13 +62,11 @@ const DEFAULT_CONCURRENT_STREAMS: u32 = 200;
 /// that too, and become HTTP/2 between proxies.
 const DEFAULT_HEADER_LIST: u32 = 256 * 1024;
 
-impl SocketOptions {
-    /// `kind` is `INBOUND_ACCEPT`, `OUTBOUND_CONNECT` and so on.
-    pub(super) fn read(env: &Env<'_>, kind: &str) -> Self {
-        Self {
-            keepalive: env.optional(&format!("{kind}_KEEPALIVE"), parse::duration),
-            user_timeout: env.optional(&format!("{kind}_USER_TIMEOUT"), parse::duration),
-        }
+/// `kind` is `INBOUND_ACCEPT`, `OUTBOUND_CONNECT` and so on.
+pub(super) fn socket_options(env: &Env<'_>, kind: &str) -> SocketOptions {
+    SocketOptions {
+        keepalive: env.optional(&format!("{kind}_KEEPALIVE"), parse::duration),
+        user_timeout: env.optional(&format!("{kind}_USER_TIMEOUT"), parse::duration),
     }
 }
 

@@ -1,0 +1,12 @@
+//! Talking to the control plane: names, connections and long-lived streams.
+//!
+//! Runs on the control thread. [`Client`] is a gRPC transport over mutual TLS for one control-plane service; [`follow`] keeps
+//! one stream of answers alive for as long as somebody wants them. [`crate::discovery`] and [`crate::identity`] ask
+//! their questions through these.
+
+pub mod backoff;
+pub mod client;
+pub mod dns;
+pub mod follow;
+
+pub use self::client::{Client, Trust};

@@ -1,0 +1,58 @@
+//! How long to wait before the next try.
+
+use std::time::Duration;
+
+use mesh_core::resilience::Backoff;
+
+/// The state of one series of failures.
+#[derive(Clone, Debug)]
+pub struct Retries {
+    backoff: Backoff,
+    step: Duration,
+}
+
+impl Retries {
+    pub fn new(backoff: Backoff) -> Self {
+        Self {
+            step: backoff.min,
+            backoff,
+        }
+    }
+
+    /// The wait after another failure: twice the last one up to the maximum, lengthened by a random share.
+    pub fn next_wait(&mut self) -> Duration {
+        self.next_wait_with(rand::random())
+    }
+
+    /// The next failure is a first one again.
+    pub fn reset(&mut self) {
+        self.step = self.backoff.min;
+    }
+
+    /// `share` is between 0 and 1.
+    fn next_wait_with(&mut self, share: f64) -> Duration {
+        let wait = self.step.mul_f64(1.0 + self.backoff.jitter * share);
+        self.step = self.step.saturating_mul(2).min(self.backoff.max);
+        wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_maximum() {
+        let mut retries = Retries::new(Backoff {
+            min: Duration::from_millis(100),
+            max: Duration::from_millis(500),
+            jitter: 0.5,
+        });
+        let waits: Vec<_> = [0.0, 1.0, 0.0, 1.0, 0.0]
+            .map(|share| retries.next_wait_with(share).as_millis())
+            .into();
+        assert_eq!(waits, [100, 300, 400, 750, 500]);
+        retries.reset();
+        assert_eq!(retries.next_wait_with(0.0).as_millis(), 100);
+    }
+}

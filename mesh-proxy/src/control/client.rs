@@ -1,0 +1,359 @@
+//! A gRPC transport to one control-plane service: HTTP/2 over mutual TLS to its replicas, found by DNS.
+//!
+//! Runs on the control thread. Calls rotate over the replicas, one connection each, made when a call needs it. A replica that
+//! cannot be reached is left alone for a while. Pings notice a connection that died silently; a new certificate or new
+//! trust anchors make new connections, and what runs on the old ones may finish there.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{Request, Response, Uri};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use mesh_core::endpoint::TlsPeer;
+use tokio::sync::{Mutex, watch};
+use tokio::time::{Instant, timeout};
+use tonic::body::Body;
+use tower::Service;
+
+use super::dns::{DnsError, Lookups, Resolver};
+use crate::config::{Control, ControlAddr};
+use crate::tls::{self, Credentials, CredentialsRx, TlsError, TrustAnchors};
+use crate::transport::Io;
+use crate::transport::connect::{ConnectError, ConnectOptions, dial};
+
+/// Sends gRPC calls to one control-plane service. Clones share the connections.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+/// As whom the client connects and whom it trusts.
+#[derive(Clone, Debug)]
+pub enum Trust {
+    /// With this proxy's certificate; see [`Client::ready`].
+    Certified(CredentialsRx),
+    /// With the certificate if there is one: how the first one is asked for.
+    Anonymous(CredentialsRx, watch::Receiver<TrustAnchors>),
+}
+
+/// Why a call could not be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    #[error("{authority:?} cannot be used as an HTTP authority")]
+    Authority {
+        authority: String,
+        source: http::uri::InvalidUri,
+    },
+    #[error("cannot find {authority}")]
+    Resolve { authority: String, source: DnsError },
+    #[error("no replica of {authority} can be reached; tried {tried} of {known}")]
+    Unreachable {
+        authority: String,
+        tried: usize,
+        known: usize,
+        /// Of the last one that was tried.
+        source: DialError,
+    },
+    #[error("call to {authority} failed")]
+    Send {
+        authority: String,
+        source: hyper::Error,
+    },
+}
+
+/// Why one replica could not be connected to.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("{addr} is not the peer it should be")]
+    Tls { addr: SocketAddr, source: TlsError },
+    #[error("{addr} does not speak HTTP/2")]
+    Http {
+        addr: SocketAddr,
+        source: hyper::Error,
+    },
+    #[error("{addr} did not complete the connection within {limit:?}")]
+    TimedOut { addr: SocketAddr, limit: Duration },
+    #[error("this proxy has no certificate")]
+    NoCredentials,
+    #[error("the service has no replicas")]
+    NoReplicas,
+}
+
+struct Inner {
+    addr: ControlAddr,
+    authority: String,
+    trust: Trust,
+    resolver: Resolver,
+    lookups: Lookups,
+    options: ConnectOptions,
+    // Held while a replica is dialled, so that calls that arrive meanwhile share the new connection.
+    replicas: Mutex<Replicas>,
+}
+
+#[derive(Default)]
+struct Replicas {
+    open: HashMap<SocketAddr, Connection>,
+    /// When to try a replica again that could not be reached.
+    shunned: HashMap<SocketAddr, Instant>,
+    /// Rotates over the replicas.
+    turn: usize,
+}
+
+struct Connection {
+    sender: SendRequest<Body>,
+    /// Of the credentials it was made with: 0 without a certificate of ours, `None` in plain text.
+    generation: Option<u64>,
+}
+
+/// A dead peer is noticed within the sum of both. Linkerd's proxy sends no pings here and waits for the kernel to give up.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a replica that could not be reached is tried last.
+const SHUN: Duration = Duration::from_secs(10);
+
+impl Client {
+    /// `name` says in metrics whose look-ups these are.
+    pub fn new(
+        name: &'static str,
+        addr: &ControlAddr,
+        control: &Control,
+        trust: Trust,
+        resolver: &Resolver,
+    ) -> Self {
+        let inner = Inner {
+            authority: addr.authority(),
+            addr: addr.clone(),
+            trust,
+            lookups: resolver.lookups(name),
+            resolver: resolver.clone(),
+            options: ConnectOptions {
+                timeout: control.connect_timeout,
+                socket: control.connect,
+            },
+            replicas: Mutex::default(),
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// Waits until a call has a chance: until there is a certificate, where one is needed.
+    pub async fn ready(&self) {
+        if let (Trust::Certified(credentials), Some(_)) =
+            (&self.inner.trust, &self.inner.addr.identity)
+        {
+            // `Err` means that there will never be one; calls then fail and say so.
+            let _ = credentials.clone().wait_for(Option::is_some).await;
+        }
+    }
+}
+
+impl Service<Request<Body>> for Client {
+    type Response = Response<Incoming>;
+    type Error = CallError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, CallError>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), CallError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let inner = self.inner.clone();
+        Box::pin(async move { inner.send(request).await })
+    }
+}
+
+impl Inner {
+    async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>, CallError> {
+        let path = request.uri().path_and_query().cloned();
+        *request.uri_mut() = self.uri(path)?;
+        let mut sender = self.connection().await?;
+        sender
+            .send_request(request)
+            .await
+            .map_err(|source| CallError::Send {
+                authority: self.authority.clone(),
+                source,
+            })
+    }
+
+    /// gRPC wants the service's name as authority, whichever replica is called.
+    fn uri(&self, path: Option<PathAndQuery>) -> Result<Uri, CallError> {
+        let authority = Authority::try_from(self.authority.as_str()).map_err(|source| {
+            CallError::Authority {
+                authority: self.authority.clone(),
+                source,
+            }
+        })?;
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(Scheme::HTTP);
+        parts.authority = Some(authority);
+        parts.path_and_query = Some(path.unwrap_or(PathAndQuery::from_static("/")));
+        // Only incomplete parts are refused, and these are complete.
+        Ok(Uri::from_parts(parts).unwrap_or_default())
+    }
+
+    /// A connection to the replica whose turn it is, or to the next one that can be reached.
+    async fn connection(&self) -> Result<SendRequest<Body>, CallError> {
+        let known = self
+            .resolver
+            .resolve(&self.addr, &self.lookups)
+            .await
+            .map_err(|source| CallError::Resolve {
+                authority: self.authority.clone(),
+                source,
+            })?;
+        let mut replicas = self.replicas.lock().await;
+        replicas.forget_others(&known);
+        let generation = self.trust.generation();
+        let order = replicas.order(&known, Instant::now());
+        let mut last = DialError::NoReplicas;
+        let mut tried = 0;
+        for addr in order {
+            if let Some(sender) = replicas.usable(addr, generation) {
+                return Ok(sender);
+            }
+            tried += 1;
+            match self.dial(addr).await {
+                Ok(connection) => {
+                    tracing::debug!(%addr, authority = self.authority, "Connected");
+                    let sender = connection.sender.clone();
+                    replicas.shunned.remove(&addr);
+                    replicas.open.insert(addr, connection);
+                    return Ok(sender);
+                }
+                Err(error) => {
+                    replicas.shunned.insert(addr, Instant::now() + SHUN);
+                    last = error;
+                }
+            }
+        }
+        Err(CallError::Unreachable {
+            authority: self.authority.clone(),
+            tried,
+            known: known.len(),
+            source: last,
+        })
+    }
+
+    async fn dial(&self, addr: SocketAddr) -> Result<Connection, DialError> {
+        let limit = self.options.timeout;
+        match timeout(limit, self.connect(addr)).await {
+            Ok(result) => result,
+            Err(_elapsed) => Err(DialError::TimedOut { addr, limit }),
+        }
+    }
+
+    async fn connect(&self, addr: SocketAddr) -> Result<Connection, DialError> {
+        let io = dial(addr, &self.options).await?;
+        let (io, generation) = match &self.addr.identity {
+            None => (io, None),
+            Some(id) => {
+                let peer = TlsPeer {
+                    id: id.clone(),
+                    server_name: id.as_str().into(),
+                };
+                let (io, generation) = self.trust.secure(io, addr, &peer).await?;
+                (io, Some(generation))
+            }
+        };
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .handshake(TokioIo::new(io))
+            .await
+            .map_err(|source| DialError::Http { addr, source })?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%addr, %error, "Control-plane connection ended");
+            }
+        });
+        Ok(Connection { sender, generation })
+    }
+}
+
+impl Replicas {
+    /// Connections to replicas that are gone end when the calls on them end.
+    fn forget_others(&mut self, known: &[SocketAddr]) {
+        self.open.retain(|addr, _| known.contains(addr));
+        self.shunned.retain(|addr, _| known.contains(addr));
+    }
+
+    /// All replicas, beginning with the one whose turn it is; those that could not be reached lately come last.
+    fn order(&mut self, known: &[SocketAddr], now: Instant) -> Vec<SocketAddr> {
+        self.turn = self.turn.wrapping_add(1);
+        let mut order = known.to_vec();
+        order.rotate_left(self.turn % known.len().max(1));
+        order.sort_by_key(|addr| self.shunned.get(addr).is_some_and(|until| *until > now));
+        order
+    }
+
+    fn usable(&mut self, addr: SocketAddr, generation: u64) -> Option<SendRequest<Body>> {
+        let connection = self.open.get(&addr)?;
+        let outdated = connection.generation.is_some_and(|of| of != generation);
+        if connection.sender.is_closed() || outdated {
+            self.open.remove(&addr);
+            return None;
+        }
+        Some(connection.sender.clone())
+    }
+}
+
+impl Trust {
+    fn credentials(&self) -> Option<Arc<Credentials>> {
+        match self {
+            Self::Certified(credentials) | Self::Anonymous(credentials, _) => {
+                credentials.borrow().clone()
+            }
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        self.credentials().map_or(0, |own| own.generation())
+    }
+
+    async fn secure(
+        &self,
+        io: Io,
+        addr: SocketAddr,
+        peer: &TlsPeer,
+    ) -> Result<(Io, u64), DialError> {
+        let refused = |source| DialError::Tls { addr, source };
+        match (self.credentials(), self) {
+            (Some(own), _) => {
+                let (stream, _alpn) = tls::client::connect(io, &own, peer, false)
+                    .await
+                    .map_err(refused)?;
+                Ok((Io::tls(stream), own.generation()))
+            }
+            (None, Self::Anonymous(_, anchors)) => {
+                let anchors = anchors.borrow().clone();
+                let stream = tls::client::connect_anonymously(io, &anchors, peer)
+                    .await
+                    .map_err(refused)?;
+                Ok((Io::tls(stream), 0))
+            }
+            (None, Self::Certified(_)) => Err(DialError::NoCredentials),
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Client({})", self.inner.authority)
+    }
+}

@@ -1,0 +1,195 @@
+//! Finds the replicas of a control-plane service by name.
+//!
+//! Runs on the control thread. Uses its own resolver, because static binaries must not call the C library's. SRV records are
+//! asked for first: those of a headless Service name each pod and its port. Where there are none, addresses and the configured
+//! port do.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use hickory_resolver::TokioResolver;
+use hickory_resolver::net::NetError;
+use hickory_resolver::proto::rr::RData;
+use mesh_runtime::metrics::{Counter, CounterFamily, Labels, Registry};
+
+use crate::config::{Control, ControlAddr};
+
+/// Resolves names with the system's configuration and remembers answers for their time to live.
+#[derive(Clone)]
+pub struct Resolver {
+    dns: TokioResolver,
+    resolutions: CounterFamily,
+}
+
+/// Counts the look-ups of one control-plane client.
+#[derive(Clone, Debug)]
+pub struct Lookups {
+    srv_found: Counter,
+    srv_not_found: Counter,
+    ip_found: Counter,
+    ip_not_found: Counter,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DnsError {
+    #[error("the system's DNS configuration cannot be used")]
+    Configuration(#[source] NetError),
+    #[error("cannot resolve {name:?}")]
+    Lookup { name: String, source: NetError },
+    #[error("{name:?} has no addresses")]
+    NoAddresses { name: String },
+}
+
+/// Neither answers nor failures are asked for more often than this.
+const MIN_TTL: Duration = Duration::from_secs(5);
+
+impl Resolver {
+    pub fn from_system(config: &Control, registry: &Registry) -> Result<Self, DnsError> {
+        let mut builder = TokioResolver::builder_tokio().map_err(DnsError::Configuration)?;
+        let options = builder.options_mut();
+        options.positive_min_ttl = Some(config.dns_min_ttl.unwrap_or(MIN_TTL));
+        options.negative_min_ttl = Some(config.dns_min_ttl.unwrap_or(MIN_TTL));
+        options.positive_max_ttl = config.dns_max_ttl;
+        options.negative_max_ttl = config.dns_max_ttl;
+        Ok(Self {
+            dns: builder.build().map_err(DnsError::Configuration)?,
+            resolutions: registry.counter_family(
+                "control_dns_resolutions_total",
+                "Counts the number of DNS records that have been resolved",
+            ),
+        })
+    }
+
+    /// Handles for the look-ups of `client` (`destination`, `policy`, `identity`).
+    pub fn lookups(&self, client: &'static str) -> Lookups {
+        let counter = |record_type: &'static str, result: &'static str| {
+            let labels = Labels::new()
+                .with("client", client)
+                .with("record_type", record_type)
+                .with("result", result);
+            self.resolutions.with(&labels)
+        };
+        Lookups {
+            srv_found: counter("SRV", "ok"),
+            srv_not_found: counter("SRV", "not_found"),
+            ip_found: counter("A/AAAA", "ok"),
+            ip_not_found: counter("A/AAAA", "not_found"),
+        }
+    }
+
+    /// All replicas of a service, in order of address. Never empty.
+    pub async fn resolve(
+        &self,
+        addr: &ControlAddr,
+        lookups: &Lookups,
+    ) -> Result<Vec<SocketAddr>, DnsError> {
+        if let Some(ip) = literal(&addr.host) {
+            return Ok(vec![SocketAddr::new(ip, addr.port)]);
+        }
+        let by_srv = self.resolve_srv(addr).await;
+        if !by_srv.is_empty() {
+            lookups.srv_found.inc();
+            return Ok(by_srv.into_iter().collect());
+        }
+        lookups.srv_not_found.inc();
+        match self.resolve_ips(&addr.host).await {
+            Ok(ips) => {
+                lookups.ip_found.inc();
+                let with_port = |ip| SocketAddr::new(ip, addr.port);
+                Ok(ips.into_iter().map(with_port).collect())
+            }
+            Err(error) => {
+                lookups.ip_not_found.inc();
+                Err(error)
+            }
+        }
+    }
+
+    /// Failing to find SRV records is normal. A Service with several ports has records for each: only those of the
+    /// configured port are meant.
+    async fn resolve_srv(&self, addr: &ControlAddr) -> BTreeSet<SocketAddr> {
+        let Ok(answer) = self.dns.srv_lookup(&*addr.host).await else {
+            return BTreeSet::new();
+        };
+        let mut replicas = BTreeSet::new();
+        for record in answer.answers() {
+            let RData::SRV(srv) = &record.data else {
+                continue;
+            };
+            if srv.port != addr.port {
+                continue;
+            }
+            let target = srv.target.to_string();
+            match ip_of_pod_name(&target) {
+                Some(ip) => {
+                    replicas.insert(SocketAddr::new(ip, srv.port));
+                }
+                None => {
+                    let ips = self.resolve_ips(&target).await.unwrap_or_default();
+                    replicas.extend(ips.into_iter().map(|ip| SocketAddr::new(ip, srv.port)));
+                }
+            }
+        }
+        replicas
+    }
+
+    async fn resolve_ips(&self, name: &str) -> Result<BTreeSet<IpAddr>, DnsError> {
+        let answer = self
+            .dns
+            .lookup_ip(name)
+            .await
+            .map_err(|source| DnsError::Lookup {
+                name: name.to_owned(),
+                source,
+            })?;
+        let ips: BTreeSet<IpAddr> = answer.iter().collect();
+        if ips.is_empty() {
+            return Err(DnsError::NoAddresses {
+                name: name.to_owned(),
+            });
+        }
+        Ok(ips)
+    }
+}
+
+/// Hosts that need no DNS: addresses, and the pod itself.
+fn literal(host: &str) -> Option<IpAddr> {
+    match host {
+        "localhost" | "localhost." => Some(Ipv4Addr::LOCALHOST.into()),
+        _ => host.parse().ok(),
+    }
+}
+
+/// Kubernetes names pods in SRV answers by their address with dashes: `10-0-0-7.web.shop.svc.cluster.local`.
+fn ip_of_pod_name(name: &str) -> Option<IpAddr> {
+    let label = name.split('.').next()?;
+    let v4 = || label.replace('-', ".").parse::<Ipv4Addr>().ok();
+    let v6 = || label.replace('-', ":").parse::<Ipv6Addr>().ok();
+    v4().map(IpAddr::V4).or_else(|| v6().map(IpAddr::V6))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pod_names_hold_addresses() {
+        let check = |name: &str, expect: Option<&str>| {
+            let expect = expect.map(|ip| ip.parse::<IpAddr>().unwrap());
+            assert_eq!(ip_of_pod_name(name), expect, "{name}");
+        };
+        check("10-0-0-7.web.shop.svc.cluster.local.", Some("10.0.0.7"));
+        check("fd00--1.web.shop.svc.cluster.local.", Some("fd00::1"));
+        check("web-0.web.shop.svc.cluster.local.", None);
+        check("10-0-0.web", None);
+        check("", None);
+    }
+
+    #[test]
+    fn some_hosts_need_no_dns() {
+        assert_eq!(literal("localhost."), Some(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(literal("::1"), Some(Ipv6Addr::LOCALHOST.into()));
+        assert_eq!(literal("linkerd-policy.linkerd.svc."), None);
+    }
+}

@@ -1,0 +1,192 @@
+//! What the control plane says about destinations and about this pod's ports, as immutable snapshots.
+//!
+//! [`Discovery`] is used from the data threads. It answers from a table when it can; otherwise it starts a task on the control
+//! thread that follows the control plane's streams and publishes what they say through a watch channel. Once a snapshot
+//! exists nobody waits for the control plane again: when it is gone, the last snapshot stays in force.
+//!
+//! Nothing is kept for ever: what nobody has received for the configured time is forgotten, and its streams are closed.
+
+mod endpoints;
+mod fallback;
+mod inbound;
+mod outbound;
+mod shared;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mesh_core::endpoint::Endpoint;
+use mesh_core::policy::inbound::ServerPolicy;
+use mesh_core::policy::outbound::OutboundPolicy;
+use mesh_core::profile::Profile;
+use mesh_core::resilience::Backoff;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use self::outbound::Slot;
+use self::shared::Shared;
+use crate::config::{Config, StreamLimits};
+use crate::control::Client;
+
+/// Looks destinations and ports up. Clones share one table.
+#[derive(Clone)]
+pub struct Discovery {
+    inner: Arc<Inner>,
+}
+
+/// All that is known of one outbound destination.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutboundTarget {
+    /// Where the application wanted to connect to.
+    pub addr: SocketAddr,
+    /// Made here when the policy service knows nothing of the address.
+    pub policy: OutboundPolicy,
+    pub profile: Option<Profile>,
+}
+
+/// The endpoints of one authority.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EndpointSet {
+    pub state: EndpointState,
+    /// In order of address. Labels of the whole set are merged into each; an endpoint that did not change is the same `Arc` as
+    /// in the set before.
+    pub endpoints: Vec<Arc<Endpoint>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EndpointState {
+    /// The destination service has not answered yet.
+    #[default]
+    Pending,
+    Known,
+    DoesNotExist,
+}
+
+/// Why a destination cannot be connected to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiscoveryError {
+    #[error("the policy service refuses to answer for {dst}: {reason}")]
+    Refused { dst: SocketAddr, reason: String },
+    #[error(
+        "the policy service did not answer for {dst} within {waited:?} (is the control plane reachable?)"
+    )]
+    TimedOut { dst: SocketAddr, waited: Duration },
+    #[error("the proxy is shutting down")]
+    Stopped,
+}
+
+struct Inner {
+    context: Arc<Context>,
+    runtime: Handle,
+    outbound: Arc<Shared<SocketAddr, Slot>>,
+    endpoints: Arc<Shared<Arc<str>, Arc<EndpointSet>>>,
+    inbound: Arc<Shared<u16, Arc<ServerPolicy>>>,
+}
+
+/// What the tasks that follow streams need.
+struct Context {
+    config: Arc<Config>,
+    destination: Client,
+    destination_limits: StreamLimits,
+    policy: Client,
+    policy_limits: StreamLimits,
+}
+
+/// How long a connection waits for the first answer about its destination. Linkerd's proxy sets no limit here, but fails
+/// requests to an unreachable control plane after this long.
+const FIRST_ANSWER: Duration = Duration::from_secs(30);
+
+/// When to ask again for what the control plane does not know (yet).
+const ASK_AGAIN: Duration = Duration::from_secs(30);
+
+impl Discovery {
+    /// `runtime` is the control thread's.
+    pub fn new(config: &Arc<Config>, destination: Client, policy: Client, runtime: Handle) -> Self {
+        let settings = &config.discovery;
+        let limits = |local| {
+            if local {
+                StreamLimits::NONE
+            } else {
+                settings.limits
+            }
+        };
+        let context = Context {
+            destination_limits: limits(settings.destination.is_local()),
+            policy_limits: limits(settings.policy.is_local()),
+            config: config.clone(),
+            destination,
+            policy,
+        };
+        let inner = Inner {
+            context: Arc::new(context),
+            outbound: Shared::new(settings.outbound_idle, &runtime),
+            endpoints: Shared::new(settings.outbound_idle, &runtime),
+            inbound: Shared::new(settings.inbound_idle, &runtime),
+            runtime,
+        };
+        let discovery = Self {
+            inner: Arc::new(inner),
+        };
+        discovery.watch_declared_ports();
+        discovery
+    }
+
+    /// What is known of a destination. Waits for the first answer only; later ones arrive through the receiver.
+    pub async fn outbound(
+        &self,
+        dst: SocketAddr,
+    ) -> Result<watch::Receiver<Arc<OutboundTarget>>, DiscoveryError> {
+        let inner = &self.inner;
+        let start = |slot| outbound::keep(inner.context.clone(), dst, slot);
+        outbound::look_up(&inner.outbound, &inner.runtime, dst, start).await
+    }
+
+    /// The endpoints of an authority (`name:port`). Starts pending.
+    pub fn endpoints(&self, authority: &Arc<str>) -> watch::Receiver<Arc<EndpointSet>> {
+        let inner = &self.inner;
+        inner.endpoints.find_or_start(
+            authority,
+            &inner.runtime,
+            Arc::default,
+            |sender| endpoints::keep(inner.context.clone(), authority.clone(), sender),
+            watch::Sender::subscribe,
+        )
+    }
+
+    /// The policy of one of this pod's ports. Starts with the default policy, so that no connection waits.
+    pub fn inbound(&self, port: u16) -> watch::Receiver<Arc<ServerPolicy>> {
+        let inner = &self.inner;
+        inner.inbound.find_or_start(
+            &port,
+            &inner.runtime,
+            || Arc::new(inbound::default_policy(&inner.context.config.inbound, port)),
+            |sender| inbound::keep(inner.context.clone(), port, sender),
+            watch::Sender::subscribe,
+        )
+    }
+
+    /// Ports that are declared in the pod, and the admin port, are watched from the start and for ever: their first
+    /// connection is judged by their own policy.
+    fn watch_declared_ports(&self) {
+        let config = &self.inner.context.config;
+        let declared = config.inbound.ports.ranges().iter().cloned().flatten();
+        for port in declared.chain([config.admin.listen.port()]) {
+            self.inbound(port);
+            self.inner.inbound.keep_forever(&port);
+        }
+    }
+}
+
+impl Context {
+    fn backoff(&self) -> Backoff {
+        self.config.control.backoff
+    }
+}
+
+impl fmt::Debug for Discovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Discovery")
+    }
+}

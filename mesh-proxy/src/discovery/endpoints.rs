@@ -1,0 +1,253 @@
+//! Follows the endpoints of one authority.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use mesh_api::proto::destination::destination_client::DestinationClient;
+use mesh_api::proto::destination::{GetDestination, Update};
+use mesh_core::endpoint::{Endpoint, EndpointUpdate};
+use tokio::sync::watch;
+use tonic::Code;
+
+use super::{ASK_AGAIN, Context, EndpointSet, EndpointState};
+use crate::control::follow::{Event, Then, follow};
+
+/// Publishes the set whenever the destination service changes it.
+pub(super) async fn keep(
+    context: Arc<Context>,
+    authority: Arc<str>,
+    published: watch::Sender<Arc<EndpointSet>>,
+) {
+    context.destination.ready().await;
+    let client = DestinationClient::new(context.destination.clone());
+    let request = GetDestination {
+        scheme: String::new(),
+        path: authority.to_string(),
+        context_token: context.config.discovery.context.to_string(),
+    };
+    let open = || {
+        let (mut client, request) = (client.clone(), request.clone());
+        async move { client.get(request).await }
+    };
+    let mut known = Known::default();
+    follow(
+        context.destination_limits,
+        context.backoff(),
+        open,
+        |event| {
+            let then = on_event(&authority, event, &mut known);
+            publish(&published, &known);
+            then
+        },
+    )
+    .await;
+}
+
+/// The set as the stream has told it so far.
+#[derive(Debug, Default)]
+struct Known {
+    state: EndpointState,
+    endpoints: BTreeMap<SocketAddr, Arc<Endpoint>>,
+}
+
+fn on_event(authority: &str, event: Event<Update>, known: &mut Known) -> Then {
+    match event {
+        Event::Message { first, message } => {
+            match mesh_api::destination::endpoint_update(message) {
+                Ok(read) => {
+                    for error in &read.skipped {
+                        tracing::warn!(authority, %error, "Ignored an endpoint that cannot be used");
+                    }
+                    known.apply(read.update, first);
+                }
+                Err(error) => {
+                    tracing::error!(authority, %error, "Ignored an update of endpoints that cannot be used")
+                }
+            }
+        }
+        Event::Failed(status) => {
+            tracing::debug!(authority, %status, "Endpoint stream failed");
+            // Not the name of a service, or not any longer.
+            if matches!(status.code(), Code::InvalidArgument | Code::NotFound) {
+                known.apply(EndpointUpdate::Empty { exists: false }, true);
+                return Then::RetryAfter(ASK_AGAIN);
+            }
+        }
+    }
+    Then::Retry
+}
+
+fn publish(published: &watch::Sender<Arc<EndpointSet>>, known: &Known) {
+    published.send_if_modified(|current| {
+        let changed = !known.is(current);
+        if changed {
+            *current = Arc::new(EndpointSet {
+                state: known.state,
+                endpoints: known.endpoints.values().cloned().collect(),
+            });
+        }
+        changed
+    });
+}
+
+impl Known {
+    /// The first message of a stream replaces what an earlier stream said.
+    fn apply(&mut self, update: EndpointUpdate, first: bool) {
+        let old = if first {
+            std::mem::take(&mut self.endpoints)
+        } else {
+            BTreeMap::new()
+        };
+        match update {
+            EndpointUpdate::Add {
+                endpoints,
+                set_labels,
+            } => {
+                self.state = EndpointState::Known;
+                for endpoint in endpoints {
+                    self.add(endpoint, &set_labels, &old);
+                }
+            }
+            EndpointUpdate::Remove(addrs) => {
+                self.state = EndpointState::Known;
+                for addr in addrs {
+                    self.endpoints.remove(&addr);
+                }
+            }
+            EndpointUpdate::Empty { exists } => {
+                self.endpoints.clear();
+                self.state = if exists {
+                    EndpointState::Known
+                } else {
+                    EndpointState::DoesNotExist
+                };
+            }
+        }
+    }
+
+    /// Keeps the `Arc` of an endpoint that is told again unchanged, so that balancers keep its connections.
+    fn add(
+        &mut self,
+        mut endpoint: Endpoint,
+        set_labels: &BTreeMap<String, String>,
+        old: &BTreeMap<SocketAddr, Arc<Endpoint>>,
+    ) {
+        for (name, value) in set_labels {
+            endpoint
+                .labels
+                .entry(name.clone())
+                .or_insert_with(|| value.clone());
+        }
+        let addr = endpoint.addr;
+        let before = self.endpoints.get(&addr).or_else(|| old.get(&addr));
+        let same = before.filter(|before| ***before == endpoint).cloned();
+        self.endpoints
+            .insert(addr, same.unwrap_or_else(|| Arc::new(endpoint)));
+    }
+
+    fn is(&self, set: &EndpointSet) -> bool {
+        self.state == set.state
+            && self.endpoints.len() == set.endpoints.len()
+            && self
+                .endpoints
+                .values()
+                .zip(&set.endpoints)
+                .all(|(ours, theirs)| Arc::ptr_eq(ours, theirs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_core::endpoint::ProtocolHint;
+
+    use super::*;
+
+    fn endpoint(n: u8, labels: &[(&str, &str)]) -> Endpoint {
+        let pair = |(name, value): &(&str, &str)| (name.to_string(), value.to_string());
+        Endpoint {
+            addr: SocketAddr::from(([10, 0, 0, n], 80)),
+            weight: 10_000,
+            labels: labels.iter().map(pair).collect(),
+            tls: None,
+            hint: ProtocolHint::Unknown,
+            opaque_transport_port: None,
+            authority_override: None,
+            http2: None,
+        }
+    }
+
+    fn add(endpoints: &[Endpoint]) -> EndpointUpdate {
+        EndpointUpdate::Add {
+            endpoints: endpoints.to_vec(),
+            set_labels: [("service".to_owned(), "web".to_owned())].into(),
+        }
+    }
+
+    fn hosts(known: &Known) -> Vec<u8> {
+        let last = |addr: &SocketAddr| match addr {
+            SocketAddr::V4(v4) => v4.ip().octets()[3],
+            SocketAddr::V6(_) => 0,
+        };
+        known.endpoints.keys().map(last).collect()
+    }
+
+    #[test]
+    fn updates_are_applied_in_order() {
+        let mut known = Known::default();
+        known.apply(add(&[endpoint(2, &[]), endpoint(1, &[])]), true);
+        assert_eq!(hosts(&known), [1, 2]);
+        known.apply(add(&[endpoint(3, &[])]), false);
+        known.apply(EndpointUpdate::Remove(vec![endpoint(1, &[]).addr]), false);
+        assert_eq!(hosts(&known), [2, 3]);
+        known.apply(EndpointUpdate::Empty { exists: true }, false);
+        assert_eq!((hosts(&known), known.state), (vec![], EndpointState::Known));
+        known.apply(EndpointUpdate::Empty { exists: false }, false);
+        assert_eq!(known.state, EndpointState::DoesNotExist);
+    }
+
+    #[test]
+    fn a_new_stream_replaces_what_the_old_one_said() {
+        let mut known = Known::default();
+        known.apply(add(&[endpoint(1, &[]), endpoint(2, &[])]), true);
+        known.apply(add(&[endpoint(2, &[]), endpoint(3, &[])]), true);
+        assert_eq!(hosts(&known), [2, 3]);
+        known.apply(EndpointUpdate::Remove(vec![]), true);
+        assert_eq!(hosts(&known), []);
+    }
+
+    #[test]
+    fn labels_of_the_set_do_not_replace_those_of_the_endpoint() {
+        let mut known = Known::default();
+        let own = endpoint(1, &[("service", "own"), ("pod", "a")]);
+        known.apply(add(&[own, endpoint(2, &[])]), true);
+        let labels: Vec<_> = known
+            .endpoints
+            .values()
+            .map(|e| &e.labels["service"])
+            .collect();
+        assert_eq!(labels, ["own", "web"]);
+    }
+
+    #[test]
+    fn nothing_is_published_when_a_new_stream_says_the_same() {
+        let mut known = Known::default();
+        let published = watch::Sender::new(Arc::new(EndpointSet::default()));
+        let mut received = published.subscribe();
+        let both = [endpoint(1, &[]), endpoint(2, &[])];
+        known.apply(add(&both), true);
+        publish(&published, &known);
+        assert!(received.has_changed().unwrap());
+        let first = received.borrow_and_update().endpoints[1].clone();
+
+        known.apply(add(&both), true);
+        publish(&published, &known);
+        assert!(!received.has_changed().unwrap());
+
+        let changed = endpoint(1, &[("zone", "a")]);
+        known.apply(add(&[changed, both[1].clone()]), true);
+        publish(&published, &known);
+        let set = received.borrow_and_update();
+        assert!(set.has_changed() && Arc::ptr_eq(&first, &set.endpoints[1]));
+    }
+}

@@ -1,0 +1,331 @@
+//! Follows what is known of one outbound destination: its profile and its policy, two streams that become one snapshot.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use mesh_api::proto::destination::destination_client::DestinationClient;
+use mesh_api::proto::destination::{DestinationProfile, GetDestination};
+use mesh_api::proto::outbound::outbound_policies_client::OutboundPoliciesClient;
+use mesh_api::proto::outbound::{OutboundPolicy as PolicyMessage, TrafficSpec, traffic_spec};
+use mesh_core::policy::outbound::OutboundPolicy;
+use mesh_core::profile::Profile;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tonic::Code;
+
+use super::shared::{Followed, Shared};
+use super::{ASK_AGAIN, Context, DiscoveryError, FIRST_ANSWER, OutboundTarget, fallback};
+use crate::control::follow::{Event, Then, follow};
+
+/// Whether a destination is known yet.
+pub(super) enum Slot {
+    Pending,
+    Known(watch::Sender<Arc<OutboundTarget>>),
+    Refused(DiscoveryError),
+}
+
+/// What the policy service says.
+#[derive(Clone, Debug, PartialEq)]
+enum Answer {
+    Policy(Box<OutboundPolicy>),
+    /// It knows nothing of the address.
+    Unknown,
+    Refused(String),
+}
+
+/// What one look at a slot finds.
+enum Found {
+    Known(watch::Receiver<Arc<OutboundTarget>>),
+    Refused(DiscoveryError),
+    Pending(watch::Receiver<Slot>),
+}
+
+impl Followed for Slot {
+    fn users(&self) -> usize {
+        match self {
+            Self::Known(target) => target.receiver_count(),
+            Self::Pending | Self::Refused(_) => 0,
+        }
+    }
+}
+
+impl Found {
+    fn read(slot: &watch::Sender<Slot>) -> Self {
+        match &*slot.borrow() {
+            Slot::Known(target) => Self::Known(target.subscribe()),
+            Slot::Refused(error) => Self::Refused(error.clone()),
+            Slot::Pending => Self::Pending(slot.subscribe()),
+        }
+    }
+}
+
+/// Subscribes to the destination, waiting while it is pending. A refusal is told to those who waited for it and then
+/// forgotten, so that the next connection asks again.
+pub(super) async fn look_up<F>(
+    table: &Shared<SocketAddr, Slot>,
+    runtime: &Handle,
+    dst: SocketAddr,
+    start: impl Fn(watch::Sender<Slot>) -> F,
+) -> Result<watch::Receiver<Arc<OutboundTarget>>, DiscoveryError>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let waiting = async {
+        loop {
+            let found = table.find_or_start(&dst, runtime, || Slot::Pending, &start, Found::read);
+            match found {
+                Found::Known(target) => return Ok(target),
+                Found::Refused(error) => {
+                    table.forget_if(&dst, |slot| matches!(slot, Slot::Refused(_)));
+                    return Err(error);
+                }
+                Found::Pending(mut slot) => {
+                    if slot.changed().await.is_err() {
+                        return Err(DiscoveryError::Stopped);
+                    }
+                }
+            }
+        }
+    };
+    timeout(FIRST_ANSWER, waiting)
+        .await
+        .unwrap_or(Err(DiscoveryError::TimedOut {
+            dst,
+            waited: FIRST_ANSWER,
+        }))
+}
+
+/// Fills the slot with the first answers and keeps the snapshot up to date.
+pub(super) async fn keep(context: Arc<Context>, dst: SocketAddr, slot: watch::Sender<Slot>) {
+    let profile = watch::Sender::new(None);
+    let policy = watch::Sender::new(None);
+    tokio::join!(
+        keep_profile(&context, dst, &profile),
+        keep_policy(&context, dst, &policy),
+        combine(
+            &context,
+            dst,
+            profile.subscribe(),
+            policy.subscribe(),
+            &slot
+        ),
+    );
+}
+
+/// Publishes `Some(None)` for "there is no profile".
+async fn keep_profile(
+    context: &Context,
+    dst: SocketAddr,
+    profile: &watch::Sender<Option<Option<Profile>>>,
+) {
+    let settings = &context.config.discovery;
+    if !settings
+        .profile_networks
+        .iter()
+        .any(|net| net.contains(&dst.ip()))
+    {
+        profile.send_replace(Some(None));
+        return;
+    }
+    context.destination.ready().await;
+    let client = DestinationClient::new(context.destination.clone());
+    let request = GetDestination {
+        scheme: String::new(),
+        path: dst.to_string(),
+        context_token: settings.context.to_string(),
+    };
+    let open = || {
+        let (mut client, request) = (client.clone(), request.clone());
+        async move { client.get_profile(request).await }
+    };
+    follow(
+        context.destination_limits,
+        context.backoff(),
+        open,
+        |event| on_profile(dst, event, profile),
+    )
+    .await;
+}
+
+fn on_profile(
+    dst: SocketAddr,
+    event: Event<DestinationProfile>,
+    profile: &watch::Sender<Option<Option<Profile>>>,
+) -> Then {
+    let status = match event {
+        Event::Message { message, .. } => {
+            match mesh_api::destination::profile(message) {
+                Ok(new) => publish(profile, Some(new)),
+                Err(error) => {
+                    tracing::error!(%dst, %error, "Ignored a profile that cannot be used");
+                    publish_if_first(profile);
+                }
+            }
+            return Then::Retry;
+        }
+        Event::Failed(status) => status,
+    };
+    tracing::debug!(%dst, %status, "Profile stream failed");
+    publish_if_first(profile);
+    match status.code() {
+        // Not an address that has profiles. That may change: a Service may be created with this address.
+        Code::InvalidArgument | Code::NotFound => Then::RetryAfter(ASK_AGAIN),
+        _ => Then::Retry,
+    }
+}
+
+/// A profile is never waited for when it cannot be had: the policy says where traffic goes.
+fn publish_if_first(profile: &watch::Sender<Option<Option<Profile>>>) {
+    profile.send_if_modified(|current| {
+        let first = current.is_none();
+        if first {
+            *current = Some(None);
+        }
+        first
+    });
+}
+
+async fn keep_policy(context: &Context, dst: SocketAddr, answer: &watch::Sender<Option<Answer>>) {
+    context.policy.ready().await;
+    let client = OutboundPoliciesClient::new(context.policy.clone());
+    let spec = TrafficSpec {
+        source_workload: context.config.discovery.workload.to_string(),
+        target: Some(traffic_spec::Target::Addr(dst.into())),
+    };
+    let open = || {
+        let (mut client, spec) = (client.clone(), spec.clone());
+        async move { client.watch(spec).await }
+    };
+    follow(context.policy_limits, context.backoff(), open, |event| {
+        on_policy(dst, event, answer)
+    })
+    .await;
+}
+
+fn on_policy(
+    dst: SocketAddr,
+    event: Event<PolicyMessage>,
+    answer: &watch::Sender<Option<Answer>>,
+) -> Then {
+    let status = match event {
+        Event::Message { message, .. } => {
+            match mesh_api::outbound::outbound_policy(message) {
+                Ok(policy) => publish(answer, Answer::Policy(Box::new(policy))),
+                Err(error) => {
+                    tracing::error!(%dst, %error, "Ignored an outbound policy that cannot be used");
+                    let reason = format!("it sent a policy that cannot be used: {error}");
+                    publish_refusal(answer, reason);
+                }
+            }
+            return Then::Retry;
+        }
+        Event::Failed(status) => status,
+    };
+    tracing::debug!(%dst, %status, "Outbound policy stream failed");
+    match status.code() {
+        Code::NotFound | Code::Unimplemented => {
+            publish(answer, Answer::Unknown);
+            Then::RetryAfter(ASK_AGAIN)
+        }
+        Code::InvalidArgument | Code::FailedPrecondition => {
+            publish_refusal(answer, status.message().to_owned());
+            Then::RetryAfter(ASK_AGAIN)
+        }
+        _ => Then::Retry,
+    }
+}
+
+/// A refusal matters only while nothing better is known.
+fn publish_refusal(answer: &watch::Sender<Option<Answer>>, reason: String) {
+    answer.send_if_modified(|current| {
+        let first = current.is_none();
+        if first {
+            *current = Some(Answer::Refused(reason));
+        }
+        first
+    });
+}
+
+fn publish<T: PartialEq>(to: &watch::Sender<Option<T>>, new: T) {
+    to.send_if_modified(|current| {
+        let changed = current.as_ref() != Some(&new);
+        if changed {
+            *current = Some(new);
+        }
+        changed
+    });
+}
+
+/// Makes one snapshot of the newest profile and the newest policy, once both are there and whenever one changes.
+async fn combine(
+    context: &Context,
+    dst: SocketAddr,
+    mut profile: watch::Receiver<Option<Option<Profile>>>,
+    mut answer: watch::Receiver<Option<Answer>>,
+    slot: &watch::Sender<Slot>,
+) {
+    loop {
+        let newest = profile
+            .borrow_and_update()
+            .clone()
+            .zip(answer.borrow_and_update().clone());
+        if let Some((profile, answer)) = newest {
+            fill(slot, snapshot(context, dst, profile, answer));
+        }
+        let changed = tokio::select! {
+            changed = profile.changed() => changed,
+            changed = answer.changed() => changed,
+        };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+fn snapshot(
+    context: &Context,
+    dst: SocketAddr,
+    profile: Option<Profile>,
+    answer: Answer,
+) -> Result<OutboundTarget, DiscoveryError> {
+    let policy = match answer {
+        Answer::Policy(policy) => *policy,
+        Answer::Unknown => fallback::policy(
+            dst,
+            profile.as_ref(),
+            context.config.outbound.detect_timeout,
+        ),
+        Answer::Refused(reason) => return Err(DiscoveryError::Refused { dst, reason }),
+    };
+    Ok(OutboundTarget {
+        addr: dst,
+        policy,
+        profile,
+    })
+}
+
+/// Whoever already receives the destination keeps its last good snapshot when a refusal follows.
+fn fill(slot: &watch::Sender<Slot>, new: Result<OutboundTarget, DiscoveryError>) {
+    slot.send_if_modified(|slot| match (&*slot, new) {
+        (Slot::Known(target), Ok(new)) => {
+            target.send_if_modified(|current| {
+                let changed = **current != new;
+                if changed {
+                    *current = Arc::new(new);
+                }
+                changed
+            });
+            false
+        }
+        (Slot::Known(_), Err(_)) => false,
+        (_, Ok(new)) => {
+            *slot = Slot::Known(watch::Sender::new(Arc::new(new)));
+            true
+        }
+        (_, Err(error)) => {
+            *slot = Slot::Refused(error);
+            true
+        }
+    });
+}
