@@ -59,6 +59,8 @@ const PACKAGES: &[Package] = &[
     service("redis-server", Program("redis-server"), Test, "an opaque TCP server, and redis-benchmark", "redis-server"),
     service("mariadb-server", Program("mariadbd"), Test, "a server that speaks first", "mariadb"),
     package("mariadb-client", Program("mariadb"), Test, "MariaDB's own client"),
+    service("etcd-server", Program("etcd"), Demo, "a gRPC server", "etcd"),
+    package("etcd-client", Program("etcdctl"), Demo, "a gRPC client"),
     package("tcpdump", Program("tcpdump"), Demo, "shows the traffic on the wire, clear before and encrypted after"),
 ];
 

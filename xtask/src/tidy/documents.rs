@@ -19,6 +19,7 @@ const DOCUMENTS: [&str; 2] = ["README.md", "CONTRIBUTING.md"];
 
 const ADR_FOLDER: &str = "docs/adr/";
 const ADR_INDEX: &str = "docs/adr/README.md";
+const ADR_TEMPLATE: &str = "docs/adr/template.md";
 
 /// Every `cargo xtask …` shown in a document is a command of ours, with these very options.
 pub(crate) fn xtask_commands(tree: &Tree) -> Vec<Finding> {
@@ -108,9 +109,9 @@ pub(crate) fn adr_index(tree: &Tree) -> Vec<Finding> {
         .files
         .iter()
         .filter_map(|file| Some((file, file.path.strip_prefix(ADR_FOLDER)?)));
-    for (file, name) in
-        in_folder.filter(|(file, name)| file.path != ADR_INDEX && name.ends_with(".md"))
-    {
+    for (file, name) in in_folder.filter(|(file, name)| {
+        ![ADR_INDEX, ADR_TEMPLATE].contains(&file.path.as_str()) && name.ends_with(".md")
+    }) {
         let mut add = |advice: String| findings.push(file.finding(1, "adr-index", advice));
         let number = name
             .split('-')
@@ -210,6 +211,7 @@ mod tests {
     fn decisions_are_indexed() {
         let tree = Tree::of(&[
             ("docs/adr/README.md", "* [0001](0001-good.md)\n"),
+            ("docs/adr/template.md", "# NNNN\n"),
             ("docs/adr/0001-good.md", "# Good\n\nStatus: accepted\n"),
             ("docs/adr/0001-twice.md", "# Twice\n\n## Status\n"),
             ("docs/adr/notes.md", "# Notes\n"),
