@@ -3,23 +3,43 @@
 //! [`load`]; the CNI plugin calls [`Programs::open`] when the agent does not answer.
 //!
 //! Everything lives in pins below one directory of a bpffs, so a killed agent changes nothing for
-//! running pods, and whoever opens the directory next goes on from there.
+//! running pods, and whoever opens the directory next goes on from there. A lock on the directory
+//! keeps two of them from changing it at once.
 
-use std::path::{Path, PathBuf};
+mod ancestors;
+mod enrol;
+mod error;
+mod hook;
+mod listeners;
+mod loader;
+mod maps;
+mod object;
+mod pins;
+mod plan;
+mod sweep;
 
-use mesh_ebpf_common::counter::Counter;
-use thiserror::Error;
+use std::{net::IpAddr, path::Path};
+
+use mesh_ebpf_common::{
+    counter::Counter,
+    layout::{FLAG_INBOUND, PodStats},
+};
 
 use crate::redirect::PodRedirect;
 
-/// The compiled kernel programs (an ELF object).
-pub struct Object {
-    bytes: Vec<u8>,
-}
+pub use ancestors::{Conflict, Hindrance, conflicts};
+pub use error::Error;
+pub use object::Object;
+pub use sweep::Sweep;
+
+use loader::CgroupRoot;
+use maps::{Maps, found, keys_where, map_error};
+use pins::Pins;
 
 /// The loaded and pinned set.
+#[derive(Clone, Debug)]
 pub struct Programs {
-    pin_dir: PathBuf,
+    pins: Pins,
 }
 
 /// How [`load`] came by the set.
@@ -27,9 +47,10 @@ pub struct Programs {
 pub enum Loaded {
     /// Nothing was pinned: loaded and attached.
     Fresh,
-    /// The pinned programs are these very programs: left alone.
+    /// The pinned programs are these very programs, attached where they belong: left alone.
     Adopted,
-    /// Older programs were replaced in place, link by link, without a gap.
+    /// Other programs, or the same ones with an attachment missing: brought up to date in place,
+    /// link by link, without a gap.
     Replaced,
 }
 
@@ -37,75 +58,154 @@ pub enum Loaded {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnrolledPod {
     pub cookie: u64,
-    pub addresses: Vec<std::net::IpAddr>,
+    pub addresses: Vec<IpAddr>,
+    /// The cgroup id of the proxy, once one listened.
     pub proxy_cgroup: Option<u64>,
+    /// Registered listeners of the proxy, both directions.
+    pub listeners: usize,
+    /// Whether inbound connections are steered (full tier).
     pub inbound: bool,
 }
 
-/// What one sweep removed or repaired.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sweep {
-    pub pods_removed: usize,
-    pub listeners_registered: usize,
-}
-
-#[derive(Debug, Error)]
-pub enum Error {
-    #[error("the eBPF tiers are unavailable: {0}")]
-    NoObject(String),
-    #[error("no kernel programs are pinned below {0}")]
-    NotPinned(PathBuf),
+/// The counters of one enrolled pod, summed over the CPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodCounters {
+    pub cookie: u64,
+    counts: [u64; Counter::COUNT],
 }
 
 /// Loads the programs, or adopts or replaces what is pinned below `pin_dir`, and attaches them to
-/// the cgroup that is the parent of the node's pods.
+/// the cgroup that is the parent of the node's pods. Mounts a bpffs if there is none.
 pub fn load(
-    _object: &Object,
+    object: &Object,
     pin_dir: &Path,
-    _cgroup_root: &Path,
+    cgroup_root: &Path,
 ) -> Result<(Programs, Loaded), Error> {
-    Err(Error::NotPinned(pin_dir.to_owned()))
+    let root = CgroupRoot::open(cgroup_root)?;
+    let pins = Pins::below(pin_dir);
+    pins.create()?;
+    let lock = pins.lock()?;
+    let before = pins.loaded_object()?;
+    let is_same = before
+        .as_ref()
+        .is_some_and(|before| before.bytes() == object.bytes());
+    let loaded = if is_same && loader::is_attached(&pins, &root)? {
+        Loaded::Adopted
+    } else {
+        // Forgotten first and remembered last: whoever is interrupted in between starts over.
+        pins.forget_object()?;
+        loader::attach_all(object, &pins, &root)?;
+        for cookie in pins.steered()? {
+            loader::replace_steer(object, &pins, cookie)?;
+        }
+        pins.remember_object(object)?;
+        match before {
+            None => Loaded::Fresh,
+            Some(_) => Loaded::Replaced,
+        }
+    };
+    drop(lock);
+    Ok((Programs { pins }, loaded))
 }
 
-impl Object {
-    /// The object at `path`, or the one built into this binary.
-    pub fn open(path: Option<&Path>) -> Result<Object, Error> {
-        Err(Error::NoObject(format!("{path:?}")))
-    }
-
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
+/// Detaches everything pinned below `pin_dir` and removes it. Redirection ends for every pod.
+pub fn unload(pin_dir: &Path) -> Result<(), Error> {
+    Pins::below(pin_dir).remove_all()
 }
 
 impl Programs {
-    /// Opens what is pinned, without an object and without loading the shared programs.
+    /// Opens what is pinned. Needs no object file: the pinned set holds its own.
     pub fn open(pin_dir: &Path) -> Result<Programs, Error> {
-        Err(Error::NotPinned(pin_dir.to_owned()))
+        let programs = Programs {
+            pins: Pins::below(pin_dir),
+        };
+        programs.object()?;
+        Ok(programs)
     }
 
-    /// Starts redirecting a pod. Enrolling it again replaces its settings. Returns how many
-    /// listeners that were already open were registered.
-    pub fn enrol(&self, _pod: &PodRedirect) -> Result<usize, Error> {
-        Err(Error::NotPinned(self.pin_dir.clone()))
+    /// Starts redirecting a pod; enrolling it again replaces its settings. Returns how many
+    /// listeners of its proxy were already open and have been registered.
+    pub fn enrol(&self, pod: &PodRedirect) -> Result<usize, Error> {
+        let _lock = self.pins.lock()?;
+        enrol::enrol(&self.pins, &self.object()?, pod)
     }
 
-    /// Stops redirecting and removes every trace; false when the pod was not enrolled.
-    pub fn unenrol(&self, _cookie: u64) -> Result<bool, Error> {
-        Err(Error::NotPinned(self.pin_dir.clone()))
+    /// Stops redirecting and removes every trace; false when the pod was not enrolled. Connections
+    /// that exist keep their path.
+    pub fn unenrol(&self, cookie: u64) -> Result<bool, Error> {
+        let _lock = self.pins.lock()?;
+        enrol::remove(&self.pins, &mut Maps::open(&self.pins)?, cookie)
     }
 
     pub fn pods(&self) -> Result<Vec<EnrolledPod>, Error> {
-        Err(Error::NotPinned(self.pin_dir.clone()))
+        let maps = Maps::open(&self.pins)?;
+        let cookies = keys_where("PODS", maps.pods.keys(), |_| true)?;
+        let mut pods = Vec::with_capacity(cookies.len());
+        for cookie in cookies {
+            // Gone since the listing: not enrolled any more.
+            let Some(config) = found(maps.pods.get(&cookie, 0), "PODS")? else {
+                continue;
+            };
+            let proxy = found(maps.proxies.get(&cookie, 0), "PROXIES")?;
+            let addresses = keys_where("ADDRESSES", maps.addresses.keys(), |key| {
+                key.cookie == cookie
+            })?;
+            pods.push(EnrolledPod {
+                cookie,
+                addresses: addresses.iter().map(|key| key.address.into()).collect(),
+                proxy_cgroup: proxy
+                    .map(|proxy| proxy.cgroup)
+                    .filter(|cgroup| *cgroup != 0),
+                listeners: maps.listeners_of(cookie)?.len(),
+                inbound: config.flags & FLAG_INBOUND != 0,
+            });
+        }
+        Ok(pods)
     }
 
-    /// Counter values by pod, summed over the CPUs.
-    pub fn counters(&self) -> Result<Vec<(u64, [(Counter, u64); Counter::COUNT])>, Error> {
-        Err(Error::NotPinned(self.pin_dir.clone()))
+    pub fn counters(&self) -> Result<Vec<PodCounters>, Error> {
+        let maps = Maps::open(&self.pins)?;
+        maps.stats
+            .iter()
+            .map(|entry| {
+                let (cookie, values) = entry.map_err(map_error("read", "STATS"))?;
+                Ok(PodCounters::sum(cookie, &values))
+            })
+            .collect()
     }
 
-    /// Removes pods whose network namespace is gone and repairs what can be repaired.
-    pub fn sweep(&self) -> Result<Sweep, Error> {
-        Err(Error::NotPinned(self.pin_dir.clone()))
+    /// Connections between connect and accept: 0 on a node at rest.
+    pub fn in_flight(&self) -> Result<usize, Error> {
+        let maps = Maps::open(&self.pins)?;
+        Ok(keys_where("IN_FLIGHT", maps.in_flight.keys(), |_| true)?.len())
+    }
+
+    /// Removes pods whose network namespace is gone and registers listeners that opened unseen.
+    /// `known` are the pods the caller remembers.
+    pub fn sweep(&self, known: &[PodRedirect]) -> Result<Sweep, Error> {
+        let _lock = self.pins.lock()?;
+        sweep::sweep(&self.pins, known)
+    }
+
+    fn object(&self) -> Result<Object, Error> {
+        self.pins
+            .loaded_object()?
+            .ok_or_else(|| Error::NotPinned(self.pins.root().to_owned()))
+    }
+}
+
+impl PodCounters {
+    fn sum(cookie: u64, values: &[PodStats]) -> PodCounters {
+        let mut counts = [0; Counter::COUNT];
+        for value in values {
+            for (sum, count) in counts.iter_mut().zip(value.counts) {
+                *sum += count;
+            }
+        }
+        PodCounters { cookie, counts }
+    }
+
+    pub fn of(&self, counter: Counter) -> u64 {
+        self.counts[counter.index()]
     }
 }

@@ -1,5 +1,7 @@
 //! The only module of the agent with `unsafe`: system calls that neither `nix` nor `aya` wraps.
-//! `netns` (used by every tier and the daemon), `bpf` (links, used by [`crate::ebpf`]), `process`
-//! (file descriptors and user namespaces of other processes).
+//! `netns` (used by every tier and the daemon), `bpf` (links and pins, used by [`crate::ebpf`]),
+//! `process` (file descriptors and user namespaces of other processes).
 
+pub mod bpf;
 pub mod netns;
+pub mod process;

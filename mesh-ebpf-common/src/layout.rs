@@ -44,15 +44,13 @@ pub struct PodConfig {
     pub outbound_port: u16,
 }
 
-/// PROXIES: what the programs learnt about a pod's proxy. User space writes it at enrolment and to
-/// lock it, the programs afterwards.
+/// PROXIES: what the programs learnt about a pod's proxy. User space creates it, and writes it again
+/// only for listeners that opened unseen; see `mesh-agent::ebpf::listeners`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ProxyState {
     /// The cgroup whose processes are the proxy; 0 before one listened.
     pub cgroup: u64,
-    /// Not 0: only user space may change `cgroup`.
-    pub locked: u64,
     /// Not 0 at the [`ListenerKey::index`] of every registered listener that is still open. A byte
     /// each, written only by the socket that owns the slot, because BPF code has no atomic counter.
     pub open: [u8; ListenerKey::COUNT],
@@ -231,9 +229,8 @@ const _: () = {
     assert!(offset_of!(PodConfig, flags) == 36);
     assert!(offset_of!(PodConfig, inbound_port) == 40);
     assert!(offset_of!(PodConfig, outbound_port) == 42);
-    assert!(size_of::<ProxyState>() == 32);
-    assert!(offset_of!(ProxyState, locked) == 8);
-    assert!(offset_of!(ProxyState, open) == 16);
+    assert!(size_of::<ProxyState>() == 24);
+    assert!(offset_of!(ProxyState, open) == 8);
     assert!(ListenerKey::COUNT.is_power_of_two());
     assert!(size_of::<AddressKey>() == 24);
     assert!(offset_of!(AddressKey, address) == 8);

@@ -160,10 +160,10 @@ pub fn listener_role(pod: &PodConfig, port: u16) -> Option<Role> {
 
 /// May a listener that was bound by `cgroup` (with the proxy's uid, on a proxy port) be registered,
 /// and so make that cgroup the proxy? Always for the cgroup that is the proxy already; for another
-/// one only when no listener of the old one is open, and never when user space locked the answer.
+/// one only when no listener of the old one is open.
 #[inline(always)]
 pub fn may_register(proxy: &ProxyState, cgroup: u64) -> bool {
-    proxy.cgroup == cgroup || (!proxy.any_open() && proxy.locked == 0)
+    proxy.cgroup == cgroup || !proxy.any_open()
 }
 
 /// The family a getsockopt call asks the original destination for, if it does. 80 is

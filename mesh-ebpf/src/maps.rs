@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | PODS, ADDRESSES, PORT_SKIPS, SUBNET_SKIPS | user space | enrolment |
 //! | STATS | programs (created by user space) | enrolment |
-//! | PROXIES | programs (created and locked by user space) | enrolment |
+//! | PROXIES | programs (created by user space) | enrolment |
 //! | LISTENERS | sock_ops, and user space for older listeners | the listening socket |
 //! | IN_FLIGHT | sock_ops | connect to accept, at most the client socket's life |
 //! | ORIGINAL_DST, BINDERS | connect, bind, sock_ops | the socket (storage) |

@@ -192,15 +192,7 @@ fn arrivals() {
 fn proxy(cgroup: u64, listens: bool) -> ProxyState {
     let mut open = [0; ListenerKey::COUNT];
     open[ListenerKey::new(1, Role::Inbound, Family::V6, 2).index()] = u8::from(listens);
-    ProxyState {
-        cgroup,
-        locked: 0,
-        open,
-    }
-}
-
-fn locked(state: ProxyState) -> ProxyState {
-    ProxyState { locked: 1, ..state }
+    ProxyState { cgroup, open }
 }
 
 #[test]
@@ -228,8 +220,6 @@ fn who_may_become_the_proxy() {
         (proxy(7, true), 7, true),
         (proxy(7, true), 8, false),
         (proxy(7, false), 8, true),
-        (locked(proxy(7, false)), 8, false),
-        (locked(proxy(7, false)), 7, true),
     ];
     for (state, cgroup, expected) in table {
         assert_eq!(may_register(&state, cgroup), expected, "{state:?} {cgroup}");

@@ -1,0 +1,208 @@
+//! Writing a pod into the maps and taking it out again. The entry in PODS is the switch: it is
+//! written last and removed first, so that the programs never see half a pod.
+
+use std::{fs::File, os::unix::fs::MetadataExt, path::Path};
+
+use aya::maps::{PerCpuValues, lpm_trie::Key};
+use mesh_ebpf_common::{
+    counter::Counter,
+    layout::{FLAG_INBOUND, PodStats, ProxyState},
+};
+
+use super::{
+    error::Error,
+    listeners, loader,
+    maps::{Maps, found, keys_where, map_error, removed},
+    object::Object,
+    pins::{self, Pins},
+    plan::Plan,
+};
+use crate::{
+    redirect::PodRedirect,
+    sys::{netns, process},
+};
+
+const NO_EXIST: u64 = 1;
+const ANY: u64 = 0;
+/// The value of maps of which only the keys say something.
+const PRESENT: u8 = 1;
+
+/// Enrols a pod, or brings an enrolled one to these settings. Returns how many listeners were
+/// registered that had been open before.
+pub(super) fn enrol(pins: &Pins, object: &Object, pod: &PodRedirect) -> Result<usize, Error> {
+    let namespace = check_netns(&pod.netns, pod.cookie)?;
+    let uid = proxy_uid(&namespace, pod)?;
+    let plan = Plan::new(pod, uid)?;
+    let mut maps = Maps::open(pins)?;
+    let is_new = found(maps.pods.get(&pod.cookie, 0), "PODS")?.is_none();
+    let result = write(pins, &mut maps, object, pod, &plan, &namespace);
+    if result.is_err() && is_new {
+        // The first error is the one to report; the sweep retries what this leaves behind.
+        let _ = remove(pins, &mut maps, pod.cookie);
+    }
+    result
+}
+
+/// Opens the pod's namespace, if it is that, and not the host's.
+fn check_netns(path: &Path, cookie: u64) -> Result<File, Error> {
+    let found = netns::cookie_of(path)?;
+    if found != cookie {
+        return Err(Error::OtherNetns {
+            netns: path.to_owned(),
+            expected: cookie,
+            found,
+        });
+    }
+    // Process 1 is the host's, or this container's: neither may be redirected.
+    let is_host = netns::cookie_of(Path::new("/proc/1/ns/net"))? == cookie;
+    if is_host || netns::current_cookie()? == cookie {
+        return Err(Error::HostNetwork(path.to_owned()));
+    }
+    Ok(netns::open(path)?)
+}
+
+fn proxy_uid(namespace: &File, pod: &PodRedirect) -> Result<u32, Error> {
+    let uid = pod.spec.proxy_uid;
+    process::initial_uid(namespace, uid)
+        .map_err(|source| Error::ProxyUid {
+            uid,
+            netns: pod.netns.clone(),
+            source,
+        })?
+        .ok_or_else(|| Error::UnmappedProxyUid {
+            uid,
+            netns: pod.netns.clone(),
+        })
+}
+
+fn write(
+    pins: &Pins,
+    maps: &mut Maps,
+    object: &Object,
+    pod: &PodRedirect,
+    plan: &Plan,
+    namespace: &File,
+) -> Result<usize, Error> {
+    let cookie = pod.cookie;
+    create_state(maps, cookie)?;
+    for key in &plan.addresses {
+        maps.addresses
+            .insert(key, PRESENT, ANY)
+            .map_err(map_error("write to", "ADDRESSES"))?;
+    }
+    for key in &plan.port_skips {
+        maps.port_skips
+            .insert(key, PRESENT, ANY)
+            .map_err(map_error("write to", "PORT_SKIPS"))?;
+    }
+    for key in &plan.subnet_skips {
+        maps.subnet_skips
+            .insert(key, PRESENT, ANY)
+            .map_err(map_error("write to", "SUBNET_SKIPS"))?;
+    }
+    if plan.config.flags & FLAG_INBOUND != 0 {
+        loader::attach_steer(object, pins, cookie, &pod.netns)?;
+    }
+    let inode = namespace
+        .metadata()
+        .map_err(|source| netns::NetnsError::Open {
+            path: pod.netns.clone(),
+            source,
+        })?
+        .ino();
+    let mut registered = listeners::register(maps, cookie, &plan.config, inode)?;
+    maps.pods
+        .insert(cookie, plan.config, ANY)
+        .map_err(map_error("write to", "PODS"))?;
+    remove_stale(maps, cookie, plan)?;
+    // Again: a listener may have opened between the first look and the switch.
+    registered += listeners::register(maps, cookie, &plan.config, inode)?;
+    Ok(registered)
+}
+
+/// The entries the programs write to. They outlive a second enrolment.
+fn create_state(maps: &mut Maps, cookie: u64) -> Result<(), Error> {
+    if found(maps.proxies.get(&cookie, 0), "PROXIES")?.is_none() {
+        maps.proxies
+            .insert(cookie, ProxyState::default(), NO_EXIST)
+            .map_err(map_error("write to", "PROXIES"))?;
+    }
+    if found(maps.stats.get(&cookie, 0), "STATS")?.is_none() {
+        let zero = PodStats {
+            counts: [0; Counter::COUNT],
+        };
+        let cpus = aya::util::nr_cpus().map_err(|(_, source)| Error::Query {
+            path: "/sys/devices/system/cpu/possible".into(),
+            source,
+        })?;
+        PerCpuValues::try_from(vec![zero; cpus])
+            .map_err(aya::maps::MapError::IoError)
+            .and_then(|zeros| maps.stats.insert(cookie, zeros, NO_EXIST))
+            .map_err(map_error("write to", "STATS"))?;
+    }
+    Ok(())
+}
+
+/// Removes what an earlier enrolment of the pod wrote and this one does not want.
+fn remove_stale(maps: &mut Maps, cookie: u64, plan: &Plan) -> Result<(), Error> {
+    let stale = keys_where("ADDRESSES", maps.addresses.keys(), |key| {
+        key.cookie == cookie && !plan.addresses.contains(key)
+    })?;
+    for key in stale {
+        removed(maps.addresses.remove(&key), "ADDRESSES")?;
+    }
+    let stale = keys_where("PORT_SKIPS", maps.port_skips.keys(), |key| {
+        key.data().cookie == cookie.to_ne_bytes() && !holds(&plan.port_skips, key)
+    })?;
+    for key in stale {
+        removed(maps.port_skips.remove(&key), "PORT_SKIPS")?;
+    }
+    let stale = keys_where("SUBNET_SKIPS", maps.subnet_skips.keys(), |key| {
+        key.data().cookie == cookie.to_ne_bytes() && !holds(&plan.subnet_skips, key)
+    })?;
+    for key in stale {
+        removed(maps.subnet_skips.remove(&key), "SUBNET_SKIPS")?;
+    }
+    Ok(())
+}
+
+fn holds<K: aya::Pod + PartialEq>(keys: &[Key<K>], wanted: &Key<K>) -> bool {
+    keys.iter()
+        .any(|key| key.prefix_len() == wanted.prefix_len() && key.data() == wanted.data())
+}
+
+/// Removes every trace of a pod; false when it was not enrolled. Goes on after a pod that is half gone.
+pub(super) fn remove(pins: &Pins, maps: &mut Maps, cookie: u64) -> Result<bool, Error> {
+    let was_enrolled = removed(maps.pods.remove(&cookie), "PODS")?;
+    pins::remove(&pins.steer_link(cookie))?;
+    for key in maps.listeners_of(cookie)? {
+        removed(maps.listeners.remove(&key), "LISTENERS")?;
+    }
+    removed(maps.proxies.remove(&cookie), "PROXIES")?;
+    removed(maps.stats.remove(&cookie), "STATS")?;
+    let keys = keys_where("ADDRESSES", maps.addresses.keys(), |key| {
+        key.cookie == cookie
+    })?;
+    for key in keys {
+        removed(maps.addresses.remove(&key), "ADDRESSES")?;
+    }
+    let keys = keys_where("PORT_SKIPS", maps.port_skips.keys(), |key| {
+        key.data().cookie == cookie.to_ne_bytes()
+    })?;
+    for key in keys {
+        removed(maps.port_skips.remove(&key), "PORT_SKIPS")?;
+    }
+    let keys = keys_where("SUBNET_SKIPS", maps.subnet_skips.keys(), |key| {
+        key.data().cookie == cookie.to_ne_bytes()
+    })?;
+    for key in keys {
+        removed(maps.subnet_skips.remove(&key), "SUBNET_SKIPS")?;
+    }
+    let keys = keys_where("IN_FLIGHT", maps.in_flight.keys(), |key| {
+        key.cookie == cookie
+    })?;
+    for key in keys {
+        removed(maps.in_flight.remove(&key), "IN_FLIGHT")?;
+    }
+    Ok(was_enrolled)
+}

@@ -1,0 +1,34 @@
+//! The programs that are attached once per node, and where.
+
+use crate::sys::bpf::AttachType;
+
+/// A program of the object, and the hook it is attached to at the pods' parent cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hook {
+    /// The program's name in the object, and its pin's.
+    pub(super) program: &'static str,
+    pub(super) attach_type: AttachType,
+}
+
+/// In the order of attachment and of replacement, consumers before producers: whoever stores
+/// something finds its reader in place, and a replaced reader still understands the old writer.
+pub(super) const HOOKS: [Hook; 8] = [
+    hook("mesh_getsockopt", AttachType::GetSockOpt),
+    hook("mesh_getpeername4", AttachType::GetPeerName4),
+    hook("mesh_getpeername6", AttachType::GetPeerName6),
+    hook("mesh_sock_ops", AttachType::SockOps),
+    hook("mesh_bind4", AttachType::Bind4),
+    hook("mesh_bind6", AttachType::Bind6),
+    hook("mesh_connect4", AttachType::Connect4),
+    hook("mesh_connect6", AttachType::Connect6),
+];
+
+/// The program that each pod gets an instance of, in its own network namespace.
+pub(super) const STEER: &str = "mesh_steer";
+
+const fn hook(program: &'static str, attach_type: AttachType) -> Hook {
+    Hook {
+        program,
+        attach_type,
+    }
+}

@@ -1,0 +1,204 @@
+//! Listeners of the proxy that opened unseen: before the pod was enrolled, or while the programs
+//! were not attached. They are found by walking the descriptors of the processes in the pod's
+//! network namespace, borrowed with pidfd_getfd, and put where `sock_ops` would have put them.
+//!
+//! The kernel programs write the same PROXIES entry. A write of theirs that falls between our
+//! reading and writing it is lost; the next sweep finds the listener again.
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    os::{
+        fd::{AsRawFd, RawFd},
+        unix::fs::MetadataExt,
+    },
+    path::Path,
+};
+
+use mesh_ebpf_common::{
+    address::Family,
+    layout::{LISTENER_SLOTS, ListenerKey, PodConfig, ProxyState, Role},
+    verdict,
+};
+
+use super::{
+    error::Error,
+    loader,
+    maps::{Maps, found, map_error},
+};
+use crate::sys::process::{self, Listener};
+
+const NO_EXIST: u64 = 1;
+const ANY: u64 = 0;
+
+/// A listener on a proxy port, and the cgroup of the process that has it.
+struct Candidate {
+    listener: Listener,
+    role: Role,
+    cgroup: u64,
+}
+
+/// Registers the proxy's listeners for every role that has none. Returns how many.
+pub(super) fn register(
+    maps: &mut Maps,
+    cookie: u64,
+    config: &PodConfig,
+    netns_inode: u64,
+) -> Result<usize, Error> {
+    let present = maps.listeners_of(cookie)?;
+    let has = |role: Role| present.iter().any(|key| key.role == role as u8);
+    if has(Role::Outbound) && has(Role::Inbound) {
+        return Ok(0);
+    }
+    let Some(mut state) = found(maps.proxies.get(&cookie, 0), "PROXIES")? else {
+        return Ok(0);
+    };
+    forget_closed(&mut state, &present);
+    let mut registered = 0;
+    for candidate in candidates(config, netns_inode).map_err(Error::Listeners)? {
+        if has(candidate.role) || !verdict::may_register(&state, candidate.cgroup) {
+            continue;
+        }
+        if let Some(key) = insert(maps, cookie, &candidate)? {
+            state.cgroup = candidate.cgroup;
+            state.open[key.index()] = 1;
+            registered += 1;
+        }
+    }
+    if registered > 0 {
+        maps.proxies
+            .insert(cookie, state, ANY)
+            .map_err(map_error("write to", "PROXIES"))?;
+    }
+    Ok(registered)
+}
+
+/// Clears the marks of listeners that are gone. The programs do so for those they saw opening.
+fn forget_closed(state: &mut ProxyState, present: &[ListenerKey]) {
+    for (index, open) in state.open.iter_mut().enumerate() {
+        if !present.iter().any(|key| key.index() == index) {
+            *open = 0;
+        }
+    }
+}
+
+/// Puts the socket into the first free slot, if there is one.
+fn insert(
+    maps: &mut Maps,
+    cookie: u64,
+    candidate: &Candidate,
+) -> Result<Option<ListenerKey>, Error> {
+    let family = if candidate.listener.address.is_ipv4() {
+        Family::V4
+    } else {
+        Family::V6
+    };
+    let taken = maps.listeners_of(cookie)?;
+    let free = (0..LISTENER_SLOTS)
+        .map(|slot| ListenerKey::new(cookie, candidate.role, family, slot))
+        .find(|key| !taken.contains(key));
+    let Some(key) = free else {
+        return Ok(None);
+    };
+    maps.listeners
+        .insert(key, candidate.listener.socket.as_raw_fd(), NO_EXIST)
+        .map_err(map_error("write to", "LISTENERS"))?;
+    Ok(Some(key))
+}
+
+/// The listeners in this network namespace that the proxy's uid opened on the proxy's ports.
+fn candidates(config: &PodConfig, netns_inode: u64) -> io::Result<Vec<Candidate>> {
+    let mut found = Vec::new();
+    let mut seen = HashSet::new();
+    for pid in processes()? {
+        if !is_in_netns(pid, netns_inode) {
+            continue;
+        }
+        for fd in sockets(pid) {
+            let Some(listener) = process::listener_of(pid, fd)? else {
+                continue;
+            };
+            let Some(role) = verdict::listener_role(config, listener.port) else {
+                continue;
+            };
+            // A socket that several processes share is one listener.
+            if listener.uid != config.proxy_uid || !seen.insert(listener.cookie) {
+                continue;
+            }
+            if let Some(cgroup) = cgroup_of(pid) {
+                found.push(Candidate {
+                    listener,
+                    role,
+                    cgroup,
+                });
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn processes() -> io::Result<Vec<i32>> {
+    let entries = fs::read_dir("/proc")?;
+    Ok(entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect())
+}
+
+fn is_in_netns(pid: i32, inode: u64) -> bool {
+    fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|namespace| namespace.ino() == inode)
+}
+
+/// The descriptors of a process that are sockets; none when it is gone.
+fn sockets(pid: i32) -> Vec<RawFd> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let target = fs::read_link(entry.path()).ok()?;
+            target.to_str()?.starts_with("socket:").then_some(())?;
+            entry.file_name().to_str()?.parse().ok()
+        })
+        .collect()
+}
+
+/// The id of the process's cgroup: the inode of its directory.
+fn cgroup_of(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let path = unified_path(&text)?;
+    let directory = loader::cgroup2_mount()?.join(path);
+    Some(fs::metadata(directory).ok()?.ino())
+}
+
+/// The cgroup2 line of a `/proc/PID/cgroup`, relative to the mount.
+fn unified_path(text: &str) -> Option<&Path> {
+    text.lines()
+        .find_map(|line| line.strip_prefix("0::/"))
+        .map(Path::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unified_cgroup_is_the_line_with_number_zero() {
+        let hybrid = "12:cpu,cpuacct:/a\n1:name=systemd:/b\n0::/kubepods/pod1/proxy\n";
+        assert_eq!(unified_path(hybrid), Some(Path::new("kubepods/pod1/proxy")));
+        assert_eq!(unified_path("0::/\n"), Some(Path::new("")));
+        assert_eq!(unified_path("1:name=systemd:/b\n"), None);
+    }
+
+    #[test]
+    fn only_marks_without_a_listener_are_cleared() {
+        let open = ListenerKey::new(1, Role::Inbound, Family::V6, 0);
+        let closed = ListenerKey::new(1, Role::Outbound, Family::V4, 1);
+        let mut state = ProxyState::default();
+        state.open[open.index()] = 1;
+        state.open[closed.index()] = 1;
+        forget_closed(&mut state, &[open]);
+        assert_eq!(state.open[open.index()], 1);
+        assert_eq!(state.open[closed.index()], 0);
+    }
+}

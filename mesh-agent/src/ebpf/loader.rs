@@ -1,0 +1,233 @@
+//! From object file to attached programs: the set of the node, and one steering program per pod.
+//! `aya` parses, relocates and loads; links are ours, because each hook needs the same four things
+//! of them (create, pin, replace, inspect) and aya offers them for some hooks only.
+
+use std::{
+    fs::{self, File},
+    os::{fd::AsFd, unix::fs::MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use aya::{
+    Ebpf, EbpfLoader,
+    programs::{CgroupSockAddr, CgroupSockopt, Program, ProgramError, SkLookup, SockOps},
+};
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
+
+use super::{
+    error::Error,
+    hook::{HOOKS, Hook, STEER},
+    maps,
+    object::Object,
+    pins::{self, Pins},
+};
+use crate::sys::bpf::{self, AttachType, LinkTarget};
+
+/// The constant of the steering program (see `mesh-ebpf/src/steer.rs`).
+const POD_COOKIE: &str = "POD_COOKIE";
+
+/// The cgroup the programs are attached to.
+pub(super) struct CgroupRoot {
+    path: PathBuf,
+    directory: File,
+    id: u64,
+}
+
+impl CgroupRoot {
+    pub(super) fn open(path: &Path) -> Result<CgroupRoot, Error> {
+        let failed = |source| Error::Cgroup {
+            path: path.to_owned(),
+            source,
+        };
+        let directory = File::open(path).map_err(failed)?;
+        let is_cgroup2 =
+            statfs(path).is_ok_and(|status| status.filesystem_type() == CGROUP2_SUPER_MAGIC);
+        if !is_cgroup2 {
+            return Err(Error::NotCgroup2 {
+                path: path.to_owned(),
+            });
+        }
+        // The kernel's cgroup id is the inode number of its directory.
+        let id = directory.metadata().map_err(failed)?.ino();
+        Ok(CgroupRoot {
+            path: path.to_owned(),
+            directory,
+            id,
+        })
+    }
+}
+
+/// Are all programs attached where they belong, by links that live?
+pub(super) fn is_attached(pins: &Pins, root: &CgroupRoot) -> Result<bool, Error> {
+    for hook in HOOKS {
+        let Some(link) = pins::open(&pins.link(hook.program))? else {
+            return Ok(false);
+        };
+        if !is_on(&link, root) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn is_on(link: impl AsFd, root: &CgroupRoot) -> bool {
+    bpf::link_info(link).is_ok_and(|info| info.target == LinkTarget::Cgroup { id: root.id })
+}
+
+/// Loads the node's programs against the pinned maps (creating those that are missing), and brings
+/// every link to them.
+pub(super) fn attach_all(object: &Object, pins: &Pins, root: &CgroupRoot) -> Result<(), Error> {
+    let mut ebpf = prepare(object, pins, 0)?;
+    // All of them are loaded before the first is attached: a kernel that refuses one changes nothing.
+    for hook in HOOKS {
+        load_program(&mut ebpf, hook.program)?;
+    }
+    for hook in HOOKS {
+        let program = loaded(&ebpf, hook.program)?;
+        attach(program, hook, pins, root)?;
+    }
+    Ok(())
+}
+
+/// Attaches, or replaces in place what is attached. A link whose cgroup is gone (or another one than
+/// asked for) cannot be moved: it is made anew.
+fn attach(program: impl AsFd, hook: Hook, pins: &Pins, root: &CgroupRoot) -> Result<(), Error> {
+    let path = pins.link(hook.program);
+    if let Some(link) = pins::open(&path)? {
+        if is_on(&link, root) {
+            return bpf::update_link(&link, program).map_err(|source| Error::Replace {
+                program: hook.program,
+                path,
+                source,
+            });
+        }
+        pins::remove(&path)?;
+    }
+    let link = bpf::create_link(program, &root.directory, hook.attach_type).map_err(|source| {
+        Error::Attach {
+            program: hook.program,
+            target: root.path.clone(),
+            source,
+        }
+    })?;
+    bpf::pin(link, &path).map_err(pins::pin_error("pin", &path))
+}
+
+/// Gives the pod its steering program, or replaces the one it has.
+pub(super) fn attach_steer(
+    object: &Object,
+    pins: &Pins,
+    cookie: u64,
+    netns: &Path,
+) -> Result<(), Error> {
+    if replace_steer(object, pins, cookie)? {
+        return Ok(());
+    }
+    let namespace = crate::sys::netns::open(netns)?;
+    let ebpf = load_steer(object, pins, cookie)?;
+    let link = bpf::create_link(loaded(&ebpf, STEER)?, namespace, AttachType::SkLookup).map_err(
+        |source| Error::Attach {
+            program: STEER,
+            target: netns.to_owned(),
+            source,
+        },
+    )?;
+    let path = pins.steer_link(cookie);
+    bpf::pin(link, &path).map_err(pins::pin_error("pin", &path))
+}
+
+/// Replaces the steering program of a pod that has one; false when it has none (any more).
+pub(super) fn replace_steer(object: &Object, pins: &Pins, cookie: u64) -> Result<bool, Error> {
+    let path = pins.steer_link(cookie);
+    let Some(link) = pins::open(&path)? else {
+        return Ok(false);
+    };
+    if !steers_something(&link) {
+        pins::remove(&path)?;
+        return Ok(false);
+    }
+    let ebpf = load_steer(object, pins, cookie)?;
+    bpf::update_link(&link, loaded(&ebpf, STEER)?).map_err(|source| Error::Replace {
+        program: STEER,
+        path,
+        source,
+    })?;
+    Ok(true)
+}
+
+/// Does the link's network namespace still exist?
+pub(super) fn steers_something(link: impl AsFd) -> bool {
+    bpf::link_info(link).is_ok_and(|info| !matches!(info.target, LinkTarget::Netns { inode: 0 }))
+}
+
+fn load_steer(object: &Object, pins: &Pins, cookie: u64) -> Result<Ebpf, Error> {
+    let mut ebpf = prepare(object, pins, cookie)?;
+    load_program(&mut ebpf, STEER)?;
+    Ok(ebpf)
+}
+
+/// Parses the object and binds it to the pinned maps.
+fn prepare(object: &Object, pins: &Pins, cookie: u64) -> Result<Ebpf, Error> {
+    let directory = pins.maps();
+    let mut loader = EbpfLoader::new();
+    for name in maps::NAMES {
+        loader.map_pin_path(name, directory.join(name));
+    }
+    loader
+        .override_global(POD_COOKIE, &cookie, true)
+        .load(object.bytes())
+        .map_err(Error::Object)
+}
+
+fn load_program(ebpf: &mut Ebpf, name: &'static str) -> Result<(), Error> {
+    let program = ebpf.program_mut(name).ok_or(Error::NoProgram(name))?;
+    let result = match program {
+        Program::CgroupSockAddr(program) => CgroupSockAddr::load(program),
+        Program::CgroupSockopt(program) => CgroupSockopt::load(program),
+        Program::SockOps(program) => SockOps::load(program),
+        Program::SkLookup(program) => SkLookup::load(program),
+        _ => Err(ProgramError::UnexpectedProgramType),
+    };
+    result.map_err(|source| Error::Refused {
+        program: name,
+        source,
+    })
+}
+
+fn loaded<'a>(ebpf: &'a Ebpf, name: &'static str) -> Result<std::os::fd::BorrowedFd<'a>, Error> {
+    ebpf.program(name)
+        .ok_or(Error::NoProgram(name))?
+        .fd()
+        .map(AsFd::as_fd)
+        .map_err(|source| Error::Refused {
+            program: name,
+            source,
+        })
+}
+
+/// Removes steering links whose network namespace is gone; returns their cookies.
+pub(super) fn remove_zombies(pins: &Pins) -> Result<Vec<u64>, Error> {
+    let mut gone = Vec::new();
+    for cookie in pins.steered()? {
+        let path = pins.steer_link(cookie);
+        if let Some(link) = pins::open(&path)?
+            && !steers_something(&link)
+        {
+            pins::remove(&path)?;
+            gone.push(cookie);
+        }
+    }
+    Ok(gone)
+}
+
+/// The mount point of the cgroup2 hierarchy, wherever this system has it.
+pub(super) fn cgroup2_mount() -> Option<PathBuf> {
+    fs::read_to_string("/proc/self/mounts")
+        .ok()?
+        .lines()
+        .find_map(|line| {
+            let mut words = line.split(' ');
+            let (point, kind) = (words.nth(1)?, words.next()?);
+            (kind == "cgroup2").then(|| PathBuf::from(point))
+        })
+}

@@ -1,0 +1,133 @@
+//! The pinned maps, typed. Opened when needed: a handle is one descriptor, and enrolments are rare.
+
+use std::path::Path;
+
+use aya::{
+    Pod,
+    maps::{HashMap, LpmTrie, Map, MapData, MapError, PerCpuHashMap, SockHash},
+};
+use mesh_ebpf_common::layout::{
+    AddressKey, FlowKey, ListenerKey, OriginalDst, PodConfig, PodStats, PortSkipKey, ProxyState,
+    SubnetSkipKey,
+};
+
+use super::{error::Error, pins::Pins};
+
+/// Every map of the object, by name: all of them are pinned, and shared by every program.
+pub(super) const NAMES: [&str; 10] = [
+    "PODS",
+    "PROXIES",
+    "ADDRESSES",
+    "PORT_SKIPS",
+    "SUBNET_SKIPS",
+    "LISTENERS",
+    "IN_FLIGHT",
+    "STATS",
+    "ORIGINAL_DST",
+    "BINDERS",
+];
+
+/// The maps user space reads or writes.
+pub(super) struct Maps {
+    pub(super) pods: HashMap<MapData, u64, PodConfig>,
+    pub(super) proxies: HashMap<MapData, u64, ProxyState>,
+    pub(super) addresses: HashMap<MapData, AddressKey, u8>,
+    pub(super) port_skips: LpmTrie<MapData, PortSkipKey, u8>,
+    pub(super) subnet_skips: LpmTrie<MapData, SubnetSkipKey, u8>,
+    pub(super) listeners: SockHash<MapData, ListenerKey>,
+    pub(super) in_flight: HashMap<MapData, FlowKey, OriginalDst>,
+    pub(super) stats: PerCpuHashMap<MapData, u64, PodStats>,
+}
+
+impl Maps {
+    pub(super) fn open(pins: &Pins) -> Result<Maps, Error> {
+        let directory = pins.maps();
+        Ok(Maps {
+            pods: open(&directory, "PODS")?,
+            proxies: open(&directory, "PROXIES")?,
+            addresses: open(&directory, "ADDRESSES")?,
+            port_skips: open(&directory, "PORT_SKIPS")?,
+            subnet_skips: open(&directory, "SUBNET_SKIPS")?,
+            listeners: open(&directory, "LISTENERS")?,
+            in_flight: open(&directory, "IN_FLIGHT")?,
+            stats: open(&directory, "STATS")?,
+        })
+    }
+
+    /// The registered listeners of one pod.
+    pub(super) fn listeners_of(&self, cookie: u64) -> Result<Vec<ListenerKey>, Error> {
+        keys_where("LISTENERS", self.listeners.keys(), |key| {
+            key.cookie == cookie
+        })
+    }
+}
+
+fn open<M>(directory: &Path, name: &'static str) -> Result<M, Error>
+where
+    M: TryFrom<Map, Error = MapError>,
+{
+    MapData::from_pin(directory.join(name))
+        .and_then(Map::from_map_data)
+        .and_then(M::try_from)
+        .map_err(map_error("open", name))
+}
+
+/// All keys that belong to one pod. Collected first: a map that changes under its iterator repeats
+/// or skips keys.
+pub(super) fn keys_where<K: Pod>(
+    map: &'static str,
+    keys: impl Iterator<Item = Result<K, MapError>>,
+    wanted: impl Fn(&K) -> bool,
+) -> Result<Vec<K>, Error> {
+    keys.filter(|key| key.as_ref().map_or(true, &wanted))
+        .collect::<Result<_, _>>()
+        .map_err(map_error("list", map))
+}
+
+/// Adds the map's name and what was tried, and recognises a full map.
+pub(super) fn map_error(
+    action: &'static str,
+    map: &'static str,
+) -> impl Fn(MapError) -> Error + Copy {
+    move |source| match &source {
+        MapError::SyscallError(error)
+            if matches!(
+                error.io_error.raw_os_error(),
+                Some(libc::E2BIG | libc::ENOSPC)
+            ) =>
+        {
+            Error::Full(map)
+        }
+        _ => Error::Map {
+            action,
+            map,
+            source,
+        },
+    }
+}
+
+/// Removing what is not there is no failure.
+pub(super) fn removed(result: Result<(), MapError>, map: &'static str) -> Result<bool, Error> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error) if is_missing(&error) => Ok(false),
+        Err(error) => Err(map_error("remove from", map)(error)),
+    }
+}
+
+/// A missing entry reads as `None`.
+pub(super) fn found<V>(result: Result<V, MapError>, map: &'static str) -> Result<Option<V>, Error> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) => Err(map_error("read", map)(error)),
+    }
+}
+
+fn is_missing(error: &MapError) -> bool {
+    match error {
+        MapError::KeyNotFound | MapError::ElementNotFound => true,
+        MapError::SyscallError(error) => error.io_error.raw_os_error() == Some(libc::ENOENT),
+        _ => false,
+    }
+}

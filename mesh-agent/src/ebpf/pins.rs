@@ -1,0 +1,207 @@
+//! Where everything is pinned. A bpffs holds names for kernel objects and nothing else, so the layout
+//! is the agent's only memory across restarts:
+//!
+//! ```text
+//! <pin-dir>/v1/object           the loaded object file itself, as a frozen map
+//! <pin-dir>/v1/maps/<NAME>      shared by all programs
+//! <pin-dir>/v1/links/<program>  one per hook of the pods' parent cgroup
+//! <pin-dir>/v1/steer/<cookie>   one per pod of the full tier, in its network namespace
+//! ```
+
+use std::{
+    fs::{self, File},
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+use mesh_ebpf_common::layout::VERSION;
+use nix::{
+    fcntl::{Flock, FlockArg},
+    mount::{MsFlags, mount},
+    sys::statfs::{BPF_FS_MAGIC, statfs},
+};
+
+use super::{error::Error, object::Object};
+use crate::sys::bpf;
+
+/// Name of the map in the kernel's listings (`bpftool map`).
+const OBJECT_MAP_NAME: &str = "mesh_object";
+
+/// The version's directory below the pin directory.
+#[derive(Clone, Debug)]
+pub(super) struct Pins {
+    root: PathBuf,
+}
+
+/// Held while pins or maps change: the agent and a CNI plugin may both be at work.
+pub(super) struct Lock {
+    _file: Flock<File>,
+}
+
+impl Pins {
+    /// Below `pin_dir`, which need not exist.
+    pub(super) fn below(pin_dir: &Path) -> Pins {
+        Pins {
+            root: pin_dir.join(VERSION),
+        }
+    }
+
+    /// Makes the directories, after mounting a bpffs if `pin_dir` is not on one.
+    pub(super) fn create(&self) -> Result<(), Error> {
+        let pin_dir = self.root.parent().unwrap_or(&self.root);
+        ensure_bpffs(pin_dir)?;
+        for directory in [self.maps(), self.links(), self.steer()] {
+            fs::create_dir_all(&directory).map_err(pin_error("create", &directory))?;
+        }
+        restrict(pin_dir)
+    }
+
+    /// Waits for the exclusive use of the set.
+    pub(super) fn lock(&self) -> Result<Lock, Error> {
+        let file = File::open(&self.root).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Error::NotPinned(self.root.clone()),
+            _ => pin_error("open", &self.root)(error),
+        })?;
+        let file = Flock::lock(file, FlockArg::LockExclusive)
+            .map_err(|(_, errno)| pin_error("lock", &self.root)(errno.into()))?;
+        Ok(Lock { _file: file })
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(super) fn maps(&self) -> PathBuf {
+        self.root.join("maps")
+    }
+
+    pub(super) fn links(&self) -> PathBuf {
+        self.root.join("links")
+    }
+
+    pub(super) fn link(&self, program: &str) -> PathBuf {
+        self.links().join(program)
+    }
+
+    pub(super) fn steer(&self) -> PathBuf {
+        self.root.join("steer")
+    }
+
+    pub(super) fn steer_link(&self, cookie: u64) -> PathBuf {
+        self.steer().join(cookie.to_string())
+    }
+
+    /// The cookies of all pods with a steering link.
+    pub(super) fn steered(&self) -> Result<Vec<u64>, Error> {
+        let directory = self.steer();
+        let names = fs::read_dir(&directory)
+            .and_then(|entries| {
+                entries
+                    .map(|entry| entry.map(|entry| entry.file_name()))
+                    .collect::<io::Result<Vec<_>>>()
+            })
+            .map_err(pin_error("list", &directory))?;
+        Ok(names
+            .iter()
+            .filter_map(|name| name.to_str()?.parse().ok())
+            .collect())
+    }
+
+    fn object(&self) -> PathBuf {
+        self.root.join("object")
+    }
+
+    /// The object the pinned programs were loaded from; `None` when nothing is loaded or a
+    /// replacement was interrupted.
+    pub(super) fn loaded_object(&self) -> Result<Option<Object>, Error> {
+        let path = self.object();
+        let Some(map) = open(&path)? else {
+            return Ok(None);
+        };
+        bpf::read_blob(map)
+            .map(|bytes| Some(Object::from_bytes(bytes)))
+            .map_err(pin_error("read", &path))
+    }
+
+    pub(super) fn remember_object(&self, object: &Object) -> Result<(), Error> {
+        let path = self.object();
+        bpf::create_blob(OBJECT_MAP_NAME, object.bytes())
+            .and_then(|map| bpf::pin(map, &path))
+            .map_err(pin_error("write", &path))
+    }
+
+    pub(super) fn forget_object(&self) -> Result<(), Error> {
+        remove(&self.object()).map(drop)
+    }
+
+    /// Removes every pin, and with the links every attachment.
+    pub(super) fn remove_all(&self) -> Result<(), Error> {
+        match fs::remove_dir_all(&self.root) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(pin_error("remove", &self.root)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Opens a pin; `None` when there is none.
+pub(super) fn open(path: &Path) -> Result<Option<OwnedFd>, Error> {
+    match bpf::open_pin(path) {
+        Ok(object) => Ok(Some(object)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(pin_error("open", path)(error)),
+    }
+}
+
+/// Removes a pin; false when there was none.
+pub(super) fn remove(path: &Path) -> Result<bool, Error> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(pin_error("remove", path)(error)),
+    }
+}
+
+pub(super) fn pin_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Pin {
+        action,
+        path,
+        source,
+    }
+}
+
+/// Mounts a bpffs over the parent of `pin_dir` (`/sys/fs/bpf` by default, which exists for this)
+/// unless there is one already.
+fn ensure_bpffs(pin_dir: &Path) -> Result<(), Error> {
+    let mount_point = pin_dir.parent().unwrap_or(pin_dir);
+    let failed = |source| Error::Bpffs {
+        path: pin_dir.to_owned(),
+        source,
+    };
+    if is_bpffs(pin_dir) || is_bpffs(mount_point) {
+        return Ok(());
+    }
+    fs::create_dir_all(mount_point).map_err(failed)?;
+    mount(
+        Some("bpf"),
+        mount_point,
+        Some("bpf"),
+        MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC,
+        Some("mode=700"),
+    )
+    .map_err(|errno| failed(errno.into()))
+}
+
+fn is_bpffs(path: &Path) -> bool {
+    statfs(path).is_ok_and(|status| status.filesystem_type() == BPF_FS_MAGIC)
+}
+
+/// Whoever may open the pins may redirect the node's traffic: root only.
+fn restrict(pin_dir: &Path) -> Result<(), Error> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(pin_dir, fs::Permissions::from_mode(0o700))
+        .map_err(pin_error("restrict", pin_dir))
+}

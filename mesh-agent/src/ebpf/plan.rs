@@ -1,0 +1,232 @@
+//! What enrolling a pod writes, worked out before anything is written.
+
+use std::net::IpAddr;
+
+use aya::maps::lpm_trie::Key;
+use ipnet::IpNet;
+use mesh_ebpf_common::{
+    address::Address,
+    layout::{
+        AddressKey, FLAG_INBOUND, FLAG_INBOUND_FAIL_OPEN, INBOUND, OUTBOUND, PodConfig,
+        PortSkipKey, SubnetSkipKey,
+    },
+    prefix::port_prefixes,
+};
+
+use super::error::Error;
+use crate::redirect::{PodRedirect, PortSet, Tier};
+
+/// The map contents of one pod.
+pub(super) struct Plan {
+    pub(super) config: PodConfig,
+    pub(super) addresses: Vec<AddressKey>,
+    pub(super) port_skips: Vec<Key<PortSkipKey>>,
+    pub(super) subnet_skips: Vec<Key<SubnetSkipKey>>,
+}
+
+impl Plan {
+    /// `proxy_uid` is the one outside the pod's user namespace.
+    pub(super) fn new(pod: &PodRedirect, proxy_uid: u32) -> Result<Plan, Error> {
+        if let Some(address) = pod.addresses.iter().find(|address| address.is_loopback()) {
+            return Err(Error::LoopbackAddress(*address));
+        }
+        let spec = &pod.spec;
+        let mut flags = 0;
+        if steers_inbound(pod.tier)? {
+            flags |= FLAG_INBOUND;
+        }
+        if spec.inbound_fail_open {
+            flags |= FLAG_INBOUND_FAIL_OPEN;
+        }
+        let config = PodConfig {
+            v4: redirect_target(pod, IpAddr::is_ipv4, Address::LOOPBACK_V4),
+            v6: redirect_target(pod, is_routable_v6, Address::LOOPBACK_V6),
+            proxy_uid,
+            flags,
+            inbound_port: spec.inbound_port,
+            outbound_port: spec.outbound_port,
+        };
+        if config.v4.is_unspecified() && config.v6.is_unspecified() {
+            return Err(Error::NoAddress);
+        }
+        let addresses = pod.addresses.iter().map(|address| AddressKey {
+            cookie: pod.cookie,
+            address: Address::from(*address),
+        });
+        let outbound = port_keys(pod.cookie, OUTBOUND, &spec.skip_outbound);
+        let inbound = port_keys(pod.cookie, INBOUND, &spec.skip_inbound);
+        let subnets = spec.skip_subnets.iter();
+        Ok(Plan {
+            config,
+            addresses: addresses.collect(),
+            port_skips: outbound.chain(inbound).collect(),
+            subnet_skips: subnets
+                .map(|subnet| subnet_key(pod.cookie, subnet))
+                .collect(),
+        })
+    }
+}
+
+/// Does this tier take inbound connections with sk_lookup?
+fn steers_inbound(tier: Tier) -> Result<bool, Error> {
+    match tier {
+        Tier::Full => Ok(true),
+        Tier::Split => Ok(false),
+        Tier::Nft | Tier::Iptables => Err(Error::WrongTier(tier)),
+    }
+}
+
+/// Where connections of one family are redirected to: the pod's first address of it, or nowhere if
+/// it has none. Without steering (split tier) the listener on loopback is only found on loopback.
+fn redirect_target(
+    pod: &PodRedirect,
+    is_usable: impl Fn(&IpAddr) -> bool,
+    loopback: Address,
+) -> Address {
+    match pod.addresses.iter().find(|address| is_usable(address)) {
+        None => Address::UNSPECIFIED,
+        Some(_) if pod.tier == Tier::Split => loopback,
+        Some(address) => Address::from(*address),
+    }
+}
+
+/// A link-local address would need its interface named in every redirected connect.
+fn is_routable_v6(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(v6) => !v6.is_unicast_link_local(),
+    }
+}
+
+fn port_keys(
+    cookie: u64,
+    direction: u8,
+    ports: &PortSet,
+) -> impl Iterator<Item = Key<PortSkipKey>> {
+    ports
+        .ranges()
+        .iter()
+        .flat_map(|range| port_prefixes(*range.start(), *range.end()))
+        .map(move |prefix| {
+            Key::new(
+                PortSkipKey::PORT_OFFSET_BITS + u32::from(prefix.length),
+                PortSkipKey::new(cookie, direction, prefix.port),
+            )
+        })
+}
+
+fn subnet_key(cookie: u64, subnet: &IpNet) -> Key<SubnetSkipKey> {
+    /// Bits of a v4-mapped address before the IPv4 address.
+    const MAPPED_BITS: u32 = 96;
+    let bits = match subnet {
+        IpNet::V4(v4) => MAPPED_BITS + u32::from(v4.prefix_len()),
+        IpNet::V6(v6) => u32::from(v6.prefix_len()),
+    };
+    let address = Address::from(subnet.network());
+    Key::new(
+        SubnetSkipKey::ADDRESS_OFFSET_BITS + bits,
+        SubnetSkipKey::new(cookie, &address),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redirect::{PodRef, RedirectSpec};
+
+    fn pod(tier: Tier, addresses: &[&str]) -> PodRedirect {
+        PodRedirect {
+            pod: PodRef {
+                namespace: "shop".into(),
+                name: "web".into(),
+                uid: "1".into(),
+            },
+            sandbox_id: "sandbox".into(),
+            netns: "/run/netns/web".into(),
+            cookie: 42,
+            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            spec: RedirectSpec {
+                proxy_uid: 2102,
+                proxy_gid: None,
+                inbound_port: 4143,
+                outbound_port: 4140,
+                admin_port: 4191,
+                control_port: 4190,
+                skip_inbound: "4190-4191".parse().unwrap(),
+                skip_outbound: "8000-8010".parse().unwrap(),
+                skip_subnets: vec!["10.8.0.0/16".parse().unwrap(), "fd00::/8".parse().unwrap()],
+                inbound_fail_open: false,
+            },
+            tier,
+        }
+    }
+
+    fn ip(text: &str) -> Address {
+        Address::from(text.parse::<IpAddr>().unwrap())
+    }
+
+    #[test]
+    fn targets_by_tier_and_family() {
+        let table: [(Tier, &[&str], &str, &str); 5] = [
+            (Tier::Full, &["10.1.0.5"], "10.1.0.5", "::"),
+            (
+                Tier::Full,
+                &["10.1.0.5", "10.2.0.5", "fd00::5"],
+                "10.1.0.5",
+                "fd00::5",
+            ),
+            (Tier::Full, &["10.1.0.5", "fe80::5"], "10.1.0.5", "::"),
+            (Tier::Split, &["10.1.0.5"], "127.0.0.1", "::"),
+            (Tier::Split, &["10.1.0.5", "fd00::5"], "127.0.0.1", "::1"),
+        ];
+        for (tier, addresses, v4, v6) in table {
+            let plan = Plan::new(&pod(tier, addresses), 2102).unwrap();
+            assert_eq!(plan.config.v4, ip(v4), "{tier:?} {addresses:?}");
+            assert_eq!(plan.config.v6, ip(v6), "{tier:?} {addresses:?}");
+            assert_eq!(plan.addresses.len(), addresses.len());
+            assert_eq!(plan.config.flags & FLAG_INBOUND != 0, tier == Tier::Full);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_enrolled() {
+        let error = |pod: &PodRedirect| Plan::new(pod, 2102).err().map(|error| error.to_string());
+        assert!(error(&pod(Tier::Nft, &["10.1.0.5"])).is_some());
+        assert!(error(&pod(Tier::Full, &[])).is_some());
+        assert!(error(&pod(Tier::Full, &["fe80::5"])).is_some());
+        assert!(error(&pod(Tier::Full, &["10.1.0.5", "127.0.0.1"])).is_some());
+    }
+
+    #[test]
+    fn skips_become_prefixes() {
+        let plan = Plan::new(&pod(Tier::Full, &["10.1.0.5"]), 2102).unwrap();
+        let ports: Vec<_> = plan
+            .port_skips
+            .iter()
+            .map(|key| {
+                let data = key.data();
+                let bits = key.prefix_len() - PortSkipKey::PORT_OFFSET_BITS;
+                (data.direction, u16::from_be_bytes(data.port), bits)
+            })
+            .collect();
+        let expected = [
+            (OUTBOUND, 8000, 13),
+            (OUTBOUND, 8008, 15),
+            (OUTBOUND, 8010, 16),
+            (INBOUND, 4190, 15),
+        ];
+        assert_eq!(ports, expected);
+        let subnets: Vec<_> = plan
+            .subnet_skips
+            .iter()
+            .map(|key| {
+                let address = Address::from_octets(key.data().address);
+                (
+                    address,
+                    key.prefix_len() - SubnetSkipKey::ADDRESS_OFFSET_BITS,
+                )
+            })
+            .collect();
+        assert_eq!(subnets, [(ip("10.8.0.0"), 112), (ip("fd00::"), 8)]);
+    }
+}

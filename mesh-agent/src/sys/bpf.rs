@@ -1,0 +1,359 @@
+//! The bpf(2) commands around links that aya lacks for our hooks: creating one on any hook alike,
+//! opening a pinned one, replacing its program atomically, and asking what it is attached to; the
+//! query of what others attached; and one map type, a single frozen blob.
+//!
+//! The argument structures are prefixes of `union bpf_attr`; the kernel takes the rest as zero.
+
+use std::{
+    ffi::CString,
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+};
+
+const MAP_CREATE: libc::c_int = 0;
+const MAP_LOOKUP_ELEM: libc::c_int = 1;
+const MAP_UPDATE_ELEM: libc::c_int = 2;
+const OBJ_PIN: libc::c_int = 6;
+const OBJ_GET: libc::c_int = 7;
+const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
+const PROG_QUERY: libc::c_int = 16;
+const MAP_FREEZE: libc::c_int = 22;
+const LINK_CREATE: libc::c_int = 28;
+const LINK_UPDATE: libc::c_int = 29;
+
+const MAP_TYPE_ARRAY: u32 = 2;
+/// `BPF_LINK_TYPE_CGROUP` and `BPF_LINK_TYPE_NETNS`: how to read the rest of the link's information.
+const LINK_TYPE_CGROUP: u32 = 3;
+const LINK_TYPE_NETNS: u32 = 5;
+/// Programs per cgroup and hook are limited to 64 by the kernel.
+const QUERY_MAX: usize = 64;
+
+/// The hook a link is on, by its number in `enum bpf_attach_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum AttachType {
+    SockOps = 3,
+    Bind4 = 8,
+    Bind6 = 9,
+    Connect4 = 10,
+    Connect6 = 11,
+    GetSockOpt = 21,
+    GetPeerName4 = 29,
+    GetPeerName6 = 30,
+    SkLookup = 36,
+}
+
+/// What a link is attached to. 0 once that is gone: the link is then a zombie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkTarget {
+    Cgroup { id: u64 },
+    Netns { inode: u32 },
+    Other,
+}
+
+/// A link as the kernel describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkInfo {
+    pub program: u32,
+    pub target: LinkTarget,
+}
+
+/// Programs attached directly to one cgroup or network namespace at one hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// `BPF_F_ALLOW_*`; 0 for an exclusive attachment.
+    pub flags: u32,
+    pub programs: Vec<u32>,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LinkCreate {
+    program: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LinkUpdate {
+    link: u32,
+    program: u32,
+    flags: u32,
+    old_program: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Object {
+    path: u64,
+    fd: u32,
+    flags: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct InfoRequest {
+    fd: u32,
+    length: u32,
+    info: u64,
+}
+
+/// The head of `struct bpf_link_info`, and the first words of its union.
+#[repr(C)]
+#[derive(Default)]
+struct RawLinkInfo {
+    kind: u32,
+    id: u32,
+    program: u32,
+    /// The union below is aligned to eight bytes.
+    pad: u32,
+    /// cgroup: the whole word is the id. netns: the lower half is the inode.
+    target: u64,
+    attach_type: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    target: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    programs: u64,
+    count: u32,
+    pad: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct MapCreate {
+    kind: u32,
+    key_size: u32,
+    value_size: u32,
+    entries: u32,
+    flags: u32,
+    inner: u32,
+    numa_node: u32,
+    name: [u8; 16],
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct MapElement {
+    map: u32,
+    pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct MapOnly {
+    map: u32,
+}
+
+/// Runs one bpf(2) command.
+///
+/// # Safety
+/// `T` begins like the member of `union bpf_attr` that `command` uses, and every pointer in it is
+/// valid for what the command does with it.
+unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c_int> {
+    // SAFETY: the kernel reads and writes at most `size_of::<T>()` bytes of the structure; the rest
+    // is the caller's promise.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            std::ptr::from_mut(attributes),
+            size_of::<T>(),
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(result as libc::c_int)
+}
+
+/// As [`bpf`], for commands that return a new file descriptor.
+///
+/// # Safety
+/// As for [`bpf`].
+unsafe fn bpf_fd<T>(command: libc::c_int, attributes: &mut T) -> io::Result<OwnedFd> {
+    // SAFETY: by the caller, and the kernel just gave us this descriptor.
+    unsafe { bpf(command, attributes).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+fn raw(fd: impl AsFd) -> u32 {
+    fd.as_fd().as_raw_fd().cast_unsigned()
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
+}
+
+/// Attaches a program to a cgroup or a network namespace. The attachment lasts as long as the link.
+pub fn create_link(
+    program: impl AsFd,
+    target: impl AsFd,
+    attach_type: AttachType,
+) -> io::Result<OwnedFd> {
+    let mut attributes = LinkCreate {
+        program: raw(program),
+        target: raw(target),
+        attach_type: attach_type as u32,
+        // A link always allows other programs beside it; the flag that says so is refused here.
+        flags: 0,
+    };
+    // SAFETY: the structure is `bpf_attr.link_create` and holds no pointers.
+    unsafe { bpf_fd(LINK_CREATE, &mut attributes) }
+}
+
+/// Replaces the program of a link in one step: no packet or call sees none or both.
+pub fn update_link(link: impl AsFd, program: impl AsFd) -> io::Result<()> {
+    let mut attributes = LinkUpdate {
+        link: raw(link),
+        program: raw(program),
+        ..LinkUpdate::default()
+    };
+    // SAFETY: the structure is `bpf_attr.link_update` and holds no pointers.
+    unsafe { bpf(LINK_UPDATE, &mut attributes) }.map(drop)
+}
+
+pub fn link_info(link: impl AsFd) -> io::Result<LinkInfo> {
+    let mut info = RawLinkInfo::default();
+    let mut attributes = InfoRequest {
+        fd: raw(link),
+        length: size_of::<RawLinkInfo>() as u32,
+        info: (&raw mut info).expose_provenance() as u64,
+    };
+    // SAFETY: the structure is `bpf_attr.info`; the kernel writes at most `length` bytes to `info`,
+    // which lives until the call returns.
+    unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut attributes) }?;
+    let target = match info.kind {
+        LINK_TYPE_CGROUP => LinkTarget::Cgroup { id: info.target },
+        LINK_TYPE_NETNS => LinkTarget::Netns {
+            inode: info.target as u32,
+        },
+        _ => LinkTarget::Other,
+    };
+    Ok(LinkInfo {
+        program: info.program,
+        target,
+    })
+}
+
+/// Gives an object (a map, a program, a link) a name on a bpffs, which keeps it alive.
+pub fn pin(object: impl AsFd, path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    let mut attributes = Object {
+        path: path.as_ptr().expose_provenance() as u64,
+        fd: raw(object),
+        flags: 0,
+    };
+    // SAFETY: the structure is the start of `bpf_attr`'s object member; the path lives until the call returns.
+    unsafe { bpf(OBJ_PIN, &mut attributes) }.map(drop)
+}
+
+pub fn open_pin(path: &Path) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    let mut attributes = Object {
+        path: path.as_ptr().expose_provenance() as u64,
+        ..Object::default()
+    };
+    // SAFETY: as for `pin`.
+    unsafe { bpf_fd(OBJ_GET, &mut attributes) }
+}
+
+/// What is attached directly to `target` (a cgroup or network namespace) at one hook.
+pub fn query(target: impl AsFd, attach_type: AttachType) -> io::Result<Attached> {
+    let mut programs = vec![0u32; QUERY_MAX];
+    let mut attributes = Query {
+        target: raw(target),
+        attach_type: attach_type as u32,
+        programs: programs.as_mut_ptr().expose_provenance() as u64,
+        count: QUERY_MAX as u32,
+        ..Query::default()
+    };
+    // SAFETY: the structure is `bpf_attr.query`; the kernel writes at most `count` words to
+    // `programs`, which lives until the call returns.
+    unsafe { bpf(PROG_QUERY, &mut attributes) }?;
+    programs.truncate(attributes.count as usize);
+    Ok(Attached {
+        flags: attributes.attach_flags,
+        programs,
+    })
+}
+
+/// A map that holds exactly these bytes, unchangeable from now on. Readers must know the length.
+pub fn create_blob(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut attributes = MapCreate {
+        kind: MAP_TYPE_ARRAY,
+        key_size: size_of::<u32>() as u32,
+        value_size: u32::try_from(bytes.len()).map_err(io::Error::other)?,
+        entries: 1,
+        ..MapCreate::default()
+    };
+    // The last byte stays zero.
+    for (to, from) in attributes.name[..15].iter_mut().zip(name.bytes()) {
+        *to = from;
+    }
+    // SAFETY: the structure is `bpf_attr`'s map member and holds no pointers.
+    let map = unsafe { bpf_fd(MAP_CREATE, &mut attributes) }?;
+    let key = 0u32;
+    let mut element = MapElement {
+        map: raw(&map),
+        key: (&raw const key).expose_provenance() as u64,
+        value: bytes.as_ptr().expose_provenance() as u64,
+        ..MapElement::default()
+    };
+    // SAFETY: the kernel reads `key_size` and `value_size` bytes, which is what the two pointers have.
+    unsafe { bpf(MAP_UPDATE_ELEM, &mut element) }?;
+    let mut freeze = MapOnly { map: raw(&map) };
+    // SAFETY: only the descriptor is read.
+    unsafe { bpf(MAP_FREEZE, &mut freeze) }?;
+    Ok(map)
+}
+
+/// Reads a map made by [`create_blob`].
+pub fn read_blob(map: impl AsFd) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0u8; value_size(&map)?];
+    let key = 0u32;
+    let mut element = MapElement {
+        map: raw(&map),
+        key: (&raw const key).expose_provenance() as u64,
+        value: bytes.as_mut_ptr().expose_provenance() as u64,
+        ..MapElement::default()
+    };
+    // SAFETY: the kernel writes `value_size` bytes, which is the buffer's length.
+    unsafe { bpf(MAP_LOOKUP_ELEM, &mut element) }?;
+    Ok(bytes)
+}
+
+/// The size of a map's values.
+fn value_size(map: impl AsFd) -> io::Result<usize> {
+    /// The head of `struct bpf_map_info`.
+    #[repr(C)]
+    #[derive(Default)]
+    struct RawMapInfo {
+        kind: u32,
+        id: u32,
+        key_size: u32,
+        value_size: u32,
+    }
+    let mut info = RawMapInfo::default();
+    let mut attributes = InfoRequest {
+        fd: raw(map),
+        length: size_of_val(&info) as u32,
+        info: (&raw mut info).expose_provenance() as u64,
+    };
+    // SAFETY: as in `link_info`.
+    unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut attributes) }?;
+    Ok(info.value_size as usize)
+}

@@ -1,0 +1,166 @@
+//! Other processes: borrowing one of their sockets, and translating a uid of their user namespace.
+
+use std::{
+    fs, io,
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
+};
+
+use nix::{
+    sched::{CloneFlags, setns},
+    sys::wait::waitpid,
+    unistd::{ForkResult, fork, pipe, read},
+};
+use socket2::Socket;
+
+/// The inode of the user namespace the system booted with (`PROC_USER_INIT_INO`).
+const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
+/// `NS_GET_USERNS`: `_IO(0xb7, 1)`.
+const NS_GET_USERNS: libc::Ioctl = 0xb701;
+
+/// A TCP socket of another process that is listening.
+pub struct Listener {
+    pub socket: Socket,
+    pub address: IpAddr,
+    pub port: u16,
+    /// The uid that created it, in the initial user namespace.
+    pub uid: u32,
+    pub cookie: u64,
+}
+
+/// Duplicates descriptor `fd` of process `pid` if it is a listening TCP socket. `None` also when the
+/// process or the descriptor vanished meanwhile.
+pub fn listener_of(pid: i32, fd: RawFd) -> io::Result<Option<Listener>> {
+    let Some(copy) = duplicate(pid, fd)? else {
+        return Ok(None);
+    };
+    let uid = uid_of(&copy)?;
+    let socket = Socket::from(copy);
+    let is_tcp_listener = socket.is_listener().unwrap_or(false)
+        && socket.protocol().ok().flatten() == Some(socket2::Protocol::TCP);
+    let address = socket
+        .local_addr()
+        .ok()
+        .and_then(|address| address.as_socket());
+    match address {
+        Some(address) if is_tcp_listener => Ok(Some(Listener {
+            cookie: socket.cookie()?,
+            address: SocketAddr::ip(&address),
+            port: address.port(),
+            uid,
+            socket,
+        })),
+        _ => Ok(None),
+    }
+}
+
+/// The creator of a socket.
+fn uid_of(fd: &OwnedFd) -> io::Result<u32> {
+    Ok(nix::sys::stat::fstat(fd)?.st_uid)
+}
+
+fn duplicate(pid: i32, fd: RawFd) -> io::Result<Option<OwnedFd>> {
+    // SAFETY: no pointers are passed.
+    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let Some(pidfd) = opened(pidfd)? else {
+        return Ok(None);
+    };
+    // SAFETY: no pointers are passed.
+    let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) };
+    opened(copy)
+}
+
+/// The descriptor a system call returned, or `None` when what it named is gone.
+fn opened(result: libc::c_long) -> io::Result<Option<OwnedFd>> {
+    if result >= 0 {
+        // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
+        return Ok(Some(unsafe { OwnedFd::from_raw_fd(result as RawFd) }));
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::ESRCH | libc::EBADF) => Ok(None),
+        _ => Err(error),
+    }
+}
+
+/// What `uid`, as the owner of this network namespace counts, is in the initial user namespace: the
+/// kernel reports uids to BPF programs in that one (`hostUsers: false` pods have another).
+pub fn initial_uid(netns: impl AsFd, uid: u32) -> io::Result<Option<u32>> {
+    // SAFETY: the request takes no argument.
+    let owner = unsafe { libc::ioctl(netns.as_fd().as_raw_fd(), NS_GET_USERNS) };
+    if owner < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
+    let owner = unsafe { OwnedFd::from_raw_fd(owner) };
+    if nix::sys::stat::fstat(&owner)?.st_ino == INITIAL_USER_NAMESPACE {
+        return Ok(Some(uid));
+    }
+    let map = uid_map_of(&owner)?;
+    Ok(translate(&map, uid))
+}
+
+/// The uid map of a user namespace, as this process reads it. Only a process inside the namespace
+/// has the file, and only a process with one thread may enter it: hence a short-lived child.
+fn uid_map_of(user_namespace: &OwnedFd) -> io::Result<String> {
+    // The child reports through the first pipe, and lives until the second one is closed.
+    let (ready, report) = pipe()?;
+    let (hold, release) = pipe()?;
+    // SAFETY: the child makes only async-signal-safe calls (setns, close, write, read, _exit) and
+    // allocates nothing.
+    match unsafe { fork() }? {
+        ForkResult::Child => {
+            drop(release);
+            let entered = setns(user_namespace, CloneFlags::CLONE_NEWUSER).is_ok();
+            let _ = nix::unistd::write(&report, &[u8::from(entered)]);
+            let _ = read(&hold, &mut [0]);
+            // SAFETY: ends the child without running the parent's exit handlers.
+            unsafe { libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => {
+            drop(report);
+            drop(hold);
+            let mut entered = [0];
+            let result = match read(&ready, &mut entered) {
+                Ok(1) if entered == [1] => fs::read_to_string(format!("/proc/{child}/uid_map")),
+                Ok(_) => Err(io::Error::other("cannot enter the pod's user namespace")),
+                Err(errno) => Err(errno.into()),
+            };
+            drop(release);
+            waitpid(child, None)?;
+            result
+        }
+    }
+}
+
+/// Looks `uid` up in the text of a `/proc/PID/uid_map`: lines of "inside outside count".
+fn translate(map: &str, uid: u32) -> Option<u32> {
+    map.lines().find_map(|line| {
+        let mut numbers = line.split_whitespace().map(|word| word.parse::<u32>().ok());
+        let (inside, outside, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        let offset = uid.checked_sub(inside)?;
+        (offset < count).then(|| outside.checked_add(offset))?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uids_are_translated_by_the_line_that_holds_them() {
+        let map = "         0     100000      65536\n     65536          0          1\n";
+        assert_eq!(translate(map, 0), Some(100_000));
+        assert_eq!(translate(map, 2102), Some(102_102));
+        assert_eq!(translate(map, 65_536), Some(0));
+        assert_eq!(translate(map, 65_537), None);
+        assert_eq!(translate("0 0 4294967295", 2102), Some(2102));
+        assert_eq!(translate("", 0), None);
+    }
+
+    #[test]
+    fn a_namespace_of_the_initial_user_namespace_needs_no_translation() {
+        let own = fs::File::open("/proc/self/ns/net").unwrap();
+        assert_eq!(initial_uid(own, 2102).unwrap(), Some(2102));
+    }
+}
