@@ -23,9 +23,8 @@ use self::env::Env;
 pub use self::env::{Errors, VariableError};
 pub use self::inbound::Inbound;
 pub use self::outbound::Outbound;
-pub use self::server::{Http1Pool, Http2KeepAlive, Http2Server, Queue};
+pub use self::server::{Http1Pool, Http2KeepAlive, Http2Server, Queue, SocketOptions};
 use crate::tls::TrustAnchors;
-use crate::transport::listen::SocketOptions;
 
 /// Everything the environment says.
 #[derive(Clone, Debug)]

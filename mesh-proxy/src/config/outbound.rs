@@ -9,10 +9,9 @@ use mesh_core::resilience::Backoff;
 use super::env::Env;
 use super::parse;
 use super::server::{
-    DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, Queue, client_windows, connect_backoff,
-    socket_options,
+    DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, Queue, SocketOptions, client_windows,
+    connect_backoff, socket_options,
 };
-use crate::transport::listen::SocketOptions;
 
 /// See docs/reference/proxy-environment.md for the variable of each field.
 #[derive(Clone, Debug)]

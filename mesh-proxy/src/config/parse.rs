@@ -40,7 +40,7 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
 pub(super) fn number<T: FromStr>(text: &str) -> Result<T, String> {
     text.trim()
         .parse()
-        .map_err(|_: T::Err| format!("{text:?} is no number in range"))
+        .map_err(|_bad: T::Err| format!("{text:?} is no number in range"))
 }
 
 /// A share, not negative.
@@ -68,9 +68,13 @@ pub(super) fn path(text: &str) -> Result<PathBuf, String> {
 }
 
 pub(super) fn socket_addr(text: &str) -> Result<SocketAddr, String> {
-    text.trim().parse().map_err(|_: std::net::AddrParseError| {
-        format!("{text:?} is no address with a port (as in \"127.0.0.1:4140\" or \"[::]:4143\")")
-    })
+    text.trim()
+        .parse()
+        .map_err(|_bad: std::net::AddrParseError| {
+            format!(
+                "{text:?} is no address with a port (as in \"127.0.0.1:4140\" or \"[::]:4143\")"
+            )
+        })
 }
 
 /// One address, or two of different families.
@@ -109,7 +113,7 @@ pub(super) fn host_port(text: &str) -> Result<(Arc<str>, u16), String> {
     let (host, port) = text.rsplit_once(':').ok_or_else(invalid)?;
     let port: u16 = port
         .parse()
-        .map_err(|_: std::num::ParseIntError| invalid())?;
+        .map_err(|_bad: std::num::ParseIntError| invalid())?;
     if port == 0 || identity(host).is_err() || host.contains('/') {
         return Err(invalid());
     }
@@ -121,7 +125,7 @@ pub(super) fn networks(text: &str) -> Result<Vec<IpNet>, String> {
         .map(str::trim)
         .filter(|item| !item.is_empty())
         .map(|item| {
-            item.parse().map_err(|_: ipnet::AddrParseError| {
+            item.parse().map_err(|_bad: ipnet::AddrParseError| {
                 format!("{item:?} is no network (as in \"10.0.0.0/8\")")
             })
         })
@@ -133,7 +137,7 @@ pub(super) fn ips(text: &str) -> Result<Vec<IpAddr>, String> {
         .map(|item| {
             item.trim()
                 .parse()
-                .map_err(|_: std::net::AddrParseError| format!("{item:?} is no IP address"))
+                .map_err(|_bad: std::net::AddrParseError| format!("{item:?} is no IP address"))
         })
         .collect()
 }

@@ -6,7 +6,15 @@ use mesh_core::resilience::Backoff;
 
 use super::env::Env;
 use super::parse;
-use crate::transport::listen::SocketOptions;
+
+/// Options of a socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// Idle time before keep-alive probes; they are always on, with the kernel's time when this is `None`.
+    pub keepalive: Option<Duration>,
+    /// `TCP_USER_TIMEOUT`: how long sent data may stay unacknowledged.
+    pub user_timeout: Option<Duration>,
+}
 
 /// What waits for an endpoint and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -34,9 +34,13 @@ pub struct Lookups {
 #[derive(Debug, thiserror::Error)]
 pub enum DnsError {
     #[error("the system's DNS configuration cannot be used")]
-    Configuration(#[source] NetError),
+    Configuration(#[source] Box<NetError>),
     #[error("cannot resolve {name:?}")]
-    Lookup { name: String, source: NetError },
+    Lookup {
+        name: String,
+        // Boxed for its size.
+        source: Box<NetError>,
+    },
     #[error("{name:?} has no addresses")]
     NoAddresses { name: String },
 }
@@ -46,14 +50,14 @@ const MIN_TTL: Duration = Duration::from_secs(5);
 
 impl Resolver {
     pub fn from_system(config: &Control, registry: &Registry) -> Result<Self, DnsError> {
-        let mut builder = TokioResolver::builder_tokio().map_err(DnsError::Configuration)?;
+        let mut builder = TokioResolver::builder_tokio().map_err(unusable)?;
         let options = builder.options_mut();
         options.positive_min_ttl = Some(config.dns_min_ttl.unwrap_or(MIN_TTL));
         options.negative_min_ttl = Some(config.dns_min_ttl.unwrap_or(MIN_TTL));
         options.positive_max_ttl = config.dns_max_ttl;
         options.negative_max_ttl = config.dns_max_ttl;
         Ok(Self {
-            dns: builder.build().map_err(DnsError::Configuration)?,
+            dns: builder.build().map_err(unusable)?,
             resolutions: registry.counter_family(
                 "control_dns_resolutions_total",
                 "Counts the number of DNS records that have been resolved",
@@ -141,7 +145,7 @@ impl Resolver {
             .await
             .map_err(|source| DnsError::Lookup {
                 name: name.to_owned(),
-                source,
+                source: Box::new(source),
             })?;
         let ips: BTreeSet<IpAddr> = answer.iter().collect();
         if ips.is_empty() {
@@ -151,6 +155,10 @@ impl Resolver {
         }
         Ok(ips)
     }
+}
+
+fn unusable(error: NetError) -> DnsError {
+    DnsError::Configuration(Box::new(error))
 }
 
 /// Hosts that need no DNS: addresses, and the pod itself.

@@ -56,7 +56,7 @@ fn on_event(
             Ok(new) => publish(policy, new.completed()),
             // The last policy that could be read stays: opening the port or closing it would both be guesses.
             Err(error) => {
-                tracing::error!(port, %error, "Ignored an inbound policy that cannot be used")
+                tracing::error!(port, %error, "Ignored an inbound policy that cannot be used");
             }
         },
         Event::Failed(status) => {

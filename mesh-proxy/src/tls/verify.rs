@@ -167,7 +167,7 @@ pub(super) fn identity_of(certificate: &CertificateDer<'_>) -> Result<Identity, 
     let parsed = parse(certificate)?;
     let names = parsed
         .subject_alternative_name()
-        .map_err(|_| PeerError::Unreadable)?;
+        .map_err(|_malformed| PeerError::Unreadable)?;
     let mut identities = names
         .iter()
         .flat_map(|extension| &extension.value.general_names)
