@@ -75,6 +75,7 @@ fn look(root: &Path) -> Missing {
 
 /// Installs what it can. One thing that cannot be installed does not keep the others away; `explain` tells the rest.
 fn prepare(root: &Path) -> Missing {
+    told(apt::remove_leftover_policy());
     let wanted = packages::missing();
     if !wanted.is_empty() && workspace::is_root() && apt::is_here() {
         told(apt::install(&wanted));

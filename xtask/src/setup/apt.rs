@@ -3,7 +3,7 @@
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
     time::{Duration, SystemTime},
 };
@@ -22,7 +22,7 @@ const LIST_AGE: Duration = Duration::from_hours(24);
 /// Asked by every package script that wants to start a service; exit status 101 means "not allowed".
 const POLICY_FILE: &str = "/usr/sbin/policy-rc.d";
 const POLICY: &str =
-    "#!/bin/sh\n# Written by `cargo xtask setup` for the time of one installation.\nexit 101\n";
+    "#!/bin/sh\n# Written by `cargo xtask setup` for the time of one installation, by process ";
 
 pub(crate) fn is_here() -> bool {
     find_program("apt-get").is_some()
@@ -140,46 +140,66 @@ fn keep_from_starting_at_boot(service: &str) -> anyhow::Result<()> {
 
 /// Forbids package scripts to start services while it lives. A policy that the administrator wrote is kept.
 struct ServicePolicy {
-    ours: Option<PathBuf>,
+    ours: bool,
 }
 
 impl ServicePolicy {
     fn deny() -> anyhow::Result<Self> {
-        let file = PathBuf::from(POLICY_FILE);
-        match fs::read_to_string(&file) {
-            // Ours, left behind by an installation that was interrupted.
-            Ok(policy) if policy == POLICY => return Ok(Self { ours: Some(file) }),
-            Ok(_) => {
-                eprintln!(
-                    "    {POLICY_FILE} exists and decides whether package scripts start services"
-                );
-                return Ok(Self { ours: None });
-            }
-            Err(_) => (),
+        if Path::new(POLICY_FILE).exists() {
+            eprintln!(
+                "    {POLICY_FILE} exists and decides whether package scripts start services"
+            );
+            return Ok(Self { ours: false });
         }
-        fs::write(&file, POLICY).with_context(|| format!("write {POLICY_FILE}"))?;
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755))
+        let policy = format!("{POLICY}{}\nexit 101\n", std::process::id());
+        fs::write(POLICY_FILE, policy).with_context(|| format!("write {POLICY_FILE}"))?;
+        let policy = Self { ours: true };
+        fs::set_permissions(POLICY_FILE, fs::Permissions::from_mode(0o755))
             .with_context(|| format!("make {POLICY_FILE} executable"))?;
-        Ok(Self { ours: Some(file) })
+        Ok(policy)
     }
 }
 
 impl Drop for ServicePolicy {
     fn drop(&mut self) {
-        if let Some(file) = self.ours.take()
-            && let Err(error) = fs::remove_file(&file)
+        if self.ours
+            && let Err(error) = fs::remove_file(POLICY_FILE)
         {
-            eprintln!(
-                "    remove {} by hand, it keeps services from starting: {error}",
-                file.display()
-            );
+            eprintln!("    remove {POLICY_FILE} by hand, it keeps services from starting: {error}");
         }
     }
+}
+
+/// Removes the policy of an installation that was interrupted: left alone, no service of the machine would start again
+/// when its package is upgraded.
+pub(crate) fn remove_leftover_policy() -> anyhow::Result<()> {
+    let Some(writer) = fs::read_to_string(POLICY_FILE)
+        .ok()
+        .and_then(|policy| writer(&policy))
+    else {
+        return Ok(());
+    };
+    if Path::new(&format!("/proc/{writer}")).exists() {
+        return Ok(());
+    }
+    fs::remove_file(POLICY_FILE)
+        .with_context(|| format!("remove {POLICY_FILE} of an interrupted installation"))
+}
+
+/// The process that wrote a policy of ours.
+fn writer(policy: &str) -> Option<u32> {
+    policy.strip_prefix(POLICY)?.lines().next()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_policy_of_ours_has_a_writer() {
+        assert_eq!(writer(&format!("{POLICY}42\nexit 101\n")), Some(42));
+        assert_eq!(writer("#!/bin/sh\nexit 101\n"), None);
+    }
 
     #[test]
     fn a_package_is_offered_when_it_has_a_candidate() {
