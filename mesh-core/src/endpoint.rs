@@ -22,6 +22,25 @@ pub struct Endpoint {
     pub http2: Option<Http2Params>,
 }
 
+impl Endpoint {
+    /// An address of which nothing else is known.
+    pub fn plain(addr: SocketAddr) -> Self {
+        Self {
+            addr,
+            weight: NORMAL_WEIGHT,
+            labels: BTreeMap::new(),
+            tls: None,
+            hint: ProtocolHint::Unknown,
+            opaque_transport_port: None,
+            authority_override: None,
+            http2: None,
+        }
+    }
+}
+
+/// What Linkerd's discovery gives to every endpoint.
+const NORMAL_WEIGHT: u32 = 10_000;
+
 /// Who must answer on a meshed endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TlsPeer {

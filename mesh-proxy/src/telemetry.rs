@@ -32,6 +32,7 @@ pub struct Families {
     pub tcp_balancer: balancer::BalancerFamilies,
     pub tls_balancer: balancer::BalancerFamilies,
     pub tcp_route: tcp::TcpRouteFamilies,
+    pub tls_route: tcp::TcpRouteFamilies,
 }
 
 impl Families {
@@ -48,7 +49,8 @@ impl Families {
             http_balancer: balancer::BalancerFamilies::http(registry),
             tcp_balancer: balancer::BalancerFamilies::tcp(registry),
             tls_balancer: balancer::BalancerFamilies::tls(registry),
-            tcp_route: tcp::TcpRouteFamilies::new(registry),
+            tcp_route: tcp::TcpRouteFamilies::tcp(registry),
+            tls_route: tcp::TcpRouteFamilies::tls(registry),
         }
     }
 }

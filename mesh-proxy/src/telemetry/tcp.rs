@@ -37,7 +37,7 @@ pub struct OpenConnection {
     errno: AtomicI32,
 }
 
-/// `outbound_tcp_route_*`: which route opaque connections took and how they ended.
+/// `outbound_tcp_route_*` and `outbound_tls_route_*`: which route opaque connections took and how they ended.
 #[derive(Clone, Debug)]
 pub struct TcpRouteFamilies {
     open: CounterFamily,
@@ -141,7 +141,20 @@ impl TcpRouteError {
 }
 
 impl TcpRouteFamilies {
-    pub(super) fn new(registry: &Registry) -> Self {
+    pub(super) fn tls(registry: &Registry) -> Self {
+        Self {
+            open: registry.counter_family(
+                "outbound_tls_route_open_total",
+                "The total number of connections opened by a TLS route",
+            ),
+            close: registry.counter_family(
+                "outbound_tls_route_close_total",
+                "The total number of connections closed by a TLS route",
+            ),
+        }
+    }
+
+    pub(super) fn tcp(registry: &Registry) -> Self {
         Self {
             open: registry.counter_family(
                 "outbound_tcp_route_open_total",
@@ -176,8 +189,8 @@ mod tests {
         let connection = transport.open();
         connection.read(7);
         connection.written(9);
-        connection.failed(&io::Error::from_raw_os_error(nix::libc::ECONNRESET));
-        connection.failed(&io::Error::from_raw_os_error(nix::libc::EPIPE));
+        connection.failed(&io::Error::from_raw_os_error(libc::ECONNRESET));
+        connection.failed(&io::Error::from_raw_os_error(libc::EPIPE));
         let text = || String::from_utf8(registry.encode()).unwrap();
         assert!(text().contains("tcp_open_connections{peer=\"src\"} 1\n"));
         drop(connection);

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 
 use super::Io;
-use super::listen::{SocketOptions, configure};
+use super::listen::configure;
+use crate::config::SocketOptions;
 
 /// How connections of one direction are opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,8 +12,11 @@ use tokio::io::ReadBuf;
 
 use super::{Io, Scratch};
 
+mod first_word;
 mod http;
 mod tls;
+
+pub use self::first_word::{FirstWord, PATIENCE, first_word};
 
 /// How a connection begins, as far as TLS is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,15 +8,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::original_dst;
-
-/// How sockets of one listener are set up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SocketOptions {
-    /// Idle time before keep-alive probes; they are always on, with the kernel's time when this is `None`.
-    pub keepalive: Option<Duration>,
-    /// `TCP_USER_TIMEOUT`: how long sent data may stay unacknowledged.
-    pub user_timeout: Option<Duration>,
-}
+use crate::config::SocketOptions;
 
 /// Standard library's backlog, which Linkerd has too.
 pub const DEFAULT_BACKLOG: u32 = 128;
@@ -43,6 +35,8 @@ pub struct Listener {
 pub struct Accepted {
     pub tcp: TcpStream,
     pub peer: SocketAddr,
+    /// The address that accepted it.
+    pub local: SocketAddr,
     pub original_dst: SocketAddr,
 }
 
@@ -116,10 +110,12 @@ impl Listener {
     async fn try_accept(&self) -> io::Result<Accepted> {
         let (tcp, peer) = self.tcp.accept().await?;
         configure(&tcp, self.options)?;
-        let original_dst = original_dst::of(&tcp, tcp.local_addr()?, peer)?;
+        let local = original_dst::canonical(tcp.local_addr()?);
+        let original_dst = original_dst::of(&tcp, local, peer)?;
         Ok(Accepted {
             tcp,
             peer: original_dst::canonical(peer),
+            local,
             original_dst,
         })
     }

@@ -19,7 +19,7 @@ pub fn of(socket: &impl AsFd, local: SocketAddr, peer: SocketAddr) -> io::Result
     };
     match answer {
         Ok(address) => from_sock_addr(&address),
-        Err(error) if not_redirected(&error) => Ok(canonical(local)),
+        Err(error) if not_redirected(&error) => Ok(local),
         Err(error) => Err(error),
     }
 }

@@ -1,0 +1,299 @@
+//! From an accepted connection to what is done with it.
+//!
+//! Opaque ports are forwarded without a look at the bytes. On all others TLS is looked for first: ours is ended here, somebody else's is passed on. What
+//! follows is HTTP or not by the port's policy, or by its first bytes where the policy says "detect".
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mesh_core::policy::inbound::ServerProtocol;
+use tokio::time::Instant;
+
+use super::Inbound;
+use super::judge::{Judge, Unauthorized};
+use super::peer::Peer;
+use crate::http::Protocol;
+use crate::telemetry::labels::{Direction, NoServerTls, ServerTls};
+use crate::tls::{self, Credentials, TlsError};
+use crate::transport::Io;
+use crate::transport::connect::ConnectError;
+use crate::transport::detect::{self, FirstWord, HttpDetected, TlsDetected};
+use crate::transport::header::HeaderError;
+use crate::transport::listen::Accepted;
+
+/// Why a connection is not served.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectionError {
+    #[error("{0} is none of this pod's addresses")]
+    ForeignAddress(SocketAddr),
+    #[error("inbound connection must not target port {0}: it is the proxy's own")]
+    OwnPort(u16),
+    #[error("the proxy has no certificate to show")]
+    NoCertificate,
+    #[error("no TLS handshake began within {0:?}")]
+    TlsTimedOut(Duration),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error("direct connections must be mutually authenticated")]
+    NotAuthenticated,
+    #[error("direct connections must negotiate the transport header")]
+    NoTransportHeader,
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    #[error("the peer asks for {0:?} to be reached, but this proxy is no multicluster gateway")]
+    NoGateway(Arc<str>),
+    #[error(transparent)]
+    Unauthorized(#[from] Unauthorized),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("the client's connection failed while its protocol was detected")]
+    Detect(#[from] std::io::Error),
+}
+
+/// What is done with a connection once its TLS is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Forward,
+    Http(Protocol),
+    /// Look at the first bytes, this long.
+    Detect(Duration, OnSilence),
+}
+
+/// What a connection is taken for whose first bytes never come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnSilence {
+    Forward,
+    Http1,
+}
+
+impl ConnectionError {
+    /// Value of the `error` label of `inbound_tcp_errors_total`; `None` for what the authorization counters count.
+    fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::Unauthorized(_) => None,
+            Self::TlsTimedOut(_) | Self::Tls(TlsError::TimedOut(_)) => {
+                Some("tls detection timeout")
+            }
+            Self::NoGateway(_) => Some("gateway domain invalid"),
+            Self::Connect(_) | Self::Detect(_) => Some("i/o"),
+            _ => Some("unexpected"),
+        }
+    }
+}
+
+/// What the policy says about a connection. `None`: it must be refused, because the policy's routes could not be enforced on bytes that nobody can read.
+fn next(protocol: &ServerProtocol, tls: &ServerTls, detect_timeout: Duration) -> Option<Next> {
+    let passed_on = matches!(tls, ServerTls::Opaque { .. });
+    let meshed = matches!(tls, ServerTls::Established { .. });
+    match protocol {
+        ServerProtocol::Opaque | ServerProtocol::Tls => Some(Next::Forward),
+        ServerProtocol::Detect { .. } if passed_on => Some(Next::Forward),
+        ServerProtocol::Detect { timeout, .. } => Some(Next::Detect(*timeout, OnSilence::Forward)),
+        _ if passed_on => None,
+        // The peer's proxy may have made HTTP/2 of it.
+        ServerProtocol::Http1(_) if meshed => Some(Next::Detect(detect_timeout, OnSilence::Http1)),
+        ServerProtocol::Http1(_) => Some(Next::Http(Protocol::Http1)),
+        ServerProtocol::Http2(_) | ServerProtocol::Grpc(_) => Some(Next::Http(Protocol::Http2)),
+    }
+}
+
+impl Inbound {
+    /// Serves one connection to its end. Whatever happens is logged and counted here.
+    pub async fn serve(self: Rc<Self>, accepted: Accepted) {
+        let (client, server) = (accepted.peer, accepted.original_dst);
+        let Err(error) = self.accept(accepted).await else {
+            return;
+        };
+        match error.reason() {
+            Some(reason) => {
+                let errors = &self.worker.families.errors;
+                errors.tcp(Direction::Inbound, server, reason);
+                tracing::info!(%client, %server, error = &error as &dyn std::error::Error, "Connection closed");
+            }
+            None => tracing::info!(%client, %server, %error, "Connection denied"),
+        }
+    }
+
+    async fn accept(self: &Rc<Self>, accepted: Accepted) -> Result<(), ConnectionError> {
+        let inbound = &self.worker.config.inbound;
+        let target = accepted.original_dst;
+        if !inbound.ips.is_empty() && !self.worker.is_local(target.ip()) {
+            return Err(ConnectionError::ForeignAddress(target));
+        }
+        if target.port() == inbound.listen.port() {
+            return Box::pin(self.accept_direct(accepted)).await;
+        }
+        self.refuse_own_port(target.port())?;
+
+        let mut io = Io::plain(accepted.tcp);
+        let plain = self.peer_of(accepted.peer, target, NoServerTls::NoTlsFromRemote);
+        let judge = self.judge_of(&plain);
+        match &judge.law().policy.protocol {
+            ServerProtocol::Opaque => {
+                let peer = self.peer_of(accepted.peer, target, NoServerTls::PortSkipped);
+                let judge = self.judge_of(&peer);
+                return self.proceed(io, peer, judge, Next::Forward).await;
+            }
+            ServerProtocol::Detect { .. } => {
+                let limit = inbound.detect_timeout;
+                if let Some(app) = self.greeting(&mut io, &plain, &judge, limit).await? {
+                    let io = judge.measure(io);
+                    return self.forward_over(io, app, &plain, &judge).await;
+                }
+            }
+            _ => {}
+        }
+        let Some((io, tls)) = self.end_tls(io).await? else {
+            return Ok(());
+        };
+        let peer = Peer { tls, ..plain };
+        let judge = self.judge_of(&peer);
+        let protocol = judge.law().policy.protocol.clone();
+        match next(&protocol, &peer.tls, inbound.detect_timeout) {
+            Some(next) => self.proceed(io, peer, judge, next).await,
+            // Counted and refused as any unauthorized connection.
+            None => Ok(judge.connection(&peer)?),
+        }
+    }
+
+    /// Ends TLS that is meant for us. `None` when the client left without a word.
+    async fn end_tls(&self, mut io: Io) -> Result<Option<(Io, ServerTls)>, ConnectionError> {
+        let limit = self.worker.config.inbound.detect_timeout;
+        let sni = match detect::tls(&mut io, &self.worker.scratch, limit).await? {
+            TlsDetected::ClientHello { sni } => sni,
+            TlsDetected::NotTls => {
+                return Ok(Some((io, ServerTls::None(NoServerTls::NoTlsFromRemote))));
+            }
+            TlsDetected::TimedOut => return Err(ConnectionError::TlsTimedOut(limit)),
+            TlsDetected::Eof => return Ok(None),
+        };
+        let credentials = self.credentials()?;
+        if sni.as_deref() != Some(credentials.server_name()) {
+            return Ok(Some((io, ServerTls::Opaque { sni })));
+        }
+        let (stream, info) = tls::server::terminate(io, &credentials, false).await?;
+        let tls = ServerTls::Established { client: info.id };
+        Ok(Some((Io::tls(stream), tls)))
+    }
+
+    /// Goes on with a connection of which everything but the protocol is known.
+    pub(super) async fn proceed(
+        self: &Rc<Self>,
+        io: Io,
+        peer: Peer,
+        judge: Rc<Judge>,
+        next: Next,
+    ) -> Result<(), ConnectionError> {
+        let mut io = judge.measure(io);
+        let protocol = match next {
+            Next::Forward => return self.forward(io, &peer, &judge).await,
+            Next::Http(protocol) => protocol,
+            Next::Detect(limit, OnSilence::Http1) => {
+                match self.detect_http(&mut io, &judge, limit).await? {
+                    HttpDetected::Http1 | HttpDetected::TimedOut => Protocol::Http1,
+                    HttpDetected::Http2 => Protocol::Http2,
+                    HttpDetected::Eof => return Ok(()),
+                    HttpDetected::NotHttp => return self.forward(io, &peer, &judge).await,
+                }
+            }
+            Next::Detect(limit, OnSilence::Forward) => {
+                if let Some(app) = self.greeting(&mut io, &peer, &judge, limit).await? {
+                    return self.forward_over(io, app, &peer, &judge).await;
+                }
+                match self.detect_http(&mut io, &judge, limit).await? {
+                    HttpDetected::Http1 => Protocol::Http1,
+                    HttpDetected::Http2 => Protocol::Http2,
+                    HttpDetected::Eof => return Ok(()),
+                    HttpDetected::NotHttp | HttpDetected::TimedOut => {
+                        return self.forward(io, &peer, &judge).await;
+                    }
+                }
+            }
+        };
+        self.serve_http(io, peer, judge, protocol).await;
+        Ok(())
+    }
+
+    async fn detect_http(
+        &self,
+        io: &mut Io,
+        judge: &Judge,
+        limit: Duration,
+    ) -> std::io::Result<HttpDetected> {
+        let start = Instant::now();
+        let detected = detect::http(io, &self.worker.scratch, limit).await;
+        judge.detected(&detected, start.elapsed());
+        detected
+    }
+
+    /// A connection to the application, when the application speaks first or neither side does in time: such a connection is not HTTP, and opaque to us.
+    /// `None` when the client has spoken, so that its protocol can be detected.
+    ///
+    /// The application is dialled only for clients that the policy would let through without any detection.
+    async fn greeting(
+        &self,
+        io: &mut Io,
+        peer: &Peer,
+        judge: &Judge,
+        limit: Duration,
+    ) -> std::io::Result<Option<Io>> {
+        let start = Instant::now();
+        let dial = async {
+            match judge.would_admit(peer) {
+                true => self.apps.connect(peer.target).await.ok(),
+                false => None,
+            }
+        };
+        let greets = self.greeters.borrow().contains(&peer.target);
+        let patience = if greets {
+            Duration::ZERO
+        } else {
+            detect::PATIENCE
+        };
+        let word = detect::first_word(io, &self.worker.scratch, patience, limit, dial);
+        match Box::pin(word).await? {
+            FirstWord::Client => Ok(None),
+            FirstWord::Server(app) => {
+                self.greeters.borrow_mut().insert(peer.target);
+                judge.detected(&Ok(HttpDetected::NotHttp), start.elapsed());
+                Ok(Some(app))
+            }
+            FirstWord::Nobody(app) => {
+                judge.detected(&Ok(HttpDetected::TimedOut), start.elapsed());
+                Ok(app)
+            }
+        }
+    }
+
+    fn peer_of(&self, client: SocketAddr, target: SocketAddr, no_tls: NoServerTls) -> Peer {
+        Peer {
+            client,
+            target,
+            dialled: target,
+            tls: ServerTls::None(no_tls),
+        }
+    }
+
+    /// The proxy's other ports are nobody's target: a connection would come back to the proxy.
+    pub(super) fn refuse_own_port(&self, port: u16) -> Result<(), ConnectionError> {
+        let config = &self.worker.config;
+        let is_own = config.inbound.listen.port() == port
+            || config
+                .outbound
+                .listen
+                .iter()
+                .any(|addr| addr.port() == port);
+        match is_own {
+            true => Err(ConnectionError::OwnPort(port)),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn credentials(&self) -> Result<Arc<Credentials>, ConnectionError> {
+        self.worker
+            .credentials()
+            .ok_or(ConnectionError::NoCertificate)
+    }
+}

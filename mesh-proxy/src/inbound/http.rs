@@ -1,0 +1,199 @@
+//! One inbound request: restore, judge, filter, limit, send to the application, record.
+
+use std::rc::Rc;
+
+use http::HeaderValue;
+use mesh_core::route::http::RequestHead;
+
+use self::observe::{RequestObserver, ResponseObserver};
+use super::Inbound;
+use super::app::AppDial;
+use super::judge::{Granted, Judge};
+use super::peer::Peer;
+use crate::error::{Error, Kind, Side};
+use crate::http::client::{Client, SendError};
+use crate::http::headers::{CLIENT_ID, PROXY_CONNECTION, PROXY_ERROR, PROXY_UNSENT};
+use crate::http::orig_proto::Downgraded;
+use crate::http::respond::{Asker, Disclosure};
+use crate::http::{Handle, Protocol, Request, Reset, Response, filter, orig_proto, respond, uri};
+use crate::telemetry::http::Exchange;
+use crate::telemetry::labels;
+use crate::transport::Io;
+
+mod observe;
+
+/// Answers the requests of one connection.
+struct Handler {
+    inbound: Rc<Inbound>,
+    peer: Peer,
+    judge: Rc<Judge>,
+    app: Rc<Client<AppDial>>,
+    /// `l5d-client-id` for the application.
+    client_id: Option<HeaderValue>,
+}
+
+impl Inbound {
+    /// Serves HTTP on a connection until it ends.
+    pub(super) async fn serve_http(
+        self: &Rc<Self>,
+        io: Io,
+        peer: Peer,
+        judge: Rc<Judge>,
+        protocol: Protocol,
+    ) {
+        let client = peer.client;
+        let identity = peer.identity();
+        let handler = Handler {
+            client_id: identity.and_then(|id| HeaderValue::from_str(id.as_str()).ok()),
+            app: self.apps.client(peer.target),
+            inbound: self.clone(),
+            peer,
+            judge,
+        };
+        if let Err(error) = self.server.serve(io, protocol, Rc::new(handler)).await {
+            tracing::debug!(%client, error = &error as &dyn std::error::Error, "HTTP connection ended with an error");
+        }
+    }
+}
+
+impl Handle for Handler {
+    async fn handle(&self, mut request: Request) -> Result<Response, Reset> {
+        // Only peers of the mesh may say what a request was before: for others it would be a way to choose how the application parses it.
+        if self.peer.identity().is_some() {
+            orig_proto::downgrade(&mut request);
+        } else {
+            orig_proto::strip(request.headers_mut());
+        }
+        let asker = Asker::of(&request);
+        let downgraded = request.extensions().get::<Downgraded>().copied();
+        match self.answer(request).await {
+            Ok(mut response) => {
+                if let Some(Downgraded(version)) = downgraded {
+                    orig_proto::mark(&mut response, version);
+                }
+                Ok(response)
+            }
+            Err(failure) => self.refuse(asker, &failure),
+        }
+    }
+}
+
+/// An answer that the application did not give.
+struct Failure {
+    error: Error,
+    /// No byte of the request has reached the application.
+    unsent: bool,
+}
+
+impl Handler {
+    async fn answer(&self, mut request: Request) -> Result<Response, Failure> {
+        // Held until the response's head has arrived.
+        let _in_flight = self
+            .inbound
+            .worker
+            .shared
+            .inbound_in_flight
+            .try_acquire()
+            .map_err(|_full| {
+                Error::new(
+                    Kind::LoadShed,
+                    "service unavailable: too many requests in flight",
+                )
+            })?;
+        self.prepare(&mut request)?;
+        let granted = self
+            .judge
+            .request(&self.peer, &RequestHead::from(&request))?;
+        filter::apply(granted.filters(), &mut request, granted.prefix())?;
+        self.judge.limit(&self.peer, &granted)?;
+        let mut response = self.send(request, &granted).await?;
+        filter::apply_to_response(granted.filters(), response.headers_mut());
+        Ok(response)
+    }
+
+    /// Gives a request the form in which it is judged and forwarded.
+    fn prepare(&self, request: &mut Request) -> Result<(), Error> {
+        let headers = request.headers_mut();
+        match &self.client_id {
+            Some(id) => drop(headers.insert(CLIENT_ID, id.clone())),
+            None => drop(headers.remove(CLIENT_ID)),
+        }
+        // A peer that names the target in a transport header names the authority too.
+        let fallback = (!self.peer.is_direct()).then_some(self.peer.target);
+        match uri::set_authority(request, fallback) {
+            true => Ok(()),
+            false => Err(Error::new(
+                Kind::Unexpected,
+                "the request names no authority",
+            )),
+        }
+    }
+
+    async fn send(&self, request: Request, granted: &Granted) -> Result<Response, Failure> {
+        let mut exchange = Exchange::start(
+            granted.observers(),
+            request.headers(),
+            !request.body().is_empty(),
+        );
+        let request = match exchange.request_body() {
+            Some(observer) => {
+                request.map(|body| body.observed(Box::new(RequestObserver(observer))))
+            }
+            None => request,
+        };
+        match self.app.send(request).await {
+            Ok(mut response) => {
+                for name in [PROXY_CONNECTION, PROXY_ERROR, PROXY_UNSENT] {
+                    // Proxies act upon these. They are not the application's to send.
+                    response.headers_mut().remove(name);
+                }
+                exchange.response_head(response.status(), response.headers());
+                Ok(response.map(|body| body.observed(Box::new(ResponseObserver(exchange)))))
+            }
+            Err(error) => {
+                exchange.failed((&error).into());
+                Err(Failure {
+                    unsent: matches!(error, SendError::Dial { .. }),
+                    error: error.into(),
+                })
+            }
+        }
+    }
+
+    fn refuse(&self, asker: Asker, failure: &Failure) -> Result<Response, Reset> {
+        let Failure { error, unsent } = failure;
+        let meshed = self.peer.identity().is_some();
+        if let Some(reason) = error.kind.reason(Side::Inbound) {
+            let law = self.judge.law();
+            let server = labels::server(&law.policy.meta, self.peer.target.port());
+            let errors = &self.inbound.worker.families.errors;
+            errors.inbound_http(self.peer.dialled, &server, reason);
+        }
+        match error.kind {
+            Kind::Unauthorized | Kind::RouteNotFound | Kind::RateLimited => {
+                tracing::info!(client = %self.peer.client, tls = self.peer.identity().map(tracing::field::display), %error, "Request denied");
+            }
+            _ => tracing::debug!(client = %self.peer.client, %error, "Request failed"),
+        }
+        let disclosure = Disclosure {
+            informational: meshed,
+        };
+        let mut response = respond::error(asker, error, disclosure)?;
+        if *unsent && meshed {
+            // The peer's balancer may try another endpoint.
+            response
+                .headers_mut()
+                .insert(PROXY_UNSENT, HeaderValue::from_static("true"));
+        }
+        Ok(response)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            unsent: false,
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Who is at the other end of an accepted connection, and where he wants to go.
+
+use std::net::SocketAddr;
+
+use mesh_core::identity::Identity;
+use mesh_core::policy::inbound::{Client, ClientTls};
+
+use crate::telemetry::labels::ServerTls;
+
+/// What is known of an accepted connection before any byte of the application's.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) client: SocketAddr,
+    /// Where the application listens.
+    pub(super) target: SocketAddr,
+    /// The address that the client dialled: the target, or the proxy's own port where a transport header named the target.
+    pub(super) dialled: SocketAddr,
+    pub(super) tls: ServerTls,
+}
+
+impl Peer {
+    /// The proven identity.
+    pub(super) fn identity(&self) -> Option<&Identity> {
+        match &self.tls {
+            ServerTls::Established { client } => client.as_ref(),
+            ServerTls::Opaque { .. } | ServerTls::None(_) => None,
+        }
+    }
+
+    /// As policies see it.
+    pub(super) fn as_client(&self) -> Client<'_> {
+        let tls = match &self.tls {
+            ServerTls::Established { client: Some(id) } => ClientTls::Identified(id),
+            ServerTls::Established { client: None } => ClientTls::Anonymous,
+            ServerTls::Opaque { .. } | ServerTls::None(_) => ClientTls::None,
+        };
+        Client {
+            ip: self.client.ip(),
+            tls,
+        }
+    }
+
+    /// Whether another proxy named the target in a transport header.
+    pub(super) fn is_direct(&self) -> bool {
+        self.dialled != self.target
+    }
+}

@@ -1,0 +1,279 @@
+//! From a connection of the application to what is done with it: where it goes (discovery), and what protocol it speaks (discovery, or its first bytes).
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mesh_core::policy::outbound::OutboundProtocol;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::Outbound;
+use super::opaque::{Connected, OpaqueError};
+use crate::discovery::{DiscoveryError, OutboundTarget};
+use crate::http::Protocol;
+use crate::telemetry::detect::Protocol as ProtocolLabel;
+use crate::telemetry::labels::{self, Direction};
+use crate::transport::detect::{self, FirstWord, HttpDetected, TlsDetected};
+use crate::transport::listen::Accepted;
+use crate::transport::{Io, copy};
+
+/// Why a connection is not served.
+#[derive(Debug, thiserror::Error)]
+enum ConnectionError {
+    #[error("{0} is this proxy's own outbound port: the connection would come back for ever")]
+    Loop(SocketAddr),
+    #[error(transparent)]
+    Discovery(#[from] DiscoveryError),
+    #[error(transparent)]
+    Opaque(#[from] OpaqueError),
+    #[error("the policy routes by TLS server name, but the connection begins with none")]
+    NoServerName,
+    #[error("the application's connection failed while its protocol was detected")]
+    Detect(#[from] std::io::Error),
+}
+
+/// What a destination's snapshot says of connections to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    Detect,
+    Http(Protocol),
+    Opaque,
+    Tls,
+}
+
+impl ConnectionError {
+    /// Value of the `error` label of `outbound_tcp_errors_total`.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Opaque(error) => error.reason(),
+            Self::Detect(_) => "i/o",
+            Self::Loop(_) | Self::Discovery(_) | Self::NoServerName => "unexpected",
+        }
+    }
+}
+
+/// The profile may say that a port is opaque; otherwise the policy decides.
+fn plan(target: &OutboundTarget) -> Plan {
+    if target
+        .profile
+        .as_ref()
+        .is_some_and(|profile| profile.opaque)
+    {
+        return Plan::Opaque;
+    }
+    match &target.policy.protocol {
+        OutboundProtocol::Detect { .. } => Plan::Detect,
+        OutboundProtocol::Http1(_) => Plan::Http(Protocol::Http1),
+        OutboundProtocol::Http2(_) | OutboundProtocol::Grpc(_) => Plan::Http(Protocol::Http2),
+        OutboundProtocol::Opaque(_) => Plan::Opaque,
+        OutboundProtocol::Tls(_) => Plan::Tls,
+    }
+}
+
+impl Plan {
+    fn label(self) -> ProtocolLabel {
+        match self {
+            Self::Detect => ProtocolLabel::Detect,
+            Self::Http(Protocol::Http1) => ProtocolLabel::Http1,
+            Self::Http(Protocol::Http2) => ProtocolLabel::Http2,
+            Self::Opaque => ProtocolLabel::Opaque,
+            Self::Tls => ProtocolLabel::Tls,
+        }
+    }
+}
+
+impl Outbound {
+    /// Serves one connection to its end. Whatever happens is logged and counted here.
+    pub async fn serve(self: Rc<Self>, accepted: Accepted) {
+        let (client, dst) = (accepted.peer, accepted.original_dst);
+        if let Err(error) = self.accept(accepted).await {
+            let errors = &self.worker.families.errors;
+            errors.tcp(Direction::Outbound, dst, error.reason());
+            tracing::info!(%client, %dst, error = &error as &dyn std::error::Error, "Connection closed");
+        }
+    }
+
+    async fn accept(self: &Rc<Self>, accepted: Accepted) -> Result<(), ConnectionError> {
+        let dst = accepted.original_dst;
+        if self.is_own_port(&accepted) {
+            return Err(ConnectionError::Loop(dst));
+        }
+        let families = &self.worker.families;
+        let transport = families.tcp.transport(labels::outbound_accept(dst));
+        let mut io = Io::plain(accepted.tcp).measured(transport.open());
+        let updates = self.worker.discovery.outbound(dst).await?;
+        let target = updates.borrow().clone();
+        let parent = labels::parent(&target.policy.parent);
+        let plan = plan(&target);
+        families.detect.outbound_connection(&parent, plan.label());
+        match plan {
+            Plan::Http(protocol) => self.serve_http(io, dst, updates, protocol).await,
+            Plan::Opaque => self.forward(io, &target).await?,
+            Plan::Tls => self.forward_tls(io, &target).await?,
+            Plan::Detect => {
+                if let Some(server) = self.greeting(&mut io, &target).await? {
+                    self.copy(io, server).await;
+                    return Ok(());
+                }
+                let limit = self.worker.config.outbound.detect_timeout;
+                let start = Instant::now();
+                let detected = detect::http(&mut io, &self.worker.scratch, limit).await;
+                self.count_detected(&target, &detected, start.elapsed());
+                match detected? {
+                    HttpDetected::Http1 => self.serve_http(io, dst, updates, Protocol::Http1).await,
+                    HttpDetected::Http2 => self.serve_http(io, dst, updates, Protocol::Http2).await,
+                    HttpDetected::NotHttp | HttpDetected::TimedOut => {
+                        self.forward(io, &target).await?;
+                    }
+                    HttpDetected::Eof => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether somebody dialled the outbound port itself: nobody redirected the connection, or it asks for that port of this very pod.
+    fn is_own_port(&self, accepted: &Accepted) -> bool {
+        let dst = accepted.original_dst;
+        let listens = &self.worker.config.outbound.listen;
+        listens.iter().any(|listen| listen.port() == dst.port())
+            && (dst == accepted.local || dst.ip().is_loopback() || self.worker.is_local(dst.ip()))
+    }
+
+    /// A connection to an endpoint, when the server speaks first or neither side does in time. `None` when the application has spoken, so that its
+    /// protocol can be detected.
+    async fn greeting(
+        &self,
+        io: &mut Io,
+        target: &Arc<OutboundTarget>,
+    ) -> std::io::Result<Option<Connected>> {
+        let start = Instant::now();
+        let mut held = None;
+        let dial = async {
+            // What goes wrong is said when the connection is forwarded, should it come to that.
+            let Connected { io, guard } = self.opaque.connect(target).await.ok()?;
+            held = Some(guard);
+            Some(io)
+        };
+        let limit = self.worker.config.outbound.detect_timeout;
+        let patience = match self.greets(target.addr) {
+            true => Duration::ZERO,
+            false => detect::PATIENCE,
+        };
+        let word = detect::first_word(io, &self.worker.scratch, patience, limit, dial);
+        let (server, detected) = match Box::pin(word).await? {
+            FirstWord::Client => return Ok(None),
+            FirstWord::Server(server) => {
+                self.remember_greeter(target.addr);
+                (Some(server), HttpDetected::NotHttp)
+            }
+            FirstWord::Nobody(server) => (server, HttpDetected::TimedOut),
+        };
+        self.count_detected(target, &Ok(detected), start.elapsed());
+        Ok(server.zip(held).map(|(io, guard)| Connected { io, guard }))
+    }
+
+    fn count_detected(
+        &self,
+        target: &OutboundTarget,
+        detected: &std::io::Result<HttpDetected>,
+        took: Duration,
+    ) {
+        let labels = labels::parent(&target.policy.parent);
+        let families = &self.worker.families.detect;
+        families.detected(Direction::Outbound, &labels, detected, took);
+    }
+
+    async fn serve_http(
+        &self,
+        io: Io,
+        dst: SocketAddr,
+        updates: watch::Receiver<Arc<OutboundTarget>>,
+        protocol: Protocol,
+    ) {
+        let target = self.http.target(dst, updates);
+        if let Err(error) = self.server.serve(io, protocol, target).await {
+            tracing::debug!(%dst, error = &error as &dyn std::error::Error, "HTTP connection ended with an error");
+        }
+    }
+
+    async fn forward(&self, io: Io, target: &Arc<OutboundTarget>) -> Result<(), ConnectionError> {
+        let server = self.opaque.connect(target).await?;
+        self.copy(io, server).await;
+        Ok(())
+    }
+
+    /// TLS that the application has begun: the server name chooses the route, the bytes are passed on.
+    async fn forward_tls(
+        &self,
+        mut io: Io,
+        target: &Arc<OutboundTarget>,
+    ) -> Result<(), ConnectionError> {
+        let limit = self.worker.config.outbound.detect_timeout;
+        let detected = detect::tls(&mut io, &self.worker.scratch, limit).await?;
+        let TlsDetected::ClientHello { sni: Some(name) } = detected else {
+            return Err(ConnectionError::NoServerName);
+        };
+        let server = self.opaque.connect_tls(target, &name).await?;
+        self.copy(io, server).await;
+        Ok(())
+    }
+
+    async fn copy(&self, client: Io, server: Connected) {
+        let Connected { io, mut guard } = server;
+        let copied = copy::duplex(client, io, &self.worker.scratch, &self.worker.drain).await;
+        if let Err(error) = copied {
+            // One of the two ends broke off. That is theirs to explain, and the close is counted with its reason.
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "Connection broke off"
+            );
+            guard.broke_off();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mesh_core::meta::Meta;
+    use mesh_core::policy::outbound::{GrpcRoutes, HttpRoutes, OutboundPolicy};
+    use mesh_core::profile::Profile;
+
+    #[test]
+    fn an_opaque_profile_beats_the_policy() {
+        let detect = OutboundProtocol::Detect {
+            timeout: Duration::ZERO,
+            opaque: None,
+            http1: HttpRoutes::default(),
+            http2: HttpRoutes::default(),
+        };
+        let opaque = Profile {
+            opaque: true,
+            ..Profile::default()
+        };
+        let check = |protocol: &OutboundProtocol, profile: Option<Profile>, expect| {
+            let target = OutboundTarget {
+                addr: "10.0.0.1:80".parse().unwrap(),
+                policy: OutboundPolicy {
+                    parent: Meta::new_default("x"),
+                    protocol: protocol.clone(),
+                },
+                profile,
+            };
+            assert_eq!(plan(&target), expect, "{protocol:?}");
+        };
+        check(&detect, None, Plan::Detect);
+        check(&detect, Some(Profile::default()), Plan::Detect);
+        check(&detect, Some(opaque.clone()), Plan::Opaque);
+        let http1 = OutboundProtocol::Http1(HttpRoutes::default());
+        check(&http1, None, Plan::Http(Protocol::Http1));
+        check(&http1, Some(opaque), Plan::Opaque);
+        let grpc = OutboundProtocol::Grpc(GrpcRoutes::default());
+        check(&grpc, None, Plan::Http(Protocol::Http2));
+        check(&OutboundProtocol::Opaque(None), None, Plan::Opaque);
+        check(&OutboundProtocol::Tls(Vec::new()), None, Plan::Tls);
+    }
+}

@@ -1,0 +1,251 @@
+//! Connects to one endpoint: TCP, mutual TLS when discovery names an identity, and the transport header when the peer understands it.
+//!
+//! Called by HTTP clients and by the opaque path. TLS is never optional: an endpoint with an identity is reached with exactly that identity or not at all.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mesh_core::endpoint::{Endpoint, ProtocolHint, TlsPeer};
+
+use crate::error::DialError;
+use crate::http::Protocol;
+use crate::http::client::Dial;
+use crate::telemetry::labels::{self, ClientTls, NoClientTls};
+use crate::telemetry::tcp::Transport;
+use crate::tls;
+use crate::transport::Io;
+use crate::transport::connect::{self, ConnectError, ConnectOptions};
+use crate::transport::header::{self, Session, TransportHeader};
+use crate::worker::Worker;
+
+/// Makes connections to one endpoint on one data thread.
+#[derive(Debug)]
+pub struct EndpointDial {
+    worker: Rc<Worker>,
+    endpoint: Arc<Endpoint>,
+    plan: DialPlan,
+    transport: Arc<Transport>,
+}
+
+/// How an endpoint is reached. Decided once per endpoint by [`plan`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DialPlan {
+    /// What TCP connects to.
+    pub addr: SocketAddr,
+    pub tls: Option<TlsPeer>,
+    /// What the peer's proxy is told, if it negotiates the header. The session is filled in for each connection.
+    pub header: Option<TransportHeader>,
+}
+
+/// Decides how an endpoint is reached. Pure.
+///
+/// An endpoint at one of the pod's own addresses is the application beside us: no TLS, no header. Otherwise an identity means TLS, and a peer that accepts
+/// the transport header is reached at its proxy's port.
+pub fn plan(endpoint: &Endpoint, is_local: bool) -> DialPlan {
+    let plain = DialPlan {
+        addr: endpoint.addr,
+        tls: None,
+        header: None,
+    };
+    let Some(tls) = endpoint.tls.clone().filter(|_| !is_local) else {
+        return plain;
+    };
+    let (port, name) = match endpoint
+        .authority_override
+        .as_deref()
+        .and_then(split_authority)
+    {
+        Some((host, port)) => (port, Some(host.into())),
+        None => (endpoint.addr.port(), None),
+    };
+    let wants_header = endpoint.opaque_transport_port.is_some() || name.is_some();
+    let dialled_port = endpoint
+        .opaque_transport_port
+        .unwrap_or(endpoint.addr.port());
+    DialPlan {
+        addr: SocketAddr::new(endpoint.addr.ip(), dialled_port),
+        tls: Some(tls),
+        header: wants_header.then_some(TransportHeader {
+            port,
+            name,
+            session: Session::Opaque,
+        }),
+    }
+}
+
+/// What the endpoint's metrics say of its TLS.
+pub fn client_tls(endpoint: &Endpoint, is_local: bool) -> ClientTls {
+    match &endpoint.tls {
+        _ if is_local => ClientTls::None(NoClientTls::Loopback),
+        Some(peer) => ClientTls::Established {
+            server: peer.id.clone(),
+        },
+        None => ClientTls::None(NoClientTls::NotProvidedByServiceDiscovery),
+    }
+}
+
+fn split_authority(authority: &str) -> Option<(&str, u16)> {
+    let (host, port) = authority.rsplit_once(':')?;
+    Some((host, port.parse().ok()?))
+}
+
+impl EndpointDial {
+    /// `authority` is that of the balancer; absent for traffic that is forwarded to a fixed address.
+    pub fn new(worker: Rc<Worker>, endpoint: Arc<Endpoint>, authority: Option<&str>) -> Self {
+        let is_local = worker.is_local(endpoint.addr.ip());
+        let tls = client_tls(&endpoint, is_local);
+        let labels = labels::outbound_connect(&endpoint, authority, &tls);
+        Self {
+            transport: worker.families.tcp.transport(labels),
+            plan: plan(&endpoint, is_local),
+            endpoint,
+            worker,
+        }
+    }
+
+    pub fn endpoint(&self) -> &Arc<Endpoint> {
+        &self.endpoint
+    }
+
+    /// A connection over which `session` can begin.
+    pub async fn connect(&self, session: Session) -> Result<Io, DialError> {
+        let outbound = &self.worker.config.outbound;
+        let limit = outbound.connect_timeout;
+        let options = ConnectOptions {
+            timeout: limit,
+            socket: outbound.connect,
+        };
+        let io = tokio::time::timeout(limit, self.establish(session, &options))
+            .await
+            .map_err(|_elapsed| ConnectError::TimedOut {
+                addr: self.plan.addr,
+                limit,
+            })??;
+        Ok(io.measured(self.transport.open()))
+    }
+
+    async fn establish(&self, session: Session, options: &ConnectOptions) -> Result<Io, DialError> {
+        let addr = self.plan.addr;
+        refuse_loopback(addr)?;
+        let tcp = connect::dial(addr, options).await?;
+        let Some(peer) = &self.plan.tls else {
+            return Ok(tcp);
+        };
+        let credentials = self.worker.credentials().ok_or(DialError::NoCertificate)?;
+        let wants_header = self.plan.header.is_some();
+        let (stream, negotiated) = tls::client::connect(tcp, &credentials, peer, wants_header)
+            .await
+            .map_err(|error| DialError::Tls {
+                addr,
+                message: error.to_string().into(),
+            })?;
+        let mut io = Io::tls(stream);
+        if let Some(header) = self.plan.header.as_ref().filter(|_| negotiated) {
+            let header = TransportHeader {
+                session: self.session(session),
+                ..header.clone()
+            };
+            header::write(&mut io, &header)
+                .await
+                .map_err(|source| DialError::Header {
+                    addr,
+                    source: Arc::new(source),
+                })?;
+        }
+        Ok(io)
+    }
+
+    /// A port that is opaque to the peer's proxy must not be announced as HTTP, whatever we know of it.
+    fn session(&self, session: Session) -> Session {
+        match self.endpoint.hint {
+            ProtocolHint::Opaque => Session::Opaque,
+            ProtocolHint::Http2 | ProtocolHint::Unknown => session,
+        }
+    }
+}
+
+impl Dial for EndpointDial {
+    async fn dial(&self, protocol: Protocol) -> Result<Io, DialError> {
+        self.connect(match protocol {
+            Protocol::Http1 => Session::Http1,
+            Protocol::Http2 => Session::Http2,
+        })
+        .await
+    }
+}
+
+/// No endpoint is on a loopback address; whoever says so would reach the proxy's own pod.
+fn refuse_loopback(addr: SocketAddr) -> Result<(), ConnectError> {
+    if addr.ip().to_canonical().is_loopback() {
+        return Err(ConnectError::Io {
+            addr,
+            source: io::ErrorKind::ConnectionRefused.into(),
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mesh_core::identity::Identity;
+
+    fn endpoint(tls: bool, opaque_transport_port: Option<u16>) -> Endpoint {
+        Endpoint {
+            addr: "10.0.0.9:8080".parse().unwrap(),
+            weight: 10_000,
+            labels: Default::default(),
+            tls: tls.then(|| TlsPeer {
+                id: Identity::parse("a.b").unwrap(),
+                server_name: "a.b".into(),
+            }),
+            hint: ProtocolHint::Unknown,
+            opaque_transport_port,
+            authority_override: None,
+            http2: None,
+        }
+    }
+
+    fn summary(plan: &DialPlan) -> (String, bool, Option<(u16, Option<&str>)>) {
+        let header = plan.header.as_ref().map(|h| (h.port, h.name.as_deref()));
+        (plan.addr.to_string(), plan.tls.is_some(), header)
+    }
+
+    #[test]
+    fn plans() {
+        let check = |endpoint: &Endpoint, local, addr: &str, tls, header| {
+            let plan = plan(endpoint, local);
+            assert_eq!(summary(&plan), (addr.to_owned(), tls, header));
+        };
+        check(&endpoint(false, None), false, "10.0.0.9:8080", false, None);
+        // Without an identity there is no TLS to carry the header in.
+        check(
+            &endpoint(false, Some(4143)),
+            false,
+            "10.0.0.9:8080",
+            false,
+            None,
+        );
+        check(&endpoint(true, None), false, "10.0.0.9:8080", true, None);
+        check(
+            &endpoint(true, Some(4143)),
+            false,
+            "10.0.0.9:4143",
+            true,
+            Some((8080, None)),
+        );
+        check(
+            &endpoint(true, Some(4143)),
+            true,
+            "10.0.0.9:8080",
+            false,
+            None,
+        );
+        let mut gateway = endpoint(true, Some(4143));
+        gateway.authority_override = Some("web.ns.svc.cluster.local:80".into());
+        let name = Some((80, Some("web.ns.svc.cluster.local")));
+        check(&gateway, false, "10.0.0.9:4143", true, name);
+    }
+}

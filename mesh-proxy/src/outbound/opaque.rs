@@ -1,0 +1,448 @@
+//! Connections whose bytes nobody interprets: a backend is chosen, one of its endpoints is reached, and that is where all bytes go.
+//!
+//! An endpoint that cannot be reached is exchanged for another, as nothing has been sent yet.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mesh_core::endpoint::Endpoint;
+use mesh_core::meta::Meta;
+use mesh_core::policy::outbound::{
+    Backend, BackendTarget, Distribution, OutboundProtocol, RouteBackend, TcpVerdict,
+};
+use mesh_core::profile::WeightedAuthority;
+use mesh_core::resilience::PeakEwma;
+use mesh_core::route::HostMatch;
+use mesh_runtime::metrics::Labels;
+use rand::RngExt as _;
+use tokio::time::Instant;
+
+use super::dial::EndpointDial;
+use crate::balance::{Picked, Refusal, Service, Settings};
+use crate::discovery::OutboundTarget;
+use crate::error::DialError;
+use crate::idle::IdleCache;
+use crate::telemetry::labels;
+use crate::telemetry::tcp::{TcpRouteError, TcpRouteFamilies};
+use crate::transport::Io;
+use crate::transport::header::Session;
+use crate::worker::Worker;
+
+/// The opaque side of one data thread: its balancers, which live while connections use them and a little longer.
+pub(super) struct Opaque {
+    worker: Rc<Worker>,
+    services: IdleCache<ServiceKey, Service<EndpointDial>>,
+}
+
+/// A connection to an endpoint, and what must be kept as long as it lasts.
+pub(super) struct Connected {
+    pub(super) io: Io,
+    pub(super) guard: Guard,
+}
+
+/// Counts a connection against its endpoint and its route until it is dropped.
+pub(super) struct Guard {
+    families: TcpRouteFamilies,
+    labels: Labels,
+    error: Option<TcpRouteError>,
+    /// Never looked at: the balancer counts the endpoint's connections by it.
+    _in_use: InUse,
+}
+
+/// The endpoint that was picked, and the balancer it belongs to. Absent when there was no choice.
+type InUse = Option<(Rc<Service<EndpointDial>>, Picked<EndpointDial>)>;
+
+/// A route, and what a connection is on it.
+struct Leg<'a> {
+    kind: Kind,
+    parent: &'a Meta,
+    route: &'a Meta,
+    backends: &'a Distribution,
+    verdict: &'a TcpVerdict,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpaqueError {
+    #[error("{parent}: no route for opaque connections")]
+    NoRoute { parent: Meta },
+    #[error("{parent}: no route for TLS server name {name}")]
+    NoTlsRoute { parent: Meta, name: Arc<str> },
+    #[error("{route}: the policy forbids this connection")]
+    Forbidden { route: Meta },
+    #[error("{route}: {message}")]
+    Invalid { route: Meta, message: Arc<str> },
+    #[error("{route}: no backend is available")]
+    Unavailable { route: Meta },
+    #[error("backend {backend} does not exist")]
+    NoBackend { backend: Meta },
+    #[error("backend {backend}: no endpoint could be reached in time")]
+    FailFast { backend: Meta },
+    #[error("cannot connect to endpoint {addr}")]
+    Dial {
+        addr: SocketAddr,
+        #[source]
+        source: DialError,
+    },
+}
+
+/// Which balancer: the same destination behind different routes has different series.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct ServiceKey {
+    authority: Arc<str>,
+    load: PeakEwma,
+    parent: Meta,
+    backend: Meta,
+    kind: Kind,
+}
+
+/// What is carried, as the names of the metrics have it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    Tcp,
+    Tls,
+}
+
+impl OpaqueError {
+    /// Value of the `error` label of `outbound_tcp_errors_total`.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::FailFast { .. } => "failfast",
+            Self::Unavailable { .. } => "loadshed",
+            Self::Dial { .. } => "i/o",
+            _ => "unexpected",
+        }
+    }
+
+    fn route_error(&self) -> TcpRouteError {
+        match self {
+            Self::Forbidden { .. } => TcpRouteError::Forbidden,
+            Self::Invalid { .. } => TcpRouteError::InvalidPolicy,
+            Self::NoBackend { .. } => TcpRouteError::InvalidBackend,
+            _ => TcpRouteError::Unexpected,
+        }
+    }
+}
+
+impl Opaque {
+    pub(super) fn new(worker: Rc<Worker>) -> Self {
+        Self {
+            services: IdleCache::new(worker.config.discovery.outbound_idle),
+            worker,
+        }
+    }
+
+    /// A connection by the target's opaque route, or by its profile's split.
+    pub(super) async fn connect(&self, target: &OutboundTarget) -> Result<Connected, OpaqueError> {
+        let parent = &target.policy.parent;
+        let overrides = target.profile.as_ref().map(|profile| &*profile.overrides);
+        let leg = |route, backends, verdict| Leg {
+            kind: Kind::Tcp,
+            parent,
+            route,
+            backends,
+            verdict,
+        };
+        if let Some(split @ [_, ..]) = overrides {
+            let route = Meta::new_default("profile");
+            return self
+                .enter(
+                    leg(&route, &split_backends(split), &TcpVerdict::Forward),
+                    None,
+                )
+                .await;
+        }
+        match &target.policy.protocol {
+            OutboundProtocol::Opaque(route) | OutboundProtocol::Detect { opaque: route, .. } => {
+                let route = route.as_ref().ok_or_else(|| OpaqueError::NoRoute {
+                    parent: parent.clone(),
+                })?;
+                self.enter(leg(&route.meta, &route.backends, &route.verdict), None)
+                    .await
+            }
+            // The profile calls the port opaque while the policy routes HTTP: the address is all there is to go by.
+            _ => {
+                let route = Meta::new_default("fallback");
+                let backends = address_backend(target);
+                self.enter(leg(&route, &backends, &TcpVerdict::Forward), None)
+                    .await
+            }
+        }
+    }
+
+    /// A connection by the route of this server name.
+    pub(super) async fn connect_tls(
+        &self,
+        target: &OutboundTarget,
+        name: &Arc<str>,
+    ) -> Result<Connected, OpaqueError> {
+        let parent = &target.policy.parent;
+        let none = || OpaqueError::NoTlsRoute {
+            parent: parent.clone(),
+            name: name.clone(),
+        };
+        let OutboundProtocol::Tls(routes) = &target.policy.protocol else {
+            return Err(none());
+        };
+        let names = routes.iter().map(|route| route.snis.as_slice());
+        let route = &routes[HostMatch::closest(names, Some(name)).ok_or_else(none)?];
+        let leg = Leg {
+            kind: Kind::Tls,
+            parent,
+            route: &route.meta,
+            backends: &route.backends,
+            verdict: &route.verdict,
+        };
+        self.enter(leg, Some(name.clone())).await
+    }
+
+    /// Takes one connection through a route. The close is counted when its guard goes, or here when nothing could be connected.
+    async fn enter(
+        &self,
+        leg: Leg<'_>,
+        server_name: Option<Arc<str>>,
+    ) -> Result<Connected, OpaqueError> {
+        let mut labels = labels::tcp_route(leg.parent, leg.route, leg.fixed_address());
+        if let Some(name) = server_name {
+            labels.push("hostname", name);
+        }
+        let families = match leg.kind {
+            Kind::Tcp => &self.worker.families.tcp_route,
+            Kind::Tls => &self.worker.families.tls_route,
+        };
+        families.opened(&labels);
+        match self.connect_leg(&leg).await {
+            Ok((io, in_use)) => Ok(Connected {
+                io,
+                guard: Guard {
+                    families: families.clone(),
+                    labels,
+                    error: None,
+                    _in_use: in_use,
+                },
+            }),
+            Err(error) => {
+                families.closed(&labels, Some(error.route_error()));
+                Err(error)
+            }
+        }
+    }
+
+    async fn connect_leg(&self, leg: &Leg<'_>) -> Result<(Io, InUse), OpaqueError> {
+        leg.check(leg.verdict)?;
+        let backend = self.choose(leg)?;
+        leg.check(&backend.verdict)?;
+        let meta = &backend.backend.meta;
+        match &backend.backend.target {
+            BackendTarget::None => Err(OpaqueError::NoBackend {
+                backend: meta.clone(),
+            }),
+            BackendTarget::Forward(endpoint) => {
+                let endpoint = Arc::new(Endpoint::clone(endpoint));
+                let io = self
+                    .dial(&EndpointDial::new(self.worker.clone(), endpoint, None))
+                    .await?;
+                Ok((io, None))
+            }
+            BackendTarget::Balance { authority, load } => {
+                let service = self.service(leg, authority, *load, meta);
+                let (io, picked) = self.balance(&service, meta).await?;
+                Ok((io, Some((service, picked))))
+            }
+        }
+    }
+
+    /// The first backend that is available, or a random one of them by weight.
+    fn choose(&self, leg: &Leg<'_>) -> Result<Arc<RouteBackend>, OpaqueError> {
+        let is_available = |backend: &RouteBackend| match &backend.backend.target {
+            BackendTarget::Balance { authority, load } => self
+                .service(leg, authority, *load, &backend.backend.meta)
+                .is_available(),
+            BackendTarget::Forward(_) | BackendTarget::None => true,
+        };
+        let chosen = match leg.backends {
+            Distribution::Empty => None,
+            Distribution::FirstAvailable(backends) => {
+                backends.iter().find(|backend| is_available(backend))
+            }
+            Distribution::RandomAvailable(backends) => {
+                let available: Vec<_> = backends
+                    .iter()
+                    .filter(|(backend, _)| is_available(backend))
+                    .collect();
+                pick_by_weight(&available)
+            }
+        };
+        chosen.cloned().ok_or_else(|| OpaqueError::Unavailable {
+            route: leg.route.clone(),
+        })
+    }
+
+    /// Tries endpoints until one can be reached, for as long as fail-fast allows.
+    async fn balance(
+        &self,
+        service: &Service<EndpointDial>,
+        backend: &Meta,
+    ) -> Result<(Io, Picked<EndpointDial>), OpaqueError> {
+        let began = Instant::now();
+        loop {
+            let mut picked = service
+                .acquire(began)
+                .await
+                .map_err(|refusal| match refusal {
+                    Refusal::FailFast => OpaqueError::FailFast {
+                        backend: backend.clone(),
+                    },
+                    Refusal::Shed => OpaqueError::Unavailable {
+                        route: backend.clone(),
+                    },
+                })?;
+            match self.dial(&picked.value).await {
+                Ok(io) => {
+                    service.reached(&picked);
+                    // The load of an endpoint is the time it takes to connect, times its open connections.
+                    picked.measure();
+                    return Ok((io, picked));
+                }
+                Err(error) => {
+                    service.failed(&picked);
+                    tracing::info!(
+                        error = &error as &dyn std::error::Error,
+                        "Failed to connect"
+                    );
+                }
+            }
+        }
+    }
+
+    async fn dial(&self, dial: &EndpointDial) -> Result<Io, OpaqueError> {
+        dial.connect(Session::Opaque)
+            .await
+            .map_err(|source| OpaqueError::Dial {
+                addr: dial.endpoint().addr,
+                source,
+            })
+    }
+
+    fn service(
+        &self,
+        leg: &Leg<'_>,
+        authority: &Arc<str>,
+        load: PeakEwma,
+        backend: &Meta,
+    ) -> Rc<Service<EndpointDial>> {
+        let key = ServiceKey {
+            authority: authority.clone(),
+            load,
+            parent: leg.parent.clone(),
+            backend: backend.clone(),
+            kind: leg.kind,
+        };
+        self.services.find_or(key, |key| self.new_service(key))
+    }
+
+    fn new_service(&self, key: &ServiceKey) -> Service<EndpointDial> {
+        let worker = self.worker.clone();
+        let families = match key.kind {
+            Kind::Tcp => &worker.families.tcp_balancer,
+            Kind::Tls => &worker.families.tls_balancer,
+        };
+        let metrics = families.balancer(&labels::balancer(&key.parent, &key.backend));
+        let outbound = &worker.config.outbound;
+        let settings = Settings {
+            queue_capacity: outbound.tcp_queue.capacity,
+            failfast: outbound.tcp_queue.failfast,
+            backoff: outbound.connect_backoff,
+        };
+        let sets = worker.discovery.endpoints(&key.authority);
+        let authority = key.authority.clone();
+        Service::new(sets, key.load, &settings, metrics, move |endpoint| {
+            EndpointDial::new(worker.clone(), endpoint.clone(), Some(&authority))
+        })
+    }
+}
+
+impl Leg<'_> {
+    fn check(&self, verdict: &TcpVerdict) -> Result<(), OpaqueError> {
+        let route = || self.route.clone();
+        match verdict {
+            TcpVerdict::Forward => Ok(()),
+            TcpVerdict::Forbidden => Err(OpaqueError::Forbidden { route: route() }),
+            TcpVerdict::Invalid(message) => Err(OpaqueError::Invalid {
+                route: route(),
+                message: message.clone(),
+            }),
+        }
+    }
+
+    /// The address of traffic that is not balanced.
+    fn fixed_address(&self) -> Option<SocketAddr> {
+        let Distribution::FirstAvailable(backends) = self.backends else {
+            return None;
+        };
+        match &backends.first()?.backend.target {
+            BackendTarget::Forward(endpoint) => Some(endpoint.addr),
+            BackendTarget::Balance { .. } | BackendTarget::None => None,
+        }
+    }
+}
+
+/// A profile's split, in the form that policies give theirs.
+fn split_backends(split: &[WeightedAuthority]) -> Distribution {
+    let backends = split.iter().map(|WeightedAuthority { authority, weight }| {
+        let target = BackendTarget::Balance {
+            authority: authority.clone(),
+            load: PeakEwma::default(),
+        };
+        (
+            route_backend(Meta::Default(authority.clone()), target),
+            *weight,
+        )
+    });
+    Distribution::RandomAvailable(backends.collect())
+}
+
+/// The endpoint that the profile names, or else the address itself.
+fn address_backend(target: &OutboundTarget) -> Distribution {
+    let endpoint = target
+        .profile
+        .as_ref()
+        .and_then(|profile| profile.endpoint.clone());
+    let endpoint = endpoint.unwrap_or_else(|| Endpoint::plain(target.addr));
+    let forward = BackendTarget::Forward(Box::new(endpoint));
+    Distribution::FirstAvailable(vec![route_backend(Meta::new_default("endpoint"), forward)])
+}
+
+fn route_backend(meta: Meta, target: BackendTarget) -> Arc<RouteBackend> {
+    Arc::new(RouteBackend {
+        backend: Backend { meta, target },
+        filters: Vec::new(),
+        verdict: TcpVerdict::Forward,
+    })
+}
+
+fn pick_by_weight<'a>(backends: &[&'a (Arc<RouteBackend>, u32)]) -> Option<&'a Arc<RouteBackend>> {
+    let total: u64 = backends.iter().map(|(_, weight)| u64::from(*weight)).sum();
+    if total == 0 {
+        return None;
+    }
+    let mut drawn = rand::rng().random_range(0..total);
+    backends.iter().find_map(|(backend, weight)| {
+        let hit = drawn < u64::from(*weight);
+        drawn = drawn.saturating_sub(u64::from(*weight));
+        hit.then_some(backend)
+    })
+}
+
+impl Guard {
+    /// The connection did not end by itself.
+    pub(super) fn broke_off(&mut self) {
+        self.error = Some(TcpRouteError::Unexpected);
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.families.closed(&self.labels, self.error);
+    }
+}

@@ -1,0 +1,166 @@
+//! A data thread: one current-thread runtime that accepts, serves and opens connections of its own.
+//!
+//! Runs on the data threads, N times. Shares with the other threads only snapshots (discovery, credentials), counters and the drain. What one thread needs
+//! everywhere is in [`Worker`]; the two directions are built from it and live as long as the thread.
+
+use std::net::{IpAddr, TcpListener as StdListener};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mesh_runtime::drain;
+use tokio::sync::Semaphore;
+use tokio::task::LocalSet;
+use tokio_util::task::TaskTracker;
+
+use crate::config::Config;
+use crate::discovery::Discovery;
+use crate::inbound::Inbound;
+use crate::inbound::rate_limit::RateLimits;
+use crate::outbound::Outbound;
+use crate::telemetry::Families;
+use crate::tls::{Credentials, CredentialsRx};
+use crate::transport::Scratch;
+use crate::transport::listen::{Accepted, Listener};
+
+/// What everything on one data thread uses.
+#[derive(Debug)]
+pub struct Worker {
+    pub config: Arc<Config>,
+    pub discovery: Discovery,
+    pub credentials: CredentialsRx,
+    pub families: Arc<Families>,
+    pub shared: Arc<Shared>,
+    pub scratch: Rc<Scratch>,
+    pub drain: drain::Watch,
+}
+
+/// What one data thread is made of. Moves to the thread, where it becomes a [`Worker`].
+#[derive(Debug)]
+pub struct Parts {
+    pub config: Arc<Config>,
+    pub discovery: Discovery,
+    pub credentials: CredentialsRx,
+    pub families: Arc<Families>,
+    pub shared: Arc<Shared>,
+    pub drain: drain::Watch,
+    pub listeners: Listeners,
+}
+
+/// Limits that hold for the process, so that the data threads keep them together.
+#[derive(Debug)]
+pub struct Shared {
+    pub rate_limits: RateLimits,
+    /// One permit per inbound request that waits for its response's head.
+    pub inbound_in_flight: Semaphore,
+    /// The same for outbound requests.
+    pub outbound_in_flight: Semaphore,
+}
+
+/// This thread's listening sockets; see [`crate::transport::listen::bind`].
+#[derive(Debug)]
+pub struct Listeners {
+    pub inbound: StdListener,
+    /// One for each address family.
+    pub outbound: Vec<StdListener>,
+}
+
+/// Serves until the drain begins, then until the last connection has ended.
+///
+/// Accepting starts with the first certificate: before it, no peer could be told from another. Connections wait in the listeners' backlog meanwhile.
+pub async fn run(parts: Parts) -> std::io::Result<()> {
+    LocalSet::new().run_until(serve(parts)).await
+}
+
+async fn serve(parts: Parts) -> std::io::Result<()> {
+    let worker = Rc::new(Worker {
+        config: parts.config,
+        discovery: parts.discovery,
+        credentials: parts.credentials,
+        families: parts.families,
+        shared: parts.shared,
+        scratch: Rc::default(),
+        drain: parts.drain,
+    });
+    let certified = worker.clone();
+    tokio::select! {
+        certified = certified.certified() => if !certified {
+            // The control thread is gone, and the process is about to follow.
+            return Ok(());
+        },
+        () = worker.drain.draining() => return Ok(()),
+    }
+
+    let connections = TaskTracker::new();
+    let inbound = Rc::new(Inbound::new(worker.clone()));
+    let outbound = Rc::new(Outbound::new(worker.clone()));
+    let accept_inbound = {
+        let listener = Listener::new(parts.listeners.inbound, worker.config.inbound.accept)?;
+        accept(
+            listener,
+            worker.clone(),
+            connections.clone(),
+            move |accepted| inbound.clone().serve(accepted),
+        )
+    };
+    for listener in parts.listeners.outbound {
+        let listener = Listener::new(listener, worker.config.outbound.accept)?;
+        let outbound = outbound.clone();
+        connections.spawn_local(accept(
+            listener,
+            worker.clone(),
+            connections.clone(),
+            move |accepted| outbound.clone().serve(accepted),
+        ));
+    }
+    accept_inbound.await;
+    connections.close();
+    connections.wait().await;
+    Ok(())
+}
+
+/// Accepts until the drain begins; each connection is one task.
+async fn accept<F: Future<Output = ()> + 'static>(
+    mut listener: Listener,
+    worker: Rc<Worker>,
+    connections: TaskTracker,
+    serve: impl Fn(Accepted) -> F,
+) {
+    loop {
+        tokio::select! {
+            biased;
+            () = worker.drain.draining() => return,
+            accepted = listener.accept() => {
+                connections.spawn_local(serve(accepted));
+            }
+        }
+    }
+}
+
+impl Shared {
+    pub fn new(config: &Config) -> Self {
+        let permits = |limit: usize| Semaphore::new(limit.min(Semaphore::MAX_PERMITS));
+        Self {
+            rate_limits: RateLimits::default(),
+            inbound_in_flight: permits(config.inbound.max_in_flight),
+            outbound_in_flight: permits(config.outbound.max_in_flight),
+        }
+    }
+}
+
+impl Worker {
+    /// The certificate in force. Present once accepting has begun.
+    pub fn credentials(&self) -> Option<Arc<Credentials>> {
+        self.credentials.borrow().clone()
+    }
+
+    /// Waits for the first certificate. False when none will come.
+    async fn certified(&self) -> bool {
+        let mut credentials = self.credentials.clone();
+        credentials.wait_for(Option::is_some).await.is_ok()
+    }
+
+    /// Whether `ip` is one of this pod's own addresses.
+    pub fn is_local(&self, ip: IpAddr) -> bool {
+        self.config.inbound.ips.contains(&ip.to_canonical())
+    }
+}
