@@ -18,23 +18,20 @@ const NEWEST_CHECKED: u32 = 99;
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let mut command = workspace::cargo(root);
     command.args(["clippy", "--workspace", "--all-targets"]);
-    let version = ask(Command::new("rustc").arg("--version")).unwrap_or_default();
-    if warnings_are_errors(&version) {
+    if warnings_are_errors(Path::new("rustc")) {
         command.args(["--", "-D", "warnings"]);
         return command::run("clippy", &mut command);
     }
     let finished = command::observe("clippy", &mut command, |_| ())?;
-    let said: Vec<&String> = finished
+    for line in finished
         .lines
         .iter()
         .filter(|line| !command::is_cargo_progress(line))
-        .collect();
-    for line in said {
+    {
         eprintln!("{line}");
     }
     eprintln!(
-        "    {} is newer than 1.{NEWEST_CHECKED}, whose lints were checked: warnings did not fail",
-        version.trim()
+        "    this compiler is newer than 1.{NEWEST_CHECKED}, whose lints were checked: its warnings did not fail"
     );
     if finished.status.success() {
         Ok(())
@@ -43,8 +40,13 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     }
 }
 
+/// Whether this compiler's warnings fail a build.
+pub(crate) fn warnings_are_errors(rustc: &Path) -> bool {
+    is_checked(&ask(Command::new(rustc).arg("--version")).unwrap_or_default())
+}
+
 /// Decides from the output of `rustc --version`; an unknown form is treated as one that was checked.
-fn warnings_are_errors(version: &str) -> bool {
+fn is_checked(version: &str) -> bool {
     let release = version.split_whitespace().nth(1).unwrap_or_default();
     let minor = release
         .strip_prefix("1.")
@@ -65,7 +67,7 @@ mod tests {
             ("rustc 1.101.0-nightly (abc 2026-12-01)", false),
             ("", true),
         ] {
-            assert_eq!(warnings_are_errors(version), expected, "{version}");
+            assert_eq!(is_checked(version), expected, "{version}");
         }
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 
 use crate::{
     bpf_toolchain::{self, Compiler},
-    command, workspace,
+    clippy, command, workspace,
 };
 
 const TARGET: &str = "bpfel-unknown-none";
@@ -54,7 +54,10 @@ fn compile(root: &Path, compiler: &Compiler, linker: &Path) -> anyhow::Result<()
         .arg(root.join("mesh-ebpf/target"))
         .env("RUSTC", &compiler.rustc)
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", linker)
-        .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_RUSTFLAGS", flags());
+        .env(
+            "CARGO_TARGET_BPFEL_UNKNOWN_NONE_RUSTFLAGS",
+            flags(&compiler.rustc),
+        );
     if compiler.build_core {
         command
             .args(["-Z", "build-std=core"])
@@ -67,12 +70,15 @@ fn compile(root: &Path, compiler: &Compiler, linker: &Path) -> anyhow::Result<()
 }
 
 /// BTF needs the debug information of the compiler and the linker's option; aya-ebpf wants to know whose registers a
-/// program sees.
-fn flags() -> String {
-    format!(
-        "-C debuginfo=2 -C link-arg=--btf --cfg bpf_target_arch=\"{}\"",
-        std::env::consts::ARCH
-    )
+/// program sees. There is no clippy for this target, so the compiler's own warnings are errors here.
+fn flags(rustc: &Path) -> String {
+    let arch = std::env::consts::ARCH;
+    let warnings = if clippy::warnings_are_errors(rustc) {
+        " -D warnings"
+    } else {
+        ""
+    };
+    format!("-C debuginfo=2 -C link-arg=--btf --cfg bpf_target_arch=\"{arch}\"{warnings}")
 }
 
 /// Copies the object when it changed, so that an unchanged one rebuilds nothing.
