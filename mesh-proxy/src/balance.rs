@@ -142,11 +142,13 @@ impl<T> Balancer<T> {
         self.show(now);
     }
 
-    /// The endpoint works.
-    pub fn mark_reached(&self, picked: &Picked<T>) {
-        if picked.member.health.succeed() {
+    /// The endpoint works. Returns whether that is news.
+    pub fn mark_reached(&self, picked: &Picked<T>) -> bool {
+        let recovered = picked.member.health.succeed();
+        if recovered {
             self.show(Instant::now());
         }
+        recovered
     }
 
     pub fn addresses(&self) -> Vec<SocketAddr> {

@@ -146,6 +146,20 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// `error` and its causes in one line. A cause that its error already prints is not repeated.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.ends_with(&message) {
+            text = format!("{text}: {message}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
 impl Kind {
     /// The table.
     pub fn consequence(&self) -> Consequence {

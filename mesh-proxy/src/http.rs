@@ -13,6 +13,7 @@ mod executor;
 pub mod filter;
 pub mod grpc;
 pub mod headers;
+mod measure;
 pub mod orig_proto;
 pub mod respond;
 pub mod server;

@@ -87,10 +87,7 @@ mod tests {
         let later = now + Duration::from_millis(100);
         assert!(health.is_available(later));
         health.fail(later, &backoff(0.0), &mut rng);
-        assert_eq!(
-            health.retry_at(),
-            Some(later + Duration::from_millis(200))
-        );
+        assert_eq!(health.retry_at(), Some(later + Duration::from_millis(200)));
         assert!(health.succeed());
         assert!(health.is_available(now) && !health.succeed());
     }

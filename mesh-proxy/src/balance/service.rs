@@ -30,10 +30,13 @@ pub struct Service<T> {
     sets: RefCell<watch::Receiver<Arc<EndpointSet>>>,
     balancer: Balancer<T>,
     gate: Gate,
-    make: Box<dyn Fn(&Arc<Endpoint>) -> T>,
+    make: Box<Make<T>>,
     /// Wakes the waiting when an endpoint works again, or when all must fail.
     stirred: Notify,
 }
+
+/// Makes what the caller keeps per endpoint.
+type Make<T> = dyn Fn(&Arc<Endpoint>) -> T;
 
 impl<T> Service<T> {
     pub fn new(
@@ -56,21 +59,31 @@ impl<T> Service<T> {
     /// Whether it makes sense to send a request here: it is not known that nothing answers.
     pub fn is_available(&self) -> bool {
         self.refresh();
-        !self.gate.is_shut() || self.balancer.has_available(Instant::now())
+        !self.gate.is_shut() || self.has_available()
     }
 
-    /// An endpoint to use, now or as soon as there is one within the time limit.
-    pub async fn acquire(&self) -> Result<Picked<T>, Refusal> {
+    /// Whether an endpoint could be picked now.
+    pub fn has_available(&self) -> bool {
+        self.balancer.has_available(Instant::now())
+    }
+
+    /// An endpoint to use, now or as soon as there is one. The time limit counts from `began`, when the request first asked: one that is sent from one dead
+    /// endpoint to the next does not do so for ever.
+    pub async fn acquire(&self, began: Instant) -> Result<Picked<T>, Refusal> {
         self.refresh();
-        match self.balancer.pick(Instant::now()) {
+        let now = Instant::now();
+        let deadline = began + self.gate.patience();
+        if now > deadline {
+            return Err(Refusal::FailFast);
+        }
+        match self.balancer.pick(now) {
             Some(picked) => Ok(picked),
-            None => Box::pin(self.wait()).await,
+            None => Box::pin(self.wait(deadline)).await,
         }
     }
 
-    async fn wait(&self) -> Result<Picked<T>, Refusal> {
+    async fn wait(&self, deadline: Instant) -> Result<Picked<T>, Refusal> {
         let _waiting = self.gate.wait()?;
-        let deadline = Instant::now() + self.gate.patience();
         let mut sets = self.sets.borrow().clone();
         loop {
             let now = Instant::now();
@@ -99,9 +112,9 @@ impl<T> Service<T> {
 
     /// The endpoint has answered.
     pub fn reached(&self, picked: &Picked<T>) {
-        self.balancer.mark_reached(picked);
-        if self.gate.is_shut() {
+        if self.balancer.mark_reached(picked) {
             self.gate.open();
+            self.stirred.notify_waiters();
         }
     }
 

@@ -54,12 +54,12 @@ pub struct GrpcErrors {
 /// Sees a body pass.
 pub trait Observe {
     fn data(&mut self, bytes: usize);
-    /// Called once, when nothing more will pass. Boxed receivers are consumed by it.
+    /// Called once, when nothing more will pass.
     fn end(&mut self, end: End<'_>);
 }
 
 /// How a body ended.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum End<'a> {
     /// Completely, perhaps with trailers.
     Complete(Option<&'a HeaderMap>),
@@ -312,12 +312,7 @@ impl Observe for Both {
     }
 
     fn end(&mut self, end: End<'_>) {
-        let again = match &end {
-            End::Complete(trailers) => End::Complete(*trailers),
-            End::Failed(error) => End::Failed(error),
-            End::Dropped => End::Dropped,
-        };
-        self.0.end(again);
+        self.0.end(end);
         self.1.end(end);
     }
 }

@@ -7,6 +7,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use http::{Method, Version};
+use hyper::client::conn::TrySendError;
 use mesh_core::endpoint::Http2Params;
 
 pub use self::http1::Lease;
@@ -14,7 +15,8 @@ use self::http1::Pool;
 use self::http2::Multiplexed;
 use super::{Body, Protocol, Request, Response, upgrade, uri};
 use crate::config::Http1Pool;
-use crate::error::DialError;
+use crate::error::{DialError, Error, Kind as ErrorKind, chain};
+use crate::telemetry::http::StreamError;
 use crate::transport::Io;
 
 mod http1;
@@ -40,6 +42,22 @@ pub struct Client<D> {
     http2: Multiplexed,
 }
 
+/// A connection that is ready for one request.
+pub struct Connection {
+    kind: Kind,
+}
+
+enum Kind {
+    /// From the pool, or to go there.
+    Http1 {
+        conn: http1::Conn,
+        pool: Rc<Pool>,
+    },
+    /// For this request only.
+    Once(http1::Conn),
+    Http2(http2::Sender),
+}
+
 /// A request that got no response.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
@@ -55,11 +73,56 @@ pub enum SendError {
     Exchange(#[source] hyper::Error),
 }
 
-/// How often a request that was handed back unsent by a dying connection is given to another one, before the endpoint counts as failed. Connections
-/// found dead are dropped, so more than one round means that the endpoint closes connections as soon as they are made.
-const MAX_UNSENT: usize = 3;
+/// How often one request is given to another connection because the one before turned out to be dead, before the endpoint counts as failed. Dead connections
+/// are dropped as they are found, so a second round already means that the endpoint closes connections as soon as they are made.
+pub const MAX_DEAD_CONNECTIONS: usize = 3;
+
+impl Params {
+    pub fn new(pool: &Http1Pool, http2: Http2Params) -> Self {
+        Self { pool: *pool, http2 }
+    }
+}
+
+impl From<SendError> for Error {
+    fn from(error: SendError) -> Self {
+        let kind = match (&error, error.reset()) {
+            (_, Some(reason)) => ErrorKind::Reset(reason),
+            (SendError::Dial { error, .. }, None) if error.is_timeout() => {
+                ErrorKind::ConnectTimeout
+            }
+            _ => ErrorKind::Io,
+        };
+        Self::new(kind, chain(&error))
+    }
+}
+
+impl From<h2::Reason> for StreamError {
+    /// How a reset by the other side counts.
+    fn from(reason: h2::Reason) -> Self {
+        match reason {
+            h2::Reason::REFUSED_STREAM => Self::Refused,
+            h2::Reason::ENHANCE_YOUR_CALM => Self::EnhanceYourCalm,
+            h2::Reason::CANCEL => Self::Cancel,
+            _ => Self::Reset,
+        }
+    }
+}
+
+impl From<&SendError> for StreamError {
+    fn from(error: &SendError) -> Self {
+        error.reset().map_or(Self::Io, Self::from)
+    }
+}
 
 impl SendError {
+    /// The connection ended before anything was written to it.
+    fn dead(request: Request) -> Self {
+        Self::Dial {
+            error: DialError::Closed,
+            request: Box::new(request),
+        }
+    }
+
     /// The reason when the other side reset the stream.
     pub fn reset(&self) -> Option<h2::Reason> {
         match self {
@@ -99,29 +162,82 @@ impl<D: Dial + 'static> Client<D> {
         &self.dial
     }
 
-    /// Sends `request` as its version says. Its URI is absolute; it is brought into HTTP/1's form here.
-    pub async fn send(&self, request: Request) -> Result<Response, SendError> {
-        if request.version() == Version::HTTP_2 {
-            self.http2.send(&self.dial, request).await
+    /// A connection for `request`, of the protocol that its version says.
+    pub async fn connect(&self, request: &Request) -> Result<Connection, DialError> {
+        let kind = if request.version() == Version::HTTP_2 {
+            Kind::Http2(self.http2.sender(&self.dial).await?)
+        } else if needs_own_connection(request) {
+            Kind::Once(Box::pin(http1::connect(&*self.dial, http1::Upgrades::Allowed)).await?)
+        } else if let Some(conn) = self.http1.take() {
+            let pool = self.http1.clone();
+            Kind::Http1 { conn, pool }
         } else {
-            self.send_http1(request).await
-        }
+            let conn = Box::pin(http1::connect(&*self.dial, http1::Upgrades::None)).await?;
+            let pool = self.http1.clone();
+            Kind::Http1 { conn, pool }
+        };
+        Ok(Connection { kind })
     }
 
-    async fn send_http1(&self, mut request: Request) -> Result<Response, SendError> {
-        let once = needs_own_connection(&request);
+    /// Sends `request`. Connections that died while they were idle are replaced without anybody noticing, if the request was not written or can be written
+    /// twice.
+    pub async fn send(&self, mut request: Request) -> Result<Response, SendError> {
+        let mut dead = 0;
+        loop {
+            let connection = match self.connect(&request).await {
+                Ok(connection) => connection,
+                Err(error) => {
+                    let request = Box::new(request);
+                    return Err(SendError::Dial { error, request });
+                }
+            };
+            let again =
+                (connection.is_reused() && is_replayable(&request)).then(|| replay(&request));
+            request = match (connection.send(request).await, again) {
+                (Ok(response), _) => return Ok(response),
+                (Err(error), _) if dead == MAX_DEAD_CONNECTIONS => return Err(error),
+                (Err(SendError::Dial { request, .. }), _) => *request,
+                (Err(SendError::Exchange(_)), Some(again)) => again,
+                (Err(error), None) => return Err(error),
+            };
+            dead += 1;
+        }
+    }
+}
+
+impl Connection {
+    /// Whether other requests have used the connection, so that the server may have closed it while nobody looked.
+    pub fn is_reused(&self) -> bool {
+        matches!(&self.kind, Kind::Http1 { conn, .. } if conn.reused)
+    }
+
+    /// Sends `request`, whose URI is absolute; HTTP/1's form is made here. A request that could not be written comes back as [`SendError::Dial`].
+    pub async fn send(self, mut request: Request) -> Result<Response, SendError> {
+        let (conn, pool) = match self.kind {
+            Kind::Http2(mut sender) => {
+                let sent = sender.try_send_request(request).await;
+                return sent
+                    .map(|response| response.map(Body::incoming))
+                    .map_err(unsent_or_failed);
+            }
+            Kind::Http1 { conn, pool } => (conn, Some(pool)),
+            Kind::Once(conn) => (conn, None),
+        };
         uri::restore_http1_form(&mut request);
         let method = request.method().clone();
-        let mut response = if once {
-            http1::send_once(&*self.dial, request).await?
-        } else {
-            self.http1.send(&*self.dial, request).await?
-        };
+        let mut response = conn.send(request, pool.as_ref()).await?;
         if !(method == Method::CONNECT && response.status().is_success()) {
             let status = response.status();
             upgrade::clean_response(response.headers_mut(), status);
         }
         Ok(response)
+    }
+}
+
+fn unsent_or_failed(mut error: TrySendError<Request>) -> SendError {
+    match error.take_message() {
+        Some(request) => SendError::dead(request),
+        None => SendError::Exchange(error.into_error()),
     }
 }
 

@@ -8,7 +8,7 @@ use http::header::{HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, Version};
 
 use super::headers::{ORIG_PROTO, strip_connection_headers};
-use super::uri::{self, AbsoluteForm};
+use super::uri::AbsoluteForm;
 use super::{Request, Response, upgrade};
 
 const HTTP_10: HeaderValue = HeaderValue::from_static("HTTP/1.0");
@@ -45,7 +45,13 @@ pub fn upgrade(request: &mut Request) -> Version {
     version
 }
 
-/// Makes an HTTP/2 request what it was before [`upgrade`]. Returns whether it had been upgraded.
+/// Takes [`upgrade`] back on a request that was not sent.
+pub fn undo(request: &mut Request, version: Version) {
+    strip(request.headers_mut());
+    *request.version_mut() = version;
+}
+
+/// Makes an HTTP/2 request what it was before [`upgrade`], except that its URI stays absolute. Returns whether it had been upgraded.
 pub fn downgrade(request: &mut Request) -> bool {
     if request.version() != Version::HTTP_2 {
         return false;
@@ -58,10 +64,9 @@ pub fn downgrade(request: &mut Request) -> bool {
     };
     *request.version_mut() = version;
     request.extensions_mut().insert(Downgraded(version));
+    // The URI stays absolute: requests without `host` have their authority nowhere else. The client restores the form.
     if absolute {
         request.extensions_mut().insert(AbsoluteForm);
-    } else {
-        uri::restore_http1_form(request);
     }
     true
 }
@@ -111,7 +116,7 @@ fn parse(value: &HeaderValue) -> Option<(Version, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::Body;
+    use crate::http::{Body, uri};
 
     /// There and back again: what the far application sees is what the client sent.
     #[test]

@@ -17,14 +17,15 @@ use super::respond::CloseConnection;
 use super::{Body, Handle, Protocol, Request, Response, respond, upgrade, uri};
 use crate::config::Http2Server;
 use crate::transport::{Io, Scratch};
+use crate::worker::Worker;
 
 /// Serves the connections of one listener on one data thread.
 #[derive(Clone, Debug)]
 pub struct Server {
-    pub http2: Http2Server,
+    http2: Http2Server,
     /// Tunnels copy through it.
-    pub scratch: Rc<Scratch>,
-    pub drain: Watch,
+    scratch: Rc<Scratch>,
+    drain: Watch,
 }
 
 /// Limit for the head of an HTTP/1 request, counted from its first byte; waiting for a request is not limited. Linkerd has no limit and so no protection
@@ -32,6 +33,14 @@ pub struct Server {
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Server {
+    pub fn new(http2: &Http2Server, worker: &Worker) -> Self {
+        Self {
+            http2: *http2,
+            scratch: worker.scratch.clone(),
+            drain: worker.drain.clone(),
+        }
+    }
+
     /// Serves `io` until it ends. While the proxy drains, requests in flight are finished and no new ones are taken.
     pub async fn serve<H: Handle + 'static>(
         &self,

@@ -8,7 +8,7 @@ use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
-use super::{Dial, MAX_UNSENT, SendError, is_replayable, replay};
+use super::{Dial, SendError, unsent_or_failed};
 use crate::config::Http1Pool;
 use crate::error::DialError;
 use crate::http::{Body, Protocol, Request, Response};
@@ -26,6 +26,19 @@ struct Idle {
     since: Instant,
 }
 
+/// A connection in use.
+pub(super) struct Conn {
+    sender: SendRequest<Body>,
+    pub(super) reused: bool,
+}
+
+/// Whether the one request on a connection may turn it into something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Upgrades {
+    None,
+    Allowed,
+}
+
 /// The right to put a connection back once the response on it has been read. Dropping it closes the connection.
 pub struct Lease {
     sender: SendRequest<Body>,
@@ -41,53 +54,8 @@ impl Pool {
         })
     }
 
-    /// Sends on an idle connection, or a new one. A connection that the server closed at the same moment is replaced without anybody noticing, when the
-    /// request was not written or can be written twice.
-    pub(super) async fn send<D: Dial>(
-        self: &Rc<Self>,
-        dial: &D,
-        mut request: Request,
-    ) -> Result<Response, SendError> {
-        let mut may_reuse = true;
-        let mut unsent = 0;
-        loop {
-            let reused = if may_reuse { self.take() } else { None };
-            let was_reused = reused.is_some();
-            let mut sender = match reused {
-                Some(sender) => sender,
-                None => match Box::pin(connect(dial)).await {
-                    Ok(sender) => sender,
-                    Err(error) => {
-                        let request = Box::new(request);
-                        return Err(SendError::Dial { error, request });
-                    }
-                },
-            };
-            let again = (was_reused && is_replayable(&request)).then(|| replay(&request));
-            match sender.try_send_request(request).await {
-                Ok(response) => {
-                    let pool = Rc::downgrade(self);
-                    let lease = Lease { sender, pool };
-                    return Ok(response.map(|body| Body::incoming(body).leased(lease)));
-                }
-                Err(mut error) => match (error.take_message(), again) {
-                    (Some(back), _) if unsent < MAX_UNSENT => {
-                        unsent += 1;
-                        request = back;
-                    }
-                    (Some(back), _) => return Err(closed(back)),
-                    (None, Some(again)) => {
-                        may_reuse = false;
-                        request = again;
-                    }
-                    (None, None) => return Err(SendError::Exchange(error.into_error())),
-                },
-            }
-        }
-    }
-
     /// The connection used last that can be used now.
-    fn take(&self) -> Option<SendRequest<Body>> {
+    pub(super) fn take(&self) -> Option<Conn> {
         let mut idle = self.idle.borrow_mut();
         let now = Instant::now();
         let mut at = idle.len();
@@ -97,7 +65,10 @@ impl Pool {
             if candidate.sender.is_closed() || candidate.since + self.settings.idle_timeout <= now {
                 idle.remove(at);
             } else if candidate.sender.is_ready() {
-                return Some(idle.remove(at).sender);
+                return Some(Conn {
+                    sender: idle.remove(at).sender,
+                    reused: true,
+                });
             }
             // Otherwise it is still finishing its last exchange: a later request may have it.
         }
@@ -148,54 +119,47 @@ async fn sweep(pool: Weak<Pool>, timeout: Duration) {
     }
 }
 
-async fn connect<D: Dial>(dial: &D) -> Result<SendRequest<Body>, DialError> {
+/// A new connection.
+pub(super) async fn connect<D: Dial>(dial: &D, upgrades: Upgrades) -> Result<Conn, DialError> {
     let io = dial.dial(Protocol::Http1).await?;
-    let (sender, connection) = Builder::new()
-        .handshake(TokioIo::new(io))
-        .await
-        .map_err(DialError::from)?;
+    let (sender, connection) = Builder::new().handshake(TokioIo::new(io)).await?;
     tokio::task::spawn_local(async move {
-        if let Err(error) = connection.await {
+        let ended = match upgrades {
+            Upgrades::None => connection.await,
+            Upgrades::Allowed => connection.with_upgrades().await,
+        };
+        if let Err(error) = ended {
             tracing::debug!(%error, "HTTP/1 connection to an endpoint failed");
         }
     });
-    Ok(sender)
+    Ok(Conn {
+        sender,
+        reused: false,
+    })
 }
 
-/// Sends on a connection that serves this one request, and may become a tunnel.
-pub(super) async fn send_once<D: Dial>(dial: &D, request: Request) -> Result<Response, SendError> {
-    let connected = Box::pin(async {
-        let io = dial.dial(Protocol::Http1).await?;
-        Builder::new()
-            .handshake(TokioIo::new(io))
+impl Conn {
+    /// Sends, and lets the response take the connection back to `pool`.
+    pub(super) async fn send(
+        mut self,
+        request: Request,
+        pool: Option<&Rc<Pool>>,
+    ) -> Result<Response, SendError> {
+        let response = self
+            .sender
+            .try_send_request(request)
             .await
-            .map_err(DialError::from)
-    });
-    let (mut sender, connection) = match connected.await {
-        Ok(connected) => connected,
-        Err(error) => {
-            let request = Box::new(request);
-            return Err(SendError::Dial { error, request });
-        }
-    };
-    tokio::task::spawn_local(async move {
-        if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "HTTP/1 connection to an endpoint failed");
-        }
-    });
-    match sender.try_send_request(request).await {
-        Ok(response) => Ok(response.map(Body::incoming)),
-        Err(mut error) => match error.take_message() {
-            Some(request) => Err(closed(request)),
-            None => Err(SendError::Exchange(error.into_error())),
-        },
-    }
-}
-
-/// The endpoint closes its connections before anything can be sent on them.
-pub(super) fn closed(request: Request) -> SendError {
-    SendError::Dial {
-        error: DialError::Closed,
-        request: Box::new(request),
+            .map_err(unsent_or_failed)?;
+        let response = response.map(Body::incoming);
+        Ok(match pool {
+            None => response,
+            Some(pool) => {
+                let lease = Lease {
+                    sender: self.sender,
+                    pool: Rc::downgrade(pool),
+                };
+                response.map(|body| body.leased(lease))
+            }
+        })
     }
 }

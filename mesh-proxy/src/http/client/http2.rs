@@ -9,11 +9,10 @@ use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use mesh_core::endpoint::Http2Params;
 
-use super::http1::closed;
-use super::{Dial, MAX_UNSENT, SendError};
+use super::Dial;
 use crate::error::DialError;
 use crate::http::executor::LocalExecutor;
-use crate::http::{Body, Protocol, Request, Response};
+use crate::http::{Body, Protocol};
 
 /// A connection, or the attempt to make one.
 pub(super) struct Multiplexed {
@@ -25,10 +24,13 @@ enum State {
     Idle,
     /// Everybody who came meanwhile waits for the same attempt and shares its outcome.
     Connecting(Attempt),
-    Connected(SendRequest<Body>),
+    Connected(Sender),
 }
 
-type Attempt = Shared<LocalBoxFuture<'static, Result<SendRequest<Body>, DialError>>>;
+/// Clones of it share the connection.
+pub(super) type Sender = SendRequest<Body>;
+
+type Attempt = Shared<LocalBoxFuture<'static, Result<Sender, DialError>>>;
 
 impl Multiplexed {
     pub(super) fn new(params: Http2Params) -> Self {
@@ -38,38 +40,10 @@ impl Multiplexed {
         }
     }
 
-    pub(super) async fn send<D: Dial + 'static>(
+    pub(super) async fn sender<D: Dial + 'static>(
         &self,
         dial: &Rc<D>,
-        mut request: Request,
-    ) -> Result<Response, SendError> {
-        let mut unsent = 0;
-        loop {
-            let mut sender = match self.sender(dial).await {
-                Ok(sender) => sender,
-                Err(error) => {
-                    let request = Box::new(request);
-                    return Err(SendError::Dial { error, request });
-                }
-            };
-            match sender.try_send_request(request).await {
-                Ok(response) => return Ok(response.map(Body::incoming)),
-                Err(mut error) => match error.take_message() {
-                    Some(back) if unsent < MAX_UNSENT => {
-                        unsent += 1;
-                        request = back;
-                    }
-                    Some(back) => return Err(closed(back)),
-                    None => return Err(SendError::Exchange(error.into_error())),
-                },
-            }
-        }
-    }
-
-    async fn sender<D: Dial + 'static>(
-        &self,
-        dial: &Rc<D>,
-    ) -> Result<SendRequest<Body>, DialError> {
+    ) -> Result<Sender, DialError> {
         let attempt = {
             let mut state = self.state.borrow_mut();
             match &*state {
@@ -105,12 +79,9 @@ impl Multiplexed {
     }
 }
 
-async fn connect<D: Dial>(dial: &D, params: &Http2Params) -> Result<SendRequest<Body>, DialError> {
+async fn connect<D: Dial>(dial: &D, params: &Http2Params) -> Result<Sender, DialError> {
     let io = dial.dial(Protocol::Http2).await?;
-    let (sender, connection) = builder(params)
-        .handshake(TokioIo::new(io))
-        .await
-        .map_err(DialError::from)?;
+    let (sender, connection) = builder(params).handshake(TokioIo::new(io)).await?;
     tokio::task::spawn_local(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "HTTP/2 connection to an endpoint failed");

@@ -1,0 +1,232 @@
+//! The balancer with real metric handles and paused time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use mesh_core::endpoint::ProtocolHint;
+use mesh_runtime::metrics::{Labels, Registry};
+use tokio::sync::watch;
+
+use super::*;
+use crate::discovery::{EndpointSet, EndpointState};
+use crate::telemetry::Families;
+
+const BACKOFF: Backoff = Backoff {
+    min: Duration::from_millis(100),
+    max: Duration::from_secs(10),
+    jitter: 0.0,
+};
+
+fn endpoint(last: u8) -> Arc<Endpoint> {
+    Arc::new(Endpoint {
+        addr: SocketAddr::from(([10, 0, 0, last], 80)),
+        weight: 10_000,
+        labels: BTreeMap::new(),
+        tls: None,
+        hint: ProtocolHint::Unknown,
+        opaque_transport_port: None,
+        authority_override: None,
+        http2: None,
+    })
+}
+
+fn set(lasts: &[u8]) -> Arc<EndpointSet> {
+    Arc::new(EndpointSet {
+        state: EndpointState::Known,
+        endpoints: lasts.iter().map(|last| endpoint(*last)).collect(),
+    })
+}
+
+fn metrics(registry: &Registry) -> Metrics {
+    Families::new(registry)
+        .http_balancer
+        .balancer(&Labels::new())
+}
+
+fn balancer() -> Balancer<u8> {
+    let metrics = metrics(&Registry::new());
+    Balancer::new(PeakEwma::default(), BACKOFF, metrics, 7)
+}
+
+fn last_byte(endpoint: &Arc<Endpoint>) -> u8 {
+    match endpoint.addr {
+        SocketAddr::V4(addr) => addr.ip().octets()[3],
+        SocketAddr::V6(_) => 0,
+    }
+}
+
+fn service(
+    first: Arc<EndpointSet>,
+    capacity: usize,
+) -> (watch::Sender<Arc<EndpointSet>>, Service<u8>) {
+    let (sender, receiver) = watch::channel(first);
+    let settings = Settings {
+        queue_capacity: capacity,
+        failfast: Duration::from_secs(3),
+        backoff: BACKOFF,
+    };
+    let metrics = metrics(&Registry::new());
+    let service = Service::new(receiver, PeakEwma::default(), &settings, metrics, last_byte);
+    (sender, service)
+}
+
+#[test]
+fn an_update_keeps_what_did_not_change() {
+    let balancer = balancer();
+    let (a, b) = (endpoint(1), endpoint(2));
+    let made = Cell::new(0);
+    let make = |endpoint: &Arc<Endpoint>| {
+        made.set(made.get() + 1);
+        last_byte(endpoint)
+    };
+    balancer.update(&[a.clone(), b.clone()], make);
+    // An equal endpoint in another allocation is the same endpoint.
+    balancer.update(&[endpoint(2), endpoint(3)], make);
+    assert_eq!(made.get(), 3);
+    assert_eq!(balancer.addresses(), [b.addr, endpoint(3).addr]);
+    balancer.update(&[], make);
+    assert!(balancer.pick(Instant::now()).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_and_busy_endpoints_are_avoided() {
+    let balancer = balancer();
+    balancer.update(&[endpoint(1), endpoint(2)], last_byte);
+    let mut slow = balancer.pick(Instant::now()).unwrap();
+    let slow_one = slow.value;
+    tokio::time::advance(Duration::from_secs(1)).await;
+    slow.measure();
+    drop(slow);
+    for _ in 0..100 {
+        let picked = balancer.pick(Instant::now()).unwrap();
+        assert_ne!(picked.value, slow_one);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn gauges_follow_and_are_taken_back() {
+    let registry = Registry::new();
+    let balancer = Balancer::new(PeakEwma::default(), BACKOFF, metrics(&registry), 7);
+    let shows = |ready: &str| {
+        let text = String::from_utf8(registry.encode()).unwrap();
+        let line =
+            format!("outbound_http_balancer_endpoints{{endpoint_state=\"ready\"}} {ready}\n");
+        assert!(text.contains(&line), "{text}");
+    };
+    balancer.update(&[endpoint(1), endpoint(2)], last_byte);
+    shows("2");
+    let picked = balancer.pick(Instant::now()).unwrap();
+    balancer.mark_failed(&picked, Instant::now());
+    shows("1");
+    assert!(balancer.mark_reached(&picked));
+    shows("2");
+    let handle = balancer.metrics.ready.clone();
+    drop((picked, balancer));
+    assert_eq!(handle.value(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_endpoint_rests_and_comes_back() {
+    let (_sender, service) = service(set(&[1, 2]), 10);
+    let failed = service.acquire(Instant::now()).await.unwrap();
+    service.failed(&failed);
+    let resting = failed.value;
+    drop(failed);
+    for _ in 0..50 {
+        let other = service.acquire(Instant::now()).await.unwrap();
+        assert_ne!(other.value, resting);
+    }
+    tokio::time::advance(Duration::from_millis(101)).await;
+    let mut seen = BTreeSet::new();
+    for _ in 0..50 {
+        seen.insert(service.acquire(Instant::now()).await.unwrap().value);
+    }
+    assert!(seen.contains(&resting));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_for_the_first_endpoint() {
+    let (sender, service) = service(set(&[]), 10);
+    let began = Instant::now();
+    let (picked, ()) = tokio::join!(service.acquire(began), async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        sender.send_replace(set(&[5]));
+    });
+    assert_eq!(picked.unwrap().value, 5);
+    assert_eq!(began.elapsed(), Duration::from_secs(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn fails_fast_after_the_patience_then_sheds_until_an_endpoint_comes() {
+    let (sender, service) = service(set(&[]), 10);
+    let began = Instant::now();
+    assert_eq!(service.acquire(began).await.err(), Some(Refusal::FailFast));
+    assert_eq!(began.elapsed(), Duration::from_secs(3));
+    assert!(!service.is_available());
+    assert_eq!(
+        service.acquire(Instant::now()).await.err(),
+        Some(Refusal::Shed)
+    );
+    assert_eq!(began.elapsed(), Duration::from_secs(3));
+    sender.send_replace(set(&[1]));
+    assert!(service.is_available());
+    assert_eq!(service.acquire(Instant::now()).await.unwrap().value, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_who_wait_fail_together() {
+    let (_sender, service) = service(set(&[]), 10);
+    let began = Instant::now();
+    let late = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        service.acquire(Instant::now()).await.err()
+    };
+    let (first, second) = tokio::join!(service.acquire(began), late);
+    assert_eq!(first.err(), Some(Refusal::FailFast));
+    assert_eq!(second, Some(Refusal::FailFast));
+    assert_eq!(began.elapsed(), Duration::from_secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_wait() {
+    let (_sender, service) = service(set(&[]), 1);
+    let now = Instant::now();
+    let (first, second) = tokio::join!(service.acquire(now), service.acquire(now));
+    assert_eq!(first.err(), Some(Refusal::FailFast));
+    assert_eq!(second.err(), Some(Refusal::Shed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreachable_service_is_probed_after_its_rest() {
+    let (_sender, service) = service(set(&[1]), 10);
+    let began = Instant::now();
+    // As the request path does: each endpoint it gets turns out to be dead.
+    let refusal = loop {
+        match service.acquire(began).await {
+            Ok(picked) => service.failed(&picked),
+            Err(refusal) => break refusal,
+        }
+    };
+    assert_eq!(refusal, Refusal::FailFast);
+    assert!(began.elapsed() <= Duration::from_secs(3));
+    assert_eq!(
+        service.acquire(Instant::now()).await.err(),
+        Some(Refusal::Shed)
+    );
+    tokio::time::advance(Duration::from_secs(10)).await;
+    let probe = service.acquire(Instant::now()).await.unwrap();
+    service.reached(&probe);
+    assert!(service.is_available());
+}
+
+#[test]
+fn a_lost_peak_does_not_keep_an_endpoint_busy() {
+    let balancer = balancer();
+    balancer.update(&[endpoint(1)], last_byte);
+    let now = Instant::now();
+    let picked = balancer.pick(now).unwrap();
+    let busy = picked.load.cost(now, balancer.ewma.decay);
+    let member = picked.member.clone();
+    drop(picked);
+    assert!(member.load.cost(now, balancer.ewma.decay) < busy);
+}

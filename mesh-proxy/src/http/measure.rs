@@ -1,0 +1,40 @@
+//! Bodies tell the metrics what passes: the exchange goes with the response's body, its other half with the request's.
+
+use super::body::{BodyError, End, Observe, TimedOut};
+use crate::telemetry::http::{Exchange, RequestBodyObserver, StreamError};
+
+impl Observe for RequestBodyObserver {
+    fn data(&mut self, bytes: usize) {
+        self.frame(bytes);
+    }
+
+    fn end(&mut self, _end: End<'_>) {
+        RequestBodyObserver::end(self);
+    }
+}
+
+impl Observe for Exchange {
+    fn data(&mut self, bytes: usize) {
+        self.response_frame(bytes);
+    }
+
+    fn end(&mut self, end: End<'_>) {
+        match end {
+            End::Complete(trailers) => self.response_end(trailers),
+            End::Failed(error) => self.failed(error.into()),
+            End::Dropped => self.failed(StreamError::Cancel),
+        }
+    }
+}
+
+impl From<&BodyError> for StreamError {
+    fn from(error: &BodyError) -> Self {
+        match (error, error.reset()) {
+            (BodyError::TimedOut(TimedOut::Request(_), _), _) => Self::RequestTimeout,
+            (BodyError::TimedOut(TimedOut::Response(_), _), _) => Self::ResponseStreamTimeout,
+            (BodyError::TimedOut(TimedOut::Idle(_), _), _) => Self::IdleTimeout,
+            (BodyError::Read(_), Some(reason)) => reason.into(),
+            (BodyError::Read(_), None) => Self::Io,
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! HTTP from the application: which rule, which backend, which endpoint, how long, how often.
+//!
+//! [`Target`] answers the requests of all connections of one data thread to one original destination. Its [`Routes`] are compiled when discovery says
+//! something new and hold everything a request needs: balancers, time limits, metric handles. A request locks nothing and waits for nobody but endpoints.
+//!
+//! The walk of a request: [`Target::handle`] → [`Target::exchange`] → [`Backend::send`](backend::Backend::send) → endpoint → [`Target::finish`].
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use self::backend::Answer;
+use self::observe::{RequestObserver, ResponseObserver};
+use self::routes::{Routes, Rule};
+use crate::discovery::OutboundTarget;
+use crate::error::{Error, Kind, Side};
+use crate::http::body::{GrpcErrors, Limits, TimedOut};
+use crate::http::headers::{DST_CANONICAL, REQUIRE_ID};
+use crate::http::respond::{self, Asker, Disclosure};
+use crate::http::{Handle, Request, Reset, Response, filter, orig_proto, uri};
+use crate::idle::IdleCache;
+use crate::telemetry::http::{Exchange, Observers, StreamError};
+use crate::worker::Worker;
+
+mod backend;
+mod endpoint;
+mod observe;
+mod overrides;
+mod routes;
+
+/// HTTP of one data thread: its targets, shared by the connections to them.
+pub struct Http {
+    worker: Rc<Worker>,
+    /// A target outlives its connections by the idle time, and with it all connections to its endpoints.
+    targets: IdleCache<SocketAddr, Target>,
+}
+
+/// One original destination.
+pub struct Target {
+    worker: Rc<Worker>,
+    addr: SocketAddr,
+    updates: RefCell<watch::Receiver<Arc<OutboundTarget>>>,
+    routes: RefCell<Rc<Routes>>,
+}
+
+/// What outlives the request itself.
+struct Context {
+    asker: Asker,
+    rule: Rc<Rule>,
+    route: Exchange,
+    limits: Option<Limits>,
+}
+
+impl Http {
+    pub fn new(worker: Rc<Worker>) -> Self {
+        Self {
+            targets: IdleCache::new(worker.config.discovery.outbound_idle),
+            worker,
+        }
+    }
+
+    /// What answers the requests of connections to `addr`, given what discovery says of it.
+    pub fn target(
+        &self,
+        addr: SocketAddr,
+        updates: watch::Receiver<Arc<OutboundTarget>>,
+    ) -> Rc<Target> {
+        let target = self.targets.find_or(addr, |addr| {
+            let source = updates.borrow().clone();
+            Target {
+                worker: self.worker.clone(),
+                addr: *addr,
+                updates: RefCell::new(updates.clone()),
+                routes: RefCell::new(Rc::new(Routes::compile(&self.worker, source, None))),
+            }
+        });
+        // Discovery may have forgotten the address and learnt it anew.
+        if !updates.same_channel(&target.updates.borrow()) {
+            target.follow(updates);
+        }
+        target
+    }
+}
+
+impl Handle for Target {
+    async fn handle(&self, request: Request) -> Result<Response, Reset> {
+        let asker = Asker::of(&request);
+        match self.exchange(asker, request).await {
+            Ok(response) => Ok(response),
+            Err(error) => self.answer_error(asker, error),
+        }
+    }
+}
+
+impl Target {
+    fn follow(&self, mut updates: watch::Receiver<Arc<OutboundTarget>>) {
+        updates.mark_changed();
+        self.updates.replace(updates);
+    }
+
+    /// The newest routes. Compiles them when discovery has said something new.
+    fn routes(&self) -> Rc<Routes> {
+        let mut updates = self.updates.borrow_mut();
+        if updates.has_changed().unwrap_or(false) {
+            let source = updates.borrow_and_update().clone();
+            let routes = Routes::compile(&self.worker, source, Some(&self.routes.borrow()));
+            self.routes.replace(Rc::new(routes));
+        }
+        self.routes.borrow().clone()
+    }
+
+    async fn exchange(&self, asker: Asker, mut request: Request) -> Result<Response, Error> {
+        let permit = self.worker.shared.outbound_in_flight.try_acquire();
+        let permit = permit.map_err(|_full| too_many())?;
+        let required_id = prepare(&mut request, self.addr);
+        let routes = self.routes();
+        let (rule, prefix) = routes
+            .find(&request)
+            .map_err(|error| error.within(format_args!("logical service {}", self.addr)))?;
+        let has_body = !request.body().is_empty();
+        let observers = Observers {
+            route: rule.metrics.clone(),
+            ..Observers::default()
+        };
+        let mut context = Context {
+            asker,
+            route: Exchange::start(observers, request.headers(), has_body),
+            limits: None,
+            rule,
+        };
+        let sent = self.send(&mut context, request, prefix, required_id).await;
+        drop(permit);
+        match sent {
+            Ok(answer) => Ok(self.finish(context, answer)),
+            Err(error) => {
+                context.route.failed(stream_error(&error.kind));
+                Err(error
+                    .within(format_args!("route {}", context.rule.name))
+                    .within(format_args!("logical service {}", self.addr)))
+            }
+        }
+    }
+
+    /// From the matched rule to the head of the response.
+    async fn send(
+        &self,
+        context: &mut Context,
+        mut request: Request,
+        prefix: Option<usize>,
+        required_id: Option<http::HeaderValue>,
+    ) -> Result<Answer, Error> {
+        let rule = context.rule.clone();
+        let timeouts = overrides::timeouts(&rule, request.headers_mut());
+        filter::apply(rule.filters(), &mut request, prefix)?;
+        if let Some(name) = &rule.canonical {
+            request.headers_mut().insert(DST_CANONICAL, name.clone());
+        }
+        context.limits = Limits::new(timeouts, Instant::now());
+        let progress = context.limits.as_ref().map(|l| l.progress().clone());
+        let observer = RequestObserver::new(context.route.request_body(), progress);
+        let request = request.map(|body| observer.attach(body));
+        let leg = rule.backends.choose()?;
+        let sending = leg.send(request, prefix, required_id.as_ref());
+        match (rule.head_timeout, &context.limits) {
+            (None, None) => sending.await,
+            (Some(limit), _) => match tokio::time::timeout(limit, sending).await {
+                Ok(sent) => sent,
+                Err(_elapsed) => Err(timed_out(Kind::ProfileTimeout, TimedOut::Request(limit))),
+            },
+            (None, Some(limits)) => tokio::select! {
+                biased;
+                sent = sending => sent,
+                overrun = limits.overrun() => Err(timed_out(Kind::ResponseTimeout, overrun)),
+            },
+        }
+    }
+
+    /// Dresses the response: filters, and a body that is measured and limited.
+    fn finish(&self, context: Context, answer: Answer) -> Response {
+        let Context {
+            asker,
+            rule,
+            mut route,
+            limits,
+        } = context;
+        let mut response = answer.response;
+        filter::apply_to_response(answer.leg.filters(), response.headers_mut());
+        filter::apply_to_response(rule.filters(), response.headers_mut());
+        route.response_head(response.status(), response.headers());
+        let observer = ResponseObserver::new(route, answer.attempt, answer.picked);
+        let informational = self.worker.config.outbound.informational_headers;
+        response.map(|body| {
+            let mut body = body.observed(Box::new(observer));
+            if asker.is_grpc() {
+                body = body.with_grpc_errors(GrpcErrors {
+                    with_message: informational,
+                });
+            }
+            match limits {
+                Some(limits) => body.limited(limits),
+                None => body,
+            }
+        })
+    }
+
+    fn answer_error(&self, asker: Asker, error: Error) -> Result<Response, Reset> {
+        let worker = &self.worker;
+        if let Some(reason) = error.kind.reason(Side::Outbound) {
+            worker.families.errors.outbound_http(reason);
+            tracing::info!(dst = %self.addr, %error, "HTTP request failed");
+        }
+        let disclosure = Disclosure {
+            informational: worker.config.outbound.informational_headers,
+        };
+        respond::error(asker, &error, disclosure)
+    }
+}
+
+/// Brings a request into the proxy's own shape. Returns the identity that the application demands of the endpoint.
+fn prepare(request: &mut Request, original_dst: SocketAddr) -> Option<http::HeaderValue> {
+    uri::set_authority(request, Some(original_dst));
+    // Only the proxy itself may say how a request came to be.
+    orig_proto::strip(request.headers_mut());
+    request.headers_mut().remove(REQUIRE_ID)
+}
+
+fn too_many() -> Error {
+    Error::new(Kind::LoadShed, "too many requests are in flight")
+}
+
+fn timed_out(kind: Kind, overrun: TimedOut) -> Error {
+    let message = format!("timed out waiting for response headers: {overrun}");
+    Error::new(kind, message)
+}
+
+/// How an error counts in the route's metrics.
+fn stream_error(kind: &Kind) -> StreamError {
+    match kind {
+        Kind::FailFast => StreamError::FailFast,
+        Kind::LoadShed => StreamError::LoadShed,
+        Kind::ResponseTimeout | Kind::ProfileTimeout => StreamError::ResponseHeadersTimeout,
+        Kind::Reset(reason) => (*reason).into(),
+        Kind::Io | Kind::ConnectTimeout => StreamError::Io,
+        _ => StreamError::Unknown,
+    }
+}

@@ -1,0 +1,180 @@
+//! One endpoint as HTTP sees it: its connections, its metrics, and what a request must look like for it.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Version};
+use mesh_core::endpoint::{Endpoint as Known, Http2Params, ProtocolHint, TlsPeer};
+
+use crate::error::{DialError, Error, Kind};
+use crate::http::client::{self, Client, Connection, SendError};
+use crate::http::headers::{DST_CANONICAL, PROXY_CONNECTION, PROXY_ERROR, PROXY_UNSENT};
+use crate::http::respond::CloseConnection;
+use crate::http::{Request, Response, orig_proto, uri};
+use crate::outbound::dial::{self, EndpointDial};
+use crate::telemetry::http::EndpointHttp;
+use crate::telemetry::labels;
+use crate::worker::Worker;
+
+/// An endpoint of a balancer, or the one of forwarded traffic.
+pub(super) struct Endpoint {
+    client: Client<EndpointDial>,
+    pub(super) metrics: Rc<EndpointHttp>,
+    /// Who answers there, when it is a peer of the mesh and not the application beside us.
+    peer: Option<TlsPeer>,
+    carries_http1: bool,
+    authority_override: Option<Authority>,
+    /// Traffic is forwarded here because the application named the address; its connection then shares the fate of the endpoint's.
+    is_forward: bool,
+}
+
+/// A response of an endpoint.
+pub(super) enum Received {
+    Response(Response),
+    /// The peer's proxy says that the application has not seen the request.
+    Unsent(Response),
+}
+
+impl Endpoint {
+    /// `authority` is that of the balancer.
+    pub(super) fn new(worker: &Rc<Worker>, known: &Arc<Known>, authority: Option<&str>) -> Self {
+        let is_local = worker.is_local(known.addr.ip());
+        let tls = dial::client_tls(known, is_local);
+        let labels = labels::outbound_endpoint(known, authority, &tls);
+        let outbound = &worker.config.outbound;
+        let http2 = http2_params(outbound.http2_client, known.http2);
+        let params = client::Params::new(&outbound.http1_pool, http2);
+        let authority_override = known.authority_override.as_deref().filter(|_| !is_local);
+        Self {
+            client: Client::new(
+                EndpointDial::new(worker.clone(), known.clone(), authority),
+                &params,
+            ),
+            metrics: Rc::new(worker.families.endpoint.endpoint(labels)),
+            peer: known.tls.clone().filter(|_| !is_local),
+            carries_http1: known.hint == ProtocolHint::Http2 && !is_local,
+            authority_override: authority_override
+                .and_then(|authority| Authority::try_from(authority).ok()),
+            is_forward: authority.is_none(),
+        }
+    }
+
+    pub(super) fn addr(&self) -> SocketAddr {
+        self.client.dial().endpoint().addr
+    }
+
+    /// Fails unless the endpoint is who the application demands.
+    pub(super) fn check_identity(&self, required: Option<&HeaderValue>) -> Result<(), Error> {
+        let Some(required) = required else {
+            return Ok(());
+        };
+        let found = self.peer.as_ref().map(|peer| peer.id.as_str());
+        if found.is_some_and(|found| found.as_bytes() == required.as_bytes()) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::IdentityRequired,
+            format!(
+                "required id {}, found {}",
+                String::from_utf8_lossy(required.as_bytes()),
+                found.unwrap_or("none")
+            ),
+        ))
+    }
+
+    /// Brings `request` into the shape that this endpoint takes. [`Endpoint::undo`] takes it back, for another endpoint.
+    pub(super) fn shape(&self, request: &mut Request) -> Option<Version> {
+        if let Some(authority) = &self.authority_override {
+            request.headers_mut().remove(http::header::HOST);
+            request.headers_mut().remove(DST_CANONICAL);
+            uri::set_uri_authority(request.uri_mut(), authority.clone());
+        }
+        let carry = self.carries_http1 && orig_proto::may_upgrade(request);
+        carry.then(|| orig_proto::upgrade(request))
+    }
+
+    pub(super) async fn connect(&self, request: &Request) -> Result<Connection, DialError> {
+        self.client.connect(request).await
+    }
+
+    /// Sends on a connection that [`Endpoint::connect`] made. `carried` is the version of a request that [`Endpoint::shape`] made HTTP/2.
+    pub(super) async fn send(
+        &self,
+        connection: Connection,
+        request: Request,
+        carried: Option<Version>,
+    ) -> Result<Received, SendError> {
+        let mut response = connection.send(request).await?;
+        if let Some(version) = carried {
+            orig_proto::restore(&mut response, version);
+        } else {
+            orig_proto::strip(response.headers_mut());
+        }
+        let unsent = self.read_peer_headers(&mut response);
+        Ok(if unsent {
+            Received::Unsent(response)
+        } else {
+            Received::Response(response)
+        })
+    }
+
+    /// Takes what the peer's proxy tells us out of the response. Returns whether it has not delivered the request.
+    fn read_peer_headers(&self, response: &mut Response) -> bool {
+        let headers = response.headers_mut();
+        let unsent = headers.remove(PROXY_UNSENT).is_some();
+        if self.peer.is_none() {
+            return false;
+        }
+        let addr = self.addr();
+        if let Some(error) = headers.remove(PROXY_ERROR) {
+            tracing::info!(%addr, error = %text(&error), "Remote proxy error");
+        }
+        if closes(headers) && self.is_forward {
+            response.extensions_mut().insert(CloseConnection);
+            if response.version() == Version::HTTP_11 {
+                let close = HeaderValue::from_static("close");
+                response
+                    .headers_mut()
+                    .insert(http::header::CONNECTION, close);
+            }
+        }
+        unsent
+    }
+}
+
+/// Takes back what an endpoint's shape did, so that another endpoint finds the request as the application sent it.
+pub(super) fn undo(request: &mut Request, carried: Option<Version>) {
+    if let Some(version) = carried {
+        orig_proto::undo(request, version);
+    }
+}
+
+fn closes(headers: &mut HeaderMap) -> bool {
+    headers
+        .remove(PROXY_CONNECTION)
+        .is_some_and(|value| value == "close")
+}
+
+fn text(value: &HeaderValue) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(value.as_bytes())
+}
+
+/// The proxy's settings, except where discovery says otherwise of the endpoint.
+fn http2_params(ours: Http2Params, endpoint: Option<Http2Params>) -> Http2Params {
+    let Some(endpoint) = endpoint else {
+        return ours;
+    };
+    Http2Params {
+        connection_window: endpoint.connection_window.or(ours.connection_window),
+        stream_window: endpoint.stream_window.or(ours.stream_window),
+        adaptive_window: endpoint.adaptive_window || ours.adaptive_window,
+        keep_alive: endpoint.keep_alive.or(ours.keep_alive),
+        max_frame_size: endpoint.max_frame_size.or(ours.max_frame_size),
+        max_send_buf_size: endpoint.max_send_buf_size.or(ours.max_send_buf_size),
+        max_concurrent_reset_streams: endpoint
+            .max_concurrent_reset_streams
+            .or(ours.max_concurrent_reset_streams),
+    }
+}

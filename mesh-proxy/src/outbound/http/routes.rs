@@ -1,0 +1,403 @@
+//! Policy compiled for the request path: for each rule its backends, its limits and its metric handles, all resolved.
+//!
+//! Made when discovery says something new. Backends that did not change are taken over with their connections.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderValue, Version};
+use mesh_core::endpoint::{Endpoint, ProtocolHint};
+use mesh_core::meta::Meta;
+use mesh_core::policy::outbound::{
+    Backend as BackendSource, BackendTarget, Distribution, GrpcRoute, HttpRoute, OutboundPolicy,
+    OutboundProtocol, OutboundRule, RouteBackend, TcpVerdict,
+};
+use mesh_core::profile::Profile;
+use mesh_core::resilience::{PeakEwma, Timeouts};
+use mesh_core::route;
+use mesh_core::route::filter::Filter;
+use mesh_core::route::http::RequestHead;
+use mesh_runtime::metrics::Labels;
+use rand::RngExt as _;
+
+use super::backend::{Backend, Leg};
+use crate::discovery::OutboundTarget;
+use crate::error::{Error, Kind};
+use crate::http::Request;
+use crate::telemetry::{RouteFamilies, RouteHttp, labels};
+use crate::worker::Worker;
+
+/// What requests to one target can fall under.
+pub(super) struct Routes {
+    source: Arc<OutboundTarget>,
+    http1: Table,
+    http2: Table,
+    backends: Vec<Rc<Backend>>,
+}
+
+/// Rules by route and position, as the source lists them.
+enum Table {
+    Http(Vec<Vec<Rc<Rule>>>),
+    Grpc(Vec<Vec<Rc<Rule>>>),
+    /// The routes of a ServiceProfile, and last the rule of everything else.
+    Profile(Vec<Rc<Rule>>),
+    /// The policy knows no HTTP here.
+    None,
+}
+
+/// One rule.
+pub(super) struct Rule {
+    pub(super) name: String,
+    pub(super) metrics: Option<Rc<RouteHttp>>,
+    pub(super) backends: Backends,
+    /// `l5d-dst-canonical`, told to the endpoint of a service with a ServiceProfile.
+    pub(super) canonical: Option<HeaderValue>,
+    filters: Vec<Filter>,
+    timeouts: Timeouts,
+    /// A ServiceProfile's limit: up to the head of the response, then no more.
+    pub(super) head_timeout: Option<Duration>,
+    allows_request_headers: bool,
+}
+
+/// Where a rule sends.
+pub(super) enum Backends {
+    FirstAvailable(Vec<Rc<Leg>>),
+    RandomAvailable(Vec<(Rc<Leg>, u32)>),
+}
+
+/// Compiles one target.
+struct Compiler<'a> {
+    worker: &'a Rc<Worker>,
+    parent: &'a Meta,
+    old: &'a [Rc<Backend>],
+    backends: Vec<Rc<Backend>>,
+}
+
+impl Routes {
+    /// `old` is what these routes replace.
+    pub(super) fn compile(
+        worker: &Rc<Worker>,
+        source: Arc<OutboundTarget>,
+        old: Option<&Rc<Self>>,
+    ) -> Self {
+        let mut compiler = Compiler {
+            worker,
+            parent: &source.policy.parent,
+            old: old.map_or(&[], |old| &old.backends),
+            backends: Vec::new(),
+        };
+        let (http1, http2) = match effective_profile(&source) {
+            Some(profile) => (
+                compiler.profile(profile, source.addr),
+                compiler.profile(profile, source.addr),
+            ),
+            None => (
+                compiler.policy(&source.policy, Version::HTTP_11),
+                compiler.policy(&source.policy, Version::HTTP_2),
+            ),
+        };
+        let backends = compiler.backends;
+        Self {
+            http1,
+            http2,
+            backends,
+            source,
+        }
+    }
+
+    /// The rule that `request` falls under, and how much of its path a prefix match took.
+    pub(super) fn find(&self, request: &Request) -> Result<(Rc<Rule>, Option<usize>), Error> {
+        let version = request.version();
+        let table = if version == Version::HTTP_2 {
+            &self.http2
+        } else {
+            &self.http1
+        };
+        let head = RequestHead::from(request);
+        let found = match (table, policy_routes(&self.source.policy, version)) {
+            (Table::Http(rules), Some(PolicyRoutes::Http(routes))) => {
+                route::http::find(routes, &head)
+                    .map(|found| (&rules[found.route][found.rule], found.prefix))
+            }
+            (Table::Grpc(rules), Some(PolicyRoutes::Grpc(routes))) => {
+                route::grpc::find(routes, &head)
+                    .map(|found| (&rules[found.route][found.rule], found.prefix))
+            }
+            (Table::Profile(rules), _) => self.find_in_profile(rules, &head).map(|r| (r, None)),
+            _ => None,
+        };
+        let (rule, prefix) =
+            found.ok_or_else(|| Error::new(Kind::RouteNotFound, "no route found for request"))?;
+        Ok((rule.clone(), prefix))
+    }
+
+    fn find_in_profile<'a>(
+        &self,
+        rules: &'a [Rc<Rule>],
+        head: &RequestHead<'_>,
+    ) -> Option<&'a Rc<Rule>> {
+        let routes = &self.source.profile.as_ref()?.routes;
+        let matched = routes
+            .iter()
+            .position(|route| route.condition.is_match(head.method, head.path));
+        rules.get(matched.unwrap_or(routes.len()))
+    }
+}
+
+/// A profile counts for HTTP only when it says something about it.
+fn effective_profile(target: &OutboundTarget) -> Option<&Profile> {
+    target
+        .profile
+        .as_ref()
+        .filter(|profile| !profile.routes.is_empty() || !profile.overrides.is_empty())
+}
+
+enum PolicyRoutes<'a> {
+    Http(&'a [HttpRoute]),
+    Grpc(&'a [GrpcRoute]),
+}
+
+/// The routes of a policy for requests of one version.
+fn policy_routes(policy: &OutboundPolicy, version: Version) -> Option<PolicyRoutes<'_>> {
+    match &policy.protocol {
+        OutboundProtocol::Detect { http1, http2, .. } => {
+            let routes = if version == Version::HTTP_2 {
+                http2
+            } else {
+                http1
+            };
+            Some(PolicyRoutes::Http(&routes.routes))
+        }
+        OutboundProtocol::Http1(routes) | OutboundProtocol::Http2(routes) => {
+            Some(PolicyRoutes::Http(&routes.routes))
+        }
+        OutboundProtocol::Grpc(routes) => Some(PolicyRoutes::Grpc(&routes.routes)),
+        OutboundProtocol::Opaque(_) | OutboundProtocol::Tls(_) => None,
+    }
+}
+
+impl Compiler<'_> {
+    fn policy(&mut self, policy: &OutboundPolicy, version: Version) -> Table {
+        match policy_routes(policy, version) {
+            None => Table::None,
+            Some(PolicyRoutes::Http(routes)) => {
+                Table::Http(self.routes(routes, RouteFamilies::http))
+            }
+            Some(PolicyRoutes::Grpc(routes)) => {
+                Table::Grpc(self.routes(routes, RouteFamilies::grpc))
+            }
+        }
+    }
+
+    /// `resolve` picks the HTTP or gRPC twin of the metric families.
+    fn routes<M, T>(
+        &mut self,
+        routes: &[route::Route<M, OutboundRule<T>>],
+        resolve: fn(&RouteFamilies, Labels) -> RouteHttp,
+    ) -> Vec<Vec<Rc<Rule>>> {
+        let mut compiled = Vec::with_capacity(routes.len());
+        for route in routes {
+            let (parent, families) = (self.parent, self.worker.families.clone());
+            let labels = labels::outbound_route(parent, &route.meta, "");
+            let metrics = Rc::new(resolve(&families.outbound_route, labels));
+            let mut rules = Vec::with_capacity(route.rules.len());
+            for rule in &route.rules {
+                let backends = self.distribution(&rule.then.backends, |backend| {
+                    let labels = labels::outbound_backend(parent, &route.meta, backend);
+                    Some(Rc::new(resolve(&families.outbound_backend, labels)))
+                });
+                rules.push(Rc::new(Rule {
+                    name: route.meta.to_string(),
+                    metrics: Some(metrics.clone()),
+                    backends,
+                    canonical: None,
+                    filters: rule.then.filters.clone(),
+                    timeouts: rule.then.timeouts,
+                    head_timeout: None,
+                    allows_request_headers: rule.then.allow_request_headers,
+                }));
+            }
+            compiled.push(rules);
+        }
+        compiled
+    }
+
+    fn distribution(
+        &mut self,
+        distribution: &Distribution,
+        metrics: impl Fn(&Meta) -> Option<Rc<RouteHttp>>,
+    ) -> Backends {
+        let mut leg = |source: &Arc<RouteBackend>| {
+            let metrics = metrics(&source.backend.meta);
+            Rc::new(Leg::new(
+                self.backend(&source.backend),
+                source.clone(),
+                metrics,
+            ))
+        };
+        match distribution {
+            Distribution::Empty => Backends::FirstAvailable(Vec::new()),
+            Distribution::FirstAvailable(sources) => {
+                Backends::FirstAvailable(sources.iter().map(leg).collect())
+            }
+            Distribution::RandomAvailable(sources) => Backends::RandomAvailable(
+                sources
+                    .iter()
+                    .map(|(source, weight)| (leg(source), *weight))
+                    .collect(),
+            ),
+        }
+    }
+
+    /// The backend made from `source`: already in these routes, in the ones they replace, or new.
+    fn backend(&mut self, source: &BackendSource) -> Rc<Backend> {
+        let same = |backend: &&Rc<Backend>| backend.is_made_from(source);
+        if let Some(backend) = self.backends.iter().find(same) {
+            return backend.clone();
+        }
+        let backend = match self.old.iter().find(same) {
+            Some(backend) => backend.clone(),
+            None => Rc::new(Backend::new(self.worker, self.parent, source)),
+        };
+        self.backends.push(backend.clone());
+        backend
+    }
+
+    fn profile(&mut self, profile: &Profile, addr: SocketAddr) -> Table {
+        let name = profile
+            .fqn
+            .as_ref()
+            .map(|fqn| format!("{fqn}:{}", addr.port()));
+        let distribution = profile_backends(profile, name.as_deref(), addr, self.parent);
+        let canonical = name.and_then(|name| HeaderValue::try_from(name).ok());
+        let limits = profile.routes.iter().map(|route| route.timeout);
+        let rules = limits.chain([None]).map(|head_timeout| {
+            Rc::new(Rule {
+                name: "profile".to_owned(),
+                metrics: None,
+                backends: self.distribution(&distribution, |_| None),
+                canonical: canonical.clone(),
+                filters: Vec::new(),
+                timeouts: Timeouts::default(),
+                head_timeout,
+                allows_request_headers: false,
+            })
+        });
+        Table::Profile(rules.collect())
+    }
+}
+
+/// Where a ServiceProfile sends: to what it overrides the destination with, else to the service itself, else to the one endpoint or address.
+fn profile_backends(
+    profile: &Profile,
+    name: Option<&str>,
+    addr: SocketAddr,
+    parent: &Meta,
+) -> Distribution {
+    let backend = |meta: Meta, target: BackendTarget| {
+        Arc::new(RouteBackend {
+            backend: BackendSource { meta, target },
+            filters: Vec::new(),
+            verdict: TcpVerdict::Forward,
+        })
+    };
+    let balance = |authority: &str| BackendTarget::Balance {
+        authority: authority.into(),
+        load: PeakEwma::default(),
+    };
+    if !profile.overrides.is_empty() {
+        let split = profile.overrides.iter().map(|to| {
+            let meta = Meta::new_default(&to.authority);
+            (backend(meta, balance(&to.authority)), to.weight)
+        });
+        return Distribution::RandomAvailable(split.collect());
+    }
+    let target = match (name, &profile.endpoint) {
+        (Some(name), _) => balance(name),
+        (None, Some(endpoint)) => BackendTarget::Forward(Box::new(endpoint.clone())),
+        (None, None) => BackendTarget::Forward(Box::new(plain_endpoint(addr))),
+    };
+    Distribution::FirstAvailable(vec![backend(parent.clone(), target)])
+}
+
+/// An address of which nothing is known.
+fn plain_endpoint(addr: SocketAddr) -> Endpoint {
+    Endpoint {
+        addr,
+        weight: 10_000,
+        labels: BTreeMap::new(),
+        tls: None,
+        hint: ProtocolHint::Unknown,
+        opaque_transport_port: None,
+        authority_override: None,
+        http2: None,
+    }
+}
+
+impl Backends {
+    /// The backend for one request, among those that are not known to be without endpoints.
+    pub(super) fn choose(&self) -> Result<Rc<Leg>, Error> {
+        let chosen = match self {
+            Self::FirstAvailable(legs) => legs.iter().find(|leg| leg.is_available()),
+            Self::RandomAvailable(legs) => choose_by_weight(legs, |leg| leg.is_available()),
+        };
+        chosen
+            .cloned()
+            .ok_or_else(|| Error::new(Kind::LoadShed, "service unavailable"))
+    }
+}
+
+/// One of those that `is_available`, each as likely as its weight says.
+fn choose_by_weight<T>(weighted: &[(T, u32)], is_available: impl Fn(&T) -> bool) -> Option<&T> {
+    let available = || weighted.iter().filter(|(item, _)| is_available(item));
+    let total: u64 = available().map(|(_, weight)| u64::from(*weight)).sum();
+    if total == 0 {
+        return None;
+    }
+    let mut left = rand::rng().random_range(0..total);
+    available()
+        .find(|(_, weight)| match left.checked_sub(u64::from(*weight)) {
+            Some(rest) => {
+                left = rest;
+                false
+            }
+            None => true,
+        })
+        .map(|(item, _)| item)
+}
+
+impl Rule {
+    pub(super) fn filters(&self) -> &[Filter] {
+        &self.filters
+    }
+
+    pub(super) fn timeouts(&self) -> Timeouts {
+        self.timeouts
+    }
+
+    pub(super) fn allows_request_headers(&self) -> bool {
+        self.allows_request_headers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_kept_among_the_available() {
+        let weighted = [("a", 1), ("b", 0), ("c", 3), ("d", 100)];
+        let mut counts = BTreeMap::new();
+        for _ in 0..4_000 {
+            let chosen = choose_by_weight(&weighted, |item| *item != "d");
+            *counts.entry(*chosen.unwrap()).or_insert(0) += 1;
+        }
+        assert_eq!(counts.keys().copied().collect::<Vec<_>>(), ["a", "c"]);
+        assert!((800..1_200).contains(&counts["a"]), "{counts:?}");
+        assert_eq!(choose_by_weight(&weighted, |_| false), None);
+        assert_eq!(choose_by_weight(&weighted, |item| *item == "b"), None);
+    }
+}
