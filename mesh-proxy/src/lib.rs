@@ -1,11 +1,14 @@
 //! The per-pod proxy.
 
+pub mod admin;
+pub mod app;
 pub mod balance;
 pub mod config;
 pub mod control;
 pub mod discovery;
 pub mod error;
 pub mod http;
+pub mod identity;
 pub mod idle;
 pub mod inbound;
 pub mod outbound;

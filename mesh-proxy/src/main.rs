@@ -1,2 +1,72 @@
-//! The per-pod proxy.
-fn main() {}
+//! The proxy's process: logs, configuration, run. Everything else is the library's.
+
+use std::error::Error;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use mesh_proxy::app::App;
+use mesh_proxy::config::Config;
+use mesh_runtime::build_info::BuildInfo;
+use mesh_runtime::log::{self, FilterHandle, Settings};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// EX_USAGE of sysexits(3): what Linkerd's proxy exits with when its environment is wrong.
+const EX_USAGE: u8 = 64;
+
+/// Linkerd's injector writes filters for Linkerd's targets.
+const LOG_ALIASES: &[(&str, &str)] = &[("linkerd", "mesh"), ("linkerd2_proxy", "mesh")];
+const DEFAULT_LOG: &str = "warn,mesh=info";
+
+fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("--version") {
+        return print_version();
+    }
+    let log = match start_log() {
+        Ok(log) => log,
+        Err(error) => {
+            // There is no log yet to say it in.
+            let _ = writeln!(std::io::stderr(), "mesh-proxy: {}", log::chain(&*error));
+            return ExitCode::from(EX_USAGE);
+        }
+    };
+    let config = match Config::from_env(|name| std::env::var(name).ok()) {
+        Ok(config) => config,
+        Err(errors) => {
+            for error in &errors.0 {
+                tracing::error!("{error}");
+            }
+            tracing::error!(
+                "Invalid configuration: {} variables are wrong",
+                errors.0.len()
+            );
+            return ExitCode::from(EX_USAGE);
+        }
+    };
+    match App::bind(config, log).and_then(App::run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{}", log::chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start_log() -> Result<FilterHandle, Box<dyn Error>> {
+    let variable = |name| std::env::var(name).ok();
+    let filter = variable("LINKERD2_PROXY_LOG");
+    let format = variable("LINKERD2_PROXY_LOG_FORMAT");
+    Ok(log::init(Settings {
+        filter: filter.as_deref().unwrap_or(DEFAULT_LOG),
+        format: format.as_deref().unwrap_or("plain").parse()?,
+        aliases: LOG_ALIASES,
+    })?)
+}
+
+fn print_version() -> ExitCode {
+    match writeln!(std::io::stdout(), "mesh-proxy {}", BuildInfo::CURRENT) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_closed) => ExitCode::FAILURE,
+    }
+}

@@ -93,6 +93,18 @@ pub fn init(settings: Settings<'_>) -> Result<FilterHandle, InitError> {
     Ok(handle)
 }
 
+/// An error and all its causes in one line: each type of error says only what it knows itself.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
 impl FilterHandle {
     /// The filter in force, as it was given.
     pub fn current(&self) -> String {
@@ -226,6 +238,15 @@ mod tests {
             error
                 .to_string()
                 .starts_with("invalid log filter \"mesh=loud\"")
+        );
+    }
+
+    #[test]
+    fn a_chain_names_every_cause() {
+        let error = parse_filter("mesh=loud", &[]).unwrap_err();
+        assert_eq!(
+            chain(&error),
+            format!("{error}: {}", std::error::Error::source(&error).unwrap())
         );
     }
 

@@ -1,13 +1,11 @@
 //! Reads and changes the log filter over the admin interface. The proxy serves it as `/proxy-log-level`, where Linkerd's
 //! users expect it; the other daemons as `/log-level`.
 
-use std::error::Error as _;
-
 use http::header::ALLOW;
 use http::{HeaderValue, Method, StatusCode};
 
 use super::{Call, Response, empty, text};
-use crate::log::FilterHandle;
+use crate::log::{self, FilterHandle};
 
 /// GET answers the filter in force, PUT replaces it; only for callers on this host.
 pub fn respond(filter: &FilterHandle, call: &Call) -> Response {
@@ -41,11 +39,8 @@ fn set(filter: &FilterHandle, body: &[u8]) -> Response {
             empty(StatusCode::NO_CONTENT)
         }
         Err(error) => {
-            let cause = error
-                .source()
-                .map(|cause| format!(": {cause}"))
-                .unwrap_or_default();
-            text(StatusCode::BAD_REQUEST, format!("{error}{cause}\n"))
+            let problem = log::chain(&error);
+            text(StatusCode::BAD_REQUEST, format!("{problem}\n"))
         }
     }
 }

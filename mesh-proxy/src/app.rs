@@ -1,0 +1,367 @@
+//! The proxy put together: the only place where components are made and joined, and the order in which they start and stop.
+//!
+//! Two kinds of thread. The *control thread* (the process's first) has identity, discovery, DNS, the admin interface and metrics encoding.
+//! N *data threads* accept, serve and open connections; see [`crate::worker`]. Immutable snapshots go from the first to
+//! the others, counters come back.
+//!
+//! Start: bind the listeners, because redirection looks for them and connections may wait in their backlog; then the admin interface; then
+//! identity and discovery; then the data threads, which accept once there is a certificate. Stop: the drain begins; data threads stop
+//! accepting and finish what they have; admin answers to the end.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use mesh_core::identity::Identity;
+use mesh_runtime::admin::Readiness;
+use mesh_runtime::build_info::BuildInfo;
+use mesh_runtime::drain::{self, Drain, Outcome};
+use mesh_runtime::log::FilterHandle;
+use mesh_runtime::metrics::Registry;
+use mesh_runtime::signal::Termination;
+use mesh_runtime::task::{self, Ends, Supervisor};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::watch;
+use tokio::task::LocalSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin;
+use crate::config::{Config, ControlAddr};
+use crate::control::dns::{DnsError, Resolver};
+use crate::control::{Client, Trust};
+use crate::discovery::Discovery;
+use crate::identity::{self, Certifier};
+use crate::telemetry::Families;
+use crate::tls::{self, CredentialsRx};
+use crate::transport::listen::{self, DEFAULT_BACKLOG, ListenError};
+use crate::worker::{self, Listeners, Parts};
+
+/// A proxy whose sockets are bound, ready to run.
+#[derive(Debug)]
+pub struct App {
+    config: Arc<Config>,
+    log: FilterHandle,
+    listeners: Vec<Listeners>,
+    admin: tokio::net::TcpListener,
+    control: Runtime,
+    termination: Termination,
+}
+
+/// The addresses that were bound; ports that were 0 in the configuration are known here.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    pub inbound: SocketAddr,
+    pub outbound: Vec<SocketAddr>,
+    pub admin: SocketAddr,
+}
+
+/// Why a proxy cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error(transparent)]
+    Admin(#[from] mesh_runtime::admin::BindError),
+    #[error("a thread or its runtime cannot be started")]
+    Thread(#[source] std::io::Error),
+    #[error("signals cannot be received")]
+    Signals(#[source] std::io::Error),
+    #[error("a bound address cannot be read")]
+    Address(#[source] std::io::Error),
+    #[error(transparent)]
+    Dns(#[from] DnsError),
+    #[error("{0}")]
+    Ended(task::Ended),
+}
+
+/// What ends the proxy in order.
+enum Stop {
+    Signal(&'static str),
+    Admin,
+}
+
+/// How often to say that there is no certificate yet, as Linkerd's proxy does.
+const WAITING_NOTICE: Duration = Duration::from_secs(15);
+
+impl App {
+    /// Binds every socket.
+    pub fn bind(config: Config, log: FilterHandle) -> Result<Self, AppError> {
+        let config = Arc::new(config);
+        let available = thread::available_parallelism().map_or(1, usize::from);
+        let listeners = bind_listeners(&config, config.workers.count(available))?;
+        let control = new_runtime()?;
+        let entered = control.enter();
+        let admin = control.block_on(mesh_runtime::admin::bind(config.admin.listen))?;
+        let termination = Termination::listen().map_err(AppError::Signals)?;
+        drop(entered);
+        Ok(Self {
+            config,
+            log,
+            listeners,
+            admin,
+            control,
+            termination,
+        })
+    }
+
+    pub fn bound(&self) -> Result<Bound, AppError> {
+        let local = |socket: &std::net::TcpListener| socket.local_addr().map_err(AppError::Address);
+        // Every data thread has the same addresses; there is at least one.
+        let first = &self.listeners[0];
+        Ok(Bound {
+            inbound: local(&first.inbound)?,
+            outbound: first.outbound.iter().map(local).collect::<Result<_, _>>()?,
+            admin: self.admin.local_addr().map_err(AppError::Address)?,
+        })
+    }
+
+    /// Runs until the proxy has drained. The calling thread becomes the control thread.
+    pub fn run(self) -> Result<(), AppError> {
+        self.announce()?;
+        let Self {
+            config,
+            log,
+            listeners,
+            admin,
+            control,
+            mut termination,
+        } = self;
+        let registry = Registry::with_retention(config.admin.metrics_retain_idle);
+        export_static(&registry);
+        let (supervisor, mut ends) = task::supervisor();
+        let (drain, watch) = drain::channel();
+        let stop = CancellationToken::new();
+        let readiness = Readiness::new();
+
+        let local = LocalSet::new();
+        let control_plane = {
+            let _entered = control.enter();
+            ControlPlane::start(&config, &registry, &readiness, &supervisor)?
+        };
+        let endpoint = config.admin.shutdown_endpoint.then(|| stop.clone());
+        let listener = admin::Listener {
+            tcp: admin,
+            admin: admin::routes(registry.clone(), readiness, log, endpoint),
+            credentials: control_plane.credentials.clone(),
+            scratch: Rc::default(),
+        };
+        let vigil = supervisor.watch("admin");
+        local.spawn_local(async move {
+            admin::serve(listener).await;
+            drop(vigil);
+        });
+        let data = start_data_threads(
+            &config,
+            listeners,
+            &control_plane,
+            &registry,
+            &supervisor,
+            watch,
+        )?;
+
+        let grace = config.shutdown_grace;
+        local.block_on(&control, async {
+            let reason = until_stopped(&mut termination, &stop, &mut ends).await?;
+            shut_down(reason, drain, grace, data).await;
+            Ok(())
+        })
+    }
+
+    /// The lines that operators look for.
+    fn announce(&self) -> Result<(), AppError> {
+        let bound = self.bound()?;
+        tracing::info!("{}", BuildInfo::CURRENT);
+        tracing::info!(
+            threads = self.listeners.len(),
+            "Using {} data threads",
+            self.listeners.len()
+        );
+        tracing::info!("Admin interface on {}", bound.admin);
+        tracing::info!("Inbound interface on {}", bound.inbound);
+        for outbound in bound.outbound {
+            tracing::info!("Outbound interface on {outbound}");
+        }
+        tracing::info!("Tap DISABLED");
+        let identity = &self.config.identity;
+        tracing::info!("SNI is {}", identity.server_name);
+        tracing::info!("Local identity is {}", identity.id);
+        let discovery = &self.config.discovery;
+        announce_service("Identity verified", &identity.service);
+        announce_service("Destinations resolved", &discovery.destination);
+        announce_service("Policies watched", &discovery.policy);
+        if self.config.inbound.ips.is_empty() {
+            tracing::info!("Connections to all target addresses are allowed");
+        }
+        Ok(())
+    }
+}
+
+fn announce_service(what: &str, addr: &ControlAddr) {
+    let id = addr.identity.as_ref().map_or("localhost", Identity::as_str);
+    tracing::info!("{what} via {} ({id})", addr.authority());
+}
+
+fn export_static(registry: &Registry) {
+    registry.export_process();
+    tls::export_rustls_info(registry);
+    BuildInfo::CURRENT.export(registry, "proxy_build_info");
+}
+
+/// One set of sockets for each data thread.
+fn bind_listeners(config: &Config, threads: usize) -> Result<Vec<Listeners>, ListenError> {
+    let outbound_backlog = config.outbound.backlog.unwrap_or(DEFAULT_BACKLOG);
+    let inbound_backlog = config.inbound.backlog.unwrap_or(DEFAULT_BACKLOG);
+    let inbound = listen::bind(config.inbound.listen, inbound_backlog, threads)?;
+    let mut all: Vec<_> = inbound
+        .into_iter()
+        .map(|inbound| Listeners {
+            inbound,
+            outbound: Vec::new(),
+        })
+        .collect();
+    for addr in &config.outbound.listen {
+        let outbound = listen::bind(*addr, outbound_backlog, threads)?;
+        for (listeners, outbound) in all.iter_mut().zip(outbound) {
+            listeners.outbound.push(outbound);
+        }
+    }
+    Ok(all)
+}
+
+/// What the control thread offers to the data threads.
+struct ControlPlane {
+    credentials: CredentialsRx,
+    discovery: Discovery,
+}
+
+impl ControlPlane {
+    /// Starts identity and discovery on the current runtime.
+    fn start(
+        config: &Arc<Config>,
+        registry: &Registry,
+        readiness: &Readiness,
+        supervisor: &Supervisor,
+    ) -> Result<Self, DnsError> {
+        let resolver = Resolver::from_system(&config.control, registry)?;
+        let (publish, credentials) = watch::channel(None);
+        let (publish_anchors, anchors) = watch::channel(config.identity.trust_anchors.clone());
+        let client = |name, addr, trust| Client::new(name, addr, &config.control, trust, &resolver);
+
+        if let Some(file) = config.identity.trust_anchors_file.clone() {
+            supervisor.spawn("trust-anchors", identity::watch_file(file, publish_anchors));
+        }
+        let trust = Trust::Anonymous(credentials.clone(), anchors.clone());
+        let certifier = Certifier::new(
+            &config.identity,
+            client("identity", &config.identity.service, trust),
+            publish,
+            anchors,
+            readiness.condition("identity"),
+            registry,
+        );
+        supervisor.spawn("identity", certifier.run());
+        tokio::spawn(notice_while_waiting(credentials.clone()));
+
+        let trust = || Trust::Certified(credentials.clone());
+        let discovery = Discovery::new(
+            config,
+            client("destination", &config.discovery.destination, trust()),
+            client("policy", &config.discovery.policy, trust()),
+            Handle::current(),
+        );
+        Ok(Self {
+            credentials,
+            discovery,
+        })
+    }
+}
+
+async fn notice_while_waiting(mut credentials: CredentialsRx) {
+    while tokio::time::timeout(WAITING_NOTICE, credentials.wait_for(Option::is_some))
+        .await
+        .is_err()
+    {
+        tracing::warn!("Waiting for identity to be initialized...");
+    }
+}
+
+fn start_data_threads(
+    config: &Arc<Config>,
+    listeners: Vec<Listeners>,
+    control: &ControlPlane,
+    registry: &Registry,
+    supervisor: &Supervisor,
+    drain: drain::Watch,
+) -> Result<Vec<JoinHandle<()>>, AppError> {
+    let families = Arc::new(Families::new(registry));
+    let shared = Arc::new(worker::Shared::new(config));
+    let mut threads = Vec::with_capacity(listeners.len());
+    for (number, listeners) in listeners.into_iter().enumerate() {
+        let parts = Parts {
+            config: config.clone(),
+            discovery: control.discovery.clone(),
+            credentials: control.credentials.clone(),
+            families: families.clone(),
+            shared: shared.clone(),
+            drain: drain.clone(),
+            listeners,
+        };
+        let runtime = new_runtime()?;
+        let vigil = supervisor.watch("data");
+        let thread = thread::Builder::new()
+            .name(format!("data-{number}"))
+            .spawn(move || {
+                if let Err(error) = runtime.block_on(worker::run(parts)) {
+                    tracing::error!(%error, "A data thread cannot serve");
+                }
+                drop(vigil);
+            })
+            .map_err(AppError::Thread)?;
+        threads.push(thread);
+    }
+    Ok(threads)
+}
+
+fn new_runtime() -> Result<Runtime, AppError> {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(AppError::Thread)
+}
+
+async fn until_stopped(
+    termination: &mut Termination,
+    stop: &CancellationToken,
+    ends: &mut Ends,
+) -> Result<Stop, AppError> {
+    tokio::select! {
+        signal = termination.received() => Ok(Stop::Signal(signal)),
+        () = stop.cancelled() => Ok(Stop::Admin),
+        ended = ends.first() => Err(AppError::Ended(ended)),
+    }
+}
+
+async fn shut_down(reason: Stop, drain: Drain, grace: Duration, data: Vec<JoinHandle<()>>) {
+    match reason {
+        Stop::Signal(name) => tracing::info!("Received {name}, draining"),
+        Stop::Admin => tracing::info!("Received shutdown via admin interface, draining"),
+    }
+    match drain.drain(grace).await {
+        Outcome::Complete => {
+            for thread in data {
+                // A thread that panicked has said so.
+                let _ = thread.join();
+            }
+            tracing::info!("All connections have ended");
+        }
+        Outcome::Expired { remaining } => {
+            tracing::warn!(
+                remaining,
+                ?grace,
+                "Connections remain after the grace period; closing them"
+            );
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Gets this proxy its certificates and keeps them fresh.
+//!
+//! Runs on the control thread. Each certificate has a key of its own, made in this process and never written. The token that
+//! proves who we are is read anew each time, because the kubelet rotates it. A certificate stays in use until the next one is
+//! there; when the identity service is gone, the proxy keeps what it has and asks again.
+
+mod anchors;
+mod schedule;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use mesh_api::proto::identity::identity_client::IdentityClient;
+use mesh_runtime::admin::Condition;
+use mesh_runtime::log;
+use mesh_runtime::metrics::{Counter, Gauge, Labels, Registry};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tonic::Status;
+
+pub use self::anchors::watch_file;
+use self::schedule::Schedule;
+use crate::config::IdentityConfig;
+use crate::control::Client;
+use crate::tls::{Credentials, CredentialsError, Issued, SigningRequest, TrustAnchors};
+
+/// Certifies this proxy again and again.
+#[derive(Debug)]
+pub struct Certifier {
+    config: IdentityConfig,
+    client: Client,
+    credentials: watch::Sender<Option<Arc<Credentials>>>,
+    anchors: watch::Receiver<TrustAnchors>,
+    ready: Condition,
+    generation: u64,
+    schedule: Schedule,
+    metrics: Metrics,
+}
+
+/// Why no certificate was obtained.
+#[derive(Debug, thiserror::Error)]
+pub enum CertifyError {
+    #[error("cannot read the token {path:?} (is it projected into the pod?)")]
+    Token {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("the token {path:?} is empty")]
+    EmptyToken { path: PathBuf },
+    #[error("the identity service refused: {} ({})", .0.message(), .0.code())]
+    Refused(#[source] Box<Status>),
+    #[error("the identity service did not answer within {0:?}")]
+    TimedOut(Duration),
+    #[error("the identity service's answer cannot be used")]
+    Answer(#[source] mesh_api::Invalid),
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+}
+
+#[derive(Debug)]
+struct Metrics {
+    expires: Gauge,
+    refreshed: Gauge,
+    ok: Counter,
+    failed: Counter,
+}
+
+/// Signing takes milliseconds; the service's own checks with the cluster may take seconds.
+const CERTIFY_TIMEOUT: Duration = Duration::from_secs(15);
+
+impl Certifier {
+    /// `credentials` gets each certificate; `ready` holds from the first one on.
+    pub fn new(
+        config: &IdentityConfig,
+        client: Client,
+        credentials: watch::Sender<Option<Arc<Credentials>>>,
+        anchors: watch::Receiver<TrustAnchors>,
+        ready: Condition,
+        registry: &Registry,
+    ) -> Self {
+        Self {
+            config: config.clone(),
+            client,
+            credentials,
+            anchors,
+            ready,
+            generation: 0,
+            schedule: Schedule::new(config.min_refresh, config.max_refresh),
+            metrics: Metrics::new(registry),
+        }
+    }
+
+    /// Runs for the life of the process.
+    pub async fn run(mut self) {
+        loop {
+            let due = match self.certify().await {
+                Ok(own) => {
+                    let due = self
+                        .schedule
+                        .after_success(own.not_after(), SystemTime::now());
+                    self.publish(own);
+                    due
+                }
+                Err(error) => {
+                    self.metrics.failed.inc();
+                    let expires = self
+                        .credentials
+                        .borrow()
+                        .as_ref()
+                        .map(|own| own.not_after());
+                    let due = self.schedule.after_failure(expires, SystemTime::now());
+                    self.report(&error, due);
+                    due
+                }
+            };
+            self.wait(due).await;
+        }
+    }
+
+    async fn certify(&mut self) -> Result<Credentials, CertifyError> {
+        let anchors = self.anchors.borrow_and_update().clone();
+        let request = SigningRequest::new(&self.config.id)?;
+        let issued = self.ask(&request).await?;
+        self.generation += 1;
+        let own = Credentials::new(
+            &self.config.id,
+            &self.config.server_name,
+            request,
+            &issued,
+            &anchors,
+            self.generation,
+        )?;
+        Ok(own)
+    }
+
+    async fn ask(&self, request: &SigningRequest) -> Result<Issued, CertifyError> {
+        let message = mesh_api::identity::certify_request(
+            self.config.id.as_str(),
+            self.read_token()?,
+            request.der().to_vec(),
+        );
+        let mut client = IdentityClient::new(self.client.clone());
+        let response = timeout(CERTIFY_TIMEOUT, client.certify(message))
+            .await
+            .map_err(|_elapsed| CertifyError::TimedOut(CERTIFY_TIMEOUT))?
+            .map_err(|status| CertifyError::Refused(Box::new(status)))?;
+        let issued =
+            mesh_api::identity::issued(response.into_inner()).map_err(CertifyError::Answer)?;
+        Ok(Issued {
+            leaf: issued.leaf,
+            intermediates: issued.intermediates,
+        })
+    }
+
+    /// A few kilobytes from a memory-backed volume, once per certificate: blocking is fine.
+    fn read_token(&self) -> Result<Vec<u8>, CertifyError> {
+        let path = &self.config.token_file;
+        let token = std::fs::read(path).map_err(|source| CertifyError::Token {
+            path: path.clone(),
+            source,
+        })?;
+        if token.is_empty() {
+            return Err(CertifyError::EmptyToken { path: path.clone() });
+        }
+        Ok(token)
+    }
+
+    fn publish(&self, own: Credentials) {
+        let expires = own.not_after();
+        let lifetime = expires
+            .duration_since(SystemTime::now())
+            .unwrap_or_default();
+        tracing::info!(id = %own.id(), ?lifetime, "Certified identity");
+        self.metrics.ok.inc();
+        self.metrics.expires.set(unix_seconds(expires));
+        self.metrics.refreshed.set(unix_seconds(SystemTime::now()));
+        self.credentials.send_replace(Some(Arc::new(own)));
+        self.ready.set(true);
+    }
+
+    fn report(&self, error: &CertifyError, due: SystemTime) {
+        let retry_in = due.duration_since(SystemTime::now()).unwrap_or_default();
+        let error = log::chain(error);
+        match &*self.credentials.borrow() {
+            None => tracing::warn!(error, ?retry_in, "Failed to certify identity"),
+            Some(own) if own.not_after() <= SystemTime::now() => {
+                tracing::error!(
+                    error,
+                    ?retry_in,
+                    "Failed to renew the certificate, which has expired; peers refuse this proxy"
+                );
+            }
+            Some(_) => {
+                tracing::warn!(
+                    error,
+                    ?retry_in,
+                    "Failed to renew the certificate; the present one stays in use"
+                );
+            }
+        }
+    }
+
+    /// Until `due`, or until new trust anchors make another certificate necessary.
+    async fn wait(&mut self, due: SystemTime) {
+        loop {
+            // In short stretches, because the monotonic clock stands still while a machine sleeps and certificates expire.
+            let left = due.duration_since(SystemTime::now()).unwrap_or_default();
+            if left.is_zero() {
+                return;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(left.min(STRETCH)) => {}
+                changed = self.anchors.changed() => {
+                    if changed.is_err() {
+                        // The anchors are fixed: nobody watches a file.
+                        tokio::time::sleep(left.min(STRETCH)).await;
+                    } else if !self.adopt_anchors() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts the present certificate under the new anchors. False when it does not chain to them.
+    fn adopt_anchors(&mut self) -> bool {
+        let anchors = self.anchors.borrow_and_update().clone();
+        let Some(present) = self.credentials.borrow().clone() else {
+            return false;
+        };
+        self.generation += 1;
+        match present.under(&anchors, self.generation) {
+            Ok(own) => {
+                tracing::info!(anchors = anchors.len(), "Trust anchors changed");
+                self.credentials.send_replace(Some(Arc::new(own)));
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "Trust anchors changed and the present certificate does not chain to the new ones; asking for another");
+                false
+            }
+        }
+    }
+}
+
+/// Longest time between two looks at the wall clock.
+const STRETCH: Duration = Duration::from_secs(60);
+
+impl Metrics {
+    fn new(registry: &Registry) -> Self {
+        let none = Labels::new();
+        let refreshes = registry.counter_family(
+            "control_identity_cert_refreshes_total",
+            "The total number of times this proxy's mTLS identity certificate has been refreshed by the Identity service",
+        );
+        Self {
+            expires: registry
+                .gauge_family(
+                    "control_identity_cert_expiration_timestamp_seconds",
+                    "Time when this proxy's current mTLS identity certificate will expire (in seconds since the UNIX epoch)",
+                )
+                .with(&none),
+            refreshed: registry
+                .gauge_family(
+                    "control_identity_cert_refresh_timestamp_seconds",
+                    "Time when this proxy's mTLS identity certificate was last refreshed (in seconds since the UNIX epoch)",
+                )
+                .with(&none),
+            ok: refreshes.with(&Labels::new().with("result", "ok")),
+            failed: refreshes.with(&Labels::new().with("result", "error")),
+        }
+    }
+}
+
+fn unix_seconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
