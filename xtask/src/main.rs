@@ -31,7 +31,7 @@ use args::{Args, Task};
 
 fn main() -> ExitCode {
     match run(Args::parse().task) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(end) => end,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -39,20 +39,20 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(task: Task) -> anyhow::Result<()> {
+fn run(task: Task) -> anyhow::Result<ExitCode> {
     let root = workspace::root()?;
     match task {
-        Task::Setup(options) => setup::run(&root, options),
-        Task::Test(options) => test::run(&root, &options),
-        Task::Ci => test::run(&root, &args::TestOptions::default()),
-        Task::Tidy => tidy::run(&root),
-        Task::Fmt { check } => fmt::run(&root, check),
+        Task::Setup(options) => setup::run(&root, options)?,
+        Task::Test(options) => return test::run(&root, &options),
+        Task::Ci => return test::run(&root, &args::TestOptions::default()),
+        Task::Tidy => tidy::run(&root)?,
+        Task::Fmt { check } => fmt::run(&root, check)?,
         Task::Ebpf => {
             let object = ebpf::build(&root).context("build the kernel programs")?;
             println!("{}", object.display());
-            Ok(())
         }
-        Task::Build { dev } => binaries::run(&root, dev),
-        Task::Audit { offline } => audit::run(&root, offline),
+        Task::Build { dev } => binaries::run(&root, dev)?,
+        Task::Audit { offline } => audit::run(&root, offline)?,
     }
+    Ok(ExitCode::SUCCESS)
 }

@@ -3,7 +3,7 @@
 
 mod summary;
 
-use std::path::Path;
+use std::{path::Path, process::ExitCode};
 
 use anyhow::{Context, bail};
 
@@ -13,7 +13,8 @@ use summary::{Summary, Tally};
 /// Tells the tests to run at full volume (`--long`).
 const LONG_VARIABLE: &str = "MESH_TEST_LONG";
 
-pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<()> {
+/// Runs everything. Failed tests are no error here but an exit status, so that the counts are the last line.
+pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode> {
     check(root, options)?;
 
     let mut tally = Tally::default();
@@ -30,8 +31,15 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<()> {
         }
         ended => ended,
     };
+    if let Err(error) = &tests {
+        eprintln!("error: {error:#}");
+    }
     report(&tally);
-    tests
+    Ok(if tests.is_ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Everything that must hold before tests are worth running.
