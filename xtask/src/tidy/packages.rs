@@ -84,8 +84,11 @@ const CONFINED: [(&str, &[&str]); 12] = [
         &["mesh-k8s", "mesh-control-plane", "mesh-local", "meshctl"],
     ),
     ("linkerd2-proxy-api", &["mesh-api"]),
-    ("rustls", &["mesh-proxy", "mesh-control-plane"]),
-    ("tokio-rustls", &["mesh-proxy", "mesh-control-plane"]),
+    ("rustls", &["mesh-proxy", "mesh-control-plane", "meshctl"]),
+    (
+        "tokio-rustls",
+        &["mesh-proxy", "mesh-control-plane", "meshctl"],
+    ),
     (
         "aws-lc-rs",
         &["mesh-proxy", "mesh-control-plane", "mesh-local"],
