@@ -1,1 +1,9 @@
-//! The mesh controllers: identity, destination, policy.
+//! The mesh controllers: identity, destination and policy.
+//!
+//! One direction only: a [`source`] reads objects and turns them into the records of the [`model`]; the [`index`] keeps the records and computes what
+//! proxies want to know, without I/O; [`serve`] hands it out over gRPC. [`identity`] stands beside them and issues certificates. [`daemon`] joins the
+//! pieces that one process needs.
+
+pub mod convert;
+pub mod model;
+pub mod source;

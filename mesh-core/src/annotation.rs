@@ -39,3 +39,35 @@ pub const DEFAULT_OUTBOUND_PORT: u16 = 4140;
 pub const DEFAULT_CONTROL_PORT: u16 = 4190;
 pub const DEFAULT_ADMIN_PORT: u16 = 4191;
 pub const DEFAULT_PROXY_UID: u32 = 2102;
+
+/// Time limits of requests to a Service or by a route.
+pub const TIMEOUT_REQUEST: &str = "timeout.linkerd.io/request";
+pub const TIMEOUT_RESPONSE: &str = "timeout.linkerd.io/response";
+pub const TIMEOUT_IDLE: &str = "timeout.linkerd.io/idle";
+
+/// Retries of requests to a Service or by a route; any of them but the limit of a try turns retries on.
+pub const RETRY_LIMIT: &str = "retry.linkerd.io/limit";
+pub const RETRY_TIMEOUT: &str = "retry.linkerd.io/timeout";
+pub const RETRY_HTTP: &str = "retry.linkerd.io/http";
+pub const RETRY_GRPC: &str = "retry.linkerd.io/grpc";
+
+/// When a balancer stops using an endpoint that fails, and how failures weigh.
+pub const FAILURE_ACCRUAL: &str = "balancer.linkerd.io/failure-accrual";
+pub const FAILURE_ACCRUAL_MAX_FAILURES: &str =
+    "balancer.linkerd.io/failure-accrual-consecutive-max-failures";
+pub const FAILURE_ACCRUAL_MIN_PENALTY: &str =
+    "balancer.linkerd.io/failure-accrual-consecutive-min-penalty";
+pub const FAILURE_ACCRUAL_MAX_PENALTY: &str =
+    "balancer.linkerd.io/failure-accrual-consecutive-max-penalty";
+pub const FAILURE_ACCRUAL_JITTER: &str =
+    "balancer.linkerd.io/failure-accrual-consecutive-jitter-ratio";
+pub const FAILURE_ACCRUAL_THRESHOLD: &str =
+    "balancer.alpha.linkerd.io/failure-accrual-success-rate-threshold";
+pub const FAILURE_ACCRUAL_WINDOW: &str =
+    "balancer.alpha.linkerd.io/failure-accrual-success-rate-window";
+pub const FAILURE_ACCRUAL_MIN_REQUESTS: &str =
+    "balancer.alpha.linkerd.io/failure-accrual-success-rate-min-requests";
+pub const PENALIZE_FAILURES: &str = "balancer.alpha.linkerd.io/penalize-failures";
+pub const LOAD_BIASER_PENALTY: &str = "balancer.alpha.linkerd.io/load-biaser-penalty";
+pub const LOAD_BIASER_MAX_RETRY_AFTER: &str =
+    "balancer.alpha.linkerd.io/load-biaser-max-retry-after";

@@ -1,0 +1,87 @@
+//! From Kubernetes objects to the [model](crate::model).
+//!
+//! Called by every source, so that an object means the same wherever it was read. A field that makes the whole object meaningless is an error: the source
+//! reports it and keeps the last good version. A field that has a default when it cannot be read (most annotations) gets its default and a warning,
+//! as Linkerd's controllers do.
+
+use std::{fmt, sync::Arc};
+
+use mesh_k8s::kinds::{ObjectMeta, OwnerReference};
+
+use crate::model::{Name, OwnerRef};
+
+mod annotations;
+mod filter;
+mod policy;
+mod route;
+mod service;
+mod workload;
+
+pub(crate) use self::{
+    policy::{authorization_policy, mesh_tls_authentication, network_authentication, server},
+    route::{gateway_grpc_route, gateway_http_route, policy_http_route},
+    service::{endpoint_slice, service},
+    workload::{node, owned, pod},
+};
+
+/// Why an object has no meaning to the mesh.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct ConvertError {
+    pub field: String,
+    pub problem: String,
+}
+
+impl ConvertError {
+    fn new(field: impl Into<String>, problem: impl fmt::Display) -> Self {
+        Self {
+            field: field.into(),
+            problem: problem.to_string(),
+        }
+    }
+
+    /// The same error seen from the field around it.
+    fn inside(mut self, outer: &str) -> Self {
+        self.field = format!("{outer}.{}", self.field);
+        self
+    }
+}
+
+fn name(meta: &ObjectMeta) -> Name {
+    Name::new(
+        meta.namespace.as_deref().unwrap_or_default(),
+        meta.name.as_deref().unwrap_or_default(),
+    )
+}
+
+fn created(meta: &ObjectMeta) -> Option<i64> {
+    meta.creation_timestamp
+        .as_ref()
+        .map(|time| time.0.as_second())
+}
+
+/// The one owner.
+fn owner(meta: &ObjectMeta) -> Option<OwnerRef> {
+    match meta.owner_references.as_deref() {
+        Some([OwnerReference { kind, name, .. }]) => Some(OwnerRef {
+            kind: kind.to_ascii_lowercase().into(),
+            name: name.as_str().into(),
+        }),
+        _ => None,
+    }
+}
+
+fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+fn shared(text: &Option<String>) -> Option<Arc<str>> {
+    text.as_deref()
+        .filter(|text| !text.is_empty())
+        .map(Arc::from)
+}
+
+/// Ports are `i32` in the API; what is no port number is none.
+fn port_number(port: i32) -> Option<u16> {
+    mesh_k8s::pod::ports::number(port)
+}

@@ -1,0 +1,347 @@
+//! The annotations of Services and routes: time limits, retries, failure accrual.
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use mesh_core::{
+    annotation as keys,
+    resilience::{Backoff, FailureAccrual, FailurePenalty, Timeouts},
+    units::parse_duration,
+};
+use mesh_k8s::kinds::ObjectMeta;
+
+use super::{ConvertError, annotation, name};
+use crate::model::Retries;
+
+/// Reads annotations of which an unusable one is ignored, with a warning.
+pub(super) fn lenient<T>(
+    meta: &ObjectMeta,
+    read: impl FnOnce(&ObjectMeta) -> Result<Option<T>, ConvertError>,
+) -> Option<T> {
+    read(meta).unwrap_or_else(|error| {
+        tracing::warn!(object = %name(meta), %error, "Ignored an annotation");
+        None
+    })
+}
+
+/// The three limits, if one of them is set.
+pub(super) fn timeouts(meta: &ObjectMeta) -> Result<Option<Timeouts>, ConvertError> {
+    let timeouts = Timeouts {
+        request: duration(meta, keys::TIMEOUT_REQUEST)?,
+        response: duration(meta, keys::TIMEOUT_RESPONSE)?,
+        idle: duration(meta, keys::TIMEOUT_IDLE)?,
+    };
+    Ok((timeouts != Timeouts::default()).then_some(timeouts))
+}
+
+/// Retries, if one of their annotations is set.
+pub(super) fn retries(meta: &ObjectMeta) -> Result<Option<Retries>, ConvertError> {
+    let set = [
+        keys::RETRY_LIMIT,
+        keys::RETRY_TIMEOUT,
+        keys::RETRY_HTTP,
+        keys::RETRY_GRPC,
+    ];
+    if !set.iter().any(|key| annotation(meta, key).is_some()) {
+        return Ok(None);
+    }
+    let limit = number(meta, keys::RETRY_LIMIT, "a number up to 65535", |text| {
+        text.parse().ok()
+    })?;
+    Ok(Some(Retries {
+        // A limit of 0 is no limit somebody meant: the default applies, as in Linkerd.
+        limit: limit
+            .filter(|limit| *limit > 0)
+            .unwrap_or(DEFAULT_RETRY_LIMIT),
+        timeout: duration(meta, keys::RETRY_TIMEOUT)?,
+        http: list(meta, keys::RETRY_HTTP, http_condition)?,
+        grpc: list(meta, keys::RETRY_GRPC, grpc_condition)?,
+    }))
+}
+
+/// How often a request is tried again when an annotation turns retries on without a number, as in Linkerd.
+const DEFAULT_RETRY_LIMIT: u16 = 1;
+
+fn http_condition(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let status = |text: &str| {
+        let status = text.trim().parse::<u16>().ok();
+        status.filter(|status| (100..600).contains(status))
+    };
+    let range = match text {
+        "5xx" => Some(500..=599),
+        "gateway-error" => Some(502..=504),
+        _ => match text.split_once('-') {
+            None => status(text).map(|status| status..=status),
+            Some((low, high)) => status(low)
+                .zip(status(high))
+                .map(|(low, high)| low..=high)
+                .filter(|range| !range.is_empty()),
+        },
+    };
+    range.ok_or_else(|| {
+        format!("{text:?} is no HTTP status, range of statuses, \"5xx\" or \"gateway-error\"")
+    })
+}
+
+fn grpc_condition(text: &str) -> Result<u16, String> {
+    match text {
+        "cancelled" => Ok(1),
+        "deadline-exceeded" => Ok(4),
+        "resource-exhausted" => Ok(8),
+        "internal" => Ok(13),
+        "unavailable" => Ok(14),
+        _ => Err(format!(
+            "{text:?} is none of cancelled, deadline-exceeded, internal, resource-exhausted and unavailable"
+        )),
+    }
+}
+
+/// The values that apply where only the mode is given, all Linkerd's.
+mod accrual_default {
+    use std::time::Duration;
+
+    pub(super) const MAX_FAILURES: u32 = 7;
+    pub(super) const MIN_PENALTY: Duration = Duration::from_secs(1);
+    pub(super) const MAX_PENALTY: Duration = Duration::from_secs(60);
+    pub(super) const JITTER: f64 = 0.5;
+    pub(super) const THRESHOLD: f64 = 0.8;
+    pub(super) const WINDOW: Duration = Duration::from_secs(10);
+    pub(super) const MIN_REQUESTS: u32 = 5;
+    pub(super) const PENALTY: Duration = Duration::from_secs(5);
+    pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
+}
+
+/// The shortest window over which proxies measure.
+const MIN_WINDOW: Duration = Duration::from_millis(10);
+/// The most requests proxies wait for.
+const MAX_MIN_REQUESTS: u32 = 1_000_000;
+
+pub(super) fn failure_accrual(meta: &ObjectMeta) -> Result<Option<FailureAccrual>, ConvertError> {
+    use accrual_default as default;
+
+    let Some(mode) = annotation(meta, keys::FAILURE_ACCRUAL) else {
+        return Ok(None);
+    };
+    let count = |text: &str| text.parse::<u32>().ok();
+    let max_failures = number(meta, keys::FAILURE_ACCRUAL_MAX_FAILURES, "a number", count)?
+        .unwrap_or(default::MAX_FAILURES);
+    let backoff = backoff(meta)?;
+    match mode {
+        "consecutive" => Ok(Some(FailureAccrual::ConsecutiveFailures {
+            max_failures,
+            backoff,
+        })),
+        "unified" => {
+            let ratio = |text: &str| {
+                text.parse()
+                    .ok()
+                    .filter(|ratio| (0.0..=1.0).contains(ratio))
+            };
+            let threshold = number(
+                meta,
+                keys::FAILURE_ACCRUAL_THRESHOLD,
+                "a number from 0 to 1",
+                ratio,
+            )?
+            .unwrap_or(default::THRESHOLD);
+            let window = duration(meta, keys::FAILURE_ACCRUAL_WINDOW)?.unwrap_or(default::WINDOW);
+            if window < MIN_WINDOW && threshold > 0.0 {
+                return Err(error(keys::FAILURE_ACCRUAL_WINDOW, "is less than 10ms"));
+            }
+            let requests = |text: &str| count(text).filter(|count| *count <= MAX_MIN_REQUESTS);
+            Ok(Some(FailureAccrual::Unified {
+                success_rate_threshold: threshold,
+                window,
+                min_requests: number(
+                    meta,
+                    keys::FAILURE_ACCRUAL_MIN_REQUESTS,
+                    "a number up to 1000000",
+                    requests,
+                )?
+                .unwrap_or(default::MIN_REQUESTS),
+                max_consecutive_failures: max_failures,
+                backoff,
+            }))
+        }
+        other => Err(error(
+            keys::FAILURE_ACCRUAL,
+            format!("{other:?} is neither \"consecutive\" nor \"unified\""),
+        )),
+    }
+}
+
+fn backoff(meta: &ObjectMeta) -> Result<Backoff, ConvertError> {
+    use accrual_default as default;
+
+    let min = duration(meta, keys::FAILURE_ACCRUAL_MIN_PENALTY)?.unwrap_or(default::MIN_PENALTY);
+    let max = duration(meta, keys::FAILURE_ACCRUAL_MAX_PENALTY)?.unwrap_or(default::MAX_PENALTY);
+    if max.is_zero() || min > max {
+        return Err(error(
+            keys::FAILURE_ACCRUAL_MAX_PENALTY,
+            "is zero or less than the minimum",
+        ));
+    }
+    let jitter = number(
+        meta,
+        keys::FAILURE_ACCRUAL_JITTER,
+        "a number from 0 to 100",
+        |text| {
+            text.parse()
+                .ok()
+                .filter(|jitter| (0.0..=100.0).contains(jitter))
+        },
+    )?;
+    Ok(Backoff {
+        min,
+        max,
+        jitter: jitter.unwrap_or(default::JITTER),
+    })
+}
+
+/// How failures weigh on the estimate of an endpoint's latency, if they are to.
+pub(super) fn failure_penalty(meta: &ObjectMeta) -> Result<Option<FailurePenalty>, ConvertError> {
+    use accrual_default as default;
+
+    let enabled = number(meta, keys::PENALIZE_FAILURES, "true or false", parse_bool)?;
+    if enabled != Some(true) {
+        return Ok(None);
+    }
+    Ok(Some(FailurePenalty {
+        penalty: duration(meta, keys::LOAD_BIASER_PENALTY)?.unwrap_or(default::PENALTY),
+        max_retry_after: duration(meta, keys::LOAD_BIASER_MAX_RETRY_AFTER)?
+            .unwrap_or(default::MAX_RETRY_AFTER),
+    }))
+}
+
+/// The spellings Go accepts, since these annotations were first read by Go.
+fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+fn duration(meta: &ObjectMeta, key: &str) -> Result<Option<Duration>, ConvertError> {
+    annotation(meta, key)
+        .map(|text| parse_duration(text).map_err(|problem| error(key, problem)))
+        .transpose()
+}
+
+fn number<T>(
+    meta: &ObjectMeta,
+    key: &str,
+    expected: &str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, ConvertError> {
+    annotation(meta, key)
+        .map(|text| {
+            parse(text.trim()).ok_or_else(|| error(key, format!("{text:?} is not {expected}")))
+        })
+        .transpose()
+}
+
+fn list<T>(
+    meta: &ObjectMeta,
+    key: &str,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, ConvertError> {
+    annotation(meta, key)
+        .into_iter()
+        .flat_map(|text| text.split(','))
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+        .map(|item| parse(item).map_err(|problem| error(key, problem)))
+        .collect()
+}
+
+fn error(key: &str, problem: impl std::fmt::Display) -> ConvertError {
+    ConvertError::new(format!("metadata.annotations[{key:?}]"), problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(pairs: &[(&str, &str)]) -> ObjectMeta {
+        ObjectMeta {
+            annotations: Some(
+                pairs
+                    .iter()
+                    .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                    .collect(),
+            ),
+            ..ObjectMeta::default()
+        }
+    }
+
+    #[test]
+    fn one_retry_annotation_turns_retries_on() {
+        assert_eq!(retries(&meta(&[])), Ok(None));
+        let on = retries(&meta(&[(
+            keys::RETRY_HTTP,
+            "5xx, 409,502-504,gateway-error",
+        )]))
+        .unwrap();
+        assert_eq!(
+            on,
+            Some(Retries {
+                limit: 1,
+                timeout: None,
+                http: vec![500..=599, 409..=409, 502..=504, 502..=504],
+                grpc: vec![],
+            })
+        );
+        let limit = |text| {
+            retries(&meta(&[(keys::RETRY_LIMIT, text)]))
+                .unwrap()
+                .unwrap()
+                .limit
+        };
+        assert_eq!(limit("3"), 3);
+        assert_eq!(limit("0"), 1);
+    }
+
+    #[test]
+    fn unusable_values_are_named() {
+        let check = |key: &str, value: &str, expect: &str| {
+            let meta = meta(&[(keys::FAILURE_ACCRUAL, "unified"), (key, value)]);
+            let error = retries(&meta)
+                .map(drop)
+                .and(timeouts(&meta).map(drop))
+                .and(failure_accrual(&meta).map(drop))
+                .unwrap_err();
+            assert!(error.to_string().contains(expect), "{error}");
+            assert!(error.to_string().contains(key), "{error}");
+        };
+        check(keys::RETRY_HTTP, "600", "no HTTP status");
+        check(keys::RETRY_HTTP, "504-502", "no HTTP status");
+        check(keys::RETRY_GRPC, "unknown", "none of");
+        check(keys::RETRY_LIMIT, "-1", "65535");
+        check(keys::TIMEOUT_REQUEST, "1.5s", "no duration");
+        check(keys::FAILURE_ACCRUAL, "often", "neither");
+        check(keys::FAILURE_ACCRUAL_MAX_PENALTY, "0", "zero");
+        check(keys::FAILURE_ACCRUAL_JITTER, "101", "0 to 100");
+        check(keys::FAILURE_ACCRUAL_THRESHOLD, "NaN", "0 to 1");
+        check(keys::FAILURE_ACCRUAL_WINDOW, "1ms", "10ms");
+    }
+
+    #[test]
+    fn accrual_defaults() {
+        let consecutive = failure_accrual(&meta(&[(keys::FAILURE_ACCRUAL, "consecutive")]));
+        assert_eq!(
+            consecutive,
+            Ok(Some(FailureAccrual::ConsecutiveFailures {
+                max_failures: 7,
+                backoff: Backoff {
+                    min: Duration::from_secs(1),
+                    max: Duration::from_secs(60),
+                    jitter: 0.5,
+                },
+            }))
+        );
+        assert_eq!(failure_accrual(&meta(&[])), Ok(None));
+        let penalty = |value| failure_penalty(&meta(&[(keys::PENALIZE_FAILURES, value)])).unwrap();
+        assert_eq!(penalty("T").unwrap().penalty, Duration::from_secs(5));
+        assert_eq!(penalty("false"), None);
+    }
+}

@@ -1,0 +1,150 @@
+//! Services and EndpointSlices.
+
+use std::sync::Arc;
+
+use mesh_core::{annotation as keys, ports::PortSet};
+use mesh_k8s::kinds::{EndpointSlice, Service as K8sService, core, discovery};
+
+use super::{annotation, annotations, name, port_number, shared};
+use crate::model::{
+    Name, Service, ServicePort, Slice, SliceEndpoint, SlicePort, SliceTarget, TrafficSettings,
+};
+
+/// A slice tells its Service by this label.
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+
+pub(crate) fn service(service: &K8sService) -> Service {
+    let meta = &service.metadata;
+    let spec = service.spec.clone().unwrap_or_default();
+    let ports: Vec<ServicePort> = spec
+        .ports
+        .iter()
+        .flatten()
+        .filter(|port| matches!(port.protocol.as_deref(), None | Some("" | "TCP")))
+        .filter_map(service_port)
+        .collect();
+    let opaque_ports =
+        annotation(meta, keys::OPAQUE_PORTS).map(|list| resolve_port_list(&ports, list));
+    let listed = spec.cluster_ips.iter().flatten().map(String::as_str);
+    let mut cluster_ips = Vec::new();
+    for ip in spec.cluster_ip.as_deref().into_iter().chain(listed) {
+        // "None" marks a headless Service.
+        if let Ok(ip) = ip.parse()
+            && !cluster_ips.contains(&ip)
+        {
+            cluster_ips.push(ip);
+        }
+    }
+    Service {
+        name: name(meta),
+        external_name: spec.type_.as_deref() == Some("ExternalName"),
+        cluster_ips,
+        ports,
+        opaque_ports,
+        local_traffic: spec.internal_traffic_policy.as_deref() == Some("Local"),
+        traffic: TrafficSettings {
+            timeouts: annotations::lenient(meta, annotations::timeouts).unwrap_or_default(),
+            retries: annotations::lenient(meta, annotations::retries),
+            failure_accrual: annotations::lenient(meta, annotations::failure_accrual),
+            failure_penalty: annotations::lenient(meta, annotations::failure_penalty),
+        },
+    }
+}
+
+fn service_port(port: &core::ServicePort) -> Option<ServicePort> {
+    Some(ServicePort {
+        name: shared(&port.name),
+        number: port_number(port.port)?,
+        app_protocol: port
+            .app_protocol
+            .as_deref()
+            .map(|protocol| protocol.to_ascii_lowercase().into()),
+    })
+}
+
+/// Numbers, ranges and names of service ports. What is none of these is left out, with a warning.
+fn resolve_port_list(ports: &[ServicePort], list: &str) -> PortSet {
+    let mut set = PortSet::default();
+    for item in list
+        .split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+    {
+        let named = ports.iter().find(|port| port.name.as_deref() == Some(item));
+        match (PortSet::parse_item(item), named) {
+            (Ok(range), _) => set.insert(range),
+            (Err(_), Some(port)) => set.insert(port.number..=port.number),
+            (Err(error), None) => {
+                tracing::warn!(annotation = keys::OPAQUE_PORTS, %error, "Ignored an item of an annotation");
+            }
+        }
+    }
+    set
+}
+
+pub(crate) fn endpoint_slice(slice: &EndpointSlice) -> Slice {
+    let meta = &slice.metadata;
+    let label = meta
+        .labels
+        .as_ref()
+        .and_then(|labels| labels.get(SERVICE_LABEL));
+    let owner = meta
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|owner| owner.kind == "Service");
+    let service = label
+        .map(String::as_str)
+        .or(owner.map(|owner| owner.name.as_str()))
+        .map(Arc::from);
+    Slice {
+        name: name(meta),
+        service,
+        ports: slice
+            .ports
+            .iter()
+            .flatten()
+            .map(|port| SlicePort {
+                name: shared(&port.name),
+                number: port.port.and_then(port_number),
+            })
+            .collect(),
+        endpoints: slice
+            .endpoints
+            .iter()
+            .map(|endpoint| slice_endpoint(meta.namespace.as_deref().unwrap_or_default(), endpoint))
+            .collect(),
+    }
+}
+
+fn slice_endpoint(namespace: &str, endpoint: &discovery::Endpoint) -> SliceEndpoint {
+    let target = match &endpoint.target_ref {
+        None => SliceTarget::None,
+        Some(target) if target.kind.as_deref() == Some("Pod") => SliceTarget::Pod(Name::new(
+            target.namespace.as_deref().unwrap_or(namespace),
+            target.name.as_deref().unwrap_or_default(),
+        )),
+        Some(_) => SliceTarget::Other,
+    };
+    let ready = endpoint
+        .conditions
+        .as_ref()
+        .and_then(|conditions| conditions.ready);
+    let zones = endpoint
+        .hints
+        .iter()
+        .flat_map(|hints| hints.for_zones.iter().flatten());
+    SliceEndpoint {
+        addresses: endpoint
+            .addresses
+            .iter()
+            .filter_map(|address| address.parse().ok())
+            .collect(),
+        // Kubernetes says: unknown counts as ready.
+        ready: ready != Some(false),
+        target,
+        hostname: shared(&endpoint.hostname),
+        zone: shared(&endpoint.zone),
+        zone_hints: zones.map(|zone| zone.name.as_str().into()).collect(),
+    }
+}

@@ -1,0 +1,125 @@
+//! Pods, nodes, and the owners between a pod and its workload.
+
+use std::net::IpAddr;
+
+use mesh_core::{annotation as keys, ports::PortSet};
+use mesh_k8s::{
+    kinds::{Node as K8sNode, ObjectMeta, Pod},
+    pod as accessors,
+};
+
+use super::{annotation, name, owner, port_number, shared};
+use crate::model::{ContainerPort, Name, Node, Owned, Phase, ProxyPorts, Workload};
+
+/// Nodes tell their zone by this label.
+const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+/// Pods of one revision of a Deployment share this label's value.
+const POD_TEMPLATE_HASH: &str = "pod-template-hash";
+
+pub(crate) fn pod(pod: &Pod) -> Workload {
+    let meta = &pod.metadata;
+    let spec = pod.spec.as_ref();
+    let status = pod.status.as_ref();
+    let host_ips = status
+        .iter()
+        .flat_map(|status| {
+            let listed = status.host_ips.iter().flatten().map(|ip| ip.ip.as_str());
+            status.host_ip.as_deref().into_iter().chain(listed)
+        })
+        .filter_map(|text| text.parse::<IpAddr>().ok());
+    Workload {
+        name: name(meta),
+        labels: meta.labels.clone().unwrap_or_default(),
+        owner: owner(meta),
+        service_account: accessors::service_account(pod).into(),
+        node: spec.and_then(|spec| shared(&spec.node_name)),
+        phase: phase(status.and_then(|status| status.phase.as_deref())),
+        terminating: meta.deletion_timestamp.is_some(),
+        host_network: accessors::is_host_network(pod),
+        ips: accessors::ips(pod),
+        host_ips: unique(host_ips),
+        ports: spec.map(container_ports).unwrap_or_default(),
+        control_plane_ns: accessors::control_plane_namespace(pod).map(Into::into),
+        pod_template_hash: accessors::label(pod, POD_TEMPLATE_HASH).map(Into::into),
+        opaque_ports: accessors::ports::opaque(pod),
+        skip_inbound_ports: accessors::ports::skip_inbound(pod),
+        require_identity_ports: port_list(meta, keys::REQUIRE_IDENTITY_PORTS),
+        default_policy: default_policy(meta),
+        proxy: accessors::ports::of_proxy(pod).map(|ports| ProxyPorts {
+            inbound: ports.inbound,
+            control: ports.control,
+            admin: ports.admin,
+        }),
+        probes: spec.map(accessors::probes::http_paths).unwrap_or_default(),
+    }
+}
+
+pub(crate) fn node(node: &K8sNode) -> Node {
+    let labels = node.metadata.labels.as_ref();
+    Node {
+        name: Name::new("", node.metadata.name.as_deref().unwrap_or_default()),
+        zone: labels
+            .and_then(|labels| labels.get(ZONE_LABEL))
+            .map(|zone| zone.as_str().into()),
+    }
+}
+
+pub(crate) fn owned(meta: &ObjectMeta) -> Owned {
+    Owned {
+        name: name(meta),
+        owner: owner(meta),
+    }
+}
+
+/// A pod that has not been reported on yet is pending.
+fn phase(phase: Option<&str>) -> Phase {
+    match phase {
+        Some("Running") => Phase::Running,
+        Some("Succeeded" | "Failed") => Phase::Ended,
+        _ => Phase::Pending,
+    }
+}
+
+fn container_ports(spec: &mesh_k8s::kinds::core::PodSpec) -> Vec<ContainerPort> {
+    accessors::ports::declared(spec)
+        .filter_map(|(_, port)| {
+            Some(ContainerPort {
+                name: shared(&port.name),
+                number: port_number(port.container_port)?,
+                host_port: port.host_port.and_then(port_number),
+                tcp: accessors::ports::is_tcp(port),
+            })
+        })
+        .collect()
+}
+
+/// One bad item makes the list empty: half of a list of ports that must be guarded is not what anybody asked for, and the warning says so.
+fn port_list(meta: &ObjectMeta, key: &str) -> PortSet {
+    let Some(text) = annotation(meta, key) else {
+        return PortSet::default();
+    };
+    text.parse().unwrap_or_else(|error| {
+        tracing::warn!(object = %name(meta), annotation = key, %error, "Ignored an annotation");
+        PortSet::default()
+    })
+}
+
+fn default_policy(meta: &ObjectMeta) -> Option<mesh_core::policy::inbound::DefaultPolicy> {
+    let text = annotation(meta, keys::DEFAULT_INBOUND_POLICY)?;
+    text.parse()
+        .inspect_err(|error| {
+            let key = keys::DEFAULT_INBOUND_POLICY;
+            tracing::warn!(object = %name(meta), annotation = key, %error, "Ignored an annotation");
+        })
+        .ok()
+}
+
+fn unique(ips: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
+    let mut seen = Vec::new();
+    for ip in ips {
+        if !seen.contains(&ip) {
+            seen.push(ip);
+        }
+    }
+    seen
+}

@@ -1,0 +1,180 @@
+//! The cluster as the controllers see it: one record for each object, free of Kubernetes structs and of wire types.
+//!
+//! The [source](crate::source) makes records ([`convert`](crate::convert)), the [index](crate::index) keeps them. What an object says in text
+//! (annotations, port lists, durations) is already read here, so that nothing behind this line can fail on a spelling.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+mod policy;
+mod route;
+mod service;
+mod workload;
+
+pub use self::{
+    policy::{
+        AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, MeshTlsAuthentication,
+        NetworkAuthentication, Protocol, Selector, Server, ServerPort,
+    },
+    route::{
+        BackendKind, BackendRef, BackendRule, GrpcRoute, HttpRoute, ParentKind, ParentRef, Retries,
+        Route, RouteId, Rule,
+    },
+    service::{
+        Service, ServicePort, Slice, SliceEndpoint, SlicePort, SliceTarget, TrafficSettings,
+    },
+    workload::{ContainerPort, Node, Owned, OwnerRef, Phase, ProxyPorts, Workload},
+};
+
+pub type Labels = BTreeMap<String, String>;
+
+/// The name of an object within its kind. The namespace of a cluster-wide object is empty.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name {
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+/// The kinds the controllers read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    Pod,
+    Node,
+    ReplicaSet,
+    Job,
+    Service,
+    EndpointSlice,
+    Server,
+    AuthorizationPolicy,
+    MeshTlsAuthentication,
+    NetworkAuthentication,
+    /// `policy.linkerd.io`
+    PolicyHttpRoute,
+    /// `gateway.networking.k8s.io`
+    GatewayHttpRoute,
+    GatewayGrpcRoute,
+}
+
+/// An object's kind and name: what it is replaced and deleted by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    pub kind: Kind,
+    pub name: Name,
+}
+
+/// An object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Object {
+    Pod(Arc<Workload>),
+    Node(Arc<Node>),
+    ReplicaSet(Arc<Owned>),
+    Job(Arc<Owned>),
+    Service(Arc<Service>),
+    EndpointSlice(Arc<Slice>),
+    Server(Arc<Server>),
+    AuthorizationPolicy(Arc<AuthorizationPolicy>),
+    MeshTlsAuthentication(Arc<MeshTlsAuthentication>),
+    NetworkAuthentication(Arc<NetworkAuthentication>),
+    PolicyHttpRoute(Arc<HttpRoute>),
+    GatewayHttpRoute(Arc<HttpRoute>),
+    GatewayGrpcRoute(Arc<GrpcRoute>),
+}
+
+impl Name {
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            return f.write_str(&self.name);
+        }
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl Kind {
+    /// As manifests write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pod => "Pod",
+            Self::Node => "Node",
+            Self::ReplicaSet => "ReplicaSet",
+            Self::Job => "Job",
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::Server => "Server",
+            Self::AuthorizationPolicy => "AuthorizationPolicy",
+            Self::MeshTlsAuthentication => "MeshTLSAuthentication",
+            Self::NetworkAuthentication => "NetworkAuthentication",
+            Self::PolicyHttpRoute | Self::GatewayHttpRoute => "HTTPRoute",
+            Self::GatewayGrpcRoute => "GRPCRoute",
+        }
+    }
+
+    /// The API group; empty for the core group.
+    pub fn group(self) -> &'static str {
+        match self {
+            Self::Pod | Self::Node | Self::Service => "",
+            Self::ReplicaSet => "apps",
+            Self::Job => "batch",
+            Self::EndpointSlice => "discovery.k8s.io",
+            Self::Server
+            | Self::AuthorizationPolicy
+            | Self::MeshTlsAuthentication
+            | Self::NetworkAuthentication
+            | Self::PolicyHttpRoute => "policy.linkerd.io",
+            Self::GatewayHttpRoute | Self::GatewayGrpcRoute => "gateway.networking.k8s.io",
+        }
+    }
+
+    pub const ALL: [Self; 13] = [
+        Self::Pod,
+        Self::Node,
+        Self::ReplicaSet,
+        Self::Job,
+        Self::Service,
+        Self::EndpointSlice,
+        Self::Server,
+        Self::AuthorizationPolicy,
+        Self::MeshTlsAuthentication,
+        Self::NetworkAuthentication,
+        Self::PolicyHttpRoute,
+        Self::GatewayHttpRoute,
+        Self::GatewayGrpcRoute,
+    ];
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind.as_str(), self.name)
+    }
+}
+
+impl Object {
+    pub fn key(&self) -> Key {
+        let (kind, name) = match self {
+            Self::Pod(object) => (Kind::Pod, &object.name),
+            Self::Node(object) => (Kind::Node, &object.name),
+            Self::ReplicaSet(object) => (Kind::ReplicaSet, &object.name),
+            Self::Job(object) => (Kind::Job, &object.name),
+            Self::Service(object) => (Kind::Service, &object.name),
+            Self::EndpointSlice(object) => (Kind::EndpointSlice, &object.name),
+            Self::Server(object) => (Kind::Server, &object.name),
+            Self::AuthorizationPolicy(object) => (Kind::AuthorizationPolicy, &object.name),
+            Self::MeshTlsAuthentication(object) => (Kind::MeshTlsAuthentication, &object.name),
+            Self::NetworkAuthentication(object) => (Kind::NetworkAuthentication, &object.name),
+            Self::PolicyHttpRoute(object) => (Kind::PolicyHttpRoute, &object.id.name),
+            Self::GatewayHttpRoute(object) => (Kind::GatewayHttpRoute, &object.id.name),
+            Self::GatewayGrpcRoute(object) => (Kind::GatewayGrpcRoute, &object.id.name),
+        };
+        Key {
+            kind,
+            name: name.clone(),
+        }
+    }
+}

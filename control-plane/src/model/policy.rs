@@ -1,0 +1,100 @@
+//! Servers, and who may talk to them.
+
+use std::sync::Arc;
+
+use mesh_core::{
+    identity::Identity,
+    policy::inbound::{DefaultPolicy, Network, Suffix},
+};
+use mesh_k8s::{kinds::LabelSelector, select};
+
+use super::{Labels, Name};
+
+/// One port of the pods that a selector chooses.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Server {
+    pub name: Name,
+    /// Seconds since 1970; absent for objects that no API server has seen.
+    pub created: Option<i64>,
+    /// Absent when the Server selects external workloads instead.
+    pub pods: Option<Selector>,
+    pub port: ServerPort,
+    pub protocol: Protocol,
+    /// Whom the Server admits where no authorization speaks.
+    pub access: DefaultPolicy,
+}
+
+/// Chooses pods by their labels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Selector(LabelSelector);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerPort {
+    Number(u16),
+    Name(Arc<str>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Detect,
+    Http1,
+    Http2,
+    Grpc,
+    Opaque,
+    Tls,
+}
+
+/// Clients that satisfy every authentication it names may use its target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthorizationPolicy {
+    pub name: Name,
+    pub target: AuthorizationTarget,
+    pub required: Vec<AuthenticationRef>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AuthorizationTarget {
+    Server(Arc<str>),
+    /// All Servers of the policy's own namespace.
+    Namespace,
+    PolicyHttpRoute(Arc<str>),
+    GatewayHttpRoute(Arc<str>),
+    GatewayGrpcRoute(Arc<str>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AuthenticationRef {
+    MeshTls(Name),
+    Network(Name),
+    ServiceAccount(Name),
+}
+
+/// A set of client identities.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeshTlsAuthentication {
+    pub name: Name,
+    pub identities: Vec<Identity>,
+    pub suffixes: Vec<Suffix>,
+    pub service_accounts: Vec<Name>,
+    /// All ServiceAccounts of these namespaces.
+    pub namespaces: Vec<Arc<str>>,
+}
+
+/// A set of client addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkAuthentication {
+    pub name: Name,
+    pub networks: Vec<Network>,
+}
+
+impl From<LabelSelector> for Selector {
+    fn from(selector: LabelSelector) -> Self {
+        Self(selector)
+    }
+}
+
+impl Selector {
+    pub fn matches(&self, labels: &Labels) -> bool {
+        select::matches(&self.0, Some(labels))
+    }
+}

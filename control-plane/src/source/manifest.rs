@@ -1,0 +1,352 @@
+//! Manifests: text with one or more YAML documents, each an object.
+//!
+//! Documents are cut apart before they are parsed, so that one that is broken says nothing about the others.
+
+use std::fmt;
+
+use mesh_k8s::{crd, kinds};
+use serde::{Deserialize, de::DeserializeOwned};
+
+use crate::{
+    convert::{self, ConvertError},
+    model::{Key, Kind, Name, Object},
+};
+
+/// One document of a manifest and what became of it.
+#[derive(Debug)]
+pub(crate) enum Document {
+    Object {
+        line: usize,
+        object: Object,
+    },
+    /// Of a kind the controllers do not read.
+    Unknown {
+        line: usize,
+        kind: String,
+    },
+    Broken(Broken),
+}
+
+/// A document that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Broken {
+    /// Of the manifest, counted from 1.
+    pub(crate) line: usize,
+    /// Whose document it is, when that much can be read.
+    pub(crate) key: Option<Key>,
+    pub(crate) problem: String,
+}
+
+/// What every object begins with.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Header {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    metadata: HeaderMeta,
+}
+
+#[derive(Default, Deserialize)]
+struct HeaderMeta {
+    #[serde(default)]
+    name: String,
+    namespace: Option<String>,
+}
+
+/// The namespace of an object that names none, as `kubectl` has it.
+const DEFAULT_NAMESPACE: &str = "default";
+
+pub(crate) fn read(text: &str) -> Vec<Document> {
+    split(text)
+        .into_iter()
+        .filter_map(|(line, text)| document(line, text))
+        .collect()
+}
+
+/// The documents and the line each begins at. A line of `---` begins a document wherever it stands in YAML.
+fn split(text: &str) -> Vec<(usize, &str)> {
+    let mut documents = Vec::new();
+    let mut begin = (1, 0);
+    let mut offset = 0;
+    for (at, line) in text.split_inclusive('\n').enumerate() {
+        let marker = line.trim_end();
+        if marker == "---" || marker.starts_with("--- ") || marker == "..." {
+            documents.push((begin.0, &text[begin.1..offset]));
+            begin = (at + 2, offset + line.len());
+        }
+        offset += line.len();
+    }
+    documents.push((begin.0, &text[begin.1..]));
+    documents
+}
+
+/// Nothing for a document of comments and blank lines.
+fn document(line: usize, text: &str) -> Option<Document> {
+    let empty = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
+    let first = line + text.lines().take_while(|line| empty(line)).count();
+    if text.lines().all(empty) {
+        return None;
+    }
+    let broken = |key: Option<&Key>, error: &serde_norway::Error| {
+        let at = error.location().map_or(first, |at| line + at.line() - 1);
+        Document::Broken(Broken {
+            line: at,
+            key: key.cloned(),
+            problem: without_position(error),
+        })
+    };
+    let header: Header = match serde_norway::from_str(text) {
+        Ok(header) => header,
+        Err(error) => return Some(broken(None, &error)),
+    };
+    let Some(kind) = known_kind(&header) else {
+        return Some(if header.kind.is_empty() {
+            Document::Broken(Broken {
+                line: first,
+                key: None,
+                problem: "kind: is missing".to_owned(),
+            })
+        } else {
+            Document::Unknown {
+                line: first,
+                kind: format!("{} {}", header.api_version, header.kind),
+            }
+        });
+    };
+    let namespace = match (kind, &header.metadata.namespace) {
+        (Kind::Node, _) => "",
+        (_, Some(namespace)) if !namespace.is_empty() => namespace,
+        _ => DEFAULT_NAMESPACE,
+    };
+    if header.metadata.name.is_empty() {
+        return Some(Document::Broken(Broken {
+            line: first,
+            key: None,
+            problem: "metadata.name: is missing".to_owned(),
+        }));
+    }
+    let key = Key {
+        kind,
+        name: Name::new(namespace, &header.metadata.name),
+    };
+    Some(match object(&key, text) {
+        Ok(object) => Document::Object {
+            line: first,
+            object,
+        },
+        Err(ObjectError::Yaml(error)) => broken(Some(&key), &error),
+        Err(ObjectError::Convert(error)) => Document::Broken(Broken {
+            line: first,
+            key: Some(key),
+            problem: error.to_string(),
+        }),
+    })
+}
+
+/// Versions of a group that Linkerd or Kubernetes served all have one shape here, so the group decides.
+fn known_kind(header: &Header) -> Option<Kind> {
+    let group = header
+        .api_version
+        .split_once('/')
+        .map_or("", |(group, _)| group);
+    Kind::ALL
+        .into_iter()
+        .find(|kind| kind.group() == group && kind.as_str() == header.kind)
+}
+
+#[derive(Debug)]
+enum ObjectError {
+    Yaml(serde_norway::Error),
+    Convert(ConvertError),
+}
+
+impl From<serde_norway::Error> for ObjectError {
+    fn from(error: serde_norway::Error) -> Self {
+        Self::Yaml(error)
+    }
+}
+
+impl From<ConvertError> for ObjectError {
+    fn from(error: ConvertError) -> Self {
+        Self::Convert(error)
+    }
+}
+
+fn object(key: &Key, text: &str) -> Result<Object, ObjectError> {
+    Ok(match key.kind {
+        Kind::Pod => {
+            let pod: kinds::Pod = parse(key, text)?;
+            Object::Pod(convert::pod(&pod).into())
+        }
+        Kind::Node => {
+            let node: kinds::Node = parse(key, text)?;
+            Object::Node(convert::node(&node).into())
+        }
+        Kind::ReplicaSet => {
+            let set: kinds::ReplicaSet = parse(key, text)?;
+            Object::ReplicaSet(convert::owned(&set.metadata).into())
+        }
+        Kind::Job => {
+            let job: kinds::Job = parse(key, text)?;
+            Object::Job(convert::owned(&job.metadata).into())
+        }
+        Kind::Service => {
+            let service: kinds::Service = parse(key, text)?;
+            Object::Service(convert::service(&service).into())
+        }
+        Kind::EndpointSlice => {
+            let slice: kinds::EndpointSlice = parse(key, text)?;
+            Object::EndpointSlice(convert::endpoint_slice(&slice).into())
+        }
+        Kind::Server => {
+            let server: crd::Server = parse(key, text)?;
+            Object::Server(convert::server(server).into())
+        }
+        Kind::AuthorizationPolicy => {
+            let policy: crd::AuthorizationPolicy = parse(key, text)?;
+            Object::AuthorizationPolicy(convert::authorization_policy(&policy)?.into())
+        }
+        Kind::MeshTlsAuthentication => {
+            let authentication: crd::MeshTLSAuthentication = parse(key, text)?;
+            Object::MeshTlsAuthentication(convert::mesh_tls_authentication(&authentication)?.into())
+        }
+        Kind::NetworkAuthentication => {
+            let authentication: crd::NetworkAuthentication = parse(key, text)?;
+            Object::NetworkAuthentication(convert::network_authentication(authentication).into())
+        }
+        Kind::PolicyHttpRoute => {
+            let route: crd::PolicyHttpRoute = parse(key, text)?;
+            Object::PolicyHttpRoute(convert::policy_http_route(&route)?.into())
+        }
+        Kind::GatewayHttpRoute => {
+            let route: kinds::HttpRoute = parse(key, text)?;
+            Object::GatewayHttpRoute(convert::gateway_http_route(&route)?.into())
+        }
+        Kind::GatewayGrpcRoute => {
+            let route: kinds::GrpcRoute = parse(key, text)?;
+            Object::GatewayGrpcRoute(convert::gateway_grpc_route(&route)?.into())
+        }
+    })
+}
+
+/// Reads an object and gives it the namespace that it has by default.
+fn parse<T>(key: &Key, text: &str) -> Result<T, serde_norway::Error>
+where
+    T: DeserializeOwned + kinds::Resource,
+{
+    let mut object: T = serde_norway::from_str(text)?;
+    if !key.name.namespace.is_empty() {
+        object.meta_mut().namespace = Some(key.name.namespace.to_string());
+    }
+    Ok(object)
+}
+
+/// The message without its trailing "at line 3 column 4": lines are counted from the start of the file elsewhere.
+fn without_position(error: &serde_norway::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" at line ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.key {
+            Some(key) => write!(f, "{key}: {}", self.problem),
+            None => f.write_str(&self.problem),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(text: &str) -> Vec<String> {
+        read(text)
+            .iter()
+            .map(|document| match document {
+                Document::Object { line, object } => format!("{line} {}", object.key()),
+                Document::Unknown { line, kind } => format!("{line} unknown {kind}"),
+                Document::Broken(broken) => format!("{} broken {broken}", broken.line),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn documents_are_read_one_by_one() {
+        let text = "\
+# a comment
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {ports: [{port: 80}]}
+---
+
+# nothing
+--- # again
+apiVersion: v1
+kind: Pod
+metadata: {name: web-1}
+...
+---
+apiVersion: example.com/v1
+kind: Gadget
+metadata: {name: x}
+";
+        assert_eq!(
+            summary(text),
+            [
+                "3 Service shop/web",
+                "11 Pod default/web-1",
+                "16 unknown example.com/v1 Gadget"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_broken_document_is_named_and_alone() {
+        let text = "\
+apiVersion: policy.linkerd.io/v1beta3
+kind: Server
+metadata: {name: web, namespace: shop}
+spec:
+  podSelector: {}
+  port: 99999
+---
+apiVersion: policy.linkerd.io/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: allow, namespace: shop}
+spec:
+  targetRef: {kind: Pod, name: web}
+---
+kind: [
+---
+metadata: {name: x}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: n, labels: {topology.kubernetes.io/zone: z}}
+";
+        let seen = summary(text);
+        assert_eq!(seen.len(), 5, "{seen:#?}");
+        assert!(
+            seen[0].starts_with("6 broken Server shop/web: spec.port: invalid value"),
+            "{}",
+            seen[0]
+        );
+        assert!(
+            seen[1].starts_with("8 broken AuthorizationPolicy shop/allow: spec.targetRef.kind:"),
+            "{}",
+            seen[1]
+        );
+        assert!(seen[2].starts_with("14 broken "), "{}", seen[2]);
+        assert_eq!(seen[3], "16 broken kind: is missing");
+        assert_eq!(seen[4], "18 Node n");
+    }
+}
