@@ -13,19 +13,15 @@ use crate::{
 pub fn meta(metadata: wire::Metadata) -> Result<Meta, Invalid> {
     match metadata.kind {
         Some(Kind::Default(name)) => Ok(Meta::Default(name.into())),
-        Some(Kind::Resource(resource)) => {
-            if resource.kind.is_empty() {
-                return Err(Invalid::missing("resource.kind"));
-            }
-            Ok(Meta::Resource(Resource {
-                group: resource.group.into(),
-                kind: resource.kind.into(),
-                namespace: resource.namespace.into(),
-                name: resource.name.into(),
-                section: resource.section.into(),
-                port: optional_port("resource.port", resource.port)?,
-            }))
-        }
+        // Any text may be empty: Linkerd sends a nameless reference where no ServiceProfile exists.
+        Some(Kind::Resource(resource)) => Ok(Meta::Resource(Resource {
+            group: resource.group.into(),
+            kind: resource.kind.into(),
+            namespace: resource.namespace.into(),
+            name: resource.name.into(),
+            section: resource.section.into(),
+            port: optional_port("resource.port", resource.port)?,
+        })),
         None => Err(Invalid::missing("kind")),
     }
 }
