@@ -416,3 +416,6 @@ impl Workers {
         base.max(self.min).min(available).max(1)
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -190,3 +190,6 @@ impl fmt::Debug for Discovery {
         f.write_str("Discovery")
     }
 }
+
+#[cfg(test)]
+mod tests;

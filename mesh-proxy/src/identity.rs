@@ -48,8 +48,9 @@ pub enum CertifyError {
     },
     #[error("the token {path:?} is empty")]
     EmptyToken { path: PathBuf },
+    /// The status is said here in full, its own text is for programmers.
     #[error("the identity service refused: {} ({})", .0.message(), .0.code())]
-    Refused(#[source] Box<Status>),
+    Refused(Box<Status>),
     #[error("the identity service did not answer within {0:?}")]
     TimedOut(Duration),
     #[error("the identity service's answer cannot be used")]
@@ -277,3 +278,6 @@ fn unix_seconds(time: SystemTime) -> i64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

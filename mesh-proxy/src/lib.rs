@@ -16,3 +16,6 @@ pub mod telemetry;
 pub mod tls;
 pub mod transport;
 pub mod worker;
+
+#[cfg(test)]
+mod fake_control_plane;

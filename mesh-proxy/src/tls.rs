@@ -36,4 +36,4 @@ pub type CredentialsRx = watch::Receiver<Option<Arc<Credentials>>>;
 const TRANSPORT_ALPN: &[u8] = b"transport.l5d.io/v1";
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -20,7 +20,7 @@ fn admin(shutdown: Option<CancellationToken>) -> Admin {
 fn log() -> FilterHandle {
     static LOG: OnceLock<FilterHandle> = OnceLock::new();
     let settings = Settings {
-        filter: "warn",
+        filter: "off",
         format: Format::Plain,
         aliases: &[],
     };

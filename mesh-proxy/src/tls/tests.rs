@@ -21,12 +21,12 @@ use crate::transport::Io;
 use crate::transport::tls::TlsStream;
 
 /// A root that issues leaves directly.
-pub(super) struct Authority {
+pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    pem: String,
+    pub(crate) pem: String,
 }
 
-pub(super) fn authority() -> Authority {
+pub(crate) fn authority() -> Authority {
     let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
     let mut params = CertificateParams::new(vec![]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -38,16 +38,17 @@ pub(super) fn authority() -> Authority {
 }
 
 impl Authority {
-    pub(super) fn anchors(&self) -> TrustAnchors {
+    pub(crate) fn anchors(&self) -> TrustAnchors {
         TrustAnchors::from_pem(&self.pem).unwrap()
     }
 
-    fn issue(
-        &self,
-        request: &SigningRequest,
-        change: impl FnOnce(&mut CertificateParams),
-    ) -> Issued {
-        let der = CertificateSigningRequestDer::from(request.der());
+    /// Signs a request for an hour.
+    pub(crate) fn sign(&self, der: &[u8]) -> Issued {
+        self.sign_with(der, |_| {})
+    }
+
+    fn sign_with(&self, der: &[u8], change: impl FnOnce(&mut CertificateParams)) -> Issued {
+        let der = CertificateSigningRequestDer::from(der);
         let mut csr = CertificateSigningRequestParams::from_der(&der).unwrap();
         csr.params.not_before = OffsetDateTime::now_utc() - Duration::from_secs(60);
         csr.params.not_after = OffsetDateTime::now_utc() + Duration::from_secs(3600);
@@ -69,7 +70,7 @@ impl Authority {
     ) -> Result<Credentials, CredentialsError> {
         let id = identity(name);
         let request = SigningRequest::new(&id).unwrap();
-        let issued = self.issue(&request, change);
+        let issued = self.sign_with(request.der(), change);
         Credentials::new(&id, &name.into(), request, &issued, &self.anchors(), 1)
     }
 }
@@ -283,7 +284,7 @@ fn issued_certificates_are_checked_before_use() {
     assert_eq!(two, "the issued certificate is unusable");
 
     let id = identity("a.test");
-    let issued = ca.issue(&SigningRequest::new(&id).unwrap(), |_| {});
+    let issued = ca.sign(SigningRequest::new(&id).unwrap().der());
     let other_key = SigningRequest::new(&id).unwrap();
     let error = Credentials::new(&id, &"a.test".into(), other_key, &issued, &ca.anchors(), 1);
     assert!(
@@ -297,7 +298,7 @@ fn exactly_one_identity_counts() {
     let ca = authority();
     let check = |sans: Vec<SanType>, expect: Result<&str, usize>| {
         let id = identity("a.test");
-        let issued = ca.issue(&SigningRequest::new(&id).unwrap(), |params| {
+        let issued = ca.sign_with(SigningRequest::new(&id).unwrap().der(), |params| {
             params.subject_alt_names = sans;
         });
         let found = verify::identity_of(&issued.leaf.into());

@@ -1,0 +1,274 @@
+//! What an environment becomes.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use mesh_core::policy::inbound::DefaultPolicy;
+
+use super::*;
+
+/// The variables that a proxy cannot do without, as the injector sets them.
+fn minimal() -> HashMap<String, String> {
+    let anchors = crate::tls::tests::authority().pem;
+    [
+        ("IDENTITY_TRUST_ANCHORS", anchors.as_str()),
+        (
+            "IDENTITY_LOCAL_NAME",
+            "web.shop.serviceaccount.identity.linkerd.cluster.local",
+        ),
+        (
+            "IDENTITY_SVC_ADDR",
+            "linkerd-identity-headless.linkerd.svc.cluster.local.:8080",
+        ),
+        (
+            "IDENTITY_SVC_NAME",
+            "linkerd-identity.linkerd.serviceaccount.identity.linkerd.cluster.local",
+        ),
+        (
+            "IDENTITY_TOKEN_FILE",
+            "/var/run/secrets/tokens/linkerd-identity-token",
+        ),
+        ("DESTINATION_SVC_ADDR", "localhost.:8086"),
+        ("POLICY_SVC_ADDR", "127.0.0.1:8090"),
+        ("POLICY_WORKLOAD", "{\"ns\":\"shop\",\"pod\":\"web\"}\n"),
+    ]
+    .map(|(name, value)| (format!("LINKERD2_PROXY_{name}"), value.to_owned()))
+    .into()
+}
+
+fn read(changes: &[(&str, Option<&str>)]) -> Result<Config, Errors> {
+    let mut variables = minimal();
+    for (name, value) in changes {
+        let name = format!("LINKERD2_PROXY_{name}");
+        match value {
+            Some(value) => variables.insert(name, (*value).to_owned()),
+            None => variables.remove(&name),
+        };
+    }
+    Config::from_env(|name| variables.get(name).cloned())
+}
+
+/// A configuration whose control plane is at `addr`, in plain text.
+pub(crate) fn with_control_plane(addr: SocketAddr, changes: &[(&str, Option<&str>)]) -> Config {
+    let addr = addr.to_string();
+    let mut all = vec![
+        ("IDENTITY_SVC_ADDR", Some(addr.as_str())),
+        ("DESTINATION_SVC_ADDR", Some(&addr)),
+        ("POLICY_SVC_ADDR", Some(&addr)),
+        ("POLICY_WORKLOAD", Some("workload")),
+        ("DESTINATION_CONTEXT", Some("context")),
+        ("DESTINATION_PROFILE_NETWORKS", Some("10.0.0.0/8")),
+        ("INBOUND_CONNECT_EXP_BACKOFF_MIN", Some("1ms")),
+        ("INBOUND_CONNECT_EXP_BACKOFF_MAX", Some("10ms")),
+    ];
+    all.extend(changes);
+    read(&all).unwrap()
+}
+
+/// The variables that are named as wrong, without prefix.
+fn wrong(changes: &[(&str, Option<&str>)]) -> Vec<String> {
+    let errors = read(changes).unwrap_err();
+    let short = |error: &VariableError| error.variable.replace("LINKERD2_PROXY_", "");
+    errors.0.iter().map(short).collect()
+}
+
+#[test]
+fn defaults_are_linkerds() {
+    let config = read(&[]).unwrap();
+    assert_eq!(config.outbound.listen, [parse::known("127.0.0.1:4140")]);
+    assert_eq!(config.inbound.listen, parse::known("0.0.0.0:4143"));
+    assert_eq!(config.admin.listen, parse::known("127.0.0.1:4191"));
+    assert_eq!(
+        config.inbound.default_policy,
+        DefaultPolicy::AllUnauthenticated
+    );
+    assert_eq!(config.outbound.connect_timeout, Duration::from_secs(1));
+    assert_eq!(config.inbound.connect_timeout, Duration::from_millis(300));
+    assert_eq!(config.outbound.http_queue.failfast, Duration::from_secs(3));
+    assert_eq!(config.inbound.http_queue.failfast, Duration::from_secs(1));
+    assert_eq!(config.discovery.outbound_idle, Duration::from_secs(5));
+    assert_eq!(config.discovery.inbound_idle, Duration::from_secs(90));
+    assert_eq!(config.shutdown_grace, Duration::from_secs(120));
+    assert_eq!(config.inbound.http2_server.stream_window, 65_535);
+    assert_eq!(config.inbound.http2_server.connection_window, 1024 * 1024);
+    assert!(config.outbound.informational_headers);
+    assert!(!config.admin.shutdown_endpoint);
+    assert!(config.identity.trust_anchors_file.is_none());
+}
+
+#[test]
+fn what_the_injector_sets_is_accepted() {
+    let config = read(&[
+        ("OUTBOUND_LISTEN_ADDR", Some("127.0.0.1:4140")),
+        ("OUTBOUND_LISTEN_ADDRS", Some("127.0.0.1:4140,[::1]:4140")),
+        ("INBOUND_LISTEN_ADDR", Some("[::]:4143")),
+        ("ADMIN_LISTEN_ADDR", Some("[::]:4191")),
+        ("INBOUND_ACCEPT_KEEPALIVE", Some("10000ms")),
+        ("OUTBOUND_CONNECT_USER_TIMEOUT", Some("30s")),
+        ("OUTBOUND_DETECT_TIMEOUT", Some("365d")),
+        (
+            "INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION",
+            Some("25,587,3306,4444,5432,6379,9300,11211"),
+        ),
+        ("INBOUND_SERVER_HTTP2_KEEP_ALIVE_INTERVAL", Some("10s")),
+        ("INBOUND_SERVER_HTTP2_KEEP_ALIVE_TIMEOUT", Some("3s")),
+        ("INBOUND_METRICS_AUTHORITY_LABELS", Some("")),
+        ("DESTINATION_PROFILE_SUFFIXES", Some("svc.cluster.local.")),
+        ("DESTINATION_PROFILE_NETWORKS", Some("10.0.0.0/8,fd00::/8")),
+        (
+            "POLICY_CLUSTER_NETWORKS",
+            Some("10.0.0.0/8,100.64.0.0/10,fd00::/8"),
+        ),
+        ("INBOUND_DEFAULT_POLICY", Some("cluster-authenticated")),
+        ("INBOUND_PORTS", Some("8080,9990-9992")),
+        ("INBOUND_IPS", Some("10.0.0.7,fd00::7")),
+        ("CONTROL_STREAM_INITIAL_TIMEOUT", Some("3s")),
+        ("CONTROL_STREAM_IDLE_TIMEOUT", Some("5m")),
+        ("CONTROL_STREAM_LIFETIME", Some("1h")),
+        ("IDENTITY_DIR", Some("/var/run/linkerd/identity/end-entity")),
+        ("CORES", Some("1")),
+        ("SHUTDOWN_ENDPOINT_ENABLED", Some("false")),
+        ("FROM_ANOTHER_VERSION", Some("whatever")),
+    ])
+    .unwrap();
+    assert_eq!(config.outbound.listen.len(), 2);
+    assert_eq!(
+        config.inbound.accept.keepalive,
+        Some(Duration::from_secs(10))
+    );
+    assert_eq!(
+        config.outbound.connect.user_timeout,
+        Some(Duration::from_secs(30))
+    );
+    assert!(config.inbound.opaque_ports.contains(3306));
+    assert!(config.inbound.http2_server.keep_alive.is_some());
+    assert!(config.outbound.http2_server.keep_alive.is_none());
+    assert_eq!(config.inbound.ips.len(), 2);
+    assert!(config.inbound.ports.contains(9991));
+    assert_eq!(config.discovery.limits.idle, Some(Duration::from_secs(300)));
+}
+
+#[test]
+fn every_wrong_variable_is_named_at_once() {
+    let changes = [
+        ("ADMIN_LISTEN_ADDR", Some("4191")),
+        ("OUTBOUND_CONNECT_TIMEOUT", Some("1")),
+        ("POLICY_WORKLOAD", None),
+        ("IDENTITY_TRUST_ANCHORS", Some("")),
+        ("INBOUND_IPS", Some("10.0.0.0/8")),
+    ];
+    let mut names = wrong(&changes);
+    names.sort();
+    let mut expect: Vec<_> = changes.iter().map(|(name, _)| (*name).to_owned()).collect();
+    expect.sort();
+    assert_eq!(names, expect);
+    let text = read(&changes).unwrap_err().to_string();
+    assert!(
+        text.contains("\n  LINKERD2_PROXY_POLICY_WORKLOAD: is required but not set"),
+        "{text}"
+    );
+}
+
+#[test]
+fn values_that_cannot_be_used_are_refused() {
+    for (name, value) in [
+        ("OUTBOUND_LISTEN_ADDRS", ""),
+        ("OUTBOUND_LISTEN_ADDRS", "127.0.0.1:4140,127.0.0.2:4140"),
+        ("OUTBOUND_LISTEN_ADDRS", "127.0.0.1:1,[::1]:1,[::1]:2"),
+        ("INBOUND_CONNECT_TIMEOUT", "1.5s"),
+        ("INBOUND_PORTS", "80-"),
+        ("INBOUND_DEFAULT_POLICY", "allow"),
+        ("SHUTDOWN_ENDPOINT_ENABLED", "yes"),
+        ("INBOUND_MAX_IN_FLIGHT", "-1"),
+        ("INBOUND_METRICS_AUTHORITY_LABELS", "safe"),
+        ("DESTINATION_PROFILE_NETWORKS", "10.0.0.1"),
+        ("DESTINATION_SVC_ADDR", "8086"),
+        ("DESTINATION_SVC_ADDR", "name:0"),
+        ("IDENTITY_SVC_NAME", "not a name"),
+        ("IDENTITY_LOCAL_NAME", "spiffe://td/a"),
+        ("IDENTITY_DISABLED", "1"),
+        ("IDENTITY_SPIRE_SOCKET", "unix:/run/spire.sock"),
+        ("IDENTITY_MIN_REFRESH", "2d"),
+        ("OUTBOUND_CONNECT_EXP_BACKOFF_MIN", "1s"),
+        ("INBOUND_DEFAULT_POLICY", "cluster-unauthenticated"),
+        ("CONTROL_STREAM_LIFETIME", "x"),
+    ] {
+        let names = wrong(&[(name, Some(value))]);
+        assert_eq!(names, [name], "{name}={value}");
+    }
+}
+
+#[test]
+fn variables_that_belong_together_are_checked_together() {
+    let backoff = |min, max| {
+        read(&[
+            ("INBOUND_CONNECT_EXP_BACKOFF_MIN", Some(min)),
+            ("INBOUND_CONNECT_EXP_BACKOFF_MAX", Some(max)),
+        ])
+        .map(|config| config.inbound.connect_backoff.jitter)
+    };
+    assert_eq!(backoff("1s", "2s").unwrap(), 0.0, "jitter is not inherited");
+    assert!(backoff("2s", "1s").is_err());
+
+    let limits = wrong(&[
+        ("CONTROL_STREAM_INITIAL_TIMEOUT", Some("10m")),
+        ("CONTROL_STREAM_IDLE_TIMEOUT", Some("5m")),
+    ]);
+    assert_eq!(limits, ["CONTROL_STREAM_INITIAL_TIMEOUT"]);
+
+    let windows = read(&[(
+        "INBOUND_SERVER_HTTP2_INITIAL_STREAM_WINDOW_SIZE",
+        Some("1048576"),
+    )]);
+    let windows = windows.unwrap().inbound.http2_server;
+    assert_eq!(windows.stream_window, 65_535, "takes both to take effect");
+}
+
+#[test]
+fn services_in_this_pod_need_no_identity() {
+    let config = read(&[
+        (
+            "DESTINATION_SVC_NAME",
+            Some("linkerd-destination.linkerd.example"),
+        ),
+        ("POLICY_SVC_ADDR", Some("[::1]:8090")),
+    ])
+    .unwrap();
+    assert_eq!(config.discovery.destination.identity, None);
+    assert!(config.discovery.policy.is_local());
+    assert_eq!(config.discovery.policy.authority(), "[::1]:8090");
+    assert_eq!(
+        config.identity.service.authority(),
+        "linkerd-identity-headless.linkerd.svc.cluster.local.:8080"
+    );
+    let missing = wrong(&[(
+        "DESTINATION_SVC_ADDR",
+        Some("linkerd-dst.linkerd.svc.:8086"),
+    )]);
+    assert_eq!(missing, ["DESTINATION_SVC_NAME"]);
+}
+
+#[test]
+fn threads_follow_the_limits() {
+    let check = |changes: &[(&str, Option<&str>)], available: usize, expect: usize| {
+        let workers = read(changes).unwrap().workers;
+        assert_eq!(
+            workers.count(available),
+            expect,
+            "{changes:?} of {available}"
+        );
+    };
+    check(&[], 8, 1);
+    check(&[("CORES", Some("2"))], 8, 2);
+    check(&[("CORES", Some("2")), ("CORES_MIN", Some("3"))], 8, 3);
+    check(&[("CORES_MAX", Some("4"))], 8, 4);
+    check(&[("CORES_MAX", Some("4"))], 2, 2);
+    check(&[("CORES_MAX_RATIO", Some("0.3"))], 8, 2);
+    check(
+        &[("CORES_MAX_RATIO", Some("0.1")), ("CORES_MIN", Some("2"))],
+        8,
+        2,
+    );
+    // Only warned of, unlike everything else.
+    check(&[("CORES", Some("0")), ("CORES_MAX", Some("many"))], 8, 1);
+}

@@ -1,0 +1,258 @@
+//! Discovery against a control plane that says what each test wants.
+
+use std::collections::HashMap;
+
+use mesh_core::endpoint::EndpointUpdate;
+use mesh_core::policy::outbound::OutboundProtocol;
+use mesh_runtime::metrics::Registry;
+use tonic::Status;
+
+use super::*;
+use crate::config::tests::with_control_plane;
+use crate::control::dns::Resolver;
+use crate::control::{Client, Trust};
+use crate::fake_control_plane::ControlPlane;
+
+const DST: &str = "10.0.0.7:80";
+
+async fn start() -> (Discovery, ControlPlane) {
+    start_with(&[]).await
+}
+
+async fn start_with(changes: &[(&str, Option<&str>)]) -> (Discovery, ControlPlane) {
+    let control_plane = ControlPlane::start().await;
+    let config = Arc::new(with_control_plane(control_plane.addr, changes));
+    let resolver = Resolver::from_system(&config.control, &Registry::new()).unwrap();
+    let (_, credentials) = watch::channel(None);
+    let client = |name, addr| {
+        let trust = Trust::Certified(credentials.clone());
+        Client::new(name, addr, &config.control, trust, &resolver)
+    };
+    let discovery = Discovery::new(
+        &config,
+        client("destination", &config.discovery.destination),
+        client("policy", &config.discovery.policy),
+        Handle::current(),
+    );
+    (discovery, control_plane)
+}
+
+fn dst() -> SocketAddr {
+    DST.parse().unwrap()
+}
+
+/// A policy that is recognised by the name of its parent.
+fn policy(name: &str) -> mesh_api::proto::outbound::OutboundPolicy {
+    let mut policy = fallback::policy(dst(), None, Duration::from_secs(1));
+    policy.parent = mesh_core::meta::Meta::new_default(name);
+    mesh_api::outbound::to_proto(&policy)
+}
+
+fn endpoints(ports: &[u16]) -> mesh_api::proto::destination::Update {
+    let endpoint = |port: &u16| Endpoint {
+        addr: SocketAddr::from(([10, 1, 0, 1], *port)),
+        weight: 1,
+        labels: Default::default(),
+        tls: None,
+        hint: Default::default(),
+        opaque_transport_port: None,
+        authority_override: None,
+        http2: None,
+    };
+    mesh_api::destination::update_to_proto(&EndpointUpdate::Add {
+        endpoints: ports.iter().map(endpoint).collect(),
+        set_labels: Default::default(),
+    })
+}
+
+fn ports(set: &EndpointSet) -> Vec<u16> {
+    set.endpoints.iter().map(|e| e.addr.port()).collect()
+}
+
+#[tokio::test]
+async fn the_first_answer_is_waited_for_and_later_ones_arrive() {
+    let (discovery, mut control) = start().await;
+    let looking = tokio::spawn({
+        let discovery = discovery.clone();
+        async move { discovery.outbound(dst()).await }
+    });
+    let profile = control.profiles.recv().await.unwrap();
+    assert_eq!(profile.request.path, DST);
+    assert_eq!(profile.request.context_token, "context");
+    let profile = profile.stream();
+    let stream = control.outbound.recv().await.unwrap();
+    assert_eq!(stream.request.source_workload, "workload");
+    let stream = stream.stream();
+    stream.send(Ok(policy("one"))).unwrap();
+    assert!(!looking.is_finished(), "the profile is still missing");
+    let opaque = mesh_api::proto::destination::DestinationProfile {
+        opaque_protocol: true,
+        ..Default::default()
+    };
+    profile.send(Ok(opaque)).unwrap();
+
+    let mut target = looking.await.unwrap().unwrap();
+    assert_eq!(target.borrow().policy.parent.name(), "one");
+    assert!(target.borrow().profile.as_ref().unwrap().opaque);
+    stream.send(Ok(policy("two"))).unwrap();
+    let changed = target.wait_for(|target| target.policy.parent.name() == "two");
+    changed.await.unwrap();
+
+    let again = discovery.outbound(dst()).await.unwrap();
+    assert_eq!(again.borrow().policy.parent.name(), "two");
+    assert!(
+        control.outbound.try_recv().is_err(),
+        "nothing was asked twice"
+    );
+}
+
+#[tokio::test]
+async fn a_destination_unknown_to_the_policy_service_is_forwarded() {
+    let (discovery, mut control) = start().await;
+    let (target, ()) = tokio::join!(discovery.outbound(dst()), async {
+        let call = control.outbound.recv().await.unwrap();
+        call.refuse(Status::not_found("no such service"));
+        let call = control.profiles.recv().await.unwrap();
+        call.refuse(Status::invalid_argument("no such address"));
+    });
+    let target = target.unwrap().borrow().clone();
+    assert_eq!((target.addr, &target.profile), (dst(), &None));
+    assert_eq!(target.policy.parent.name(), "fallback");
+    assert!(matches!(
+        target.policy.protocol,
+        OutboundProtocol::Detect { .. }
+    ));
+}
+
+#[tokio::test]
+async fn addresses_outside_the_profile_networks_have_no_profile() {
+    let networks = ("DESTINATION_PROFILE_NETWORKS", Some("192.0.2.0/24"));
+    let (discovery, mut control) = start_with(&[networks]).await;
+    let (target, ()) = tokio::join!(discovery.outbound(dst()), async {
+        let stream = control.outbound.recv().await.unwrap().stream();
+        stream.send(Ok(policy("one"))).unwrap();
+    });
+    assert_eq!(target.unwrap().borrow().profile, None);
+    assert!(control.profiles.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_refusal_fails_the_connection_and_the_next_one_asks_again() {
+    let networks = ("DESTINATION_PROFILE_NETWORKS", Some(""));
+    let (discovery, mut control) = start_with(&[networks]).await;
+    let (target, ()) = tokio::join!(discovery.outbound(dst()), async {
+        let call = control.outbound.recv().await.unwrap();
+        call.refuse(Status::failed_precondition("bad workload"));
+    });
+    let error = target.unwrap_err().to_string();
+    assert!(
+        error.contains(DST) && error.contains("bad workload"),
+        "{error}"
+    );
+
+    let (target, ()) = tokio::join!(discovery.outbound(dst()), async {
+        let stream = control.outbound.recv().await.unwrap().stream();
+        stream.send(Ok(policy("one"))).unwrap();
+    });
+    assert_eq!(target.unwrap().borrow().policy.parent.name(), "one");
+}
+
+#[tokio::test]
+async fn what_is_known_stays_in_force_while_the_control_plane_is_away() {
+    let networks = ("DESTINATION_PROFILE_NETWORKS", Some(""));
+    let (discovery, mut control) = start_with(&[networks]).await;
+    let authority = "web.shop.svc.cluster.local:80".into();
+    let mut set = discovery.endpoints(&authority);
+    assert_eq!(set.borrow().state, EndpointState::Pending);
+    let stream = control.endpoints.recv().await.unwrap();
+    assert_eq!(stream.request.path, &*authority);
+    let stream = stream.stream();
+    stream.send(Ok(endpoints(&[1, 2]))).unwrap();
+    set.changed().await.unwrap();
+    assert_eq!(ports(&set.borrow_and_update()), [1, 2]);
+
+    stream.send(Err(Status::unavailable("restarting"))).unwrap();
+    let again = control.endpoints.recv().await.unwrap();
+    assert_eq!(ports(&set.borrow()), [1, 2]);
+    again.refuse(Status::unavailable("still restarting"));
+    let again = control.endpoints.recv().await.unwrap();
+    assert!(!set.has_changed().unwrap());
+    again.stream().send(Ok(endpoints(&[2, 3]))).unwrap();
+    set.changed().await.unwrap();
+    assert_eq!(
+        ports(&set.borrow()),
+        [2, 3],
+        "the first answer replaces all"
+    );
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_is_opened_again_at_once() {
+    let (discovery, mut control) = start().await;
+    let mut set = discovery.endpoints(&"web:80".into());
+    let stream = control.endpoints.recv().await.unwrap().stream();
+    stream.send(Ok(endpoints(&[1]))).unwrap();
+    set.changed().await.unwrap();
+    drop(stream);
+    control.endpoints.recv().await.unwrap();
+    assert_eq!(set.borrow().state, EndpointState::Known);
+}
+
+#[tokio::test]
+async fn a_name_that_is_no_service_does_not_exist() {
+    let (discovery, mut control) = start().await;
+    let mut set = discovery.endpoints(&"example.com:80".into());
+    let call = control.endpoints.recv().await.unwrap();
+    call.refuse(Status::invalid_argument("not a service"));
+    set.changed().await.unwrap();
+    assert_eq!(set.borrow().state, EndpointState::DoesNotExist);
+}
+
+#[tokio::test]
+async fn ports_start_with_the_default_policy_and_declared_ones_are_watched_at_once() {
+    let changes = [
+        ("INBOUND_PORTS", Some("8080-8081")),
+        ("INBOUND_DEFAULT_POLICY", Some("all-authenticated")),
+        ("INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", Some("3306")),
+    ];
+    let (discovery, mut control) = start_with(&changes).await;
+    let mut watched = HashMap::new();
+    for _ in 0..3 {
+        let call = control.inbound.recv().await.unwrap();
+        watched.insert(call.request.port, call.stream());
+    }
+    let mut declared: Vec<_> = watched.keys().copied().collect();
+    declared.sort_unstable();
+    assert_eq!(declared, [4191, 8080, 8081]);
+
+    let mut policy = discovery.inbound(8080);
+    assert_eq!(policy.borrow().meta.name(), "all-authenticated");
+    let mut new = inbound::default_policy(&with_control_plane(control.addr, &[]).inbound, 8080);
+    new.meta = mesh_core::meta::Meta::new_default("web");
+    watched[&8080]
+        .send(Ok(mesh_api::inbound::to_proto(&new)))
+        .unwrap();
+    policy.changed().await.unwrap();
+    assert_eq!(policy.borrow().meta.name(), "web");
+
+    let opaque = discovery.inbound(3306);
+    let protocol = opaque.borrow().protocol.clone();
+    assert_eq!(protocol, mesh_core::policy::inbound::ServerProtocol::Opaque);
+    assert_eq!(control.inbound.recv().await.unwrap().request.port, 3306);
+}
+
+#[tokio::test]
+async fn what_nobody_receives_is_forgotten() {
+    let idle = ("OUTBOUND_DISCOVERY_IDLE_TIMEOUT", Some("10ms"));
+    let (discovery, mut control) = start_with(&[idle]).await;
+    let authority = "web:80".into();
+    let set = discovery.endpoints(&authority);
+    let stream = control.endpoints.recv().await.unwrap().stream();
+    stream.send(Ok(endpoints(&[1]))).unwrap();
+    drop(set);
+    stream.closed().await;
+    assert_eq!(
+        discovery.endpoints(&authority).borrow().state,
+        EndpointState::Pending
+    );
+}

@@ -1,0 +1,148 @@
+//! The certifier against an identity service that signs what each test wants.
+
+use std::io::Write as _;
+
+use mesh_api::proto::identity::CertifyRequest;
+use mesh_runtime::admin::Readiness;
+use tonic::Status;
+
+use super::*;
+use crate::config::tests::with_control_plane;
+use crate::control::Trust;
+use crate::control::dns::Resolver;
+use crate::fake_control_plane::{Call, ControlPlane};
+use crate::tls::tests::{Authority, authority};
+
+struct Running {
+    control: ControlPlane,
+    credentials: watch::Receiver<Option<Arc<Credentials>>>,
+    anchors: watch::Sender<TrustAnchors>,
+    readiness: Readiness,
+    registry: Registry,
+    token: tempfile::NamedTempFile,
+}
+
+async fn start(ca: &Authority) -> Running {
+    let control = ControlPlane::start().await;
+    let mut token = tempfile::NamedTempFile::new().unwrap();
+    token.write_all(b"token-1").unwrap();
+    let path = token.path().to_str().unwrap();
+    let config = with_control_plane(control.addr, &[("IDENTITY_TOKEN_FILE", Some(path))]);
+    let registry = Registry::new();
+    let resolver = Resolver::from_system(&config.control, &registry).unwrap();
+    let (publish, credentials) = watch::channel(None);
+    let (anchors, receive_anchors) = watch::channel(ca.anchors());
+    let trust = Trust::Anonymous(credentials.clone(), receive_anchors.clone());
+    let service = &config.identity.service;
+    let client = Client::new("identity", service, &config.control, trust, &resolver);
+    let readiness = Readiness::new();
+    let certifier = Certifier::new(
+        &config.identity,
+        client,
+        publish,
+        receive_anchors,
+        readiness.condition("identity"),
+        &registry,
+    );
+    tokio::spawn(certifier.run());
+    Running {
+        control,
+        credentials,
+        anchors,
+        readiness,
+        registry,
+        token,
+    }
+}
+
+type Certify = Call<CertifyRequest, mesh_api::proto::identity::CertifyResponse>;
+
+fn sign(ca: &Authority, call: Certify) {
+    let issued = ca.sign(&call.request.certificate_signing_request);
+    let valid_until = SystemTime::now() + Duration::from_secs(3600);
+    call.answer(mesh_api::identity::to_proto(&mesh_api::identity::Issued {
+        leaf: issued.leaf,
+        intermediates: issued.intermediates,
+        valid_until,
+    }));
+}
+
+#[tokio::test]
+async fn a_certificate_is_asked_for_with_the_token_of_the_moment() {
+    let ca = authority();
+    let mut running = start(&ca).await;
+    let call = running.control.certify.recv().await.unwrap();
+    assert_eq!(call.request.token, b"token-1");
+    let name = "web.shop.serviceaccount.identity.linkerd.cluster.local";
+    assert_eq!(call.request.identity, name);
+    assert!(!running.readiness.is_ready());
+    std::fs::write(running.token.path(), "token-2").unwrap();
+    call.refuse(Status::unavailable("starting"));
+    let call = running.control.certify.recv().await.unwrap();
+    assert_eq!(call.request.token, b"token-2");
+    sign(&ca, call);
+    let certified = running
+        .credentials
+        .wait_for(Option::is_some)
+        .await
+        .unwrap()
+        .clone();
+    assert_eq!(certified.unwrap().id().as_str(), name);
+    assert!(running.readiness.is_ready());
+    let text = String::from_utf8(running.registry.encode()).unwrap();
+    for line in [
+        "control_identity_cert_refreshes_total{result=\"ok\"} 1\n",
+        "control_identity_cert_refreshes_total{result=\"error\"} 1\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_peers_would_refuse_is_not_used() {
+    let (ca, other) = (authority(), authority());
+    let mut running = start(&ca).await;
+    let call = running.control.certify.recv().await.unwrap();
+    let first_request = call.request.certificate_signing_request.clone();
+    sign(&other, call);
+    let call = running.control.certify.recv().await.unwrap();
+    assert!(running.credentials.borrow().is_none());
+    assert_ne!(
+        call.request.certificate_signing_request, first_request,
+        "a new key"
+    );
+    sign(&ca, call);
+    running.credentials.wait_for(Option::is_some).await.unwrap();
+}
+
+#[tokio::test]
+async fn new_anchors_are_adopted_while_running() {
+    let (old, new) = (authority(), authority());
+    let mut running = start(&old).await;
+    sign(&old, running.control.certify.recv().await.unwrap());
+    let credentials = &mut running.credentials;
+    credentials.wait_for(Option::is_some).await.unwrap();
+
+    // Both roots: the certificate stays.
+    let both = TrustAnchors::from_pem(&format!("{}{}", old.pem, new.pem)).unwrap();
+    running.anchors.send_replace(both.clone());
+    let own = credentials.wait_for(|own| own.as_ref().is_some_and(|own| *own.anchors() == both));
+    assert_eq!(own.await.unwrap().as_ref().unwrap().generation(), 2);
+    assert!(running.control.certify.try_recv().is_err());
+
+    // The new root alone: another certificate is needed.
+    running.anchors.send_replace(new.anchors());
+    let call = running.control.certify.recv().await.unwrap();
+    assert!(
+        credentials
+            .borrow()
+            .as_ref()
+            .is_some_and(|own| *own.anchors() == both)
+    );
+    sign(&new, call);
+    let adopted = |own: &Option<Arc<Credentials>>| {
+        own.as_ref()
+            .is_some_and(|own| *own.anchors() == new.anchors())
+    };
+    credentials.wait_for(adopted).await.unwrap();
+}
