@@ -53,12 +53,19 @@ fn check_netns(path: &Path, cookie: u64) -> Result<File, Error> {
             found,
         });
     }
-    // Process 1 is the host's, or this container's: neither may be redirected.
-    let is_host = netns::cookie_of(Path::new("/proc/1/ns/net"))? == cookie;
-    if is_host || netns::current_cookie()? == cookie {
+    if is_host_netns(cookie)? {
         return Err(Error::HostNetwork(path.to_owned()));
     }
     Ok(netns::open(path)?)
+}
+
+/// This process's namespace is the host's for an agent with host networking; process 1's is the
+/// host's, or its container's. The latter may be hidden from us, and then the first has to do.
+fn is_host_netns(cookie: u64) -> Result<bool, Error> {
+    if netns::current_cookie()? == cookie {
+        return Ok(true);
+    }
+    Ok(netns::cookie_of(Path::new("/proc/1/ns/net")).is_ok_and(|host| host == cookie))
 }
 
 fn proxy_uid(namespace: &File, pod: &PodRedirect) -> Result<u32, Error> {

@@ -190,7 +190,8 @@ unsafe fn bpf_fd<T>(command: libc::c_int, attributes: &mut T) -> io::Result<Owne
     unsafe { bpf(command, attributes).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-fn raw(fd: impl AsFd) -> u32 {
+/// Borrows, so that an owned descriptor is not closed before the call that uses its number.
+fn raw(fd: &impl AsFd) -> u32 {
     fd.as_fd().as_raw_fd().cast_unsigned()
 }
 
@@ -205,8 +206,8 @@ pub fn create_link(
     attach_type: AttachType,
 ) -> io::Result<OwnedFd> {
     let mut attributes = LinkCreate {
-        program: raw(program),
-        target: raw(target),
+        program: raw(&program),
+        target: raw(&target),
         attach_type: attach_type as u32,
         // A link always allows other programs beside it; the flag that says so is refused here.
         flags: 0,
@@ -218,8 +219,8 @@ pub fn create_link(
 /// Replaces the program of a link in one step: no packet or call sees none or both.
 pub fn update_link(link: impl AsFd, program: impl AsFd) -> io::Result<()> {
     let mut attributes = LinkUpdate {
-        link: raw(link),
-        program: raw(program),
+        link: raw(&link),
+        program: raw(&program),
         ..LinkUpdate::default()
     };
     // SAFETY: the structure is `bpf_attr.link_update` and holds no pointers.
@@ -229,7 +230,7 @@ pub fn update_link(link: impl AsFd, program: impl AsFd) -> io::Result<()> {
 pub fn link_info(link: impl AsFd) -> io::Result<LinkInfo> {
     let mut info = RawLinkInfo::default();
     let mut attributes = InfoRequest {
-        fd: raw(link),
+        fd: raw(&link),
         length: size_of::<RawLinkInfo>() as u32,
         info: (&raw mut info).expose_provenance() as u64,
     };
@@ -254,7 +255,7 @@ pub fn pin(object: impl AsFd, path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     let mut attributes = Object {
         path: path.as_ptr().expose_provenance() as u64,
-        fd: raw(object),
+        fd: raw(&object),
         flags: 0,
     };
     // SAFETY: the structure is the start of `bpf_attr`'s object member; the path lives until the call returns.
@@ -275,7 +276,7 @@ pub fn open_pin(path: &Path) -> io::Result<OwnedFd> {
 pub fn query(target: impl AsFd, attach_type: AttachType) -> io::Result<Attached> {
     let mut programs = vec![0u32; QUERY_MAX];
     let mut attributes = Query {
-        target: raw(target),
+        target: raw(&target),
         attach_type: attach_type as u32,
         programs: programs.as_mut_ptr().expose_provenance() as u64,
         count: QUERY_MAX as u32,
@@ -349,7 +350,7 @@ fn value_size(map: impl AsFd) -> io::Result<usize> {
     }
     let mut info = RawMapInfo::default();
     let mut attributes = InfoRequest {
-        fd: raw(map),
+        fd: raw(&map),
         length: size_of_val(&info) as u32,
         info: (&raw mut info).expose_provenance() as u64,
     };

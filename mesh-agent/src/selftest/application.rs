@@ -1,0 +1,136 @@
+//! The application of the self-test: connects in every way an application may, listens as one does,
+//! and compares what both ends see with what they would see without a proxy in between.
+
+mod inbound;
+mod outbound;
+
+use std::{
+    io::{self, BufRead, BufReader, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::{
+    Check, Direction, Outcome,
+    protocol::{PATIENCE, Report, Request, canonical},
+};
+
+/// Why a check did not pass.
+pub(super) enum Problem {
+    Failed(String),
+    Unsupported(String),
+}
+
+type Trial = fn() -> Result<(), Problem>;
+
+/// Runs every check and prints one line of JSON for each.
+pub(super) fn run() -> io::Result<()> {
+    let outbound = outbound::TRIALS
+        .iter()
+        .map(|trial| (Direction::Outbound, trial));
+    let inbound = inbound::TRIALS
+        .iter()
+        .map(|trial| (Direction::Inbound, trial));
+    let mut stdout = io::stdout();
+    for (direction, (name, trial)) in outbound.chain(inbound) {
+        let outcome = match trial() {
+            Ok(()) => Outcome::Passed,
+            Err(Problem::Failed(reason)) => Outcome::Failed(reason),
+            Err(Problem::Unsupported(reason)) => Outcome::Unsupported(reason),
+        };
+        let check = Check {
+            name: (*name).to_owned(),
+            direction,
+            outcome,
+        };
+        serde_json::to_writer(&mut stdout, &check)?;
+        stdout.write_all(b"\n")?;
+    }
+    stdout.flush()
+}
+
+impl From<io::Error> for Problem {
+    fn from(error: io::Error) -> Problem {
+        Problem::Failed(error.to_string())
+    }
+}
+
+/// Fails a check with what was expected and what was found.
+fn expect<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    found: T,
+    expected: T,
+) -> Result<(), Problem> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Problem::Failed(format!(
+        "{what} is {found:?} and should be {expected:?}"
+    )))
+}
+
+fn tcp_socket(domain: Domain, protocol: Protocol) -> io::Result<Socket> {
+    let socket = Socket::new(domain, Type::STREAM, Some(protocol))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    Ok(socket)
+}
+
+/// A socket for this destination's family.
+fn socket_to(destination: SocketAddr) -> io::Result<Socket> {
+    tcp_socket(Domain::for_address(destination), Protocol::TCP)
+}
+
+fn connect(socket: &Socket, destination: SocketAddr) -> io::Result<()> {
+    socket.connect_timeout(&SockAddr::from(destination), PATIENCE)
+}
+
+/// Sends a request on a connected socket and reads the proxy's answer.
+fn ask(socket: &Socket, request: Request) -> Result<Report, Problem> {
+    let mut writer = socket;
+    writer.write_all(&request.bytes())?;
+    read_report(socket)
+}
+
+fn read_report(socket: &Socket) -> Result<Report, Problem> {
+    let mut line = String::new();
+    BufReader::new(socket).read_line(&mut line)?;
+    serde_json::from_str(&line)
+        .map_err(|error| Problem::Failed(format!("the proxy answered {line:?}: {error}")))
+}
+
+fn local_address(socket: &Socket) -> Result<SocketAddr, Problem> {
+    internet_address(&socket.local_addr()?)
+}
+
+fn peer_address(socket: &Socket) -> Result<SocketAddr, Problem> {
+    internet_address(&socket.peer_addr()?)
+}
+
+fn internet_address(address: &SockAddr) -> Result<SocketAddr, Problem> {
+    address
+        .as_socket()
+        .map(canonical)
+        .ok_or_else(|| Problem::Failed("the kernel returned no internet address".into()))
+}
+
+/// `::ffff:a.b.c.d`, as an IPv6 socket names an IPv4 peer.
+fn mapped(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    SocketAddr::new(ip.into(), address.port())
+}
+
+/// A listener as a careless application opens it: without any option.
+fn plain_listener(address: SocketAddr) -> io::Result<Socket> {
+    let socket = socket_to(address)?;
+    socket.bind(&address.into())?;
+    socket.listen(1)?;
+    Ok(socket)
+}
+
+const ANY_V4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const ANY_V6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);

@@ -1,0 +1,190 @@
+//! Checks of outbound redirection: every way to connect(2).
+
+use std::{
+    io::{self, ErrorKind, Write},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::fd::AsRawFd,
+};
+
+use nix::sys::socket::{MsgFlags, SockaddrStorage, sendto};
+use socket2::{Domain, Protocol, Socket};
+
+use super::{
+    super::protocol::{
+        OTHER_OWN_V4, OTHER_TARGET_V4, OUTBOUND_PORT, OWN_V4, OWN_V6, PATIENCE, Request,
+        SKIPPED_PORT, TARGET_V4, TARGET_V6,
+    },
+    ANY_V4, Problem, Trial, ask, connect, expect, local_address, mapped, peer_address,
+    plain_listener, read_report, socket_to, tcp_socket,
+};
+use crate::sys::socket::disconnect;
+
+pub(super) const TRIALS: [(&str, Trial); 14] = [
+    ("IPv4", || {
+        redirected(&socket_to(TARGET_V4)?, TARGET_V4, OWN_V4.into())
+    }),
+    ("IPv6", || {
+        redirected(&socket_to(TARGET_V6)?, TARGET_V6, OWN_V6.into())
+    }),
+    ("IPv4-mapped IPv6", v4_mapped),
+    ("non-blocking connect", non_blocking),
+    ("TCP Fast Open", fast_open),
+    ("Multipath TCP", multipath),
+    ("bound before connect", bound_before),
+    ("one source port on two addresses", shared_source_port),
+    ("disconnect and reconnect", reconnect),
+    ("peer address IPv4", || shows_peer(TARGET_V4)),
+    ("peer address IPv6", || shows_peer(TARGET_V6)),
+    ("loopback stays direct", loopback),
+    ("own address stays direct", own_address),
+    ("skipped port stays direct", skipped_port),
+];
+
+/// Connects and lets the proxy say where to; both ends must look as if nobody was in between.
+fn redirected(socket: &Socket, target: SocketAddr, source: IpAddr) -> Result<(), Problem> {
+    connect(socket, target)?;
+    is_redirected(socket, target, source)
+}
+
+fn is_redirected(socket: &Socket, target: SocketAddr, source: IpAddr) -> Result<(), Problem> {
+    let report = ask(socket, Request::Report)?;
+    expect("the original destination", report.original, Some(target))?;
+    expect("the listener", report.listener, OUTBOUND_PORT)?;
+    expect(
+        "the source the application sees",
+        local_address(socket)?.ip(),
+        source,
+    )?;
+    expect(
+        "the source the proxy sees",
+        report.peer,
+        local_address(socket)?,
+    )
+}
+
+fn v4_mapped() -> Result<(), Problem> {
+    let socket = tcp_socket(Domain::IPV6, Protocol::TCP)?;
+    connect(&socket, mapped(TARGET_V4))?;
+    expect("the peer", peer_address(&socket)?, TARGET_V4)?;
+    is_redirected(&socket, TARGET_V4, OWN_V4.into())
+}
+
+fn non_blocking() -> Result<(), Problem> {
+    let socket = socket_to(TARGET_V4)?;
+    socket.set_nonblocking(true)?;
+    // On loopback the handshake may be over when the call returns.
+    if let Err(error) = socket.connect(&TARGET_V4.into())
+        && error.raw_os_error() != Some(libc::EINPROGRESS)
+    {
+        return Err(error.into());
+    }
+    socket.set_nonblocking(false)?;
+    is_redirected(&socket, TARGET_V4, OWN_V4.into())
+}
+
+/// Data in the connecting call: the hook must run for it too.
+fn fast_open() -> Result<(), Problem> {
+    let socket = socket_to(TARGET_V4)?;
+    let sent = sendto(
+        socket.as_raw_fd(),
+        &Request::Report.bytes(),
+        &SockaddrStorage::from(TARGET_V4),
+        MsgFlags::from_bits_retain(libc::MSG_FASTOPEN),
+    );
+    match sent {
+        Err(nix::errno::Errno::EOPNOTSUPP) => {
+            return Err(Problem::Unsupported("TCP Fast Open is switched off".into()));
+        }
+        Err(errno) => return Err(io::Error::from(errno).into()),
+        Ok(_) => {}
+    }
+    let report = read_report(&socket)?;
+    expect("the original destination", report.original, Some(TARGET_V4))
+}
+
+fn multipath() -> Result<(), Problem> {
+    match tcp_socket(Domain::IPV4, Protocol::MPTCP) {
+        Ok(socket) => redirected(&socket, TARGET_V4, OWN_V4.into()),
+        Err(error) => Err(Problem::Unsupported(format!("no Multipath TCP: {error}"))),
+    }
+}
+
+fn bound_before() -> Result<(), Problem> {
+    let socket = socket_to(TARGET_V4)?;
+    socket.bind(&SocketAddr::from((OTHER_OWN_V4, 0)).into())?;
+    redirected(&socket, TARGET_V4, OTHER_OWN_V4.into())
+}
+
+/// The original destination must not be found by port alone.
+fn shared_source_port() -> Result<(), Problem> {
+    let first = socket_to(TARGET_V4)?;
+    first.bind(&SocketAddr::from((OWN_V4, 0)).into())?;
+    let port = local_address(&first)?.port();
+    let second = socket_to(OTHER_TARGET_V4)?;
+    second.bind(&SocketAddr::from((OTHER_OWN_V4, port)).into())?;
+    connect(&first, TARGET_V4)?;
+    connect(&second, OTHER_TARGET_V4)?;
+    is_redirected(&first, TARGET_V4, OWN_V4.into())?;
+    is_redirected(&second, OTHER_TARGET_V4, OTHER_OWN_V4.into())
+}
+
+/// The second connect's destination counts, not the first one's.
+fn reconnect() -> Result<(), Problem> {
+    let socket = socket_to(TARGET_V4)?;
+    redirected(&socket, TARGET_V4, OWN_V4.into())?;
+    disconnect(&socket)?;
+    redirected(&socket, OTHER_TARGET_V4, OWN_V4.into())
+}
+
+fn shows_peer(target: SocketAddr) -> Result<(), Problem> {
+    let socket = socket_to(target)?;
+    connect(&socket, target)?;
+    expect("the peer", peer_address(&socket)?, target)
+}
+
+/// All spellings of this host: the application reaches itself.
+fn loopback() -> Result<(), Problem> {
+    let listener = plain_listener(SocketAddr::new(ANY_V4, 0))?;
+    let port = local_address(&listener)?.port();
+    for address in [
+        Ipv4Addr::LOCALHOST,
+        Ipv4Addr::UNSPECIFIED,
+        Ipv4Addr::new(127, 7, 7, 7),
+    ] {
+        reaches(&listener, SocketAddr::from((address, port)))?;
+    }
+    Ok(())
+}
+
+fn own_address() -> Result<(), Problem> {
+    let listener = plain_listener(SocketAddr::new(ANY_V4, 0))?;
+    let port = local_address(&listener)?.port();
+    reaches(&listener, SocketAddr::from((OWN_V4, port)))?;
+    reaches(&listener, SocketAddr::from((OTHER_OWN_V4, port)))
+}
+
+/// Connects to the application's own listener and recognises itself.
+fn reaches(listener: &Socket, address: SocketAddr) -> Result<(), Problem> {
+    let mut client = socket_to(address)?;
+    connect(&client, address)?;
+    client.write_all(b"x")?;
+    listener.set_read_timeout(Some(PATIENCE))?;
+    let (_, peer) = listener
+        .accept()
+        .map_err(|error| Problem::Failed(format!("{address} led elsewhere: {error}")))?;
+    expect(
+        "the client",
+        super::internet_address(&peer)?,
+        local_address(&client)?,
+    )
+}
+
+/// There is no route out of the scratch namespace, which is how going directly shows.
+fn skipped_port() -> Result<(), Problem> {
+    let target = SocketAddr::new(TARGET_V4.ip(), SKIPPED_PORT);
+    match connect(&socket_to(target)?, target) {
+        Err(error) if error.kind() == ErrorKind::NetworkUnreachable => Ok(()),
+        Err(error) => Err(error.into()),
+        Ok(()) => Err(Problem::Failed(format!("{target} was redirected"))),
+    }
+}

@@ -1,0 +1,84 @@
+//! What the two workers of the self-test say to each other: the application sends one request per
+//! connection, the proxy answers with one line of JSON about that connection.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+/// The proxy worker's first line: it listens.
+pub(super) const READY: &str = "ready";
+
+pub(super) const PROXY_UID: u32 = 2102;
+pub(super) const INBOUND_PORT: u16 = 4143;
+pub(super) const OUTBOUND_PORT: u16 = 4140;
+pub(super) const ADMIN_PORT: u16 = 4191;
+pub(super) const CONTROL_PORT: u16 = 4190;
+/// A port that the scratch pod skips in both directions.
+pub(super) const SKIPPED_PORT: u16 = 4567;
+
+/// The scratch pod's addresses, from the ranges for benchmarks and for private use.
+pub(super) const OWN_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+pub(super) const OTHER_OWN_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 3);
+pub(super) const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfd6d, 0x6573, 0x68, 0, 0, 0, 0, 1);
+/// Addresses on the same loopback interface that are not the pod's: they play the outside.
+pub(super) const OUTSIDE_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+pub(super) const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0xfd6d, 0x6573, 0x68, 0, 0, 0, 0, 2);
+/// Destinations that exist nowhere (documentation ranges): reaching something means redirection.
+pub(super) const TARGET_V4: SocketAddr =
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10)), 80);
+pub(super) const OTHER_TARGET_V4: SocketAddr =
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 11)), 8443);
+pub(super) const TARGET_V6: SocketAddr = SocketAddr::new(
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x10)),
+    80,
+);
+
+/// Nothing here leaves the machine: what takes longer than this hangs.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Every request has this size, so that the proxy knows when all of it is readable.
+pub(super) const REQUEST_SIZE: usize = 100;
+
+/// The first byte of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Request {
+    /// Answer and close.
+    Report = b'r',
+    /// Answer and keep the connection until the application closes it.
+    Hold = b'h',
+    /// Close all listeners, open new ones, then answer and close.
+    Relisten = b'l',
+}
+
+/// One connection as the proxy sees it. Addresses are without IPv4 mapping.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Report {
+    /// SO_ORIGINAL_DST at the level of the connection's family.
+    pub(super) original: Option<SocketAddr>,
+    pub(super) peer: SocketAddr,
+    /// The port of the listener's role.
+    pub(super) listener: u16,
+    /// FIONREAD when the whole request had arrived.
+    pub(super) readable: usize,
+}
+
+impl Request {
+    pub(super) fn bytes(self) -> [u8; REQUEST_SIZE] {
+        [self as u8; REQUEST_SIZE]
+    }
+
+    pub(super) fn from_byte(byte: u8) -> Option<Request> {
+        [Request::Report, Request::Hold, Request::Relisten]
+            .into_iter()
+            .find(|request| *request as u8 == byte)
+    }
+}
+
+/// An address without IPv4 mapping.
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}

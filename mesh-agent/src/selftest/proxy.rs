@@ -1,0 +1,143 @@
+//! The proxy of the self-test: listens as a proxy would, with its uid, and reports every connection.
+//! Knows nothing of eBPF.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr},
+    sync::mpsc::{Receiver, Sender, channel},
+    thread::{self, JoinHandle},
+};
+
+use nix::unistd::{Uid, setuid};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::protocol::{
+    INBOUND_PORT, OUTBOUND_PORT, PATIENCE, PROXY_UID, READY, REQUEST_SIZE, Report, Request,
+    canonical,
+};
+use crate::sys::socket::readable;
+
+/// Enough for connections that come one after another.
+const BACKLOG: i32 = 16;
+
+/// A listener and the thread that accepts from it.
+struct Acceptor {
+    listener: Socket,
+    thread: JoinHandle<()>,
+}
+
+/// Asks for new listeners; answered when they are open.
+type Relisten = Sender<()>;
+
+/// Serves until the process is killed.
+pub(super) fn serve() -> io::Result<()> {
+    setuid(Uid::from_raw(PROXY_UID))?;
+    let (relisten, requests): (Sender<Relisten>, Receiver<Relisten>) = channel();
+    let mut acceptors = open_all(&relisten)?;
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{READY}")?;
+    stdout.flush()?;
+    for done in requests {
+        for acceptor in acceptors.drain(..) {
+            // Wakes the accepting thread; the socket closes when both ends let go of it.
+            let _ = acceptor.listener.shutdown(Shutdown::Both);
+            let _ = acceptor.thread.join();
+        }
+        acceptors = open_all(&relisten)?;
+        // The connection that asked may be gone; the listeners are open all the same.
+        let _ = done.send(());
+    }
+    Ok(())
+}
+
+fn open_all(relisten: &Sender<Relisten>) -> io::Result<Vec<Acceptor>> {
+    [
+        SocketAddr::from((Ipv4Addr::LOCALHOST, OUTBOUND_PORT)),
+        SocketAddr::from((Ipv6Addr::LOCALHOST, OUTBOUND_PORT)),
+        SocketAddr::from((Ipv6Addr::UNSPECIFIED, INBOUND_PORT)),
+    ]
+    .into_iter()
+    .map(|address| open(address, relisten.clone()))
+    .collect()
+}
+
+fn open(address: SocketAddr, relisten: Sender<Relisten>) -> io::Result<Acceptor> {
+    let listener = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    listener.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        // Dual-stack for the inbound listener; ::1 is one family anyway.
+        listener.set_only_v6(address.ip() == Ipv6Addr::LOCALHOST)?;
+    }
+    listener.bind(&address.into())?;
+    listener.listen(BACKLOG)?;
+    let accepting = listener.try_clone()?;
+    let thread = thread::spawn(move || {
+        while let Ok((connection, _)) = accepting.accept() {
+            let relisten = relisten.clone();
+            // A failed connection shows at its other end.
+            thread::spawn(move || answer(connection, address.port(), &relisten));
+        }
+    });
+    Ok(Acceptor { listener, thread })
+}
+
+fn answer(mut connection: Socket, listener: u16, relisten: &Sender<Relisten>) -> io::Result<()> {
+    connection.set_read_timeout(Some(PATIENCE))?;
+    let readable = wait_for_request(&connection)?;
+    let mut request = [0; REQUEST_SIZE];
+    connection.read_exact(&mut request)?;
+    let request = Request::from_byte(request[0])
+        .ok_or_else(|| io::Error::other("not a request of the self-test"))?;
+    if request == Request::Relisten {
+        let (done, wait) = channel();
+        relisten.send(done).map_err(io::Error::other)?;
+        wait.recv().map_err(io::Error::other)?;
+    }
+    let report = Report {
+        original: original_dst(&connection)?,
+        peer: address(&connection, Socket::peer_addr)?,
+        listener,
+        readable,
+    };
+    let mut line = serde_json::to_vec(&report)?;
+    line.push(b'\n');
+    connection.write_all(&line)?;
+    if request == Request::Hold {
+        let _ = connection.read(&mut [0]);
+    }
+    Ok(())
+}
+
+/// Waits until the whole request can be read, and asks how much that is.
+fn wait_for_request(connection: &Socket) -> io::Result<usize> {
+    let mut buffer = [std::mem::MaybeUninit::uninit(); REQUEST_SIZE];
+    while connection.peek(&mut buffer)? < REQUEST_SIZE {
+        thread::yield_now();
+    }
+    readable(connection)
+}
+
+/// As Linkerd's proxy asks: at the level of the client's family, mapped addresses being IPv4.
+fn original_dst(connection: &Socket) -> io::Result<Option<SocketAddr>> {
+    let peer = address(connection, Socket::peer_addr)?;
+    let answer = if peer.is_ipv4() {
+        connection.original_dst_v4()
+    } else {
+        connection.original_dst_v6()
+    };
+    Ok(answer.ok().and_then(|address| address.as_socket()))
+}
+
+fn address(
+    socket: &Socket,
+    ask: impl Fn(&Socket) -> io::Result<socket2::SockAddr>,
+) -> io::Result<SocketAddr> {
+    ask(socket)?
+        .as_socket()
+        .map(canonical)
+        .ok_or_else(|| io::Error::other("not an internet address"))
+}

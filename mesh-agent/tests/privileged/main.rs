@@ -1,0 +1,65 @@
+//! The kernel programs on the running kernel, with real sockets, processes and cgroups. Needs root.
+//! Its own `main`, because the workers of a test are this program again: a process belongs to one
+//! cgroup as a whole, so application and proxy must be processes of their own.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test program with a main of its own, which clippy does not take for one"
+)]
+
+mod selftest;
+
+use std::{panic, process::ExitCode};
+
+use mesh_agent::selftest::WORKER_ARGUMENT;
+
+type Case = (&'static str, fn());
+
+const CASES: &[&[Case]] = &[selftest::CASES];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.split_first() {
+        Some((first, rest)) if first == WORKER_ARGUMENT => match mesh_agent::selftest::worker(rest)
+        {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            }
+        },
+        _ => run(&arguments),
+    }
+}
+
+/// Runs the cases whose names contain one of the arguments that are no options; all without any.
+fn run(arguments: &[String]) -> ExitCode {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: the kernel programs can be loaded by root only");
+        return ExitCode::SUCCESS;
+    }
+    if let Err(error) = mesh_agent::ebpf::Object::open(None) {
+        println!("skipped: {error}");
+        return ExitCode::SUCCESS;
+    }
+    let filters: Vec<&String> = arguments
+        .iter()
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let mut failed = 0;
+    for (name, case) in CASES.iter().copied().flatten() {
+        if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter.as_str())) {
+            continue;
+        }
+        println!("test {name} ...");
+        // The panic's message is on the terminal already.
+        let passed = panic::catch_unwind(case).is_ok();
+        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
+        failed += usize::from(!passed);
+    }
+    println!("{failed} failed");
+    ExitCode::from(u8::from(failed > 0))
+}
