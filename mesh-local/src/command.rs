@@ -1,0 +1,88 @@
+//! Programs of the machine that do one thing and end: `ip`, `nft`, the CNI plugins.
+
+use std::{io, path::Path, process::Stdio};
+
+use tokio::{io::AsyncWriteExt as _, process::Command};
+
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    #[error("{program} is not installed; it is part of the Debian package {package}")]
+    Missing {
+        program: String,
+        package: &'static str,
+    },
+    #[error("run {line}")]
+    Run {
+        line: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{line} failed: {message}")]
+    Failed { line: String, message: String },
+}
+
+/// Runs a program to its end and returns what it printed.
+pub async fn run(program: &str, args: &[&str], input: &[u8]) -> Result<String, CommandError> {
+    let line = || format!("{program} {}", args.join(" "));
+    let run_error = |source: io::Error| {
+        if source.kind() == io::ErrorKind::NotFound {
+            CommandError::Missing {
+                program: program.to_owned(),
+                package: package_of(program),
+            }
+        } else {
+            CommandError::Run {
+                line: line(),
+                source,
+            }
+        }
+    };
+    let mut child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(run_error)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that does not read its input ends before all is written; its exit status says whether that was an error.
+        let _ = stdin.write_all(input).await;
+    }
+    let output = child.wait_with_output().await.map_err(run_error)?;
+    if !output.status.success() {
+        let message = String::from_utf8_lossy(&output.stderr);
+        let message = message.trim();
+        return Err(CommandError::Failed {
+            line: line(),
+            message: if message.is_empty() {
+                output.status.to_string()
+            } else {
+                message.to_owned()
+            },
+        });
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Is the program where the shell would find it?
+pub fn exists(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| is_executable(&folder.join(program)))
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    path.metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// The Debian package of each program this crate runs.
+fn package_of(program: &str) -> &'static str {
+    match program {
+        "ip" => "iproute2",
+        "nft" => "nftables",
+        "dnsmasq" => "dnsmasq-base",
+        _ => "containernetworking-plugins",
+    }
+}

@@ -1,0 +1,39 @@
+//! Files that others read while they are written: complete or not there.
+
+use std::{
+    fs, io,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+/// Writes the whole file under another name and renames it into place. Makes the folders above it.
+pub fn write(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let temporary = temporary_name(path);
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&temporary)?;
+    io::Write::write_all(&mut file, contents)?;
+    // The mode at creation is cut by the umask.
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    fs::rename(&temporary, path)
+}
+
+/// Removes a file that may be gone already.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Hidden, so that a reader of the folder does not take it for one of its files.
+fn temporary_name(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.new"))
+}

@@ -1,0 +1,106 @@
+//! What the machine must offer before a node can be started on it.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use crate::command;
+
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    #[error(
+        "a local node makes namespaces, cgroups and network devices and must be run as root; try: sudo meshctl local …"
+    )]
+    NotRoot,
+    #[error(
+        "no cgroup2 file system is mounted; mount one with: mount -t cgroup2 cgroup2 /sys/fs/cgroup"
+    )]
+    NoCgroup2,
+    #[error("this kernel has no overlay file system, which gives each container files of its own")]
+    NoOverlay,
+    #[error("{program} is not installed; install it with: apt-get install {package}")]
+    NoProgram {
+        program: &'static str,
+        package: &'static str,
+    },
+    #[error("read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Fails with the first thing that is missing.
+pub fn check() -> Result<(), HostError> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(HostError::NotRoot);
+    }
+    cgroup2()?;
+    let systems = read(Path::new("/proc/filesystems"))?;
+    if !systems.lines().any(|line| line.ends_with("\toverlay")) {
+        return Err(HostError::NoOverlay);
+    }
+    for (program, package) in [
+        ("ip", "iproute2"),
+        ("nft", "nftables"),
+        ("dnsmasq", "dnsmasq-base"),
+    ] {
+        if !command::exists(program) {
+            return Err(HostError::NoProgram { program, package });
+        }
+    }
+    Ok(())
+}
+
+/// Where cgroup2 is mounted; beside the version 1 controllers it is not at `/sys/fs/cgroup`.
+pub fn cgroup2() -> Result<PathBuf, HostError> {
+    let mounts = read(Path::new("/proc/mounts"))?;
+    cgroup2_in(&mounts).ok_or(HostError::NoCgroup2)
+}
+
+/// Can pods have IPv6 addresses? Not where the machine's IPv6 is switched off.
+pub fn has_ipv6() -> bool {
+    fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6")
+        .is_ok_and(|text| text.trim() == "0")
+}
+
+/// The host's name, as the node is called.
+pub fn name() -> String {
+    nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_else(|| "localhost".to_owned())
+}
+
+fn read(path: &Path) -> Result<String, HostError> {
+    fs::read_to_string(path).map_err(|source| HostError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn cgroup2_in(mounts: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let (_, target, kind) = (fields.next()?, fields.next()?, fields.next()?);
+        (kind == "cgroup2").then(|| PathBuf::from(target))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cgroup2_is_found_beside_version_1() {
+        let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
+                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        assert_eq!(
+            cgroup2_in(mounts).as_deref(),
+            Some(Path::new("/sys/fs/cgroup/unified"))
+        );
+        assert_eq!(cgroup2_in("proc /proc proc rw 0 0"), None);
+    }
+}

@@ -1,0 +1,62 @@
+//! Reading good and bad folders.
+
+use super::*;
+
+fn read(text: &str) -> Manifests {
+    let mut manifests = Manifests::default();
+    manifests.add_text(Path::new("a.yaml"), text);
+    manifests
+}
+
+#[test]
+fn objects_by_kind_with_their_namespace() {
+    let manifests = read(
+        "# first\n\napiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\nkind: Pod\nmetadata: {name: web, namespace: shop}\n\
+         spec: {containers: []}\n---\n# only a comment\n---\nkind: Service\nmetadata: {name: web}\n---\nkind: Server\nmetadata: {name: x}\n",
+    );
+    assert_eq!(manifests.problems, []);
+    assert!(manifests.namespaces.contains_key("shop"));
+    assert!(manifests.pods.contains_key(&Key::new("shop", "web")));
+    assert!(manifests.services.contains_key(&Key::new("default", "web")));
+    let place = manifests.place("Pod", &Key::new("shop", "web")).unwrap();
+    assert_eq!(place.to_string(), "a.yaml:7");
+    let place = manifests.place("Namespace", &Key::new("", "shop")).unwrap();
+    assert_eq!(place.line, 3);
+}
+
+#[test]
+fn a_bad_document_is_named_and_the_rest_goes_on() {
+    let manifests = read(
+        "kind: Pod\nmetadata: {name: good}\nspec: {containers: []}\n---\nkind: Pod\nmetadata: {name: bad, namespace: shop}\nspec:\n  \
+         containers: 5\n---\nkind: [\n---\nkind: Job\nmetadata: {name: once}\n---\nkind: Pod\nmetadata: {name: last}\nspec: {containers: []}\n",
+    );
+    assert_eq!(manifests.pods.len(), 2);
+    let texts: Vec<String> = manifests.problems.iter().map(Problem::to_string).collect();
+    assert_eq!(texts.len(), 3, "{texts:#?}");
+    assert!(
+        texts[0].starts_with("a.yaml:8: Pod shop/bad: spec.containers"),
+        "{texts:#?}"
+    );
+    assert!(texts[1].starts_with("a.yaml:1"), "{texts:#?}");
+    assert!(
+        texts[2].starts_with("a.yaml:12: Job default/once: "),
+        "{texts:#?}"
+    );
+}
+
+#[test]
+fn two_of_a_name_and_names_that_are_none() {
+    let manifests = read(
+        "kind: Pod\nmetadata: {name: web}\nspec: {containers: []}\n---\nkind: Pod\nmetadata: {name: web, namespace: default}\n\
+         spec: {containers: []}\n---\nkind: Pod\nmetadata: {name: ../etc}\nspec: {containers: []}\n---\nkind: Service\n",
+    );
+    assert_eq!(manifests.pods.len(), 1);
+    let texts: Vec<String> = manifests.problems.iter().map(Problem::to_string).collect();
+    assert_eq!(texts.len(), 3, "{texts:#?}");
+    assert!(
+        texts[0].contains("a.yaml:5: Pod default/web") && texts[0].contains("at a.yaml:1"),
+        "{texts:#?}"
+    );
+    assert!(texts[1].contains("metadata.name"), "{texts:#?}");
+    assert!(texts[2].contains("metadata.name"), "{texts:#?}");
+}

@@ -1,0 +1,196 @@
+//! The node's own authorities: a trust anchor, the issuer of the mesh's certificates, and the key that signs workload tokens.
+//!
+//! Made anew whenever a node comes up. The trust anchor's key is used once, to sign the issuer, and is never written anywhere.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use aws_lc_rs::{
+    rand::SystemRandom,
+    signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair},
+};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
+};
+use time::{Duration, OffsetDateTime};
+
+use crate::file;
+
+/// The user the controllers run as, who must read the issuer's key.
+pub const CONTROLLER_UID: u32 = 2103;
+/// Linkerd's names for the two certificates.
+const ANCHOR_NAME: &str = "root.linkerd.cluster.local";
+const ISSUER_NAME: &str = "identity.linkerd.cluster.local";
+/// A node on a laptop may stay up for long, and nobody renews these.
+const LIFETIME: Duration = Duration::days(365);
+/// For peers whose clock is behind.
+const CLOCK_SKEW: Duration = Duration::minutes(5);
+
+/// What the rest of the node needs of them.
+pub struct Authorities {
+    /// The bundle that every proxy trusts, in PEM.
+    pub trust_anchors: String,
+    pub token_signer: TokenSigner,
+}
+
+/// Signs tokens with ECDSA P-256.
+pub struct TokenSigner {
+    key: EcdsaKeyPair,
+    random: SystemRandom,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    #[error("make the {what}")]
+    Make {
+        what: &'static str,
+        #[source]
+        source: rcgen::Error,
+    },
+    #[error("read back the token signing key")]
+    Key(#[source] aws_lc_rs::error::KeyRejected),
+    #[error("write {path}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The folder that is mounted into the identity controller: `crt.pem` and `key.pem`.
+pub fn issuer_dir(pki: &Path) -> PathBuf {
+    pki.join("issuer")
+}
+
+/// The folder with the trust bundle.
+pub fn anchors_dir(pki: &Path) -> PathBuf {
+    pki.join("trust-roots")
+}
+
+/// The folder with the public key that verifies tokens.
+pub fn token_dir(pki: &Path) -> PathBuf {
+    pki.join("token")
+}
+
+/// Makes all of them and writes what the controllers read.
+pub fn create(pki: &Path) -> Result<Authorities, PkiError> {
+    let anchor_key = key_pair("trust anchor")?;
+    let anchor_params = authority(ANCHOR_NAME, BasicConstraints::Unconstrained);
+    let anchor = anchor_params
+        .self_signed(&anchor_key)
+        .map_err(make("trust anchor"))?;
+    let issuer_key = key_pair("issuer")?;
+    let issuer = authority(ISSUER_NAME, BasicConstraints::Constrained(0))
+        .signed_by(&issuer_key, &Issuer::new(anchor_params, anchor_key))
+        .map_err(make("issuer"))?;
+    let token_key = key_pair("token signing key")?;
+    let trust_anchors = anchor.pem();
+    write(
+        &anchors_dir(pki).join("ca-bundle.crt"),
+        &trust_anchors,
+        0o644,
+    )?;
+    write(&issuer_dir(pki).join("crt.pem"), &issuer.pem(), 0o644)?;
+    let key_path = issuer_dir(pki).join("key.pem");
+    write(&key_path, &issuer_key.serialize_pem(), 0o600)?;
+    std::os::unix::fs::chown(&key_path, Some(CONTROLLER_UID), None).map_err(|source| {
+        PkiError::Write {
+            path: key_path,
+            source,
+        }
+    })?;
+    write(
+        &token_dir(pki).join("verify.pem"),
+        &token_key.public_key_pem(),
+        0o644,
+    )?;
+    Ok(Authorities {
+        trust_anchors,
+        token_signer: TokenSigner::new(&token_key)?,
+    })
+}
+
+impl TokenSigner {
+    fn new(key: &KeyPair) -> Result<Self, PkiError> {
+        let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, key.serialized_der())
+            .map_err(PkiError::Key)?;
+        Ok(Self {
+            key,
+            random: SystemRandom::new(),
+        })
+    }
+
+    /// The signature as JWT's ES256 wants it: the two numbers one after the other.
+    pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, aws_lc_rs::error::Unspecified> {
+        let signature = self.key.sign(&self.random, message)?;
+        Ok(signature.as_ref().to_vec())
+    }
+}
+
+fn key_pair(what: &'static str) -> Result<KeyPair, PkiError> {
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(make(what))
+}
+
+fn authority(name: &str, constraints: BasicConstraints) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::CommonName, name);
+    params.distinguished_name = subject;
+    params.is_ca = IsCa::Ca(constraints);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let now = OffsetDateTime::now_utc();
+    params.not_before = now - CLOCK_SKEW;
+    params.not_after = now + LIFETIME;
+    params
+}
+
+fn make(what: &'static str) -> impl Fn(rcgen::Error) -> PkiError {
+    move |source| PkiError::Make { what, source }
+}
+
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
+    file::write(path, text.as_bytes(), mode).map_err(|source| PkiError::Write {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, KeyPair as _, UnparsedPublicKey};
+
+    use super::*;
+
+    pub(crate) fn signer() -> TokenSigner {
+        TokenSigner::new(&key_pair("test").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_issuer_is_signed_by_the_anchor() {
+        let folder = tempfile::tempdir().unwrap();
+        let authorities = create(folder.path()).unwrap();
+        let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+        let bundle = read(anchors_dir(folder.path()).join("ca-bundle.crt"));
+        assert_eq!(bundle, authorities.trust_anchors);
+        let issuer = read(issuer_dir(folder.path()).join("crt.pem"));
+        let parse = |pem: &str| x509_parser::pem::parse_x509_pem(pem.as_bytes()).unwrap().1;
+        let (anchor, issuer) = (parse(&bundle), parse(&issuer));
+        let anchor = anchor.parse_x509().unwrap();
+        let issuer = issuer.parse_x509().unwrap();
+        issuer.verify_signature(Some(anchor.public_key())).unwrap();
+        assert!(issuer.is_ca() && anchor.is_ca());
+        assert_eq!(issuer.subject().to_string(), format!("CN={ISSUER_NAME}"));
+    }
+
+    #[test]
+    fn tokens_verify_with_the_public_key() {
+        let signer = signer();
+        let signature = signer.sign(b"header.claims").unwrap();
+        UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, signer.key.public_key())
+            .verify(b"header.claims", &signature)
+            .unwrap();
+    }
+}

@@ -1,0 +1,118 @@
+//! What the DNS server answers, as cluster DNS would: addresses of Services and of the pods behind headless ones, and SRV records of named ports.
+//!
+//! Addresses go to a file that the server reads again on a signal; SRV records to its configuration, for which it must be started anew. They change with
+//! headless Services only, which are few.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    net::IpAddr,
+};
+
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+
+use super::{
+    endpoints::{is_ready, service_of},
+    is_headless,
+};
+use crate::manifest::Key;
+
+/// The name that everything in the cluster ends with.
+pub const CLUSTER_DOMAIN: &str = "cluster.local";
+
+/// The two files, ready to be written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Records {
+    /// `address name` lines.
+    pub hosts: String,
+    /// `srv-host` and `cname` lines.
+    pub configuration: String,
+}
+
+/// The records of all Services.
+pub fn records(services: &BTreeMap<Key, Service>, slices: &[EndpointSlice]) -> Records {
+    let mut hosts: BTreeSet<(String, IpAddr)> = BTreeSet::new();
+    let mut lines: BTreeSet<String> = BTreeSet::new();
+    // Programs that ask for "localhost." ask the server, not a file.
+    hosts.insert(("localhost".to_owned(), IpAddr::from([127, 0, 0, 1])));
+    for (key, service) in services {
+        let name = service_name(key);
+        let Some(spec) = &service.spec else { continue };
+        if let (Some("ExternalName"), Some(target)) = (spec.type_.as_deref(), &spec.external_name) {
+            lines.insert(format!("cname={name},{target}"));
+            continue;
+        }
+        if is_headless(service) {
+            headless(key, &name, slices, &mut hosts, &mut lines);
+            continue;
+        }
+        for text in spec.cluster_ips.iter().flatten() {
+            if let Ok(ip) = text.parse() {
+                hosts.insert((name.clone(), ip));
+            }
+        }
+        for port in spec.ports.iter().flatten() {
+            if let Some(port_name) = &port.name {
+                let protocol = port.protocol.as_deref().unwrap_or("TCP").to_lowercase();
+                lines.insert(format!(
+                    "srv-host=_{port_name}._{protocol}.{name},{name},{}",
+                    port.port
+                ));
+            }
+        }
+    }
+    let mut records = Records::default();
+    for (name, ip) in hosts {
+        let _ = writeln!(records.hosts, "{ip} {name}");
+    }
+    for line in lines {
+        let _ = writeln!(records.configuration, "{line}");
+    }
+    records
+}
+
+/// `web.shop.svc.cluster.local`
+pub fn service_name(key: &Key) -> String {
+    format!("{}.{}.svc.{CLUSTER_DOMAIN}", key.name, key.namespace)
+}
+
+fn headless(
+    key: &Key,
+    name: &str,
+    slices: &[EndpointSlice],
+    hosts: &mut BTreeSet<(String, IpAddr)>,
+    lines: &mut BTreeSet<String>,
+) {
+    for slice in slices
+        .iter()
+        .filter(|slice| service_of(slice).as_ref() == Some(key))
+    {
+        for endpoint in slice.endpoints.iter().filter(|endpoint| is_ready(endpoint)) {
+            let ips = endpoint
+                .addresses
+                .iter()
+                .filter_map(|text| text.parse::<IpAddr>().ok());
+            for ip in ips {
+                // Without a hostname the address is the name, as CoreDNS does.
+                let host = endpoint.hostname.clone();
+                let host = host.unwrap_or_else(|| ip.to_string().replace(['.', ':'], "-"));
+                let host = format!("{host}.{name}");
+                hosts.insert((name.to_owned(), ip));
+                hosts.insert((host.clone(), ip));
+                for port in slice.ports.iter().flatten() {
+                    let (Some(number), Some(port_name)) = (port.port, &port.name) else {
+                        continue;
+                    };
+                    // The proxy asks for the Service's own name to learn its controllers' addresses and ports.
+                    lines.insert(format!("srv-host={name},{host},{number}"));
+                    if !port_name.is_empty() {
+                        let protocol = port.protocol.as_deref().unwrap_or("TCP").to_lowercase();
+                        lines.insert(format!(
+                            "srv-host=_{port_name}._{protocol}.{name},{host},{number}"
+                        ));
+                    }
+                }
+            }
+        }
+    }
+}

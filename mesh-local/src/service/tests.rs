@@ -1,0 +1,260 @@
+//! Addresses, slices, rules and records of one small world.
+
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{
+    endpoints::{RunningPod, slices},
+    *,
+};
+use crate::{manifest::Manifests, network::Network};
+
+pub(crate) fn network() -> Network {
+    serde_json::from_str(
+        r#"{"number":0,"podsV4":"10.240.0.0/24","podsV6":"fd6d::/64","servicesV4":"10.240.128.0/24","servicesV6":"fd6d:0:0:100::/112"}"#,
+    )
+    .unwrap()
+}
+
+const WORLD: &str = "
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {selector: {app: web}, ipFamilyPolicy: PreferDualStack, ports: [{name: http, port: 80, targetPort: web}, {name: dns, port: 53, protocol: UDP}]}
+---
+kind: Service
+metadata: {name: db, namespace: shop}
+spec: {clusterIP: None, selector: {app: web}, ipFamilyPolicy: PreferDualStack, ports: [{name: sql, port: 5432}]}
+---
+kind: Service
+metadata: {name: none, namespace: shop}
+spec: {selector: {app: gone}, ports: [{port: 80}]}
+---
+kind: Service
+metadata: {name: far, namespace: shop}
+spec: {type: ExternalName, externalName: example.com}
+---
+kind: Pod
+metadata: {name: web-0, namespace: shop, uid: u0, labels: {app: web}}
+spec: {hostname: web-0, subdomain: db, containers: [{name: w, ports: [{name: web, containerPort: 8080}]}]}
+status: {podIP: 10.240.0.2, podIPs: [{ip: 10.240.0.2}, {ip: 'fd6d::2'}], conditions: [{type: Ready, status: 'True'}]}
+---
+kind: Pod
+metadata: {name: web-1, namespace: shop, uid: u1, labels: {app: web}}
+spec: {containers: [{name: w, ports: [{name: web, containerPort: 8081}]}]}
+status: {podIP: 10.240.0.3, podIPs: [{ip: 10.240.0.3}, {ip: 'fd6d::3'}], conditions: [{type: Ready, status: 'False'}]}
+---
+kind: Pod
+metadata: {name: other, namespace: else, uid: u2, labels: {app: web}}
+spec: {containers: [{name: w, ports: [{name: web, containerPort: 8080}]}]}
+status: {podIP: 10.240.0.4, conditions: [{type: Ready, status: 'True'}]}
+";
+
+struct World {
+    services: BTreeMap<Key, Service>,
+    slices: Vec<k8s_openapi::api::discovery::v1::EndpointSlice>,
+}
+
+fn world(text: &str) -> World {
+    let mut manifests = Manifests::default();
+    manifests.add_text(Path::new("a.yaml"), text);
+    assert_eq!(manifests.problems, []);
+    let mut addresses = Addresses::default();
+    let mut services = manifests.services.clone();
+    for (key, service) in &mut services {
+        let given = addresses.of(&network(), key, service).unwrap();
+        fill_in(service, &given);
+    }
+    let pods: BTreeMap<Key, RunningPod<'_>> = manifests
+        .pods
+        .iter()
+        .map(|(key, pod): (&Key, &Pod)| {
+            let running = RunningPod {
+                pod,
+                terminating: false,
+            };
+            (key.clone(), running)
+        })
+        .collect();
+    let slices = services
+        .iter()
+        .flat_map(|(key, service)| slices(&network(), "node", key, service, &pods))
+        .collect();
+    World { services, slices }
+}
+
+fn service(spec: &str) -> Service {
+    serde_norway::from_str(&format!(
+        "metadata: {{name: a, namespace: b}}\nspec: {spec}"
+    ))
+    .unwrap()
+}
+
+#[test]
+fn addresses_are_stable_distinct_and_released() {
+    let network = network();
+    let mut addresses = Addresses::default();
+    let any = service("{ports: [{port: 80}]}");
+    let mut seen = BTreeSet::new();
+    for n in 0..253 {
+        let key = Key::new("shop", n.to_string());
+        let given = addresses.of(&network, &key, &any).unwrap();
+        assert_eq!(given, addresses.of(&network, &key, &any).unwrap());
+        assert!(!network.node_ips().contains(&given[0]));
+        assert!(seen.insert(given));
+    }
+    let one_more = Key::new("shop", "more");
+    assert!(matches!(
+        addresses.of(&network, &one_more, &any),
+        Err(AddressError::Full(_))
+    ));
+    let kept = Key::new("shop", "1");
+    addresses.retain(&BTreeSet::from([&kept]));
+    addresses.of(&network, &one_more, &any).unwrap();
+}
+
+#[test]
+fn what_a_service_asks_for() {
+    let network = network();
+    let key = Key::new("b", "a");
+    let check = |spec: &str, expect: Result<&[&str], ()>| {
+        let given = Addresses::default()
+            .of(&network, &key, &service(spec))
+            .map_err(drop);
+        let expect = expect.map(|texts| {
+            texts
+                .iter()
+                .map(|text| text.parse::<IpAddr>().unwrap())
+                .collect::<Vec<_>>()
+        });
+        assert_eq!(given, expect, "{spec}");
+    };
+    check("{clusterIP: None}", Ok(&[]));
+    check("{clusterIP: 10.240.128.9}", Ok(&["10.240.128.9"]));
+    check("{clusterIP: 10.240.128.1}", Err(()));
+    check("{clusterIP: 10.0.0.1}", Err(()));
+    check("{clusterIP: here}", Err(()));
+    check("{type: ExternalName, externalName: a.b}", Ok(&[]));
+    let families = |spec: &str| families(&network, &service(spec));
+    assert_eq!(families("{}"), [false]);
+    assert_eq!(families("{ipFamilies: [IPv6]}"), [true]);
+    assert_eq!(families("{ipFamilyPolicy: PreferDualStack}"), [false, true]);
+    assert_eq!(
+        families("{ipFamilyPolicy: PreferDualStack, ipFamilies: [IPv6]}"),
+        [true, false]
+    );
+    let v4_only = Network {
+        pods_v6: None,
+        services_v6: None,
+        ..network.clone()
+    };
+    assert_eq!(
+        super::families(&v4_only, &service("{ipFamilyPolicy: PreferDualStack}")),
+        [false]
+    );
+}
+
+#[test]
+fn slices_by_family_and_port_number() {
+    let world = world(WORLD);
+    let of = |service: &str| -> Vec<(String, Vec<Option<i32>>, Vec<(String, Option<bool>)>)> {
+        world
+            .slices
+            .iter()
+            .filter(|slice| endpoints::service_of(slice) == Some(Key::new("shop", service)))
+            .map(|slice| {
+                let ports = slice.ports.iter().flatten().map(|port| port.port).collect();
+                let endpoints = slice.endpoints.iter();
+                let endpoints = endpoints
+                    .map(|e| (e.addresses[0].clone(), e.conditions.as_ref().unwrap().ready))
+                    .collect();
+                (slice.address_type.clone(), ports, endpoints)
+            })
+            .collect()
+    };
+    let (v4, v6) = ("IPv4".to_owned(), "IPv6".to_owned());
+    let up = |ip: &str| vec![(ip.to_owned(), Some(true))];
+    let down = |ip: &str| vec![(ip.to_owned(), Some(false))];
+    assert_eq!(
+        of("web"),
+        [
+            (v4.clone(), vec![Some(8080), Some(53)], up("10.240.0.2")),
+            (v4.clone(), vec![Some(8081), Some(53)], down("10.240.0.3")),
+            (v6.clone(), vec![Some(8080), Some(53)], up("fd6d::2")),
+            (v6.clone(), vec![Some(8081), Some(53)], down("fd6d::3")),
+        ]
+    );
+    let db = of("db");
+    assert_eq!(db.len(), 2);
+    assert_eq!((db[0].2.len(), db[1].2.len()), (2, 2));
+    assert!(of("none").is_empty() && of("far").is_empty());
+}
+
+#[test]
+fn rules_lead_to_ready_endpoints_and_refuse_the_rest() {
+    let world = world(WORLD);
+    let pod_ips = ["10.240.0.2".parse().unwrap()];
+    let script = nft::script("t", &network(), &world.services, &world.slices, &pod_ips);
+    let ip = &world.services[&Key::new("shop", "web")]
+        .spec
+        .as_ref()
+        .unwrap()
+        .cluster_ips
+        .as_ref()
+        .unwrap()[0];
+    let rule = format!(
+        "ip daddr {ip} tcp dport 80 dnat ip to numgen random mod 1 map {{ 0 : 10.240.0.2 . 8080 }}"
+    );
+    assert!(script.contains(&rule), "{script}");
+    assert!(script.contains("map { 0 : fd6d::2 . 8080 }"), "{script}");
+    assert!(
+        script.contains("udp dport 53 dnat ip to numgen random mod 1 map { 0 : 10.240.0.2 . 53 }"),
+        "{script}"
+    );
+    assert!(!script.contains("10.240.0.3"), "{script}");
+    assert!(
+        script.contains("ip saddr 10.240.0.2 ip daddr 10.240.0.2 masquerade"),
+        "{script}"
+    );
+    assert!(
+        script.contains("ip daddr 10.240.128.0/24 ip daddr != 10.240.128.1 meta l4proto tcp reject with tcp reset"),
+        "{script}"
+    );
+}
+
+#[test]
+fn names_of_services_and_of_pods_behind_headless_ones() {
+    let world = world(WORLD);
+    let records = dns::records(&world.services, &world.slices);
+    let has =
+        |text: &str, line: &str| assert!(text.lines().any(|l| l == line), "no {line:?} in\n{text}");
+    let ip = &world.services[&Key::new("shop", "web")]
+        .spec
+        .as_ref()
+        .unwrap()
+        .cluster_ips
+        .as_ref()
+        .unwrap()[0];
+    has(&records.hosts, &format!("{ip} web.shop.svc.cluster.local"));
+    has(&records.hosts, "10.240.0.2 db.shop.svc.cluster.local");
+    has(&records.hosts, "fd6d::2 db.shop.svc.cluster.local");
+    has(&records.hosts, "10.240.0.2 web-0.db.shop.svc.cluster.local");
+    has(&records.hosts, "127.0.0.1 localhost");
+    assert!(!records.hosts.contains("10.240.0.3"), "{}", records.hosts);
+    has(
+        &records.configuration,
+        "srv-host=db.shop.svc.cluster.local,web-0.db.shop.svc.cluster.local,5432",
+    );
+    has(
+        &records.configuration,
+        "srv-host=_sql._tcp.db.shop.svc.cluster.local,web-0.db.shop.svc.cluster.local,5432",
+    );
+    has(
+        &records.configuration,
+        "srv-host=_http._tcp.web.shop.svc.cluster.local,web.shop.svc.cluster.local,80",
+    );
+    has(
+        &records.configuration,
+        "cname=far.shop.svc.cluster.local,example.com",
+    );
+}

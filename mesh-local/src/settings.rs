@@ -1,0 +1,110 @@
+//! What `meshctl local up` was told, kept so that the daemon, `apply` and `down` work from the same.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use mesh_core::node::Tier;
+use serde::{Deserialize, Serialize};
+
+use crate::{file, instance::Instance, network::Network};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Settings {
+    /// The folder of manifests.
+    pub manifests: PathBuf,
+    /// Where mesh-agent, mesh-cni, mesh-proxy and mesh-controller are.
+    pub bin_dir: PathBuf,
+    /// Where the CNI plugins of the distribution are.
+    pub cni_path: Vec<PathBuf>,
+    /// Force the redirection; absent lets the agent choose.
+    pub tier: Option<Tier>,
+    pub network: Network,
+    /// Run the control plane; without it pods are never injected.
+    pub mesh: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    #[error("read {path}; is the node up?")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{path} is not what this version writes; take the node down and up again")]
+    Parse {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("write {path}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The programs of the mesh that a node runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    Agent,
+    Cni,
+    Proxy,
+    Controller,
+}
+
+impl Program {
+    pub const ALL: [Self; 4] = [Self::Agent, Self::Cni, Self::Proxy, Self::Controller];
+
+    pub const fn file_name(self) -> &'static str {
+        match self {
+            Self::Agent => "mesh-agent",
+            Self::Cni => "mesh-cni",
+            Self::Proxy => "mesh-proxy",
+            Self::Controller => "mesh-controller",
+        }
+    }
+}
+
+impl Settings {
+    pub fn read(instance: &Instance) -> Result<Self, SettingsError> {
+        let path = instance.settings();
+        let text = std::fs::read(&path).map_err(|source| SettingsError::Read {
+            path: path.clone(),
+            source,
+        })?;
+        serde_json::from_slice(&text).map_err(|source| SettingsError::Parse { path, source })
+    }
+
+    pub fn write(&self, instance: &Instance) -> Result<(), SettingsError> {
+        let path = instance.settings();
+        let text = serde_json::to_vec_pretty(self).map_err(|source| SettingsError::Parse {
+            path: path.clone(),
+            source,
+        })?;
+        file::write(&path, &text, 0o600).map_err(|source| SettingsError::Write { path, source })
+    }
+
+    pub fn program(&self, program: Program) -> PathBuf {
+        self.bin_dir.join(program.file_name())
+    }
+
+    /// The programs that are not where they should be.
+    pub fn missing_programs(&self) -> Vec<PathBuf> {
+        Program::ALL
+            .into_iter()
+            .map(|program| self.program(program))
+            .filter(|path| !path.is_file())
+            .collect()
+    }
+
+    /// Where plugins are looked for, ours included.
+    pub fn plugin_path(&self) -> Vec<&Path> {
+        let others = self.cni_path.iter().map(PathBuf::as_path);
+        others.chain([self.bin_dir.as_path()]).collect()
+    }
+}

@@ -1,0 +1,217 @@
+//! From manifests to the pods that must run: Deployments expanded, defaults filled in, sidecars injected, the impossible refused.
+//!
+//! Pure: the same manifests always give the same pods by the same names, so that `apply` can tell what changed by comparing.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::{
+        apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec},
+        core::v1::{Pod, PodSpec},
+    },
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use mesh_k8s::{
+    inject::{self, Values},
+    pod::owner,
+};
+
+use crate::{
+    digest,
+    manifest::{Key, Manifests, Problem},
+};
+
+mod validate;
+
+/// What must run.
+#[derive(Clone, Debug, Default)]
+pub struct Workloads {
+    pub pods: BTreeMap<Key, Workload>,
+    /// Written for the controllers, which find a pod's Deployment through them.
+    pub replica_sets: BTreeMap<Key, ReplicaSet>,
+    pub problems: Vec<Problem>,
+    /// What was asked of the injector and could not be done.
+    pub warnings: Vec<String>,
+}
+
+/// A pod as it will run, sidecar included, without what is only known when it does: uid, addresses, status.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    pub pod: Pod,
+    /// Changes when the pod must be replaced.
+    pub digest: String,
+}
+
+/// The kubelet's own labels on a Deployment's pods.
+const TEMPLATE_HASH: &str = "pod-template-hash";
+
+/// Computes the pods of the manifests. Without values nothing is injected.
+pub fn compute(manifests: &Manifests, values: Option<&Values>, known: &Known<'_>) -> Workloads {
+    let mut workloads = Workloads::default();
+    let mut pods: Vec<(&'static str, Key, Pod)> = Vec::new();
+    for (key, pod) in &manifests.pods {
+        pods.push(("Pod", key.clone(), pod.clone()));
+    }
+    for (key, deployment) in &manifests.deployments {
+        let (replica_set, expanded) = expand(key, deployment);
+        let name = replica_set.metadata.name.clone().unwrap_or_default();
+        workloads
+            .replica_sets
+            .insert(Key::new(&key.namespace, name), replica_set);
+        pods.extend(
+            expanded
+                .into_iter()
+                .map(|pod| ("Deployment", key.clone(), pod)),
+        );
+    }
+    for (kind, origin, mut pod) in pods {
+        let key = Key::fill_in(&mut pod.metadata);
+        fill_in_defaults(&mut pod);
+        if let Some(values) = values {
+            match injected(manifests, values, &workloads.replica_sets, &pod) {
+                Ok((patched, warnings)) => {
+                    pod = patched;
+                    let named = warnings
+                        .into_iter()
+                        .map(|warning| format!("Pod {key}: {warning}"));
+                    workloads.warnings.extend(named);
+                }
+                Err(message) => {
+                    workloads
+                        .problems
+                        .push(manifests.problem(kind, &origin, message));
+                    continue;
+                }
+            }
+        }
+        let faults = validate::faults(manifests, known, &pod);
+        if !faults.is_empty() {
+            let faults = faults
+                .into_iter()
+                .map(|fault| manifests.problem(kind, &origin, fault));
+            workloads.problems.extend(faults);
+            continue;
+        }
+        if workloads.pods.contains_key(&key) {
+            let message = format!(
+                "its pod would be called {}, as another pod is; rename one of them",
+                key.name
+            );
+            workloads
+                .problems
+                .push(manifests.problem(kind, &origin, message));
+            continue;
+        }
+        let digest = digest::of_json(&pod);
+        workloads.pods.insert(key, Workload { pod, digest });
+    }
+    workloads
+        .problems
+        .extend(validate::host_port_clashes(&workloads.pods));
+    // Replicas share a template, and so its faults.
+    workloads.problems.dedup();
+    workloads
+}
+
+pub use validate::Known;
+
+/// The ReplicaSet and the pods of a Deployment. Their names follow from the template alone.
+fn expand(key: &Key, deployment: &Deployment) -> (ReplicaSet, Vec<Pod>) {
+    let spec = deployment.spec.as_ref();
+    let template = spec.map(|spec| spec.template.clone()).unwrap_or_default();
+    let replicas = spec.and_then(|spec| spec.replicas).unwrap_or(1).max(0);
+    let hash = digest::short(&digest::of_json(&template), 9);
+    let name = format!("{}-{hash}", key.name);
+    let uid = digest::uuid(&format!("ReplicaSet {}/{name}", key.namespace));
+    let mut labels = template
+        .metadata
+        .as_ref()
+        .and_then(|meta| meta.labels.clone())
+        .unwrap_or_default();
+    labels.insert(TEMPLATE_HASH.into(), hash);
+    let replica_set = ReplicaSet {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            namespace: Some(key.namespace.clone()),
+            uid: Some(uid.clone()),
+            labels: Some(labels.clone()),
+            owner_references: Some(vec![controller(
+                "Deployment",
+                &key.name,
+                digest::uuid(&format!("Deployment {key}")),
+            )]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(ReplicaSetSpec {
+            replicas: Some(replicas),
+            ..ReplicaSetSpec::default()
+        }),
+        status: None,
+    };
+    let pods = (0..replicas).map(|ordinal| {
+        let suffix = digest::short(&digest::of_text(&format!("{name} {ordinal}")), 5);
+        let meta = template.metadata.clone().unwrap_or_default();
+        Pod {
+            metadata: ObjectMeta {
+                name: Some(format!("{name}-{suffix}")),
+                namespace: Some(key.namespace.clone()),
+                labels: Some(labels.clone()),
+                owner_references: Some(vec![controller("ReplicaSet", &name, uid.clone())]),
+                ..meta
+            },
+            spec: template.spec.clone(),
+            status: None,
+        }
+    });
+    let pods = pods.collect();
+    (replica_set, pods)
+}
+
+fn controller(kind: &str, name: &str, uid: String) -> OwnerReference {
+    OwnerReference {
+        api_version: "apps/v1".into(),
+        kind: kind.into(),
+        name: name.into(),
+        uid,
+        controller: Some(true),
+        block_owner_deletion: None,
+    }
+}
+
+/// What the API server would fill in and the mesh reads.
+fn fill_in_defaults(pod: &mut Pod) {
+    let spec = pod.spec.get_or_insert_with(PodSpec::default);
+    let account = spec
+        .service_account_name
+        .take()
+        .filter(|name| !name.is_empty());
+    spec.service_account_name = Some(account.unwrap_or_else(|| "default".to_owned()));
+    pod.status = None;
+}
+
+/// The pod after the injector's patch, as the webhook would give it back.
+fn injected(
+    manifests: &Manifests,
+    values: &Values,
+    replica_sets: &BTreeMap<Key, ReplicaSet>,
+    pod: &Pod,
+) -> Result<(Pod, Vec<String>), String> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let none = ObjectMeta::default();
+    let meta = manifests
+        .namespaces
+        .get(namespace)
+        .map_or(&none, |ns| &ns.metadata);
+    let owner = owner::of(pod, |kind, name| {
+        let found = (kind == "replicaset").then(|| replica_sets.get(&Key::new(namespace, name)));
+        found.flatten().map(|set| &set.metadata)
+    });
+    let outcome = inject::patch(values, meta, pod, &owner).map_err(|error| error.to_string())?;
+    let mut document = serde_json::to_value(pod).map_err(|error| error.to_string())?;
+    json_patch::patch(&mut document, &outcome.patch).map_err(|error| error.to_string())?;
+    let pod = serde_json::from_value(document).map_err(|error| error.to_string())?;
+    Ok((pod, outcome.warnings))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! Expansion, injection and refusal.
+
+use std::path::Path;
+
+use super::*;
+
+const DEPLOYMENT: &str = "
+kind: Namespace
+metadata: {name: shop, annotations: {linkerd.io/inject: enabled}}
+---
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  replicas: 3
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers: [{name: web, command: [nginx], ports: [{containerPort: 80}]}]
+";
+
+fn manifests(text: &str) -> Manifests {
+    let mut manifests = Manifests::default();
+    manifests.add_text(Path::new("a.yaml"), text);
+    assert_eq!(manifests.problems, []);
+    manifests
+}
+
+fn values() -> Values {
+    Values {
+        cni_enabled: true,
+        ..Values::default()
+    }
+}
+
+fn compute_with(text: &str, values: Option<&Values>) -> Workloads {
+    let has_image = |image: &str| image.starts_with("mesh/");
+    compute(
+        &manifests(text),
+        values,
+        &Known {
+            has_image: &has_image,
+        },
+    )
+}
+
+#[test]
+fn a_deployment_becomes_pods_of_a_replica_set() {
+    let workloads = compute_with(DEPLOYMENT, Some(&values()));
+    assert_eq!(workloads.problems, []);
+    assert_eq!(workloads.pods.len(), 3);
+    let (key, set) = workloads.replica_sets.first_key_value().unwrap();
+    let set_owner = &set.metadata.owner_references.as_ref().unwrap()[0];
+    assert_eq!(
+        (set_owner.kind.as_str(), set_owner.name.as_str()),
+        ("Deployment", "web")
+    );
+    for (pod_key, workload) in &workloads.pods {
+        assert!(
+            pod_key.name.starts_with(&format!("{}-", key.name)),
+            "{pod_key}"
+        );
+        let labels = workload.pod.metadata.labels.as_ref().unwrap();
+        assert_eq!(labels["linkerd.io/proxy-deployment"], "web");
+        assert_eq!(labels["app"], "web");
+        assert!(labels.contains_key("pod-template-hash"));
+    }
+}
+
+#[test]
+fn the_same_manifests_give_the_same_pods_and_a_change_gives_others() {
+    let names = |text: &str| -> Vec<(Key, String)> {
+        let workloads = compute_with(text, Some(&values()));
+        let pods = workloads.pods.into_iter();
+        pods.map(|(key, workload)| (key, workload.digest)).collect()
+    };
+    let first = names(DEPLOYMENT);
+    assert_eq!(first, names(DEPLOYMENT));
+    let scaled = names(&DEPLOYMENT.replace("replicas: 3", "replicas: 4"));
+    assert_eq!(scaled.iter().filter(|pod| first.contains(pod)).count(), 3);
+    let changed = names(&DEPLOYMENT.replace("[nginx]", "[caddy]"));
+    assert!(
+        changed
+            .iter()
+            .all(|(key, _)| first.iter().all(|(other, _)| other != key))
+    );
+    let unmeshed = names(&DEPLOYMENT.replace("linkerd.io/inject: enabled", "a: b"));
+    for ((key, digest), (other_key, other)) in first.iter().zip(&unmeshed) {
+        assert_eq!(key, other_key);
+        assert_ne!(digest, other);
+    }
+}
+
+#[test]
+fn without_values_nothing_is_injected() {
+    let workloads = compute_with(DEPLOYMENT, None);
+    let pod = &workloads.pods.values().next().unwrap().pod;
+    assert_eq!(pod.spec.as_ref().unwrap().init_containers, None);
+    assert_eq!(
+        pod.spec.as_ref().unwrap().service_account_name.as_deref(),
+        Some("default")
+    );
+}
+
+#[test]
+fn what_cannot_run_is_said_with_object_field_and_fix() {
+    let check = |spec: &str, expect: &[&str]| {
+        let text = format!(
+            "kind: Pod\nmetadata: {{name: a}}\nspec: {spec}\n---\nkind: Pod\nmetadata: {{name: good}}\nspec: {{containers: [{{name: a, command: [x]}}]}}\n"
+        );
+        let workloads = compute_with(&text, Some(&values()));
+        let problems: Vec<String> = workloads.problems.iter().map(Problem::to_string).collect();
+        assert_eq!(problems.len(), 1, "{spec}: {problems:#?}");
+        for part in expect {
+            assert!(problems[0].contains(part), "{spec}: {problems:#?}");
+        }
+        assert!(
+            problems[0].starts_with("a.yaml:1: Pod default/a: "),
+            "{problems:#?}"
+        );
+        assert!(workloads.pods.contains_key(&Key::new("default", "good")));
+        assert!(!workloads.pods.contains_key(&Key::new("default", "a")));
+    };
+    check("{containers: []}", &["spec.containers", "at least one"]);
+    check(
+        "{containers: [{name: c, image: nginx}]}",
+        &["container c", "command", "\"nginx\""],
+    );
+    check(
+        "{containers: [{name: c, command: [x]}, {name: c, command: [x]}]}",
+        &["name", "rename"],
+    );
+    check(
+        "{containers: [{name: c, command: [x], volumeMounts: [{name: v, mountPath: /v}]}]}",
+        &["volumeMounts", "\"v\""],
+    );
+    check(
+        "{containers: [{name: c, command: [x]}], volumes: [{name: v, configMap: {name: gone}}]}",
+        &["volume v", "ConfigMap default/gone"],
+    );
+    check(
+        "{containers: [{name: c, command: [x]}], volumes: [{name: v, persistentVolumeClaim: {claimName: x}}]}",
+        &["volume v", "emptyDir"],
+    );
+    check(
+        "{containers: [{name: c, command: [x], env: [{name: E, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]}",
+        &["env", "E", "Secret default/s"],
+    );
+    check(
+        "{containers: [{name: c, command: [x], env: [{name: E, valueFrom: {resourceFieldRef: {resource: cpu}}}]}]}",
+        &["env", "E", "fieldRef"],
+    );
+    check(
+        "{containers: [{name: c, command: [x], readinessProbe: {httpGet: {port: web}}}]}",
+        &["readinessProbe", "web"],
+    );
+    check(
+        "{containers: [{name: c, command: [x], livenessProbe: {grpc: {port: 1}}}]}",
+        &["livenessProbe", "tcpSocket"],
+    );
+    check(
+        "{containers: [{name: c, command: [x], ports: [{containerPort: 80}]}, {name: d, command: [x], ports: [{containerPort: 80}]}]}",
+        &["80", "container c", "container d"],
+    );
+    check(
+        "{containers: [{name: c, command: [x], ports: [{containerPort: 70000}]}]}",
+        &["70000"],
+    );
+}
+
+#[test]
+fn a_meshed_pod_cannot_have_the_proxys_ports() {
+    let workloads = compute_with(
+        &DEPLOYMENT.replace("containerPort: 80", "containerPort: 4143"),
+        Some(&values()),
+    );
+    assert_eq!(workloads.problems.len(), 1, "{:#?}", workloads.problems);
+    assert!(
+        workloads.problems[0]
+            .to_string()
+            .contains("config.linkerd.io/inbound-port")
+    );
+    assert!(workloads.pods.is_empty());
+}
+
+#[test]
+fn ports_of_the_host_can_have_one_pod_only() {
+    let pod = |name: &str| {
+        format!(
+            "kind: Pod\nmetadata: {{name: {name}}}\nspec: {{hostNetwork: true, containers: [{{name: c, command: [x], ports: [{{containerPort: 80}}]}}]}}\n"
+        )
+    };
+    let workloads = compute_with(&format!("{}---\n{}", pod("a"), pod("b")), None);
+    assert_eq!(workloads.problems.len(), 1);
+    assert!(
+        workloads.problems[0].to_string().contains("Pod default/a"),
+        "{:?}",
+        workloads.problems
+    );
+}
