@@ -1,9 +1,21 @@
 //! The node agent and its CNI plugin.
+//!
+//! `config` → `daemon` is the agent's way in, `cni` the plugin's; both redirect pods through `node`. Below it are the mechanisms: `ebpf` (kernel programs),
+//! `nft` and `iptables` (packet filters, from the list of `rules`). `tier` finds out which of them this node has.
 
+pub mod cni;
+pub mod config;
+pub mod daemon;
 pub mod ebpf;
 pub mod iptables;
+pub mod metrics;
 pub mod netlink;
 pub mod nft;
+pub mod node;
+pub mod node_api;
 pub mod redirect;
+pub mod registry;
 pub mod rules;
+pub mod selftest;
 pub mod sys;
+pub mod tier;

@@ -1,2 +1,45 @@
-//! Entry point.
-fn main() {}
+//! `mesh-agent`: reads the command line and runs the daemon, or removes everything it ever did.
+
+use std::{env, process::ExitCode};
+
+use anyhow::Context;
+use clap::Parser;
+use mesh_agent::{
+    config::{Args, Command},
+    daemon, selftest,
+};
+use mesh_runtime::log;
+
+fn main() -> ExitCode {
+    // The self-test starts this program again; its workers are single-threaded and parse their own arguments.
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let result = match arguments.split_first() {
+        Some((first, rest)) if first == selftest::WORKER_ARGUMENT => {
+            selftest::worker(rest).map_err(anyhow::Error::from)
+        }
+        _ => start(Args::parse()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(args: Args) -> anyhow::Result<()> {
+    let filter = log::init(log::Settings {
+        filter: &args.config.log_level,
+        format: args.config.log_format,
+        aliases: &[],
+    })?;
+    if let Some(Command::Uninstall) = args.command {
+        return daemon::uninstall(&args.config);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(daemon::run(args.config, filter))
+}

@@ -53,7 +53,7 @@ pub struct PodRedirect {
 pub enum AnnotationError {
     #[error("the annotation {key}: {value:?} of pod {pod} is wrong: {problem}")]
     Value {
-        pod: PodRef,
+        pod: String,
         key: &'static str,
         value: String,
         problem: String,
@@ -62,7 +62,7 @@ pub enum AnnotationError {
         "the annotations of pod {pod} give port {port} both to the proxy's {first} and to its {second} listener; choose different ports"
     )]
     SamePort {
-        pod: PodRef,
+        pod: String,
         port: u16,
         first: &'static str,
         second: &'static str,
@@ -121,7 +121,7 @@ impl RedirectSpec {
         for (i, (second, port)) in listeners.iter().enumerate() {
             if let Some((first, _)) = listeners[..i].iter().find(|(_, other)| other == port) {
                 return Err(AnnotationError::SamePort {
-                    pod: pod.clone(),
+                    pod: pod.to_string(),
                     port: *port,
                     first,
                     second,
@@ -168,7 +168,7 @@ impl Reader<'_> {
 
     fn wrong(&self, key: &'static str, value: &str, problem: String) -> AnnotationError {
         AnnotationError::Value {
-            pod: self.pod.clone(),
+            pod: self.pod.to_string(),
             key,
             value: value.to_owned(),
             problem,
@@ -196,7 +196,7 @@ fn parse_subnets(text: &str) -> Result<Vec<IpNet>, String> {
         .map(|item| {
             item.parse()
                 .or_else(|_| item.parse::<IpAddr>().map(IpNet::from))
-                .map_err(|_| format!("{item:?} is no subnet; write it like 10.0.0.0/8"))
+                .map_err(|_neither| format!("{item:?} is no subnet; write it like 10.0.0.0/8"))
         })
         .collect()
 }

@@ -1,2 +1,24 @@
-//! Entry point.
-fn main() {}
+//! `mesh-cni`, the CNI plugin: see `mesh_agent::cni`. Started by the container runtime for every pod.
+
+use std::{env, io, process::ExitCode};
+
+fn main() -> ExitCode {
+    if env::args().any(|argument| argument == "--version") {
+        return print_version();
+    }
+    let variable = |name: &str| env::var(name).ok();
+    match mesh_agent::cni::run(&variable, &mut io::stdin().lock(), &mut io::stdout().lock()) {
+        Ok(true) => ExitCode::SUCCESS,
+        // Standard output is gone when it fails: nobody is there to tell.
+        Ok(false) | Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn print_version() -> ExitCode {
+    use io::Write;
+    let build = mesh_runtime::build_info::BuildInfo::CURRENT;
+    match writeln!(io::stdout(), "mesh-cni {build}") {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}

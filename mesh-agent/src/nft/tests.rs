@@ -91,7 +91,7 @@ fn names_the_first_difference() {
         "a rule of someone else".to_owned(),
     );
     check(
-        &[&[foreign.clone()], &intact[..]].concat(),
+        &[std::slice::from_ref(&foreign), &intact[..]].concat(),
         "chain inbound has \"a rule of someone else\" where \"skip ports 4190-4191\" belongs",
     );
     check(

@@ -2,8 +2,18 @@
 //!
 //! They run as root and say "skipped: why" otherwise. Everything they make has a name of its own and is removed on success and on failure.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "all of this program is a test: a panic is how it fails, and its output says what was skipped"
+)]
+
+mod agent;
 mod network;
 mod packet_filter;
+mod plugin;
+mod runtime;
 
 /// Says why and returns true when the machine cannot run a privileged test.
 fn skipped(test: &str) -> bool {

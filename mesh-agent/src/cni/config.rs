@@ -1,0 +1,162 @@
+//! The plugin's entry of the network configuration, as the runtime hands it over on standard input.
+
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
+
+use mesh_core::node::{AttachmentId, DEFAULT_PIN_DIR, DEFAULT_SOCKET, DEFAULT_STATE_DIR};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{CniError, Code, Version};
+
+/// The capability under which runtimes pass a pod's annotations.
+const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Config {
+    pub name: String,
+    #[serde(default = "default_socket")]
+    pub socket: PathBuf,
+    #[serde(default = "default_pin_dir")]
+    pub pin_dir: PathBuf,
+    #[serde(default = "default_state_dir")]
+    pub state_dir: PathBuf,
+    /// For the agent's answer. Well below the minutes that a runtime allows for a sandbox.
+    #[serde(default = "default_timeout_seconds")]
+    pub timeout_seconds: u64,
+    /// Pods of these namespaces pass untouched whatever they ask for: the agent's own, which must start when there is no agent.
+    #[serde(default = "default_exclude_namespaces")]
+    pub exclude_namespaces: Vec<String>,
+    #[serde(default)]
+    runtime_config: BTreeMap<String, Value>,
+    /// What the plugins before this one made; passed on as it came.
+    pub prev_result: Option<Value>,
+    #[serde(rename = "cni.dev/valid-attachments")]
+    valid_attachments: Option<Vec<ValidAttachment>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct ValidAttachment {
+    #[serde(rename = "containerID")]
+    container_id: String,
+    ifname: String,
+}
+
+/// Read first: it decides how everything else is read, and how an error is written.
+#[derive(Deserialize)]
+struct Preamble {
+    #[serde(rename = "cniVersion", default)]
+    version: String,
+}
+
+pub(super) fn version(text: &[u8]) -> Result<Version, CniError> {
+    let preamble: Preamble = serde_json::from_slice(text).map_err(|error| undecodable(&error))?;
+    preamble.version.parse().map_err(|()| {
+        CniError::new(
+            Code::IncompatibleVersion,
+            format!("CNI version {:?} is not supported", preamble.version),
+            format!(
+                "supported are {}; change cniVersion in the network configuration",
+                Version::ALL.map(Version::as_str).join(", ")
+            ),
+        )
+    })
+}
+
+impl Config {
+    pub(super) fn parse(text: &[u8]) -> Result<Self, CniError> {
+        let config: Self = serde_json::from_slice(text).map_err(|error| undecodable(&error))?;
+        if config.timeout_seconds == 0 {
+            return Err(CniError::new(
+                Code::InvalidConfig,
+                "timeoutSeconds is 0",
+                "the agent needs time to answer; the default is 5",
+            ));
+        }
+        Ok(config)
+    }
+
+    /// The pod's annotations; none when the runtime passes none.
+    pub fn annotations(&self) -> BTreeMap<String, String> {
+        let annotations = self.runtime_config.get(ANNOTATIONS);
+        annotations
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+            .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+            .collect()
+    }
+
+    pub(super) fn prev_result(&self) -> Result<&Value, CniError> {
+        self.prev_result.as_ref().ok_or_else(|| {
+            CniError::new(
+                Code::InvalidConfig,
+                "there is no prevResult",
+                "mesh-cni makes no network; put it into a conflist after the plugin that does",
+            )
+        })
+    }
+
+    /// The addresses in `prevResult.ips`, whose shape is the same in all versions that are supported.
+    pub(super) fn addresses(&self) -> Result<Vec<IpAddr>, CniError> {
+        let ips = self.prev_result()?.get("ips").and_then(Value::as_array);
+        ips.into_iter()
+            .flatten()
+            .map(|entry| {
+                let text = entry.get("address").and_then(Value::as_str);
+                let address = text.and_then(|text| text.split('/').next()?.parse().ok());
+                address.ok_or_else(|| {
+                    CniError::new(
+                        Code::Undecodable,
+                        format!("prevResult has an address that cannot be read: {entry}"),
+                        "the plugin before mesh-cni wrote it",
+                    )
+                })
+            })
+            .collect()
+    }
+
+    pub(super) fn valid_attachments(&self) -> Result<Vec<AttachmentId>, CniError> {
+        let valid = self.valid_attachments.as_ref().ok_or_else(|| {
+            CniError::new(
+                Code::InvalidConfig,
+                "there is no cni.dev/valid-attachments",
+                "without it, garbage collection would forget every pod",
+            )
+        })?;
+        let ids = valid.iter().map(|valid| AttachmentId {
+            container_id: valid.container_id.clone(),
+            network: self.name.clone(),
+            interface: valid.ifname.clone(),
+        });
+        Ok(ids.collect())
+    }
+}
+
+fn undecodable(error: &serde_json::Error) -> CniError {
+    CniError::new(
+        Code::Undecodable,
+        "the network configuration cannot be read",
+        error.to_string(),
+    )
+}
+
+fn default_socket() -> PathBuf {
+    DEFAULT_SOCKET.into()
+}
+
+fn default_pin_dir() -> PathBuf {
+    DEFAULT_PIN_DIR.into()
+}
+
+fn default_state_dir() -> PathBuf {
+    DEFAULT_STATE_DIR.into()
+}
+
+fn default_timeout_seconds() -> u64 {
+    5
+}
+
+fn default_exclude_namespaces() -> Vec<String> {
+    vec!["linkerd-cni".to_owned()]
+}

@@ -1,0 +1,143 @@
+//! The agent's command line. Every flag can be given as an environment variable too; nothing else of the agent reads either.
+
+use std::{net::SocketAddr, path::PathBuf, sync::LazyLock};
+
+use clap::{Parser, Subcommand};
+use mesh_core::node::{DEFAULT_PIN_DIR, DEFAULT_SOCKET, DEFAULT_STATE_DIR};
+use mesh_runtime::{build_info::BuildInfo, log::Format};
+
+use crate::redirect::Tier;
+
+/// The command-line parser wants it for the life of the process.
+static VERSION: LazyLock<String> = LazyLock::new(|| BuildInfo::CURRENT.to_string());
+
+/// Redirects the TCP connections of meshed pods to their proxies.
+///
+/// Runs once on every node, as root, in the node's network namespace. Pods are enrolled by the CNI plugin mesh-cni, which talks to the agent over its
+/// socket. When the agent ends, pods stay redirected; `mesh-agent uninstall` ends that.
+#[derive(Debug, Parser)]
+#[command(name = "mesh-agent", version = VERSION.as_str(), max_term_width = 100)]
+pub struct Args {
+    #[command(flatten)]
+    pub config: Config,
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Take the redirection from every pod and remove programs, pins and state
+    Uninstall,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Config {
+    /// cgroup2 directory that is the parent of all pods; kubelet's, if there is one
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "MESH_AGENT_CGROUP_ROOT",
+        global = true
+    )]
+    pub cgroup_root: Option<PathBuf>,
+
+    /// Where programs, maps and links are pinned; a bpffs is mounted if there is none
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_DIR, env = "MESH_AGENT_PIN_DIR", global = true)]
+    pub pin_dir: PathBuf,
+
+    /// Unix socket for the CNI plugin and meshctl
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET, env = "MESH_AGENT_SOCKET", global = true)]
+    pub socket: PathBuf,
+
+    /// Where the enrolled pods are recorded; must not outlive a boot, as /run does not
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_STATE_DIR, env = "MESH_AGENT_STATE_DIR", global = true)]
+    pub state_dir: PathBuf,
+
+    /// Address of /live, /ready and /metrics
+    #[arg(
+        long,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:9993",
+        env = "MESH_AGENT_ADMIN_ADDR"
+    )]
+    pub admin_addr: SocketAddr,
+
+    /// How pods are redirected: the best that works here, or one that must work
+    #[arg(long, value_name = "auto|full|split|nft|iptables", default_value = "auto", env = "MESH_AGENT_TIER", value_parser = parse_tier)]
+    pub tier: TierSetting,
+
+    /// Kernel programs to load instead of those that are built in
+    #[arg(long, value_name = "PATH", env = "MESH_AGENT_BPF_OBJECT")]
+    pub bpf_object: Option<PathBuf>,
+
+    /// Log filter
+    #[arg(
+        long,
+        value_name = "FILTER",
+        default_value = "info",
+        env = "MESH_AGENT_LOG",
+        global = true
+    )]
+    pub log_level: String,
+
+    /// Log format
+    #[arg(
+        long,
+        value_name = "plain|json",
+        default_value = "plain",
+        env = "MESH_AGENT_LOG_FORMAT",
+        global = true
+    )]
+    pub log_format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TierSetting {
+    Auto,
+    Forced(Tier),
+}
+
+impl TierSetting {
+    pub fn forced(self) -> Option<Tier> {
+        match self {
+            Self::Auto => None,
+            Self::Forced(tier) => Some(tier),
+        }
+    }
+}
+
+fn parse_tier(text: &str) -> Result<TierSetting, String> {
+    match text {
+        "auto" => Ok(TierSetting::Auto),
+        other => other
+            .parse()
+            .map(TierSetting::Forced)
+            .map_err(|_unknown| "choose auto, full, split, nft or iptables".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn tiers_are_named_as_everywhere() {
+        let parse = |tier: &str| {
+            let args = Args::try_parse_from(["mesh-agent", "--tier", tier]);
+            args.map(|args| args.config.tier)
+        };
+        assert_eq!(parse("auto").unwrap(), TierSetting::Auto);
+        assert_eq!(parse("nft").unwrap(), TierSetting::Forced(Tier::Nft));
+        let error = parse("ebpf").unwrap_err().to_string();
+        assert!(
+            error.contains("choose auto, full, split, nft or iptables"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,158 @@
+//! What the thread "node" does: answers requests, sweeps, and keeps logs and metrics of both.
+
+use mesh_core::node::{Answer, Attachment, Collected, Enrolled, NodeStatus, Refusal, Request};
+use mesh_runtime::log;
+
+use crate::{
+    ebpf::Loaded,
+    metrics::Metrics,
+    node::{Care, Node, NodeError, by_verdict},
+    tier::Attached,
+};
+
+#[derive(Debug)]
+pub struct Warden {
+    node: Node,
+    metrics: Metrics,
+    /// What does not change while the agent runs.
+    status: NodeStatus,
+    attached: Option<Attached>,
+}
+
+impl Warden {
+    pub fn new(
+        node: Node,
+        metrics: Metrics,
+        status: NodeStatus,
+        attached: Option<Attached>,
+    ) -> Self {
+        Self {
+            node,
+            metrics,
+            status,
+            attached,
+        }
+    }
+
+    /// Takes over the pods that an earlier agent, or the plugin alone, enrolled.
+    pub fn adopt(&mut self) {
+        match self.node.look_after(true) {
+            Ok(care) => {
+                tracing::info!(
+                    intact = care.intact,
+                    repaired = care.repaired.len(),
+                    gone = care.removed.len(),
+                    "Adopted the enrolled pods"
+                );
+                self.note(&care);
+            }
+            Err(error) => tracing::error!(
+                error = log::chain(&error),
+                "The enrolled pods cannot be adopted; trying again with the next sweep"
+            ),
+        }
+        self.count();
+    }
+
+    pub fn look_after(&mut self) {
+        self.look_after_programs();
+        match self.node.look_after(false) {
+            Ok(care) => self.note(&care),
+            Err(error) => tracing::error!(error = log::chain(&error), "The sweep failed"),
+        }
+        self.count();
+    }
+
+    pub fn answer(&mut self, request: &Request) -> Answer {
+        let answer = match request {
+            Request::Add(attachment) => self.add(attachment),
+            Request::Del(id) => {
+                // The pod's counters go with it.
+                self.count();
+                self.node.del(id).map(|()| Answer::Deleted)
+            }
+            Request::Check(attachment) => self.node.check(attachment).map(|()| Answer::Checked),
+            Request::Status => self.status().map(|status| Answer::Status(Box::new(status))),
+            Request::Pods => self.node.pods().map(Answer::Pods),
+            Request::Gc(valid) => self
+                .node
+                .collect(valid)
+                .map(|removed| Answer::Collected(Collected { removed })),
+        };
+        self.count();
+        answer.unwrap_or_else(|error| {
+            let message = log::chain(&error);
+            tracing::warn!("{message}");
+            Answer::Refused(Refusal {
+                reason: error.reason(),
+                message,
+            })
+        })
+    }
+
+    fn add(&self, attachment: &Attachment) -> Result<Answer, NodeError> {
+        let result = self.node.add(attachment).map(|tier| Enrolled { tier });
+        self.metrics
+            .enrolled(result.as_ref().map_err(NodeError::reason));
+        let enrolled = result?;
+        tracing::info!(
+            pod = %attachment.pod,
+            tier = %enrolled.tier,
+            netns = %attachment.netns.display(),
+            "Enrolled"
+        );
+        Ok(Answer::Added(enrolled))
+    }
+
+    fn status(&self) -> Result<NodeStatus, NodeError> {
+        let mut status = self.status.clone();
+        status.pods = self.node.census()?;
+        for counters in self.node.counters()? {
+            for (verdict, count) in by_verdict(&counters) {
+                *status.connections.entry(verdict).or_default() += count;
+            }
+        }
+        Ok(status)
+    }
+
+    /// Somebody may have detached a program by hand.
+    fn look_after_programs(&self) {
+        let Some(attached) = &self.attached else {
+            return;
+        };
+        match attached.look_after() {
+            Ok(Loaded::Adopted) => {}
+            Ok(Loaded::Fresh | Loaded::Replaced) => tracing::warn!(
+                "A kernel program was detached or unpinned by someone else and has been attached again"
+            ),
+            Err(error) => tracing::error!(
+                error = log::chain(&error),
+                "The kernel programs cannot be kept attached"
+            ),
+        }
+    }
+
+    fn note(&self, care: &Care) {
+        for (pod, found) in &care.repaired {
+            tracing::warn!(%pod, found, "Put a pod's redirection right");
+        }
+        for pod in &care.removed {
+            tracing::info!(%pod, "Forgot a pod that is gone");
+        }
+        for failure in &care.failures {
+            tracing::error!("{failure}");
+        }
+        self.metrics.cared(care);
+    }
+
+    fn count(&mut self) {
+        match self.node.counters() {
+            Ok(counters) => self.metrics.observe(&counters),
+            Err(error) => tracing::warn!(error = log::chain(&error), "Cannot read the counters"),
+        }
+        match self.node.census() {
+            Ok(census) => self.metrics.counted(&census),
+            Err(error) => tracing::warn!(error = log::chain(&error), "Cannot count the pods"),
+        }
+    }
+}

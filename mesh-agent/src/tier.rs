@@ -1,0 +1,336 @@
+//! Which tier this node has: the best one that works here, found by trying.
+//!
+//! Kernel versions decide nothing: distributions carry features and regressions across them. Each tier is made to redirect a connection in a scratch
+//! network namespace, and what it fails with is kept, logged and shown. The agent does this once, when it starts.
+
+mod cgroup;
+mod packet_filter;
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use mesh_core::node::{SelfTestCase, SelfTestOutcome, Trial};
+use mesh_runtime::log;
+
+use crate::{
+    ebpf::{self, Loaded, Object, Programs},
+    redirect::Tier,
+    selftest::{self, Check, Outcome},
+};
+
+pub use cgroup::CgroupError;
+
+/// What the operator set.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub forced: Option<Tier>,
+    /// Found among the usual places when it is not given.
+    pub cgroup_root: Option<PathBuf>,
+    pub pin_dir: PathBuf,
+    /// Instead of the programs that are built in.
+    pub bpf_object: Option<PathBuf>,
+    /// This program; the self-test starts it again.
+    pub program: PathBuf,
+}
+
+/// The node's tier, and why.
+#[derive(Debug)]
+pub struct Choice {
+    pub tier: Tier,
+    /// One sentence for the log, the metric and `meshctl check`.
+    pub reason: String,
+    pub forced: bool,
+    pub trials: Vec<Trial>,
+    pub self_test: Vec<SelfTestCase>,
+    /// Loaded for a tier that uses them.
+    pub attached: Option<Attached>,
+}
+
+/// The kernel programs as they were loaded, and what it takes to look after them.
+#[derive(Clone)]
+pub struct Attached {
+    pub programs: Programs,
+    pub loaded: Loaded,
+    pub cgroup_root: PathBuf,
+    object: Object,
+    pin_dir: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TierError {
+    #[error("tier {tier} was asked for and does not work here: {reason}")]
+    Forced { tier: Tier, reason: String },
+    #[error("no tier works on this node, so no pod can be redirected: {0}")]
+    None(String),
+}
+
+/// The eBPF part is tried once for both tiers that use it.
+struct Ebpf {
+    /// The best tier that the self-test allows.
+    best: Option<Tier>,
+    self_test: Vec<Check>,
+    ready: Ready,
+}
+
+/// Everything that loading takes.
+struct Ready {
+    object: Object,
+    cgroup_root: PathBuf,
+}
+
+/// Tries the tiers from the best on, or the one that is forced.
+pub fn choose(settings: &Settings) -> Result<Choice, TierError> {
+    let candidates = match settings.forced {
+        Some(tier) => vec![tier],
+        None => Tier::ALL.to_vec(),
+    };
+    let ebpf = if candidates.iter().any(|tier| tier.uses_ebpf()) {
+        try_ebpf(settings)
+    } else {
+        Err("it was not tried".to_owned())
+    };
+    let mut attached = None;
+    let mut trials = Vec::new();
+    let tier = first_that_works(&candidates, &mut trials, |tier| {
+        try_tier(tier, &ebpf)?;
+        if let (true, Ok(ebpf)) = (tier.uses_ebpf(), &ebpf) {
+            attached = Some(ebpf.ready.attach(&settings.pin_dir)?);
+        }
+        Ok(())
+    });
+    let reasons = reasons(&trials);
+    let Some(tier) = tier else {
+        return Err(match settings.forced {
+            Some(tier) => TierError::Forced {
+                tier,
+                reason: trials.remove(0).reason,
+            },
+            None => TierError::None(reasons),
+        });
+    };
+    let self_test = ebpf.map(|ebpf| ebpf.self_test).unwrap_or_default();
+    Ok(Choice {
+        tier,
+        reason: match settings.forced {
+            Some(_) => "it was asked for with --tier, and works".to_owned(),
+            None if reasons.is_empty() => {
+                "it is the best tier, and passed the self-test".to_owned()
+            }
+            None => format!("it is the best tier that works; {reasons}"),
+        },
+        forced: settings.forced.is_some(),
+        trials,
+        self_test: self_test.into_iter().map(case).collect(),
+        attached,
+    })
+}
+
+/// Goes through the candidates in order, notes each result, and stops at the first that works.
+fn first_that_works(
+    candidates: &[Tier],
+    trials: &mut Vec<Trial>,
+    mut try_tier: impl FnMut(Tier) -> Result<(), String>,
+) -> Option<Tier> {
+    candidates.iter().copied().find(|tier| {
+        let result = try_tier(*tier);
+        trials.push(Trial {
+            tier: *tier,
+            works: result.is_ok(),
+            reason: result.err().unwrap_or_default(),
+        });
+        trials.last().is_some_and(|trial| trial.works)
+    })
+}
+
+/// What the tiers that do not work said. The same sentence of two neighbours is said once.
+fn reasons(trials: &[Trial]) -> String {
+    let failed = trials.iter().filter(|trial| !trial.works);
+    let mut reasons: Vec<(String, &str)> = Vec::new();
+    for trial in failed {
+        match reasons.last_mut() {
+            Some((tiers, reason)) if *reason == trial.reason => {
+                tiers.push_str(&format!(" and {}", trial.tier));
+            }
+            _ => reasons.push((trial.tier.to_string(), &trial.reason)),
+        }
+    }
+    let sentences: Vec<String> = reasons
+        .into_iter()
+        .map(|(tiers, reason)| format!("{tiers}: {reason}"))
+        .collect();
+    sentences.join("; ")
+}
+
+fn try_tier(tier: Tier, ebpf: &Result<Ebpf, String>) -> Result<(), String> {
+    match tier {
+        Tier::Full => match ebpf {
+            Ok(ebpf) if ebpf.best == Some(Tier::Full) => Ok(()),
+            Ok(ebpf) => Err(ebpf.failures()),
+            Err(reason) => Err(reason.clone()),
+        },
+        Tier::Split => {
+            match ebpf {
+                Ok(ebpf) if ebpf.best.is_some() => {}
+                Ok(ebpf) => return Err(ebpf.failures()),
+                Err(reason) => return Err(reason.clone()),
+            }
+            packet_filter::try_nft()
+        }
+        Tier::Nft => packet_filter::try_nft(),
+        Tier::Iptables => packet_filter::try_iptables(),
+    }
+}
+
+/// Finds out what the kernel programs can do here. Every reason why they cannot be used is one sentence.
+fn try_ebpf(settings: &Settings) -> Result<Ebpf, String> {
+    let object =
+        Object::open(settings.bpf_object.as_deref()).map_err(|error| log::chain(&error))?;
+    let cgroup_root =
+        cgroup::pods_parent(settings.cgroup_root.as_deref()).map_err(|error| log::chain(&error))?;
+    let conflicts = ebpf::conflicts(&cgroup_root).map_err(|error| log::chain(&error))?;
+    if let Some(conflict) = conflicts.first() {
+        return Err(conflict.to_string());
+    }
+    let self_test = selftest::run(
+        &object,
+        &selftest::Settings {
+            program: settings.program.clone(),
+            pin_dir: self_test_pin_dir(&settings.pin_dir),
+            cgroup_parent: cgroup_root.clone(),
+        },
+    )
+    .map_err(|error| log::chain(&error))?;
+    Ok(Ebpf {
+        best: selftest::best_tier(&self_test),
+        self_test,
+        ready: Ready {
+            object,
+            cgroup_root,
+        },
+    })
+}
+
+/// Beside the production pins, on the same bpffs.
+fn self_test_pin_dir(pin_dir: &Path) -> PathBuf {
+    let name = pin_dir.file_name().unwrap_or_default().to_string_lossy();
+    pin_dir.with_file_name(format!("{name}-selftest"))
+}
+
+impl Ebpf {
+    fn failures(&self) -> String {
+        let failed: Vec<String> = self
+            .self_test
+            .iter()
+            .filter_map(|check| match &check.outcome {
+                Outcome::Failed(why) => Some(format!("{} ({why})", check.name)),
+                _ => None,
+            })
+            .collect();
+        match failed.is_empty() {
+            true => "the self-test gave no result".to_owned(),
+            false => format!("the self-test failed in {}", failed.join(", ")),
+        }
+    }
+}
+
+impl Ready {
+    fn attach(&self, pin_dir: &Path) -> Result<Attached, String> {
+        let (programs, loaded) = ebpf::load(&self.object, pin_dir, &self.cgroup_root)
+            .map_err(|error| log::chain(&error))?;
+        Ok(Attached {
+            programs,
+            loaded,
+            cgroup_root: self.cgroup_root.clone(),
+            object: self.object.clone(),
+            pin_dir: pin_dir.to_owned(),
+        })
+    }
+}
+
+impl Attached {
+    /// Puts right what somebody detached. Attached programs are left alone.
+    pub fn look_after(&self) -> Result<Loaded, ebpf::Error> {
+        ebpf::load(&self.object, &self.pin_dir, &self.cgroup_root).map(|(_, loaded)| loaded)
+    }
+}
+
+/// Without the bytes of the programs.
+impl fmt::Debug for Attached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attached")
+            .field("loaded", &self.loaded)
+            .field("cgroup_root", &self.cgroup_root)
+            .field("pin_dir", &self.pin_dir)
+            .finish_non_exhaustive()
+    }
+}
+
+fn case(check: Check) -> SelfTestCase {
+    let (outcome, detail) = match check.outcome {
+        Outcome::Passed => (SelfTestOutcome::Passed, String::new()),
+        Outcome::Failed(why) => (SelfTestOutcome::Failed, why),
+        Outcome::Unsupported(why) => (SelfTestOutcome::Skipped, why),
+    };
+    SelfTestCase {
+        name: check.name,
+        outcome,
+        detail,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose_among(candidates: &[Tier], works: &[Tier]) -> (Option<Tier>, String) {
+        let mut trials = Vec::new();
+        let tier = first_that_works(candidates, &mut trials, |tier| {
+            match works.contains(&tier) {
+                true => Ok(()),
+                false if tier.uses_ebpf() => Err("no BTF".to_owned()),
+                false => Err(format!("no {tier}")),
+            }
+        });
+        (tier, reasons(&trials))
+    }
+
+    #[test]
+    fn the_first_that_works_is_taken_and_the_better_ones_say_why_not() {
+        use Tier::{Full, Iptables, Nft, Split};
+        let check = |works: &[Tier], tier: Option<Tier>, reasons: &str| {
+            let found = choose_among(&Tier::ALL, works);
+            assert_eq!(found, (tier, reasons.to_owned()), "{works:?}");
+        };
+        check(&[Full, Nft], Some(Full), "");
+        check(&[Split, Nft], Some(Split), "full: no BTF");
+        check(&[Nft, Iptables], Some(Nft), "full and split: no BTF");
+        check(
+            &[Iptables],
+            Some(Iptables),
+            "full and split: no BTF; nft: no nft",
+        );
+        check(
+            &[],
+            None,
+            "full and split: no BTF; nft: no nft; iptables: no iptables",
+        );
+    }
+
+    #[test]
+    fn a_forced_tier_has_no_substitute() {
+        assert_eq!(
+            choose_among(&[Tier::Split], &[Tier::Full, Tier::Nft]),
+            (None, "split: no BTF".to_owned())
+        );
+    }
+
+    #[test]
+    fn the_self_test_pins_beside_the_production_set() {
+        assert_eq!(
+            self_test_pin_dir(Path::new("/sys/fs/bpf/mesh")),
+            Path::new("/sys/fs/bpf/mesh-selftest")
+        );
+    }
+}

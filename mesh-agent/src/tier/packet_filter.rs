@@ -1,0 +1,182 @@
+//! The trial of the packet-filter tiers: redirect one connection in a scratch network namespace and see where it arrives and what the kernel says of its
+//! original destination. That takes everything that a pod will take: NAT, connection tracking, the redirect target, and for iptables its programs.
+
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    io,
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use mesh_runtime::log;
+use nix::{
+    net::if_::if_nametoindex,
+    sched::{CloneFlags, unshare},
+    sys::socket::{getsockopt, sockopt},
+};
+
+use crate::{
+    iptables,
+    netlink::{Message, Socket, SocketError},
+    nft::Table,
+    redirect::{AnnotationError, PodRef, RedirectSpec},
+    rules::{Directions, Rules},
+    sys::loopback,
+};
+
+/// Documentation addresses (RFC 5737): the namespace's own, and one beyond its link that nothing answers at.
+const OWN: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const PREFIX_LENGTH: u8 = 24;
+const BEYOND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 2), 80);
+/// A redirected connection arrives within microseconds; one that is not redirected would wait for the neighbour for seconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Debug, thiserror::Error)]
+enum TrialError {
+    #[error("cannot make a scratch network namespace (it takes CAP_SYS_ADMIN)")]
+    Namespace(#[source] io::Error),
+    #[error("cannot set up the scratch network namespace")]
+    Setup(#[source] io::Error),
+    #[error("cannot make a link in the scratch network namespace")]
+    Link(#[source] SocketError),
+    #[error(transparent)]
+    Settings(#[from] AnnotationError),
+    #[error("{0}")]
+    Rules(String),
+    #[error("the kernel took the rules and did not redirect a connection")]
+    NotRedirected(#[source] io::Error),
+    #[error("the kernel redirected a connection and does not tell its original destination")]
+    NoOriginal(#[source] io::Error),
+    #[error("the kernel tells {found} as the original destination of a connection to {expected}")]
+    WrongOriginal {
+        found: SocketAddr,
+        expected: SocketAddr,
+    },
+    #[error("the trial panicked")]
+    Panicked,
+}
+
+pub(super) fn try_nft() -> Result<(), String> {
+    in_scratch_namespace(|rules| {
+        let replaced = Table::open().and_then(|mut table| table.replace(rules));
+        replaced.map_err(|error| sentence(&error))
+    })
+}
+
+pub(super) fn try_iptables() -> Result<(), String> {
+    in_scratch_namespace(|rules| iptables::replace(rules).map_err(|error| sentence(&error)))
+}
+
+/// On a thread of its own, which takes the namespace with it when it ends.
+fn in_scratch_namespace(
+    apply: impl FnOnce(&Rules) -> Result<(), String> + Send,
+) -> Result<(), String> {
+    let result = thread::scope(|scope| {
+        scope
+            .spawn(|| attempt(apply))
+            .join()
+            .unwrap_or(Err(TrialError::Panicked))
+    });
+    result.map_err(|error| sentence(&error))
+}
+
+fn attempt(apply: impl FnOnce(&Rules) -> Result<(), String>) -> Result<(), TrialError> {
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| TrialError::Namespace(errno.into()))?;
+    loopback::set_up(&[], &[]).map_err(TrialError::Setup)?;
+    make_link()?;
+    let spec = RedirectSpec::from_annotations(&PodRef::default(), &BTreeMap::new())?;
+    apply(&Rules::new(&spec, Directions::Both)).map_err(TrialError::Rules)?;
+    redirect_one(spec.outbound_port)
+}
+
+/// Connects to the address beyond the link, as an application would, and plays the proxy.
+fn redirect_one(outbound_port: u16) -> Result<(), TrialError> {
+    let proxy =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, outbound_port)).map_err(TrialError::Setup)?;
+    let beyond = SocketAddr::from(BEYOND);
+    let _application =
+        TcpStream::connect_timeout(&beyond, PATIENCE).map_err(TrialError::NotRedirected)?;
+    let accepted = accept(&proxy).map_err(TrialError::NotRedirected)?;
+    let original = getsockopt(&accepted, sockopt::OriginalDst)
+        .map_err(|errno| TrialError::NoOriginal(errno.into()))?;
+    let found = SocketAddr::from((
+        Ipv4Addr::from(u32::from_be(original.sin_addr.s_addr)),
+        u16::from_be(original.sin_port),
+    ));
+    if found == beyond {
+        Ok(())
+    } else {
+        Err(TrialError::WrongOriginal {
+            found,
+            expected: beyond,
+        })
+    }
+}
+
+/// The connection is established when connect returned, so it is in the queue, or it went elsewhere.
+fn accept(proxy: &TcpListener) -> io::Result<TcpStream> {
+    proxy.set_nonblocking(true)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match proxy.accept() {
+            Ok((stream, _)) => return Ok(stream),
+            // The last packet of the handshake is handled by another processor, maybe.
+            Err(error)
+                if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline =>
+            {
+                thread::yield_now();
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A virtual cable whose other end lies in the same namespace: enough of a link for a route.
+fn make_link() -> Result<(), TrialError> {
+    const NAME: &str = "mesh0";
+    // Numbers of linux/if_link.h and linux/if_addr.h.
+    const IFLA_IFNAME: u16 = 3;
+    const IFLA_LINKINFO: u16 = 18;
+    const IFLA_INFO_KIND: u16 = 1;
+    const IFA_ADDRESS: u16 = 1;
+    const IFA_LOCAL: u16 = 2;
+    const ACKNOWLEDGED: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+    const CREATED: u16 = ACKNOWLEDGED | (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+
+    let mut socket = Socket::open(libc::NETLINK_ROUTE).map_err(TrialError::Link)?;
+    let create = Message::new(libc::RTM_NEWLINK, CREATED, 1)
+        .family_header(&link_header(0, 0))
+        .text(IFLA_IFNAME, NAME)
+        .nested(IFLA_LINKINFO, |info| info.text(IFLA_INFO_KIND, "veth"))
+        .finish();
+    socket.transact(&create, 1).map_err(TrialError::Link)?;
+    let index = if_nametoindex(NAME).map_err(|errno| TrialError::Setup(errno.into()))?;
+    // struct ifaddrmsg: family, prefix length, flags, scope, index.
+    let mut address_header = vec![libc::AF_INET as u8, PREFIX_LENGTH, 0, 0];
+    address_header.extend(index.to_ne_bytes());
+    let address = Message::new(libc::RTM_NEWADDR, CREATED, 2)
+        .family_header(&address_header)
+        .attribute(IFA_LOCAL, &OWN.octets())
+        .attribute(IFA_ADDRESS, &OWN.octets())
+        .finish();
+    socket.transact(&address, 2).map_err(TrialError::Link)?;
+    let up = Message::new(libc::RTM_NEWLINK, ACKNOWLEDGED, 3)
+        .family_header(&link_header(index, libc::IFF_UP as u32))
+        .finish();
+    socket.transact(&up, 3).map_err(TrialError::Link)
+}
+
+/// `struct ifinfomsg`: family, padding, type, index, flags, and which of the flags are meant.
+fn link_header(index: u32, flags: u32) -> Vec<u8> {
+    let mut header = vec![0; 4];
+    header.extend(index.to_ne_bytes());
+    header.extend(flags.to_ne_bytes());
+    header.extend(flags.to_ne_bytes());
+    header
+}
+
+fn sentence(error: &dyn Error) -> String {
+    log::chain(error)
+}

@@ -1,0 +1,212 @@
+//! An agent of the test's own: a process in a scratch "host" network namespace, with its own socket, state, pins and cgroup.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use mesh_agent::{ebpf::Programs, node_api::client, redirect::Tier};
+use mesh_core::node::{Answer, NodeStatus, PodStatus, Request};
+use tempfile::TempDir;
+
+use crate::network::{Netns, unique};
+
+/// For any answer of the agent; generous, because a slow machine is no failure.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What an agent leaves on the node, and the node's network namespace. Removed when dropped.
+pub(crate) struct Node {
+    pub(crate) host: Netns,
+    pub(crate) dir: TempDir,
+    pub(crate) pin_dir: PathBuf,
+    cgroup: PathBuf,
+}
+
+/// A running agent; killed when dropped, as an agent may be at any time.
+pub(crate) struct Agent {
+    child: Child,
+    socket: PathBuf,
+    /// What it logged until it was ready.
+    pub(crate) log: String,
+}
+
+impl Node {
+    pub(crate) fn new() -> Self {
+        let name = unique("mesh-test-");
+        let cgroup = cgroup2_mount().join(&name);
+        fs::create_dir(&cgroup).unwrap();
+        Self {
+            host: Netns::new(),
+            dir: tempfile::tempdir().unwrap(),
+            pin_dir: Path::new("/sys/fs/bpf").join(&name),
+            cgroup,
+        }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("agent.sock")
+    }
+
+    pub(crate) fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    /// Starts an agent and waits until it is ready.
+    pub(crate) fn start(&self, tier: Tier) -> Agent {
+        self.try_start(tier)
+            .unwrap_or_else(|log| panic!("the agent did not start:\n{log}"))
+    }
+
+    /// As [`Node::start`]; an agent that ends instead is an error with its log.
+    pub(crate) fn try_start(&self, tier: Tier) -> Result<Agent, String> {
+        let mut child = self.host.run_in(|| {
+            self.command()
+                .args(["--tier", tier.as_str(), "--admin-addr", "127.0.0.1:0"])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        });
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut log = String::new();
+        while !log.contains("Ready") {
+            if lines.read_line(&mut log).unwrap() == 0 {
+                let _ = child.wait();
+                return Err(log);
+            }
+        }
+        keep_reading(lines);
+        Ok(Agent {
+            child,
+            socket: self.socket(),
+            log,
+        })
+    }
+
+    /// Runs `mesh-agent uninstall` and returns whether it succeeded.
+    pub(crate) fn uninstall(&self) -> bool {
+        let mut command = self.command();
+        command.arg("uninstall").stdout(Stdio::null());
+        self.host.run_in(|| command.status().unwrap().success())
+    }
+
+    /// Records of enrolled pods and tombstones, by file name.
+    pub(crate) fn records(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for dir in ["pods", "tombstones"] {
+            for entry in fs::read_dir(self.state_dir().join(dir)).unwrap() {
+                names.push(entry.unwrap().file_name().into_string().unwrap());
+            }
+        }
+        names.sort();
+        names
+    }
+
+    /// Fails when anything of a pod is left in maps or pins.
+    pub(crate) fn assert_no_pod_in_the_kernel(&self) {
+        let programs = Programs::open(&self.pin_dir).unwrap();
+        assert_eq!(programs.pods().unwrap(), []);
+        assert_eq!(programs.counters().unwrap(), []);
+        let steering = files_below(&self.pin_dir)
+            .into_iter()
+            .filter(|path| path.to_string_lossy().contains("steer"))
+            .collect::<Vec<_>>();
+        assert_eq!(steering, Vec::<PathBuf>::new());
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-agent"));
+        command
+            .arg("--socket")
+            .arg(self.socket())
+            .arg("--state-dir")
+            .arg(self.state_dir())
+            .arg("--pin-dir")
+            .arg(&self.pin_dir)
+            .arg("--cgroup-root")
+            .arg(&self.cgroup);
+        command
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.uninstall();
+        let _ = fs::remove_dir(&self.pin_dir);
+        let _ = fs::remove_dir(&self.cgroup);
+    }
+}
+
+impl Agent {
+    pub(crate) fn ask(&self, request: &Request) -> Answer {
+        client::ask(&self.socket, request, PATIENCE).unwrap()
+    }
+
+    pub(crate) fn status(&self) -> NodeStatus {
+        match self.ask(&Request::Status) {
+            Answer::Status(status) => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn pods(&self) -> Vec<PodStatus> {
+        match self.ask(&Request::Pods) {
+            Answer::Pods(pods) => pods,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// SIGKILL, and wait until it is gone.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// SIGTERM; returns whether it ended well.
+    pub(crate) fn terminate(mut self) -> bool {
+        use nix::{
+            sys::signal::{Signal, kill},
+            unistd::Pid,
+        };
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap());
+        kill(pid, Signal::SIGTERM).unwrap();
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An agent that cannot log any more would stop.
+fn keep_reading(lines: BufReader<ChildStdout>) {
+    thread::spawn(move || lines.lines().map_while(Result::ok).for_each(drop));
+}
+
+fn cgroup2_mount() -> PathBuf {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let mount = mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let path = fields.next()?;
+        (fields.next()? == "cgroup2").then(|| path.to_owned())
+    });
+    mount.expect("cgroup2 is mounted").into()
+}
+
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files.extend(files_below(&path)),
+            false => files.push(path),
+        }
+    }
+    files
+}

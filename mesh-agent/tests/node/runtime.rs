@@ -1,0 +1,240 @@
+//! A container runtime's half of CNI: runs the plugins of a conflist for one container, as libcni does.
+
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    agent::Node,
+    network::{Netns, unique},
+};
+
+/// Debian's containernetworking-plugins.
+const PLUGINS: &str = "/usr/lib/cni";
+/// The last version that they speak; asked in a later one they refuse.
+const PLUGINS_LATEST: &str = "1.0.0";
+
+/// One pod as the runtime knows it.
+pub(crate) struct Pod {
+    pub(crate) netns: Netns,
+    pub(crate) id: String,
+    annotations: BTreeMap<String, String>,
+    host_port: u16,
+}
+
+/// A conflist: bridge with host-local, portmap, mesh-cni.
+pub(crate) struct Network<'a> {
+    node: &'a Node,
+    version: &'static str,
+    plugins: Vec<Value>,
+}
+
+/// What a plugin said, and whether it succeeded.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Said {
+    pub(crate) is_success: bool,
+    pub(crate) output: Value,
+}
+
+impl Pod {
+    /// A pod with a proxy, and these settings.
+    pub(crate) fn meshed(settings: &[(&str, &str)]) -> Self {
+        let mut pod = Self::plain();
+        pod.annotations
+            .insert("linkerd.io/proxy-version".into(), "test".into());
+        for (key, value) in settings {
+            let key = format!("config.linkerd.io/{key}");
+            pod.annotations.insert(key, (*value).into());
+        }
+        pod
+    }
+
+    /// A pod that has annotations, and none of the mesh.
+    pub(crate) fn plain() -> Self {
+        let id = unique("c");
+        Self {
+            netns: Netns::new(),
+            host_port: 10_000 + u16::try_from(id.len()).unwrap(),
+            id,
+            annotations: BTreeMap::from([("example.com/a".into(), "b".into())]),
+        }
+    }
+}
+
+impl<'a> Network<'a> {
+    pub(crate) fn new(node: &'a Node, version: &'static str) -> Self {
+        let plugins = json!([
+            {
+                "type": "bridge",
+                "bridge": "mesh-test0",
+                "isGateway": true,
+                "hairpinMode": true,
+                "ipam": {
+                    "type": "host-local",
+                    "ranges": [[{"subnet": "10.241.1.0/24"}], [{"subnet": "fd00:241:1::/64"}]],
+                    "dataDir": node.dir.path().join("ipam"),
+                },
+            },
+            {"type": "portmap", "capabilities": {"portMappings": true}},
+            {
+                "type": "mesh-cni",
+                "socket": node.socket(),
+                "pinDir": node.pin_dir,
+                "stateDir": node.state_dir(),
+                "timeoutSeconds": 20,
+                "capabilities": {"io.kubernetes.cri.pod-annotations": true},
+            },
+        ]);
+        Self {
+            node,
+            version,
+            plugins: plugins.as_array().unwrap().clone(),
+        }
+    }
+
+    /// ADD of the whole chain. Returns what portmap and what mesh-cni said.
+    pub(crate) fn add(&self, pod: &Pod) -> (Value, Said) {
+        let mut previous = None;
+        let [others @ .., mesh] = &self.plugins[..] else {
+            panic!("no plugins");
+        };
+        for plugin in others {
+            let said = self.run("ADD", plugin, pod, previous.as_ref());
+            assert!(said.is_success, "{plugin}: {said:?}");
+            previous = Some(said.output);
+        }
+        let previous = self.in_own_version(previous.unwrap());
+        let said = self.run("ADD", mesh, pod, Some(&previous));
+        (previous, said)
+    }
+
+    /// DEL of the whole chain, in reverse. A runtime passes the result of ADD, if it still has it.
+    pub(crate) fn del(&self, pod: &Pod, previous: Option<&Value>) {
+        for plugin in self.plugins.iter().rev() {
+            let said = self.run("DEL", plugin, pod, previous);
+            assert!(said.is_success, "{plugin}: {said:?}");
+        }
+    }
+
+    /// One command of mesh-cni alone.
+    pub(crate) fn mesh(&self, command: &str, pod: &Pod, previous: Option<&Value>) -> Said {
+        self.run(command, self.mesh_plugin(), pod, previous)
+    }
+
+    /// STATUS or GC of mesh-cni; `keep` are the pods whose attachments are valid.
+    pub(crate) fn mesh_without_pod(&self, command: &str, keep: &[&Pod]) -> Said {
+        let mut config = self.config(self.mesh_plugin(), self.version);
+        let valid: Vec<Value> = keep
+            .iter()
+            .map(|pod| json!({"containerID": pod.id, "ifname": "eth0"}))
+            .collect();
+        config["cni.dev/valid-attachments"] = valid.into();
+        let mut process = self.process(self.mesh_plugin(), command);
+        self.finish(&mut process, &config)
+    }
+
+    pub(crate) fn change(&mut self, key: &str, value: Value) {
+        self.plugins.last_mut().unwrap()[key] = value;
+    }
+
+    fn mesh_plugin(&self) -> &Value {
+        self.plugins.last().unwrap()
+    }
+
+    fn run(&self, command: &str, plugin: &Value, pod: &Pod, previous: Option<&Value>) -> Said {
+        let mut config = self.config(plugin, self.version_for(plugin));
+        if let Some(previous) = previous {
+            config["prevResult"] = previous.clone();
+            config["prevResult"]["cniVersion"] = self.version_for(plugin).into();
+        }
+        for (capability, argument) in [
+            ("io.kubernetes.cri.pod-annotations", json!(pod.annotations)),
+            (
+                "portMappings",
+                json!([{"hostPort": pod.host_port, "containerPort": 8080, "protocol": "tcp"}]),
+            ),
+        ] {
+            if plugin["capabilities"][capability] == true {
+                config["runtimeConfig"][capability] = argument;
+            }
+        }
+        let mut process = self.process(plugin, command);
+        process
+            .env("CNI_CONTAINERID", &pod.id)
+            .env("CNI_NETNS", pod.netns.path())
+            .env("CNI_IFNAME", "eth0")
+            .env(
+                "CNI_ARGS",
+                format!(
+                    "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={};K8S_POD_UID=u-1",
+                    pod.id
+                ),
+            );
+        self.finish(&mut process, &config)
+    }
+
+    fn process(&self, plugin: &Value, command: &str) -> Command {
+        let program = match plugin["type"].as_str().unwrap() {
+            "mesh-cni" => env!("CARGO_BIN_EXE_mesh-cni").into(),
+            name => Path::new(PLUGINS).join(name),
+        };
+        let mut process = Command::new(program);
+        process
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("CNI_COMMAND", command)
+            .env("CNI_PATH", PLUGINS);
+        process
+    }
+
+    fn finish(&self, process: &mut Command, config: &Value) -> Said {
+        let output = self.node.host.run_in(|| feed(process, config.to_string()));
+        Said {
+            is_success: output.status.success(),
+            output: serde_json::from_slice(&output.stdout).unwrap_or(Value::Null),
+        }
+    }
+
+    fn config(&self, plugin: &Value, version: &str) -> Value {
+        let mut config = plugin.clone();
+        let fields = config.as_object_mut().unwrap();
+        fields.remove("capabilities");
+        fields.insert("cniVersion".into(), version.into());
+        fields.insert("name".into(), "pods".into());
+        config
+    }
+
+    fn version_for(&self, plugin: &Value) -> &'static str {
+        let is_ours = plugin["type"] == "mesh-cni";
+        if is_ours || self.version != "1.1.0" {
+            self.version
+        } else {
+            PLUGINS_LATEST
+        }
+    }
+
+    fn in_own_version(&self, mut result: Value) -> Value {
+        result["cniVersion"] = self.version.into();
+        result
+    }
+}
+
+fn feed(process: &mut Command, input: String) -> Output {
+    let mut child = process
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
+    child.wait_with_output().unwrap()
+}
