@@ -173,11 +173,7 @@ impl App {
     fn announce(&self) -> Result<(), AppError> {
         let bound = self.bound()?;
         tracing::info!("{}", BuildInfo::CURRENT);
-        tracing::info!(
-            threads = self.listeners.len(),
-            "Using {} data threads",
-            self.listeners.len()
-        );
+        tracing::info!(threads = self.listeners.len(), "Starting data threads");
         tracing::info!("Admin interface on {}", bound.admin);
         tracing::info!("Inbound interface on {}", bound.inbound);
         for outbound in bound.outbound {

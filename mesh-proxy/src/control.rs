@@ -9,4 +9,17 @@ pub mod client;
 pub mod dns;
 pub mod follow;
 
+use tonic::Status;
+
 pub use self::client::{Client, Trust};
+
+/// Why a call failed, for people: what this proxy found when it tried, or what the service answered.
+pub fn reason(status: &Status) -> String {
+    match std::error::Error::source(status) {
+        Some(cause) => mesh_runtime::log::chain(cause),
+        None => format!("{} ({:?})", status.message(), status.code()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

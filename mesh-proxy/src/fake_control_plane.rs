@@ -22,7 +22,7 @@ use mesh_api::proto::outbound::outbound_policies_server::{
 use mesh_api::proto::outbound::{OutboundPolicy, TrafficSpec};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 use tokio_stream::Stream;
 use tonic::Status;
 use tonic::body::Body;
@@ -47,7 +47,7 @@ pub(crate) struct ControlPlane {
     pub(crate) outbound: Calls<TrafficSpec, Messages<OutboundPolicy>>,
     pub(crate) inbound: Calls<PortSpec, Messages<Server>>,
     pub(crate) certify: Calls<CertifyRequest, CertifyResponse>,
-    serving: AbortHandle,
+    serving: JoinHandle<()>,
 }
 
 #[derive(Clone)]
@@ -61,7 +61,11 @@ struct Services {
 
 impl ControlPlane {
     pub(crate) async fn start() -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        Self::start_at((Ipv4Addr::LOCALHOST, 0).into()).await
+    }
+
+    pub(crate) async fn start_at(addr: SocketAddr) -> Self {
+        let listener = TcpListener::bind(addr).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (endpoints_tx, endpoints) = mpsc::unbounded_channel();
         let (profiles_tx, profiles) = mpsc::unbounded_channel();
@@ -75,7 +79,7 @@ impl ControlPlane {
             inbound: inbound_tx,
             certify: certify_tx,
         };
-        let serving = tokio::spawn(serve(listener, services)).abort_handle();
+        let serving = tokio::spawn(serve(listener, services));
         Self {
             addr,
             endpoints,
@@ -85,6 +89,15 @@ impl ControlPlane {
             certify,
             serving,
         }
+    }
+}
+
+impl ControlPlane {
+    /// Closes the port and every connection, and waits until they are closed.
+    pub(crate) async fn stop(mut self) {
+        self.serving.abort();
+        // Cancelled, as asked for.
+        let _ = (&mut self.serving).await;
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use mesh_api::proto::identity::identity_client::IdentityClient;
 use mesh_runtime::admin::Condition;
 use mesh_runtime::log;
-use mesh_runtime::metrics::{Counter, Gauge, Labels, Registry};
+use mesh_runtime::metrics::{Counter, Gauge, GaugeFamily, Labels, Registry};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::Status;
@@ -22,7 +22,7 @@ use tonic::Status;
 pub use self::anchors::watch_file;
 use self::schedule::Schedule;
 use crate::config::IdentityConfig;
-use crate::control::Client;
+use crate::control::{self, Client};
 use crate::tls::{Credentials, CredentialsError, Issued, SigningRequest, TrustAnchors};
 
 /// Certifies this proxy again and again.
@@ -48,8 +48,7 @@ pub enum CertifyError {
     },
     #[error("the token {path:?} is empty")]
     EmptyToken { path: PathBuf },
-    /// The status is said here in full, its own text is for programmers.
-    #[error("the identity service refused: {} ({})", .0.message(), .0.code())]
+    #[error("the identity service did not certify: {}", control::reason(.0))]
     Refused(Box<Status>),
     #[error("the identity service did not answer within {0:?}")]
     TimedOut(Duration),
@@ -61,8 +60,11 @@ pub enum CertifyError {
 
 #[derive(Debug)]
 struct Metrics {
-    expires: Gauge,
-    refreshed: Gauge,
+    /// Known from the first certificate on; a time of zero would look like an expired one.
+    expires: Option<Gauge>,
+    refreshed: Option<Gauge>,
+    expires_family: GaugeFamily,
+    refreshed_family: GaugeFamily,
     ok: Counter,
     failed: Counter,
 }
@@ -167,15 +169,13 @@ impl Certifier {
         Ok(token)
     }
 
-    fn publish(&self, own: Credentials) {
+    fn publish(&mut self, own: Credentials) {
         let expires = own.not_after();
         let lifetime = expires
             .duration_since(SystemTime::now())
             .unwrap_or_default();
         tracing::info!(id = %own.id(), ?lifetime, "Certified identity");
-        self.metrics.ok.inc();
-        self.metrics.expires.set(unix_seconds(expires));
-        self.metrics.refreshed.set(unix_seconds(SystemTime::now()));
+        self.metrics.certified(expires, SystemTime::now());
         self.credentials.send_replace(Some(Arc::new(own)));
         self.ready.set(true);
     }
@@ -250,27 +250,35 @@ const STRETCH: Duration = Duration::from_secs(60);
 
 impl Metrics {
     fn new(registry: &Registry) -> Self {
-        let none = Labels::new();
         let refreshes = registry.counter_family(
             "control_identity_cert_refreshes_total",
             "The total number of times this proxy's mTLS identity certificate has been refreshed by the Identity service",
         );
         Self {
-            expires: registry
-                .gauge_family(
-                    "control_identity_cert_expiration_timestamp_seconds",
-                    "Time when this proxy's current mTLS identity certificate will expire (in seconds since the UNIX epoch)",
-                )
-                .with(&none),
-            refreshed: registry
-                .gauge_family(
-                    "control_identity_cert_refresh_timestamp_seconds",
-                    "Time when this proxy's mTLS identity certificate was last refreshed (in seconds since the UNIX epoch)",
-                )
-                .with(&none),
+            expires: None,
+            refreshed: None,
+            expires_family: registry.gauge_family(
+                "control_identity_cert_expiration_timestamp_seconds",
+                "Time when this proxy's current mTLS identity certificate will expire (in seconds since the UNIX epoch)",
+            ),
+            refreshed_family: registry.gauge_family(
+                "control_identity_cert_refresh_timestamp_seconds",
+                "Time when this proxy's mTLS identity certificate was last refreshed (in seconds since the UNIX epoch)",
+            ),
             ok: refreshes.with(&Labels::new().with("result", "ok")),
             failed: refreshes.with(&Labels::new().with("result", "error")),
         }
+    }
+
+    fn certified(&mut self, expires: SystemTime, now: SystemTime) {
+        self.ok.inc();
+        let none = Labels::new();
+        self.expires
+            .get_or_insert_with(|| self.expires_family.with(&none))
+            .set(unix_seconds(expires));
+        self.refreshed
+            .get_or_insert_with(|| self.refreshed_family.with(&none))
+            .set(unix_seconds(now));
     }
 }
 

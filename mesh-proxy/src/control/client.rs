@@ -10,6 +10,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -97,6 +98,8 @@ struct Inner {
     resolver: Resolver,
     lookups: Lookups,
     options: ConnectOptions,
+    /// Whether the service was out of reach when it was last needed, so that each change is reported once.
+    out_of_reach: AtomicBool,
     // Held while a replica is dialled, so that calls that arrive meanwhile share the new connection.
     replicas: Mutex<Replicas>,
 }
@@ -142,6 +145,7 @@ impl Client {
                 timeout: control.connect_timeout,
                 socket: control.connect,
             },
+            out_of_reach: AtomicBool::new(false),
             replicas: Mutex::default(),
         };
         Self {
@@ -179,14 +183,35 @@ impl Inner {
     async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>, CallError> {
         let path = request.uri().path_and_query().cloned();
         *request.uri_mut() = self.uri(path)?;
-        let mut sender = self.connection().await?;
-        sender
+        let connection = self.connection().await;
+        self.report(connection.as_ref().err());
+        connection?
             .send_request(request)
             .await
             .map_err(|source| CallError::Send {
                 authority: self.authority.clone(),
                 source,
             })
+    }
+
+    fn report(&self, error: Option<&CallError>) {
+        let before = self.out_of_reach.swap(error.is_some(), Ordering::Relaxed);
+        match error {
+            Some(error) if !before => {
+                let error = mesh_runtime::log::chain(error);
+                tracing::warn!(
+                    error,
+                    "Control plane out of reach; what is known stays in force"
+                );
+            }
+            None if before => {
+                tracing::info!(
+                    authority = self.authority,
+                    "Control plane within reach again"
+                );
+            }
+            _ => {}
+        }
     }
 
     /// gRPC wants the service's name as authority, whichever replica is called.
@@ -355,5 +380,34 @@ impl Trust {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Client({})", self.inner.authority)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addrs(ports: &[u16]) -> Vec<SocketAddr> {
+        ports
+            .iter()
+            .map(|port| SocketAddr::from(([10, 0, 0, 1], *port)))
+            .collect()
+    }
+
+    #[test]
+    fn replicas_take_turns_and_those_out_of_reach_come_last() {
+        let mut replicas = Replicas::default();
+        let known = addrs(&[1, 2, 3]);
+        let now = Instant::now();
+        assert_eq!(replicas.order(&known, now), addrs(&[2, 3, 1]));
+        assert_eq!(replicas.order(&known, now), addrs(&[3, 1, 2]));
+        replicas.shunned.insert(known[0], now + SHUN);
+        assert_eq!(replicas.order(&known, now), addrs(&[2, 3, 1]));
+        assert_eq!(replicas.order(&known, now), addrs(&[2, 3, 1]));
+        assert_eq!(replicas.order(&known, now + SHUN), addrs(&[3, 1, 2]));
+        assert_eq!(replicas.order(&known, now + SHUN), addrs(&[1, 2, 3]));
+        assert!(replicas.order(&[], now).is_empty());
+        replicas.forget_others(&known[1..]);
+        assert!(replicas.shunned.is_empty());
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tonic::Code;
 
 use super::{ASK_AGAIN, Context, EndpointSet, EndpointState};
+use crate::control;
 use crate::control::follow::{Event, Then, follow};
 
 /// Publishes the set whenever the destination service changes it.
@@ -67,7 +68,11 @@ fn on_event(authority: &str, event: Event<Update>, known: &mut Known) -> Then {
             }
         }
         Event::Failed(status) => {
-            tracing::debug!(authority, %status, "Endpoint stream failed");
+            tracing::debug!(
+                authority,
+                reason = control::reason(&status),
+                "Endpoint stream failed"
+            );
             // Not the name of a service, or not any longer.
             if matches!(status.code(), Code::InvalidArgument | Code::NotFound) {
                 known.apply(EndpointUpdate::Empty { exists: false }, true);

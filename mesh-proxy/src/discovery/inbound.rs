@@ -10,6 +10,7 @@ use tonic::Code;
 
 use super::Context;
 use crate::config::Inbound;
+use crate::control;
 use crate::control::follow::{Event, Then, follow};
 
 /// What a port is judged by until the policy service answers.
@@ -60,12 +61,20 @@ fn on_event(
             }
         },
         Event::Failed(status) => {
-            tracing::debug!(port, %status, "Inbound policy stream failed");
+            tracing::debug!(
+                port,
+                reason = control::reason(&status),
+                "Inbound policy stream failed"
+            );
             if matches!(
                 status.code(),
                 Code::InvalidArgument | Code::FailedPrecondition
             ) {
-                tracing::warn!(port, %status, "The policy service refuses to watch this port; its present policy stays in force");
+                tracing::warn!(
+                    port,
+                    reason = control::reason(&status),
+                    "The policy service refuses to watch this port; its present policy stays in force"
+                );
                 return Then::Stop;
             }
         }

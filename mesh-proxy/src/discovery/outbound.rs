@@ -16,6 +16,7 @@ use tonic::Code;
 
 use super::shared::{Followed, Shared};
 use super::{ASK_AGAIN, Context, DiscoveryError, FIRST_ANSWER, OutboundTarget, fallback};
+use crate::control;
 use crate::control::follow::{Event, Then, follow};
 
 /// Whether a destination is known yet.
@@ -166,7 +167,7 @@ fn on_profile(
         }
         Event::Failed(status) => status,
     };
-    tracing::debug!(%dst, %status, "Profile stream failed");
+    tracing::debug!(%dst, reason = control::reason(&status), "Profile stream failed");
     publish_if_first(profile);
     match status.code() {
         // Not an address that has profiles. That may change: a Service may be created with this address.
@@ -222,7 +223,7 @@ fn on_policy(
         }
         Event::Failed(status) => status,
     };
-    tracing::debug!(%dst, %status, "Outbound policy stream failed");
+    tracing::debug!(%dst, reason = control::reason(&status), "Outbound policy stream failed");
     match status.code() {
         Code::NotFound | Code::Unimplemented => {
             publish(answer, Answer::Unknown);

@@ -1,0 +1,133 @@
+//! Streams and their limits, against real services.
+
+use std::time::Duration;
+
+use mesh_api::proto::destination::destination_client::DestinationClient;
+use mesh_api::proto::destination::{GetDestination, Update};
+use mesh_core::resilience::Backoff;
+use mesh_runtime::metrics::Registry;
+use tokio::sync::{mpsc, watch};
+use tonic::{Code, Status};
+
+use super::dns::Resolver;
+use super::follow::{Event, Then, follow};
+use super::*;
+use crate::config::StreamLimits;
+use crate::config::tests::with_control_plane;
+use crate::fake_control_plane::ControlPlane;
+
+const BACKOFF: Backoff = Backoff {
+    min: Duration::from_millis(1),
+    max: Duration::from_millis(1),
+    jitter: 0.0,
+};
+
+/// Short enough to be waited for, far longer than a call over loopback takes.
+const SHORT: Option<Duration> = Some(Duration::from_millis(200));
+
+fn client(control: &ControlPlane) -> Client {
+    let config = with_control_plane(control.addr, &[]);
+    let resolver = Resolver::from_system(&config.control, &Registry::new()).unwrap();
+    let (_, credentials) = watch::channel(None);
+    let trust = Trust::Certified(credentials);
+    let addr = &config.discovery.destination;
+    Client::new("destination", addr, &config.control, trust, &resolver)
+}
+
+/// Follows endpoints and passes on what the follower is told.
+fn start(control: &ControlPlane, limits: StreamLimits) -> mpsc::UnboundedReceiver<Event<Update>> {
+    let client = DestinationClient::new(client(control));
+    let (tx, rx) = mpsc::unbounded_channel();
+    let open = move || {
+        let mut client = client.clone();
+        async move { client.get(GetDestination::default()).await }
+    };
+    tokio::spawn(async move {
+        follow(limits, BACKOFF, open, |event| {
+            let refused = matches!(&event, Event::Failed(s) if s.code() == Code::PermissionDenied);
+            let _ = tx.send(event);
+            if refused { Then::Stop } else { Then::Retry }
+        })
+        .await;
+    });
+    rx
+}
+
+#[tokio::test]
+async fn a_stream_is_replaced_when_it_is_too_old_or_too_quiet() {
+    for limits in [
+        StreamLimits {
+            lifetime: SHORT,
+            ..StreamLimits::NONE
+        },
+        StreamLimits {
+            idle: SHORT,
+            ..StreamLimits::NONE
+        },
+    ] {
+        let mut control = ControlPlane::start().await;
+        let mut events = start(&control, limits);
+        let first = control.endpoints.recv().await.unwrap().stream();
+        first.send(Ok(Update::default())).unwrap();
+        let event = events.recv().await.unwrap();
+        assert!(
+            matches!(event, Event::Message { first: true, .. }),
+            "{event:?}"
+        );
+        // Nothing ends the first stream, and yet there is a second one.
+        let second = control.endpoints.recv().await.unwrap().stream();
+        second.send(Ok(Update::default())).unwrap();
+        let event = events.recv().await.unwrap();
+        assert!(
+            matches!(event, Event::Message { first: true, .. }),
+            "{event:?}"
+        );
+        first.closed().await;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_does_not_answer_is_given_up() {
+    let mut control = ControlPlane::start().await;
+    let limits = StreamLimits {
+        initial: SHORT,
+        ..StreamLimits::NONE
+    };
+    let mut events = start(&control, limits);
+    let silent = control.endpoints.recv().await.unwrap().stream();
+    let Event::Failed(status) = events.recv().await.unwrap() else {
+        panic!("nothing was said");
+    };
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    control.endpoints.recv().await.unwrap();
+    drop(silent);
+}
+
+#[tokio::test]
+async fn a_final_answer_ends_it() {
+    let mut control = ControlPlane::start().await;
+    let mut events = start(&control, StreamLimits::NONE);
+    let call = control.endpoints.recv().await.unwrap();
+    call.refuse(Status::permission_denied("no"));
+    assert!(matches!(events.recv().await, Some(Event::Failed(_))));
+    assert!(events.recv().await.is_none());
+}
+
+#[tokio::test]
+async fn calls_go_on_when_the_service_comes_back() {
+    let control = ControlPlane::start().await;
+    let addr = control.addr;
+    let mut caller = DestinationClient::new(client(&control));
+    control.stop().await;
+    let failed = caller.get(GetDestination::default()).await.unwrap_err();
+    let reason = reason(&failed);
+    assert!(
+        reason.contains(&addr.to_string()) && reason.contains("refused"),
+        "{reason}"
+    );
+    let mut control = ControlPlane::start_at(addr).await;
+    let (answer, ()) = tokio::join!(caller.get(GetDestination::default()), async {
+        control.endpoints.recv().await.unwrap().stream();
+    });
+    answer.unwrap();
+}
