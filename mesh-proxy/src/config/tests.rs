@@ -272,3 +272,37 @@ fn threads_follow_the_limits() {
     // Only warned of, unlike everything else.
     check(&[("CORES", Some("0")), ("CORES_MAX", Some("many"))], 8, 1);
 }
+
+/// Names in the tables of the reference, and names that the program asks for, are the same.
+#[test]
+fn the_reference_lists_what_is_read() {
+    let asked = std::cell::RefCell::new(std::collections::BTreeSet::new());
+    let full = minimal();
+    let record = |name: &str| {
+        asked
+            .borrow_mut()
+            .insert(name.replace("LINKERD2_PROXY_", ""));
+        full.get(name).cloned()
+    };
+    Config::from_env(record).unwrap();
+    // Read only beside the variables that this test leaves unset, or by `main`.
+    let more = ["IDENTITY_SERVER_ID", "LOG", "LOG_FORMAT"].map(str::to_owned);
+    let mut asked = asked.into_inner();
+    asked.extend(more);
+
+    let reference = include_str!("../../../docs/reference/proxy-environment.md");
+    let listed: std::collections::BTreeSet<_> = reference
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .filter_map(|row| row.split('|').next())
+        .flat_map(|cell| cell.split('`'))
+        .filter(|name| name.starts_with(|c: char| c.is_ascii_uppercase()))
+        .map(str::to_owned)
+        .collect();
+    let unlisted: Vec<_> = asked.difference(&listed).collect();
+    let unread: Vec<_> = listed.difference(&asked).collect();
+    assert!(
+        unlisted.is_empty() && unread.is_empty(),
+        "not listed: {unlisted:?}, not read: {unread:?}"
+    );
+}
