@@ -43,3 +43,6 @@ pub fn run(
     output.flush()?;
     Ok(is_success)
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,6 +51,7 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
     let registry = Registry::open(&config.state_dir)?;
     let socket = server::bind(&config.socket)?;
     let listener = admin::bind(config.admin_addr).await?;
+    let admin_addr = listener.local_addr()?;
     let readiness = Readiness::new();
     let ready = readiness.condition("the redirection tier to be chosen and the pods to be adopted");
     let metrics = MetricsRegistry::new();
@@ -84,7 +85,7 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
     let (drain, watch) = drain::channel();
     supervisor.spawn("sweeps", sweep_now_and_then(Arc::clone(&caretaker)));
     let serving = tokio::spawn(server::serve(socket, caretaker, watch));
-    tracing::info!(socket = %config.socket.display(), "Ready");
+    tracing::info!(socket = %config.socket.display(), admin = %admin_addr, "Ready");
 
     let result = tokio::select! {
         signal = termination.received() => {

@@ -32,6 +32,7 @@ pub use error::Error;
 pub use object::Object;
 pub use sweep::Sweep;
 
+use hook::HOOKS;
 use loader::CgroupRoot;
 use maps::{Maps, found, keys_where, map_error};
 use pins::Pins;
@@ -172,6 +173,18 @@ impl Programs {
                 Ok(PodCounters::sum(cookie, &values))
             })
             .collect()
+    }
+
+    /// The names of the node's programs that are attached now; each pod's steering program comes on top.
+    pub fn attached(&self) -> Result<Vec<&'static str>, Error> {
+        let mut attached = Vec::new();
+        for hook in HOOKS {
+            let link = pins::open(&self.pins.link(hook.program))?;
+            if link.is_some_and(loader::is_on_a_cgroup) {
+                attached.push(hook.program);
+            }
+        }
+        Ok(attached)
     }
 
     /// Connections between connect and accept: 0 on a node at rest.

@@ -289,6 +289,15 @@ impl Node {
         }
     }
 
+    /// The kernel programs that are attached now.
+    pub fn programs(&self) -> Result<Vec<String>, NodeError> {
+        let attached = match &self.programs {
+            None => Vec::new(),
+            Some(programs) => programs.attached()?,
+        };
+        Ok(attached.into_iter().map(str::to_owned).collect())
+    }
+
     /// How many pods have which tier.
     pub fn census(&self) -> Result<BTreeMap<Tier, usize>, NodeError> {
         let mut census = BTreeMap::new();

@@ -14,7 +14,7 @@ use crate::{
 pub struct Warden {
     node: Node,
     metrics: Metrics,
-    /// What does not change while the agent runs.
+    /// What does not change while the agent runs, and the failures of the last sweep as warnings.
     status: NodeStatus,
     attached: Option<Attached>,
 }
@@ -107,6 +107,7 @@ impl Warden {
     fn status(&self) -> Result<NodeStatus, NodeError> {
         let mut status = self.status.clone();
         status.pods = self.node.census()?;
+        status.programs = self.node.programs()?;
         for counters in self.node.counters()? {
             for (verdict, count) in by_verdict(&counters) {
                 *status.connections.entry(verdict).or_default() += count;
@@ -132,16 +133,20 @@ impl Warden {
         }
     }
 
-    fn note(&self, care: &Care) {
+    fn note(&mut self, care: &Care) {
         for (pod, found) in &care.repaired {
             tracing::warn!(%pod, found, "Put a pod's redirection right");
         }
         for pod in &care.removed {
             tracing::info!(%pod, "Forgot a pod that is gone");
         }
+        // What stays wrong is said once, and shown by `status` for as long as it does.
         for failure in &care.failures {
-            tracing::error!("{failure}");
+            if !self.status.warnings.contains(failure) {
+                tracing::error!("{failure}");
+            }
         }
+        self.status.warnings.clone_from(&care.failures);
         self.metrics.cared(care);
     }
 

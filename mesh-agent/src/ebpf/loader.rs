@@ -74,6 +74,12 @@ fn is_on(link: impl AsFd, root: &CgroupRoot) -> bool {
     bpf::link_info(link).is_ok_and(|info| info.target == LinkTarget::Cgroup { id: root.id })
 }
 
+/// Does the link still hold a program to some cgroup? Its own is gone when the id is 0.
+pub(super) fn is_on_a_cgroup(link: impl AsFd) -> bool {
+    bpf::link_info(link)
+        .is_ok_and(|info| matches!(info.target, LinkTarget::Cgroup { id } if id != 0))
+}
+
 /// Loads the node's programs against the pinned maps (creating those that are missing), and brings
 /// every link to them.
 pub(super) fn attach_all(object: &Object, pins: &Pins, root: &CgroupRoot) -> Result<(), Error> {

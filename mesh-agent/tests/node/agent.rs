@@ -2,7 +2,8 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
     thread,
@@ -11,6 +12,10 @@ use std::{
 
 use mesh_agent::{ebpf::Programs, node_api::client, redirect::Tier};
 use mesh_core::node::{Answer, NodeStatus, PodStatus, Request};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use tempfile::TempDir;
 
 use crate::network::{Netns, unique};
@@ -63,9 +68,14 @@ impl Node {
 
     /// As [`Node::start`]; an agent that ends instead is an error with its log.
     pub(crate) fn try_start(&self, tier: Tier) -> Result<Agent, String> {
+        self.start_with(&["--tier", tier.as_str()])
+    }
+
+    pub(crate) fn start_with(&self, arguments: &[&str]) -> Result<Agent, String> {
         let mut child = self.host.run_in(|| {
             self.command()
-                .args(["--tier", tier.as_str(), "--admin-addr", "127.0.0.1:0"])
+                .args(["--admin-addr", "127.0.0.1:0"])
+                .args(arguments)
                 .stdout(Stdio::piped())
                 .spawn()
                 .unwrap()
@@ -126,8 +136,8 @@ impl Node {
             .arg(self.state_dir())
             .arg("--pin-dir")
             .arg(&self.pin_dir)
-            .arg("--cgroup-root")
-            .arg(&self.cgroup);
+            // A test may override it with a flag.
+            .env("MESH_AGENT_CGROUP_ROOT", &self.cgroup);
         command
     }
 }
@@ -159,6 +169,27 @@ impl Agent {
         }
     }
 
+    /// The exposition text, asked for from inside the node's network namespace.
+    pub(crate) fn metrics(&self, node: &Node) -> String {
+        let (_, rest) = self.log.rsplit_once("admin=").unwrap();
+        let address: SocketAddr = rest.trim().parse().unwrap();
+        node.host.run_in(|| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream
+                .write_all(b"GET /metrics HTTP/1.1\r\nhost: agent\r\nconnection: close\r\n\r\n")
+                .unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            text
+        })
+    }
+
+    /// Stops or continues the process, as a node without processor time would.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap());
+        kill(pid, signal).unwrap();
+    }
+
     /// SIGKILL, and wait until it is gone.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
@@ -167,12 +198,7 @@ impl Agent {
 
     /// SIGTERM; returns whether it ended well.
     pub(crate) fn terminate(mut self) -> bool {
-        use nix::{
-            sys::signal::{Signal, kill},
-            unistd::Pid,
-        };
-        let pid = Pid::from_raw(self.child.id().try_into().unwrap());
-        kill(pid, Signal::SIGTERM).unwrap();
+        self.signal(Signal::SIGTERM);
         self.child.wait().unwrap().success()
     }
 }

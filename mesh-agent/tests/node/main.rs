@@ -10,6 +10,7 @@
 )]
 
 mod agent;
+mod daemon;
 mod network;
 mod packet_filter;
 mod plugin;

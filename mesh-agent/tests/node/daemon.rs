@@ -1,0 +1,217 @@
+//! The agent itself: which tier it takes and what it says, what it exports, what it repairs, and how it gets along with others.
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use mesh_agent::{ebpf::Programs, node::Node as Redirections, redirect::Tier};
+use mesh_core::node::SelfTestOutcome;
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::{
+    agent::Node,
+    runtime::{Network, Pod},
+    skipped,
+};
+
+#[test]
+fn the_choice_is_made_by_trial_and_shown() {
+    if skipped("the_choice_is_made_by_trial_and_shown") {
+        return;
+    }
+    let node = Node::new();
+    let agent = node.start_with(&["--tier", "auto"]).unwrap();
+    let status = agent.status();
+    assert!(!status.forced);
+    let (last, worse) = status.trials.split_last().unwrap();
+    assert!(last.works && last.tier == status.tier);
+    assert!(
+        worse
+            .iter()
+            .all(|trial| !trial.works && !trial.reason.is_empty())
+    );
+    let metrics = agent.metrics(&node);
+    let expected = format!("mesh_agent_tier_info{{tier=\"{}\",reason=\"", status.tier);
+    assert!(metrics.contains(&expected), "{metrics}");
+    if status.tier != Tier::Full {
+        println!(
+            "skipped: the rest of this test: tier full does not work here: {}",
+            status.reason
+        );
+        return;
+    }
+    assert_eq!(
+        status.reason,
+        "it is the best tier, and passed the self-test"
+    );
+    assert_eq!(status.programs.len(), 8, "{:?}", status.programs);
+    assert!(status.self_test.len() > 10);
+    for case in &status.self_test {
+        assert_ne!(case.outcome, SelfTestOutcome::Failed, "{case:?}");
+    }
+    assert!(
+        metrics.contains("mesh_agent_self_test{check=\"IPv4\"} 1"),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn without_programs_or_cgroup2_the_packet_filter_is_taken_and_the_reason_said() {
+    if skipped("without_programs_or_cgroup2_the_packet_filter_is_taken_and_the_reason_said") {
+        return;
+    }
+    let check =
+        |arguments: &[&str], reason: &str| {
+            let node = Node::new();
+            let agent = node.start_with(arguments).unwrap();
+            let status = agent.status();
+            assert_eq!(status.tier, Tier::Nft);
+            let expected = format!("it is the best tier that works; full and split: {reason}");
+            assert!(status.reason.starts_with(&expected), "{}", status.reason);
+            assert!(
+                agent.log.contains("Tier does not work here"),
+                "{}",
+                agent.log
+            );
+            let metrics = agent.metrics(&node);
+            assert!(metrics.contains(
+                "mesh_agent_tier_info{tier=\"nft\",reason=\"it is the best tier that works"
+            ));
+        };
+    check(
+        &["--bpf-object", "/nonexistent/mesh-ebpf.o"],
+        "cannot read the kernel programs from /nonexistent/mesh-ebpf.o: No such file",
+    );
+    check(
+        &["--bpf-object", "/proc/self/cmdline"],
+        "cannot read the kernel programs' object file",
+    );
+    check(
+        &["--cgroup-root", "/tmp"],
+        "/tmp is no directory of cgroup version 2; name the parent of the node's pods with --cgroup-root",
+    );
+}
+
+#[test]
+fn a_forced_tier_that_does_not_work_is_an_error() {
+    if skipped("a_forced_tier_that_does_not_work_is_an_error") {
+        return;
+    }
+    let node = Node::new();
+    let Err(log) = node.start_with(&["--tier", "full", "--cgroup-root", "/tmp"]) else {
+        panic!("it started");
+    };
+    assert!(
+        log.contains("tier full was asked for and does not work here: /tmp is no directory of cgroup version 2"),
+        "{log}"
+    );
+}
+
+#[test]
+fn one_agent_a_node() {
+    if skipped("one_agent_a_node") {
+        return;
+    }
+    let node = Node::new();
+    let agent = node.start(Tier::Nft);
+    let Err(log) = node.try_start(Tier::Nft) else {
+        panic!("a second one started");
+    };
+    assert!(log.contains("another mesh agent answers on"), "{log}");
+    let mode = fs::metadata(node.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let mode = fs::metadata(node.state_dir()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    agent.kill();
+    // The socket that a killed agent leaves is no obstacle.
+    let agent = node.start(Tier::Nft);
+    assert!(agent.terminate());
+    assert!(!node.socket().exists());
+}
+
+#[test]
+fn an_agent_that_hangs_stops_no_pod() {
+    if skipped("an_agent_that_hangs_stops_no_pod") {
+        return;
+    }
+    let node = Node::new();
+    let agent = node.start(Tier::Nft);
+    let mut network = Network::new(&node, "1.0.0");
+    network.change("timeoutSeconds", json!(1));
+    agent.signal(Signal::SIGSTOP);
+    let pod = Pod::meshed(&[]);
+    let (previous, said) = network.add(&pod);
+    assert!(said.is_success, "{said:?}");
+    assert_eq!(node.records().len(), 1);
+    // It finds the question it was asked, and does what is done already.
+    agent.signal(Signal::SIGCONT);
+    assert_eq!(agent.pods().len(), 1);
+    assert!(network.mesh("CHECK", &pod, Some(&previous)).is_success);
+    network.del(&pod, Some(&previous));
+    assert!(agent.pods().is_empty());
+}
+
+#[test]
+fn what_somebody_removed_is_put_right() {
+    if skipped("what_somebody_removed_is_put_right") {
+        return;
+    }
+    let node = Node::new();
+    let agent = match node.try_start(Tier::Split) {
+        Ok(agent) => agent,
+        Err(log) => {
+            println!("skipped: tier split does not work on this machine: {log}");
+            return;
+        }
+    };
+    let network = Network::new(&node, "1.0.0");
+    let pod = Pod::meshed(&[]);
+    let (previous, said) = network.add(&pod);
+    assert!(said.is_success, "{said:?}");
+    agent.kill();
+
+    let redirections = Redirections::left_behind(&node.state_dir(), &node.pin_dir).unwrap();
+    let look_after = || {
+        let care = redirections.look_after(false).unwrap();
+        assert_eq!(care.failures, Vec::<String>::new());
+        let wrong: Vec<String> = care.repaired.into_iter().map(|(_, wrong)| wrong).collect();
+        (care.intact, wrong)
+    };
+    assert_eq!(look_after(), (1, vec![]));
+    pod.netns.exec("nft delete table inet mesh_redirect");
+    let wrong = look_after().1.concat();
+    assert!(wrong.contains("is missing or empty"), "{wrong}");
+    assert_eq!(look_after(), (1, vec![]));
+
+    let programs = Programs::open(&node.pin_dir).unwrap();
+    let cookie = programs.pods().unwrap()[0].cookie;
+    assert!(programs.unenrol(cookie).unwrap());
+    let wrong = look_after().1.concat();
+    assert!(wrong.contains("do not know the pod"), "{wrong}");
+    assert_eq!(look_after(), (1, vec![]));
+    network.del(&pod, Some(&previous));
+    node.assert_no_pod_in_the_kernel();
+}
+
+#[test]
+fn enrolments_are_counted_by_result() {
+    if skipped("enrolments_are_counted_by_result") {
+        return;
+    }
+    let node = Node::new();
+    let agent = node.start(Tier::Nft);
+    let network = Network::new(&node, "1.0.0");
+    let (good, bad) = (Pod::meshed(&[]), Pod::meshed(&[("proxy-uid", "root")]));
+    assert!(network.add(&good).1.is_success);
+    assert!(!network.add(&bad).1.is_success);
+    let metrics = agent.metrics(&node);
+    for line in [
+        "mesh_agent_pods{tier=\"nft\"} 1",
+        "mesh_agent_pods{tier=\"full\"} 0",
+        "mesh_agent_enrolments_total{result=\"enrolled\",reason=\"nft\"} 1",
+        "mesh_agent_enrolments_total{result=\"refused\",reason=\"invalid\"} 1",
+        "mesh_agent_build_info{",
+        "process_start_time_seconds",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in:\n{metrics}");
+    }
+}
