@@ -12,8 +12,8 @@ use mesh_core::resilience::Backoff;
 use super::env::Env;
 use super::parse;
 use super::server::{
-    DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, Queue, SocketOptions, client_windows,
-    connect_backoff, socket_options,
+    DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, SocketOptions, client_windows, connect_backoff,
+    socket_options,
 };
 
 /// See docs/reference/proxy-environment.md for the variable of each field.
@@ -29,7 +29,6 @@ pub struct Inbound {
     /// Ports whose default policy does not detect protocols.
     pub opaque_ports: PortSet,
     pub max_in_flight: usize,
-    pub http_queue: Queue,
     pub http1_pool: Http1Pool,
     pub http2_server: Http2Server,
     /// Towards the application.
@@ -47,7 +46,6 @@ pub struct Inbound {
 const DEFAULT_LISTEN: &str = "0.0.0.0:4143";
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(300);
 const DEFAULT_DETECT_TIMEOUT: Duration = Duration::from_secs(10);
-const DEFAULT_FAILFAST: Duration = Duration::from_secs(1);
 const DEFAULT_BACKOFF: Backoff = Backoff {
     min: Duration::from_millis(100),
     max: Duration::from_secs(10),
@@ -88,7 +86,6 @@ impl Inbound {
                 parse::number,
                 DEFAULT_MAX_IN_FLIGHT,
             ),
-            http_queue: Queue::read(env, "INBOUND_HTTP", DEFAULT_FAILFAST),
             http1_pool: Http1Pool::read(env, "INBOUND", "MAX_IDLE_CONNS_PER_ENDPOINT"),
             http2_server: Http2Server::read(env, "INBOUND"),
             http2_client: Http2Params {

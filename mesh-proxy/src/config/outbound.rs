@@ -34,7 +34,6 @@ pub struct Outbound {
     pub http2_client: Http2Params,
     /// Whether applications get `l5d-proxy-error` and its kin.
     pub informational_headers: bool,
-    pub hostname_labels: bool,
 }
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:4140";
@@ -98,7 +97,6 @@ impl Outbound {
                 parse::boolean,
                 false,
             ),
-            hostname_labels: env.or("OUTBOUND_METRICS_HOSTNAME_LABELS", parse::boolean, false),
         }
     }
 }

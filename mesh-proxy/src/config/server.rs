@@ -79,7 +79,7 @@ pub(super) fn socket_options(env: &Env<'_>, kind: &str) -> SocketOptions {
 }
 
 impl Queue {
-    /// `kind` is `INBOUND_HTTP`, `OUTBOUND_TCP` and so on.
+    /// `kind` is `OUTBOUND_HTTP` or `OUTBOUND_TCP`.
     pub(super) fn read(env: &Env<'_>, kind: &str, failfast: Duration) -> Self {
         Self {
             capacity: env.or(

@@ -85,7 +85,6 @@ fn defaults_are_linkerds() {
     assert_eq!(config.outbound.connect_timeout, Duration::from_secs(1));
     assert_eq!(config.inbound.connect_timeout, Duration::from_millis(300));
     assert_eq!(config.outbound.http_queue.failfast, Duration::from_secs(3));
-    assert_eq!(config.inbound.http_queue.failfast, Duration::from_secs(1));
     assert_eq!(config.discovery.outbound_idle, Duration::from_secs(5));
     assert_eq!(config.discovery.inbound_idle, Duration::from_secs(90));
     assert_eq!(config.shutdown_grace, Duration::from_secs(120));
