@@ -5,5 +5,6 @@
 //! pieces that one process needs.
 
 pub mod convert;
+pub mod index;
 pub mod model;
 pub mod source;

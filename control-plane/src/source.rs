@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use crate::model::{Key, Object};
 
 pub mod local;
-mod manifest;
+pub(crate) mod manifest;
 
 /// One change to the set of objects.
 #[derive(Clone, Debug, PartialEq)]

@@ -58,11 +58,31 @@ pub(crate) fn authorization_policy(
             })
         })
         .collect::<Result<Vec<_>, _>>()?;
+    one_of_a_kind(&required)?;
     Ok(AuthorizationPolicy {
         name: own,
         target,
         required,
     })
+}
+
+/// A client must satisfy all that are listed, and no client has two identities or two addresses; several of a kind are a mistake, as in Linkerd.
+fn one_of_a_kind(required: &[AuthenticationRef]) -> Result<(), ConvertError> {
+    let networks = required
+        .iter()
+        .filter(|reference| matches!(reference, AuthenticationRef::Network(_)))
+        .count();
+    let problem = if networks > 1 {
+        "names more than one NetworkAuthentication; put all networks into one"
+    } else if required.len() - networks > 1 {
+        "names more than one MeshTLSAuthentication or ServiceAccount; put all identities into one MeshTLSAuthentication"
+    } else {
+        return Ok(());
+    };
+    Err(ConvertError::new(
+        "spec.requiredAuthenticationRefs",
+        problem,
+    ))
 }
 
 fn authorization_target(

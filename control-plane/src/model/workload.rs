@@ -93,11 +93,16 @@ impl Workload {
             .map(|port| port.number)
     }
 
-    /// The container port behind a port of the host.
+    /// The container port behind a port of the host. In the host's network they are the same.
     pub fn behind_host_port(&self, host_port: u16) -> Option<u16> {
+        let on_host = |port: &&ContainerPort| match port.host_port {
+            Some(number) => number == host_port,
+            None => self.host_network && port.number == host_port,
+        };
         self.ports
             .iter()
-            .find(|port| port.tcp && port.host_port == Some(host_port))
+            .filter(|port| port.tcp)
+            .find(on_host)
             .map(|port| port.number)
     }
 }

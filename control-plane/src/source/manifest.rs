@@ -324,6 +324,7 @@ kind: AuthorizationPolicy
 metadata: {name: allow, namespace: shop}
 spec:
   targetRef: {kind: Pod, name: web}
+  requiredAuthenticationRefs: []
 ---
 kind: [
 ---
@@ -345,8 +346,8 @@ metadata: {name: n, labels: {topology.kubernetes.io/zone: z}}
             "{}",
             seen[1]
         );
-        assert!(seen[2].starts_with("14 broken "), "{}", seen[2]);
-        assert_eq!(seen[3], "16 broken kind: is missing");
-        assert_eq!(seen[4], "18 Node n");
+        assert!(seen[2].starts_with("15 broken "), "{}", seen[2]);
+        assert_eq!(seen[3], "17 broken kind: is missing");
+        assert_eq!(seen[4], "19 Node n");
     }
 }

@@ -1,0 +1,374 @@
+//! Endpoints and profiles of small clusters, before and after changes.
+
+use std::net::SocketAddr;
+
+use mesh_core::endpoint::{Endpoint, ProtocolHint};
+
+use super::*;
+use crate::{
+    index::fixture::{SERVICE, apply, delete, destination_settings, endpoint, pod, slice},
+    model::Kind,
+};
+
+fn index(text: &str) -> DestinationIndex {
+    let mut index = DestinationIndex::new(destination_settings());
+    index.apply(apply(text));
+    index
+}
+
+fn key(port: u16) -> EndpointsKey {
+    EndpointsKey {
+        service: Name::new("shop", "web"),
+        port,
+        hostname: None,
+        node: None,
+    }
+}
+
+fn addrs(rx: &watch::Receiver<Arc<EndpointSet>>) -> Vec<String> {
+    rx.borrow()
+        .endpoints
+        .keys()
+        .map(ToString::to_string)
+        .collect()
+}
+
+fn two_pods() -> String {
+    [
+        SERVICE.to_owned(),
+        pod("web-1", "10.1.0.1", true, ""),
+        pod("web-2", "10.1.0.2", false, ""),
+        slice(&format!(
+            "[{}, {}]",
+            endpoint("web-1", "10.1.0.1", ""),
+            endpoint("web-2", "10.1.0.2", "")
+        )),
+    ]
+    .concat()
+}
+
+fn at(rx: &watch::Receiver<Arc<EndpointSet>>, addr: &str) -> Endpoint {
+    rx.borrow().endpoints[&addr.parse::<SocketAddr>().unwrap()].clone()
+}
+
+#[test]
+fn a_meshed_and_an_unmeshed_endpoint() {
+    let mut index = index(&two_pods());
+    let node = Some(Arc::from("node-a"));
+    let rx = index.endpoints(EndpointsKey { node, ..key(80) }).unwrap();
+    assert_eq!(addrs(&rx), ["10.1.0.1:8080", "10.1.0.2:8080"]);
+
+    let meshed = at(&rx, "10.1.0.1:8080");
+    let id = "web-sa.shop.serviceaccount.identity.linkerd.cluster.local";
+    let tls = meshed.tls.unwrap();
+    assert_eq!((tls.id.as_str(), &*tls.server_name), (id, id));
+    assert_eq!(meshed.hint, ProtocolHint::Http2);
+    assert_eq!(meshed.opaque_transport_port, Some(4143));
+    assert_eq!(meshed.weight, 10_000);
+    let labels: Vec<_> = meshed
+        .labels
+        .iter()
+        .map(|(k, v)| format!("{k}={v}"))
+        .collect();
+    assert_eq!(
+        labels,
+        [
+            "control_plane_ns=linkerd",
+            "deployment=web",
+            "pod=web-1",
+            "serviceaccount=web-sa",
+            "zone=east",
+            "zone_locality=local"
+        ]
+    );
+
+    let plain = at(&rx, "10.1.0.2:8080");
+    assert_eq!(plain.tls, None);
+    assert_eq!(plain.hint, ProtocolHint::Unknown);
+    assert_eq!(plain.opaque_transport_port, None);
+    let set = rx.borrow();
+    assert_eq!(
+        (&*set.labels["namespace"], &*set.labels["service"]),
+        ("shop", "web")
+    );
+}
+
+#[test]
+fn endpoints_come_and_go() {
+    let mut index = index(&two_pods());
+    let mut rx = index.endpoints(key(80)).unwrap();
+    rx.borrow_and_update();
+    index.apply(apply(&two_pods()));
+    assert!(
+        !rx.has_changed().unwrap(),
+        "the same objects change nothing"
+    );
+
+    let not_ready = endpoint("web-2", "10.1.0.2", ", conditions: {ready: false}");
+    let one = endpoint("web-1", "10.1.0.1", "");
+    index.apply(apply(&slice(&format!("[{one}, {not_ready}]"))));
+    assert!(rx.has_changed().unwrap());
+    assert_eq!(addrs(&rx), ["10.1.0.1:8080"]);
+
+    index.apply(delete(Kind::Pod, "shop", "web-1"));
+    assert_eq!(addrs(&rx), [""; 0]);
+    index.apply(apply(&pod("web-1", "10.1.0.1", true, "")));
+    assert_eq!(addrs(&rx), ["10.1.0.1:8080"]);
+    index.apply(delete(Kind::Service, "shop", "web"));
+    assert_eq!(addrs(&rx), [""; 0]);
+    assert_eq!(
+        index.endpoints(key(80)).unwrap_err(),
+        EndpointsError::NoSuchService(Name::new("shop", "web"))
+    );
+}
+
+/// A pod of the same name with another address must not leave the old address behind.
+#[test]
+fn a_pod_that_comes_back_with_another_address() {
+    let mut index = index(&two_pods());
+    let rx = index.endpoints(key(80)).unwrap();
+    let mut batch = apply(&pod("web-1", "10.1.0.9", true, ""));
+    batch.extend(apply(&slice(&format!(
+        "[{}]",
+        endpoint("web-1", "10.1.0.9", "")
+    ))));
+    index.apply(batch);
+    assert_eq!(addrs(&rx), ["10.1.0.9:8080"]);
+}
+
+#[test]
+fn opaque_by_default_by_annotation_and_by_server() {
+    let mut index = index(&two_pods());
+    let http = index.endpoints(key(80)).unwrap();
+    let db = index.endpoints(key(3306)).unwrap();
+    assert_eq!(at(&db, "10.1.0.1:3306").hint, ProtocolHint::Opaque);
+    assert_eq!(at(&db, "10.1.0.2:3306").hint, ProtocolHint::Unknown);
+
+    let annotated = "annotations: {config.linkerd.io/opaque-ports: http}";
+    index.apply(apply(&pod("web-1", "10.1.0.1", true, annotated)));
+    assert_eq!(at(&http, "10.1.0.1:8080").hint, ProtocolHint::Opaque);
+    assert_eq!(at(&db, "10.1.0.1:3306").hint, ProtocolHint::Http2);
+
+    index.apply(apply(&pod("web-1", "10.1.0.1", true, "")));
+    let server = "apiVersion: policy.linkerd.io/v1beta3
+kind: Server
+metadata: {name: opaque, namespace: shop}
+spec: {podSelector: {matchLabels: {app: web}}, port: http, proxyProtocol: opaque}";
+    assert_eq!(at(&http, "10.1.0.1:8080").hint, ProtocolHint::Http2);
+    index.apply(apply(server));
+    assert_eq!(at(&http, "10.1.0.1:8080").hint, ProtocolHint::Opaque);
+    index.apply(delete(Kind::Server, "shop", "opaque"));
+    assert_eq!(at(&http, "10.1.0.1:8080").hint, ProtocolHint::Http2);
+    index.apply(apply(
+        &server.replace("namespace: shop", "namespace: other"),
+    ));
+    assert_eq!(at(&http, "10.1.0.1:8080").hint, ProtocolHint::Http2);
+}
+
+#[test]
+fn skipped_and_own_ports_are_dialled_plainly() {
+    let skipping = "annotations: {config.linkerd.io/skip-inbound-ports: '8080'}";
+    let mut index = index(&two_pods());
+    index.apply(apply(&pod("web-1", "10.1.0.1", true, skipping)));
+    let rx = index.endpoints(key(80)).unwrap();
+    let skipped = at(&rx, "10.1.0.1:8080");
+    assert_eq!((skipped.tls, skipped.opaque_transport_port), (None, None));
+    // A port that the Service does not define is dialled as it is.
+    let admin = index.endpoints(key(4191)).unwrap();
+    let admin = at(&admin, "10.1.0.1:4191");
+    assert_eq!(admin.opaque_transport_port, None);
+    assert!(admin.tls.is_some());
+}
+
+#[test]
+fn zones_nodes_and_host_names() {
+    let hinted = |pod: &str, ip: &str, zone: &str, more: &str| {
+        let hints = format!(", hostname: {pod}, hints: {{forZones: [{{name: {zone}}}]}}{more}");
+        endpoint(pod, ip, &hints)
+    };
+    let both = format!(
+        "[{}, {}]",
+        hinted("web-1", "10.1.0.1", "east", ""),
+        hinted("web-2", "10.1.0.2", "west", "")
+    );
+    let mut index = index(&(two_pods() + &slice(&both)));
+    let node_a = EndpointsKey {
+        node: Some("node-a".into()),
+        ..key(80)
+    };
+    let near = index.endpoints(node_a.clone()).unwrap();
+    let anywhere = index.endpoints(key(80)).unwrap();
+    let named = EndpointsKey {
+        hostname: Some("web-2".into()),
+        ..key(80)
+    };
+    let named = index.endpoints(named).unwrap();
+    assert_eq!(addrs(&near), ["10.1.0.1:8080"]);
+    assert_eq!(addrs(&anywhere), ["10.1.0.1:8080", "10.1.0.2:8080"]);
+    assert_eq!(addrs(&named), ["10.1.0.2:8080"]);
+
+    // One address without hint switches the zones off.
+    let mixed = format!(
+        "[{}, {}]",
+        hinted("web-1", "10.1.0.1", "east", ""),
+        endpoint("web-2", "10.1.0.2", "")
+    );
+    index.apply(apply(&slice(&mixed)));
+    assert_eq!(addrs(&near), ["10.1.0.1:8080", "10.1.0.2:8080"]);
+
+    let local = SERVICE.replace("clusterIP:", "internalTrafficPolicy: Local\n  clusterIP:");
+    index.apply(apply(&local));
+    assert_eq!(addrs(&near), ["10.1.0.1:8080", "10.1.0.2:8080"]);
+    assert_eq!(addrs(&anywhere), [""; 0]);
+}
+
+#[test]
+fn ipv6_comes_first_where_it_is_on() {
+    let both = format!(
+        "[{}, {}, {}]",
+        endpoint("web-1", "10.1.0.1", ""),
+        endpoint("web-1", "fd00::1", ""),
+        endpoint("web-2", "10.1.0.2", "")
+    );
+    let text = two_pods() + &slice(&both);
+    let mut off = index(&text);
+    let rx = off.endpoints(key(80)).unwrap();
+    assert_eq!(addrs(&rx), ["10.1.0.1:8080", "10.1.0.2:8080"]);
+    let mut on = DestinationIndex::new(DestinationSettings {
+        ipv6: true,
+        ..destination_settings()
+    });
+    on.apply(apply(&text));
+    let rx = on.endpoints(key(80)).unwrap();
+    assert_eq!(addrs(&rx), ["10.1.0.2:8080", "[fd00::1]:8080"]);
+}
+
+fn profile_at(index: &mut DestinationIndex, addr: &str) -> watch::Receiver<Arc<Profile>> {
+    index
+        .profile(ProfileKey::Addr(addr.parse().unwrap()))
+        .unwrap()
+}
+
+#[test]
+fn profiles_of_services() {
+    let mut index = index(&two_pods());
+    let rx = profile_at(&mut index, "10.96.0.1:80");
+    let profile = rx.borrow().clone();
+    assert_eq!(profile.fqn.as_deref(), Some("web.shop.svc.cluster.local"));
+    assert_eq!((profile.opaque, profile.endpoint.is_none()), (false, true));
+    assert_eq!(profile.retry_budget.unwrap().min_per_second, 10);
+    assert_eq!(profile.parent.as_ref().unwrap().port(), Some(80));
+    assert!(profile_at(&mut index, "10.96.0.1:3306").borrow().opaque);
+    // An undefined port has an empty profile.
+    assert_eq!(
+        **profile_at(&mut index, "10.96.0.1:99").borrow(),
+        Profile::default()
+    );
+
+    let opaque = SERVICE.replace(
+        "{name: web, namespace: shop}",
+        "{name: web, namespace: shop, annotations: {config.linkerd.io/opaque-ports: 'http,'}}",
+    );
+    index.apply(apply(&opaque));
+    assert!(rx.borrow().opaque);
+}
+
+#[test]
+fn profiles_of_pods_follow_their_life() {
+    let mut index = index(&two_pods());
+    let rx = profile_at(&mut index, "10.1.0.1:8080");
+    let endpoint = rx.borrow().endpoint.clone().unwrap();
+    assert!(endpoint.tls.is_some());
+    assert_eq!(endpoint.labels["namespace"], "shop");
+    assert_eq!(endpoint.labels["zone"], "east");
+    assert!(!endpoint.labels.contains_key("zone_locality"));
+    assert_eq!(rx.borrow().fqn, None);
+
+    index.apply(delete(Kind::Pod, "shop", "web-1"));
+    let gone = rx.borrow().endpoint.clone().unwrap();
+    assert_eq!((gone.tls, gone.labels.len()), (None, 0));
+    index.apply(apply(&pod("web-1", "10.1.0.1", true, "")));
+    assert!(rx.borrow().endpoint.as_ref().unwrap().tls.is_some());
+    let pending = pod("web-1", "10.1.0.1", true, "").replace("Running", "Pending");
+    index.apply(apply(&pending));
+    assert!(rx.borrow().endpoint.as_ref().unwrap().tls.is_none());
+}
+
+#[test]
+fn unknown_addresses_are_answered() {
+    let mut index = index(&two_pods());
+    let plain = profile_at(&mut index, "192.0.2.1:80");
+    let endpoint = plain.borrow().endpoint.clone().unwrap();
+    assert_eq!(endpoint.addr, "192.0.2.1:80".parse().unwrap());
+    assert!(endpoint.labels.is_empty());
+    assert!(profile_at(&mut index, "192.0.2.1:25").borrow().opaque);
+}
+
+#[test]
+fn two_owners_of_an_address_are_refused() {
+    let twin = SERVICE.replace("name: web,", "name: twin,");
+    let mut index = index(&(two_pods() + &twin + &pod("web-3", "10.1.0.1", true, "")));
+    let error = |index: &mut DestinationIndex, addr: &str| {
+        index
+            .profile(ProfileKey::Addr(addr.parse().unwrap()))
+            .unwrap_err()
+    };
+    assert!(matches!(
+        error(&mut index, "10.96.0.1:80"),
+        ProfileError::AmbiguousService(..)
+    ));
+    assert!(matches!(
+        error(&mut index, "10.1.0.1:8080"),
+        ProfileError::AmbiguousPod(..)
+    ));
+}
+
+#[test]
+fn a_port_of_the_host_leads_to_its_pod() {
+    let hosted = pod("web-1", "10.1.0.1", true, "")
+        .replace("containerPort: 8080}", "containerPort: 8080, hostPort: 80}");
+    let mut index = index(&(SERVICE.to_owned() + &hosted));
+    let rx = profile_at(&mut index, "192.168.0.1:80");
+    let endpoint = rx.borrow().endpoint.clone().unwrap();
+    assert_eq!(endpoint.addr, "192.168.0.1:80".parse().unwrap());
+    assert_eq!(endpoint.labels["pod"], "web-1");
+    assert!(
+        profile_at(&mut index, "192.168.0.1:81")
+            .borrow()
+            .endpoint
+            .as_ref()
+            .unwrap()
+            .labels
+            .is_empty()
+    );
+}
+
+#[test]
+fn profiles_by_name_and_by_instance() {
+    let mut index = index(&two_pods());
+    let web = Name::new("shop", "web");
+    let by_name = |service: &Name| ProfileKey::Service {
+        service: service.clone(),
+        port: 80,
+        fqn: "web.shop.svc.cluster.local".into(),
+    };
+    assert!(index.profile(by_name(&web)).is_ok());
+    let gone = Name::new("shop", "gone");
+    assert_eq!(
+        index.profile(by_name(&gone)).unwrap_err(),
+        ProfileError::NoSuchService(gone)
+    );
+    let instance = |hostname: &str| ProfileKey::Instance {
+        service: web.clone(),
+        hostname: hostname.into(),
+        port: 8080,
+    };
+    assert!(index.profile(instance("web-1")).is_err());
+    let named = endpoint("web-1", "10.1.0.1", ", hostname: web-1");
+    index.apply(apply(&slice(&format!("[{named}]"))));
+    let rx = index.profile(instance("web-1")).unwrap();
+    assert_eq!(
+        rx.borrow().endpoint.as_ref().unwrap().addr,
+        "10.1.0.1:8080".parse().unwrap()
+    );
+}

@@ -1,0 +1,354 @@
+//! The inbound policy of one port of a pod.
+//!
+//! ```text
+//!   pod + port ──▶ the Server that selects it ──▶ protocol ──▶ routes (with authorizations of their own)
+//!             │                              └──▶ authorizations: policies for the Server or its namespace, and its accessPolicy
+//!             └─▶ no Server: the default policy
+//! ```
+
+use std::{sync::Arc, time::Duration};
+
+use mesh_core::{
+    meta::{Meta, Resource},
+    policy::inbound::{
+        Authentication, Authorization, GrpcRoute, HttpRoute, HttpServer, InboundRule, Network,
+        ServerPolicy, ServerProtocol, all_networks, default_grpc_route, default_http_route,
+    },
+    route::{
+        Route, Rule,
+        http::{HttpMatch, PathMatch},
+    },
+};
+
+use super::{
+    settings::PolicySettings,
+    store::{self, Store},
+};
+use crate::model::{
+    self, AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, Kind, Name, ParentKind,
+    Protocol, RouteId, Server, Workload,
+};
+
+/// How long proxies wait for the first bytes of a connection before they call it opaque, as in Linkerd.
+pub(super) const DETECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Nothing when there is no such pod.
+pub(super) fn policy(
+    store: &Store,
+    settings: &PolicySettings,
+    pod: &Name,
+    port: u16,
+) -> Option<ServerPolicy> {
+    let pod = store.pod(pod)?;
+    Some(match server_of(store, pod, port) {
+        Some(server) => of_server(store, settings, pod, port, server),
+        None => default_policy(settings, pod, port),
+    })
+}
+
+/// The oldest Server that selects the port; of equally old ones the first by name.
+fn server_of<'a>(store: &'a Store, pod: &Workload, port: u16) -> Option<&'a Server> {
+    store
+        .servers_in(&pod.name.namespace)
+        .filter(|server| store::selects(server, pod, port))
+        .min_by_key(|server| (age(server.created), &server.name))
+}
+
+/// Objects that no API server has seen are the youngest.
+pub(super) fn age(created: Option<i64>) -> i64 {
+    created.unwrap_or(i64::MAX)
+}
+
+fn default_policy(settings: &PolicySettings, pod: &Workload, port: u16) -> ServerPolicy {
+    let mut policy = pod.default_policy.unwrap_or(settings.default_policy);
+    if pod.require_identity_ports.contains(port) {
+        policy = policy.requiring_identity();
+    }
+    // The injector copies the cluster's list of opaque ports to the pod, so that list has no say here.
+    let opaque = pod
+        .opaque_ports
+        .as_ref()
+        .is_some_and(|ports| ports.contains(port));
+    let mut server = policy.server_policy(&settings.cluster_networks, DETECT_TIMEOUT, opaque);
+    if let ServerProtocol::Detect { http, .. } = &mut server.protocol {
+        http.routes = default_http_routes(settings, pod, port);
+    }
+    server
+}
+
+fn of_server(
+    store: &Store,
+    settings: &PolicySettings,
+    pod: &Workload,
+    port: u16,
+    server: &Server,
+) -> ServerPolicy {
+    let http = || HttpServer {
+        routes: http_routes(store, settings, server)
+            .unwrap_or_else(|| default_http_routes(settings, pod, port)),
+        rate_limit: None,
+    };
+    ServerPolicy {
+        meta: policy_resource("server", &server.name),
+        protocol: match server.protocol {
+            Protocol::Detect => ServerProtocol::Detect {
+                timeout: DETECT_TIMEOUT,
+                http: http(),
+            },
+            Protocol::Http1 => ServerProtocol::Http1(http()),
+            Protocol::Http2 => ServerProtocol::Http2(http()),
+            Protocol::Grpc => ServerProtocol::Grpc(
+                grpc_routes(store, settings, server).unwrap_or_else(|| vec![default_grpc_route()]),
+            ),
+            Protocol::Opaque => ServerProtocol::Opaque,
+            Protocol::Tls => ServerProtocol::Tls,
+        },
+        authorizations: authorizations(store, settings, &server.name.namespace, |target| {
+            match target {
+                AuthorizationTarget::Server(name) => *name == server.name.name,
+                AuthorizationTarget::Namespace => true,
+                _ => false,
+            }
+        })
+        .into_iter()
+        .chain(server.access.authorizations(&settings.cluster_networks))
+        .collect(),
+    }
+}
+
+/// Everything under the Server's own authorizations, and its HTTP probes for the kubelet.
+fn default_http_routes(settings: &PolicySettings, pod: &Workload, port: u16) -> Vec<HttpRoute> {
+    let mut routes = vec![default_http_route()];
+    if let Some(paths) = pod.probes.get(&port)
+        && !settings.probe_networks.is_empty()
+    {
+        routes.push(probe_route(settings, paths.iter()));
+    }
+    routes
+}
+
+fn probe_route<'a>(
+    settings: &PolicySettings,
+    paths: impl Iterator<Item = &'a String>,
+) -> HttpRoute {
+    let meta = Meta::new_default("probe");
+    let probe = |path: &String| HttpMatch {
+        path: Some(PathMatch::Exact(path.clone())),
+        method: Some(http::Method::GET),
+        ..HttpMatch::default()
+    };
+    let authorization = Authorization {
+        meta: meta.clone(),
+        networks: settings
+            .probe_networks
+            .iter()
+            .copied()
+            .map(Network::from)
+            .collect(),
+        authentication: Authentication::Unauthenticated,
+    };
+    Route {
+        meta,
+        hosts: Vec::new(),
+        rules: vec![Rule {
+            matches: paths.map(probe).collect(),
+            then: InboundRule {
+                filters: Vec::new(),
+                authorizations: Arc::new([authorization]),
+            },
+        }],
+    }
+}
+
+/// The routes attached to the Server, which then take the place of the default ones; nothing when there are none.
+fn http_routes(
+    store: &Store,
+    settings: &PolicySettings,
+    server: &Server,
+) -> Option<Vec<HttpRoute>> {
+    attached(
+        store,
+        settings,
+        server,
+        store.http_routes_in(&server.name.namespace),
+    )
+}
+
+fn grpc_routes(
+    store: &Store,
+    settings: &PolicySettings,
+    server: &Server,
+) -> Option<Vec<GrpcRoute>> {
+    attached(
+        store,
+        settings,
+        server,
+        store.grpc_routes_in(&server.name.namespace),
+    )
+}
+
+fn attached<'a, M: Clone + 'a>(
+    store: &Store,
+    settings: &PolicySettings,
+    server: &Server,
+    routes: impl Iterator<Item = &'a model::Route<M>>,
+) -> Option<Vec<Route<M, InboundRule>>> {
+    let mut routes: Vec<_> = routes.filter(|route| is_attached(route, server)).collect();
+    routes.sort_by_key(|route| (age(route.created), store::rank(&route.id)));
+    let routes: Vec<_> = routes
+        .into_iter()
+        .map(|route| convert(store, settings, route))
+        .collect();
+    (!routes.is_empty()).then_some(routes)
+}
+
+/// Is the route accepted for the Server? The Server is named without port and section, and so is every other Server it names: a route of which a part
+/// cannot be honoured is not used at all.
+fn is_attached<M>(route: &model::Route<M>, server: &Server) -> bool {
+    let mut servers = route
+        .parents
+        .iter()
+        .filter(|parent| parent.kind == ParentKind::Server)
+        .peekable();
+    let namespace = &route.id.name.namespace;
+    servers.clone().all(|parent| {
+        parent.port.is_none() && !parent.section && parent.name.namespace == *namespace
+    }) && servers.any(|parent| parent.name == server.name)
+}
+
+fn convert<M: Clone>(
+    store: &Store,
+    settings: &PolicySettings,
+    route: &model::Route<M>,
+) -> Route<M, InboundRule> {
+    let RouteId { kind, name } = &route.id;
+    let authorizations: Arc<[Authorization]> =
+        authorizations(store, settings, &name.namespace, |target| {
+            match (kind, target) {
+                (Kind::PolicyHttpRoute, AuthorizationTarget::PolicyHttpRoute(target))
+                | (Kind::GatewayHttpRoute, AuthorizationTarget::GatewayHttpRoute(target))
+                | (Kind::GatewayGrpcRoute, AuthorizationTarget::GatewayGrpcRoute(target)) => {
+                    *target == name.name
+                }
+                _ => false,
+            }
+        })
+        .into();
+    Route {
+        meta: route_meta(&route.id),
+        hosts: route.hosts.clone(),
+        rules: route
+            .rules
+            .iter()
+            .map(|rule| Rule {
+                matches: rule.matches.clone(),
+                then: InboundRule {
+                    filters: rule.filters.clone(),
+                    authorizations: authorizations.clone(),
+                },
+            })
+            .collect(),
+    }
+}
+
+/// The authorizations of all policies for a target.
+fn authorizations(
+    store: &Store,
+    settings: &PolicySettings,
+    namespace: &Arc<str>,
+    targets: impl Fn(&AuthorizationTarget) -> bool,
+) -> Vec<Authorization> {
+    store
+        .authorization_policies_in(namespace)
+        .filter(|policy| targets(&policy.target))
+        .filter_map(|policy| authorization(store, settings, policy))
+        .collect()
+}
+
+/// Nothing when the policy names an authentication that does not exist: what it was to require is unknown, so it admits nobody.
+fn authorization(
+    store: &Store,
+    settings: &PolicySettings,
+    policy: &AuthorizationPolicy,
+) -> Option<Authorization> {
+    let account = |name: &str, namespace: &str| {
+        let id = mesh_core::identity::service_account(
+            name,
+            namespace,
+            &settings.control_namespace,
+            &settings.identity_domain,
+        );
+        mesh_core::identity::Identity::parse(&id).ok()
+    };
+    let mut networks = None;
+    let mut authentication = Authentication::Unauthenticated;
+    for reference in &policy.required {
+        match reference {
+            AuthenticationRef::Network(name) => {
+                let found = store.network_authentication(name)?;
+                networks = Some(found.networks.clone());
+            }
+            AuthenticationRef::ServiceAccount(name) => {
+                authentication = Authentication::TlsAuthenticated {
+                    identities: vec![account(&name.name, &name.namespace)?],
+                    suffixes: Vec::new(),
+                };
+            }
+            AuthenticationRef::MeshTls(name) => {
+                let found = store.mesh_tls_authentication(name)?;
+                let accounts = found
+                    .service_accounts
+                    .iter()
+                    .filter_map(|name| account(&name.name, &name.namespace));
+                let namespaces = found
+                    .namespaces
+                    .iter()
+                    .map(|namespace| suffix_of_namespace(namespace, settings));
+                authentication = Authentication::TlsAuthenticated {
+                    identities: found.identities.iter().cloned().chain(accounts).collect(),
+                    suffixes: found.suffixes.iter().cloned().chain(namespaces).collect(),
+                };
+            }
+        }
+    }
+    Some(Authorization {
+        meta: policy_resource("authorizationpolicy", &policy.name),
+        networks: networks.unwrap_or_else(all_networks),
+        authentication,
+    })
+}
+
+/// The end of the identities of all ServiceAccounts of a namespace.
+fn suffix_of_namespace(
+    namespace: &str,
+    settings: &PolicySettings,
+) -> mesh_core::policy::inbound::Suffix {
+    let suffix = format!(
+        "{namespace}.serviceaccount.identity.{}.{}",
+        settings.control_namespace, settings.identity_domain
+    );
+    mesh_core::policy::inbound::Suffix(suffix.split('.').map(Arc::from).collect())
+}
+
+/// Linkerd writes these kinds in lower case, and metrics carry them so.
+fn policy_resource(kind: &str, name: &Name) -> Meta {
+    Meta::Resource(Resource {
+        group: "policy.linkerd.io".into(),
+        kind: kind.into(),
+        namespace: name.namespace.clone(),
+        name: name.name.clone(),
+        section: "".into(),
+        port: None,
+    })
+}
+
+pub(super) fn route_meta(id: &RouteId) -> Meta {
+    Meta::Resource(Resource {
+        group: id.kind.group().into(),
+        kind: id.kind.as_str().into(),
+        namespace: id.name.namespace.clone(),
+        name: id.name.name.clone(),
+        section: "".into(),
+        port: None,
+    })
+}

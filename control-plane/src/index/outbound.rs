@@ -1,0 +1,308 @@
+//! The outbound policy of one destination, for the clients of one namespace.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use mesh_core::{
+    meta::{Meta, Resource},
+    policy::outbound::{
+        Backend, BackendTarget, Distribution, GrpcRoutes, HttpRoutes, OutboundPolicy,
+        OutboundProtocol, OutboundRule, RouteBackend, Target, TcpRoute, TcpVerdict,
+    },
+    resilience::Timeouts,
+    route::{Route, Rule, http::HttpMatch},
+};
+
+use super::{
+    inbound::DETECT_TIMEOUT, settings::PolicySettings, store::Store, workloads::plain_endpoint,
+};
+use crate::model::{self, Name, Service};
+
+mod backend;
+mod routes;
+
+use backend::Backends;
+
+/// A destination and who asks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum OutboundKey {
+    Service {
+        service: Name,
+        port: u16,
+        client_namespace: Arc<str>,
+        /// It was looked up by its address: the port must be one that the Service defines.
+        by_address: bool,
+    },
+    /// An address outside the cluster.
+    External(SocketAddr),
+}
+
+/// Why there is no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OutboundError {
+    #[error("No such service")]
+    NoSuchService,
+    #[error("{0:?} is no authority: expected a host name and perhaps a port")]
+    InvalidAuthority(Arc<str>),
+}
+
+/// The port of an authority that names none.
+const DEFAULT_PORT: u16 = 80;
+
+/// What the target is. The answer holds for the life of a stream.
+pub(super) fn resolve(
+    store: &Store,
+    settings: &PolicySettings,
+    target: &Target,
+    client_namespace: &Arc<str>,
+) -> Result<OutboundKey, OutboundError> {
+    match target {
+        Target::Authority(authority) => {
+            let (service, port) = parse_authority(authority, &settings.cluster_domain)?;
+            Ok(OutboundKey::Service {
+                service,
+                port,
+                client_namespace: client_namespace.clone(),
+                by_address: false,
+            })
+        }
+        Target::Addr(addr) => {
+            let ip = addr.ip().to_canonical();
+            if let Some(service) = store.services_at(ip).next() {
+                return Ok(OutboundKey::Service {
+                    service: service.name.clone(),
+                    port: addr.port(),
+                    client_namespace: client_namespace.clone(),
+                    by_address: true,
+                });
+            }
+            let in_cluster = settings
+                .cluster_networks
+                .iter()
+                .any(|net| net.contains(&ip));
+            if in_cluster {
+                return Err(OutboundError::NoSuchService);
+            }
+            Ok(OutboundKey::External(*addr))
+        }
+    }
+}
+
+/// `<name>.<namespace>.svc`, with or without cluster domain, trailing dot and port.
+fn parse_authority(authority: &Arc<str>, domain: &str) -> Result<(Name, u16), OutboundError> {
+    let invalid = || OutboundError::InvalidAuthority(authority.clone());
+    let parsed: http::uri::Authority = authority.parse().map_err(|_error| invalid())?;
+    let port = match parsed.port() {
+        Some(port) => Some(port.as_u16())
+            .filter(|port| *port > 0)
+            .ok_or_else(invalid)?,
+        None if authority.ends_with(':') => return Err(invalid()),
+        None => DEFAULT_PORT,
+    };
+    let host = parsed.host().trim_end_matches('.');
+    if host.is_empty() {
+        return Err(invalid());
+    }
+    let host = host.strip_suffix(domain.trim_matches('.')).unwrap_or(host);
+    let mut labels = host.trim_end_matches('.').split('.');
+    match (labels.next(), labels.next(), labels.next(), labels.next()) {
+        (Some(name), Some(namespace), Some("svc"), None) if !name.is_empty() => {
+            Ok((Name::new(namespace, name), port))
+        }
+        _ => Err(OutboundError::NoSuchService),
+    }
+}
+
+pub(super) fn policy(
+    store: &Store,
+    settings: &PolicySettings,
+    key: &OutboundKey,
+) -> OutboundPolicy {
+    match key {
+        OutboundKey::External(addr) => external(*addr),
+        OutboundKey::Service {
+            service,
+            port,
+            client_namespace,
+            by_address,
+        } => {
+            let found = store.service(service);
+            let undefined =
+                found.is_some_and(|found| !found.ports.iter().any(|entry| entry.number == *port));
+            if *by_address && undefined {
+                return undefined_port(service, *port);
+            }
+            let parent = Parent {
+                store,
+                settings,
+                name: service,
+                port: *port,
+                service: found,
+                client_namespace,
+            };
+            OutboundPolicy {
+                parent: service_meta(service, *port),
+                protocol: parent.protocol(),
+            }
+        }
+    }
+}
+
+/// Traffic that leaves the cluster goes where the application sent it.
+fn external(addr: SocketAddr) -> OutboundPolicy {
+    let meta = Meta::new_default("egress-fallback");
+    let backend = || {
+        Distribution::FirstAvailable(vec![Arc::new(RouteBackend {
+            backend: Backend {
+                meta: meta.clone(),
+                target: BackendTarget::Forward(Box::new(mesh_core::endpoint::Endpoint {
+                    weight: 1,
+                    ..plain_endpoint(addr)
+                })),
+            },
+            filters: Vec::new(),
+            verdict: TcpVerdict::Forward,
+        })])
+    };
+    let http = || HttpRoutes {
+        routes: vec![Route {
+            meta: meta.clone(),
+            hosts: Vec::new(),
+            rules: vec![Rule {
+                matches: vec![HttpMatch::default()],
+                then: OutboundRule {
+                    filters: Vec::new(),
+                    backends: backend(),
+                    timeouts: Timeouts::default(),
+                    retry: None,
+                    allow_request_headers: false,
+                },
+            }],
+        }],
+        failure_accrual: None,
+    };
+    OutboundPolicy {
+        parent: meta.clone(),
+        protocol: OutboundProtocol::Detect {
+            timeout: DETECT_TIMEOUT,
+            opaque: Some(TcpRoute {
+                meta: meta.clone(),
+                backends: backend(),
+                verdict: TcpVerdict::Forward,
+            }),
+            http1: http(),
+            http2: http(),
+        },
+    }
+}
+
+/// A port that the Service does not define is refused.
+fn undefined_port(service: &Name, port: u16) -> OutboundPolicy {
+    OutboundPolicy {
+        parent: service_meta(service, port),
+        protocol: OutboundProtocol::Opaque(Some(TcpRoute {
+            meta: Meta::new_default("undefined-port"),
+            backends: Distribution::Empty,
+            verdict: TcpVerdict::Forbidden,
+        })),
+    }
+}
+
+fn service_meta(service: &Name, port: u16) -> Meta {
+    Meta::Resource(Resource {
+        group: "core".into(),
+        kind: "Service".into(),
+        namespace: service.namespace.clone(),
+        name: service.name.clone(),
+        section: "".into(),
+        port: Some(port),
+    })
+}
+
+/// A port of a Service that routes may be attached to.
+#[derive(Clone, Copy)]
+struct Parent<'a> {
+    store: &'a Store,
+    settings: &'a PolicySettings,
+    name: &'a Name,
+    port: u16,
+    /// Absent when there is no such Service; asked for by name, it is balanced over all the same.
+    service: Option<&'a Service>,
+    client_namespace: &'a Arc<str>,
+}
+
+impl Parent<'_> {
+    fn protocol(&self) -> OutboundProtocol {
+        let app_protocol = self
+            .service
+            .and_then(|service| service.ports.iter().find(|port| port.number == self.port))
+            .and_then(|port| port.app_protocol.as_deref());
+        let grpc = routes::grpc(self);
+        match app_protocol {
+            Some("http") => OutboundProtocol::Http1(self.http_routes()),
+            Some("kubernetes.io/h2c") if grpc.is_empty() => {
+                OutboundProtocol::Http2(self.http_routes())
+            }
+            Some("kubernetes.io/h2c") => OutboundProtocol::Grpc(self.grpc_routes(&grpc)),
+            Some(_) => OutboundProtocol::Opaque(Some(self.opaque_route())),
+            None if self.is_opaque() => OutboundProtocol::Opaque(Some(self.opaque_route())),
+            None if !grpc.is_empty() => OutboundProtocol::Grpc(self.grpc_routes(&grpc)),
+            None => {
+                let http = self.http_routes();
+                OutboundProtocol::Detect {
+                    timeout: DETECT_TIMEOUT,
+                    opaque: Some(self.opaque_route()),
+                    http1: http.clone(),
+                    http2: http,
+                }
+            }
+        }
+    }
+
+    fn is_opaque(&self) -> bool {
+        let annotated = self
+            .service
+            .and_then(|service| service.opaque_ports.as_ref());
+        annotated
+            .unwrap_or(&self.settings.default_opaque_ports)
+            .contains(self.port)
+    }
+
+    fn http_routes(&self) -> HttpRoutes {
+        let attached = routes::http(self);
+        let routes = if attached.is_empty() {
+            vec![routes::default_http(self)]
+        } else {
+            attached
+                .into_iter()
+                .map(|route| routes::convert_http(self, route))
+                .collect()
+        };
+        HttpRoutes {
+            routes,
+            failure_accrual: self
+                .service
+                .and_then(|service| service.traffic.failure_accrual),
+        }
+    }
+
+    fn grpc_routes(&self, attached: &[&model::GrpcRoute]) -> GrpcRoutes {
+        GrpcRoutes {
+            routes: attached
+                .iter()
+                .map(|route| routes::convert_grpc(self, route))
+                .collect(),
+            failure_accrual: self
+                .service
+                .and_then(|service| service.traffic.failure_accrual),
+        }
+    }
+
+    /// Connections are balanced without the penalties that answers to requests earn.
+    fn opaque_route(&self) -> TcpRoute {
+        TcpRoute {
+            meta: Meta::new_default("opaq"),
+            backends: Distribution::FirstAvailable(vec![Backends::for_connections(self).own()]),
+            verdict: TcpVerdict::Forward,
+        }
+    }
+}

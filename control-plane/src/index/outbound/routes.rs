@@ -1,0 +1,182 @@
+//! Which routes are attached to a port of a Service, and what they become.
+
+use std::time::Duration;
+
+use mesh_core::{
+    meta::Meta,
+    policy::outbound::{GrpcRoute, HttpRoute, OutboundRule},
+    resilience::{Backoff, GrpcRetry, HttpRetry, Timeouts},
+    route::{
+        Route, Rule,
+        http::{HttpMatch, PathMatch},
+    },
+};
+
+use super::{Parent, backend::Backends};
+use crate::{
+    index::{
+        inbound::{age, route_meta},
+        store,
+    },
+    model::{self, ParentKind, ParentRef, Retries, Service},
+};
+
+/// Requests up to this size are kept for a retry, as in Linkerd.
+const MAX_RETRY_BYTES: usize = 64 * 1024;
+/// The pauses between tries, as in Linkerd.
+const RETRY_BACKOFF: Backoff = Backoff {
+    min: Duration::from_millis(25),
+    max: Duration::from_millis(250),
+    jitter: 1.0,
+};
+
+/// The HTTP routes accepted for the parent, oldest first. Where gRPC routes are attached to the same port reference, those win and these are in conflict.
+pub(super) fn http<'a>(parent: &Parent<'a>) -> Vec<&'a model::HttpRoute> {
+    let grpc = grpc(parent);
+    let conflicts = |reference: &ParentRef| {
+        grpc.iter().flat_map(|route| &route.parents).any(|other| {
+            other.kind == reference.kind
+                && other.name == reference.name
+                && other.port == reference.port
+        })
+    };
+    let routes = namespaces(parent).flat_map(|namespace| parent.store.http_routes_in(namespace));
+    accepted(parent, routes, |reference| !conflicts(reference))
+}
+
+/// The gRPC routes accepted for the parent, oldest first.
+pub(super) fn grpc<'a>(parent: &Parent<'a>) -> Vec<&'a model::GrpcRoute> {
+    let routes = namespaces(parent).flat_map(|namespace| parent.store.grpc_routes_in(namespace));
+    accepted(parent, routes, |_| true)
+}
+
+/// Routes of the Service's namespace count for every client, those of the client's own namespace for that client.
+fn namespaces<'a>(parent: &Parent<'a>) -> impl Iterator<Item = &'a std::sync::Arc<str>> + use<'a> {
+    let own = &parent.name.namespace;
+    let client = parent.client_namespace;
+    std::iter::once(own).chain((client != own).then_some(client))
+}
+
+fn accepted<'a, M>(
+    parent: &Parent<'_>,
+    routes: impl Iterator<Item = &'a model::Route<M>>,
+    accepts: impl Fn(&ParentRef) -> bool,
+) -> Vec<&'a model::Route<M>> {
+    if !parent.service.is_some_and(can_be_parent) {
+        return Vec::new();
+    }
+    let attached = |reference: &ParentRef| {
+        reference.kind == ParentKind::Service
+            && reference.name == *parent.name
+            && reference.port.is_none_or(|port| port == parent.port)
+            && accepts(reference)
+    };
+    let mut routes: Vec<_> = routes
+        .filter(|route| route.parents.iter().any(attached))
+        .collect();
+    routes.sort_by_key(|route| (age(route.created), store::rank(&route.id)));
+    routes
+}
+
+/// A Service without an address of its own has no traffic that a route could direct.
+fn can_be_parent(service: &Service) -> bool {
+    !service.external_name && !service.cluster_ips.is_empty()
+}
+
+/// Everything to the parent itself.
+pub(super) fn default_http(parent: &Parent<'_>) -> HttpRoute {
+    let traffic = parent.service.map(|service| &service.traffic);
+    Route {
+        meta: Meta::new_default("http"),
+        hosts: Vec::new(),
+        rules: vec![Rule {
+            matches: vec![HttpMatch {
+                path: Some(PathMatch::Prefix("/".to_owned())),
+                ..HttpMatch::default()
+            }],
+            then: OutboundRule {
+                filters: Vec::new(),
+                backends: Backends::for_http(parent).distribution(None),
+                timeouts: traffic.map(|traffic| traffic.timeouts).unwrap_or_default(),
+                retry: traffic
+                    .and_then(|traffic| traffic.retries.as_ref())
+                    .map(http_retry),
+                allow_request_headers: false,
+            },
+        }],
+    }
+}
+
+pub(super) fn convert_http(parent: &Parent<'_>, route: &model::HttpRoute) -> HttpRoute {
+    convert(parent, route, &Backends::for_http(parent), http_retry)
+}
+
+pub(super) fn convert_grpc(parent: &Parent<'_>, route: &model::GrpcRoute) -> GrpcRoute {
+    convert(parent, route, &Backends::for_grpc(parent), grpc_retry)
+}
+
+fn convert<M: Clone, T>(
+    parent: &Parent<'_>,
+    route: &model::Route<M>,
+    backends: &Backends<'_>,
+    retry: impl Fn(&Retries) -> T,
+) -> Route<M, OutboundRule<T>> {
+    let traffic = parent.service.map(|service| &service.traffic);
+    // What a route says about retries replaces all that its parent says.
+    let retries = route
+        .retries
+        .as_ref()
+        .or_else(|| traffic.and_then(|traffic| traffic.retries.as_ref()));
+    Route {
+        meta: route_meta(&route.id),
+        hosts: route.hosts.clone(),
+        rules: route
+            .rules
+            .iter()
+            .map(|rule| Rule {
+                matches: rule.matches.clone(),
+                then: OutboundRule {
+                    filters: rule.filters.clone(),
+                    backends: backends.distribution(rule.backends.as_ref()),
+                    timeouts: timeouts(
+                        traffic.map(|traffic| traffic.timeouts).unwrap_or_default(),
+                        route.timeouts,
+                        rule.request_timeout,
+                    ),
+                    retry: retries.map(&retry),
+                    allow_request_headers: parent.settings.allow_request_headers,
+                },
+            })
+            .collect(),
+    }
+}
+
+/// A route's annotations replace the parent's, all three together; a rule's own limit counts where no annotation of the route limits requests.
+fn timeouts(parent: Timeouts, route: Option<Timeouts>, rule: Option<Duration>) -> Timeouts {
+    let mut timeouts = route.unwrap_or(parent);
+    let annotated = route.and_then(|route| route.request);
+    if annotated.is_none() && rule.is_some() {
+        timeouts.request = rule;
+    }
+    timeouts
+}
+
+fn http_retry(retries: &Retries) -> HttpRetry {
+    HttpRetry {
+        max_retries: retries.limit,
+        max_request_bytes: MAX_RETRY_BYTES,
+        statuses: retries.http.clone(),
+        timeout: retries.timeout,
+        backoff: Some(RETRY_BACKOFF),
+    }
+}
+
+fn grpc_retry(retries: &Retries) -> GrpcRetry {
+    GrpcRetry {
+        max_retries: retries.limit,
+        max_request_bytes: MAX_RETRY_BYTES,
+        codes: retries.grpc.clone(),
+        timeout: retries.timeout,
+        backoff: Some(RETRY_BACKOFF),
+    }
+}

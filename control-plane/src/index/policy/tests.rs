@@ -1,0 +1,567 @@
+//! Inbound and outbound policies of small clusters, before and after changes.
+
+use mesh_core::{
+    identity::Identity,
+    policy::{
+        inbound::{Client, ClientTls, HttpServer, ServerProtocol, authorize},
+        outbound::{BackendTarget, Distribution, HttpRoutes, OutboundProtocol, TcpVerdict},
+    },
+    route::{
+        filter::Filter,
+        http::{PathMatch, RequestHead},
+    },
+};
+
+use super::*;
+use crate::{
+    index::fixture::{SERVICE, apply, delete, pod, policy_settings},
+    model::Kind,
+};
+
+fn index(text: &str) -> PolicyIndex {
+    let mut index = PolicyIndex::new(policy_settings());
+    index.apply(apply(text));
+    index
+}
+
+fn inbound(index: &mut PolicyIndex, port: u16) -> watch::Receiver<Arc<Option<ServerPolicy>>> {
+    let pod = Name::new("shop", "web-1");
+    index.inbound(InboundKey { pod, port }).unwrap()
+}
+
+fn current(rx: &watch::Receiver<Arc<Option<ServerPolicy>>>) -> ServerPolicy {
+    rx.borrow().as_ref().clone().unwrap()
+}
+
+/// The authorization that lets a client of this identity (or none) through, by name.
+fn admits(policy: &ServerPolicy, id: Option<&str>) -> Option<String> {
+    let id = id.map(|id| Identity::parse(id).unwrap());
+    let client = Client {
+        ip: "10.1.0.9".parse().unwrap(),
+        tls: id.as_ref().map_or(ClientTls::None, ClientTls::Identified),
+    };
+    authorize(&policy.authorizations, &client).map(|found| found.meta.name().to_owned())
+}
+
+fn http(policy: &ServerPolicy) -> &HttpServer {
+    match &policy.protocol {
+        ServerProtocol::Detect { http, .. } | ServerProtocol::Http1(http) => http,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn web(more: &str) -> String {
+    pod("web-1", "10.1.0.1", true, more)
+}
+
+const CLIENT: &str = "client.shop.serviceaccount.identity.linkerd.cluster.local";
+const OTHER: &str = "client.other.serviceaccount.identity.linkerd.cluster.local";
+
+#[test]
+fn ports_without_server_follow_the_default_policy() {
+    let mut index = index(&web(""));
+    let rx = inbound(&mut index, 8080);
+    let policy = current(&rx);
+    assert_eq!(policy.meta.name(), "all-unauthenticated");
+    assert_eq!(
+        admits(&policy, None).as_deref(),
+        Some("all-unauthenticated")
+    );
+    let names: Vec<&str> = http(&policy)
+        .routes
+        .iter()
+        .map(|route| route.meta.name())
+        .collect();
+    assert_eq!(names, ["default", "probe"]);
+    let paths: Vec<_> = http(&policy).routes[1].rules[0]
+        .matches
+        .iter()
+        .map(|entry| entry.path.clone().unwrap())
+        .collect();
+    assert_eq!(
+        paths,
+        ["/live", "/ready"].map(|path| PathMatch::Exact(path.to_owned()))
+    );
+
+    let annotations = "annotations: {config.linkerd.io/default-inbound-policy: deny, config.linkerd.io/opaque-ports: '8080'}";
+    index.apply(apply(&web(annotations)));
+    let policy = current(&rx);
+    assert_eq!(policy.meta.name(), "deny");
+    assert_eq!(policy.protocol, ServerProtocol::Opaque);
+    assert_eq!(admits(&policy, Some(CLIENT)), None);
+
+    let annotations = "annotations: {config.linkerd.io/default-inbound-policy: nonsense, config.linkerd.io/proxy-require-identity-inbound-ports: '8000-9000'}";
+    index.apply(apply(&web(annotations)));
+    let policy = current(&rx);
+    assert_eq!(policy.meta.name(), "all-authenticated");
+    assert_eq!(admits(&policy, None), None);
+    assert!(admits(&policy, Some(CLIENT)).is_some());
+}
+
+const SERVER: &str = "---
+apiVersion: policy.linkerd.io/v1beta3
+kind: Server
+metadata: {name: web-http, namespace: shop}
+spec: {podSelector: {matchLabels: {app: web}}, port: http, proxyProtocol: HTTP/1}
+";
+
+const POLICY: &str = "---
+apiVersion: policy.linkerd.io/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: allow, namespace: shop}
+spec:
+  targetRef: {group: policy.linkerd.io, kind: Server, name: web-http}
+  requiredAuthenticationRefs: [{group: policy.linkerd.io, kind: MeshTLSAuthentication, name: clients}]
+";
+
+const CLIENTS: &str = "---
+apiVersion: policy.linkerd.io/v1alpha1
+kind: MeshTLSAuthentication
+metadata: {name: clients, namespace: shop}
+spec: {identityRefs: [{kind: ServiceAccount, name: client}]}
+";
+
+#[test]
+fn a_server_denies_until_a_policy_allows() {
+    let mut index = index(&web(""));
+    let mut rx = inbound(&mut index, 8080);
+    let other_port = inbound(&mut index, 9999);
+    rx.borrow_and_update();
+    index.apply(apply(SERVER));
+    assert!(rx.has_changed().unwrap());
+    assert!(!other_port.has_changed().unwrap());
+    let policy = current(&rx);
+    assert_eq!(
+        (policy.meta.kind(), policy.meta.name()),
+        ("server", "web-http")
+    );
+    assert!(matches!(policy.protocol, ServerProtocol::Http1(_)));
+    assert_eq!(admits(&policy, Some(CLIENT)), None);
+
+    // The authentication is missing: the policy admits nobody.
+    index.apply(apply(POLICY));
+    assert_eq!(admits(&current(&rx), Some(CLIENT)), None);
+    index.apply(apply(CLIENTS));
+    assert_eq!(
+        admits(&current(&rx), Some(CLIENT)).as_deref(),
+        Some("allow")
+    );
+    assert_eq!(admits(&current(&rx), Some(OTHER)), None);
+    assert_eq!(admits(&current(&rx), None), None);
+    index.apply(apply(
+        &CLIENTS.replace("ServiceAccount, name: client", "Namespace, name: other"),
+    ));
+    assert_eq!(admits(&current(&rx), Some(CLIENT)), None);
+    assert_eq!(admits(&current(&rx), Some(OTHER)).as_deref(), Some("allow"));
+
+    index.apply(delete(Kind::AuthorizationPolicy, "shop", "allow"));
+    assert_eq!(admits(&current(&rx), Some(OTHER)), None);
+    index.apply(delete(Kind::Server, "shop", "web-http"));
+    assert_eq!(current(&rx).meta.name(), "all-unauthenticated");
+    index.apply(delete(Kind::Pod, "shop", "web-1"));
+    assert!(rx.borrow().is_none());
+}
+
+#[test]
+fn policies_of_the_namespace_networks_and_access_policies() {
+    let namespace = POLICY
+        .replace(
+            "group: policy.linkerd.io, kind: Server, name: web-http",
+            "kind: Namespace, name: shop",
+        )
+        .replace(
+            "kind: MeshTLSAuthentication, name: clients",
+            "kind: NetworkAuthentication, name: near, namespace: nets",
+        );
+    let networks = "---
+apiVersion: policy.linkerd.io/v1alpha1
+kind: NetworkAuthentication
+metadata: {name: near, namespace: nets}
+spec: {networks: [{cidr: 10.1.0.0/16, except: [10.1.0.8/32]}]}
+";
+    let mut index = index(&(web("") + SERVER + &namespace + networks));
+    let rx = inbound(&mut index, 8080);
+    assert_eq!(admits(&current(&rx), None).as_deref(), Some("allow"));
+    index.apply(apply(&networks.replace("10.1.0.8/32", "10.1.0.9/32")));
+    assert_eq!(admits(&current(&rx), None), None);
+    index.apply(apply(&SERVER.replace(
+        "proxyProtocol: HTTP/1",
+        "accessPolicy: cluster-authenticated",
+    )));
+    assert_eq!(admits(&current(&rx), None), None);
+    assert_eq!(
+        admits(&current(&rx), Some(CLIENT)).as_deref(),
+        Some("cluster-authenticated")
+    );
+}
+
+#[test]
+fn the_oldest_server_wins() {
+    let at = |name: &str, created: &str| {
+        SERVER.replace(
+            "name: web-http,",
+            &format!("name: {name}, creationTimestamp: '{created}',"),
+        )
+    };
+    let mut index = index(&(web("") + SERVER));
+    let rx = inbound(&mut index, 8080);
+    index.apply(apply(&at("young", "2026-02-01T00:00:00Z")));
+    assert_eq!(current(&rx).meta.name(), "young");
+    index.apply(apply(&at("old", "2026-01-01T00:00:00Z")));
+    assert_eq!(current(&rx).meta.name(), "old");
+    index.apply(apply(&at("equal", "2026-01-01T00:00:00Z")));
+    assert_eq!(current(&rx).meta.name(), "equal");
+}
+
+const ROUTE: &str = "---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: get, namespace: shop}
+spec:
+  parentRefs: [{group: policy.linkerd.io, kind: Server, name: web-http}]
+  rules: [{matches: [{method: GET, path: {value: /public}}]}]
+";
+
+#[test]
+fn routes_replace_the_default_ones_and_carry_their_own_authorizations() {
+    let of_route = POLICY
+        .replace("name: allow", "name: readers")
+        .replace(
+            "group: policy.linkerd.io, kind: Server, name: web-http",
+            "group: gateway.networking.k8s.io, kind: HTTPRoute, name: get",
+        )
+        .replace(
+            "[{group: policy.linkerd.io, kind: MeshTLSAuthentication, name: clients}]",
+            "[]",
+        );
+    let mut index = index(&(web("") + SERVER + ROUTE + &of_route));
+    let rx = inbound(&mut index, 8080);
+    let policy = current(&rx);
+    let routes = &http(&policy).routes;
+    assert_eq!(routes.len(), 1);
+    assert_eq!(
+        (routes[0].meta.kind(), routes[0].meta.name()),
+        ("HTTPRoute", "get")
+    );
+    let request = |method: &str, path: &str| {
+        let request = http_crate_request(method, path);
+        let found = mesh_core::policy::inbound::http_rule(routes, &RequestHead::from(&request))?;
+        let rule = &routes[found.route].rules[found.rule];
+        Some(rule.then.authorizations[0].meta.name().to_owned())
+    };
+    assert_eq!(request("GET", "/public/a").as_deref(), Some("readers"));
+    assert_eq!(request("PUT", "/public/a"), None);
+    assert_eq!(
+        request("GET", "/ready"),
+        None,
+        "no probe route beside explicit ones"
+    );
+    assert_eq!(
+        admits(&policy, None),
+        None,
+        "the route's authorization is the route's alone"
+    );
+
+    // A reference that cannot be honoured makes the route unusable.
+    for change in [
+        ", port: 8080}]",
+        ", sectionName: x}]",
+        ", namespace: other}]",
+    ] {
+        index.apply(apply(
+            &ROUTE.replace("name: web-http}]", &format!("name: web-http{change}")),
+        ));
+        assert_eq!(
+            http(&current(&rx)).routes[0].meta.name(),
+            "default",
+            "{change}"
+        );
+    }
+    index.apply(apply(ROUTE));
+    assert_eq!(http(&current(&rx)).routes[0].meta.name(), "get");
+    index.apply(delete(Kind::GatewayHttpRoute, "shop", "get"));
+    assert_eq!(http(&current(&rx)).routes[0].meta.name(), "default");
+}
+
+fn http_crate_request(method: &str, path: &str) -> ::http::Request<()> {
+    ::http::Request::builder()
+        .method(method)
+        .uri(path)
+        .body(())
+        .unwrap()
+}
+
+fn outbound(
+    index: &mut PolicyIndex,
+    addr: &str,
+    client: &str,
+) -> watch::Receiver<Arc<OutboundPolicy>> {
+    let target = Target::Addr(addr.parse().unwrap());
+    index.outbound(&target, &client.into()).unwrap()
+}
+
+fn detected(policy: &OutboundPolicy) -> &HttpRoutes {
+    match &policy.protocol {
+        OutboundProtocol::Detect { http1, http2, .. } => {
+            assert_eq!(http1, http2);
+            http1
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The authority that the only backend of the first rule balances over.
+fn authority(routes: &HttpRoutes) -> String {
+    match &routes.routes[0].rules[0].then.backends {
+        Distribution::FirstAvailable(backends) => match &backends[0].backend.target {
+            BackendTarget::Balance { authority, .. } => authority.to_string(),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_service_without_routes() {
+    let mut index = index(SERVICE);
+    let rx = outbound(&mut index, "10.96.0.1:80", "shop");
+    let policy = rx.borrow().clone();
+    assert_eq!(
+        (
+            policy.parent.group(),
+            policy.parent.kind(),
+            policy.parent.port()
+        ),
+        ("core", "Service", Some(80))
+    );
+    let http = detected(&policy);
+    assert_eq!(http.routes[0].meta.name(), "http");
+    assert_eq!(authority(http), "web.shop.svc.cluster.local:80");
+    assert!(!http.routes[0].rules[0].then.allow_request_headers);
+}
+
+#[test]
+fn what_a_target_is() {
+    let mut index = index(SERVICE);
+    let mut kind = |target: Target| {
+        index.outbound(&target, &"shop".into()).map(|rx| {
+            let policy = rx.borrow();
+            match &policy.protocol {
+                OutboundProtocol::Detect { .. } => format!("detect {}", policy.parent.name()),
+                OutboundProtocol::Http1(_) => format!("http1 {}", policy.parent.name()),
+                OutboundProtocol::Opaque(Some(route)) => {
+                    let forbidden = route.verdict == TcpVerdict::Forbidden;
+                    format!("opaque {} {forbidden}", route.meta.name())
+                }
+                other => panic!("{other:?}"),
+            }
+        })
+    };
+    let mut addr = |addr: &str| kind(Target::Addr(addr.parse().unwrap()));
+    assert_eq!(addr("10.96.0.1:80").unwrap(), "detect web");
+    assert_eq!(addr("10.96.0.1:81").unwrap(), "http1 web");
+    assert_eq!(addr("10.96.0.1:3306").unwrap(), "opaque opaq false");
+    assert_eq!(addr("10.96.0.1:99").unwrap(), "opaque undefined-port true");
+    assert_eq!(addr("[::ffff:10.96.0.1]:80").unwrap(), "detect web");
+    assert_eq!(addr("192.0.2.1:80").unwrap(), "detect egress-fallback");
+    assert_eq!(addr("10.99.0.1:80"), Err(OutboundError::NoSuchService));
+
+    let mut authority = |authority: &str| kind(Target::Authority(authority.into()));
+    for name in [
+        "web.shop.svc.cluster.local:80",
+        "web.shop.svc.cluster.local.",
+        "web.shop.svc",
+    ] {
+        assert_eq!(authority(name).unwrap(), "detect web", "{name}");
+    }
+    assert_eq!(
+        authority("web.shop.svc.cluster.local:3306").unwrap(),
+        "opaque opaq false"
+    );
+    for name in [
+        "web.shop",
+        "example.com:80",
+        "a.web.shop.svc.cluster.local",
+        "10.96.0.1:80",
+    ] {
+        assert_eq!(authority(name), Err(OutboundError::NoSuchService), "{name}");
+    }
+    for name in ["", ":80", "web.shop.svc:0", "a b", "web.shop.svc:"] {
+        assert_eq!(
+            authority(name),
+            Err(OutboundError::InvalidAuthority(name.into())),
+            "{name}"
+        );
+    }
+}
+
+const SPLIT: &str = "---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: split, namespace: shop, annotations: {retry.linkerd.io/limit: '3'}}
+spec:
+  parentRefs: [{group: core, kind: Service, name: web, port: 80}]
+  rules:
+  - backendRefs: [{name: web, port: 80, weight: 9}, {name: canary, port: 80}, {name: off, port: 80, weight: 0}]
+    timeouts: {request: 2s}
+";
+
+#[test]
+fn a_split_and_a_backend_that_appears() {
+    let mut index = index(&(SERVICE.to_owned() + SPLIT));
+    let rx = outbound(&mut index, "10.96.0.1:80", "anyone");
+    let backends = |rx: &watch::Receiver<Arc<OutboundPolicy>>| match &detected(&rx.borrow()).routes
+        [0]
+    .rules[0]
+        .then
+        .backends
+    {
+        Distribution::RandomAvailable(backends) => backends.clone(),
+        other => panic!("{other:?}"),
+    };
+    let seen = backends(&rx);
+    assert_eq!((seen.len(), seen[0].1, seen[1].1), (2, 9, 1));
+    assert_eq!(seen[1].0.backend.target, BackendTarget::None);
+    assert!(matches!(
+        &seen[1].0.filters[0],
+        Filter::InjectHttpFailure { message, .. } if **message == *"Service not found canary"
+    ));
+    let rule = detected(&rx.borrow()).routes[0].rules[0].then.clone();
+    assert_eq!(
+        rule.timeouts.request,
+        Some(std::time::Duration::from_secs(2))
+    );
+    assert_eq!(rule.retry.unwrap().max_retries, 3);
+    assert!(rule.allow_request_headers);
+
+    let canary = SERVICE
+        .replace("name: web,", "name: canary,")
+        .replace("10.96.0.1", "10.96.0.2");
+    index.apply(apply(&canary));
+    assert!(matches!(
+        backends(&rx)[1].0.backend.target,
+        BackendTarget::Balance { .. }
+    ));
+    assert!(backends(&rx)[1].0.filters.is_empty());
+    // Another port of the Service is untouched.
+    let plain = outbound(&mut index, "10.96.0.1:81", "anyone");
+    assert!(
+        matches!(&plain.borrow().protocol, OutboundProtocol::Http1(http) if http.routes[0].meta.name() == "http")
+    );
+}
+
+#[test]
+fn routes_of_a_client_are_the_clients() {
+    let consumer = SPLIT
+        .replace(
+            "name: split, namespace: shop",
+            "name: mine, namespace: client",
+        )
+        .replace("name: web, port: 80}]", "name: web, namespace: shop}]");
+    let mut index = index(&(SERVICE.to_owned() + &consumer));
+    let names = |rx: &watch::Receiver<Arc<OutboundPolicy>>| -> Vec<String> {
+        detected(&rx.borrow())
+            .routes
+            .iter()
+            .map(|route| route.meta.name().to_owned())
+            .collect()
+    };
+    let client = outbound(&mut index, "10.96.0.1:80", "client");
+    let other = outbound(&mut index, "10.96.0.1:80", "other");
+    assert_eq!(names(&client), ["mine"]);
+    assert_eq!(names(&other), ["http"]);
+    index.apply(apply(SPLIT));
+    assert_eq!(names(&other), ["split"]);
+    assert_eq!(names(&client), ["mine", "split"]);
+    // A Service without an address is no parent.
+    let headless = SERVICE
+        .replace("clusterIPs: [10.96.0.1]", "clusterIPs: [None]")
+        .replace("clusterIP: 10.96.0.1", "clusterIP: None");
+    index.apply(apply(&headless));
+    assert_eq!(names(&client), ["http"]);
+}
+
+#[test]
+fn grpc_routes_decide_the_protocol() {
+    let grpc = SPLIT
+        .replace("kind: HTTPRoute", "kind: GRPCRoute")
+        .replace("\n    timeouts: {request: 2s}", "");
+    let mut index = index(&(SERVICE.to_owned() + SPLIT + &grpc));
+    let rx = outbound(&mut index, "10.96.0.1:80", "shop");
+    let policy = rx.borrow().clone();
+    let OutboundProtocol::Grpc(routes) = &policy.protocol else {
+        panic!("{policy:?}");
+    };
+    assert_eq!(routes.routes[0].meta.kind(), "GRPCRoute");
+    index.apply(delete(Kind::GatewayGrpcRoute, "shop", "split"));
+    assert_eq!(detected(&rx.borrow()).routes[0].meta.name(), "split");
+}
+
+#[test]
+fn annotations_of_a_service_are_defaults_for_its_routes() {
+    let annotated = SERVICE.replace(
+        "{name: web, namespace: shop}",
+        "{name: web, namespace: shop, annotations: {timeout.linkerd.io/request: 1s, timeout.linkerd.io/idle: 5s, \
+         retry.linkerd.io/http: 5xx, balancer.linkerd.io/failure-accrual: consecutive, balancer.alpha.linkerd.io/penalize-failures: 'true'}}",
+    );
+    let mut index = index(&annotated);
+    let rx = outbound(&mut index, "10.96.0.1:80", "shop");
+    let rule = |rx: &watch::Receiver<Arc<OutboundPolicy>>| {
+        detected(&rx.borrow()).routes[0].rules[0].then.clone()
+    };
+    let seconds = |s| Some(std::time::Duration::from_secs(s));
+    assert_eq!(
+        (rule(&rx).timeouts.request, rule(&rx).timeouts.idle),
+        (seconds(1), seconds(5))
+    );
+    assert_eq!(rule(&rx).retry.unwrap().statuses, [500..=599]);
+    assert!(detected(&rx.borrow()).failure_accrual.is_some());
+    let Distribution::FirstAvailable(own) = rule(&rx).backends else {
+        panic!("{:?}", rule(&rx));
+    };
+    assert!(
+        matches!(&own[0].backend.target, BackendTarget::Balance { load, .. } if load.penalty.is_some())
+    );
+
+    // The rule's own limit counts, and the route's retries replace the Service's.
+    index.apply(apply(SPLIT));
+    assert_eq!(
+        (rule(&rx).timeouts.request, rule(&rx).timeouts.idle),
+        (seconds(2), seconds(5))
+    );
+    assert_eq!(rule(&rx).retry.unwrap().max_retries, 3);
+    // A limit by annotation replaces all of the Service's and the rule's.
+    let limited = SPLIT.replace(
+        "retry.linkerd.io/limit: '3'",
+        "timeout.linkerd.io/request: 9s",
+    );
+    index.apply(apply(&limited));
+    assert_eq!(
+        (rule(&rx).timeouts.request, rule(&rx).timeouts.idle),
+        (seconds(9), None)
+    );
+}
+
+/// Whatever is published can be read by a proxy.
+#[test]
+fn policies_survive_the_wire() {
+    let mut index =
+        index(&(SERVICE.to_owned() + SPLIT + &web("") + SERVER + ROUTE + POLICY + CLIENTS));
+    for addr in [
+        "10.96.0.1:80",
+        "10.96.0.1:81",
+        "10.96.0.1:3306",
+        "10.96.0.1:99",
+        "192.0.2.1:80",
+    ] {
+        let rx = outbound(&mut index, addr, "shop");
+        let sent = mesh_api::outbound::to_proto(&rx.borrow());
+        let read = mesh_api::outbound::outbound_policy(sent);
+        assert_eq!(read.as_ref(), Ok(&**rx.borrow()), "{addr}");
+    }
+    for port in [8080, 3306, 4191] {
+        let rx = inbound(&mut index, port);
+        let sent = mesh_api::inbound::to_proto(&current(&rx));
+        assert!(mesh_api::inbound::server_policy(sent).is_ok(), "{port}");
+    }
+}

@@ -1,0 +1,206 @@
+//! The endpoints of a Service's port, as one client sees them.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use mesh_core::endpoint::Endpoint;
+
+use super::{settings::DestinationSettings, store::Store, workloads};
+use crate::model::{Name, Service, Slice, SliceEndpoint, SliceTarget, Workload};
+
+/// Whose endpoints, for whom.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct EndpointsKey {
+    pub service: Name,
+    pub port: u16,
+    /// Only the endpoint of that name: a pod of a StatefulSet.
+    pub hostname: Option<Arc<str>>,
+    /// The node of the client.
+    pub node: Option<Arc<str>>,
+}
+
+/// All endpoints at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndpointSet {
+    pub endpoints: BTreeMap<SocketAddr, Endpoint>,
+    /// Labels of the whole set.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// An address of a slice with what decides whether the client gets it.
+struct Candidate<'a> {
+    addr: SocketAddr,
+    source: &'a SliceEndpoint,
+    pod: Option<&'a Workload>,
+}
+
+pub(super) fn endpoints(
+    store: &Store,
+    settings: &DestinationSettings,
+    key: &EndpointsKey,
+) -> EndpointSet {
+    let zone = key
+        .node
+        .as_deref()
+        .and_then(|node| store.zone_of_node(node));
+    let labels = [
+        ("namespace", &key.service.namespace),
+        ("service", &key.service.name),
+    ];
+    let endpoints = match store.service(&key.service) {
+        None => BTreeMap::new(),
+        Some(service) => {
+            let candidates = candidates(store, service, key);
+            let chosen = choose(candidates, service, key, zone.map(Arc::as_ref));
+            by_family(chosen, settings.ipv6)
+                .into_iter()
+                .filter_map(|candidate| describe(store, settings, &candidate, zone))
+                .map(|endpoint| (endpoint.addr, endpoint))
+                .collect()
+        }
+    };
+    EndpointSet {
+        endpoints,
+        labels: labels
+            .map(|(key, value)| (key.to_owned(), value.to_string()))
+            .into(),
+    }
+}
+
+/// Every ready address behind the port.
+fn candidates<'a>(
+    store: &'a Store,
+    service: &'a Service,
+    key: &'a EndpointsKey,
+) -> Vec<Candidate<'a>> {
+    let of_slice = |slice: &'a Slice| {
+        let port = target_port(service, slice, key.port);
+        let ready = slice.endpoints.iter().filter(|endpoint| endpoint.ready);
+        port.into_iter().flat_map(move |port| {
+            ready.clone().flat_map(move |source| {
+                let pod = match &source.target {
+                    SliceTarget::Pod(name) => store.pod(name).map(Some),
+                    SliceTarget::None => Some(None),
+                    SliceTarget::Other => None,
+                };
+                pod.into_iter().flat_map(move |pod| {
+                    source.addresses.iter().map(move |ip| Candidate {
+                        addr: SocketAddr::new(*ip, port),
+                        source,
+                        pod,
+                    })
+                })
+            })
+        })
+    };
+    store.slices_of(&key.service).flat_map(of_slice).collect()
+}
+
+/// The Service's port is known by number, the slice's by name. A port that the Service does not define is dialled as it is.
+fn target_port(service: &Service, slice: &Slice, port: u16) -> Option<u16> {
+    if slice.ports.is_empty() {
+        return None;
+    }
+    match service.ports.iter().find(|entry| entry.number == port) {
+        None => Some(port),
+        Some(service_port) => slice
+            .ports
+            .iter()
+            .find(|slice_port| slice_port.name == service_port.name)
+            .and_then(|slice_port| slice_port.number),
+    }
+}
+
+/// By name, then by node or zone.
+fn choose<'a>(
+    mut candidates: Vec<Candidate<'a>>,
+    service: &Service,
+    key: &EndpointsKey,
+    zone: Option<&str>,
+) -> Vec<Candidate<'a>> {
+    if key.hostname.is_some() {
+        candidates.retain(|candidate| candidate.source.hostname == key.hostname);
+    }
+    if service.local_traffic {
+        candidates.retain(|candidate| {
+            let node = candidate.pod.and_then(|pod| pod.node.as_ref());
+            node.is_some() && node == key.node.as_ref()
+        });
+        return candidates;
+    }
+    // Hints are all or nothing: one address without means that Kubernetes could not balance the zones.
+    let hinted = |candidate: &Candidate<'_>| !candidate.source.zone_hints.is_empty();
+    if !candidates.iter().all(hinted) {
+        return candidates;
+    }
+    let near = |candidate: &Candidate<'_>| {
+        candidate
+            .source
+            .zone_hints
+            .iter()
+            .any(|hint| Some(&**hint) == zone)
+    };
+    if candidates.iter().any(near) {
+        candidates.retain(near);
+    }
+    candidates
+}
+
+/// Without IPv6, only IPv4. With it, a pod that has addresses of both families is reached by IPv6.
+fn by_family(mut candidates: Vec<Candidate<'_>>, ipv6: bool) -> Vec<Candidate<'_>> {
+    if !ipv6 {
+        candidates.retain(|candidate| candidate.addr.is_ipv4());
+        return candidates;
+    }
+    let with_ipv6: HashSet<Name> = candidates
+        .iter()
+        .filter(|candidate| matches!(candidate.addr.ip(), IpAddr::V6(_)))
+        .filter_map(|candidate| candidate.pod.map(|pod| pod.name.clone()))
+        .collect();
+    candidates.retain(|candidate| {
+        candidate.addr.is_ipv6()
+            || candidate
+                .pod
+                .is_none_or(|pod| !with_ipv6.contains(&pod.name))
+    });
+    candidates
+}
+
+fn describe(
+    store: &Store,
+    settings: &DestinationSettings,
+    candidate: &Candidate<'_>,
+    client_zone: Option<&Arc<str>>,
+) -> Option<Endpoint> {
+    let addr = candidate.addr;
+    let zone = candidate.source.zone.as_ref();
+    let (mut endpoint, locality) = match candidate.pod {
+        Some(pod) => (
+            workloads::endpoint(
+                store,
+                settings,
+                pod,
+                addr,
+                addr.port(),
+                zone.map(Arc::as_ref),
+            )?,
+            locality(client_zone, zone),
+        ),
+        None => (workloads::plain_endpoint(addr), "unknown"),
+    };
+    endpoint
+        .labels
+        .insert("zone_locality".to_owned(), locality.to_owned());
+    Some(endpoint)
+}
+
+fn locality(client: Option<&Arc<str>>, endpoint: Option<&Arc<str>>) -> &'static str {
+    match (client, endpoint) {
+        (Some(client), Some(endpoint)) if client == endpoint => "local",
+        (Some(_), Some(_)) => "remote",
+        _ => "unknown",
+    }
+}

@@ -1,0 +1,423 @@
+//! All objects by kind, with the look-ups that the views need.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    net::IpAddr,
+    ops::Bound,
+    sync::Arc,
+};
+
+use crate::{
+    model::{
+        AuthorizationPolicy, GrpcRoute, HttpRoute, Key, Kind, MeshTlsAuthentication, Name,
+        NetworkAuthentication, Node, Object, Owned, OwnerRef, Protocol, RouteId, Server, Service,
+        Slice, Workload,
+    },
+    source::Change,
+};
+
+/// Objects sorted by namespace and name, so that those of a namespace stand together.
+type Table<T> = BTreeMap<Name, Arc<T>>;
+
+#[derive(Debug, Default)]
+pub struct Store {
+    pods: Table<Workload>,
+    nodes: Table<Node>,
+    replica_sets: Table<Owned>,
+    jobs: Table<Owned>,
+    services: Table<Service>,
+    slices: Table<Slice>,
+    servers: Table<Server>,
+    authorization_policies: Table<AuthorizationPolicy>,
+    mesh_tls_authentications: Table<MeshTlsAuthentication>,
+    network_authentications: Table<NetworkAuthentication>,
+    policy_http_routes: Table<HttpRoute>,
+    gateway_http_routes: Table<HttpRoute>,
+    grpc_routes: Table<GrpcRoute>,
+    slices_by_service: HashMap<Name, BTreeSet<Name>>,
+    services_by_ip: HashMap<IpAddr, BTreeSet<Name>>,
+    /// By pod and host address.
+    pods_by_ip: HashMap<IpAddr, BTreeSet<Name>>,
+}
+
+/// What a batch of changes touched: which views have to be computed again.
+#[derive(Debug, Default)]
+pub struct Touched {
+    pub pods: HashSet<Name>,
+    /// Where anything but a pod changed.
+    pub namespaces: HashSet<Arc<str>>,
+    /// A node, an owner of pods or an authentication: objects that other namespaces refer to.
+    pub shared: bool,
+    /// A Service came, went or changed: a backend or a target of any namespace.
+    pub services: bool,
+}
+
+impl Touched {
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty() && self.namespaces.is_empty() && !self.shared && !self.services
+    }
+
+    fn note(&mut self, key: &Key) {
+        match key.kind {
+            Kind::Pod => {
+                self.pods.insert(key.name.clone());
+                return;
+            }
+            Kind::Node | Kind::MeshTlsAuthentication | Kind::NetworkAuthentication => {
+                self.shared = true;
+            }
+            Kind::Service => self.services = true,
+            _ => {}
+        }
+        self.namespaces.insert(key.name.namespace.clone());
+    }
+}
+
+impl Store {
+    /// Applies changes and tells what they touched. An object that is applied as it already was touches nothing.
+    pub fn apply(&mut self, changes: Vec<Change>) -> Touched {
+        let mut touched = Touched::default();
+        for change in changes {
+            match change {
+                Change::Apply(object) => self.insert(object, &mut touched),
+                Change::Delete(key) => self.remove(&key, &mut touched),
+                Change::Restarted(objects) => {
+                    let stay: HashSet<Key> = objects.iter().map(Object::key).collect();
+                    for key in self
+                        .keys()
+                        .filter(|key| !stay.contains(key))
+                        .collect::<Vec<_>>()
+                    {
+                        self.remove(&key, &mut touched);
+                    }
+                    for object in objects {
+                        self.insert(object, &mut touched);
+                    }
+                }
+            }
+        }
+        touched
+    }
+
+    fn insert(&mut self, object: Object, touched: &mut Touched) {
+        let key = object.key();
+        if self.object(&key).as_ref() == Some(&object) {
+            return;
+        }
+        self.remove(&key, touched);
+        touched.note(&key);
+        self.link(&object);
+        let name = key.name;
+        match object {
+            Object::Pod(object) => drop(self.pods.insert(name, object)),
+            Object::Node(object) => drop(self.nodes.insert(name, object)),
+            Object::ReplicaSet(object) => drop(self.replica_sets.insert(name, object)),
+            Object::Job(object) => drop(self.jobs.insert(name, object)),
+            Object::Service(object) => drop(self.services.insert(name, object)),
+            Object::EndpointSlice(object) => drop(self.slices.insert(name, object)),
+            Object::Server(object) => drop(self.servers.insert(name, object)),
+            Object::AuthorizationPolicy(object) => {
+                drop(self.authorization_policies.insert(name, object));
+            }
+            Object::MeshTlsAuthentication(object) => {
+                drop(self.mesh_tls_authentications.insert(name, object));
+            }
+            Object::NetworkAuthentication(object) => {
+                drop(self.network_authentications.insert(name, object));
+            }
+            Object::PolicyHttpRoute(object) => drop(self.policy_http_routes.insert(name, object)),
+            Object::GatewayHttpRoute(object) => drop(self.gateway_http_routes.insert(name, object)),
+            Object::GatewayGrpcRoute(object) => drop(self.grpc_routes.insert(name, object)),
+        }
+    }
+
+    fn remove(&mut self, key: &Key, touched: &mut Touched) {
+        let Some(object) = self.object(key) else {
+            return;
+        };
+        touched.note(key);
+        self.unlink(&object);
+        let name = &key.name;
+        match key.kind {
+            Kind::Pod => drop(self.pods.remove(name)),
+            Kind::Node => drop(self.nodes.remove(name)),
+            Kind::ReplicaSet => drop(self.replica_sets.remove(name)),
+            Kind::Job => drop(self.jobs.remove(name)),
+            Kind::Service => drop(self.services.remove(name)),
+            Kind::EndpointSlice => drop(self.slices.remove(name)),
+            Kind::Server => drop(self.servers.remove(name)),
+            Kind::AuthorizationPolicy => drop(self.authorization_policies.remove(name)),
+            Kind::MeshTlsAuthentication => drop(self.mesh_tls_authentications.remove(name)),
+            Kind::NetworkAuthentication => drop(self.network_authentications.remove(name)),
+            Kind::PolicyHttpRoute => drop(self.policy_http_routes.remove(name)),
+            Kind::GatewayHttpRoute => drop(self.gateway_http_routes.remove(name)),
+            Kind::GatewayGrpcRoute => drop(self.grpc_routes.remove(name)),
+        }
+    }
+
+    fn object(&self, key: &Key) -> Option<Object> {
+        let name = &key.name;
+        match key.kind {
+            Kind::Pod => self.pods.get(name).cloned().map(Object::Pod),
+            Kind::Node => self.nodes.get(name).cloned().map(Object::Node),
+            Kind::ReplicaSet => self.replica_sets.get(name).cloned().map(Object::ReplicaSet),
+            Kind::Job => self.jobs.get(name).cloned().map(Object::Job),
+            Kind::Service => self.services.get(name).cloned().map(Object::Service),
+            Kind::EndpointSlice => self.slices.get(name).cloned().map(Object::EndpointSlice),
+            Kind::Server => self.servers.get(name).cloned().map(Object::Server),
+            Kind::AuthorizationPolicy => self
+                .authorization_policies
+                .get(name)
+                .cloned()
+                .map(Object::AuthorizationPolicy),
+            Kind::MeshTlsAuthentication => self
+                .mesh_tls_authentications
+                .get(name)
+                .cloned()
+                .map(Object::MeshTlsAuthentication),
+            Kind::NetworkAuthentication => self
+                .network_authentications
+                .get(name)
+                .cloned()
+                .map(Object::NetworkAuthentication),
+            Kind::PolicyHttpRoute => self
+                .policy_http_routes
+                .get(name)
+                .cloned()
+                .map(Object::PolicyHttpRoute),
+            Kind::GatewayHttpRoute => self
+                .gateway_http_routes
+                .get(name)
+                .cloned()
+                .map(Object::GatewayHttpRoute),
+            Kind::GatewayGrpcRoute => self
+                .grpc_routes
+                .get(name)
+                .cloned()
+                .map(Object::GatewayGrpcRoute),
+        }
+    }
+
+    fn keys(&self) -> impl Iterator<Item = Key> {
+        fn of<T>(kind: Kind, table: &Table<T>) -> impl Iterator<Item = Key> {
+            table.keys().cloned().map(move |name| Key { kind, name })
+        }
+        of(Kind::Pod, &self.pods)
+            .chain(of(Kind::Node, &self.nodes))
+            .chain(of(Kind::ReplicaSet, &self.replica_sets))
+            .chain(of(Kind::Job, &self.jobs))
+            .chain(of(Kind::Service, &self.services))
+            .chain(of(Kind::EndpointSlice, &self.slices))
+            .chain(of(Kind::Server, &self.servers))
+            .chain(of(Kind::AuthorizationPolicy, &self.authorization_policies))
+            .chain(of(
+                Kind::MeshTlsAuthentication,
+                &self.mesh_tls_authentications,
+            ))
+            .chain(of(
+                Kind::NetworkAuthentication,
+                &self.network_authentications,
+            ))
+            .chain(of(Kind::PolicyHttpRoute, &self.policy_http_routes))
+            .chain(of(Kind::GatewayHttpRoute, &self.gateway_http_routes))
+            .chain(of(Kind::GatewayGrpcRoute, &self.grpc_routes))
+    }
+
+    /// Enters an object into the look-ups by address and by Service.
+    fn link(&mut self, object: &Object) {
+        match object {
+            Object::Service(service) => {
+                for ip in &service.cluster_ips {
+                    self.services_by_ip
+                        .entry(*ip)
+                        .or_default()
+                        .insert(service.name.clone());
+                }
+            }
+            Object::Pod(pod) => {
+                for ip in pod.ips.iter().chain(&pod.host_ips) {
+                    self.pods_by_ip
+                        .entry(*ip)
+                        .or_default()
+                        .insert(pod.name.clone());
+                }
+            }
+            Object::EndpointSlice(slice) => {
+                if let Some(service) = service_of(slice) {
+                    self.slices_by_service
+                        .entry(service)
+                        .or_default()
+                        .insert(slice.name.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn unlink(&mut self, object: &Object) {
+        match object {
+            Object::Service(service) => {
+                for ip in &service.cluster_ips {
+                    forget(&mut self.services_by_ip, ip, &service.name);
+                }
+            }
+            Object::Pod(pod) => {
+                for ip in pod.ips.iter().chain(&pod.host_ips) {
+                    forget(&mut self.pods_by_ip, ip, &pod.name);
+                }
+            }
+            Object::EndpointSlice(slice) => {
+                if let Some(service) = service_of(slice) {
+                    forget(&mut self.slices_by_service, &service, &slice.name);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn pod(&self, name: &Name) -> Option<&Workload> {
+        self.pods.get(name).map(Arc::as_ref)
+    }
+
+    pub(super) fn service(&self, name: &Name) -> Option<&Service> {
+        self.services.get(name).map(Arc::as_ref)
+    }
+
+    pub(super) fn zone_of_node(&self, node: &str) -> Option<&Arc<str>> {
+        self.nodes.get(&Name::new("", node))?.zone.as_ref()
+    }
+
+    pub(super) fn mesh_tls_authentication(&self, name: &Name) -> Option<&MeshTlsAuthentication> {
+        self.mesh_tls_authentications.get(name).map(Arc::as_ref)
+    }
+
+    pub(super) fn network_authentication(&self, name: &Name) -> Option<&NetworkAuthentication> {
+        self.network_authentications.get(name).map(Arc::as_ref)
+    }
+
+    pub(super) fn services_at(&self, ip: IpAddr) -> impl Iterator<Item = &Service> {
+        let names = self.services_by_ip.get(&ip);
+        names
+            .into_iter()
+            .flatten()
+            .filter_map(|name| self.service(name))
+    }
+
+    /// Pods with this pod or host address.
+    pub(super) fn pods_at(&self, ip: IpAddr) -> impl Iterator<Item = &Workload> {
+        let names = self.pods_by_ip.get(&ip);
+        names
+            .into_iter()
+            .flatten()
+            .filter_map(|name| self.pod(name))
+    }
+
+    pub(super) fn slices_of(&self, service: &Name) -> impl Iterator<Item = &Slice> {
+        let names = self.slices_by_service.get(service);
+        names
+            .into_iter()
+            .flatten()
+            .filter_map(|name| self.slices.get(name).map(Arc::as_ref))
+    }
+
+    pub(super) fn servers_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &Server> {
+        in_namespace(&self.servers, namespace)
+    }
+
+    pub(super) fn authorization_policies_in(
+        &self,
+        namespace: &Arc<str>,
+    ) -> impl Iterator<Item = &AuthorizationPolicy> {
+        in_namespace(&self.authorization_policies, namespace)
+    }
+
+    /// Of both groups.
+    pub(super) fn http_routes_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &HttpRoute> {
+        in_namespace(&self.policy_http_routes, namespace)
+            .chain(in_namespace(&self.gateway_http_routes, namespace))
+    }
+
+    pub(super) fn grpc_routes_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &GrpcRoute> {
+        in_namespace(&self.grpc_routes, namespace)
+    }
+
+    /// The Servers that make a port of the pod opaque speak for themselves, whichever of several would win for policy.
+    pub(super) fn is_opaque_by_server(&self, pod: &Workload, port: u16) -> bool {
+        self.servers_in(&pod.name.namespace)
+            .any(|server| server.protocol == Protocol::Opaque && selects(server, pod, port))
+    }
+
+    /// The workload behind a pod.
+    pub(super) fn owner_of(&self, pod: &Workload) -> OwnerRef {
+        let Some(direct) = &pod.owner else {
+            return OwnerRef {
+                kind: "pod".into(),
+                name: pod.name.name.clone(),
+            };
+        };
+        let (table, parents): (_, &[&str]) = match &*direct.kind {
+            "replicaset" => (
+                &self.replica_sets,
+                &["deployment", "statefulset", "daemonset", "job"],
+            ),
+            "job" => (&self.jobs, &["cronjob"]),
+            _ => return direct.clone(),
+        };
+        let name = Name {
+            namespace: pod.name.namespace.clone(),
+            name: direct.name.clone(),
+        };
+        table
+            .get(&name)
+            .and_then(|owned| owned.owner.clone())
+            .filter(|parent| parents.contains(&&*parent.kind))
+            .unwrap_or_else(|| direct.clone())
+    }
+}
+
+/// Does the Server select this port of the pod?
+pub(super) fn selects(server: &Server, pod: &Workload, port: u16) -> bool {
+    use crate::model::ServerPort;
+    let selected = server
+        .pods
+        .as_ref()
+        .is_some_and(|pods| pods.matches(&pod.labels));
+    selected
+        && match &server.port {
+            ServerPort::Number(number) => *number == port,
+            ServerPort::Name(name) => pod.named_ports(name).any(|number| number == port),
+        }
+}
+
+fn service_of(slice: &Slice) -> Option<Name> {
+    Some(Name {
+        namespace: slice.name.namespace.clone(),
+        name: slice.service.clone()?,
+    })
+}
+
+fn forget<K: Eq + std::hash::Hash>(lookup: &mut HashMap<K, BTreeSet<Name>>, key: &K, name: &Name) {
+    if let Some(names) = lookup.get_mut(key) {
+        names.remove(name);
+        if names.is_empty() {
+            lookup.remove(key);
+        }
+    }
+}
+
+fn in_namespace<'a, T>(table: &'a Table<T>, namespace: &Arc<str>) -> impl Iterator<Item = &'a T> {
+    let first = Name {
+        namespace: namespace.clone(),
+        name: "".into(),
+    };
+    let namespace = namespace.clone();
+    table
+        .range((Bound::Included(first), Bound::Unbounded))
+        .take_while(move |(name, _)| name.namespace == namespace)
+        .map(|(_, object)| object.as_ref())
+}
+
+/// Orders routes of several kinds where their age does not.
+pub(super) fn rank(id: &RouteId) -> (&Name, &'static str, &'static str) {
+    (&id.name, id.kind.group(), id.kind.as_str())
+}

@@ -1,0 +1,126 @@
+//! What is to be known of a pod before one of its ports is dialled.
+
+use std::{collections::BTreeMap, net::SocketAddr};
+
+use mesh_core::{
+    endpoint::{Endpoint, ProtocolHint, TlsPeer},
+    identity::{Identity, service_account},
+};
+
+use super::{settings::DestinationSettings, store::Store};
+use crate::model::Workload;
+
+/// The relative weight that every endpoint has.
+pub(super) const WEIGHT: u32 = 10_000;
+
+/// Is the port opaque, by the pod's annotation, the cluster's list or a Server?
+pub(super) fn is_opaque(
+    store: &Store,
+    settings: &DestinationSettings,
+    pod: &Workload,
+    port: u16,
+) -> bool {
+    let opaque = pod
+        .opaque_ports
+        .as_ref()
+        .unwrap_or(&settings.default_opaque_ports);
+    opaque.contains(port) || store.is_opaque_by_server(pod, port)
+}
+
+/// The endpoint at `port` of the pod, reached at `addr`. Nothing when the pod claims to be meshed and its proxy's ports cannot be found: half of what it
+/// takes to reach it is worse than another endpoint of the same Service.
+pub(super) fn endpoint(
+    store: &Store,
+    settings: &DestinationSettings,
+    pod: &Workload,
+    addr: SocketAddr,
+    port: u16,
+    zone: Option<&str>,
+) -> Option<Endpoint> {
+    let mut endpoint = plain_endpoint(addr);
+    endpoint.labels = labels(store, pod, zone);
+    let Some(control_namespace) = &pod.control_plane_ns else {
+        return Some(endpoint);
+    };
+    if pod.skip_inbound_ports.contains(port) {
+        return Some(endpoint);
+    }
+    let opaque = is_opaque(store, settings, pod, port);
+    let Some(proxy) = pod.proxy else {
+        tracing::warn!(pod = %pod.name, "Skipped a meshed pod whose proxy's ports are not in its environment");
+        return None;
+    };
+    let own_port = port == proxy.admin || port == proxy.control;
+    endpoint.opaque_transport_port =
+        ((settings.transport_header || opaque) && !own_port).then_some(proxy.inbound);
+    endpoint.hint = if opaque {
+        ProtocolHint::Opaque
+    } else if settings.h2_upgrade {
+        ProtocolHint::Http2
+    } else {
+        ProtocolHint::Unknown
+    };
+    endpoint.http2 = settings.meshed_http2_params;
+    // A pod of another control plane has an identity that ours does not vouch for.
+    if let Some(trust_domain) = &settings.trust_domain
+        && *control_namespace == settings.control_namespace
+    {
+        endpoint.tls = Some(peer(pod, settings, trust_domain)?);
+    }
+    Some(endpoint)
+}
+
+/// An endpoint of which only the address is known.
+pub(super) fn plain_endpoint(addr: SocketAddr) -> Endpoint {
+    Endpoint {
+        addr,
+        weight: WEIGHT,
+        labels: BTreeMap::new(),
+        tls: None,
+        hint: ProtocolHint::Unknown,
+        opaque_transport_port: None,
+        authority_override: None,
+        http2: None,
+    }
+}
+
+fn peer(pod: &Workload, settings: &DestinationSettings, trust_domain: &str) -> Option<TlsPeer> {
+    let name = service_account(
+        &pod.service_account,
+        &pod.name.namespace,
+        &settings.control_namespace,
+        trust_domain,
+    );
+    let id = Identity::parse(&name)
+        .inspect_err(|error| {
+            tracing::warn!(pod = %pod.name, %error, "Skipped a meshed pod without a valid identity");
+        })
+        .ok()?;
+    Some(TlsPeer {
+        server_name: id.as_str().into(),
+        id,
+    })
+}
+
+fn labels(store: &Store, pod: &Workload, zone: Option<&str>) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    let mut label = |key: &str, value: &str| labels.insert(key.to_owned(), value.to_owned());
+    label("pod", &pod.name.name);
+    let owner = store.owner_of(pod);
+    // Prometheus has a label "job" of its own.
+    let kind = if &*owner.kind == "job" {
+        "k8s_job"
+    } else {
+        &owner.kind
+    };
+    label(kind, &owner.name);
+    label("serviceaccount", &pod.service_account);
+    if let Some(namespace) = &pod.control_plane_ns {
+        label("control_plane_ns", namespace);
+    }
+    if let Some(hash) = &pod.pod_template_hash {
+        label("pod_template_hash", hash);
+    }
+    label("zone", zone.unwrap_or_default());
+    labels
+}
