@@ -6,6 +6,7 @@
 use std::net::{IpAddr, TcpListener as StdListener};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mesh_runtime::drain;
 use tokio::sync::Semaphore;
@@ -31,6 +32,8 @@ pub struct Worker {
     pub families: Arc<Families>,
     pub shared: Arc<Shared>,
     pub scratch: Rc<Scratch>,
+    /// Connections and what outlives them. The thread ends when all have.
+    pub tasks: TaskTracker,
     pub drain: drain::Watch,
 }
 
@@ -79,6 +82,7 @@ async fn serve(parts: Parts) -> std::io::Result<()> {
         families: parts.families,
         shared: parts.shared,
         scratch: Rc::default(),
+        tasks: TaskTracker::new(),
         drain: parts.drain,
     });
     let certified = worker.clone();
@@ -90,31 +94,25 @@ async fn serve(parts: Parts) -> std::io::Result<()> {
         () = worker.drain.draining() => return Ok(()),
     }
 
-    let connections = TaskTracker::new();
     let inbound = Rc::new(Inbound::new(worker.clone()));
     let outbound = Rc::new(Outbound::new(worker.clone()));
-    let accept_inbound = {
-        let listener = Listener::new(parts.listeners.inbound, worker.config.inbound.accept)?;
-        accept(
-            listener,
-            worker.clone(),
-            connections.clone(),
-            move |accepted| inbound.clone().serve(accepted),
-        )
-    };
+    let listener = Listener::new(parts.listeners.inbound, worker.config.inbound.accept)?;
+    worker
+        .tasks
+        .spawn_local(accept(listener, worker.clone(), move |accepted| {
+            inbound.clone().serve(accepted)
+        }));
     for listener in parts.listeners.outbound {
         let listener = Listener::new(listener, worker.config.outbound.accept)?;
         let outbound = outbound.clone();
-        connections.spawn_local(accept(
-            listener,
-            worker.clone(),
-            connections.clone(),
-            move |accepted| outbound.clone().serve(accepted),
-        ));
+        worker
+            .tasks
+            .spawn_local(accept(listener, worker.clone(), move |accepted| {
+                outbound.clone().serve(accepted)
+            }));
     }
-    accept_inbound.await;
-    connections.close();
-    connections.wait().await;
+    worker.tasks.close();
+    worker.tasks.wait().await;
     Ok(())
 }
 
@@ -122,7 +120,6 @@ async fn serve(parts: Parts) -> std::io::Result<()> {
 async fn accept<F: Future<Output = ()> + 'static>(
     mut listener: Listener,
     worker: Rc<Worker>,
-    connections: TaskTracker,
     serve: impl Fn(Accepted) -> F,
 ) {
     loop {
@@ -130,11 +127,14 @@ async fn accept<F: Future<Output = ()> + 'static>(
             biased;
             () = worker.drain.draining() => return,
             accepted = listener.accept() => {
-                connections.spawn_local(serve(accepted));
+                worker.tasks.spawn_local(serve(accepted));
             }
         }
     }
 }
+
+/// How long a connection whose protocol is not known yet may live on once the proxy drains: what was sent before the drain began has arrived by then.
+const DRAINING_UNDECIDED: Duration = Duration::from_secs(1);
 
 impl Shared {
     pub fn new(config: &Config) -> Self {
@@ -157,6 +157,19 @@ impl Worker {
     async fn certified(&self) -> bool {
         let mut credentials = self.credentials.clone();
         credentials.wait_for(Option::is_some).await.is_ok()
+    }
+
+    /// Finishes `deciding`, the detection of a connection's protocol, unless the proxy drains and the client remains silent.
+    pub async fn unless_draining<T>(&self, deciding: impl Future<Output = T>) -> Option<T> {
+        let drained = async {
+            self.drain.draining().await;
+            tokio::time::sleep(DRAINING_UNDECIDED).await;
+        };
+        tokio::select! {
+            biased;
+            decided = deciding => Some(decided),
+            () = drained => None,
+        }
     }
 
     /// Whether `ip` is one of this pod's own addresses.

@@ -161,7 +161,11 @@ impl Inbound {
     /// Ends TLS that is meant for us. `None` when the client left without a word.
     async fn end_tls(&self, mut io: Io) -> Result<Option<(Io, ServerTls)>, ConnectionError> {
         let limit = self.worker.config.inbound.detect_timeout;
-        let sni = match detect::tls(&mut io, &self.worker.scratch, limit).await? {
+        let detecting = detect::tls(&mut io, &self.worker.scratch, limit);
+        let Some(detected) = self.worker.unless_draining(detecting).await else {
+            return Ok(None);
+        };
+        let sni = match detected? {
             TlsDetected::ClientHello { sni } => sni,
             TlsDetected::NotTls => {
                 return Ok(Some((io, ServerTls::None(NoServerTls::NoTlsFromRemote))));
@@ -223,7 +227,10 @@ impl Inbound {
         limit: Duration,
     ) -> std::io::Result<HttpDetected> {
         let start = Instant::now();
-        let detected = detect::http(io, &self.worker.scratch, limit).await;
+        let detecting = detect::http(io, &self.worker.scratch, limit);
+        let Some(detected) = self.worker.unless_draining(detecting).await else {
+            return Ok(HttpDetected::Eof);
+        };
         judge.detected(&detected, start.elapsed());
         detected
     }
@@ -253,7 +260,11 @@ impl Inbound {
             detect::PATIENCE
         };
         let word = detect::first_word(io, &self.worker.scratch, patience, limit, dial);
-        match Box::pin(word).await? {
+        let Some(word) = Box::pin(self.worker.unless_draining(word)).await else {
+            // Detection goes on and finds the same.
+            return Ok(None);
+        };
+        match word? {
             FirstWord::Client => Ok(None),
             FirstWord::Server(app) => {
                 self.greeters.borrow_mut().insert(peer.target);

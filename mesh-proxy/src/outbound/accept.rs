@@ -119,7 +119,10 @@ impl Outbound {
                 }
                 let limit = self.worker.config.outbound.detect_timeout;
                 let start = Instant::now();
-                let detected = detect::http(&mut io, &self.worker.scratch, limit).await;
+                let detecting = detect::http(&mut io, &self.worker.scratch, limit);
+                let Some(detected) = self.worker.unless_draining(detecting).await else {
+                    return Ok(());
+                };
                 self.count_detected(&target, &detected, start.elapsed());
                 match detected? {
                     HttpDetected::Http1 => self.serve_http(io, dst, updates, Protocol::Http1).await,
@@ -163,7 +166,11 @@ impl Outbound {
             false => detect::PATIENCE,
         };
         let word = detect::first_word(io, &self.worker.scratch, patience, limit, dial);
-        let (server, detected) = match Box::pin(word).await? {
+        let Some(word) = Box::pin(self.worker.unless_draining(word)).await else {
+            // Detection goes on and finds the same.
+            return Ok(None);
+        };
+        let (server, detected) = match word? {
             FirstWord::Client => return Ok(None),
             FirstWord::Server(server) => {
                 self.remember_greeter(target.addr);

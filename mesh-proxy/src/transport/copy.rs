@@ -113,3 +113,6 @@ impl Duplex {
         self.to_server.moved() + self.to_client.moved()
     }
 }
+
+#[cfg(test)]
+mod tests;

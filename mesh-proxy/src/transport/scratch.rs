@@ -38,6 +38,11 @@ impl Scratch {
         kept.or_else(|| Pipe::open().ok())
     }
 
+    #[cfg(test)]
+    pub(super) fn idle_pipes(&self) -> usize {
+        self.pipes.borrow().len()
+    }
+
     /// Takes back a pipe that is empty.
     pub(super) fn give_pipe(&self, pipe: Pipe) {
         let mut pipes = self.pipes.borrow_mut();

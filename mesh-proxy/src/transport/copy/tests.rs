@@ -1,0 +1,216 @@
+//! Copying between real sockets: every byte arrives, ends are passed on one by one, errors and drains end it.
+
+use std::pin::pin;
+use std::rc::Rc;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::transport::scratch::SCRATCH_SIZE;
+
+/// Two ends of a connection.
+async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let dial = TcpStream::connect(listener.local_addr().unwrap());
+    let (dialled, accepted) = tokio::join!(dial, listener.accept());
+    (dialled.unwrap(), accepted.unwrap().0)
+}
+
+/// A client and a server with a copying proxy between them.
+struct Copied {
+    client: TcpStream,
+    server: TcpStream,
+    scratch: Rc<Scratch>,
+    copying: tokio::task::JoinHandle<Result<(), CopyError>>,
+    drain: drain::Drain,
+}
+
+async fn copied() -> Copied {
+    let (client, near) = pair().await;
+    let (far, server) = pair().await;
+    let (drain, watch) = drain::channel();
+    let scratch = Rc::new(Scratch::new());
+    let through = scratch.clone();
+    let copying = tokio::task::spawn_local(async move {
+        duplex(Io::plain(near), Io::plain(far), &through, &watch).await
+    });
+    Copied {
+        client,
+        server,
+        scratch,
+        copying,
+        drain,
+    }
+}
+
+/// Bytes that do not repeat within any buffer size.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    let mut bytes: Vec<u8> = (0..len / 8 + 1).flat_map(|_| next()).collect();
+    bytes.truncate(len);
+    bytes
+}
+
+async fn send(mut half: tokio::net::tcp::OwnedWriteHalf, bytes: &[u8]) {
+    half.write_all(bytes).await.unwrap();
+    half.shutdown().await.unwrap();
+}
+
+async fn receive(mut half: tokio::net::tcp::OwnedReadHalf) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    half.read_to_end(&mut bytes).await.unwrap();
+    bytes
+}
+
+fn local<F: Future>(test: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, test)
+}
+
+#[test]
+fn every_byte_arrives_in_both_directions() {
+    local(async {
+        // From chatter to several times what the sockets buffer, so that reads fill the scratch and splice takes over.
+        for len in [0, 1, SCRATCH_SIZE - 1, 32 << 20] {
+            let Copied {
+                client,
+                server,
+                scratch,
+                copying,
+                drain: _drain,
+            } = copied().await;
+            let (up, down) = (noise(len), noise(len / 2));
+            let (client_reads, client_writes) = client.into_split();
+            let (server_reads, server_writes) = server.into_split();
+            let ((), (), got_down, got_up) = tokio::join!(
+                send(client_writes, &up),
+                send(server_writes, &down),
+                receive(client_reads),
+                receive(server_reads),
+            );
+            assert!(got_up == up, "{len} bytes up");
+            assert!(got_down == down, "{} bytes down", len / 2);
+            copying.await.unwrap().unwrap();
+            let spliced = scratch.idle_pipes() > 0;
+            assert_eq!(
+                spliced,
+                len > 1 << 20,
+                "bulk goes through pipes, chatter does not: {len}"
+            );
+        }
+    });
+}
+
+#[test]
+fn one_side_may_end_while_the_other_goes_on() {
+    local(async {
+        let Copied {
+            client,
+            mut server,
+            copying,
+            drain: _drain,
+            ..
+        } = copied().await;
+        let (client_reads, client_writes) = client.into_split();
+        send(client_writes, b"question").await;
+        let mut question = Vec::new();
+        server.read_to_end(&mut question).await.unwrap();
+        assert_eq!(question, b"question");
+        assert!(!copying.is_finished());
+        server.write_all(b"answer").await.unwrap();
+        server.shutdown().await.unwrap();
+        assert_eq!(receive(client_reads).await, b"answer");
+        copying.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_reader_that_stops_stops_the_writer() {
+    local(async {
+        let Copied {
+            mut client,
+            server,
+            copying: _copying,
+            drain: _drain,
+            ..
+        } = copied().await;
+        // Nobody reads at the server: the sockets on the way fill up, and then nothing more is taken.
+        let bytes = noise(1 << 20);
+        let mut sent = 0;
+        loop {
+            let write = client.write(&bytes);
+            match tokio::time::timeout(Duration::from_millis(300), write).await {
+                Ok(n) => sent += n.unwrap(),
+                Err(_stalled) => break,
+            }
+            assert!(sent < 1 << 30, "the proxy swallows without bound");
+        }
+        let (mut server_reads, _writes) = server.into_split();
+        let mut buffer = vec![0; 1 << 20];
+        let mut received = 0;
+        while received < sent {
+            received += server_reads.read(&mut buffer).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_reset_is_an_error_of_that_side() {
+    local(async {
+        let Copied {
+            client,
+            server: _server,
+            copying,
+            drain: _drain,
+            ..
+        } = copied().await;
+        socket2::SockRef::from(&client)
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
+        drop(client);
+        let error = copying.await.unwrap().unwrap_err();
+        assert!(
+            matches!(error, CopyError::Read(Side::Client, _)),
+            "{error:?}"
+        );
+    });
+}
+
+#[test]
+fn a_drain_cuts_only_what_is_half_closed_and_silent() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let mut whole = copied().await;
+        let mut half = copied().await;
+        half.client.shutdown().await.unwrap();
+        let mut end = Vec::new();
+        half.server.read_to_end(&mut end).await.unwrap();
+        tokio::join!(
+            whole.drain.drain(Duration::from_secs(60)),
+            half.drain.drain(Duration::from_secs(60)),
+        );
+        half.copying.await.unwrap().unwrap();
+        assert!(
+            !whole.copying.is_finished(),
+            "an open connection is waited for"
+        );
+        whole.client.shutdown().await.unwrap();
+        whole.server.shutdown().await.unwrap();
+        let copying = pin!(whole.copying);
+        copying.await.unwrap().unwrap();
+    });
+}
