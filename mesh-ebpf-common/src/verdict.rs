@@ -4,7 +4,7 @@
 use crate::{
     address::{Address, Family},
     counter::Counter,
-    layout::{FLAG_UID_FALLBACK, OriginalDst, PodConfig, ProxyState, Role, Side},
+    layout::{FLAG_INBOUND, FLAG_UID_FALLBACK, OriginalDst, PodConfig, ProxyState, Role, Side},
 };
 
 /// One connect(2) of an enrolled pod.
@@ -192,6 +192,8 @@ pub fn original_dst(
     match stored {
         Some(stored) if stored.side == Side::Accepted as u16 => Answer::Stored,
         Some(_) => Answer::Native,
+        // Where a packet filter redirects inbound connections, it knows; the local address is 4143.
+        None if pod.flags & FLAG_INBOUND == 0 => Answer::Native,
         None if by_proxy && local_port != pod.outbound_port => Answer::Local,
         None => Answer::Native,
     }

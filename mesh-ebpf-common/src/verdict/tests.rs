@@ -270,6 +270,13 @@ fn original_destinations() {
 }
 
 #[test]
+fn original_destinations_where_a_packet_filter_redirects() {
+    let split = PodConfig { flags: 0, ..pod() };
+    assert_eq!(original_dst(&split, None, true, 4143), Answer::Native);
+    assert_eq!(original_dst(&split, None, true, 80), Answer::Native);
+}
+
+#[test]
 fn every_listener_key_of_a_pod_has_its_own_index() {
     let mut seen = [false; ListenerKey::COUNT];
     for role in [Role::Outbound, Role::Inbound] {
