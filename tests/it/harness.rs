@@ -1,0 +1,49 @@
+//! What the stories stand on: programs under test, probe processes, and a node with pods.
+
+pub(crate) mod cni;
+pub(crate) mod node;
+pub(crate) mod process;
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+/// A condition that does not hold in this time never will. It decides nothing else: each holds in a fraction of it.
+const NEVER: Duration = Duration::from_secs(60);
+/// Between two looks at a condition that cannot be waited for otherwise.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// The path of a program of this workspace, built beside the test binary (`cargo build --workspace --bins`, which `cargo xtask test` runs first).
+pub(crate) fn program(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("the test has a path");
+    let dir = test
+        .parent()
+        .and_then(|deps| deps.parent())
+        .expect("the test is in target/<profile>/deps");
+    let path = dir.join(name);
+    assert!(
+        path.exists(),
+        "{} is not built: run `cargo build --workspace --bins`",
+        path.display()
+    );
+    path
+}
+
+/// Whether this process may make namespaces and load programs. Says why a test is skipped when it may not.
+pub(crate) fn privileged(test: &str) -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        println!("skipped: {test}: network namespaces, cgroups and BPF need root");
+    }
+    root
+}
+
+/// Waits until a condition holds; fails with `why` when it never does.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool, why: impl Fn() -> String) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < NEVER, "never: {what}\n{}", why());
+        std::thread::park_timeout(LOOK_AGAIN);
+    }
+}

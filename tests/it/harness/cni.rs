@@ -1,0 +1,107 @@
+//! A container runtime's part of CNI: running a chain of plugins for a network namespace.
+
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use serde_json::{Value, json};
+
+/// One network: its name, its plugins in order, and where their programs are.
+pub(crate) struct Chain {
+    pub(crate) name: String,
+    pub(crate) plugins: Vec<Value>,
+    pub(crate) path: Vec<PathBuf>,
+}
+
+/// What a runtime knows of the sandbox it attaches.
+pub(crate) struct Sandbox<'a> {
+    pub(crate) container_id: &'a str,
+    pub(crate) netns: &'a Path,
+    pub(crate) pod: &'a str,
+    pub(crate) uid: &'a str,
+    pub(crate) annotations: &'a BTreeMap<String, String>,
+}
+
+impl Chain {
+    /// ADD through the whole chain; the result of the last plugin, or the error of the one that failed.
+    pub(crate) fn add(&self, sandbox: &Sandbox<'_>) -> Result<Value, Value> {
+        let mut previous = Value::Null;
+        for plugin in &self.plugins {
+            previous = self.call("ADD", plugin, sandbox, &previous)?;
+        }
+        Ok(previous)
+    }
+
+    /// DEL through the chain backwards; a runtime goes on after an error, so this does too, and reports the first.
+    pub(crate) fn del(&self, sandbox: &Sandbox<'_>, previous: &Value) -> Result<(), Value> {
+        let mut outcome = Ok(());
+        for plugin in self.plugins.iter().rev() {
+            let step = self.call("DEL", plugin, sandbox, previous).map(|_empty| ());
+            outcome = outcome.and(step);
+        }
+        outcome
+    }
+
+    fn call(
+        &self,
+        command: &str,
+        plugin: &Value,
+        sandbox: &Sandbox<'_>,
+        previous: &Value,
+    ) -> Result<Value, Value> {
+        let kind = plugin["type"].as_str().expect("a plugin has a type");
+        let program = self
+            .path
+            .iter()
+            .map(|dir| dir.join(kind))
+            .find(|path| path.exists());
+        let program = program
+            .unwrap_or_else(|| panic!("the CNI plugin {kind} is in none of {:?}", self.path));
+        let mut config = plugin.clone();
+        config["cniVersion"] = json!("1.0.0");
+        config["name"] = json!(self.name);
+        if !previous.is_null() {
+            config["prevResult"] = previous.clone();
+        }
+        if plugin["capabilities"]["io.kubernetes.cri.pod-annotations"] == json!(true) {
+            config["runtimeConfig"] =
+                json!({ "io.kubernetes.cri.pod-annotations": sandbox.annotations });
+        }
+        let mut child = Command::new(&program)
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", sandbox.container_id)
+            .env("CNI_NETNS", sandbox.netns)
+            .env("CNI_IFNAME", "eth0")
+            .env(
+                "CNI_PATH",
+                std::env::join_paths(&self.path).expect("no colon in the paths"),
+            )
+            .env(
+                "CNI_ARGS",
+                format!(
+                    "IgnoreUnknown=1;K8S_POD_NAMESPACE=test;K8S_POD_NAME={};K8S_POD_UID={}",
+                    sandbox.pod, sandbox.uid
+                ),
+            )
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+        child
+            .stdin
+            .take()
+            .expect("stdin is piped")
+            .write_all(config.to_string().as_bytes())
+            .expect("the plugin reads its configuration");
+        let output = child.wait_with_output().expect("the plugin ends");
+        let answer = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+        if output.status.success() {
+            Ok(answer)
+        } else {
+            Err(answer)
+        }
+    }
+}

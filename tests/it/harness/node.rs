@@ -1,0 +1,365 @@
+//! A node of its own for one test: a bridge network, a cgroup tree, pins, an agent, and pods with scripted processes.
+//!
+//! The programs are the real ones and are told where everything is by their ordinary flags. What a node makes is named after it and removed with it, also
+//! when the test fails.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::IpAddr,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicU16, Ordering},
+};
+
+use mesh_core::node::{Request, Tier};
+use serde_json::{Value, json};
+
+use super::{
+    cni::{Chain, Sandbox},
+    process::{Process, run},
+    program,
+};
+
+/// Numbers the nodes of this test process; the third byte of their subnets.
+static NEXT: AtomicU16 = AtomicU16::new(1);
+
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) cgroup: PathBuf,
+    pub(crate) pins: PathBuf,
+    pub(crate) chain: Chain,
+    tier: Tier,
+    agent: RefCell<Option<Process>>,
+}
+
+pub(crate) struct Pod<'n> {
+    node: &'n Node,
+    name: String,
+    uid: String,
+    pub(crate) netns: PathBuf,
+    pub(crate) cgroup: PathBuf,
+    pub(crate) v4: IpAddr,
+    /// A second IPv4 address.
+    pub(crate) second: IpAddr,
+    pub(crate) v6: IpAddr,
+    annotations: BTreeMap<String, String>,
+    result: Value,
+}
+
+impl Node {
+    pub(crate) fn start(tier: Tier) -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("mt{:x}-{number}", std::process::id() & 0xffff);
+        let dir = tempfile::Builder::new()
+            .prefix(&name)
+            .tempdir()
+            .expect("a temporary folder");
+        let cgroup = cgroup2_mount().join(&name);
+        fs::create_dir(&cgroup).expect("a cgroup of its own");
+        let pins = PathBuf::from("/sys/fs/bpf").join(&name);
+        let chain = chain(&name, number, dir.path(), &pins);
+        let node = Self {
+            name,
+            dir,
+            cgroup,
+            pins,
+            chain,
+            tier,
+            agent: RefCell::default(),
+        };
+        node.start_agent();
+        node
+    }
+
+    /// Starts the agent and waits until it answers on its socket.
+    fn start_agent(&self) {
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.path().join("agent.log"));
+        let agent = Process::spawn(
+            Command::new(program("mesh-agent"))
+                .arg("--cgroup-root")
+                .arg(&self.cgroup)
+                .arg("--pin-dir")
+                .arg(&self.pins)
+                .arg("--socket")
+                .arg(self.socket())
+                .arg("--state-dir")
+                .arg(self.dir.path().join("state"))
+                .args([
+                    "--admin-addr",
+                    "127.0.0.1:0",
+                    "--tier",
+                    &self.tier.to_string(),
+                ])
+                .stderr(log.expect("a log file")),
+        );
+        *self.agent.borrow_mut() = Some(agent);
+        let ready = || {
+            self.try_ask(&Request::Status)
+                .is_some_and(|answer| answer.get("status").is_some())
+        };
+        super::until("the agent says its status", ready, || self.agent_log());
+    }
+
+    /// SIGKILL: nothing of the agent runs any more.
+    pub(crate) fn kill_agent(&self) {
+        *self.agent.borrow_mut() = None;
+    }
+
+    /// SIGKILL, and the same agent again.
+    pub(crate) fn restart_agent(&self) {
+        self.kill_agent();
+        self.start_agent();
+    }
+
+    pub(crate) fn agent_log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("agent.log")).unwrap_or_default()
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("agent.sock")
+    }
+
+    /// One question to the agent.
+    pub(crate) fn ask(&self, request: &Request) -> Value {
+        self.try_ask(request)
+            .unwrap_or_else(|| panic!("the agent does not answer\n{}", self.agent_log()))
+    }
+
+    fn try_ask(&self, request: &Request) -> Option<Value> {
+        let mut stream = UnixStream::connect(self.socket()).ok()?;
+        let line = serde_json::to_string(request).expect("a request is JSON");
+        stream.write_all(format!("{line}\n").as_bytes()).ok()?;
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).ok()?;
+        serde_json::from_str(&answer).ok()
+    }
+
+    /// A pod without the mesh.
+    pub(crate) fn plain_pod(&self, name: &str) -> Pod<'_> {
+        self.pod(name, &[])
+    }
+
+    /// A pod that the injector went over, with further annotations.
+    pub(crate) fn meshed_pod(&self, name: &str, annotations: &[(&str, &str)]) -> Pod<'_> {
+        self.pod(
+            name,
+            &[annotations, &[("linkerd.io/proxy-version", "test")]].concat(),
+        )
+    }
+
+    fn pod(&self, name: &str, annotations: &[(&str, &str)]) -> Pod<'_> {
+        let annotations = annotations
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
+        let uid = format!("{}-{name}", self.name);
+        let cgroup = self.cgroup.join(format!("pod{uid}"));
+        fs::create_dir(&cgroup).expect("a cgroup for the pod");
+        run("ip", &["netns", "add", &uid]).expect("a network namespace");
+        let netns = PathBuf::from("/run/netns").join(&uid);
+        run("ip", &["-n", &uid, "link", "set", "lo", "up"]).expect("loopback");
+        let mut pod = Pod {
+            node: self,
+            name: name.to_owned(),
+            uid,
+            netns,
+            cgroup,
+            v4: [0, 0, 0, 0].into(),
+            second: [0, 0, 0, 0].into(),
+            v6: [0; 16].into(),
+            annotations,
+            result: Value::Null,
+        };
+        match self.chain.add(&pod.sandbox()) {
+            Ok(result) => pod.result = result,
+            Err(error) => panic!("CNI ADD of pod {name}: {error}\n{}", self.agent_log()),
+        }
+        (pod.v4, pod.second) = (
+            pod.address(IpAddr::is_ipv4, 0),
+            pod.address(IpAddr::is_ipv4, 1),
+        );
+        pod.v6 = pod.address(IpAddr::is_ipv6, 0);
+        pod
+    }
+
+    /// Everything pinned below the node's directory.
+    pub(crate) fn pinned(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut folders = vec![self.pins.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    found.push(path);
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill_agent();
+        let uninstall = Command::new(program("mesh-agent"))
+            .arg("uninstall")
+            .arg("--pin-dir")
+            .arg(&self.pins)
+            .arg("--state-dir")
+            .arg(self.dir.path().join("state"))
+            .output();
+        let _best_effort = (
+            uninstall,
+            run("ip", &["link", "del", &self.name]),
+            fs::remove_dir(&self.cgroup),
+        );
+    }
+}
+
+impl Pod<'_> {
+    fn sandbox(&self) -> Sandbox<'_> {
+        Sandbox {
+            container_id: &self.uid,
+            netns: &self.netns,
+            pod: &self.name,
+            uid: &self.uid,
+            annotations: &self.annotations,
+        }
+    }
+
+    /// The nth address of a family, in the order of the chain's result.
+    fn address(&self, family: fn(&IpAddr) -> bool, nth: usize) -> IpAddr {
+        let ips = self.result["ips"]
+            .as_array()
+            .expect("the chain gave addresses");
+        let addresses = ips
+            .iter()
+            .filter_map(|ip| ip["address"].as_str()?.split('/').next()?.parse().ok());
+        addresses
+            .filter(family)
+            .nth(nth)
+            .expect("two IPv4 addresses and one IPv6 address")
+    }
+
+    /// Starts a probe in the container `container` of the pod as user `uid`.
+    pub(crate) fn probe_as(&self, container: &str, uid: u32, args: &[&str]) -> Process {
+        self.spawn(container, uid, &[], args)
+    }
+
+    /// Starts a probe as an application of the pod.
+    pub(crate) fn app(&self, args: &[&str]) -> Process {
+        self.spawn("app", 0, &[], args)
+    }
+
+    /// Starts a probe in a network namespace of its own below the pod's cgroup.
+    pub(crate) fn nested(&self, args: &[&str]) -> Process {
+        self.spawn("app", 0, &["--new-netns"], args)
+    }
+
+    fn spawn(&self, container: &str, uid: u32, options: &[&str], args: &[&str]) -> Process {
+        let probe = program("probe");
+        Process::spawn(
+            Command::new(&probe)
+                .args(["enter", "--uid", &uid.to_string()])
+                .arg("--netns")
+                .arg(&self.netns)
+                .arg("--cgroup")
+                .arg(self.cgroup.join(container))
+                .args(options)
+                .arg("--")
+                .arg(&probe)
+                .args(args),
+        )
+    }
+}
+
+impl Drop for Pod<'_> {
+    fn drop(&mut self) {
+        // Whatever still runs in the pod ends with its cgroup, as in a cluster.
+        let _best_effort = fs::write(self.cgroup.join("cgroup.kill"), "1");
+        if !self.result.is_null()
+            && let Err(error) = self.node.chain.del(&self.sandbox(), &self.result)
+            && !std::thread::panicking()
+        {
+            panic!("CNI DEL of pod {}: {error}", self.name);
+        }
+        let _best_effort = run("ip", &["netns", "del", &self.uid]);
+        remove_cgroup(&self.cgroup);
+    }
+}
+
+/// Removes a pod's cgroup with its containers; the kernel refuses while a process is still ending.
+fn remove_cgroup(pod: &Path) {
+    let containers: Vec<PathBuf> = fs::read_dir(pod)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect();
+    for dir in containers.iter().map(PathBuf::as_path).chain([pod]) {
+        super::until(
+            "the cgroup is empty",
+            || fs::remove_dir(dir).is_ok() || !dir.exists(),
+            String::new,
+        );
+    }
+}
+
+fn chain(name: &str, number: u16, dir: &Path, pins: &Path) -> Chain {
+    let v4 = format!("10.241.{number}.0/24");
+    let bridge = json!({
+        "type": "bridge", "bridge": name, "isGateway": true, "hairpinMode": true,
+        "ipam": {
+            "type": "host-local",
+            "dataDir": dir.join("ipam"),
+            "ranges": [
+                [{ "subnet": v4, "rangeStart": format!("10.241.{number}.10"), "rangeEnd": format!("10.241.{number}.99") }],
+                [{ "subnet": v4, "rangeStart": format!("10.241.{number}.100"), "rangeEnd": format!("10.241.{number}.199") }],
+                [{ "subnet": format!("fd00:241:{number}::/64") }],
+            ],
+            "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }],
+        },
+    });
+    let mesh = json!({
+        "type": "mesh-cni",
+        "socket": dir.join("agent.sock"),
+        "pinDir": pins,
+        "stateDir": dir.join("state"),
+        "capabilities": { "io.kubernetes.cri.pod-annotations": true },
+    });
+    let own = program("mesh-cni")
+        .parent()
+        .expect("a program is in a folder")
+        .to_owned();
+    Chain {
+        name: name.to_owned(),
+        plugins: vec![bridge, mesh],
+        path: vec![
+            PathBuf::from("/usr/lib/cni"),
+            PathBuf::from("/opt/cni/bin"),
+            own,
+        ],
+    }
+}
+
+/// Where the unified cgroup hierarchy is: beside the version 1 controllers or in their place.
+pub(crate) fn cgroup2_mount() -> PathBuf {
+    let mounts = fs::read_to_string("/proc/mounts").expect("/proc/mounts");
+    let line = mounts
+        .lines()
+        .find(|line| line.split(' ').nth(2) == Some("cgroup2"))
+        .expect("cgroup2 is mounted");
+    PathBuf::from(line.split(' ').nth(1).expect("a mount has a place"))
+}

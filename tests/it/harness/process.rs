@@ -1,0 +1,103 @@
+//! Child processes that speak JSON lines, ended with the value that holds them.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{Receiver, channel},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+/// A process that does not answer in this time hangs. It decides nothing else: every step answers in a fraction of it.
+const HANG: Duration = Duration::from_secs(30);
+
+/// A running child and the events it prints.
+pub(crate) struct Process {
+    child: Child,
+    what: String,
+    events: Receiver<Value>,
+}
+
+impl Process {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        let what = format!("{command:?}");
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
+        let output = child.stdout.take().expect("stdout is piped");
+        let (tx, events) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let event = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                if tx.send(event).is_err() {
+                    break;
+                }
+            }
+        });
+        Self {
+            child,
+            what,
+            events,
+        }
+    }
+
+    /// The next event.
+    pub(crate) fn event(&self) -> Value {
+        self.events
+            .recv_timeout(HANG)
+            .unwrap_or_else(|error| panic!("{}: no event: {error}", self.what))
+    }
+
+    /// Everything printed until the process ended.
+    pub(crate) fn rest(mut self) -> Vec<Value> {
+        drop(self.child.stdin.take());
+        let mut events = Vec::new();
+        while let Ok(event) = self.events.recv_timeout(HANG) {
+            events.push(event);
+        }
+        self.child.wait().expect("the child can be waited for");
+        events
+    }
+
+    /// Lets a process that waits for a line go on.
+    pub(crate) fn proceed(&mut self) {
+        let input = self.child.stdin.as_mut().expect("stdin is piped");
+        input
+            .write_all(b"\n")
+            .and_then(|()| input.flush())
+            .expect("the child reads");
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        // The only error is that it has ended already.
+        let _gone = self.child.kill();
+        self.child.wait().expect("the child can be waited for");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Runs a command to its end; its output when it succeeds.
+pub(crate) fn run(program: &str, args: &[&str]) -> Result<String, String> {
+    let output = Command::new(program)
+        .args(args)
+        .output()
+        .map_err(|error| format!("{program}: {error}"))?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(format!(
+            "{program} {args:?}: {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        ))
+    }
+}

@@ -1,0 +1,126 @@
+//! The redirection, seen by programs that know nothing of it: one table of cases, run on every tier.
+//!
+//! Each case is one habit of an application or one way to go wrong (the numbers are those of the trap list in docs/operations/redirection-limits.md). It
+//! runs real processes in an enrolled pod and says in one line what they saw. The line is the same on every tier, or the difference is written down
+//! beside it with its reason; no case is left out on any tier.
+
+mod cases;
+mod lifecycle;
+mod stage;
+
+use mesh_core::node::Tier;
+
+use crate::harness::privileged;
+use stage::Stage;
+
+/// What a case shows.
+pub(crate) enum Expect {
+    /// The same line on every tier.
+    Same(&'static str),
+    /// The same line but for the address by which the application and the proxy know each other: without a program at the socket lookup, the split tier can only
+    /// redirect to loopback.
+    Outbound(&'static str),
+    /// Another line on the packet-filter tiers, or on the split tier, for the reason given.
+    Differs {
+        full: &'static str,
+        split: &'static str,
+        filter: &'static str,
+        because: &'static str,
+    },
+}
+
+impl Expect {
+    /// The line of a tier, and why it is not that of the full tier.
+    fn on(&self, tier: Tier) -> (String, &'static str) {
+        match (self, tier) {
+            (Self::Same(line), _)
+            | (Self::Outbound(line), Tier::Full | Tier::Nft | Tier::Iptables) => {
+                ((*line).to_owned(), "")
+            }
+            (Self::Outbound(line), Tier::Split) => (
+                by_loopback(line),
+                "the application meets the proxy on loopback",
+            ),
+            (Self::Differs { full, .. }, Tier::Full) => ((*full).to_owned(), ""),
+            (Self::Differs { split, because, .. }, Tier::Split) => ((*split).to_owned(), *because),
+            (
+                Self::Differs {
+                    filter, because, ..
+                },
+                Tier::Nft | Tier::Iptables,
+            ) => ((*filter).to_owned(), *because),
+        }
+    }
+}
+
+fn by_loopback(line: &str) -> String {
+    let v4 = [
+        ("from OWN4", "from 127.0.0.1"),
+        ("self OWN4", "self 127.0.0.1"),
+    ];
+    let v6 = [("from OWN6", "from ::1"), ("self OWN6", "self ::1")];
+    v4.iter()
+        .chain(&v6)
+        .fold(line.to_owned(), |line, (own, loopback)| {
+            line.replace(own, loopback)
+        })
+}
+
+/// One row of the table.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(&Stage<'_>) -> String,
+    pub(crate) expect: Expect,
+}
+
+fn check(tier: Tier) {
+    if !privileged(&format!("redirection on the {tier} tier")) {
+        return;
+    }
+    let node = crate::harness::node::Node::start(tier);
+    let stage = Stage::build(&node);
+    let mut wrong = Vec::new();
+    for case in cases::all() {
+        let seen = (case.run)(&stage);
+        let (expected, because) = case.expect.on(tier);
+        let difference = if because.is_empty() {
+            String::new()
+        } else {
+            format!(" (not as on the full tier: {because})")
+        };
+        println!("{tier}: {}: {seen}{difference}", case.name);
+        if seen != expected {
+            wrong.push(format!(
+                "{}\n  expected: {expected}\n  seen:     {seen}",
+                case.name
+            ));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} case(s) on the {tier} tier:\n{}\nagent:\n{}",
+        wrong.len(),
+        wrong.join("\n"),
+        node.agent_log()
+    );
+}
+
+#[test]
+fn full_tier() {
+    check(Tier::Full);
+}
+
+#[test]
+fn split_tier() {
+    check(Tier::Split);
+}
+
+#[test]
+fn nft_tier() {
+    check(Tier::Nft);
+}
+
+#[test]
+fn iptables_tier() {
+    check(Tier::Iptables);
+}

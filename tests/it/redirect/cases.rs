@@ -1,0 +1,423 @@
+//! The table.
+
+use crate::redirect::{
+    Case,
+    Expect::{Differs, Outbound, Same},
+    stage::{APP, APP_SKIPPED, PORT, PORT2, SKIPPED, SKIPPED_IN_RANGE, serve},
+};
+
+/// Every case, in the order of the trap list.
+pub(crate) fn all() -> Vec<Case> {
+    [
+        outbound(),
+        socket_habits(),
+        loopback(),
+        inbound(),
+        ownership(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+const VIA_PROXY4: &str =
+    "proxy 4140, original PEER4:7001 from OWN4, app sees peer PEER4:7001 self OWN4";
+const VIA_PROXY6: &str =
+    "proxy 4140, original PEER6:7001 from OWN6, app sees peer PEER6:7001 self OWN6";
+
+/// Plain connections of each family, and what is to be left alone.
+fn outbound() -> Vec<Case> {
+    vec![
+        Case {
+            name: "IPv4",
+            run: |s| s.app(&["connect", &s.peer4(PORT)]),
+            expect: Outbound(VIA_PROXY4),
+        },
+        Case {
+            name: "IPv6 (trap 20)",
+            run: |s| s.app(&["connect", &s.peer6(PORT)]),
+            expect: Outbound(VIA_PROXY6),
+        },
+        Case {
+            name: "IPv4 through an IPv6 socket (trap 19)",
+            run: |s| s.app(&["connect", &s.mapped(PORT)]),
+            expect: Outbound(VIA_PROXY4),
+        },
+        Case {
+            name: "IPv6 only socket (trap 21)",
+            run: |s| s.app(&["connect", &s.peer6(PORT), "--v6only"]),
+            expect: Outbound(VIA_PROXY6),
+        },
+        Case {
+            name: "skipped port",
+            run: |s| s.app(&["connect", &s.peer4(SKIPPED)]),
+            expect: Same("direct from OWN4, app sees peer PEER4:7100 self OWN4"),
+        },
+        Case {
+            name: "port in a skipped range, IPv6",
+            run: |s| s.app(&["connect", &s.peer6(SKIPPED_IN_RANGE)]),
+            expect: Same("direct from OWN6, app sees peer PEER6:7155 self OWN6"),
+        },
+        Case {
+            name: "connected UDP (traps 7 and 8)",
+            run: |s| {
+                let server = s.peer.app(&["udp", "serve", &format!("0.0.0.0:{PORT}")]);
+                server.event();
+                s.app(&["udp", "send", &s.peer4(PORT)])
+            },
+            expect: Same("answered by PEER4:7001"),
+        },
+        Case {
+            name: "broadcast (trap 6)",
+            run: |s| s.app(&["connect", "255.255.255.255:7001"]),
+            expect: Same("ENETUNREACH"),
+        },
+        Case {
+            name: "multicast (trap 6)",
+            run: |s| s.app(&["connect", "224.0.0.1:7001"]),
+            expect: Same("ENETUNREACH"),
+        },
+        Case {
+            name: "socket options of other levels, reads above a page (trap 24)",
+            run: |s| s.app(&["options", &s.peer4(PORT)]),
+            expect: Same(
+                "SOL_SOCKET/80=ENOPROTOOPT; IPPROTO_TCP/80=ENOPROTOOPT; SOL_IP/81=ENOPROTOOPT; SO_ERROR=4 bytes; SO_TYPE=4 bytes; \
+                 TCP_INFO in 64 KiB=1 bytes; TCP_CONGESTION in 64 KiB=16 bytes",
+            ),
+        },
+    ]
+}
+
+/// Ways to connect.
+fn socket_habits() -> Vec<Case> {
+    vec![
+        Case {
+            name: "bound before connect (trap 9)",
+            run: |s| s.app(&["connect", &s.peer4(PORT), "--bind", &s.own4(33333)]),
+            expect: Same(VIA_PROXY4),
+        },
+        Case {
+            name: "one source port on two addresses (trap 10)",
+            run: |s| {
+                let (first, second) = (s.pod.v4.to_string(), s.pod.second.to_string());
+                s.app(&[
+                    "two-sources",
+                    "33334",
+                    &first,
+                    &s.peer4(PORT),
+                    &second,
+                    &s.second(PORT2),
+                ])
+            },
+            expect: Same(
+                "proxy 4140, original PEER4:7001 from OWN4; proxy 4140, original SECOND:7002 from OWN_SECOND",
+            ),
+        },
+        Case {
+            name: "bound to the pod's interface (trap 12)",
+            run: |s| s.app(&["connect", &s.peer4(PORT), "--device", "eth0"]),
+            expect: Differs {
+                full: VIA_PROXY4,
+                split: "timed out",
+                filter: "timed out",
+                because: "a packet redirected to loopback cannot reach a socket bound to another interface",
+            },
+        },
+        Case {
+            name: "non-blocking (trap 13)",
+            run: |s| s.app(&["connect", &s.peer4(PORT), "--nonblocking"]),
+            expect: Outbound(VIA_PROXY4),
+        },
+        Case {
+            name: "two connections of one socket (trap 14)",
+            run: |s| s.app(&["connect", &s.peer4(PORT), "--again", &s.peer4(PORT2)]),
+            expect: Outbound(
+                "proxy 4140, original PEER4:7001 from OWN4, app sees peer PEER4:7001 self OWN4; \
+                 proxy 4140, original PEER4:7002 from OWN4, app sees peer PEER4:7002 self OWN4",
+            ),
+        },
+        Case {
+            name: "TCP Fast Open by sendto (trap 15)",
+            run: |s| s.app(&["connect", &s.peer4(PORT), "--fastopen"]),
+            expect: Outbound(VIA_PROXY4),
+        },
+        Case {
+            name: "TCP Fast Open by option (trap 15)",
+            run: |s| s.app(&["connect", &s.peer4(PORT), "--fastopen-connect"]),
+            expect: Outbound(VIA_PROXY4),
+        },
+        Case {
+            name: "io_uring (trap 16)",
+            run: |s| s.app(&["connect", &s.peer4(PORT), "--uring"]),
+            expect: Outbound(VIA_PROXY4),
+        },
+        Case {
+            name: "io_uring with a kernel thread (trap 16)",
+            run: |s| s.app(&["connect", &s.peer4(PORT), "--uring", "--sqpoll"]),
+            expect: Outbound(VIA_PROXY4),
+        },
+        Case {
+            name: "MPTCP (trap 17)",
+            run: |s| s.app(&["connect", &s.peer4(PORT), "--mptcp"]),
+            expect: Differs {
+                full: "proxy 4140, original PEER4:7001 from OWN4, app sees peer OWN4:4140 self OWN4",
+                split: "proxy 4140, original PEER4:7001 from 127.0.0.1, app sees peer 127.0.0.1:4140 self 127.0.0.1",
+                filter: VIA_PROXY4,
+                because: "the kernel shows the connect hook a subflow and the getpeername hook its parent",
+            },
+        },
+    ]
+}
+
+/// Everything that means "this pod".
+fn loopback() -> Vec<Case> {
+    let app = APP;
+    debug_assert_eq!(app, 8001);
+    vec![
+        Case {
+            name: "127.0.0.1 (trap 3)",
+            run: |s| s.app(&["connect", "127.0.0.1:8001"]),
+            expect: Same("app from 127.0.0.1, app sees peer 127.0.0.1:8001 self 127.0.0.1"),
+        },
+        Case {
+            name: "127.5.5.5 (trap 3)",
+            run: |s| s.app(&["connect", "127.5.5.5:8001"]),
+            expect: Same("app from 127.0.0.1, app sees peer 127.5.5.5:8001 self 127.0.0.1"),
+        },
+        Case {
+            name: "0.0.0.0 (trap 3)",
+            run: |s| s.app(&["connect", "0.0.0.0:8001"]),
+            expect: Same("app from 127.0.0.1, app sees peer 127.0.0.1:8001 self 127.0.0.1"),
+        },
+        Case {
+            name: "[::1] (trap 3)",
+            run: |s| s.app(&["connect", "[::1]:8001"]),
+            expect: Same("app from ::1, app sees peer ::1:8001 self ::1"),
+        },
+        Case {
+            name: "[::] (trap 3)",
+            run: |s| s.app(&["connect", "[::]:8001"]),
+            expect: Same("app from ::1, app sees peer ::1:8001 self ::1"),
+        },
+        Case {
+            name: "mapped loopback (trap 3)",
+            run: |s| s.app(&["connect", "[::ffff:127.0.0.1]:8001"]),
+            expect: Same("app from 127.0.0.1, app sees peer 127.0.0.1:8001 self 127.0.0.1"),
+        },
+        Case {
+            name: "own IPv4 address (trap 4)",
+            run: |s| s.app(&["connect", &s.own4(APP)]),
+            expect: Same("app from OWN4, app sees peer OWN4:8001 self OWN4"),
+        },
+        Case {
+            name: "own IPv6 address (trap 4)",
+            run: |s| s.app(&["connect", &s.own6(APP)]),
+            expect: Same("app from OWN6, app sees peer OWN6:8001 self OWN6"),
+        },
+        Case {
+            name: "bound to loopback, to elsewhere (trap 12)",
+            run: |s| s.app(&["connect", &s.peer4(PORT), "--device", "lo"]),
+            expect: Differs {
+                full: "proxy 4140, original PEER4:7001 from 127.0.0.1, app sees peer PEER4:7001 self 127.0.0.1",
+                split: "proxy 4140, original PEER4:7001 from 127.0.0.1, app sees peer PEER4:7001 self 127.0.0.1",
+                filter: "timed out",
+                because: "what leaves through loopback is not redirected, and nobody is there",
+            },
+        },
+    ]
+}
+
+/// Connections that arrive.
+fn inbound() -> Vec<Case> {
+    vec![
+        Case {
+            name: "inbound IPv4 (trap 23)",
+            run: |s| s.peer_app(&["connect", &s.own4(APP)]),
+            expect: Same(
+                "proxy 4143, original OWN4:8001 from PEER4, app sees peer OWN4:8001 self PEER4",
+            ),
+        },
+        Case {
+            name: "inbound IPv6 (trap 23)",
+            run: |s| s.peer_app(&["connect", &s.own6(APP)]),
+            expect: Same(
+                "proxy 4143, original OWN6:8001 from PEER6, app sees peer OWN6:8001 self PEER6",
+            ),
+        },
+        Case {
+            name: "inbound, nobody listens",
+            run: |s| s.peer_app(&["connect", &s.own4(9)]),
+            expect: Same("proxy 4143, original OWN4:9 from PEER4, app sees peer OWN4:9 self PEER4"),
+        },
+        Case {
+            name: "inbound, skipped port",
+            run: |s| s.peer_app(&["connect", &s.own4(APP_SKIPPED)]),
+            expect: Same("app from PEER4, app sees peer OWN4:8100 self PEER4"),
+        },
+        Case {
+            name: "inbound, skipped source",
+            run: |s| s.describe(&s.exempt.app(&["connect", &s.own4(APP)]).rest()),
+            expect: Same("app from EXEMPT4, app sees peer OWN4:8001 self EXEMPT4"),
+        },
+        Case {
+            name: "inbound, skipped source, IPv6",
+            run: |s| s.describe(&s.exempt.app(&["connect", &s.own6(APP)]).rest()),
+            expect: Same("app from EXEMPT6, app sees peer OWN6:8001 self EXEMPT6"),
+        },
+        Case {
+            name: "the inbound port itself",
+            run: |s| s.peer_app(&["connect", &s.own4(4143)]),
+            expect: Same(
+                "proxy 4143, original OWN4:4143 from PEER4, app sees peer OWN4:4143 self PEER4",
+            ),
+        },
+        Case {
+            name: "the outbound port from outside",
+            run: |s| s.peer_app(&["connect", &s.own4(4140)]),
+            expect: Differs {
+                full: "proxy 4143, original ENOENT from PEER4, app sees peer OWN4:4140 self PEER4",
+                split: "proxy 4143, original OWN4:4140 from PEER4, app sees peer OWN4:4140 self PEER4",
+                filter: "proxy 4143, original OWN4:4140 from PEER4, app sees peer OWN4:4140 self PEER4",
+                because: "conntrack has an answer; eBPF has none for a connection that no application of the pod made, and the proxy refuses it",
+            },
+        },
+        Case {
+            name: "port taken while a connection is open (trap 1)",
+            run: |s| {
+                // The stand-in proxy holds the connection, as a real one does while it waits for its application.
+                let held = s.peer.app(&["connect", &s.own4(8200), "--stay"]);
+                held.event();
+                let binds = [
+                    format!("0.0.0.0:{}", 8200),
+                    s.own4(8200),
+                    format!("[::]:{}", 8200),
+                ];
+                let seen: Vec<String> = binds
+                    .iter()
+                    .map(|addr| s.app(&["bind", addr, "--listen"]))
+                    .collect();
+                seen.join(", ")
+            },
+            expect: Same("bound, bound, bound"),
+        },
+        Case {
+            name: "a busy port stays busy (trap 2)",
+            run: |s| s.app(&["bind", &format!("0.0.0.0:{APP}"), "--listen"]),
+            expect: Same("EADDRINUSE"),
+        },
+    ]
+}
+
+/// Who is the proxy, and what happens without it.
+fn ownership() -> Vec<Case> {
+    vec![
+        Case {
+            name: "the proxy's own connections",
+            run: |s| {
+                s.describe(
+                    &s.pod
+                        .probe_as("linkerd-proxy", 2102, &["connect", &s.peer4(PORT)])
+                        .rest(),
+                )
+            },
+            expect: Same("direct from OWN4, app sees peer PEER4:7001 self OWN4"),
+        },
+        Case {
+            name: "an application with the proxy's uid (trap 47)",
+            run: |s| {
+                s.describe(
+                    &s.pod
+                        .probe_as("app", 2102, &["connect", &s.peer4(PORT)])
+                        .rest(),
+                )
+            },
+            expect: Differs {
+                full: VIA_PROXY4,
+                split: "proxy 4140, original PEER4:7001 from 127.0.0.1, app sees peer PEER4:7001 self 127.0.0.1",
+                filter: "direct from OWN4, app sees peer PEER4:7001 self OWN4",
+                because: "packet filters know the proxy by its user only",
+            },
+        },
+        Case {
+            name: "a nested network namespace (trap 33)",
+            run: |s| s.describe(&s.pod.nested(&["connect", "127.0.0.1:1"]).rest()),
+            expect: Same("ECONNREFUSED"),
+        },
+        Case {
+            name: "no proxy: outbound (trap 30)",
+            run: |s| {
+                s.stop_proxy();
+                s.app(&["connect", &s.peer4(PORT)])
+            },
+            expect: Same("ECONNREFUSED"),
+        },
+        Case {
+            name: "no proxy: inbound does not reach the application (trap 30)",
+            run: |s| s.peer_app(&["connect", &s.own4(APP)]),
+            expect: Same("ECONNREFUSED"),
+        },
+        Case {
+            name: "an application on the proxy's ports gets nothing (trap 29)",
+            run: |s| {
+                let addresses = ["0.0.0.0:4143".to_owned(), "127.0.0.1:4140".to_owned()];
+                let squatter = serve(&s.pod, "app", 0, &["--greet", "squatter"], &addresses);
+                let seen = format!(
+                    "{}; {}",
+                    s.app(&["connect", &s.peer4(PORT)]),
+                    s.peer_app(&["connect", &s.own4(APP)])
+                );
+                drop(squatter);
+                seen
+            },
+            expect: Differs {
+                full: "ECONNREFUSED; ECONNREFUSED",
+                split: "squatter from 127.0.0.1, app sees peer PEER4:7001 self 127.0.0.1; squatter from PEER4, app sees peer OWN4:8001 self PEER4",
+                filter: "squatter from OWN4, app sees peer PEER4:7001 self OWN4; squatter from PEER4, app sees peer OWN4:8001 self PEER4",
+                because: "a packet filter redirects to a port, whoever listens on it",
+            },
+        },
+        Case {
+            name: "the proxy back again",
+            run: |s| {
+                s.start_proxy();
+                s.app(&["connect", &s.peer4(PORT)])
+            },
+            expect: Outbound(VIA_PROXY4),
+        },
+        Case {
+            name: "hand-over between two proxies (trap 27)",
+            run: |s| {
+                let addresses = ["127.0.0.1:4140", "[::1]:4140", "0.0.0.0:4143", "[::]:4143"]
+                    .map(str::to_owned);
+                s.stop_proxy();
+                let first = serve(
+                    &s.pod,
+                    "linkerd-proxy",
+                    2102,
+                    &["--reuseport", "--greet", "first"],
+                    &addresses,
+                );
+                let second = serve(
+                    &s.pod,
+                    "linkerd-proxy",
+                    2102,
+                    &["--reuseport", "--greet", "proxy"],
+                    &addresses,
+                );
+                drop(first);
+                let seen = format!(
+                    "{}; {}",
+                    s.app(&["connect", &s.peer4(PORT)]),
+                    s.peer_app(&["connect", &s.own4(APP)])
+                );
+                drop(second);
+                s.start_proxy();
+                seen
+            },
+            expect: Outbound(
+                "proxy 4140, original PEER4:7001 from OWN4, app sees peer PEER4:7001 self OWN4; \
+                 proxy 4143, original OWN4:8001 from PEER4, app sees peer OWN4:8001 self PEER4",
+            ),
+        },
+    ]
+}

@@ -1,0 +1,266 @@
+//! The connecting side: applications of every habit that the redirection must not disturb.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpStream, UdpSocket},
+    time::Duration,
+};
+
+use anyhow::Context;
+use serde_json::Value;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{event, flag, has, listen::plain, raw};
+
+/// How long a connection or an answer may take before the probe reports that it hangs. Nothing in these tests takes a tenth of it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// `probe connect ADDR [--bind ADDR] [--device IF] [--transparent] [--nonblocking] [--fastopen] [--fastopen-connect] [--mptcp] [--v6only] [--uring]
+/// [--again ADDR] [--wait-stdin]`: prints what the far end said, and what this end sees of itself.
+pub(crate) fn connect(args: &[&str]) -> anyhow::Result<()> {
+    let target: SocketAddr = args.first().context("no address")?.parse()?;
+    let socket = socket(target, args)?;
+    if has(args, "--wait-stdin") {
+        // The socket exists; the test enrols the pod before it lets us go on.
+        event(&[("ready", true.into())]);
+        std::io::stdin().read_line(&mut String::new())?;
+    }
+    event(&[report(dial(&socket, target, args), &socket)].concat());
+    if let Some(again) = flag(args, "--again") {
+        raw::disconnect(&socket).context("disconnect")?;
+        let again: SocketAddr = again.parse()?;
+        event(&[report(dial(&socket, again, args), &socket)].concat());
+    }
+    if has(args, "--stay") {
+        std::io::stdin().read_line(&mut String::new())?;
+    }
+    Ok(())
+}
+
+fn socket(target: SocketAddr, args: &[&str]) -> anyhow::Result<Socket> {
+    let protocol = if has(args, "--mptcp") {
+        Protocol::MPTCP
+    } else {
+        Protocol::TCP
+    };
+    let socket = Socket::new(Domain::for_address(target), Type::STREAM, Some(protocol))?;
+    if target.is_ipv6() {
+        socket.set_only_v6(has(args, "--v6only"))?;
+    }
+    if has(args, "--transparent") {
+        socket
+            .set_ip_transparent_v4(true)
+            .context("IP_TRANSPARENT")?;
+    }
+    if let Some(device) = flag(args, "--device") {
+        socket
+            .bind_device(Some(device.as_bytes()))
+            .with_context(|| format!("bind to device {device}"))?;
+    }
+    if let Some(source) = flag(args, "--bind") {
+        let source: SocketAddr = source.parse()?;
+        socket.set_reuse_address(true)?;
+        socket
+            .bind(&source.into())
+            .with_context(|| format!("bind {source}"))?;
+    }
+    if has(args, "--fastopen-connect") {
+        nix::sys::socket::setsockopt(
+            &socket,
+            nix::sys::socket::sockopt::TcpFastOpenConnect,
+            &true,
+        )
+        .context("TCP_FASTOPEN_CONNECT")?;
+    }
+    socket.set_read_timeout(Some(PATIENCE))?;
+    Ok(socket)
+}
+
+fn dial(socket: &Socket, target: SocketAddr, args: &[&str]) -> std::io::Result<Value> {
+    if has(args, "--fastopen") {
+        socket.send_to_with_flags(b"early", &target.into(), nix::libc::MSG_FASTOPEN)?;
+    } else if has(args, "--uring") {
+        raw::uring_connect(socket, target, has(args, "--sqpoll"))?;
+    } else if has(args, "--nonblocking") {
+        connect_nonblocking(socket, target)?;
+    } else {
+        // A time-out leaves the socket non-blocking, as `connect_timeout` of the standard library does.
+        socket.connect_timeout(&target.into(), PATIENCE)?;
+    }
+    let stream: TcpStream = socket.try_clone()?.into();
+    if has(args, "--fastopen-connect") {
+        (&stream).write_all(b"early")?;
+    }
+    let mut line = String::new();
+    BufReader::new(&stream).read_line(&mut line)?;
+    if line.is_empty() {
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::UnexpectedEof,
+            "closed without a greeting",
+        ));
+    }
+    serde_json::from_str(&line).map_err(std::io::Error::other)
+}
+
+/// What an event-loop application does: `EINPROGRESS`, wait until writable, look at `SO_ERROR`.
+fn connect_nonblocking(socket: &Socket, target: SocketAddr) -> std::io::Result<()> {
+    socket.set_nonblocking(true)?;
+    match socket.connect(&target.into()) {
+        Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => {}
+        Err(error) => return Err(error),
+        Ok(()) => {
+            return Err(std::io::Error::other(
+                "a non-blocking connect finished at once",
+            ));
+        }
+    }
+    raw::wait_writable(socket, PATIENCE)?;
+    if let Some(error) = socket.take_error()? {
+        return Err(error);
+    }
+    socket.set_nonblocking(false)
+}
+
+fn report(outcome: std::io::Result<Value>, socket: &Socket) -> Vec<(&'static str, Value)> {
+    match outcome {
+        Err(error) => vec![("failed", errno_name(&error).into())],
+        Ok(greeting) => {
+            let address = |addr: std::io::Result<socket2::SockAddr>| match addr {
+                Ok(addr) => addr
+                    .as_socket()
+                    .map_or_else(|| "?".into(), |addr| Value::from(plain(addr))),
+                Err(error) => errno_name(&error).into(),
+            };
+            vec![
+                ("greeting", greeting),
+                ("getpeername", address(socket.peer_addr())),
+                ("getsockname", address(socket.local_addr())),
+            ]
+        }
+    }
+}
+
+/// `ECONNREFUSED` rather than a sentence: the tables of the tests compare it.
+pub(crate) fn errno_name(error: &std::io::Error) -> String {
+    match error.raw_os_error() {
+        Some(code) => format!("{:?}", nix::errno::Errno::from_raw(code)),
+        None if error.kind() == std::io::ErrorKind::TimedOut
+            || error.kind() == std::io::ErrorKind::WouldBlock =>
+        {
+            "timed out".to_owned()
+        }
+        None => error.to_string(),
+    }
+}
+
+/// `probe bind ADDR [--reuseaddr] [--listen]`: whether an application may have this address.
+pub(crate) fn bind(args: &[&str]) -> anyhow::Result<()> {
+    let addr: SocketAddr = args.first().context("no address")?.parse()?;
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    if addr.is_ipv6() {
+        socket.set_only_v6(has(args, "--v6only"))?;
+    }
+    socket.set_reuse_address(has(args, "--reuseaddr"))?;
+    let outcome = socket.bind(&addr.into()).and_then(|()| {
+        if has(args, "--listen") {
+            socket.listen(16)
+        } else {
+            Ok(())
+        }
+    });
+    let word = outcome
+        .as_ref()
+        .map_or_else(errno_name, |()| "bound".to_owned());
+    event(&[("bind", word.into())]);
+    Ok(())
+}
+
+/// `probe options ADDR`: socket options that have nothing to do with redirection, on a connection that may have been redirected.
+pub(crate) fn options(args: &[&str]) -> anyhow::Result<()> {
+    let target: SocketAddr = args.first().context("no address")?.parse()?;
+    let socket = socket(target, args)?;
+    dial(&socket, target, args)?;
+    for (name, value) in raw::option_survey(&socket) {
+        event(&[("option", name.into()), ("answer", value.into())]);
+    }
+    Ok(())
+}
+
+/// `probe churn ADDR COUNT`: opens, reads the greeting and closes, one after the other.
+pub(crate) fn churn(args: &[&str]) -> anyhow::Result<()> {
+    let target: SocketAddr = args.first().context("no address")?.parse()?;
+    let count: u32 = args.get(1).context("no count")?.parse()?;
+    let mut failed = 0;
+    for _ in 0..count {
+        let socket = socket(target, args)?;
+        // A reset instead of a FIN: tens of thousands of sockets in TIME_WAIT would use up the ports of the pod.
+        socket.set_linger(Some(Duration::ZERO))?;
+        if dial(&socket, target, args).is_err() {
+            failed += 1;
+        }
+    }
+    event(&[("connections", count.into()), ("failed", failed.into())]);
+    Ok(())
+}
+
+/// `probe two-sources PORT SOURCE1 TARGET1 SOURCE2 TARGET2`: two sockets with the same port on two local addresses.
+pub(crate) fn two_sources(args: &[&str]) -> anyhow::Result<()> {
+    let [port, source1, target1, source2, target2] = args else {
+        anyhow::bail!("usage: two-sources PORT SOURCE1 TARGET1 SOURCE2 TARGET2")
+    };
+    let mut open = Vec::new();
+    for (source, target) in [(source1, target1), (source2, target2)] {
+        let source = SocketAddr::new(source.parse()?, port.parse()?).to_string();
+        let target: SocketAddr = target.parse()?;
+        let socket = socket(target, &["--bind", &source])?;
+        socket.connect_timeout(&target.into(), PATIENCE)?;
+        open.push(socket);
+    }
+    // Both are connected before either greeting is read: that is when a table keyed by port alone mixes them up.
+    for socket in open {
+        let mut line = String::new();
+        BufReader::new(TcpStream::from(socket)).read_line(&mut line)?;
+        event(&[("greeting", serde_json::from_str(&line)?)]);
+    }
+    Ok(())
+}
+
+/// `probe udp serve ADDR` echoes; `probe udp send ADDR` sends over a connected socket and prints who answered.
+pub(crate) fn udp(args: &[&str]) -> anyhow::Result<()> {
+    match args {
+        ["serve", addr] => {
+            let socket = UdpSocket::bind(addr)?;
+            event(&[("listening", (*addr).into())]);
+            let mut buffer = [0; 512];
+            loop {
+                let (length, peer) = socket.recv_from(&mut buffer)?;
+                socket.send_to(&buffer[..length], peer)?;
+            }
+        }
+        ["send", addr] => {
+            let target: SocketAddr = addr.parse()?;
+            let socket = UdpSocket::bind(if target.is_ipv4() {
+                "0.0.0.0:0"
+            } else {
+                "[::]:0"
+            })?;
+            socket.set_read_timeout(Some(PATIENCE))?;
+            socket.connect(target)?;
+            socket.send(b"ping")?;
+            let mut buffer = [0; 512];
+            let outcome = socket.recv(&mut buffer);
+            event(&[
+                (
+                    "udp",
+                    outcome
+                        .as_ref()
+                        .map_or_else(errno_name, |_| "answered".to_owned())
+                        .into(),
+                ),
+                ("getpeername", socket.peer_addr()?.to_string().into()),
+            ]);
+            Ok(())
+        }
+        _ => anyhow::bail!("usage: udp serve|send ADDR"),
+    }
+}

@@ -1,0 +1,52 @@
+//! `probe enter [--netns PATH] [--cgroup DIR] [--uid N] [--new-netns] -- COMMAND ARGS…`: joins a pod, then becomes the command.
+
+use std::{fs::File, os::unix::process::CommandExt, process::Command};
+
+use anyhow::Context;
+use nix::{
+    sched::{CloneFlags, setns, unshare},
+    unistd::{Gid, Uid, setgid, setgroups, setuid},
+};
+
+use super::{flag, has};
+
+pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
+    let split = args
+        .iter()
+        .position(|arg| *arg == "--")
+        .context("no command after --")?;
+    let (options, command) = (&args[..split], &args[split + 1..]);
+    if let Some(cgroup) = flag(options, "--cgroup") {
+        std::fs::create_dir_all(cgroup).with_context(|| format!("create cgroup {cgroup}"))?;
+        std::fs::write(
+            format!("{cgroup}/cgroup.procs"),
+            std::process::id().to_string(),
+        )
+        .with_context(|| format!("join cgroup {cgroup}"))?;
+    }
+    if let Some(netns) = flag(options, "--netns") {
+        let file = File::open(netns).with_context(|| format!("open {netns}"))?;
+        setns(file, CloneFlags::CLONE_NEWNET).with_context(|| format!("join {netns}"))?;
+    }
+    if has(options, "--new-netns") {
+        unshare(CloneFlags::CLONE_NEWNET).context("make a nested network namespace")?;
+        run_quietly("ip", &["link", "set", "lo", "up"])?;
+    }
+    if let Some(uid) = flag(options, "--uid") {
+        let uid: u32 = uid.parse()?;
+        setgroups(&[])?;
+        setgid(Gid::from_raw(uid))?;
+        setuid(Uid::from_raw(uid))?;
+    }
+    let (program, rest) = command.split_first().context("no command after --")?;
+    Err(Command::new(program).args(rest).exec()).with_context(|| format!("run {program}"))
+}
+
+fn run_quietly(program: &str, args: &[&str]) -> anyhow::Result<()> {
+    let status = Command::new(program)
+        .args(args)
+        .status()
+        .with_context(|| format!("run {program}"))?;
+    anyhow::ensure!(status.success(), "{program} {args:?}: {status}");
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! `probe listen [--greet NAME] [--mptcp] [--reuseport] [--no-reuseaddr] [--backlog N] [--hold] ADDR…`: accepts connections and tells each client who it
+//! reached, as one JSON line: the name of this listener, the address the listener was bound to, the client's address, this end's address and the original
+//! destination that the kernel reports. Then it closes its half, or with
+//! `--hold` leaves it open until the client closes.
+
+use std::{
+    io::{Read, Write},
+    net::{Ipv6Addr, Shutdown, SocketAddr, TcpStream},
+};
+
+use anyhow::Context;
+use nix::sys::socket::{getsockopt, sockopt};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{event, flag, has};
+
+pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
+    let name = flag(args, "--greet").unwrap_or("direct").to_owned();
+    let backlog: i32 = flag(args, "--backlog").unwrap_or("1024").parse()?;
+    let mut threads = Vec::new();
+    for addr in args.iter().filter_map(|arg| arg.parse::<SocketAddr>().ok()) {
+        let listener = bind(addr, args)?;
+        listener
+            .listen(backlog)
+            .with_context(|| format!("listen on {addr}"))?;
+        let bound = listener
+            .local_addr()?
+            .as_socket()
+            .context("no internet address")?;
+        event(&[("listening", bound.to_string().into())]);
+        let (name, hold) = (name.clone(), has(args, "--hold"));
+        threads.push(std::thread::spawn(move || {
+            accept(&listener, &name, bound, hold)
+        }));
+    }
+    for thread in threads {
+        thread
+            .join()
+            .map_err(|_panic| anyhow::anyhow!("a listener panicked"))??;
+    }
+    Ok(())
+}
+
+fn bind(addr: SocketAddr, args: &[&str]) -> anyhow::Result<Socket> {
+    let protocol = if has(args, "--mptcp") {
+        Protocol::MPTCP
+    } else {
+        Protocol::TCP
+    };
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(protocol))?;
+    if addr.ip() == Ipv6Addr::UNSPECIFIED && has(args, "--dual") {
+        socket.set_only_v6(false)?;
+    } else if addr.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    if !has(args, "--no-reuseaddr") {
+        socket.set_reuse_address(true)?;
+    }
+    if has(args, "--reuseport") {
+        socket.set_reuse_port(true)?;
+    }
+    socket
+        .bind(&addr.into())
+        .with_context(|| format!("bind {addr}"))?;
+    Ok(socket)
+}
+
+fn accept(listener: &Socket, name: &str, bound: SocketAddr, hold: bool) -> anyhow::Result<()> {
+    loop {
+        let (socket, peer) = listener.accept()?;
+        let stream = TcpStream::from(socket);
+        let greeting = greeting(
+            &stream,
+            name,
+            bound,
+            peer.as_socket().context("no internet address")?,
+        )?;
+        // One thread a connection: a held connection must not keep others waiting.
+        std::thread::spawn(move || serve(stream, &greeting, hold));
+    }
+}
+
+/// Greets, then reads until the client closes: closing with unread bytes would reset the connection under the client's feet.
+fn serve(mut stream: TcpStream, greeting: &str, hold: bool) {
+    let greeted = stream.write_all(greeting.as_bytes());
+    if greeted.is_ok() && (hold || stream.shutdown(Shutdown::Write).is_ok()) {
+        let mut rest = [0; 4096];
+        while matches!(stream.read(&mut rest), Ok(n) if n > 0) {}
+    }
+}
+
+fn greeting(
+    stream: &TcpStream,
+    name: &str,
+    bound: SocketAddr,
+    peer: SocketAddr,
+) -> anyhow::Result<String> {
+    let line = serde_json::json!({
+        "reached": name,
+        "bound": bound.to_string(),
+        "peer": plain(peer),
+        "local": plain(stream.local_addr()?),
+        "original": original_dst(stream, peer),
+    });
+    Ok(format!("{line}\n"))
+}
+
+/// What a proxy asks: the IPv4 option for IPv4 and mapped clients, the IPv6 option for others.
+fn original_dst(stream: &TcpStream, peer: SocketAddr) -> String {
+    let v4 = match peer {
+        SocketAddr::V4(_) => true,
+        SocketAddr::V6(peer) => peer.ip().to_ipv4_mapped().is_some(),
+    };
+    let answer = if v4 {
+        getsockopt(stream, sockopt::OriginalDst).map(|raw| {
+            let ip = std::net::Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
+            SocketAddr::from((ip, u16::from_be(raw.sin_port)))
+        })
+    } else {
+        getsockopt(stream, sockopt::Ip6tOriginalDst).map(|raw| {
+            let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
+            SocketAddr::from((ip, u16::from_be(raw.sin6_port)))
+        })
+    };
+    match answer {
+        Ok(addr) => addr.to_string(),
+        Err(errno) => format!("{errno:?}"),
+    }
+}
+
+/// IPv4 addresses are printed as such, mapped or not.
+pub(crate) fn plain(addr: SocketAddr) -> String {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port()).to_string()
+}
