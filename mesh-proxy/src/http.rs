@@ -49,3 +49,6 @@ impl std::fmt::Display for Reset {
 }
 
 impl std::error::Error for Reset {}
+
+#[cfg(test)]
+mod tests;

@@ -284,7 +284,8 @@ impl http_body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
-            Content::Empty => SizeHint::with_exact(0),
+            // Not "exactly 0", or hyper adds a `content-length` that the sender did not send.
+            Content::Empty => SizeHint::default(),
             Content::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Content::Incoming(incoming) => http_body::Body::size_hint(incoming),
         }

@@ -11,6 +11,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use mesh_runtime::drain::Watch;
 use tokio::sync::Notify;
+use tokio_util::task::TaskTracker;
 
 use super::executor::LocalExecutor;
 use super::respond::CloseConnection;
@@ -25,6 +26,8 @@ pub struct Server {
     http2: Http2Server,
     /// Tunnels copy through it.
     scratch: Rc<Scratch>,
+    /// Tunnels outlive the connections they began on.
+    tasks: TaskTracker,
     drain: Watch,
 }
 
@@ -37,7 +40,28 @@ impl Server {
         Self {
             http2: *http2,
             scratch: worker.scratch.clone(),
+            tasks: worker.tasks.clone(),
             drain: worker.drain.clone(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_tests(drain: Watch) -> Self {
+        Self {
+            http2: Http2Server {
+                stream_window: 65_535,
+                connection_window: 1 << 20,
+                adaptive_window: false,
+                keep_alive: None,
+                max_concurrent_streams: 200,
+                max_frame_size: None,
+                max_header_list_size: 1 << 18,
+                max_pending_accept_reset_streams: None,
+                max_send_buf_size: None,
+            },
+            scratch: Rc::default(),
+            tasks: TaskTracker::new(),
+            drain,
         }
     }
 
@@ -53,6 +77,7 @@ impl Server {
             handler,
             close: close.clone(),
             scratch: self.scratch.clone(),
+            tasks: self.tasks.clone(),
             drain: self.drain.clone(),
         };
         let service = service_fn(move |request| answer(connection.clone(), request));
@@ -83,6 +108,7 @@ struct Connection<H> {
     handler: Rc<H>,
     close: Rc<Notify>,
     scratch: Rc<Scratch>,
+    tasks: TaskTracker,
     drain: Watch,
 }
 
@@ -92,6 +118,7 @@ impl<H> Clone for Connection<H> {
             handler: self.handler.clone(),
             close: self.close.clone(),
             scratch: self.scratch.clone(),
+            tasks: self.tasks.clone(),
             drain: self.drain.clone(),
         }
     }
@@ -172,7 +199,13 @@ async fn answer<H: Handle>(
         .await
         .map_err(|reset| h2::Error::from(reset.0))?;
     if let Some(tunnel) = tunnel {
-        upgrade::join(tunnel, &mut response, connection.scratch, connection.drain);
+        upgrade::join(
+            tunnel,
+            &mut response,
+            &connection.tasks,
+            connection.scratch,
+            connection.drain,
+        );
     }
     let closes = response.extensions_mut().remove::<CloseConnection>();
     if version == Version::HTTP_2 && closes.is_some() {

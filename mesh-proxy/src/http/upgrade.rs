@@ -13,6 +13,7 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use mesh_runtime::drain::Watch;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::task::TaskTracker;
 
 use super::headers::{connection_lists, strip_connection_headers};
 use super::{Request, Response, uri};
@@ -88,7 +89,13 @@ pub(super) fn clean_response(headers: &mut HeaderMap, status: StatusCode) {
 }
 
 /// Starts the tunnel when `response` agrees to it. The drain is told of the tunnel and waits for it.
-pub(super) fn join(tunnel: Tunnel, response: &mut Response, scratch: Rc<Scratch>, drain: Watch) {
+pub(super) fn join(
+    tunnel: Tunnel,
+    response: &mut Response,
+    tasks: &TaskTracker,
+    scratch: Rc<Scratch>,
+    drain: Watch,
+) {
     let agreed = match tunnel.method {
         Method::CONNECT => response.status().is_success(),
         _ => response.status() == StatusCode::SWITCHING_PROTOCOLS,
@@ -101,7 +108,7 @@ pub(super) fn join(tunnel: Tunnel, response: &mut Response, scratch: Rc<Scratch>
         response.headers_mut().remove(TRANSFER_ENCODING);
     }
     let server = hyper::upgrade::on(response);
-    tokio::task::spawn_local(async move {
+    tasks.spawn_local(async move {
         match futures_util::future::try_join(tunnel.client, server).await {
             Ok((client, server)) => copy(client, server, &scratch, &drain).await,
             Err(error) => tracing::debug!(%error, "The connection could not be upgraded"),

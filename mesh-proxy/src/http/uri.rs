@@ -52,11 +52,9 @@ pub fn set_uri_authority(uri: &mut Uri, authority: Authority) {
     let mut parts = std::mem::take(uri).into_parts();
     parts.authority = Some(authority);
     parts.scheme.get_or_insert(Scheme::HTTP);
-    // `*` cannot follow an authority; HTTP/2 spells it as an empty path as well.
-    parts.path_and_query = Some(match parts.path_and_query {
-        Some(path) if path != "*" => path,
-        _ => PathAndQuery::from_static("/"),
-    });
+    parts
+        .path_and_query
+        .get_or_insert(PathAndQuery::from_static("/"));
     if let Ok(absolute) = Uri::from_parts(parts) {
         *uri = absolute;
     }

@@ -108,7 +108,9 @@ impl Backend {
                     move |known: &Arc<_>| Endpoint::new(&worker, known, Some(&name))
                 };
                 let sets = worker.discovery.endpoints(authority);
-                Reach::Balance(Box::new(Service::new(sets, *load, &settings, metrics, make)))
+                Reach::Balance(Box::new(Service::new(
+                    sets, *load, &settings, metrics, make,
+                )))
             }
         };
         Self {
