@@ -1,2 +1,23 @@
-//! The command line of the mesh.
-fn main() {}
+//! `meshctl`: what people type to see and steer the mesh.
+//!
+//! `main` parses, runs the command and turns its outcome into an exit code (see [`exit`]). Each command is a file of [`commands`]; only [`output`] prints.
+
+mod args;
+mod check;
+mod commands;
+mod exit;
+mod node;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let args = match args::Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return exit::usage(&error),
+    };
+    output::style::choose(args.global.color);
+    exit::report(commands::run(args))
+}

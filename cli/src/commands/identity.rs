@@ -1,0 +1,142 @@
+//! `meshctl identity`.
+
+use std::fmt::Write;
+
+use anyhow::Context;
+use serde::Serialize;
+use x509_parser::{extensions::GeneralName, prelude::FromDer, prelude::X509Certificate};
+
+use crate::{
+    args::Global,
+    node::{MeshPod, Node, tls},
+    output::{self, Format},
+};
+
+/// Examples:
+///   meshctl identity client
+///   meshctl identity demo/web-0 -o json
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Args {
+    /// NAME or NAMESPACE/NAME
+    #[arg(required = true)]
+    pods: Vec<String>,
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    pods: Vec<Presented>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Presented {
+    pod: String,
+    chain: Vec<Certificate>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Certificate {
+    subject: String,
+    issuer: String,
+    serial: String,
+    names: Vec<String>,
+    not_before: String,
+    not_after: String,
+    signature_algorithm: String,
+}
+
+pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
+    let node = Node::find(global.local.as_deref())?;
+    let mut pods = Vec::new();
+    for name in &args.pods {
+        let pod = node.pod(name)?;
+        pods.push(presented(&pod).await?);
+    }
+    match args.output {
+        Format::Json => output::json("Identity", &Answer { pods }),
+        Format::Table => output::text(&pods.iter().map(render).collect::<String>()),
+    }
+}
+
+async fn presented(pod: &MeshPod) -> anyhow::Result<Presented> {
+    let admin = pod.admin()?;
+    let control = pod
+        .control_namespace
+        .as_deref()
+        .context("the pod names no control plane")?;
+    let name = mesh_core::identity::service_account(
+        &pod.service_account,
+        &pod.namespace,
+        control,
+        "cluster.local",
+    );
+    let chain = tls::presented_chain(admin, &name).await?;
+    Ok(Presented {
+        pod: pod.to_string(),
+        chain: chain
+            .iter()
+            .map(|der| certificate(der))
+            .collect::<anyhow::Result<_>>()?,
+    })
+}
+
+fn certificate(der: &[u8]) -> anyhow::Result<Certificate> {
+    let (_, certificate) = X509Certificate::from_der(der)
+        .context("the proxy presented something that is no certificate")?;
+    let names = certificate
+        .subject_alternative_name()?
+        .map(|extension| extension.value.general_names.iter().map(name).collect());
+    Ok(Certificate {
+        subject: certificate.subject().to_string(),
+        issuer: certificate.issuer().to_string(),
+        serial: certificate.raw_serial_as_string(),
+        names: names.unwrap_or_default(),
+        not_before: certificate.validity().not_before.to_string(),
+        not_after: certificate.validity().not_after.to_string(),
+        signature_algorithm: algorithm(&certificate.signature_algorithm.algorithm.to_id_string()),
+    })
+}
+
+fn name(name: &GeneralName<'_>) -> String {
+    match name {
+        GeneralName::DNSName(dns) => format!("DNS:{dns}"),
+        GeneralName::URI(uri) => format!("URI:{uri}"),
+        other => other.to_string(),
+    }
+}
+
+/// The names of the algorithms that the mesh issues and accepts; the number of any other.
+fn algorithm(oid: &str) -> String {
+    match oid {
+        "1.2.840.10045.4.3.2" => "ECDSA-SHA256".to_owned(),
+        "1.2.840.10045.4.3.3" => "ECDSA-SHA384".to_owned(),
+        "1.2.840.113549.1.1.11" => "SHA256-RSA".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+fn render(pod: &Presented) -> String {
+    let mut text = format!("POD {} ({} certificate(s))\n\n", pod.pod, pod.chain.len());
+    for certificate in &pod.chain {
+        let lines = [
+            ("Subject", &certificate.subject),
+            ("Issuer", &certificate.issuer),
+            ("Serial", &certificate.serial),
+            ("Names", &certificate.names.join(", ")),
+            ("Not before", &certificate.not_before),
+            ("Not after", &certificate.not_after),
+            ("Signature", &certificate.signature_algorithm),
+        ];
+        for (key, value) in lines {
+            let value = if value.is_empty() { "-" } else { value };
+            // Writing to a string cannot fail.
+            let _written = writeln!(text, "{key:<11} {value}");
+        }
+        text.push('\n');
+    }
+    text
+}

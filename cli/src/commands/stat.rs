@@ -1,0 +1,162 @@
+//! `meshctl stat`: the golden numbers of every workload, straight from the proxies.
+
+mod workload;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::Serialize;
+
+use self::workload::{Counts, Numbers};
+use crate::{
+    args::Global,
+    node::{Node, http, metrics},
+    output::{
+        self, Format,
+        table::{Align, Table},
+    },
+};
+
+/// Examples:
+///   meshctl stat --watch
+///   meshctl stat --total -o json
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Args {
+    /// Count over this time
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = mesh_core::units::parse_duration)]
+    window: Duration,
+    /// Count since the proxies started, instead of over a window; there is no rate then
+    #[arg(long, conflicts_with_all = ["window", "watch"])]
+    total: bool,
+    /// Show it again and again until interrupted
+    #[arg(short, long)]
+    watch: bool,
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    workloads: Vec<Row>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    namespace: String,
+    workload: String,
+    /// Proxies that answered, of all pods of the workload.
+    meshed: usize,
+    pods: usize,
+    #[serde(flatten)]
+    numbers: Numbers,
+}
+
+/// What one pass over the proxies brought, by namespace and workload.
+type Scrape = BTreeMap<(String, String), (usize, usize, Counts)>;
+
+pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
+    let node = Node::find(global.local.as_deref())?;
+    if args.total {
+        let now = scrape(&node).await?;
+        return show(args, rows(&Scrape::new(), &now, None));
+    }
+    let mut before = scrape(&node).await?;
+    loop {
+        let start = tokio::time::Instant::now();
+        tokio::time::sleep(args.window).await;
+        let now = scrape(&node).await?;
+        show(args, rows(&before, &now, Some(start.elapsed())))?;
+        if !args.watch {
+            return Ok(());
+        }
+        before = now;
+    }
+}
+
+async fn scrape(node: &Node) -> anyhow::Result<Scrape> {
+    let mut scrape = Scrape::new();
+    for pod in node.pods()? {
+        let workload = format!("{}/{}", pod.owner.kind, pod.owner.name);
+        let (meshed, pods, counts) = scrape.entry((pod.namespace.clone(), workload)).or_default();
+        *pods += 1;
+        if !pod.is_meshed() {
+            continue;
+        }
+        match http::get_ok(pod.admin()?, "/metrics").await {
+            Ok(text) => {
+                *meshed += 1;
+                counts.add(&metrics::parse(&text));
+            }
+            Err(error) => output::note(&format!("{pod}: {error:#}")),
+        }
+    }
+    Ok(scrape)
+}
+
+/// The difference of two scrapes; a workload that was not there before counts from nothing.
+fn rows(before: &Scrape, now: &Scrape, window: Option<Duration>) -> Vec<Row> {
+    let none = Counts::default();
+    let row = |((namespace, workload), (meshed, pods, counts)): (
+        &(String, String),
+        &(usize, usize, Counts),
+    )| {
+        let earlier = before
+            .get(&(namespace.clone(), workload.clone()))
+            .map_or(&none, |(_, _, counts)| counts);
+        Row {
+            namespace: namespace.clone(),
+            workload: workload.clone(),
+            meshed: *meshed,
+            pods: *pods,
+            numbers: counts.since(earlier, window),
+        }
+    };
+    now.iter().map(row).collect()
+}
+
+fn show(args: &Args, rows: Vec<Row>) -> anyhow::Result<()> {
+    match args.output {
+        Format::Json => output::json("Stat", &Answer { workloads: rows }),
+        Format::Table if args.watch && output::is_terminal() => output::redraw(&render(&rows)),
+        Format::Table => output::text(&render(&rows)),
+    }
+}
+
+fn render(rows: &[Row]) -> String {
+    let (left, right) = (Align::Left, Align::Right);
+    let mut table = Table::new(&[
+        ("NAMESPACE", left),
+        ("NAME", left),
+        ("MESHED", right),
+        ("SUCCESS", right),
+        ("RPS", right),
+        ("LATENCY_P50", right),
+        ("LATENCY_P95", right),
+        ("LATENCY_P99", right),
+        ("SECURED", right),
+        ("TCP_CONN", right),
+    ]);
+    for row in rows {
+        let numbers = &row.numbers;
+        let percent = |share: Option<f64>| {
+            share.map_or(String::new(), |share| format!("{:.2}%", share * 100.0))
+        };
+        let millis =
+            |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.0}ms"));
+        table.row(vec![
+            row.namespace.clone(),
+            row.workload.clone(),
+            format!("{}/{}", row.meshed, row.pods),
+            percent(numbers.success_rate),
+            numbers.rps.map_or(String::new(), |rps| format!("{rps:.1}")),
+            millis(numbers.latency_ms_p50),
+            millis(numbers.latency_ms_p95),
+            millis(numbers.latency_ms_p99),
+            percent(numbers.secured),
+            numbers.tcp_connections.to_string(),
+        ]);
+    }
+    table.render()
+}

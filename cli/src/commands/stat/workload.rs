@@ -1,0 +1,188 @@
+//! Adding up the proxies' counters, and what two sums say about the time between them.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::node::metrics::Sample;
+
+/// The inbound counters of a workload's proxies. Requests to the proxies' own admin ports are left out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Counts {
+    success: f64,
+    failure: f64,
+    /// Of the responses, those to clients with mutual TLS.
+    secured: f64,
+    /// Upper bound in ms and cumulative count, ascending; the last bound is infinite.
+    latency: Vec<(f64, f64)>,
+    tcp_connections: f64,
+}
+
+/// What is shown of a workload. A value is absent where there was nothing to measure.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Numbers {
+    pub(crate) responses: u64,
+    /// 0 to 1.
+    pub(crate) success_rate: Option<f64>,
+    pub(crate) rps: Option<f64>,
+    pub(crate) latency_ms_p50: Option<f64>,
+    pub(crate) latency_ms_p95: Option<f64>,
+    pub(crate) latency_ms_p99: Option<f64>,
+    /// 0 to 1.
+    pub(crate) secured: Option<f64>,
+    pub(crate) tcp_connections: u64,
+}
+
+const ADMIN_PORT: &str = "4191";
+
+impl Counts {
+    pub(crate) fn add(&mut self, samples: &[Sample]) {
+        let inbound = |sample: &&Sample| {
+            sample.label("direction") == "inbound" && sample.label("target_port") != ADMIN_PORT
+        };
+        for sample in samples.iter().filter(inbound) {
+            match sample.name.as_str() {
+                "response_total" => {
+                    let class = if sample.label("classification") == "success" {
+                        &mut self.success
+                    } else {
+                        &mut self.failure
+                    };
+                    *class += sample.value;
+                    if sample.label("tls") == "true" {
+                        self.secured += sample.value;
+                    }
+                }
+                "response_latency_ms_bucket" => self.add_bucket(sample),
+                "tcp_open_connections" if sample.label("peer") == "src" => {
+                    self.tcp_connections += sample.value;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn add_bucket(&mut self, sample: &Sample) {
+        let Ok(bound) = sample.label("le").replace("+Inf", "inf").parse::<f64>() else {
+            return;
+        };
+        match self
+            .latency
+            .binary_search_by(|(known, _)| known.total_cmp(&bound))
+        {
+            Ok(at) => self.latency[at].1 += sample.value,
+            Err(at) => self.latency.insert(at, (bound, sample.value)),
+        }
+    }
+
+    /// What happened since `earlier`. A counter that went back belongs to a restarted proxy: it counts as nothing rather than as less than nothing.
+    pub(crate) fn since(&self, earlier: &Self, window: Option<Duration>) -> Numbers {
+        let grown = |now: f64, before: f64| (now - before).max(0.0);
+        let (success, failure) = (
+            grown(self.success, earlier.success),
+            grown(self.failure, earlier.failure),
+        );
+        let total = success + failure;
+        let share = |part: f64| (total > 0.0).then(|| part / total);
+        let before = |bound: f64| {
+            earlier
+                .latency
+                .iter()
+                .find(|(known, _)| *known == bound)
+                .map_or(0.0, |(_, count)| *count)
+        };
+        let buckets: Vec<(f64, f64)> = self
+            .latency
+            .iter()
+            .map(|(bound, count)| (*bound, grown(*count, before(*bound))))
+            .collect();
+        Numbers {
+            responses: total as u64,
+            success_rate: share(success),
+            rps: window.map(|window| total / window.as_secs_f64()),
+            latency_ms_p50: quantile(&buckets, 0.50),
+            latency_ms_p95: quantile(&buckets, 0.95),
+            latency_ms_p99: quantile(&buckets, 0.99),
+            secured: share(grown(self.secured, earlier.secured).min(total)),
+            tcp_connections: self.tcp_connections as u64,
+        }
+    }
+}
+
+/// As Prometheus' `histogram_quantile`: linear inside the bucket, and the last finite bound for what lies above it.
+fn quantile(buckets: &[(f64, f64)], q: f64) -> Option<f64> {
+    let total = buckets
+        .last()
+        .map(|(_, count)| *count)
+        .filter(|total| *total > 0.0)?;
+    let rank = q * total;
+    let at = buckets.iter().position(|(_, count)| *count >= rank)?;
+    let (low, below) = if at == 0 { (0.0, 0.0) } else { buckets[at - 1] };
+    let (high, count) = buckets[at];
+    if high.is_infinite() {
+        return Some(low);
+    }
+    Some(low + (high - low) * (rank - below) / (count - below).max(f64::MIN_POSITIVE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::metrics::parse;
+
+    const SCRAPE: &str = "\
+response_total{direction=\"inbound\",target_port=\"8080\",tls=\"true\",classification=\"success\"} 90
+response_total{direction=\"inbound\",target_port=\"8080\",tls=\"no_identity\",classification=\"failure\"} 10
+response_total{direction=\"inbound\",target_port=\"4191\",tls=\"no_identity\",classification=\"success\"} 500
+response_total{direction=\"outbound\",target_port=\"8080\",classification=\"success\"} 7
+response_latency_ms_bucket{direction=\"inbound\",target_port=\"8080\",le=\"1\"} 50
+response_latency_ms_bucket{direction=\"inbound\",target_port=\"8080\",le=\"2\"} 90
+response_latency_ms_bucket{direction=\"inbound\",target_port=\"8080\",le=\"+Inf\"} 100
+tcp_open_connections{direction=\"inbound\",peer=\"src\",target_port=\"8080\"} 4
+tcp_open_connections{direction=\"inbound\",peer=\"dst\"} 9
+";
+
+    fn counts() -> Counts {
+        let mut counts = Counts::default();
+        counts.add(&parse(SCRAPE));
+        counts
+    }
+
+    #[test]
+    fn counts_what_the_application_served() {
+        let numbers = counts().since(&Counts::default(), Some(Duration::from_secs(2)));
+        let expect = Numbers {
+            responses: 100,
+            success_rate: Some(0.9),
+            rps: Some(50.0),
+            latency_ms_p50: Some(1.0),
+            latency_ms_p95: Some(2.0),
+            latency_ms_p99: Some(2.0),
+            secured: Some(0.9),
+            tcp_connections: 4,
+        };
+        assert_eq!(numbers, expect);
+    }
+
+    #[test]
+    fn nothing_happened() {
+        let numbers = counts().since(&counts(), None);
+        assert_eq!(
+            (
+                numbers.responses,
+                numbers.success_rate,
+                numbers.latency_ms_p50,
+                numbers.rps
+            ),
+            (0, None, None, None)
+        );
+    }
+
+    #[test]
+    fn quantiles_lie_inside_their_bucket() {
+        let buckets = [(1.0, 0.0), (10.0, 10.0), (f64::INFINITY, 10.0)];
+        assert_eq!(quantile(&buckets, 0.5), Some(5.5));
+        assert_eq!(quantile(&[], 0.5), None);
+    }
+}

@@ -1,0 +1,86 @@
+//! Reading the Prometheus text format, as proxies write it.
+
+use std::collections::BTreeMap;
+
+/// One sample line.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sample {
+    pub(crate) name: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) value: f64,
+}
+
+impl Sample {
+    /// The label's value; an absent label reads as empty, as Prometheus treats it.
+    pub(crate) fn label(&self, name: &str) -> &str {
+        self.labels.get(name).map_or("", String::as_str)
+    }
+}
+
+/// Every sample of a scrape. Comments and lines that are no samples are left out.
+pub(crate) fn parse(text: &str) -> Vec<Sample> {
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(parse_line)
+        .collect()
+}
+
+fn parse_line(line: &str) -> Option<Sample> {
+    let name_end = line.find(['{', ' '])?;
+    let (name, rest) = line.split_at(name_end);
+    let (labels, rest) = match rest.strip_prefix('{') {
+        Some(rest) => parse_labels(rest)?,
+        None => (BTreeMap::new(), rest),
+    };
+    let value = rest.split_whitespace().next()?.parse().ok()?;
+    Some(Sample {
+        name: name.to_owned(),
+        labels,
+        value,
+    })
+}
+
+/// `a="b",c="d"} …`; backslash escapes a backslash, a quote and a newline.
+fn parse_labels(mut rest: &str) -> Option<(BTreeMap<String, String>, &str)> {
+    let mut labels = BTreeMap::new();
+    loop {
+        rest = rest.trim_start_matches([',', ' ']);
+        if let Some(after) = rest.strip_prefix('}') {
+            return Some((labels, after));
+        }
+        let (name, after) = rest.split_once("=\"")?;
+        let mut value = String::new();
+        let mut chars = after.char_indices();
+        let end = loop {
+            match chars.next()? {
+                (at, '"') => break at,
+                (_, '\\') => match chars.next()?.1 {
+                    'n' => value.push('\n'),
+                    other => value.push(other),
+                },
+                (_, other) => value.push(other),
+            }
+        };
+        labels.insert(name.to_owned(), value);
+        rest = &after[end + 1..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_samples_and_nothing_else() {
+        let text = "# HELP a b\n# TYPE a counter\na{x=\"1\",y=\"q\\\"\\\\\\n,}\"} 3\nb 2.5e3\nbroken{x=\"1\nb_bucket{le=\"+Inf\"} 7\n# EOF\n";
+        let samples = parse(text);
+        let names: Vec<(&str, f64)> = samples
+            .iter()
+            .map(|sample| (sample.name.as_str(), sample.value))
+            .collect();
+        assert_eq!(names, [("a", 3.0), ("b", 2500.0), ("b_bucket", 7.0)]);
+        assert_eq!(samples[0].label("y"), "q\"\\\n,}");
+        assert_eq!(samples[0].label("absent"), "");
+        assert_eq!(samples[2].label("le"), "+Inf");
+    }
+}

@@ -1,0 +1,59 @@
+//! Colours and marks. Neither is the only carrier of a meaning.
+
+use anstyle::{AnsiColor, Style};
+use clap::ValueEnum;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR or TERM=dumb says otherwise
+    Auto,
+    Always,
+    Never,
+}
+
+pub(crate) const OK: Style = AnsiColor::Green.on_default();
+pub(crate) const WARN: Style = AnsiColor::Yellow.on_default();
+pub(crate) const FAIL: Style = AnsiColor::Red.on_default();
+
+pub(crate) fn choose(color: Color) {
+    let choice = match color {
+        Color::Auto => anstream::ColorChoice::Auto,
+        Color::Always => anstream::ColorChoice::Always,
+        Color::Never => anstream::ColorChoice::Never,
+    };
+    choice.write_global();
+}
+
+/// The outcome of one check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    Ok,
+    Warn,
+    Fail,
+}
+
+impl Mark {
+    /// The mark as Linkerd's users know it, or a word where the terminal has no UTF-8.
+    pub(crate) fn show(self) -> String {
+        let (style, sign, word) = match self {
+            Self::Ok => (OK, "√", "ok  "),
+            Self::Warn => (WARN, "‼", "warn"),
+            Self::Fail => (FAIL, "×", "fail"),
+        };
+        format!(
+            "{style}{}{style:#}",
+            if speaks_utf8() { sign } else { word }
+        )
+    }
+}
+
+/// As the C library decides it: the first of these variables that is set and not empty.
+fn speaks_utf8() -> bool {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+    locale.is_some_and(|locale| {
+        let locale = locale.to_ascii_lowercase();
+        locale.contains("utf-8") || locale.contains("utf8")
+    })
+}
