@@ -13,7 +13,7 @@ use mesh_runtime::log::FilterHandle;
 use mesh_runtime::metrics::Registry;
 use tokio_util::sync::CancellationToken;
 
-pub use self::serve::{Listener, serve};
+pub use self::serve::serve;
 
 /// The routes. `shutdown` is cancelled by `POST /shutdown`; `None` when that is not enabled.
 pub fn routes(

@@ -26,6 +26,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::admin;
 use crate::config::{Config, ControlAddr};
@@ -33,10 +34,11 @@ use crate::control::dns::{DnsError, Resolver};
 use crate::control::{Client, Trust};
 use crate::discovery::Discovery;
 use crate::identity::{self, Certifier};
+use crate::inbound::Inbound;
 use crate::telemetry::Families;
 use crate::tls::{self, CredentialsRx};
 use crate::transport::listen::{self, DEFAULT_BACKLOG, ListenError};
-use crate::worker::{self, Listeners, Parts};
+use crate::worker::{self, Listeners, Parts, Worker};
 
 /// A proxy whose sockets are bound, ready to run.
 #[derive(Debug)]
@@ -140,23 +142,20 @@ impl App {
             let _entered = control.enter();
             ControlPlane::start(&config, &registry, &readiness, &supervisor)?
         };
+        let families = Arc::new(Families::new(&registry));
         let endpoint = config.admin.shutdown_endpoint.then(|| stop.clone());
-        let listener = admin::Listener {
-            tcp: admin,
-            admin: admin::routes(registry.clone(), readiness, log, endpoint),
-            credentials: control_plane.credentials.clone(),
-            scratch: Rc::default(),
-        };
+        let routes = admin::routes(registry.clone(), readiness, log, endpoint);
         let vigil = supervisor.watch("admin");
+        let worker = admin_worker(&config, &control_plane, &families);
         local.spawn_local(async move {
-            admin::serve(listener).await;
+            admin::serve(admin, routes, Rc::new(Inbound::new(worker))).await;
             drop(vigil);
         });
         let data = start_data_threads(
             &config,
             listeners,
             &control_plane,
-            &registry,
+            &families,
             &supervisor,
             watch,
         )?;
@@ -283,15 +282,34 @@ async fn notice_while_waiting(mut credentials: CredentialsRx) {
     }
 }
 
+/// What the control thread judges and serves admin connections with. It has limits of its own, so that the application's load does not fail probes, and
+/// it is told of no drain.
+fn admin_worker(
+    config: &Arc<Config>,
+    control: &ControlPlane,
+    families: &Arc<Families>,
+) -> Rc<Worker> {
+    let (_never_drains, drain) = drain::channel();
+    Rc::new(Worker {
+        config: config.clone(),
+        discovery: control.discovery.clone(),
+        credentials: control.credentials.clone(),
+        families: families.clone(),
+        shared: Arc::new(worker::Shared::new(config)),
+        scratch: Rc::default(),
+        tasks: TaskTracker::new(),
+        drain,
+    })
+}
+
 fn start_data_threads(
     config: &Arc<Config>,
     listeners: Vec<Listeners>,
     control: &ControlPlane,
-    registry: &Registry,
+    families: &Arc<Families>,
     supervisor: &Supervisor,
     drain: drain::Watch,
 ) -> Result<Vec<JoinHandle<()>>, AppError> {
-    let families = Arc::new(Families::new(registry));
     let shared = Arc::new(worker::Shared::new(config));
     let mut threads = Vec::with_capacity(listeners.len());
     for (number, listeners) in listeners.into_iter().enumerate() {

@@ -19,6 +19,7 @@ use crate::telemetry::labels::{self, ServerTls};
 use crate::worker::Worker;
 
 mod accept;
+mod admin;
 mod app;
 mod direct;
 mod http;

@@ -92,7 +92,10 @@ mod tests {
             .collect();
         assert!(waits[0] < Duration::from_millis(120));
         assert!(waits.remove(11) >= Duration::from_secs(10));
-        assert!(waits[..7].is_sorted(), "doubling outweighs jitter: {waits:?}");
+        assert!(
+            waits[..7].is_sorted(),
+            "doubling outweighs jitter: {waits:?}"
+        );
         schedule.after_success(now + HOUR, now);
         assert!(wait(schedule.after_failure(Some(now + HOUR), now)) < Duration::from_millis(120));
     }
