@@ -36,6 +36,10 @@ pub(super) enum ConnectionError {
     TlsTimedOut(Duration),
     #[error(transparent)]
     Tls(#[from] TlsError),
+    #[error("its TLS is meant for {0:?}")]
+    ForeignTls(Option<Arc<str>>),
+    #[error("it does not speak HTTP")]
+    NotHttp,
     #[error("direct connections must be mutually authenticated")]
     NotAuthenticated,
     #[error("direct connections must negotiate the transport header")]
@@ -70,7 +74,7 @@ pub(super) enum OnSilence {
 
 impl ConnectionError {
     /// Value of the `error` label of `inbound_tcp_errors_total`; `None` for what the authorization counters count.
-    fn reason(&self) -> Option<&'static str> {
+    pub(super) fn reason(&self) -> Option<&'static str> {
         match self {
             Self::Unauthorized(_) => None,
             Self::TlsTimedOut(_) | Self::Tls(TlsError::TimedOut(_)) => {
@@ -159,7 +163,10 @@ impl Inbound {
     }
 
     /// Ends TLS that is meant for us. `None` when the client left without a word.
-    async fn end_tls(&self, mut io: Io) -> Result<Option<(Io, ServerTls)>, ConnectionError> {
+    pub(super) async fn end_tls(
+        &self,
+        mut io: Io,
+    ) -> Result<Option<(Io, ServerTls)>, ConnectionError> {
         let limit = self.worker.config.inbound.detect_timeout;
         let detecting = detect::tls(&mut io, &self.worker.scratch, limit);
         let Some(detected) = self.worker.unless_draining(detecting).await else {

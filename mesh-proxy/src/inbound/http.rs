@@ -1,9 +1,11 @@
 //! One inbound request: restore, judge, filter, limit, send to the application, record.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use http::HeaderValue;
 use mesh_core::route::http::RequestHead;
+use mesh_runtime::admin::Admin;
 
 use self::observe::{RequestObserver, ResponseObserver};
 use super::Inbound;
@@ -27,13 +29,19 @@ struct Handler {
     inbound: Rc<Inbound>,
     peer: Peer,
     judge: Rc<Judge>,
-    app: Rc<Client<AppDial>>,
+    to: Destination,
     /// `l5d-client-id` for the application.
     client_id: Option<HeaderValue>,
 }
 
+/// Who answers requests that may pass.
+pub(super) enum Destination {
+    App(Rc<Client<AppDial>>),
+    Admin(Admin),
+}
+
 impl Inbound {
-    /// Serves HTTP on a connection until it ends.
+    /// Serves the application's HTTP on a connection until it ends.
     pub(super) async fn serve_http(
         self: &Rc<Self>,
         io: Io,
@@ -41,11 +49,23 @@ impl Inbound {
         judge: Rc<Judge>,
         protocol: Protocol,
     ) {
+        let to = Destination::App(self.apps.client(peer.target));
+        self.serve_requests(io, peer, judge, protocol, to).await;
+    }
+
+    pub(super) async fn serve_requests(
+        self: &Rc<Self>,
+        io: Io,
+        peer: Peer,
+        judge: Rc<Judge>,
+        protocol: Protocol,
+        to: Destination,
+    ) {
         let client = peer.client;
         let identity = peer.identity();
         let handler = Handler {
             client_id: identity.and_then(|id| HeaderValue::from_str(id.as_str()).ok()),
-            app: self.apps.client(peer.target),
+            to,
             inbound: self.clone(),
             peer,
             judge,
@@ -74,6 +94,15 @@ impl Handle for Handler {
                 Ok(response)
             }
             Err(failure) => self.refuse(asker, &failure),
+        }
+    }
+}
+
+impl Destination {
+    async fn send(&self, request: Request, client: SocketAddr) -> Result<Response, SendError> {
+        match self {
+            Self::App(app) => app.send(request).await,
+            Self::Admin(admin) => Ok(super::admin::answer(admin, request, client).await),
         }
     }
 }
@@ -141,7 +170,7 @@ impl Handler {
             }
             None => request,
         };
-        match self.app.send(request).await {
+        match self.to.send(request, self.peer.client).await {
             Ok(mut response) => {
                 for name in [PROXY_CONNECTION, PROXY_ERROR, PROXY_UNSENT] {
                     // Proxies act upon these. They are not the application's to send.

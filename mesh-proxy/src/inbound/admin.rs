@@ -1,0 +1,89 @@
+//! The admin interface as an inbound port: found out, judged and measured like the application's, answered by the proxy itself.
+//!
+//! Runs on the control thread, which has an [`Inbound`] of its own for it, so that probes and scrapes are answered when the data threads are busy, before
+//! there is a certificate, and while the proxy drains.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use mesh_runtime::admin::Admin;
+use tokio::net::TcpStream;
+
+use super::Inbound;
+use super::accept::ConnectionError;
+use super::http::Destination;
+use super::peer::Peer;
+use crate::http::{Body, Protocol, Request, Response};
+use crate::telemetry::labels::{Direction, ServerTls};
+use crate::transport::Io;
+use crate::transport::detect::{self, HttpDetected};
+
+/// Probes and scrapers speak at once.
+const DETECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl Inbound {
+    /// Serves one connection to the admin interface. Whatever happens is logged and counted here.
+    pub async fn serve_admin(self: Rc<Self>, tcp: TcpStream, admin: Admin) {
+        let (Ok(client), Ok(target)) = (tcp.peer_addr(), tcp.local_addr()) else {
+            // It is gone already.
+            return;
+        };
+        let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
+        let (client, target) = (canonical(client), canonical(target));
+        if let Err(error) = self.accept_admin(tcp, client, target, admin).await {
+            if let Some(reason) = error.reason() {
+                let errors = &self.worker.families.errors;
+                errors.tcp(Direction::Inbound, target, reason);
+            }
+            tracing::info!(%client, error = &error as &dyn std::error::Error, "Admin connection closed");
+        }
+    }
+
+    async fn accept_admin(
+        self: &Rc<Self>,
+        tcp: TcpStream,
+        client: SocketAddr,
+        target: SocketAddr,
+        admin: Admin,
+    ) -> Result<(), ConnectionError> {
+        let Some((mut io, tls)) = self.end_tls(Io::plain(tcp)).await? else {
+            return Ok(());
+        };
+        if let ServerTls::Opaque { sni } = tls {
+            return Err(ConnectionError::ForeignTls(sni));
+        }
+        let detected = detect::http(&mut io, &self.worker.scratch, DETECT_TIMEOUT).await?;
+        let protocol = match detected {
+            HttpDetected::Http1 => Protocol::Http1,
+            HttpDetected::Http2 => Protocol::Http2,
+            // Peers of the mesh speak HTTP/2 to each other.
+            HttpDetected::TimedOut if io.is_tls() => Protocol::Http2,
+            HttpDetected::TimedOut => Protocol::Http1,
+            HttpDetected::Eof => return Ok(()),
+            HttpDetected::NotHttp => return Err(ConnectionError::NotHttp),
+        };
+        let peer = Peer {
+            client,
+            target,
+            dialled: target,
+            tls,
+        };
+        let judge = self.judge_of(&peer);
+        let io = judge.measure(io);
+        self.serve_requests(io, peer, judge, protocol, Destination::Admin(admin))
+            .await;
+        Ok(())
+    }
+}
+
+pub(super) async fn answer(admin: &Admin, request: Request, client: SocketAddr) -> Response {
+    let (head, body) = admin.respond(request, client).await.into_parts();
+    // Complete already, and cannot fail.
+    let body = match body.collect().await {
+        Ok(collected) => Body::full(collected.to_bytes()),
+        Err(never) => match never {},
+    };
+    Response::from_parts(head, body)
+}
