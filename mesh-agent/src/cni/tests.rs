@@ -1,3 +1,5 @@
+//! The commands that end before any agent or state is touched: pass-through, refusals, garbage.
+
 use serde_json::{Value, json};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! The transaction as the kernel will read it, and how differences are named.
+
 use super::*;
 use crate::{
     netlink::messages,

@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 enum TrialError {
     #[error("cannot make a scratch network namespace (it takes CAP_SYS_ADMIN)")]
     Namespace(#[source] io::Error),
-    #[error("cannot set up the scratch network namespace")]
+    #[error("cannot set up the scratch network namespace (it takes CAP_NET_ADMIN)")]
     Setup(#[source] io::Error),
     #[error("cannot make a link in the scratch network namespace")]
     Link(#[source] SocketError),

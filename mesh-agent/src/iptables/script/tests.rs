@@ -1,3 +1,5 @@
+//! Tables for the script: order, families, the multiport limit, idempotence, removal, tampering.
+
 use super::*;
 use crate::{
     redirect::{PodRef, RedirectSpec},
