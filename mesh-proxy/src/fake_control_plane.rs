@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -20,12 +21,16 @@ use mesh_api::proto::outbound::outbound_policies_server::{
     OutboundPolicies, OutboundPoliciesServer,
 };
 use mesh_api::proto::outbound::{OutboundPolicy, TrafficSpec};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_stream::Stream;
 use tonic::Status;
 use tonic::body::Body;
+
+use crate::tls::Credentials;
+use crate::tls::server::{ClientTlsInfo, terminate};
+use crate::transport::Io;
 
 /// One call that waits for its answer.
 pub(crate) struct Call<Q, A> {
@@ -35,6 +40,8 @@ pub(crate) struct Call<Q, A> {
 
 /// A stream of messages whose other end the test holds. Dropping that end ends the stream.
 pub(crate) struct Messages<M>(mpsc::UnboundedReceiver<Result<M, Status>>);
+
+type Tls = (Arc<Credentials>, mpsc::UnboundedSender<ClientTlsInfo>);
 
 pub(crate) type MessageSender<M> = mpsc::UnboundedSender<Result<M, Status>>;
 pub(crate) type Calls<Q, A> = mpsc::UnboundedReceiver<Call<Q, A>>;
@@ -65,7 +72,19 @@ impl ControlPlane {
     }
 
     pub(crate) async fn start_at(addr: SocketAddr) -> Self {
-        let listener = TcpListener::bind(addr).await.unwrap();
+        Self::serve_on(TcpListener::bind(addr).await.unwrap(), None)
+    }
+
+    /// Behind mutual TLS. What each client proves goes to `clients`.
+    pub(crate) async fn start_tls(
+        credentials: Arc<Credentials>,
+        clients: mpsc::UnboundedSender<ClientTlsInfo>,
+    ) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        Self::serve_on(listener, Some((credentials, clients)))
+    }
+
+    fn serve_on(listener: TcpListener, tls: Option<Tls>) -> Self {
         let addr = listener.local_addr().unwrap();
         let (endpoints_tx, endpoints) = mpsc::unbounded_channel();
         let (profiles_tx, profiles) = mpsc::unbounded_channel();
@@ -79,7 +98,7 @@ impl ControlPlane {
             inbound: inbound_tx,
             certify: certify_tx,
         };
-        let serving = tokio::spawn(serve(listener, services));
+        let serving = tokio::spawn(serve(listener, services, tls));
         Self {
             addr,
             endpoints,
@@ -138,7 +157,7 @@ impl<M> Stream for Messages<M> {
     }
 }
 
-async fn serve(listener: TcpListener, services: Services) {
+async fn serve(listener: TcpListener, services: Services, tls: Option<Tls>) {
     // Connections end with the listener: a control plane that is gone is gone.
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -147,13 +166,28 @@ async fn serve(listener: TcpListener, services: Services) {
             let services = services.clone();
             move |request| services.clone().route(request)
         }));
-        let connection =
-            http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(tcp), service);
+        let tls = tls.clone();
         connections.spawn(async move {
+            let Some(io) = secure(tcp, tls).await else {
+                return;
+            };
             // How a connection ends is the client's affair.
-            let _ = connection.await;
+            let _ = http2::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(io), service)
+                .await;
         });
     }
+}
+
+/// `None` when the client does not like us.
+async fn secure(tcp: TcpStream, tls: Option<Tls>) -> Option<Io> {
+    let io = Io::plain(tcp);
+    let Some((credentials, clients)) = tls else {
+        return Some(io);
+    };
+    let (stream, client) = terminate(io, &credentials, false).await.ok()?;
+    clients.send(client).unwrap();
+    Some(Io::tls(stream))
 }
 
 impl Services {

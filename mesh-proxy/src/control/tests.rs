@@ -1,9 +1,12 @@
 //! Streams and their limits, against real services.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_api::proto::destination::destination_client::DestinationClient;
 use mesh_api::proto::destination::{GetDestination, Update};
+use mesh_core::identity::Identity;
 use mesh_core::resilience::Backoff;
 use mesh_runtime::metrics::Registry;
 use tokio::sync::{mpsc, watch};
@@ -12,9 +15,10 @@ use tonic::{Code, Status};
 use super::dns::Resolver;
 use super::follow::{Event, Then, follow};
 use super::*;
-use crate::config::StreamLimits;
 use crate::config::tests::with_control_plane;
+use crate::config::{ControlAddr, StreamLimits};
 use crate::fake_control_plane::ControlPlane;
+use crate::tls::tests::authority;
 
 const BACKOFF: Backoff = Backoff {
     min: Duration::from_millis(1),
@@ -32,6 +36,19 @@ fn client(control: &ControlPlane) -> Client {
     let trust = Trust::Certified(credentials);
     let addr = &config.discovery.destination;
     Client::new("destination", addr, &config.control, trust, &resolver)
+}
+
+/// A client of the service at `addr`, which must prove to be `name`.
+fn client_of(addr: SocketAddr, name: &str, trust: Trust) -> DestinationClient<Client> {
+    let config = with_control_plane(addr, &[]);
+    let resolver = Resolver::from_system(&config.control, &Registry::new()).unwrap();
+    let addr = ControlAddr {
+        host: addr.ip().to_string().into(),
+        port: addr.port(),
+        identity: Some(Identity::parse(name).unwrap()),
+    };
+    let client = Client::new("destination", &addr, &config.control, trust, &resolver);
+    DestinationClient::new(client)
 }
 
 /// Follows endpoints and passes on what the follower is told.
@@ -130,4 +147,60 @@ async fn calls_go_on_when_the_service_comes_back() {
         control.endpoints.recv().await.unwrap().stream();
     });
     answer.unwrap();
+}
+
+#[tokio::test]
+async fn services_elsewhere_are_called_over_mutual_tls() {
+    let ca = authority();
+    let (seen, mut clients) = mpsc::unbounded_channel();
+    let mut control = ControlPlane::start_tls(ca.credentials("control.test"), seen).await;
+    let own = ca.credentials("web.test");
+    let (publish, credentials) = watch::channel(Some(own.clone()));
+    let trust = Trust::Certified(credentials);
+    let mut caller = client_of(control.addr, "control.test", trust.clone());
+    let mut call = async || {
+        let (answer, ()) = tokio::join!(caller.get(GetDestination::default()), async {
+            control.endpoints.recv().await.unwrap().stream();
+        });
+        answer.unwrap();
+    };
+
+    call().await;
+    let client = clients.recv().await.unwrap();
+    assert_eq!(client.id.unwrap().as_str(), "web.test");
+    call().await;
+    assert!(clients.try_recv().is_err(), "the connection is kept");
+    publish.send_replace(Some(Arc::new(own.under(&ca.anchors(), 2).unwrap())));
+    call().await;
+    clients
+        .try_recv()
+        .expect("new credentials make a new connection");
+
+    let mut deceived = client_of(control.addr, "other.test", trust);
+    let error = deceived.get(GetDestination::default()).await.unwrap_err();
+    let reason = reason(&error);
+    assert!(
+        reason.contains("control.test") && reason.contains("other.test"),
+        "{reason}"
+    );
+}
+
+#[tokio::test]
+async fn the_first_certificate_is_asked_for_without_one() {
+    let ca = authority();
+    let (seen, mut clients) = mpsc::unbounded_channel();
+    let mut control = ControlPlane::start_tls(ca.credentials("control.test"), seen).await;
+    let (publish, credentials) = watch::channel(None);
+    let (_anchors, anchors) = watch::channel(ca.anchors());
+    let trust = Trust::Anonymous(credentials, anchors);
+    let mut caller = client_of(control.addr, "control.test", trust);
+    for expected in [None, Some("web.test")] {
+        let (answer, ()) = tokio::join!(caller.get(GetDestination::default()), async {
+            control.endpoints.recv().await.unwrap().stream();
+        });
+        answer.unwrap();
+        let client = clients.recv().await.unwrap().id;
+        assert_eq!(client.as_ref().map(Identity::as_str), expected);
+        publish.send_replace(Some(ca.credentials("web.test")));
+    }
 }

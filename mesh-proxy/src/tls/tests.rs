@@ -59,7 +59,7 @@ impl Authority {
         }
     }
 
-    fn credentials(&self, name: &str) -> Arc<Credentials> {
+    pub(crate) fn credentials(&self, name: &str) -> Arc<Credentials> {
         Arc::new(self.try_credentials(name, |_| {}).unwrap())
     }
 
