@@ -1,6 +1,6 @@
 //! [`Body`], the one body type of the proxy: what hyper delivers, or a few bytes of our own, with at most one observer and one set of time limits.
 //!
-//! A body may also carry the [`Lease`] of the HTTP/1 connection it arrives on; the connection goes back to its pool when the body has ended well.
+//! A body may also carry the [`Lease`] of the connection it arrives on, given back when the body has ended well.
 
 use std::pin::Pin;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! The connections to one endpoint: an HTTP/1 pool and one HTTP/2 connection, each made when first needed.
+//! The connections to one endpoint: an HTTP/1 pool and a shared HTTP/2 connection, each made when first needed.
 //!
 //! A [`Client`] lives on one data thread and belongs to one endpoint: a balancer's member, a fixed address, or the application behind the inbound side.
 //! How a connection is made (TCP, TLS, transport header) is the business of its [`Dial`].
@@ -10,9 +10,8 @@ use http::{Method, Version};
 use hyper::client::conn::TrySendError;
 use mesh_core::endpoint::Http2Params;
 
-pub use self::http1::Lease;
-use self::http1::Pool;
-use self::http2::Multiplexed;
+use self::http1::{Loan, Pool};
+use self::http2::{Multiplexed, Stream};
 use super::{Body, Protocol, Request, Response, upgrade, uri};
 use crate::config::Http1Pool;
 use crate::error::{DialError, Error, Kind as ErrorKind, chain};
@@ -42,6 +41,12 @@ pub struct Client<D> {
     http2: Multiplexed,
 }
 
+/// What a response holds of the connection it arrives on, until it has been read.
+pub enum Lease {
+    Http1(Loan),
+    Http2(Stream),
+}
+
 /// A connection that is ready for one request.
 pub struct Connection {
     kind: Kind,
@@ -55,7 +60,7 @@ enum Kind {
     },
     /// For this request only.
     Once(http1::Conn),
-    Http2(http2::Sender),
+    Http2(http2::Slot),
 }
 
 /// A request that got no response.
@@ -165,7 +170,7 @@ impl<D: Dial + 'static> Client<D> {
     /// A connection for `request`, of the protocol that its version says.
     pub async fn connect(&self, request: &Request) -> Result<Connection, DialError> {
         let kind = if request.version() == Version::HTTP_2 {
-            Kind::Http2(self.http2.sender(&self.dial).await?)
+            Kind::Http2(self.http2.slot(&self.dial).await?)
         } else if needs_own_connection(request) {
             Kind::Once(Box::pin(http1::connect(&*self.dial, http1::Upgrades::Allowed)).await?)
         } else if let Some(conn) = self.http1.take() {
@@ -214,12 +219,7 @@ impl Connection {
     /// Sends `request`, whose URI is absolute; HTTP/1's form is made here. A request that could not be written comes back as [`SendError::Dial`].
     pub async fn send(self, mut request: Request) -> Result<Response, SendError> {
         let (conn, pool) = match self.kind {
-            Kind::Http2(mut sender) => {
-                let sent = sender.try_send_request(request).await;
-                return sent
-                    .map(|response| response.map(Body::incoming))
-                    .map_err(unsent_or_failed);
-            }
+            Kind::Http2(slot) => return slot.send(request).await,
             Kind::Http1 { conn, pool } => (conn, Some(pool)),
             Kind::Once(conn) => (conn, None),
         };
@@ -231,6 +231,16 @@ impl Connection {
             upgrade::clean_response(response.headers_mut(), status);
         }
         Ok(response)
+    }
+}
+
+impl Lease {
+    /// The response has been read to its end. A lease that is dropped instead says that nobody will.
+    pub(super) fn give_back(self) {
+        match self {
+            Self::Http1(loan) => loan.give_back(),
+            Self::Http2(stream) => drop(stream),
+        }
     }
 }
 

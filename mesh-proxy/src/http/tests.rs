@@ -21,13 +21,15 @@ use crate::config::Http1Pool;
 use crate::error::DialError;
 use crate::transport::Io;
 
+mod http2;
+
 /// Connects without TLS.
 struct To(SocketAddr);
 
 impl Dial for To {
     async fn dial(&self, _protocol: Protocol) -> Result<Io, DialError> {
         let tcp = TcpStream::connect(self.0).await;
-        Ok(Io::plain(tcp.map_err(|_| DialError::Closed)?))
+        Ok(Io::plain(tcp.map_err(|_gone| DialError::Closed)?))
     }
 }
 

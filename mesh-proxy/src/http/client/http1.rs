@@ -8,7 +8,7 @@ use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
-use super::{Dial, SendError, unsent_or_failed};
+use super::{Dial, Lease, SendError, unsent_or_failed};
 use crate::config::Http1Pool;
 use crate::error::DialError;
 use crate::http::{Body, Protocol, Request, Response};
@@ -40,7 +40,7 @@ pub(super) enum Upgrades {
 }
 
 /// The right to put a connection back once the response on it has been read. Dropping it closes the connection.
-pub struct Lease {
+pub struct Loan {
     sender: SendRequest<Body>,
     pool: Weak<Pool>,
 }
@@ -98,9 +98,9 @@ impl Pool {
     }
 }
 
-impl Lease {
+impl Loan {
     /// The response has been read to its end.
-    pub(in crate::http) fn give_back(self) {
+    pub(super) fn give_back(self) {
         if let Some(pool) = self.pool.upgrade() {
             pool.put(self.sender);
         }
@@ -154,10 +154,10 @@ impl Conn {
         Ok(match pool {
             None => response,
             Some(pool) => {
-                let lease = Lease {
+                let lease = Lease::Http1(Loan {
                     sender: self.sender,
                     pool: Rc::downgrade(pool),
-                };
+                });
                 response.map(|body| body.leased(lease))
             }
         })

@@ -1,62 +1,92 @@
-//! The one HTTP/2 connection to an endpoint that all requests of this thread share. It is made when first needed, and again after it has ended.
+//! The HTTP/2 connections to one endpoint: one that all requests of this thread share, and more only while the peer's limit of concurrent streams keeps
+//! requests waiting. With a single connection, a few hundred long-lived streams would block every other request for as long as they last.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, Shared};
-use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper::client::conn::http2::{Builder, Connection, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use mesh_core::endpoint::Http2Params;
 
-use super::Dial;
+use super::{Dial, Lease, SendError, unsent_or_failed};
 use crate::error::DialError;
 use crate::http::executor::LocalExecutor;
-use crate::http::{Body, Protocol};
+use crate::http::{Body, Protocol, Request, Response};
+use crate::transport::Io;
 
-/// A connection, or the attempt to make one.
+/// The connections of one endpoint.
 pub(super) struct Multiplexed {
     params: Http2Params,
     state: Rc<RefCell<State>>,
 }
 
-enum State {
-    Idle,
-    /// Everybody who came meanwhile waits for the same attempt and shares its outcome.
-    Connecting(Attempt),
-    Connected(Sender),
+#[derive(Default)]
+struct State {
+    /// In the order of their making. Earlier ones are filled first, so that those which a burst has added run empty and are closed.
+    connections: Vec<Link>,
+    /// Everybody who needs a connection meanwhile waits for the same attempt and shares its outcome.
+    connecting: Option<Attempt>,
 }
 
-/// Clones of it share the connection.
-pub(super) type Sender = SendRequest<Body>;
+/// One connection.
+#[derive(Clone)]
+struct Link {
+    sender: SendRequest<Body>,
+    load: Rc<Load>,
+}
 
-type Attempt = Shared<LocalBoxFuture<'static, Result<Sender, DialError>>>;
+struct Load {
+    streams: Cell<usize>,
+    /// How many streams the peer allows.
+    limit: Cell<usize>,
+}
+
+/// A stream to be.
+pub(super) struct Slot {
+    sender: SendRequest<Body>,
+    stream: Stream,
+}
+
+/// The place of an open stream. Dropping it gives the place back.
+pub struct Stream(Rc<Load>);
+
+type Attempt = Shared<LocalBoxFuture<'static, Result<(), DialError>>>;
+
+/// Connections to one endpoint from one thread. With the usual limits of 100 to 250 streams this is some thousands of them; more wait.
+const MAX_CONNECTIONS: usize = 16;
 
 impl Multiplexed {
     pub(super) fn new(params: Http2Params) -> Self {
         Self {
             params,
-            state: Rc::new(RefCell::new(State::Idle)),
+            state: Rc::default(),
         }
     }
 
-    pub(super) async fn sender<D: Dial + 'static>(
-        &self,
-        dial: &Rc<D>,
-    ) -> Result<Sender, DialError> {
-        let attempt = {
-            let mut state = self.state.borrow_mut();
-            match &*state {
-                State::Connected(sender) if !sender.is_closed() => return Ok(sender.clone()),
-                State::Connecting(attempt) => attempt.clone(),
-                _ => {
-                    let attempt = self.start(dial.clone());
-                    *state = State::Connecting(attempt.clone());
-                    attempt
+    /// A place for one stream.
+    pub(super) async fn slot<D: Dial + 'static>(&self, dial: &Rc<D>) -> Result<Slot, DialError> {
+        loop {
+            let attempt = {
+                let mut state = self.state.borrow_mut();
+                match state.place() {
+                    Some(slot) => return Ok(slot),
+                    None => state
+                        .connecting
+                        .get_or_insert_with(|| self.start(dial.clone()))
+                        .clone(),
                 }
+            };
+            if let Err(error) = attempt.await {
+                // A full connection is better than none: the stream waits for its turn.
+                let state = self.state.borrow();
+                return state.least_loaded().map(Link::slot).ok_or(error);
             }
-        };
-        attempt.await
+        }
     }
 
     /// Connects in a task of its own, so that the attempt does not depend on the patience of the request that began it.
@@ -65,13 +95,13 @@ impl Multiplexed {
         let state = Rc::downgrade(&self.state);
         let attempt = async move {
             let connected = connect(&*dial, &params).await;
-            if let Some(state) = state.upgrade() {
-                *state.borrow_mut() = match &connected {
-                    Ok(sender) => State::Connected(sender.clone()),
-                    Err(_) => State::Idle,
-                };
-            }
-            connected
+            let Some(state) = state.upgrade() else {
+                return Err(DialError::Closed);
+            };
+            let mut state = state.borrow_mut();
+            state.connecting = None;
+            state.connections.push(connected?);
+            Ok(())
         };
         let attempt = attempt.boxed_local().shared();
         tokio::task::spawn_local(attempt.clone());
@@ -79,15 +109,116 @@ impl Multiplexed {
     }
 }
 
-async fn connect<D: Dial>(dial: &D, params: &Http2Params) -> Result<Sender, DialError> {
+impl State {
+    /// A place on a connection that exists; `None` when there should be another one.
+    fn place(&mut self) -> Option<Slot> {
+        self.connections.retain(|link| !link.sender.is_closed());
+        let free = self
+            .connections
+            .iter()
+            .position(|link| !link.load.is_full());
+        if let Some(free) = free {
+            let slot = self.connections[free].slot();
+            if self.connections[free].load.is_easy() {
+                self.close_surplus(free);
+            }
+            return Some(slot);
+        }
+        if self.connections.len() < MAX_CONNECTIONS {
+            return None;
+        }
+        self.least_loaded().map(Link::slot)
+    }
+
+    fn least_loaded(&self) -> Option<&Link> {
+        let open = self.connections.iter().filter(|l| !l.sender.is_closed());
+        open.min_by_key(|link| link.load.streams.get())
+    }
+
+    /// Connections behind the one `in_use` that nothing runs on any more are not needed.
+    fn close_surplus(&mut self, in_use: usize) {
+        let mut index = 0;
+        self.connections.retain(|link| {
+            let keep = index <= in_use || link.load.streams.get() > 0;
+            index += 1;
+            keep
+        });
+    }
+}
+
+impl Link {
+    fn slot(&self) -> Slot {
+        self.load.streams.set(self.load.streams.get() + 1);
+        Slot {
+            sender: self.sender.clone(),
+            stream: Stream(self.load.clone()),
+        }
+    }
+}
+
+impl Load {
+    fn is_full(&self) -> bool {
+        self.streams.get() >= self.limit.get()
+    }
+
+    /// So far from full that another connection will not be needed again at once.
+    fn is_easy(&self) -> bool {
+        self.streams.get() < self.limit.get() / 2
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.streams.set(self.0.streams.get() - 1);
+    }
+}
+
+impl Slot {
+    /// Sends; the response's body keeps the place.
+    pub(super) async fn send(mut self, request: Request) -> Result<Response, SendError> {
+        let sent = self.sender.try_send_request(request).await;
+        let response = sent.map_err(unsent_or_failed)?;
+        Ok(response.map(|body| Body::incoming(body).leased(Lease::Http2(self.stream))))
+    }
+}
+
+async fn connect<D: Dial>(dial: &D, params: &Http2Params) -> Result<Link, DialError> {
     let io = dial.dial(Protocol::Http2).await?;
     let (sender, connection) = builder(params).handshake(TokioIo::new(io)).await?;
+    let load = Rc::new(Load {
+        streams: Cell::new(0),
+        limit: Cell::new(usize::MAX),
+    });
+    let driver = Driver {
+        connection,
+        load: load.clone(),
+    };
     tokio::task::spawn_local(async move {
-        if let Err(error) = connection.await {
+        if let Err(error) = driver.await {
             tracing::debug!(%error, "HTTP/2 connection to an endpoint failed");
         }
     });
-    Ok(sender)
+    Ok(Link { sender, load })
+}
+
+/// Runs a connection and notes how many streams its peer allows, which only the connection itself can tell.
+struct Driver {
+    connection: Connection<TokioIo<Io>, Body, LocalExecutor>,
+    load: Rc<Load>,
+}
+
+impl Future for Driver {
+    type Output = Result<(), hyper::Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = Pin::new(&mut self.connection).poll(cx);
+        if polled.is_pending() {
+            let limit = self.connection.current_max_send_streams();
+            // A peer that allows none for now means "later", not "elsewhere".
+            self.load.limit.set(limit.max(1));
+        }
+        polled
+    }
 }
 
 /// Linkerd's 1 MiB.
