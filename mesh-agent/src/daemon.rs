@@ -84,7 +84,7 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
 
     let (drain, watch) = drain::channel();
     supervisor.spawn("sweeps", sweep_now_and_then(Arc::clone(&caretaker)));
-    let serving = tokio::spawn(server::serve(socket, caretaker, watch));
+    supervisor.spawn("socket", server::serve(socket, caretaker, watch));
     tracing::info!(socket = %config.socket.display(), admin = %admin_addr, "Ready");
 
     let result = tokio::select! {
@@ -97,13 +97,17 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
     // The plugin goes on alone at once, instead of waiting for an answer.
     let _ = std::fs::remove_file(&config.socket);
     drain.drain(GRACE).await;
-    serving.abort();
     result
 }
 
 /// Takes the redirection from every pod and removes programs, pins and state. Meshed pods that still run are then in the clear: their proxies see
 /// nothing more.
 pub fn uninstall(config: &Config) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        !server::is_taken(&config.socket),
+        "a mesh agent answers on {} and would undo this; stop it first",
+        config.socket.display()
+    );
     let registry = Registry::open(&config.state_dir)?;
     let programs = Programs::open(&config.pin_dir).ok();
     let tier = registry.node()?.map_or(Tier::Nft, |node| node.tier);

@@ -1,10 +1,12 @@
 //! What the thread "node" does: answers requests, sweeps, and keeps logs and metrics of both.
 
+use std::collections::BTreeMap;
+
 use mesh_core::node::{Answer, Attachment, Collected, Enrolled, NodeStatus, Refusal, Request};
 use mesh_runtime::log;
 
 use crate::{
-    ebpf::Loaded,
+    ebpf::{Loaded, PodCounters},
     metrics::Metrics,
     node::{Care, Node, NodeError, by_verdict},
     tier::Attached,
@@ -72,7 +74,7 @@ impl Warden {
                 self.node.del(id).map(|()| Answer::Deleted)
             }
             Request::Check(attachment) => self.node.check(attachment).map(|()| Answer::Checked),
-            Request::Status => self.status().map(|status| Answer::Status(Box::new(status))),
+            Request::Status => Ok(Answer::Status(Box::new(self.status()))),
             Request::Pods => self.node.pods().map(Answer::Pods),
             Request::Gc(valid) => self
                 .node
@@ -104,16 +106,22 @@ impl Warden {
         Ok(Answer::Added(enrolled))
     }
 
-    fn status(&self) -> Result<NodeStatus, NodeError> {
+    /// Says what can be said: what cannot be read is a warning, since a broken node is when somebody asks.
+    fn status(&self) -> NodeStatus {
         let mut status = self.status.clone();
-        status.pods = self.node.census()?;
-        status.programs = self.node.programs()?;
-        for counters in self.node.counters()? {
-            for (verdict, count) in by_verdict(&counters) {
-                *status.connections.entry(verdict).or_default() += count;
-            }
+        match self.node.census() {
+            Ok(census) => status.pods = census,
+            Err(error) => status.warnings.push(log::chain(&error)),
         }
-        Ok(status)
+        match self.node.programs() {
+            Ok(programs) => status.programs = programs,
+            Err(error) => status.warnings.push(log::chain(&error)),
+        }
+        match self.node.counters() {
+            Ok(counters) => status.connections = sum(&counters),
+            Err(error) => status.warnings.push(log::chain(&error)),
+        }
+        status
     }
 
     /// Somebody may have detached a program by hand.
@@ -160,4 +168,13 @@ impl Warden {
             Err(error) => tracing::warn!(error = log::chain(&error), "Cannot count the pods"),
         }
     }
+}
+
+/// Over all pods.
+fn sum(counters: &[PodCounters]) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for (verdict, count) in counters.iter().flat_map(by_verdict) {
+        *sums.entry(verdict).or_default() += count;
+    }
+    sums
 }

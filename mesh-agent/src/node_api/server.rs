@@ -34,13 +34,18 @@ pub enum BindError {
     },
 }
 
+/// Does somebody listen there?
+pub fn is_taken(path: &Path) -> bool {
+    std::os::unix::net::UnixStream::connect(path).is_ok()
+}
+
 /// Binds the socket, replacing one that a killed agent left behind.
 pub fn bind(path: &Path) -> Result<UnixListener, BindError> {
     let failed = |source| BindError::Listen {
         path: path.to_owned(),
         source,
     };
-    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+    if is_taken(path) {
         return Err(BindError::Taken(path.to_owned()));
     }
     match fs::remove_file(path) {

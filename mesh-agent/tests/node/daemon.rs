@@ -117,6 +117,7 @@ fn one_agent_a_node() {
         panic!("a second one started");
     };
     assert!(log.contains("another mesh agent answers on"), "{log}");
+    assert!(!node.uninstall(), "it would be undone");
     let mode = fs::metadata(node.socket()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let mode = fs::metadata(node.state_dir()).unwrap().permissions().mode();

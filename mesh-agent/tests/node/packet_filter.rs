@@ -159,6 +159,7 @@ fn the_inbound_half_leaves_outbound_connections_alone() {
         let service = SocketAddr::new(pair.peer_v4, 9000);
         let app = SocketAddr::new(pair.pod_v4, 8080);
         assert_eq!(pair.pod.ask(service), "service -");
+        assert_eq!(pair.pod.ask(app), "app -", "own address");
         assert_eq!(pair.peer.ask(app), format!("inbound {app}"));
     }
 }
