@@ -1,7 +1,7 @@
 //! Sending to one backend: an endpoint is chosen, tried, and exchanged for another when the request has certainly not been acted upon.
 //!
 //! What is sent again although no policy asks for it: a request that no connection could be made for, always; one that the other side says it has not begun
-//! with, if it has no body; one that was lost with its connection before any response, once, if it is idempotent and has no body. docs/adr says why.
+//! with, if it has no body; one that was lost with its connection before any response, once, if it is idempotent and has no body. See docs/adr/0030.
 
 use std::rc::Rc;
 use std::sync::Arc;
