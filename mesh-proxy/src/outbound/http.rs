@@ -211,7 +211,12 @@ impl Target {
         let worker = &self.worker;
         if let Some(reason) = error.kind.reason(Side::Outbound) {
             worker.families.errors.outbound_http(reason);
-            tracing::info!(dst = %self.addr, %error, "HTTP request failed");
+            if error.kind == Kind::LoadShed {
+                // Said once already, by the request that waited in vain. An outage must not fill the log at the rate of the requests.
+                tracing::debug!(dst = %self.addr, %error, "HTTP request failed");
+            } else {
+                tracing::info!(dst = %self.addr, %error, "HTTP request failed");
+            }
         }
         let disclosure = Disclosure {
             informational: worker.config.outbound.informational_headers,

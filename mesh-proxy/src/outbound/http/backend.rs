@@ -10,7 +10,7 @@ use mesh_core::policy::outbound::{Backend as Source, BackendTarget, RouteBackend
 use mesh_core::route::filter::Filter;
 use tokio::time::Instant;
 
-use super::endpoint::{Endpoint, Received, undo};
+use super::endpoint::{Endpoint, Received};
 use super::observe::RequestObserver;
 use crate::balance::{Picked, Refusal, Service, Settings};
 use crate::error::{DialError, Error, Kind, chain};
@@ -265,24 +265,20 @@ impl Leg {
         mut request: Request,
         history: &mut History,
     ) -> Tried {
-        let carried = endpoint.shape(&mut request);
+        let repeatable = request.body().is_empty() && !upgrade::is_requested(&request);
+        let again = repeatable.then(|| client::replay(&request));
+        let shape = endpoint.shape(&mut request);
         let connection = match endpoint.connect(&request).await {
             Ok(connection) => connection,
             Err(error) => {
-                undo(&mut request, carried);
+                shape.undo(&mut request);
                 return Tried::Unreachable { request, error };
             }
         };
         let mut attempt = self.start(endpoint, &request);
         let observer = RequestObserver::new(attempt.request_body(), None);
         let request = request.map(|body| observer.attach(body));
-        let repeatable = request.body().is_empty() && !upgrade::is_requested(&request);
-        let again = repeatable.then(|| {
-            let mut again = client::replay(&request);
-            undo(&mut again, carried);
-            again
-        });
-        match endpoint.send(connection, request, carried).await {
+        match endpoint.send(connection, request, &shape).await {
             Ok(Received::Response(response)) => {
                 attempt.response_head(response.status(), response.headers());
                 Tried::Answered { response, attempt }
@@ -300,7 +296,7 @@ impl Leg {
             }
             Err(SendError::Dial { error, mut request }) => {
                 attempt.failed(StreamError::GoAway);
-                undo(&mut request, carried);
+                shape.undo(&mut request);
                 history.dead_connections += 1;
                 if history.dead_connections > MAX_DEAD_CONNECTIONS {
                     Tried::Unreachable {

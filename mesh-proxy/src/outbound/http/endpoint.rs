@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use http::header::HOST;
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Version};
+use http::{HeaderMap, HeaderValue, Uri, Version};
 use mesh_core::endpoint::{Endpoint as Known, Http2Params, ProtocolHint, TlsPeer};
 
 use crate::error::{DialError, Error, Kind};
@@ -28,6 +29,21 @@ pub(super) struct Endpoint {
     authority_override: Option<Authority>,
     /// Traffic is forwarded here because the application named the address; its connection then shares the fate of the endpoint's.
     is_forward: bool,
+}
+
+/// What an endpoint's shape has changed about a request.
+#[derive(Default)]
+pub(super) struct Shape {
+    /// The version of a request that is carried as HTTP/2.
+    carried: Option<Version>,
+    replaced: Option<Box<Replaced>>,
+}
+
+/// What an authority override has taken away.
+struct Replaced {
+    uri: Uri,
+    host: Option<HeaderValue>,
+    canonical: Option<HeaderValue>,
 }
 
 /// A response of an endpoint.
@@ -84,30 +100,37 @@ impl Endpoint {
         ))
     }
 
-    /// Brings `request` into the shape that this endpoint takes. [`Endpoint::undo`] takes it back, for another endpoint.
-    pub(super) fn shape(&self, request: &mut Request) -> Option<Version> {
-        if let Some(authority) = &self.authority_override {
-            request.headers_mut().remove(http::header::HOST);
-            request.headers_mut().remove(DST_CANONICAL);
+    /// Brings `request` into the shape that this endpoint takes.
+    pub(super) fn shape(&self, request: &mut Request) -> Shape {
+        let replaced = self.authority_override.as_ref().map(|authority| {
+            let replaced = Replaced {
+                uri: request.uri().clone(),
+                host: request.headers_mut().remove(HOST),
+                canonical: request.headers_mut().remove(DST_CANONICAL),
+            };
             uri::set_uri_authority(request.uri_mut(), authority.clone());
-        }
+            Box::new(replaced)
+        });
         let carry = self.carries_http1 && orig_proto::may_upgrade(request);
-        carry.then(|| orig_proto::upgrade(request))
+        Shape {
+            carried: carry.then(|| orig_proto::upgrade(request)),
+            replaced,
+        }
     }
 
     pub(super) async fn connect(&self, request: &Request) -> Result<Connection, DialError> {
         self.client.connect(request).await
     }
 
-    /// Sends on a connection that [`Endpoint::connect`] made. `carried` is the version of a request that [`Endpoint::shape`] made HTTP/2.
+    /// Sends on a connection that [`Endpoint::connect`] made.
     pub(super) async fn send(
         &self,
         connection: Connection,
         request: Request,
-        carried: Option<Version>,
+        shape: &Shape,
     ) -> Result<Received, SendError> {
         let mut response = connection.send(request).await?;
-        if let Some(version) = carried {
+        if let Some(version) = shape.carried {
             orig_proto::restore(&mut response, version);
         } else {
             orig_proto::strip(response.headers_mut());
@@ -144,10 +167,26 @@ impl Endpoint {
     }
 }
 
-/// Takes back what an endpoint's shape did, so that another endpoint finds the request as the application sent it.
-pub(super) fn undo(request: &mut Request, carried: Option<Version>) {
-    if let Some(version) = carried {
-        orig_proto::undo(request, version);
+impl Shape {
+    /// Takes it back, so that another endpoint finds the request as the application sent it.
+    pub(super) fn undo(self, request: &mut Request) {
+        if let Some(version) = self.carried {
+            orig_proto::undo(request, version);
+        }
+        let Some(replaced) = self.replaced else {
+            return;
+        };
+        let Replaced {
+            uri,
+            host,
+            canonical,
+        } = *replaced;
+        *request.uri_mut() = uri;
+        for (name, value) in [(HOST, host), (DST_CANONICAL, canonical)] {
+            if let Some(value) = value {
+                request.headers_mut().insert(name, value);
+            }
+        }
     }
 }
 
@@ -176,5 +215,39 @@ fn http2_params(ours: Http2Params, endpoint: Option<Http2Params>) -> Http2Params
         max_concurrent_reset_streams: endpoint
             .max_concurrent_reset_streams
             .or(ours.max_concurrent_reset_streams),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::Body;
+
+    #[test]
+    fn a_shape_can_be_taken_back() {
+        let original = || {
+            http::Request::builder()
+                .uri("http://web/a?b")
+                .header("host", "web")
+                .header("l5d-dst-canonical", "web.ns.svc.cluster.local:80")
+                .body(Body::empty())
+                .unwrap()
+        };
+        let mut request = original();
+        let replaced = Replaced {
+            uri: request.uri().clone(),
+            host: request.headers_mut().remove(HOST),
+            canonical: request.headers_mut().remove(DST_CANONICAL),
+        };
+        uri::set_uri_authority(request.uri_mut(), Authority::from_static("gateway:80"));
+        let shape = Shape {
+            carried: Some(orig_proto::upgrade(&mut request)),
+            replaced: Some(Box::new(replaced)),
+        };
+        assert_eq!(request.uri(), "http://gateway:80/a?b");
+        shape.undo(&mut request);
+        assert_eq!(request.uri(), original().uri());
+        assert_eq!(request.version(), original().version());
+        assert_eq!(request.headers(), original().headers());
     }
 }
