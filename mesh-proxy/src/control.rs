@@ -13,6 +13,9 @@ use tonic::Status;
 
 pub use self::client::{Client, Trust};
 
+/// Largest message that is accepted. tonic's default of 4 MiB is reached by a Service with ten thousand endpoints.
+pub const MAX_MESSAGE: usize = 64 * 1024 * 1024;
+
 /// Why a call failed, for people: what this proxy found when it tried, or what the service answered.
 pub fn reason(status: &Status) -> String {
     match std::error::Error::source(status) {

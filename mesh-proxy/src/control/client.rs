@@ -1,6 +1,6 @@
 //! A gRPC transport to one control-plane service: HTTP/2 over mutual TLS to its replicas, found by DNS.
 //!
-//! Runs on the control thread. Calls rotate over the replicas, one connection each, made when a call needs it. A replica that
+//! Runs on the control thread. Calls rotate over the replicas; connections are made when a call needs one. A replica that
 //! cannot be reached is left alone for a while. Pings notice a connection that died silently; a new certificate or new
 //! trust anchors make new connections, and what runs on the old ones may finish there.
 
@@ -14,8 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri};
+use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -91,6 +93,13 @@ pub enum DialError {
     NoReplicas,
 }
 
+/// An answer that counts as an open stream of its connection until it is dropped.
+#[derive(Debug)]
+pub struct AnswerBody {
+    body: Incoming,
+    _stream: Arc<()>,
+}
+
 struct Inner {
     addr: ControlAddr,
     authority: String,
@@ -106,7 +115,7 @@ struct Inner {
 
 #[derive(Default)]
 struct Replicas {
-    open: HashMap<SocketAddr, Connection>,
+    open: HashMap<SocketAddr, Vec<Connection>>,
     /// When to try a replica again that could not be reached.
     shunned: HashMap<SocketAddr, Instant>,
     /// Rotates over the replicas.
@@ -115,6 +124,8 @@ struct Replicas {
 
 struct Connection {
     sender: SendRequest<Body>,
+    /// Held once more by each stream that is open on it.
+    streams: Arc<()>,
     /// Of the credentials it was made with: 0 without a certificate of ours, `None` in plain text.
     generation: Option<u64>,
 }
@@ -122,6 +133,10 @@ struct Connection {
 /// A dead peer is noticed within the sum of both. Linkerd's proxy sends no pings here and waits for the kernel to give up.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Streams on one connection; for more there is another connection. Servers announce limits of 100 (the least that HTTP/2 recommends) and more, beyond which
+/// calls would wait silently, and discovery keeps up to three streams open for each destination in use.
+pub(super) const STREAMS_PER_CONNECTION: usize = 100;
 
 /// How long a replica that could not be reached is tried last.
 const SHUN: Duration = Duration::from_secs(10);
@@ -165,7 +180,7 @@ impl Client {
 }
 
 impl Service<Request<Body>> for Client {
-    type Response = Response<Incoming>;
+    type Response = Response<AnswerBody>;
     type Error = CallError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, CallError>> + Send>>;
 
@@ -180,18 +195,23 @@ impl Service<Request<Body>> for Client {
 }
 
 impl Inner {
-    async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>, CallError> {
+    async fn send(&self, mut request: Request<Body>) -> Result<Response<AnswerBody>, CallError> {
         let path = request.uri().path_and_query().cloned();
         *request.uri_mut() = self.uri(path)?;
         let connection = self.connection().await;
         self.report(connection.as_ref().err());
-        connection?
+        let (mut sender, stream) = connection?;
+        let response = sender
             .send_request(request)
             .await
             .map_err(|source| CallError::Send {
                 authority: self.authority.clone(),
                 source,
-            })
+            })?;
+        Ok(response.map(|body| AnswerBody {
+            body,
+            _stream: stream,
+        }))
     }
 
     fn report(&self, error: Option<&CallError>) {
@@ -231,7 +251,7 @@ impl Inner {
     }
 
     /// A connection to the replica whose turn it is, or to the next one that can be reached.
-    async fn connection(&self) -> Result<SendRequest<Body>, CallError> {
+    async fn connection(&self) -> Result<(SendRequest<Body>, Arc<()>), CallError> {
         let known = self
             .resolver
             .resolve(&self.addr, &self.lookups)
@@ -247,17 +267,17 @@ impl Inner {
         let mut last = DialError::NoReplicas;
         let mut tried = 0;
         for addr in order {
-            if let Some(sender) = replicas.usable(addr, generation) {
-                return Ok(sender);
+            if let Some(connection) = replicas.usable(addr, generation) {
+                return Ok(connection.stream());
             }
             tried += 1;
             match self.dial(addr).await {
                 Ok(connection) => {
                     tracing::debug!(%addr, authority = self.authority, "Connected");
-                    let sender = connection.sender.clone();
+                    let stream = connection.stream();
                     replicas.shunned.remove(&addr);
-                    replicas.open.insert(addr, connection);
-                    return Ok(sender);
+                    replicas.open.entry(addr).or_default().push(connection);
+                    return Ok(stream);
                 }
                 Err(error) => {
                     replicas.shunned.insert(addr, Instant::now() + SHUN);
@@ -307,7 +327,11 @@ impl Inner {
                 tracing::debug!(%addr, %error, "Control-plane connection ended");
             }
         });
-        Ok(Connection { sender, generation })
+        Ok(Connection {
+            sender,
+            streams: Arc::default(),
+            generation,
+        })
     }
 }
 
@@ -327,14 +351,45 @@ impl Replicas {
         order
     }
 
-    fn usable(&mut self, addr: SocketAddr, generation: u64) -> Option<SendRequest<Body>> {
-        let connection = self.open.get(&addr)?;
-        let outdated = connection.generation.is_some_and(|of| of != generation);
-        if connection.sender.is_closed() || outdated {
-            self.open.remove(&addr);
-            return None;
-        }
-        Some(connection.sender.clone())
+    /// A connection that may take another stream. Those that are closed, or were made with other credentials, are forgotten.
+    fn usable(&mut self, addr: SocketAddr, generation: u64) -> Option<&Connection> {
+        let connections = self.open.get_mut(&addr)?;
+        connections.retain(|connection| {
+            let outdated = connection.generation.is_some_and(|of| of != generation);
+            !outdated && !connection.sender.is_closed()
+        });
+        connections.iter().find(|connection| connection.has_room())
+    }
+}
+
+impl Connection {
+    /// What a new stream needs. The second part is kept for as long as the stream is open.
+    fn stream(&self) -> (SendRequest<Body>, Arc<()>) {
+        (self.sender.clone(), self.streams.clone())
+    }
+
+    fn has_room(&self) -> bool {
+        Arc::strong_count(&self.streams) <= STREAMS_PER_CONNECTION
+    }
+}
+
+impl http_body::Body for AnswerBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -204,3 +204,29 @@ async fn the_first_certificate_is_asked_for_without_one() {
         publish.send_replace(Some(ca.credentials("web.test")));
     }
 }
+
+#[tokio::test]
+async fn more_streams_than_one_connection_should_carry_get_another_one() {
+    let ca = authority();
+    let (seen, mut clients) = mpsc::unbounded_channel();
+    let mut control = ControlPlane::start_tls(ca.credentials("control.test"), seen).await;
+    let (_publish, credentials) = watch::channel(Some(ca.credentials("web.test")));
+    let caller = client_of(control.addr, "control.test", Trust::Certified(credentials));
+    let mut open = Vec::new();
+    for _ in 0..=client::STREAMS_PER_CONNECTION {
+        let mut caller = caller.clone();
+        let (answer, stream) = tokio::join!(caller.get(GetDestination::default()), async {
+            control.endpoints.recv().await.unwrap().stream()
+        });
+        open.push((answer.unwrap(), stream));
+    }
+    clients.try_recv().unwrap();
+    clients.try_recv().expect("a second connection");
+    open.pop();
+    let mut caller = caller.clone();
+    let (answer, ()) = tokio::join!(caller.get(GetDestination::default()), async {
+        control.endpoints.recv().await.unwrap().stream();
+    });
+    answer.unwrap();
+    assert!(clients.try_recv().is_err(), "room is used again");
+}

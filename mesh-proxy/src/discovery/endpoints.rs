@@ -21,7 +21,8 @@ pub(super) async fn keep(
     published: watch::Sender<Arc<EndpointSet>>,
 ) {
     context.destination.ready().await;
-    let client = DestinationClient::new(context.destination.clone());
+    let client = DestinationClient::new(context.destination.clone())
+        .max_decoding_message_size(control::MAX_MESSAGE);
     let request = GetDestination {
         scheme: String::new(),
         path: authority.to_string(),

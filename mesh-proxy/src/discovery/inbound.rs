@@ -32,7 +32,8 @@ pub(super) async fn keep(
     policy: watch::Sender<Arc<ServerPolicy>>,
 ) {
     context.policy.ready().await;
-    let client = InboundServerPoliciesClient::new(context.policy.clone());
+    let client = InboundServerPoliciesClient::new(context.policy.clone())
+        .max_decoding_message_size(control::MAX_MESSAGE);
     let spec = PortSpec {
         workload: context.config.discovery.workload.to_string(),
         port: port.into(),

@@ -130,7 +130,8 @@ async fn keep_profile(
         return;
     }
     context.destination.ready().await;
-    let client = DestinationClient::new(context.destination.clone());
+    let client = DestinationClient::new(context.destination.clone())
+        .max_decoding_message_size(control::MAX_MESSAGE);
     let request = GetDestination {
         scheme: String::new(),
         path: dst.to_string(),
@@ -189,7 +190,8 @@ fn publish_if_first(profile: &watch::Sender<Option<Option<Profile>>>) {
 
 async fn keep_policy(context: &Context, dst: SocketAddr, answer: &watch::Sender<Option<Answer>>) {
     context.policy.ready().await;
-    let client = OutboundPoliciesClient::new(context.policy.clone());
+    let client = OutboundPoliciesClient::new(context.policy.clone())
+        .max_decoding_message_size(control::MAX_MESSAGE);
     let spec = TrafficSpec {
         source_workload: context.config.discovery.workload.to_string(),
         target: Some(traffic_spec::Target::Addr(dst.into())),

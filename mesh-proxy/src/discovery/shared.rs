@@ -38,7 +38,7 @@ where
     K: Clone + Eq + Hash + Send + 'static,
     V: Followed + Send + Sync + 'static,
 {
-    /// Values that nobody received for `idle` (and at most half as long again) are forgotten.
+    /// Values that nobody received for `idle`, and at most as long again, are forgotten.
     pub(super) fn new(idle: Duration, runtime: &Handle) -> Arc<Self> {
         let shared = Arc::new(Self {
             entries: Mutex::default(),

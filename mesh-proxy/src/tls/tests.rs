@@ -20,10 +20,12 @@ use super::*;
 use crate::transport::Io;
 use crate::transport::tls::TlsStream;
 
-/// A root that issues leaves directly.
+/// Issues leaves under a root of its own.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub(crate) pem: String,
+    /// From the issuer up to, but without, the root.
+    chain: Vec<Vec<u8>>,
 }
 
 pub(crate) fn authority() -> Authority {
@@ -34,12 +36,26 @@ pub(crate) fn authority() -> Authority {
     Authority {
         pem: root.pem(),
         issuer: Issuer::new(params, key),
+        chain: Vec::new(),
     }
 }
 
 impl Authority {
     pub(crate) fn anchors(&self) -> TrustAnchors {
         TrustAnchors::from_pem(&self.pem).unwrap()
+    }
+
+    /// An issuer below this root.
+    fn intermediate(&self) -> Authority {
+        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let mut params = CertificateParams::new(vec![]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        Authority {
+            pem: self.pem.clone(),
+            issuer: Issuer::new(params, key),
+            chain: vec![certificate.der().to_vec()],
+        }
     }
 
     /// Signs a request for an hour.
@@ -55,7 +71,7 @@ impl Authority {
         change(&mut csr.params);
         Issued {
             leaf: csr.signed_by(&self.issuer).unwrap().der().to_vec(),
-            intermediates: Vec::new(),
+            intermediates: self.chain.clone(),
         }
     }
 
@@ -333,4 +349,23 @@ fn bundles_are_read_whole_or_not_at_all() {
         TrustAnchors::from_pem(&broken),
         Err(TrustAnchorsError::Certificate { number: 2, .. })
     ));
+}
+
+#[tokio::test]
+async fn certificates_of_an_intermediate_issuer_are_accepted() {
+    let ca = authority();
+    let intermediate = ca.intermediate();
+    let id = identity("server.test");
+    let request = SigningRequest::new(&id).unwrap();
+    let issued = intermediate.sign(request.der());
+    assert_eq!(issued.intermediates.len(), 1);
+    let anchors = ca.anchors();
+    let own = Credentials::new(&id, &"server.test".into(), request, &issued, &anchors, 1);
+    let server = Server::new(Arc::new(own.unwrap())).await;
+    let client = ca.credentials("client.test");
+    let (dialled, accepted) = server
+        .accept_from(&client, &peer("server.test"), false)
+        .await;
+    dialled.unwrap();
+    accepted.unwrap();
 }
