@@ -5,6 +5,7 @@
 //! pieces that one process needs.
 
 pub mod convert;
+pub mod identity;
 pub mod index;
 pub mod model;
 pub mod source;

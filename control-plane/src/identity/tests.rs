@@ -1,0 +1,417 @@
+//! Requests that are granted, and a table of those that are not.
+
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CustomExtension, DnType, IsCa, KeyPair, KeyUsagePurpose,
+    SanType,
+};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+use super::*;
+
+const IDENTITY: &str = "web.shop.serviceaccount.identity.linkerd.cluster.local";
+const HOUR: Duration = Duration::from_secs(3600);
+
+struct Fixture {
+    authority: Authority,
+    signer: aws_lc_rs::signature::EcdsaKeyPair,
+    now: SystemTime,
+}
+
+fn ca(name: &str, lifetime: Duration) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params.not_before = (SystemTime::now() - HOUR).into();
+    params.not_after = (SystemTime::now() + lifetime).into();
+    params
+}
+
+/// An issuer below an anchor, in PEM: certificate, key, anchor.
+fn issuer_files(issuer_lifetime: Duration) -> (String, String, String) {
+    let anchor_key = KeyPair::generate().unwrap();
+    let anchor =
+        rcgen::CertifiedIssuer::self_signed(ca("anchor", HOUR * 1000), anchor_key).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let issuer = ca("issuer", issuer_lifetime)
+        .signed_by(&key, &anchor)
+        .unwrap();
+    (issuer.pem(), key.serialize_pem(), anchor.pem())
+}
+
+const VALIDITY: Validity = Validity {
+    lifetime: Duration::from_secs(24 * 3600),
+    clock_skew: Duration::from_secs(20),
+};
+
+fn read_issuer(files: &(String, String, String), now: SystemTime) -> Result<Issuer, IssuerError> {
+    let (certificate, key, anchor) = files;
+    Issuer::read(
+        certificate.as_bytes(),
+        key.as_bytes(),
+        anchor.as_bytes(),
+        VALIDITY,
+        now,
+    )
+}
+
+fn token_keys() -> (aws_lc_rs::signature::EcdsaKeyPair, TokenKey) {
+    let pair = KeyPair::generate().unwrap();
+    let signer = aws_lc_rs::signature::EcdsaKeyPair::from_pkcs8(
+        &aws_lc_rs::signature::ECDSA_P256_SHA256_FIXED_SIGNING,
+        pair.serialized_der(),
+    )
+    .unwrap();
+    let key = TokenKey::from_pem(pair.public_key_pem().as_bytes()).unwrap();
+    (signer, key)
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let now = SystemTime::now();
+        let (signer, key) = token_keys();
+        let names = Names {
+            control_namespace: "linkerd".to_owned(),
+            trust_domain: "cluster.local".to_owned(),
+        };
+        let authority = Authority::new(names, Tokens::signed_by(key));
+        authority.set_issuer(read_issuer(&issuer_files(HOUR * 100), now).unwrap());
+        Self {
+            authority,
+            signer,
+            now,
+        }
+    }
+
+    fn token(&self, claims: &serde_json::Value) -> Vec<u8> {
+        sign(&self.signer, "ES256", claims)
+    }
+
+    fn good_token(&self) -> Vec<u8> {
+        self.token(&claims(self.now, "system:serviceaccount:shop:web"))
+    }
+
+    fn certify(&self, csr: &[u8], token: &[u8]) -> Result<Issued, String> {
+        let request = Request {
+            identity: IDENTITY,
+            token,
+            csr,
+        };
+        self.authority.certify(request, self.now).map_err(|error| {
+            let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
+            format!("{error}{}", source.unwrap_or_default())
+        })
+    }
+}
+
+fn claims(now: SystemTime, sub: &str) -> serde_json::Value {
+    let now = now
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
+    serde_json::json!({ "sub": sub, "aud": ["identity.l5d.io"], "iat": now, "exp": now + 60 })
+}
+
+fn sign(
+    signer: &aws_lc_rs::signature::EcdsaKeyPair,
+    algorithm: &str,
+    claims: &serde_json::Value,
+) -> Vec<u8> {
+    use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+    let header = serde_json::json!({ "alg": algorithm, "typ": "JWT" });
+    let part = |json: &serde_json::Value| URL_SAFE_NO_PAD.encode(json.to_string());
+    let signed = format!("{}.{}", part(&header), part(claims));
+    let signature = signer
+        .sign(&aws_lc_rs::rand::SystemRandom::new(), signed.as_bytes())
+        .unwrap();
+    format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)).into_bytes()
+}
+
+fn csr_params(names: &[&str]) -> CertificateParams {
+    let mut params = CertificateParams::new(
+        names
+            .iter()
+            .map(|name| (*name).to_owned())
+            .collect::<Vec<_>>(),
+    )
+    .unwrap();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params
+}
+
+fn csr(params: &CertificateParams) -> Vec<u8> {
+    let key = KeyPair::generate().unwrap();
+    params.serialize_request(&key).unwrap().der().to_vec()
+}
+
+#[test]
+fn a_certificate_is_what_we_make_it() {
+    let fixture = Fixture::new();
+    let key = KeyPair::generate().unwrap();
+    let mut params = csr_params(&[IDENTITY]);
+    params.distinguished_name.push(DnType::CommonName, IDENTITY);
+    params.custom_extensions = vec![CustomExtension::from_oid_content(&[1, 2, 3], vec![5, 0])];
+    let request = params.serialize_request(&key).unwrap();
+    let issued = fixture
+        .certify(request.der(), &fixture.good_token())
+        .unwrap();
+    let (_, leaf) = X509Certificate::from_der(&issued.leaf).unwrap();
+    let (_, issuer) = X509Certificate::from_der(&issued.intermediates[0]).unwrap();
+    assert_eq!(issued.intermediates.len(), 1);
+    assert_eq!(leaf.issuer(), issuer.subject());
+    assert_eq!(leaf.subject().iter().count(), 0);
+    assert_eq!(
+        leaf.public_key().subject_public_key.data,
+        rcgen::PublicKeyData::der_bytes(&key)
+    );
+    let names = leaf.subject_alternative_name().unwrap().unwrap();
+    assert_eq!(names.value.general_names, [GeneralName::DNSName(IDENTITY)]);
+    assert!(!leaf.is_ca());
+    let usage = leaf.extended_key_usage().unwrap().unwrap().value;
+    assert!(usage.client_auth && usage.server_auth);
+    assert!(
+        leaf.extensions()
+            .iter()
+            .all(|ext| ext.oid.to_id_string() != "1.2.3")
+    );
+    assert_eq!(leaf.raw_serial().len(), 16);
+    let seconds = |time: SystemTime| {
+        i64::try_from(
+            time.duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap()
+                .as_secs(),
+        )
+        .unwrap()
+    };
+    let validity = leaf.validity();
+    assert_eq!(
+        validity.not_before.timestamp(),
+        seconds(fixture.now - VALIDITY.clock_skew)
+    );
+    assert_eq!(validity.not_after.timestamp(), seconds(issued.valid_until));
+    assert_eq!(
+        validity.not_after.timestamp(),
+        seconds(fixture.now + VALIDITY.lifetime + VALIDITY.clock_skew)
+    );
+    let again = fixture
+        .certify(request.der(), &fixture.good_token())
+        .unwrap();
+    let (_, second) = X509Certificate::from_der(&again.leaf).unwrap();
+    assert_ne!(leaf.raw_serial(), second.raw_serial());
+}
+
+#[test]
+fn a_certificate_ends_with_its_issuer() {
+    let fixture = Fixture::new();
+    let issuer = read_issuer(&issuer_files(HOUR), fixture.now).unwrap();
+    let end = issuer.not_after();
+    fixture.authority.set_issuer(issuer);
+    let issued = fixture
+        .certify(&csr(&csr_params(&[IDENTITY])), &fixture.good_token())
+        .unwrap();
+    assert_eq!(issued.valid_until, end);
+    let request = Request {
+        identity: IDENTITY,
+        token: &fixture.token(&claims(end, "system:serviceaccount:shop:web")),
+        csr: &csr(&csr_params(&[IDENTITY])),
+    };
+    let error = fixture.authority.certify(request, end).unwrap_err();
+    assert!(matches!(error, CertifyError::Issue(IssueError::Expired)));
+}
+
+#[test]
+fn refused_requests() {
+    let fixture = Fixture::new();
+    let refused = |csr: &[u8], expect: &str| {
+        let error = fixture.certify(csr, &fixture.good_token()).unwrap_err();
+        assert!(error.contains(expect), "{error} instead of {expect}");
+    };
+    let good = csr_params(&[IDENTITY]);
+    let changed = |change: &dyn Fn(&mut CertificateParams)| {
+        let mut params = good.clone();
+        change(&mut params);
+        csr(&params)
+    };
+    refused(b"", "is missing");
+    refused(b"nonsense", "no DER-encoded");
+    refused(&[0x30; 17 * 1024], "more than the 16384");
+    let mut trailing = csr(&good);
+    trailing.push(0);
+    refused(&trailing, "no DER-encoded");
+
+    // Proof of possession.
+    let mut forged = csr(&good);
+    let middle = forged.len() / 2;
+    let last = forged.len() - 1;
+    forged[last] ^= 1;
+    refused(&forged, "its signature");
+    assert!(
+        fixture
+            .certify(
+                &{
+                    forged[last] ^= 1;
+                    forged[middle] ^= 1;
+                    forged
+                },
+                &fixture.good_token()
+            )
+            .is_err()
+    );
+
+    // Keys.
+    let with_key = |algorithm| {
+        let key = KeyPair::generate_for(algorithm).unwrap();
+        good.serialize_request(&key).unwrap().der().to_vec()
+    };
+    refused(&with_key(&rcgen::PKCS_ECDSA_P384_SHA384), "not ECDSA P-256");
+    refused(&with_key(&rcgen::PKCS_ED25519), "not ECDSA P-256");
+    refused(&with_key(&rcgen::PKCS_RSA_SHA256), "not ECDSA P-256");
+
+    // Names.
+    refused(&csr(&csr_params(&[])), "exactly one");
+    refused(&csr(&csr_params(&["other.example"])), "exactly one");
+    refused(
+        &csr(&csr_params(&[IDENTITY, "other.example"])),
+        "exactly one",
+    );
+    refused(&csr(&csr_params(&[IDENTITY, IDENTITY])), "exactly one");
+    refused(&csr(&csr_params(&[IDENTITY, "10.0.0.1"])), "exactly one");
+    refused(
+        &csr(&csr_params(&[&IDENTITY.to_uppercase()])),
+        "exactly one",
+    );
+    refused(&csr(&csr_params(&[&format!("{IDENTITY}.")])), "exactly one");
+    let also = |san: SanType| changed(&move |params| params.subject_alt_names.push(san.clone()));
+    refused(
+        &also(SanType::URI("spiffe://example/web".try_into().unwrap())),
+        "exactly one",
+    );
+    refused(
+        &also(SanType::Rfc822Name("web@example".try_into().unwrap())),
+        "exactly one",
+    );
+    let subject = |kind: DnType, value: &'static str| {
+        changed(&move |params| params.distinguished_name.push(kind.clone(), value))
+    };
+    refused(&subject(DnType::CommonName, "other.example"), "subject");
+    refused(&subject(DnType::OrganizationName, IDENTITY), "subject");
+
+    // Powers.
+    refused(
+        &changed(&|params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained)),
+        "certificate authority",
+    );
+    refused(
+        &changed(&|params| params.key_usages = vec![KeyUsagePurpose::KeyCertSign]),
+        "certificate authority",
+    );
+    let filler = CustomExtension::from_oid_content(&[1, 2, 3], vec![0; 16 * 1024]);
+    refused(
+        &changed(&|params| params.custom_extensions = vec![filler.clone()]),
+        "more than the 16384",
+    );
+}
+
+#[test]
+fn refused_tokens() {
+    let fixture = Fixture::new();
+    let csr = csr(&csr_params(&[IDENTITY]));
+    let refused = |token: &[u8], expect: &str| {
+        let error = fixture.certify(&csr, token).unwrap_err();
+        assert!(error.contains(expect), "{error} instead of {expect}");
+    };
+    let good = claims(fixture.now, "system:serviceaccount:shop:web");
+    let with = |key: &str, value: serde_json::Value| {
+        let mut claims = good.clone();
+        claims[key] = value;
+        fixture.token(&claims)
+    };
+    let since = fixture
+        .now
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
+    refused(b"", "is missing");
+    refused(b"a.b", "no JSON Web Token");
+    refused(b"\xff.\xff.\xff", "no JSON Web Token");
+    refused(&sign(&fixture.signer, "none", &good), "ES256");
+    refused(&sign(&fixture.signer, "HS256", &good), "ES256");
+    refused(&sign(&token_keys().0, "ES256", &good), "signature");
+    let mut forged = fixture.good_token();
+    let at = forged.iter().position(|byte| *byte == b'.').unwrap() + 5;
+    forged[at] ^= 1;
+    refused(&forged, "signature");
+    refused(&with("aud", "kubernetes".into()), "audience");
+    refused(&with("aud", serde_json::json!([])), "audience");
+    refused(&with("exp", since.into()), "expired");
+    refused(&with("exp", serde_json::Value::Null), "expired");
+    refused(&with("nbf", (since + 120).into()), "not valid yet");
+    for subject in [
+        "",
+        "web",
+        "system:serviceaccount:shop",
+        "system:serviceaccount:shop:web:x",
+        "system:node:shop:web",
+        "system:serviceaccount:shop:we.b",
+        "system:serviceaccount:Shop:web",
+        "system:serviceaccount::web",
+    ] {
+        refused(&with("sub", subject.into()), "no ServiceAccount");
+    }
+    refused(
+        &with("sub", "system:serviceaccount:shop:other".into()),
+        "the token belongs to other.shop.",
+    );
+    assert!(
+        fixture
+            .certify(&csr, &with("aud", "identity.l5d.io".into()))
+            .is_ok()
+    );
+    assert!(
+        fixture
+            .certify(&csr, &with("nbf", (since + 10).into()))
+            .is_ok()
+    );
+    let mut newline = fixture.good_token();
+    newline.push(b'\n');
+    assert!(fixture.certify(&csr, &newline).is_ok());
+}
+
+#[test]
+fn issuers_that_no_proxy_would_trust_are_refused() {
+    let now = SystemTime::now();
+    let files = issuer_files(HOUR);
+    let other = issuer_files(HOUR);
+    let refused = |files: &(String, String, String), now: SystemTime| {
+        read_issuer(files, now).map(drop).unwrap_err().to_string()
+    };
+    assert!(read_issuer(&files, now).is_ok());
+    let (certificate, key, anchor) = files.clone();
+    let not_valid = "would not be valid";
+    assert!(
+        refused(&files, now + HOUR * 2).contains(not_valid),
+        "expired"
+    );
+    assert!(
+        refused(&files, now - HOUR * 2).contains(not_valid),
+        "not yet valid"
+    );
+    let mixed = (certificate.clone(), other.1, anchor.clone());
+    assert!(refused(&mixed, now).contains(not_valid), "another key");
+    let mixed = (certificate.clone(), key.clone(), other.2);
+    assert!(refused(&mixed, now).contains(not_valid), "another anchor");
+    let mut leaf = ca("leaf", HOUR);
+    leaf.is_ca = IsCa::NoCa;
+    let leaf_key = KeyPair::generate().unwrap();
+    let leaf = leaf.self_signed(&leaf_key).unwrap().pem();
+    let mixed = (leaf.clone(), leaf_key.serialize_pem(), leaf);
+    assert!(refused(&mixed, now).contains("not that of a certificate authority"));
+    let mixed = (String::new(), key.clone(), anchor.clone());
+    assert!(refused(&mixed, now).contains("certificate file"));
+    let mixed = (certificate.clone(), certificate.clone(), anchor);
+    assert!(refused(&mixed, now).contains("key file"));
+    let mixed = (certificate, key, "-----".to_owned());
+    assert!(refused(&mixed, now).contains("trust anchors"));
+}
