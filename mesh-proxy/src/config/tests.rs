@@ -1,6 +1,7 @@
 //! What an environment becomes.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use mesh_core::policy::inbound::DefaultPolicy;

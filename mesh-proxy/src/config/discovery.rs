@@ -1,0 +1,112 @@
+//! Settings of discovery and policy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::env::Env;
+use super::{ControlAddr, parse};
+
+/// What is asked of the destination and policy services.
+#[derive(Clone, Debug)]
+pub struct Discovery {
+    pub destination: ControlAddr,
+    pub policy: ControlAddr,
+    /// Handed to the destination service with each look-up.
+    pub context: Arc<str>,
+    /// Handed to the policy service with each look-up.
+    pub workload: Arc<str>,
+    /// Addresses outside these networks have no profile.
+    pub profile_networks: Vec<IpNet>,
+    pub outbound_idle: Duration,
+    pub inbound_idle: Duration,
+    pub limits: StreamLimits,
+}
+
+/// Bounds of a control-plane response stream; `None` is no bound. Each is at most the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamLimits {
+    /// Until the first message.
+    pub initial: Option<Duration>,
+    /// Between messages.
+    pub idle: Option<Duration>,
+    /// Of the whole stream.
+    pub lifetime: Option<Duration>,
+}
+
+// Linkerd's defaults, where the environment says nothing.
+const DEFAULT_OUTBOUND_IDLE: Duration = Duration::from_secs(5);
+const DEFAULT_INBOUND_IDLE: Duration = Duration::from_secs(90);
+
+/// Linkerd's proxy has no bound unless its injector sets one, and then keeps serving an endpoint set from a stream that
+/// died silently. One hour is what the injector sets.
+const DEFAULT_STREAM_LIFETIME: Duration = Duration::from_secs(3600);
+
+impl Discovery {
+    pub(super) fn read(env: &Env<'_>) -> Option<Self> {
+        let destination = ControlAddr::read(env, "DESTINATION");
+        let policy = ControlAddr::read(env, "POLICY");
+        let context = env.text("DESTINATION_CONTEXT").unwrap_or_default();
+        let workload = env.required("POLICY_WORKLOAD", parse::text);
+        let profile_networks = env.or("DESTINATION_PROFILE_NETWORKS", parse::networks, Vec::new());
+        let outbound_idle = env.or(
+            "OUTBOUND_DISCOVERY_IDLE_TIMEOUT",
+            parse::duration,
+            DEFAULT_OUTBOUND_IDLE,
+        );
+        let inbound_idle = env.or(
+            "INBOUND_DISCOVERY_IDLE_TIMEOUT",
+            parse::duration,
+            DEFAULT_INBOUND_IDLE,
+        );
+        let limits = StreamLimits::read(env);
+        Some(Self {
+            destination: destination?,
+            policy: policy?,
+            context: context.into(),
+            workload: workload?.into(),
+            profile_networks,
+            outbound_idle,
+            inbound_idle,
+            limits,
+        })
+    }
+}
+
+impl StreamLimits {
+    /// For control-plane services in this pod, whose streams cannot die without being noticed.
+    pub const NONE: Self = Self {
+        initial: None,
+        idle: None,
+        lifetime: None,
+    };
+
+    pub(super) fn read(env: &Env<'_>) -> Self {
+        let initial = env.optional("CONTROL_STREAM_INITIAL_TIMEOUT", parse::duration);
+        let idle = env.optional("CONTROL_STREAM_IDLE_TIMEOUT", parse::duration);
+        let lifetime = env
+            .optional("CONTROL_STREAM_LIFETIME", parse::duration)
+            .unwrap_or(DEFAULT_STREAM_LIFETIME);
+        if initial
+            .zip(idle)
+            .is_some_and(|(initial, idle)| initial > idle)
+        {
+            env.fail(
+                "CONTROL_STREAM_INITIAL_TIMEOUT",
+                "must not be longer than CONTROL_STREAM_IDLE_TIMEOUT",
+            );
+        }
+        if idle.or(initial).is_some_and(|shorter| shorter > lifetime) {
+            env.fail(
+                "CONTROL_STREAM_LIFETIME",
+                "must not be shorter than CONTROL_STREAM_IDLE_TIMEOUT and CONTROL_STREAM_INITIAL_TIMEOUT",
+            );
+        }
+        Self {
+            initial,
+            idle,
+            lifetime: Some(lifetime),
+        }
+    }
+}

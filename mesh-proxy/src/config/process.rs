@@ -1,0 +1,71 @@
+//! Settings of the process: threads and the admin interface.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::env::Env;
+use super::parse;
+
+/// The admin interface and the metrics it serves.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    pub listen: SocketAddr,
+    /// Whether `POST /shutdown` works.
+    pub shutdown_endpoint: bool,
+    pub metrics_retain_idle: Duration,
+}
+
+/// How many data threads to run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Workers {
+    pub min: usize,
+    pub max: Option<usize>,
+    pub max_ratio: Option<f64>,
+}
+
+// Linkerd's defaults, where the environment says nothing.
+const DEFAULT_ADMIN: &str = "127.0.0.1:4191";
+const DEFAULT_RETAIN_IDLE: Duration = Duration::from_secs(600);
+
+impl Admin {
+    pub(super) fn read(env: &Env<'_>) -> Self {
+        Self {
+            listen: env.or(
+                "ADMIN_LISTEN_ADDR",
+                parse::socket_addr,
+                parse::known(DEFAULT_ADMIN),
+            ),
+            shutdown_endpoint: env.or("SHUTDOWN_ENDPOINT_ENABLED", parse::boolean, false),
+            metrics_retain_idle: env.or(
+                "METRICS_RETAIN_IDLE",
+                parse::duration,
+                DEFAULT_RETAIN_IDLE,
+            ),
+        }
+    }
+}
+
+impl Workers {
+    /// The one family whose bad values are only warned of: an injector computes them from resource limits.
+    pub(super) fn read(env: &Env<'_>) -> Self {
+        let positive = |text: &str| match parse::number::<usize>(text) {
+            Ok(0) => Err("must be at least 1".to_owned()),
+            other => other,
+        };
+        Self {
+            min: env
+                .lenient("CORES_MIN", positive)
+                .or_else(|| env.lenient("CORES", positive))
+                .unwrap_or(1),
+            max: env.lenient("CORES_MAX", positive),
+            max_ratio: env.lenient("CORES_MAX_RATIO", parse::ratio),
+        }
+    }
+
+    /// The number of data threads when `available` processors may be used.
+    pub fn count(&self, available: usize) -> usize {
+        let share = |ratio: f64| (available as f64 * ratio).round() as usize;
+        let base = self.max.or_else(|| self.max_ratio.map(share)).unwrap_or(1);
+        base.max(self.min).min(available).max(1)
+    }
+}
