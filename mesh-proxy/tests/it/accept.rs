@@ -1,0 +1,112 @@
+//! Connections that the proxies must refuse, and silent ones that they must not mind.
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::harness::{HttpApp, Mesh, Pod, eventually, sample, within};
+
+const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+
+/// What is answered to a request; nothing when nobody listens.
+async fn answer(pod: &Pod, addr: SocketAddr) -> String {
+    let Ok(mut tcp) = pod.connect(addr).await else {
+        return String::new();
+    };
+    tcp.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = String::new();
+    // A reset is no answer either.
+    let _ = within("the end of the connection", tcp.read_to_string(&mut answer)).await;
+    answer
+}
+
+#[tokio::test]
+async fn the_proxys_own_ports_lead_nowhere() {
+    let Some(mesh) = Mesh::new() else { return };
+    let pod = mesh.pod("pod").meshed().await;
+    let outsider = mesh.pod("outsider");
+    // From outside: the outbound port by way of the inbound one, and the inbound port without a peer's TLS.
+    for port in [4140, 4143] {
+        assert_eq!(answer(&outsider, pod.addr(port)).await, "", "{port}");
+    }
+    // From inside: directly, and by the pod's own address.
+    for addr in [
+        ([127, 0, 0, 1], 4140).into(),
+        pod.addr(4140),
+        pod.addr(4143),
+    ] {
+        assert_eq!(answer(&pod, addr).await, "", "{addr}");
+    }
+    let metrics = pod.metrics().await;
+    let errors = |direction: &str| {
+        sample(
+            &metrics,
+            &[
+                &format!("{direction}_tcp_errors_total"),
+                "error=\"unexpected\"",
+            ],
+        )
+    };
+    assert!(
+        errors("inbound").is_some() && errors("outbound").is_some(),
+        "{metrics}"
+    );
+    let open = [
+        "tcp_open_connections",
+        "direction=\"outbound\"",
+        "peer=\"src\"",
+    ];
+    eventually("nothing is left", || async {
+        (sample(&pod.metrics().await, &open).unwrap_or(0.0) == 0.0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn foreign_addresses_are_refused() {
+    let Some(mesh) = Mesh::new() else { return };
+    let pod = mesh
+        .pod("pod")
+        .meshed_with(&[("INBOUND_IPS", "10.99.9.9")])
+        .await;
+    let outsider = mesh.pod("outsider");
+    let mut app = HttpApp::start(&pod, 8080, OK).await;
+    assert_eq!(outsider.get(pod.addr(8080), "a", "/").await, "");
+    assert!(app.is_untouched());
+    pod.metric(&[
+        "inbound_tcp_errors_total",
+        "error=\"unexpected\"",
+        "target_port=\"8080\"",
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn silent_and_slow_clients_hold_up_nobody() {
+    let Some(mesh) = Mesh::new() else { return };
+    let pod = mesh.pod("pod").meshed().await;
+    let outsider = mesh.pod("outsider");
+    let mut app = HttpApp::start(&pod, 8080, OK).await;
+    let _silent = outsider.connect(pod.addr(8080)).await.unwrap();
+    let mut slow = outsider.connect(pod.addr(8080)).await.unwrap();
+    slow.write_all(b"G").await.unwrap();
+    assert!(
+        outsider
+            .get(pod.addr(8080), "a", "/fast")
+            .await
+            .starts_with("HTTP/1.1 200")
+    );
+    assert_eq!(app.received().await.request_line(), "GET /fast HTTP/1.1");
+    // A request that comes byte by byte is a request.
+    for byte in b"ET /slow HTTP/1.1\r\nhost: a\r\n\r\n" {
+        slow.write_u8(*byte).await.unwrap();
+    }
+    assert_eq!(app.received().await.request_line(), "GET /slow HTTP/1.1");
+    let mut answer = [0; 12];
+    within("the answer", slow.read_exact(&mut answer))
+        .await
+        .unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+}

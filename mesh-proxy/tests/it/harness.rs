@@ -1,0 +1,49 @@
+//! A small mesh for one test: pods (network namespaces on a bridge of their own), their proxies, and one control plane.
+//!
+//! ```ignore
+//! let Some(mesh) = Mesh::new() else { return };
+//! let server = mesh.pod("server").meshed().await;
+//! let client = mesh.pod("client").meshed().await;
+//! ```
+//!
+//! Everything a test starts ends with the [`Mesh`], also when the test fails.
+
+mod app;
+mod control;
+mod net;
+mod pod;
+mod proxy;
+
+pub(crate) use self::app::HttpApp;
+pub(crate) use self::control::policies;
+pub(crate) use self::net::Mesh;
+pub(crate) use self::pod::{Pod, sample};
+
+use std::time::Duration;
+
+/// How long anything that must happen may take before the test counts as failed. Generous: nothing passes by being fast enough.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Awaits `event`, or fails the test.
+pub(crate) async fn within<T>(what: &str, event: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, event).await {
+        Ok(happened) => happened,
+        Err(_elapsed) => panic!("{what}: did not happen within {PATIENCE:?}"),
+    }
+}
+
+/// Asks again and again until `answer` is there.
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut ask: impl FnMut() -> F,
+) -> T {
+    within(what, async {
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+}

@@ -1,0 +1,179 @@
+//! The control plane: real gRPC services that say what the test has set, and follow it up when the test sets something else.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::service::TowerToHyperService;
+use mesh_api::proto::{destination as dst, inbound as inb, outbound as out};
+use mesh_core::endpoint::{Endpoint, EndpointUpdate};
+use mesh_core::policy::inbound::ServerPolicy;
+use mesh_core::policy::outbound::{OutboundPolicy, Target};
+use mesh_core::profile::Profile;
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tower::service_fn;
+
+use self::authority::Authority;
+use self::services::Services;
+
+mod authority;
+pub(crate) mod policies;
+mod services;
+
+/// Where every service listens, in every pod that is meshed: proxies trust loopback addresses without TLS.
+pub(crate) const PORT: u16 = 8090;
+
+/// What proxies are told. Clones are the same control plane.
+#[derive(Clone)]
+pub(crate) struct ControlPlane {
+    state: Arc<State>,
+}
+
+struct State {
+    authority: Authority,
+    profiles: Answers<String, Profile>,
+    outbound: Answers<SocketAddr, OutboundPolicy>,
+    endpoints: Answers<String, Vec<Endpoint>>,
+    inbound: Answers<(String, u16), ServerPolicy>,
+}
+
+/// What is said for each key; `None` until the test has said it.
+struct Answers<K, V>(Mutex<HashMap<K, watch::Sender<Option<V>>>>);
+
+impl<K: Eq + std::hash::Hash, V: Clone> Answers<K, V> {
+    fn new() -> Self {
+        Self(Mutex::default())
+    }
+
+    fn set(&self, key: K, value: V) {
+        let mut answers = self.0.lock();
+        answers
+            .entry(key)
+            .or_insert_with(|| watch::channel(None).0)
+            .send_replace(Some(value));
+    }
+
+    fn follow(&self, key: K) -> watch::Receiver<Option<V>> {
+        let mut answers = self.0.lock();
+        answers
+            .entry(key)
+            .or_insert_with(|| watch::channel(None).0)
+            .subscribe()
+    }
+}
+
+impl ControlPlane {
+    pub(super) fn new() -> Self {
+        let state = State {
+            authority: Authority::new(),
+            profiles: Answers::new(),
+            outbound: Answers::new(),
+            endpoints: Answers::new(),
+            inbound: Answers::new(),
+        };
+        Self {
+            state: Arc::new(state),
+        }
+    }
+
+    /// The roots of trust, as PEM.
+    pub(crate) fn anchors(&self) -> String {
+        self.state.authority.pem()
+    }
+
+    /// The policy of a pod's port. Before the first, the default policy is said.
+    pub(crate) fn server(&self, pod: &str, port: u16, policy: ServerPolicy) {
+        self.state.inbound.set((pod.to_owned(), port), policy);
+    }
+
+    /// The policy of an address. Unknown until the first.
+    pub(crate) fn outbound(&self, addr: impl Into<SocketAddr>, policy: OutboundPolicy) {
+        self.state.outbound.set(addr.into(), policy);
+    }
+
+    pub(crate) fn endpoints(&self, authority: &str, endpoints: Vec<Endpoint>) {
+        self.state.endpoints.set(authority.to_owned(), endpoints);
+    }
+
+    /// Listens in the namespace of the calling task and serves from then on.
+    pub(super) async fn serve(self) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, PORT))
+            .await
+            .unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (tcp, _) = listener.accept().await.unwrap();
+                let services = Services(self.clone());
+                let service = TowerToHyperService::new(service_fn(move |request| {
+                    services.clone().route(request)
+                }));
+                let connection = http2::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(tcp), service);
+                // How a connection ends is the proxy's affair.
+                tokio::spawn(async move { drop(connection.await) });
+            }
+        });
+    }
+}
+
+/// Everything said for a key, each value turned into messages given the one before.
+fn messages<V, M>(
+    mut values: watch::Receiver<Option<V>>,
+    encode: impl Fn(Option<&V>, &V) -> Vec<M> + Send + 'static,
+) -> services::Messages<M>
+where
+    V: Clone + Send + Sync + 'static,
+    M: Send + 'static,
+{
+    // Changes are few; a reader that is behind loses nothing.
+    let (tx, rx) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let mut before = None;
+        loop {
+            let Ok(value) = values
+                .wait_for(Option::is_some)
+                .await
+                .map(|value| value.clone())
+            else {
+                return;
+            };
+            let value = value.expect("waited for");
+            for message in encode(before.as_ref(), &value) {
+                if tx.send(Ok(message)).is_err() {
+                    return;
+                }
+            }
+            before = Some(value);
+            if values.changed().await.is_err() {
+                return;
+            }
+        }
+    });
+    services::Messages(rx)
+}
+
+fn endpoint_updates(before: &[Endpoint], now: &[Endpoint]) -> Vec<dst::Update> {
+    let gone = before.iter().map(|endpoint| endpoint.addr);
+    let gone: Vec<_> = gone
+        .filter(|addr| now.iter().all(|e| e.addr != *addr))
+        .collect();
+    let mut updates = Vec::new();
+    if !gone.is_empty() {
+        updates.push(EndpointUpdate::Remove(gone));
+    }
+    updates.push(match now.is_empty() {
+        true => EndpointUpdate::Empty { exists: true },
+        false => EndpointUpdate::Add {
+            endpoints: now.to_vec(),
+            set_labels: Default::default(),
+        },
+    });
+    updates
+        .iter()
+        .map(mesh_api::destination::update_to_proto)
+        .collect()
+}

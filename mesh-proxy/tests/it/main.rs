@@ -1,0 +1,20 @@
+//! Whole proxies: the real binary in network namespaces with real redirection, real TLS between proxies, and a control plane that says what the test says.
+//!
+//! Needs root, `ip` and `nft`; without them each test says so and passes.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a test that cannot go on has failed, and a skipped one says why on its output"
+)]
+
+mod harness;
+
+mod accept;
+mod balance;
+mod http;
+mod load;
+mod opaque;
+mod policy;
+mod shutdown;
