@@ -1,0 +1,174 @@
+//! Start and stop of the process: its verdict on the environment, its exit codes, its admin interface before there is a certificate. Needs no privileges.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// A proxy with listeners on ports of the kernel's choice and a control plane that is not there.
+fn proxy(changes: &[(&str, &str)]) -> Command {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let root = rcgen::CertificateParams::new(vec![]).unwrap();
+    let anchors = root.self_signed(&key).unwrap().pem();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-proxy"));
+    command
+        .env_clear()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    for (name, value) in [
+        ("IDENTITY_TRUST_ANCHORS", anchors.as_str()),
+        ("IDENTITY_LOCAL_NAME", "web.test"),
+        ("IDENTITY_TOKEN_FILE", "/nowhere"),
+        ("IDENTITY_SVC_ADDR", "localhost.:1"),
+        ("DESTINATION_SVC_ADDR", "localhost.:1"),
+        ("POLICY_SVC_ADDR", "localhost.:1"),
+        ("POLICY_WORKLOAD", "web"),
+        ("OUTBOUND_LISTEN_ADDR", "127.0.0.1:0"),
+        ("INBOUND_LISTEN_ADDR", "127.0.0.1:0"),
+        ("ADMIN_LISTEN_ADDR", "127.0.0.1:0"),
+        ("SHUTDOWN_ENDPOINT_ENABLED", "true"),
+    ]
+    .iter()
+    .chain(changes)
+    {
+        command.env(format!("LINKERD2_PROXY_{name}"), value);
+    }
+    command
+}
+
+fn end_of(changes: &[(&str, &str)]) -> (Option<i32>, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = proxy(changes).output().unwrap();
+    let text = String::from_utf8([stdout, stderr].concat()).unwrap();
+    (status.code(), text)
+}
+
+/// A proxy that has come up. Killed when the test fails.
+struct Running {
+    child: Child,
+    log: BufReader<ChildStdout>,
+    admin: SocketAddr,
+}
+
+impl Running {
+    fn start() -> Self {
+        let mut child = proxy(&[]).spawn().unwrap();
+        let mut log = BufReader::new(child.stdout.take().unwrap());
+        let admin = loop {
+            let mut line = String::new();
+            assert_ne!(log.read_line(&mut line).unwrap(), 0, "the proxy ended");
+            if let Some((_, addr)) = line.split_once("Admin interface on ") {
+                break addr.trim().parse().unwrap();
+            }
+        };
+        Self { child, log, admin }
+    }
+
+    fn ask(&self, request: &str) -> String {
+        let mut tcp = TcpStream::connect(self.admin).unwrap();
+        write!(
+            tcp,
+            "{request} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        tcp.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Waits for the end and returns the exit code and the rest of the log.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut rest = String::new();
+        self.log.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Gone already when the test went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_wrong_environment_ends_with_64_and_every_wrong_variable_is_named() {
+    let (code, text) = end_of(&[
+        ("POLICY_WORKLOAD", ""),
+        ("OUTBOUND_CONNECT_TIMEOUT", "soon"),
+        ("INBOUND_PORTS", "http"),
+        ("FROM_ANOTHER_VERSION", "ignored"),
+    ]);
+    assert_eq!(code, Some(64), "{text}");
+    for name in [
+        "POLICY_WORKLOAD",
+        "OUTBOUND_CONNECT_TIMEOUT",
+        "INBOUND_PORTS",
+    ] {
+        assert!(text.contains(&format!("LINKERD2_PROXY_{name}: ")), "{text}");
+    }
+    assert!(text.contains("3 variables are wrong"), "{text}");
+}
+
+#[test]
+fn a_wrong_log_filter_ends_with_64_too() {
+    let (code, text) = end_of(&[("LOG", "mesh=loud")]);
+    assert_eq!(code, Some(64));
+    assert!(text.contains("invalid log filter \"mesh=loud\""), "{text}");
+}
+
+#[test]
+fn an_address_in_use_ends_with_1_and_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    for name in ["ADMIN_LISTEN_ADDR", "INBOUND_LISTEN_ADDR"] {
+        let (code, text) = end_of(&[(name, &addr)]);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains(&format!("cannot listen on {addr}")), "{text}");
+    }
+}
+
+#[test]
+fn admin_answers_before_there_is_a_certificate_and_stops_the_proxy() {
+    let running = Running::start();
+    assert!(running.ask("GET /live").starts_with("HTTP/1.1 200"));
+    let ready = running.ask("GET /ready");
+    assert!(
+        ready.starts_with("HTTP/1.1 503") && ready.contains("waiting for identity"),
+        "{ready}"
+    );
+    let metrics = running.ask("GET /metrics");
+    for name in [
+        "process_start_time_seconds ",
+        "proxy_build_info{",
+        "rustls_info{",
+    ] {
+        assert!(metrics.contains(&format!("\n{name}")), "{metrics}");
+    }
+    assert!(!metrics.contains(",,"));
+    assert!(running.ask("POST /shutdown").starts_with("HTTP/1.1 200"));
+    let (code, log) = running.end();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(
+        log.contains("Received shutdown via admin interface"),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_signal_ends_it_in_order() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let running = Running::start();
+        let pid = Pid::from_raw(running.child.id().try_into().unwrap());
+        kill(pid, signal).unwrap();
+        let (code, log) = running.end();
+        assert_eq!(code, Some(0), "{log}");
+        assert!(log.contains(&format!("Received {signal}")), "{log}");
+    }
+}
