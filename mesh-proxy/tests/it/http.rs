@@ -1,5 +1,7 @@
 //! HTTP through one and through two proxies.
 
+use std::net::SocketAddr;
+
 use crate::harness::{HttpApp, Mesh, policies};
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nx-app: yes\r\n\r\nhello";
@@ -131,6 +133,44 @@ async fn one_side_may_be_unmeshed() {
 }
 
 #[tokio::test]
+async fn both_address_families() {
+    let Some(mesh) = Mesh::new() else { return };
+    let server = mesh.pod("server").meshed().await;
+    let client = mesh.pod("client").meshed().await;
+    let outsider = mesh.pod("outsider");
+    let mut app = HttpApp::start(&server, 8080, OK).await;
+    let over6 = policies::meshed(&server, 8080);
+    let over6 = mesh_core::endpoint::Endpoint {
+        addr: server.addr6(8080),
+        ..over6
+    };
+    let service6: SocketAddr = "[fd96::1]:80".parse().unwrap();
+    mesh.control
+        .outbound(service6, policies::service("web", 80));
+    mesh.control
+        .endpoints(&policies::authority("web", 80), vec![over6]);
+
+    for (pod, addr) in [
+        (&outsider, server.addr(8080)),
+        (&outsider, server.addr6(8080)),
+        (&client, server.addr6(8080)),
+        (&client, service6),
+    ] {
+        let answer = pod.get(addr, "web", "/").await;
+        assert!(
+            answer.contains("200 OK"),
+            "{} to {addr}: {answer}",
+            pod.name
+        );
+        let id = app.received().await.header("l5d-client-id").join(",");
+        assert_eq!(id.is_empty(), addr != service6, "{addr}");
+    }
+    // An IPv4 client of the IPv6 listener is an IPv4 client.
+    let target = format!("target_addr=\"{}\"", server.addr(8080));
+    server.metric(&["request_total", &target]).await;
+}
+
+#[tokio::test]
 async fn an_unauthenticated_peer_cannot_say_how_its_request_began() {
     let Some(mesh) = Mesh::new() else { return };
     let server = mesh.pod("server").meshed().await;
@@ -172,7 +212,7 @@ async fn upgrades_become_tunnels() {
     });
     let request = "GET / HTTP/1.1\r\nHost: web\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
     let echoed = client.spawn(async move {
-        let mut tcp = tokio::net::TcpStream::connect(std::net::SocketAddr::from(SERVICE))
+        let mut tcp = tokio::net::TcpStream::connect(SocketAddr::from(SERVICE))
             .await
             .unwrap();
         tcp.write_all(request.as_bytes()).await.unwrap();

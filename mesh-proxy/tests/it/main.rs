@@ -18,3 +18,4 @@ mod load;
 mod opaque;
 mod policy;
 mod shutdown;
+mod start;

@@ -25,10 +25,7 @@ impl HttpApp {
     /// Answers every request on `port` with these bytes.
     pub(crate) async fn start(pod: &Pod, port: u16, answer: &str) -> Self {
         let (tx, received) = mpsc::unbounded_channel();
-        let listener = pod
-            .spawn(TcpListener::bind(("0.0.0.0", port)))
-            .await
-            .unwrap();
+        let listener = pod.spawn(TcpListener::bind(("::", port))).await.unwrap();
         let answer = answer.to_owned();
         pod.start(async move {
             loop {

@@ -1,7 +1,7 @@
 //! Namespaces: one for the bridge, one for each pod.
 
 use std::cell::Cell;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -73,12 +73,16 @@ impl Mesh {
             namespace.name
         ));
         run(&format!("ip -n {switch} link set v{number} master br0 up"));
+        let address6 = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 1, number.into());
         namespace.ip(&format!("addr add {address}/16 dev eth0"));
+        // Without duplicate address detection the address can be used at once.
+        namespace.ip(&format!("addr add {address6}/64 dev eth0 nodad"));
         namespace.ip("link set lo up");
         namespace.ip("link set eth0 up");
         // Services have addresses outside the pods' network.
         namespace.ip("route add default via 10.77.0.1");
-        Pod::new(name, namespace, IpAddr::V4(address), self.control.clone())
+        namespace.ip("-6 route add default dev eth0");
+        Pod::new(name, namespace, address, address6, self.control.clone())
     }
 }
 

@@ -1,7 +1,7 @@
 //! A pod: a network namespace, and a thread inside it that runs what the test wants to run there.
 
 use std::fs::File;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 use std::thread::JoinHandle;
 
@@ -19,7 +19,8 @@ use super::within;
 /// One pod. Applications are tasks on its thread; the proxy is a process.
 pub(crate) struct Pod {
     pub(crate) name: String,
-    pub(crate) ip: IpAddr,
+    pub(crate) ip: Ipv4Addr,
+    pub(crate) ip6: Ipv6Addr,
     pub(crate) control: ControlPlane,
     proxy: Option<Proxy>,
     inside: Inside,
@@ -35,10 +36,17 @@ struct Inside {
 }
 
 impl Pod {
-    pub(super) fn new(name: &str, namespace: Namespace, ip: IpAddr, control: ControlPlane) -> Self {
+    pub(super) fn new(
+        name: &str,
+        namespace: Namespace,
+        ip: Ipv4Addr,
+        ip6: Ipv6Addr,
+        control: ControlPlane,
+    ) -> Self {
         Self {
             name: name.to_owned(),
             ip,
+            ip6,
             control,
             proxy: None,
             inside: Inside::enter(&namespace),
@@ -77,7 +85,11 @@ impl Pod {
     }
 
     pub(crate) fn addr(&self, port: u16) -> SocketAddr {
-        SocketAddr::new(self.ip, port)
+        SocketAddr::new(self.ip.into(), port)
+    }
+
+    pub(crate) fn addr6(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.ip6.into(), port)
     }
 
     /// Runs a task in the pod. It may outlive the call; a panic in it fails the test where it is awaited.

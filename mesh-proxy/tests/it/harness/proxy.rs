@@ -118,9 +118,13 @@ fn environment(pod: &Pod) -> Vec<(&'static str, String)> {
         ("IDENTITY_TRUST_ANCHORS", pod.control.anchors()),
         ("IDENTITY_LOCAL_NAME", pod.identity()),
         ("INBOUND_DEFAULT_POLICY", "all-unauthenticated".to_owned()),
-        ("INBOUND_IPS", pod.ip.to_string()),
-        ("INBOUND_LISTEN_ADDR", "0.0.0.0:4143".to_owned()),
-        ("ADMIN_LISTEN_ADDR", "0.0.0.0:4191".to_owned()),
+        ("INBOUND_IPS", format!("{},{}", pod.ip, pod.ip6)),
+        (
+            "OUTBOUND_LISTEN_ADDRS",
+            "127.0.0.1:4140,[::1]:4140".to_owned(),
+        ),
+        ("INBOUND_LISTEN_ADDR", "[::]:4143".to_owned()),
+        ("ADMIN_LISTEN_ADDR", "[::]:4191".to_owned()),
         ("CORES", "1".to_owned()),
     ]
 }
