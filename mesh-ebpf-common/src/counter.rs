@@ -34,7 +34,7 @@ pub enum Counter {
     InboundRefused = 13,
     /// No inbound listener and the pod fails open: reached the application in clear text.
     InboundFailedOpen = 14,
-    /// A listener on a proxy port that is not the proxy's, or one that found no free slot.
+    /// A process that is not the proxy bound or listened on a proxy port.
     ListenerRejected = 15,
 }
 

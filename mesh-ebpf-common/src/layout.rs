@@ -51,9 +51,9 @@ pub struct PodConfig {
 pub struct ProxyState {
     /// The cgroup whose processes are the proxy; 0 before one listened.
     pub cgroup: u64,
-    /// Not 0 at the [`ListenerKey::index`] of every registered listener that is still open. A byte
-    /// each, written only by the socket that owns the slot, because BPF code has no atomic counter.
-    pub open: [u8; ListenerKey::COUNT],
+    /// Changes with every listener that is registered. Tells a socket that was bound before from
+    /// one that was bound after; not a count, because BPF code increments without atomicity.
+    pub registrations: u64,
 }
 
 /// ADDRESSES: all addresses of enrolled pods (the value says nothing).
@@ -139,8 +139,8 @@ pub struct OriginalDst {
 #[repr(C)]
 pub struct Binder {
     pub cgroup: u64,
-    /// [`ListenerKey::index`] plus one while the socket occupies a slot of LISTENERS, else 0.
-    pub registered: u64,
+    /// [`ProxyState::registrations`] at that moment.
+    pub registrations: u64,
 }
 
 /// STATS: one slot per [`Counter`].
@@ -180,9 +180,6 @@ impl SubnetSkipKey {
 }
 
 impl ListenerKey {
-    /// Keys one pod can have: two roles, two families.
-    pub const COUNT: usize = 4 * LISTENER_SLOTS as usize;
-
     #[inline(always)]
     pub const fn new(cookie: u64, role: Role, family: Family, slot: u8) -> ListenerKey {
         ListenerKey {
@@ -192,20 +189,6 @@ impl ListenerKey {
             slot,
             pad: [0; 5],
         }
-    }
-
-    /// The key's place among the pod's keys.
-    #[inline(always)]
-    pub const fn index(&self) -> usize {
-        let family = (self.family == Family::V6 as u8) as u8;
-        ((self.role * 2 + family) * LISTENER_SLOTS + self.slot) as usize
-    }
-}
-
-impl ProxyState {
-    #[inline(always)]
-    pub const fn any_open(&self) -> bool {
-        u128::from_ne_bytes(self.open) != 0
     }
 }
 
@@ -229,9 +212,8 @@ const _: () = {
     assert!(offset_of!(PodConfig, flags) == 36);
     assert!(offset_of!(PodConfig, inbound_port) == 40);
     assert!(offset_of!(PodConfig, outbound_port) == 42);
-    assert!(size_of::<ProxyState>() == 24);
-    assert!(offset_of!(ProxyState, open) == 8);
-    assert!(ListenerKey::COUNT.is_power_of_two());
+    assert!(size_of::<ProxyState>() == 16);
+    assert!(offset_of!(ProxyState, registrations) == 8);
     assert!(size_of::<AddressKey>() == 24);
     assert!(offset_of!(AddressKey, address) == 8);
     assert!(size_of::<PortSkipKey>() == 11 && align_of::<PortSkipKey>() == 1);
@@ -248,6 +230,7 @@ const _: () = {
     assert!(size_of::<OriginalDst>() == 20);
     assert!(offset_of!(OriginalDst, port) == 16);
     assert!(size_of::<Binder>() == 16);
+    assert!(offset_of!(Binder, registrations) == 8);
     assert!(size_of::<PodStats>() == 8 * Counter::COUNT);
 };
 

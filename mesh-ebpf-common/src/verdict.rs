@@ -4,7 +4,9 @@
 use crate::{
     address::{Address, Family},
     counter::Counter,
-    layout::{FLAG_INBOUND, FLAG_UID_FALLBACK, OriginalDst, PodConfig, ProxyState, Role, Side},
+    layout::{
+        Binder, FLAG_INBOUND, FLAG_UID_FALLBACK, OriginalDst, PodConfig, ProxyState, Role, Side,
+    },
 };
 
 /// One connect(2) of an enrolled pod.
@@ -158,12 +160,19 @@ pub fn listener_role(pod: &PodConfig, port: u16) -> Option<Role> {
     }
 }
 
-/// May a listener that was bound by `cgroup` (with the proxy's uid, on a proxy port) be registered,
-/// and so make that cgroup the proxy? Always for the cgroup that is the proxy already; for another
-/// one only when no listener of the old one is open.
+/// May a process of `cgroup`, with the proxy's uid, bind a proxy port? Always if that cgroup is the
+/// proxy already; another one only when the proxy has no listener open. Otherwise it could join the
+/// listener's SO_REUSEPORT group, for which the same uid suffices, and take a share of its connections.
 #[inline(always)]
-pub fn may_register(proxy: &ProxyState, cgroup: u64) -> bool {
-    proxy.cgroup == cgroup || !proxy.any_open()
+pub fn may_bind(proxy: &ProxyState, cgroup: u64, any_listener: impl FnOnce() -> bool) -> bool {
+    proxy.cgroup == cgroup || !any_listener()
+}
+
+/// May a listener be registered, and its binder's cgroup so become the proxy? Not when another
+/// proxy has listened since the socket was bound.
+#[inline(always)]
+pub fn may_register(proxy: &ProxyState, binder: &Binder) -> bool {
+    proxy.cgroup == binder.cgroup || proxy.registrations == binder.registrations
 }
 
 /// The family a getsockopt call asks the original destination for, if it does. 80 is

@@ -11,10 +11,12 @@
 //! ```
 //!
 //! Who the proxy is: the cgroup whose process, with the proxy's uid, has an open listener on the
-//! inbound or outbound port (`bind` stamps the socket, `sock_ops` believes the stamp only once the
-//! socket really listens). A second claimant cannot listen on the same port while the first lives,
-//! short of joining its SO_REUSEPORT group, which the stamp's cgroup then gives away. So a process
-//! that merely has the uid is redirected like any other.
+//! inbound or outbound port. `bind` stamps the socket with the binder's cgroup; `sock_ops` believes the
+//! stamp once the socket really listens, and registers it. While one cgroup has a listener open, `bind`
+//! refuses the ports to other cgroups with the same uid, so the identity can change hands only after
+//! the old proxy is gone. A process that merely has the uid is redirected like any other. What is left:
+//! a process with that uid that opens the ports *before* the proxy becomes the proxy; an admission
+//! policy has to keep the uid to the proxy's container, and a native sidecar starts first.
 //!
 //! `mesh-agent::ebpf` loads, pins and attaches the programs and writes the maps.
 

@@ -14,15 +14,17 @@ use core::{ffi::c_void, ptr};
 use aya_ebpf::{
     bindings::{BPF_F_NO_PREALLOC, BPF_SK_STORAGE_GET_F_CREATE, bpf_sock},
     btf_maps::{HashMap, LpmTrie, PerCpuHashMap, SkStorage, SockHash, lpm_trie::Key},
-    helpers::generated::{bpf_sk_storage_delete, bpf_sk_storage_get},
+    helpers::generated::{
+        bpf_map_lookup_elem, bpf_sk_release, bpf_sk_storage_delete, bpf_sk_storage_get,
+    },
     macros::btf_map,
 };
 use mesh_ebpf_common::{
-    address::Address,
+    address::{Address, Family},
     counter::Counter,
     layout::{
-        AddressKey, Binder, FlowKey, ListenerKey, OriginalDst, PodConfig, PodStats, PortSkipKey,
-        ProxyState, SubnetSkipKey,
+        AddressKey, Binder, FlowKey, LISTENER_SLOTS, ListenerKey, OriginalDst, PodConfig, PodStats,
+        PortSkipKey, ProxyState, Role, SubnetSkipKey,
     },
 };
 
@@ -114,6 +116,36 @@ pub fn is_skipped_source(cookie: u64, source: &Address) -> bool {
             SubnetSkipKey::new(cookie, source),
         ))
         .is_some()
+}
+
+/// Does the pod's proxy have any listener open? Sixteen lookups, for the rare caller.
+#[inline(always)]
+pub fn has_listener(cookie: u64) -> bool {
+    for role in [Role::Outbound, Role::Inbound] {
+        for family in [Family::V4, Family::V6] {
+            for slot in 0..LISTENER_SLOTS {
+                if holds_listener(&ListenerKey::new(cookie, role, family, slot)) {
+                    return true;
+                }
+            }
+        }
+    }
+    false
+}
+
+#[inline(always)]
+fn holds_listener(key: &ListenerKey) -> bool {
+    let map = ptr::from_ref(&LISTENERS).cast_mut().cast();
+    // SAFETY: the verifier checks map and key; a socket that is found is a reference of ours, which
+    // is given back.
+    unsafe {
+        let socket = bpf_map_lookup_elem(map, ptr::from_ref(key).cast_mut().cast());
+        if socket.is_null() {
+            return false;
+        }
+        bpf_sk_release(socket);
+    }
+    true
 }
 
 #[inline(always)]

@@ -3,7 +3,8 @@
 //!
 //! * hook: `sockops`; attached at the pods' parent cgroup
 //! * minimum kernel: 5.15 (netns cookie in this hook)
-//! * reads PODS; writes IN_FLIGHT, LISTENERS, PROXIES, ORIGINAL_DST, BINDERS, STATS
+//! * reads PODS, BINDERS (the socket's); writes IN_FLIGHT, LISTENERS, PROXIES, ORIGINAL_DST,
+//!   STATS
 //! * absent: the proxy learns no original destinations and gets no connections
 //!
 //! Never writes the context's `reply`, which all programs of the hook share, and always returns 1.
@@ -13,7 +14,7 @@ use aya_ebpf::{
     bindings::{
         BPF_NOEXIST, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_STATE_CB,
         BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_SOCK_OPS_TCP_LISTEN_CB,
-        BPF_TCP_CLOSE, BPF_TCP_LISTEN, bpf_sock, bpf_sock_ops,
+        BPF_TCP_CLOSE, bpf_sock, bpf_sock_ops,
     },
     helpers::generated::bpf_sock_hash_update,
     macros::sock_ops,
@@ -21,7 +22,7 @@ use aya_ebpf::{
 };
 use mesh_ebpf_common::{
     counter::Counter,
-    layout::{FlowKey, LISTENER_SLOTS, ListenerKey, OriginalDst, ProxyState, Side},
+    layout::{FlowKey, LISTENER_SLOTS, ListenerKey, OriginalDst, Side},
     verdict,
 };
 
@@ -51,18 +52,11 @@ fn socket_of(ctx: &SockOpsContext) -> Option<*mut bpf_sock> {
     (!socket.is_null()).then_some(socket)
 }
 
-/// Asks for, or stops, calls of [`change_state`] for this socket; other programs' flags stay.
+/// Asks for calls of [`change_state`] for this socket; other programs' flags stay.
 #[inline(always)]
-fn watch_state(ctx: &SockOpsContext, on: bool) {
+fn watch_state(ctx: &SockOpsContext) {
     let flags = load!((*ctx.ops).bpf_sock_ops_cb_flags);
-    let wanted = if on {
-        flags | BPF_SOCK_OPS_STATE_CB_FLAG
-    } else {
-        flags & !BPF_SOCK_OPS_STATE_CB_FLAG
-    };
-    if wanted != flags {
-        let _ = ctx.set_cb_flags(wanted as i32);
-    }
+    let _ = ctx.set_cb_flags((flags | BPF_SOCK_OPS_STATE_CB_FLAG) as i32);
 }
 
 /// A redirected client socket is about to send its SYN: its local address and port are known now.
@@ -81,15 +75,13 @@ fn publish(ctx: &SockOpsContext) -> Option<()> {
     if maps::IN_FLIGHT.insert(key, original, 0).is_err() {
         maps::count(cookie, Counter::OutboundUntracked);
     }
-    watch_state(ctx, true);
+    watch_state(ctx);
     Some(())
 }
 
 /// A handshake towards a listener ended. On the outbound port the far end is our client socket.
 #[inline(always)]
 fn accept(ctx: &SockOpsContext) -> Option<()> {
-    // Children inherit the flag from the listener, where it is only about the listener's own end.
-    watch_state(ctx, false);
     let cookie = context::netns_cookie(ctx);
     let pod = maps::pod(cookie)?;
     if load!((*ctx.ops).local_port) as u16 != pod.outbound_port {
@@ -125,21 +117,18 @@ fn listen(ctx: &SockOpsContext) -> Option<()> {
     };
     let proxy = maps::PROXIES.get_ptr_mut(cookie)?;
     // SAFETY: both pointers were checked for null.
-    let (state, cgroup) = unsafe { (*proxy, (*binder).cgroup) };
-    if !verdict::may_register(&state, cgroup) {
+    let (state, binder) = unsafe { (*proxy, *binder) };
+    if !verdict::may_register(&state, &binder) {
         maps::count(cookie, Counter::ListenerRejected);
         return None;
     }
     for slot in 0..LISTENER_SLOTS {
-        let key = ListenerKey::new(cookie, role, family, slot);
-        if insert(ctx.ops, key) {
-            mark_open(proxy, key.index(), 1);
-            // SAFETY: both pointers were checked for null.
+        if insert(ctx.ops, ListenerKey::new(cookie, role, family, slot)) {
+            // SAFETY: checked for null above.
             unsafe {
-                (*proxy).cgroup = cgroup;
-                (*binder).registered = key.index() as u64 + 1;
+                (*proxy).cgroup = binder.cgroup;
+                (*proxy).registrations = state.registrations + 1;
             }
-            watch_state(ctx, true);
             break;
         }
     }
@@ -161,37 +150,14 @@ fn insert(ops: *mut bpf_sock_ops, mut key: ListenerKey) -> bool {
     result == 0
 }
 
-/// Notes that the listener at `index` opened or closed. Only its owner writes this byte.
-#[inline(always)]
-fn mark_open(proxy: *mut ProxyState, index: usize, open: u8) {
-    // The mask keeps the verifier sure of the bounds.
-    let index = index & (ListenerKey::COUNT - 1);
-    // SAFETY: `proxy` was checked for null, and `index` is within the array.
-    unsafe { core::ptr::write_volatile((&raw mut (*proxy).open).cast::<u8>().add(index), open) };
-}
-
-/// A watched socket changes state: a listener that ends, or a client that ends before it was accepted.
+/// A watched client socket ends. If it was never accepted, its entry is still there.
 #[inline(always)]
 fn change_state(ctx: &SockOpsContext) -> Option<()> {
-    // SAFETY: `args` is a plain array in a union of plain words.
-    let (old, new) = (
-        load!((*ctx.ops).__bindgen_anon_1.args[0]),
-        load!((*ctx.ops).__bindgen_anon_1.args[1]),
-    );
+    let new = load!((*ctx.ops).__bindgen_anon_1.args[1]);
     if new != BPF_TCP_CLOSE {
         return None;
     }
     let cookie = context::netns_cookie(ctx);
-    if old == BPF_TCP_LISTEN {
-        let binder = maps::BINDERS.of(socket_of(ctx)?)?;
-        let proxy = maps::PROXIES.get_ptr_mut(cookie)?;
-        // SAFETY: checked for null.
-        let registered = unsafe { core::mem::take(&mut (*binder).registered) };
-        if registered != 0 {
-            mark_open(proxy, registered as usize - 1, 0);
-        }
-        return Some(());
-    }
     let (address, port) = context::ops_local(ctx.ops)?;
     let _ = maps::IN_FLIGHT.remove(FlowKey::new(cookie, address, port));
     Some(())

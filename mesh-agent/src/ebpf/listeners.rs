@@ -3,7 +3,7 @@
 //! network namespace, borrowed with pidfd_getfd, and put where `sock_ops` would have put them.
 //!
 //! The kernel programs write the same PROXIES entry. A write of theirs that falls between our
-//! reading and writing it is lost; the next sweep finds the listener again.
+//! reading and writing it is lost; both say the same cgroup, unless two proxies start at once.
 
 use std::{
     collections::HashSet,
@@ -17,7 +17,7 @@ use std::{
 
 use mesh_ebpf_common::{
     address::Family,
-    layout::{LISTENER_SLOTS, ListenerKey, PodConfig, ProxyState, Role},
+    layout::{LISTENER_SLOTS, ListenerKey, PodConfig, Role},
     verdict,
 };
 
@@ -53,15 +53,15 @@ pub(super) fn register(
     let Some(mut state) = found(maps.proxies.get(&cookie, 0), "PROXIES")? else {
         return Ok(0);
     };
-    forget_closed(&mut state, &present);
     let mut registered = 0;
     for candidate in candidates(config, netns_inode).map_err(Error::Listeners)? {
-        if has(candidate.role) || !verdict::may_register(&state, candidate.cgroup) {
+        let any_listener = !present.is_empty() || registered > 0;
+        if has(candidate.role) || !verdict::may_bind(&state, candidate.cgroup, || any_listener) {
             continue;
         }
-        if let Some(key) = insert(maps, cookie, &candidate)? {
+        if insert(maps, cookie, &candidate)? {
             state.cgroup = candidate.cgroup;
-            state.open[key.index()] = 1;
+            state.registrations += 1;
             registered += 1;
         }
     }
@@ -73,21 +73,8 @@ pub(super) fn register(
     Ok(registered)
 }
 
-/// Clears the marks of listeners that are gone. The programs do so for those they saw opening.
-fn forget_closed(state: &mut ProxyState, present: &[ListenerKey]) {
-    for (index, open) in state.open.iter_mut().enumerate() {
-        if !present.iter().any(|key| key.index() == index) {
-            *open = 0;
-        }
-    }
-}
-
-/// Puts the socket into the first free slot, if there is one.
-fn insert(
-    maps: &mut Maps,
-    cookie: u64,
-    candidate: &Candidate,
-) -> Result<Option<ListenerKey>, Error> {
+/// Puts the socket into the first free slot; false when all are taken.
+fn insert(maps: &mut Maps, cookie: u64, candidate: &Candidate) -> Result<bool, Error> {
     let family = if candidate.listener.address.is_ipv4() {
         Family::V4
     } else {
@@ -98,12 +85,12 @@ fn insert(
         .map(|slot| ListenerKey::new(cookie, candidate.role, family, slot))
         .find(|key| !taken.contains(key));
     let Some(key) = free else {
-        return Ok(None);
+        return Ok(false);
     };
     maps.listeners
         .insert(key, candidate.listener.socket.as_raw_fd(), NO_EXIST)
         .map_err(map_error("write to", "LISTENERS"))?;
-    Ok(Some(key))
+    Ok(true)
 }
 
 /// The listeners in this network namespace that the proxy's uid opened on the proxy's ports.
@@ -188,17 +175,5 @@ mod tests {
         assert_eq!(unified_path(hybrid), Some(Path::new("kubepods/pod1/proxy")));
         assert_eq!(unified_path("0::/\n"), Some(Path::new("")));
         assert_eq!(unified_path("1:name=systemd:/b\n"), None);
-    }
-
-    #[test]
-    fn only_marks_without_a_listener_are_cleared() {
-        let open = ListenerKey::new(1, Role::Inbound, Family::V6, 0);
-        let closed = ListenerKey::new(1, Role::Outbound, Family::V4, 1);
-        let mut state = ProxyState::default();
-        state.open[open.index()] = 1;
-        state.open[closed.index()] = 1;
-        forget_closed(&mut state, &[open]);
-        assert_eq!(state.open[open.index()], 1);
-        assert_eq!(state.open[closed.index()], 0);
     }
 }

@@ -1,7 +1,7 @@
 //! Clean-up and repair, run now and then by the daemon: pods whose end nobody announced, entries
 //! of an enrolment or removal that was interrupted, and listeners that opened unseen.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, io::ErrorKind};
 
 use mesh_ebpf_common::layout::{FLAG_INBOUND, PodConfig};
 
@@ -16,7 +16,7 @@ use crate::{
     redirect::PodRedirect,
     sys::{
         bpf::{self, LinkTarget},
-        netns,
+        netns::{self, NetnsError},
     },
 };
 
@@ -57,14 +57,17 @@ pub(super) fn sweep(pins: &Pins, known: &[PodRedirect]) -> Result<Sweep, Error> 
 }
 
 /// Is the network namespace of a remembered pod no longer where it was? For pods with a steering
-/// link the link itself says so; this serves those without.
+/// link the link itself says so; this serves those without. In doubt it is still there.
 fn is_gone(cookie: u64, known: &[PodRedirect]) -> bool {
     let Some(pod) = known.iter().find(|pod| pod.cookie == cookie) else {
         return false;
     };
     match netns::cookie_of(&pod.netns) {
         Ok(found) => found != cookie,
-        Err(_) => !pod.netns.exists(),
+        Err(NetnsError::Open { source, .. }) => source.kind() == ErrorKind::NotFound,
+        // What is left of a mount point is an ordinary file, which nobody can enter.
+        Err(NetnsError::Enter(source)) => source.kind() == ErrorKind::InvalidInput,
+        Err(_) => false,
     }
 }
 

@@ -1,4 +1,5 @@
-//! Socket calls of the self-test: asking how much is readable, and disconnecting.
+//! Socket calls of the self-test: asking how much is readable, disconnecting, and reading an option
+//! into a buffer of any size.
 
 use std::{
     io,
@@ -34,4 +35,24 @@ pub fn disconnect(socket: impl AsFd) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+/// Reads TCP_INFO into a buffer of `capacity` bytes; returns how many the kernel says it wrote.
+pub fn tcp_info_length(socket: impl AsFd, capacity: u32) -> io::Result<u32> {
+    let mut buffer = vec![0u8; capacity as usize];
+    let mut length: libc::socklen_t = capacity;
+    // SAFETY: the kernel writes at most `length` bytes, which is the buffer's size.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            buffer.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(length)
 }

@@ -10,28 +10,42 @@
     reason = "a test program with a main of its own, which clippy does not take for one"
 )]
 
+mod actor;
+mod identity;
+mod lifecycle;
+mod redirect;
 mod selftest;
+mod world;
 
-use std::{panic, process::ExitCode};
+use std::{io, panic, process::ExitCode};
 
 use mesh_agent::selftest::WORKER_ARGUMENT;
 
 type Case = (&'static str, fn());
 
-const CASES: &[&[Case]] = &[selftest::CASES];
+const CASES: &[&[Case]] = &[
+    selftest::CASES,
+    redirect::CASES,
+    identity::CASES,
+    lifecycle::CASES,
+];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.split_first() {
-        Some((first, rest)) if first == WORKER_ARGUMENT => match mesh_agent::selftest::worker(rest)
-        {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{error}");
-                ExitCode::FAILURE
-            }
-        },
+        Some((first, rest)) if first == WORKER_ARGUMENT => end(mesh_agent::selftest::worker(rest)),
+        Some((first, rest)) if first == actor::ARGUMENT => end(actor::play(rest)),
         _ => run(&arguments),
+    }
+}
+
+fn end(result: io::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

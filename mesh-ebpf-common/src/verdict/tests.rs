@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use super::*;
-use crate::layout::{FLAG_INBOUND, LISTENER_SLOTS, ListenerKey};
+use crate::layout::FLAG_INBOUND;
 
 fn address(text: &str) -> Address {
     Address::from(text.parse::<IpAddr>().unwrap())
@@ -188,11 +188,11 @@ fn arrivals() {
     }
 }
 
-/// The state of a pod whose proxy has this cgroup and an inbound listener, or not.
-fn proxy(cgroup: u64, listens: bool) -> ProxyState {
-    let mut open = [0; ListenerKey::COUNT];
-    open[ListenerKey::new(1, Role::Inbound, Family::V6, 2).index()] = u8::from(listens);
-    ProxyState { cgroup, open }
+fn proxy(cgroup: u64, registrations: u64) -> ProxyState {
+    ProxyState {
+        cgroup,
+        registrations,
+    }
 }
 
 #[test]
@@ -202,27 +202,56 @@ fn the_proxy_is_known_by_its_cgroup() {
         flags: FLAG_UID_FALLBACK,
         ..pod()
     };
-    assert!(!is_proxy(&strict, &proxy(0, false), 7, 2102));
-    assert!(is_proxy(&fallback, &proxy(0, false), 7, 2102));
-    assert!(!is_proxy(&fallback, &proxy(0, false), 7, 1000));
-    assert!(is_proxy(&strict, &proxy(7, true), 7, 0));
-    assert!(!is_proxy(&strict, &proxy(7, true), 8, 2102));
+    assert!(!is_proxy(&strict, &proxy(0, 0), 7, 2102));
+    assert!(is_proxy(&fallback, &proxy(0, 0), 7, 2102));
+    assert!(!is_proxy(&fallback, &proxy(0, 0), 7, 1000));
+    assert!(is_proxy(&strict, &proxy(7, 1), 7, 0));
+    assert!(!is_proxy(&strict, &proxy(7, 1), 8, 2102));
     assert!(
-        !is_proxy(&fallback, &proxy(7, true), 8, 2102),
+        !is_proxy(&fallback, &proxy(7, 1), 8, 2102),
         "a known cgroup ends the fallback"
     );
 }
 
 #[test]
-fn who_may_become_the_proxy() {
+fn who_may_bind_a_proxy_port() {
     let table = [
-        (proxy(0, false), 7, true),
-        (proxy(7, true), 7, true),
-        (proxy(7, true), 8, false),
-        (proxy(7, false), 8, true),
+        (proxy(0, 0), 7, false, true),
+        (proxy(7, 1), 7, true, true),
+        (proxy(7, 1), 8, true, false),
+        (proxy(7, 1), 8, false, true),
     ];
-    for (state, cgroup, expected) in table {
-        assert_eq!(may_register(&state, cgroup), expected, "{state:?} {cgroup}");
+    for (state, cgroup, any_listener, expected) in table {
+        assert_eq!(
+            may_bind(&state, cgroup, || any_listener),
+            expected,
+            "{state:?} {cgroup} {any_listener}"
+        );
+    }
+}
+
+#[test]
+fn who_may_become_the_proxy() {
+    let binder = |cgroup, registrations| Binder {
+        cgroup,
+        registrations,
+    };
+    let table = [
+        (proxy(0, 0), binder(7, 0), true),
+        // Another listener of the same proxy.
+        (proxy(7, 1), binder(7, 0), true),
+        // A successor that bound after the old proxy had gone.
+        (proxy(7, 3), binder(8, 3), true),
+        // Bound early, listens after the proxy: too late.
+        (proxy(7, 1), binder(8, 0), false),
+        (proxy(7, 4), binder(8, 3), false),
+    ];
+    for (state, binder, expected) in table {
+        assert_eq!(
+            may_register(&state, &binder),
+            expected,
+            "{state:?} {binder:?}"
+        );
     }
 }
 
@@ -274,21 +303,4 @@ fn original_destinations_where_a_packet_filter_redirects() {
     let split = PodConfig { flags: 0, ..pod() };
     assert_eq!(original_dst(&split, None, true, 4143), Answer::Native);
     assert_eq!(original_dst(&split, None, true, 80), Answer::Native);
-}
-
-#[test]
-fn every_listener_key_of_a_pod_has_its_own_index() {
-    let mut seen = [false; ListenerKey::COUNT];
-    for role in [Role::Outbound, Role::Inbound] {
-        for family in [Family::V4, Family::V6] {
-            for slot in 0..LISTENER_SLOTS {
-                let index = ListenerKey::new(1, role, family, slot).index();
-                assert!(
-                    !core::mem::replace(&mut seen[index], true),
-                    "{role:?} {family:?} {slot}"
-                );
-            }
-        }
-    }
-    assert!(seen.into_iter().all(|seen| seen));
 }

@@ -17,9 +17,9 @@ use super::{
     ANY_V4, Problem, Trial, ask, connect, expect, local_address, mapped, peer_address,
     plain_listener, read_report, socket_to, tcp_socket,
 };
-use crate::sys::socket::disconnect;
+use crate::sys::socket::{disconnect, tcp_info_length};
 
-pub(super) const TRIALS: [(&str, Trial); 14] = [
+pub(super) const TRIALS: [(&str, Trial); 15] = [
     ("IPv4", || {
         redirected(&socket_to(TARGET_V4)?, TARGET_V4, OWN_V4.into())
     }),
@@ -38,6 +38,7 @@ pub(super) const TRIALS: [(&str, Trial); 14] = [
     ("loopback stays direct", loopback),
     ("own address stays direct", own_address),
     ("skipped port stays direct", skipped_port),
+    ("other socket options are left alone", other_options),
 ];
 
 /// Connects and lets the proxy say where to; both ends must look as if nobody was in between.
@@ -187,4 +188,16 @@ fn skipped_port() -> Result<(), Problem> {
         Err(error) => Err(error.into()),
         Ok(()) => Err(Problem::Failed(format!("{target} was redirected"))),
     }
+}
+
+/// The program behind SO_ORIGINAL_DST runs for every option, and sees one page of the buffer at most.
+fn other_options() -> Result<(), Problem> {
+    const SMALL: u32 = 512;
+    const SEVERAL_PAGES: u32 = 5 * 4096;
+    let socket = socket_to(TARGET_V4)?;
+    expect(
+        "the length read into a large buffer",
+        tcp_info_length(&socket, SEVERAL_PAGES)?,
+        tcp_info_length(&socket, SMALL)?,
+    )
 }

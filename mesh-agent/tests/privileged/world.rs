@@ -1,0 +1,219 @@
+//! A node in small: a bpffs, a pods' parent cgroup, and pods that are a network namespace with a
+//! cgroup per container. Each world has names of its own and is removed when dropped.
+//!
+//! A pod's namespace has a loopback interface only. Of its addresses some are the pod's; the others
+//! play the outside: a connection from one of them arrives like one from another machine.
+
+use std::{
+    fs::{self, File},
+    net::{Ipv4Addr, Ipv6Addr},
+    path::{Path, PathBuf},
+    process,
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+};
+
+use mesh_agent::{
+    ebpf::{self, Loaded, Object, Programs},
+    redirect::{PodRedirect, PodRef, RedirectSpec, Tier},
+    sys::{loopback, netns},
+};
+use mesh_ebpf_common::counter::Counter;
+use nix::{
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sched::{CloneFlags, unshare},
+};
+
+use crate::{actor::Actor, selftest::cgroup2};
+
+pub(super) const PROXY_UID: u32 = 2102;
+pub(super) const APP_UID: u32 = 1000;
+
+/// The pod's addresses and the ones outside it.
+const OWN_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfd6d, 0x6573, 0x68, 0, 0, 0, 0, 1);
+const OUTSIDE_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 2), Ipv4Addr::new(198, 19, 0, 2)];
+const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0xfd6d, 0x6573, 0x68, 0, 0, 0, 0, 2);
+
+pub(super) struct World {
+    directory: PathBuf,
+    cgroup: PathBuf,
+}
+
+pub(super) struct Pod<'a> {
+    world: &'a World,
+    namespace: Namespace,
+    pub(super) redirect: PodRedirect,
+    cgroup: PathBuf,
+}
+
+/// A network namespace with a name in the file system, as CNI plugins make them.
+pub(super) struct Namespace {
+    pub(super) path: PathBuf,
+}
+
+impl World {
+    pub(super) fn new() -> World {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("mesh-test-{}-{number}", process::id());
+        let world = World {
+            directory: std::env::temp_dir().join(&name),
+            cgroup: cgroup2().join(&name),
+        };
+        fs::create_dir_all(&world.directory).unwrap();
+        fs::create_dir(&world.cgroup).unwrap();
+        world
+    }
+
+    /// Below a directory that is no bpffs: loading mounts one there.
+    pub(super) fn pin_dir(&self) -> PathBuf {
+        self.directory.join("bpf/mesh")
+    }
+
+    pub(super) fn load(&self, object: &Object) -> (Programs, Loaded) {
+        ebpf::load(object, &self.pin_dir(), &self.cgroup).unwrap()
+    }
+
+    pub(super) fn programs(&self) -> Programs {
+        self.load(&object()).0
+    }
+
+    /// The same programs in an object file with other bytes.
+    pub(super) fn other_object(&self) -> Object {
+        let mut bytes = object().bytes().to_vec();
+        bytes.extend(b"another build");
+        let path = self.directory.join("other.o");
+        fs::write(&path, bytes).unwrap();
+        Object::open(Some(&path)).unwrap()
+    }
+
+    pub(super) fn namespace(&self) -> Namespace {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        Namespace::create(self.directory.join(format!("netns{number}")))
+    }
+
+    pub(super) fn pod(&self) -> Pod<'_> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let namespace = self.namespace();
+        let path = namespace.path.clone();
+        let cgroup = self.cgroup.join(format!("pod{number}"));
+        fs::create_dir(&cgroup).unwrap();
+        let redirect = PodRedirect {
+            pod: PodRef {
+                namespace: "test".into(),
+                name: format!("pod{number}"),
+                uid: String::new(),
+            },
+            sandbox_id: format!("sandbox{number}"),
+            cookie: netns::cookie_of(&path).unwrap(),
+            netns: path,
+            addresses: vec![OWN_V4.into(), OWN_V6.into()],
+            spec: RedirectSpec {
+                proxy_uid: PROXY_UID,
+                proxy_gid: None,
+                inbound_port: 4143,
+                outbound_port: 4140,
+                admin_port: 4191,
+                control_port: 4190,
+                skip_inbound: "4190-4191,7000-7010".parse().unwrap(),
+                skip_outbound: "4567-4568".parse().unwrap(),
+                skip_subnets: vec!["198.19.0.0/16".parse().unwrap()],
+                inbound_fail_open: false,
+            },
+            tier: Tier::Full,
+        };
+        Pod {
+            world: self,
+            namespace,
+            redirect,
+            cgroup,
+        }
+    }
+}
+
+impl Pod<'_> {
+    /// A process of one of the pod's containers.
+    pub(super) fn actor(&self, container: &str, uid: u32) -> Actor {
+        self.actor_in(&self.namespace.path, container, uid)
+    }
+
+    /// A process of one of the pod's containers in another network namespace.
+    pub(super) fn actor_in(&self, netns: &Path, container: &str, uid: u32) -> Actor {
+        let cgroup = self.cgroup.join(container);
+        fs::create_dir_all(&cgroup).unwrap();
+        Actor::start(netns, &cgroup, uid)
+    }
+
+    pub(super) fn proxy(&self) -> Actor {
+        self.actor("proxy", PROXY_UID)
+    }
+
+    pub(super) fn app(&self) -> Actor {
+        self.actor("app", APP_UID)
+    }
+
+    pub(super) fn count(&self, counter: Counter) -> u64 {
+        let programs = Programs::open(&self.world.pin_dir()).unwrap();
+        programs
+            .counters()
+            .unwrap()
+            .iter()
+            .find(|counters| counters.cookie == self.redirect.cookie)
+            .expect("the pod is enrolled")
+            .of(counter)
+    }
+}
+
+pub(super) fn object() -> Object {
+    Object::open(None).unwrap()
+}
+
+impl Namespace {
+    fn create(path: PathBuf) -> Namespace {
+        File::create(&path).unwrap();
+        let target = path.clone();
+        thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            let mut v4 = vec![OWN_V4];
+            v4.extend(OUTSIDE_V4);
+            loopback::set_up(&v4, &[OWN_V6, OUTSIDE_V6]).unwrap();
+            // As many connections from one address to one port as a test may want.
+            fs::write("/proc/sys/net/ipv4/ip_local_port_range", "10000 65535").unwrap();
+            let own = Some("/proc/thread-self/ns/net");
+            mount(own, &target, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        })
+        .join()
+        .unwrap();
+        Namespace { path }
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = umount2(&self.path, MntFlags::MNT_DETACH);
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = ebpf::unload(&self.pin_dir());
+        let _ = umount2(&self.directory.join("bpf"), MntFlags::MNT_DETACH);
+        let _ = fs::remove_dir_all(&self.directory);
+        let _ = remove_cgroup(&self.cgroup);
+    }
+}
+
+/// Children first; the processes in them have ended.
+fn remove_cgroup(path: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_cgroup(&entry.path())?;
+        }
+    }
+    fs::remove_dir(path)
+}
