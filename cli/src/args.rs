@@ -34,6 +34,9 @@ pub(crate) struct Global {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Run a mesh of the manifests in a folder on this machine
+    #[command(subcommand)]
+    Local(commands::local::Command),
     /// Check this machine, the node agent, the control plane and the certificates
     Check(commands::check::Args),
     /// Ask the control plane and the proxies what they believe

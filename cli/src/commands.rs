@@ -4,6 +4,7 @@ pub(crate) mod check;
 pub(crate) mod completion;
 pub(crate) mod diagnostics;
 pub(crate) mod identity;
+pub(crate) mod local;
 pub(crate) mod stat;
 pub(crate) mod version;
 
@@ -12,6 +13,7 @@ use crate::args::{Args, Command};
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let global = &args.global;
     match args.command {
+        Command::Local(command) => local::run(command, global),
         Command::Check(args) => on_runtime(check::run(&args, global)),
         Command::Diagnostics(args) => on_runtime(diagnostics::run(&args, global)),
         Command::Identity(args) => on_runtime(identity::run(&args, global)),
@@ -22,7 +24,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// The runtime of the commands that talk to somebody.
-fn on_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+pub(crate) fn on_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?

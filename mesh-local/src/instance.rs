@@ -150,6 +150,11 @@ impl Instance {
         self.state.join("control.sock")
     }
 
+    /// Where a daemon that cannot start says why.
+    pub fn failure(&self) -> PathBuf {
+        self.state.join("failure")
+    }
+
     pub fn daemon_log(&self) -> PathBuf {
         self.state.join("logs/node.log")
     }

@@ -24,7 +24,7 @@ mod document;
 use self::document::Document;
 
 /// Namespace and name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
     pub namespace: String,
     pub name: String,
@@ -253,6 +253,14 @@ impl Key {
             namespace: namespace.into(),
             name: name.into(),
         }
+    }
+}
+
+impl Problem {
+    /// Is it about an object of this kind? The kind ends with a blank, as it stands in the object's name.
+    pub fn is_about(&self, kind: &str) -> bool {
+        let object = self.object.as_deref();
+        object.is_some_and(|object| object.starts_with(kind))
     }
 }
 

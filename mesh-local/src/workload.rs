@@ -2,12 +2,12 @@
 //!
 //! Pure: the same manifests always give the same pods by the same names, so that `apply` can tell what changed by comparing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::{
     api::{
         apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec},
-        core::v1::{Pod, PodSpec},
+        core::v1::{ConfigMap, Pod, PodSpec, Secret},
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
@@ -102,7 +102,7 @@ pub fn compute(manifests: &Manifests, values: Option<&Values>, known: &Known<'_>
                 .push(manifests.problem(kind, &origin, message));
             continue;
         }
-        let digest = digest::of_json(&pod);
+        let digest = digest::of_json(&(&pod, referenced(manifests, &key.namespace, &pod)));
         workloads.pods.insert(key, Workload { pod, digest });
     }
     workloads
@@ -165,6 +165,52 @@ fn expand(key: &Key, deployment: &Deployment) -> (ReplicaSet, Vec<Pod>) {
     });
     let pods = pods.collect();
     (replica_set, pods)
+}
+
+/// The ConfigMaps and Secrets a pod uses. Unlike a kubelet the node replaces the pod when they change: a program is not told of new files.
+fn referenced(
+    manifests: &Manifests,
+    namespace: &str,
+    pod: &Pod,
+) -> Vec<(Option<ConfigMap>, Option<Secret>)> {
+    let text = serde_json::to_value(&pod.spec).unwrap_or_default();
+    let mut names = BTreeSet::new();
+    collect_references(&text, &mut names);
+    let look_up = |name: &String| {
+        let key = Key::new(namespace, name);
+        let map = manifests.config_maps.get(&key).cloned();
+        (map, manifests.secrets.get(&key).cloned())
+    };
+    names.iter().map(look_up).collect()
+}
+
+/// The names in every place of a pod's spec that can name a ConfigMap or a Secret.
+fn collect_references(value: &serde_json::Value, names: &mut BTreeSet<String>) {
+    const PLACES: [&str; 6] = [
+        "configMap",
+        "secret",
+        "configMapRef",
+        "secretRef",
+        "configMapKeyRef",
+        "secretKeyRef",
+    ];
+    match value {
+        serde_json::Value::Object(map) => {
+            for (field, inner) in map {
+                if PLACES.contains(&field.as_str()) {
+                    let name = inner.get("name").or_else(|| inner.get("secretName"));
+                    names.extend(name.and_then(|name| name.as_str()).map(str::to_owned));
+                }
+                collect_references(inner, names);
+            }
+        }
+        serde_json::Value::Array(list) => {
+            for inner in list {
+                collect_references(inner, names);
+            }
+        }
+        _ => {}
+    }
 }
 
 fn controller(kind: &str, name: &str, uid: String) -> OwnerReference {

@@ -50,6 +50,9 @@ spec: {containers: [{name: w, ports: [{name: web, containerPort: 8080}]}]}
 status: {podIP: 10.240.0.4, conditions: [{type: Ready, status: 'True'}]}
 ";
 
+/// Family, port numbers, addresses with their readiness.
+type Slice = (String, Vec<Option<i32>>, Vec<(String, Option<bool>)>);
+
 struct World {
     services: BTreeMap<Key, Service>,
     slices: Vec<k8s_openapi::api::discovery::v1::EndpointSlice>,
@@ -157,7 +160,7 @@ fn what_a_service_asks_for() {
 #[test]
 fn slices_by_family_and_port_number() {
     let world = world(WORLD);
-    let of = |service: &str| -> Vec<(String, Vec<Option<i32>>, Vec<(String, Option<bool>)>)> {
+    let of = |service: &str| -> Vec<Slice> {
         world
             .slices
             .iter()

@@ -197,3 +197,19 @@ fn ports_of_the_host_can_have_one_pod_only() {
         workloads.problems
     );
 }
+
+#[test]
+fn a_changed_config_map_replaces_the_pods_that_use_it() {
+    let digest = |data: &str| {
+        let text = format!(
+            "kind: ConfigMap\nmetadata: {{name: m}}\ndata: {{k: {data}}}\n---\nkind: Pod\nmetadata: {{name: a}}\nspec:\n  containers: [{{name: c, command: [x]}}]\n  \
+             volumes: [{{name: v, projected: {{sources: [{{configMap: {{name: m}}}}]}}}}]\n---\nkind: Pod\nmetadata: {{name: b}}\nspec: {{containers: [{{name: c, command: [x]}}]}}\n"
+        );
+        let workloads = compute_with(&text, None);
+        let of = |name: &str| workloads.pods[&Key::new("default", name)].digest.clone();
+        (of("a"), of("b"))
+    };
+    let (first, second) = (digest("one"), digest("two"));
+    assert_ne!(first.0, second.0);
+    assert_eq!(first.1, second.1);
+}

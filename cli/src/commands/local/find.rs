@@ -1,0 +1,114 @@
+//! Which node and which pod a command means.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use mesh_local::{
+    client,
+    instance::{FindError, Instance, Name},
+    manifest::Key,
+};
+
+use super::failed;
+use crate::{args::Global, exit::Failure};
+
+/// `--local` goes before the folder, the folder before the only node there is.
+pub(super) fn node(global: &Global, dir: Option<&Path>) -> anyhow::Result<Instance> {
+    let input = |error: &dyn std::error::Error| Failure::Input(error.to_string());
+    if let Some(name) = &global.local {
+        let name = name.parse().map_err(|error| input(&error))?;
+        return Ok(Instance::new(name));
+    }
+    if let Some(dir) = dir {
+        let path = std::path::absolute(dir).with_context(|| format!("find {}", dir.display()))?;
+        let name = Name::of_folder(&path).map_err(|error| input(&error))?;
+        return Ok(Instance::new(name));
+    }
+    Instance::find(None).map_err(|error| {
+        let failure = match error {
+            FindError::Several(_) => Failure::Input(error.to_string()),
+            FindError::None | FindError::Read { .. } => Failure::Unreachable(error.to_string()),
+        };
+        failure.into()
+    })
+}
+
+/// The pod of that name, or the only one whose name begins so.
+pub(super) fn pod(instance: &Instance, wanted: &str) -> anyhow::Result<Key> {
+    let status = client::status(instance).map_err(failed)?;
+    let pods = status.pods.iter();
+    let keys: Vec<Key> = pods
+        .map(|pod| Key::new(&pod.namespace, &pod.name))
+        .collect();
+    choose(&keys, wanted).map_err(|message| Failure::Input(message).into())
+}
+
+fn choose(pods: &[Key], wanted: &str) -> Result<Key, String> {
+    let (namespace, name) = match wanted.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, wanted),
+    };
+    let there: Vec<&Key> = pods
+        .iter()
+        .filter(|pod| namespace.is_none_or(|namespace| pod.namespace == namespace))
+        .collect();
+    let of = |fits: &dyn Fn(&str) -> bool| -> Vec<&Key> {
+        there
+            .iter()
+            .copied()
+            .filter(|pod| fits(&pod.name))
+            .collect()
+    };
+    let exact = of(&|pod| pod == name);
+    let beginning = format!("{name}-");
+    let found = if exact.is_empty() {
+        of(&|pod| pod.starts_with(&beginning))
+    } else {
+        exact
+    };
+    match found.as_slice() {
+        [one] => Ok((*one).clone()),
+        [] => Err(format!(
+            "there is no pod {wanted:?}; `meshctl local status` lists the pods"
+        )),
+        several => {
+            let names: Vec<String> = several.iter().map(ToString::to_string).collect();
+            Err(format!(
+                "{wanted:?} can be any of {}; write one in full",
+                names.join(", ")
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_by_name_namespace_and_beginning() {
+        let pods = [
+            ("a", "client"),
+            ("a", "web-1-x"),
+            ("a", "web-1-y"),
+            ("b", "client"),
+            ("b", "db-0"),
+        ]
+        .map(|(namespace, name)| Key::new(namespace, name));
+        let check = |wanted: &str, expect: Option<(&str, &str)>| {
+            let found = choose(&pods, wanted).ok();
+            assert_eq!(
+                found,
+                expect.map(|(namespace, name)| Key::new(namespace, name)),
+                "{wanted}"
+            );
+        };
+        check("db-0", Some(("b", "db-0")));
+        check("db", Some(("b", "db-0")));
+        check("a/client", Some(("a", "client")));
+        check("client", None);
+        check("web", None);
+        check("web-1-x", Some(("a", "web-1-x")));
+        check("we", None);
+    }
+}

@@ -1,0 +1,107 @@
+//! `meshctl local status`: what runs.
+
+use std::path::PathBuf;
+
+use mesh_local::{client, node::control::NodeStatus, pod::status::Summary};
+
+use super::{failed, find};
+use crate::{
+    args::Global,
+    output::{
+        self, Format,
+        table::{Align, Table},
+    },
+};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The folder the node runs; needed only when several nodes are up
+    dir: Option<PathBuf>,
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
+    let instance = find::node(global, args.dir.as_deref())?;
+    let status = client::status(&instance).map_err(failed)?;
+    match args.output {
+        Format::Json => output::json("LocalNode", &status),
+        Format::Table => {
+            print(&status)?;
+            complain(&status);
+            Ok(())
+        }
+    }
+}
+
+/// The tables of pods and Services.
+pub(super) fn print(status: &NodeStatus) -> anyhow::Result<()> {
+    let redirect = match status.tier {
+        Some(tier) => format!("redirect tier {tier}"),
+        None => "no mesh".to_owned(),
+    };
+    let folder = status.manifests.display();
+    output::line(&format!("node {}: {folder}, {redirect}\n", status.name))?;
+    let mut pods = Table::new(&[
+        ("NAMESPACE", Align::Left),
+        ("NAME", Align::Left),
+        ("READY", Align::Left),
+        ("STATUS", Align::Left),
+        ("RESTARTS", Align::Right),
+        ("MESHED", Align::Left),
+        ("IP", Align::Left),
+    ]);
+    for pod in &status.pods {
+        let ips = pod.ips.iter().map(ToString::to_string);
+        pods.row(vec![
+            pod.namespace.clone(),
+            pod.name.clone(),
+            ready(pod),
+            pod.status.clone(),
+            pod.restarts.to_string(),
+            if pod.meshed { "yes" } else { "no" }.to_owned(),
+            ips.collect::<Vec<_>>().join(","),
+        ]);
+    }
+    output::text(&pods.render())?;
+    if status.services.is_empty() {
+        return Ok(());
+    }
+    let mut services = Table::new(&[
+        ("NAMESPACE", Align::Left),
+        ("SERVICE", Align::Left),
+        ("CLUSTER-IP", Align::Left),
+        ("PORTS", Align::Left),
+    ]);
+    for service in &status.services {
+        services.row(vec![
+            service.namespace.clone(),
+            service.name.clone(),
+            service.addresses.join(","),
+            service.ports.join(","),
+        ]);
+    }
+    output::text(&format!("\n{}", services.render()))
+}
+
+/// What is wrong, beside the answer.
+pub(super) fn complain(status: &NodeStatus) {
+    for pod in &status.pods {
+        if !pod.message.is_empty() {
+            output::note(&format!(
+                "Pod {}/{}: {}",
+                pod.namespace, pod.name, pod.message
+            ));
+        }
+    }
+    for warning in &status.warnings {
+        output::note(warning);
+    }
+    for problem in &status.problems {
+        output::note(&problem.to_string());
+    }
+}
+
+pub(super) fn ready(pod: &Summary) -> String {
+    format!("{}/{}", pod.ready_containers, pod.containers)
+}

@@ -1,0 +1,249 @@
+//! What it takes to start one container: command, environment, mounts, user. Pure but for the volumes it is given.
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, SecurityContext};
+use mesh_k8s::pod;
+
+use super::{
+    env::{self, EnvError},
+    stub::{Bind, Program, Start},
+    volume::{Prepared, Sources},
+};
+use crate::{image::Image, service::dns::CLUSTER_DOMAIN};
+
+/// What the plan of a container is made from.
+pub struct Given<'a> {
+    pub sources: &'a Sources<'a>,
+    /// With uid, node name and addresses.
+    pub pod: &'a Pod,
+    pub container: &'a Container,
+    pub image: Option<&'a Image>,
+    pub volumes: &'a BTreeMap<String, Prepared>,
+    /// The pod's own.
+    pub netns: Option<&'a Path>,
+    pub cgroup: &'a Path,
+    /// The pod's folder in the node's state.
+    pub folder: &'a Path,
+    /// The node's DNS server.
+    pub nameserver: IpAddr,
+}
+
+/// The task of the stub for this container.
+pub fn start(given: &Given<'_>) -> Result<Start, EnvError> {
+    let container = given.container;
+    let name = &container.name;
+    let hostname = hostname(given.pod);
+    Ok(Start {
+        cgroup: given.cgroup.join(name),
+        netns: given.netns.map(Path::to_owned),
+        scratch: given.folder.join("root").join(name),
+        binds: binds(given),
+        files: vec![
+            (PathBuf::from("/etc/hosts"), hosts(given.pod, &hostname)),
+            (PathBuf::from("/etc/hostname"), format!("{hostname}\n")),
+        ]
+        .into_iter()
+        .chain(
+            resolv_conf(given.pod, given.nameserver).map(|text| ("/etc/resolv.conf".into(), text)),
+        )
+        .collect(),
+        program: program(given)?,
+        failure: given.folder.join(format!("{name}.failure")),
+        hostname,
+    })
+}
+
+/// The name that the pod's containers see as their machine's.
+fn hostname(pod: &Pod) -> String {
+    let spec = pod.spec.as_ref();
+    let given = spec.and_then(|spec| spec.hostname.clone());
+    let name = given
+        .or_else(|| pod.metadata.name.clone())
+        .unwrap_or_default();
+    // The kernel takes 64 characters; Kubernetes cuts at 63.
+    name.chars().take(63).collect()
+}
+
+fn program(given: &Given<'_>) -> Result<Program, EnvError> {
+    let container = given.container;
+    let env = env::of_container(given.sources, given.pod, container)?;
+    let expand = |text: &String| env::expand(text, |name| env::lookup(&env, name));
+    let mut command: Vec<String> = container.command.iter().flatten().map(expand).collect();
+    if command.is_empty() {
+        command.extend(given.image.map(|image| image.inside.display().to_string()));
+    }
+    command.extend(container.args.iter().flatten().map(expand));
+    let spec = given.pod.spec.as_ref();
+    let of_pod = spec.and_then(|spec| spec.security_context.as_ref());
+    let own = container.security_context.as_ref();
+    let id = |own: Option<i64>, of_pod: Option<i64>| {
+        let id = own.or(of_pod).and_then(|id| u32::try_from(id).ok());
+        id.unwrap_or(0)
+    };
+    let groups = of_pod.iter().flat_map(|context| {
+        let more = context.supplemental_groups.iter().flatten().copied();
+        context.fs_group.into_iter().chain(more)
+    });
+    Ok(Program {
+        command,
+        env,
+        folder: container.working_dir.as_deref().unwrap_or("/").into(),
+        uid: id(
+            own.and_then(|c| c.run_as_user),
+            of_pod.and_then(|c| c.run_as_user),
+        ),
+        gid: id(
+            own.and_then(|c| c.run_as_group),
+            of_pod.and_then(|c| c.run_as_group),
+        ),
+        groups: groups
+            .filter_map(|group| u32::try_from(group).ok())
+            .collect(),
+        no_new_privileges: own.is_some_and(forbids_escalation),
+    })
+}
+
+fn forbids_escalation(context: &SecurityContext) -> bool {
+    context.allow_privilege_escalation == Some(false)
+}
+
+fn binds(given: &Given<'_>) -> Vec<Bind> {
+    let image = given.image.map(|image| Bind {
+        source: image.program.clone(),
+        target: image.inside.clone(),
+        read_only: true,
+    });
+    let mounts = given.container.volume_mounts.iter().flatten();
+    let mounts = mounts.filter_map(|mount| {
+        let volume = given.volumes.get(&mount.name)?;
+        let sub = mount.sub_path.as_deref().unwrap_or_default();
+        Some(Bind {
+            source: volume.path.join(sub),
+            target: Path::new("/").join(&mount.mount_path),
+            read_only: mount.read_only == Some(true),
+        })
+    });
+    image.into_iter().chain(mounts).collect()
+}
+
+fn hosts(pod: &Pod, hostname: &str) -> String {
+    let mut text =
+        String::from("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n");
+    for ip in pod::ips(pod) {
+        text.push_str(&format!("{ip}\t{hostname}\n"));
+    }
+    let aliases = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.host_aliases.iter().flatten());
+    for alias in aliases {
+        let names: Vec<&str> = alias
+            .hostnames
+            .iter()
+            .flatten()
+            .map(String::as_str)
+            .collect();
+        text.push_str(&format!("{}\t{}\n", alias.ip, names.join(" ")));
+    }
+    text
+}
+
+/// The cluster's resolver, or nothing where the pod uses the machine's.
+fn resolv_conf(pod: &Pod, nameserver: IpAddr) -> Option<String> {
+    let empty = PodSpec::default();
+    let spec = pod.spec.as_ref().unwrap_or(&empty);
+    let cluster = match spec.dns_policy.as_deref() {
+        Some("Default") => false,
+        Some("ClusterFirstWithHostNet") => true,
+        _ => !pod::is_host_network(pod),
+    };
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+    cluster.then(|| {
+        format!(
+            "nameserver {nameserver}\nsearch {namespace}.svc.{CLUSTER_DOMAIN} svc.{CLUSTER_DOMAIN} {CLUSTER_DOMAIN}\noptions ndots:5\n"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::Manifests;
+
+    fn plan(pod: &str) -> Start {
+        let pod: Pod = serde_norway::from_str(pod).unwrap();
+        let manifests = Manifests::default();
+        let volumes = [(
+            "data".to_owned(),
+            Prepared {
+                path: "/state/data".into(),
+                tokens: Vec::new(),
+            },
+        )];
+        let image = Image {
+            program: "/bin/mesh-proxy".into(),
+            inside: "/usr/local/bin/mesh-proxy".into(),
+        };
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        start(&Given {
+            sources: &Sources::new(&manifests, "shop"),
+            pod: &pod,
+            container,
+            image: container.image.is_some().then_some(&image),
+            volumes: &volumes.into(),
+            netns: Some(Path::new("/netns/x")),
+            cgroup: Path::new("/cgroup/pod1"),
+            folder: Path::new("/state"),
+            nameserver: "10.240.128.1".parse().unwrap(),
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn command_user_and_mounts() {
+        let start = plan(
+            "metadata: {name: web, namespace: shop}\nspec:\n  securityContext: {runAsUser: 7, fsGroup: 9}\n  containers:\n  - name: c\n    \
+             command: [run, $(A)]\n    args: [$(B)]\n    workingDir: /srv\n    env: [{name: A, value: x}]\n    \
+             securityContext: {runAsUser: 8, allowPrivilegeEscalation: false}\n    volumeMounts: [{name: data, mountPath: /data, subPath: a, readOnly: true}]\n\
+             status: {podIP: 10.240.0.5}\n",
+        );
+        let program = &start.program;
+        assert_eq!(program.command, ["run", "x", "$(B)"]);
+        assert_eq!(
+            (program.uid, program.gid, program.groups.as_slice()),
+            (8, 0, [9].as_slice())
+        );
+        assert!(program.no_new_privileges);
+        assert_eq!(program.folder, Path::new("/srv"));
+        assert_eq!(start.cgroup, Path::new("/cgroup/pod1/c"));
+        let expect = Bind {
+            source: "/state/data/a".into(),
+            target: "/data".into(),
+            read_only: true,
+        };
+        assert_eq!(start.binds, [expect]);
+        let files: BTreeMap<_, _> = start.files.into_iter().collect();
+        assert!(files[Path::new("/etc/hosts")].contains("10.240.0.5\tweb"));
+        assert!(files[Path::new("/etc/resolv.conf")].contains("search shop.svc.cluster.local"));
+    }
+
+    #[test]
+    fn an_image_brings_its_program() {
+        let start = plan(
+            "metadata: {name: p}\nspec: {hostNetwork: true, containers: [{name: c, image: mesh/proxy, args: [a]}]}",
+        );
+        assert_eq!(start.program.command, ["/usr/local/bin/mesh-proxy", "a"]);
+        assert_eq!(start.binds[0].source, Path::new("/bin/mesh-proxy"));
+        assert!(
+            start
+                .files
+                .iter()
+                .all(|(path, _)| path != Path::new("/etc/resolv.conf"))
+        );
+    }
+}

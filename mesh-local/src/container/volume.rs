@@ -1,0 +1,341 @@
+//! Volumes: folders below the pod's own folder, filled before its containers start.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume};
+use mesh_k8s::inject::TOKEN_AUDIENCE;
+use nix::mount::{MsFlags, mount};
+
+use super::env;
+use crate::{
+    file,
+    manifest::{Key, Manifests},
+    token,
+};
+
+/// ConfigMaps and Secrets of one namespace.
+pub struct Sources<'a> {
+    manifests: &'a Manifests,
+    namespace: &'a str,
+}
+
+/// A volume as it lies on the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    pub path: PathBuf,
+    /// Tokens that must be written and renewed in it.
+    pub tokens: Vec<TokenFile>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenFile {
+    pub path: PathBuf,
+    pub audience: String,
+    pub lifetime: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    #[error("volume {volume}: write {path}")]
+    Write {
+        volume: String,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("volume {volume}: mount a file system in memory")]
+    Mount {
+        volume: String,
+        #[source]
+        source: nix::Error,
+    },
+    #[error("volume {volume}: {path:?} leads out of the volume")]
+    Outside { volume: String, path: String },
+}
+
+/// Programs of any user write into an empty volume, as in Kubernetes.
+const EMPTY_DIR_MODE: u32 = 0o777;
+
+impl<'a> Sources<'a> {
+    pub fn new(manifests: &'a Manifests, namespace: &'a str) -> Self {
+        Self {
+            manifests,
+            namespace,
+        }
+    }
+
+    pub fn config_map(&self, name: &str) -> Option<BTreeMap<String, Vec<u8>>> {
+        let key = Key::new(self.namespace, name);
+        let map = self.manifests.config_maps.get(&key)?;
+        let text = map.data.iter().flatten();
+        let text = text.map(|(key, value)| (key.clone(), value.clone().into_bytes()));
+        let binary = map.binary_data.iter().flatten();
+        let binary = binary.map(|(key, value)| (key.clone(), value.0.clone()));
+        Some(text.chain(binary).collect())
+    }
+
+    pub fn secret(&self, name: &str) -> Option<BTreeMap<String, Vec<u8>>> {
+        let key = Key::new(self.namespace, name);
+        let secret = self.manifests.secrets.get(&key)?;
+        let binary = secret.data.iter().flatten();
+        let binary = binary.map(|(key, value)| (key.clone(), value.0.clone()));
+        let text = secret.string_data.iter().flatten();
+        let text = text.map(|(key, value)| (key.clone(), value.clone().into_bytes()));
+        Some(binary.chain(text).collect())
+    }
+}
+
+/// Makes a volume below `folder`. The pod's status must hold its addresses.
+pub fn prepare(
+    sources: &Sources<'_>,
+    pod: &Pod,
+    volume: &Volume,
+    folder: &Path,
+) -> Result<Prepared, VolumeError> {
+    let name = &volume.name;
+    let path = folder.join(name);
+    if let Some(source) = &volume.host_path {
+        let path = PathBuf::from(&source.path);
+        make_host_path(&path, source.type_.as_deref()).map_err(write_error(name, &path))?;
+        return Ok(Prepared {
+            path,
+            tokens: Vec::new(),
+        });
+    }
+    fs::create_dir_all(&path).map_err(write_error(name, &path))?;
+    if let Some(source) = &volume.empty_dir {
+        if source.medium.as_deref() == Some("Memory") {
+            mount_memory(&path).map_err(|source| VolumeError::Mount {
+                volume: name.clone(),
+                source,
+            })?;
+        }
+        let open = fs::Permissions::from_mode(EMPTY_DIR_MODE);
+        fs::set_permissions(&path, open).map_err(write_error(name, &path))?;
+    }
+    let mut content = Content {
+        volume: name,
+        path: &path,
+        tokens: Vec::new(),
+    };
+    content.fill(sources, pod, volume)?;
+    let tokens = content.tokens;
+    Ok(Prepared { path, tokens })
+}
+
+/// A volume that is being filled.
+struct Content<'a> {
+    volume: &'a str,
+    path: &'a Path,
+    tokens: Vec<TokenFile>,
+}
+
+impl Content<'_> {
+    fn fill(
+        &mut self,
+        sources: &Sources<'_>,
+        pod: &Pod,
+        volume: &Volume,
+    ) -> Result<(), VolumeError> {
+        if let Some(source) = &volume.config_map {
+            let data = sources.config_map(&source.name).unwrap_or_default();
+            self.keys(&data, source.items.as_deref(), source.default_mode)?;
+        }
+        if let Some(source) = &volume.secret {
+            let name = source.secret_name.as_deref().unwrap_or_default();
+            let data = sources.secret(name).unwrap_or_default();
+            self.keys(&data, source.items.as_deref(), source.default_mode)?;
+        }
+        if let Some(source) = &volume.downward_api {
+            self.fields(pod, source.items.as_deref().unwrap_or_default())?;
+        }
+        let projected = volume.projected.as_ref();
+        let mode = projected.and_then(|source| source.default_mode);
+        for source in projected
+            .iter()
+            .flat_map(|source| source.sources.iter().flatten())
+        {
+            if let Some(map) = &source.config_map {
+                let data = sources.config_map(&map.name).unwrap_or_default();
+                self.keys(&data, map.items.as_deref(), mode)?;
+            }
+            if let Some(secret) = &source.secret {
+                let data = sources.secret(&secret.name).unwrap_or_default();
+                self.keys(&data, secret.items.as_deref(), mode)?;
+            }
+            if let Some(fields) = &source.downward_api {
+                self.fields(pod, fields.items.as_deref().unwrap_or_default())?;
+            }
+            if let Some(token) = &source.service_account_token {
+                let audience = token.audience.clone();
+                self.tokens.push(TokenFile {
+                    path: self.inside(&token.path)?,
+                    audience: audience.unwrap_or_else(|| TOKEN_AUDIENCE.to_owned()),
+                    lifetime: token::lifetime(token.expiration_seconds),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Every key, or the listed ones under the names that the list gives.
+    fn keys(
+        &self,
+        data: &BTreeMap<String, Vec<u8>>,
+        items: Option<&[KeyToPath]>,
+        default_mode: Option<i32>,
+    ) -> Result<(), VolumeError> {
+        match items {
+            None => {
+                for (key, value) in data {
+                    self.write(key, value, default_mode)?;
+                }
+            }
+            Some(items) => {
+                for item in items {
+                    if let Some(value) = data.get(&item.key) {
+                        self.write(&item.path, value, item.mode.or(default_mode))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fields(&self, pod: &Pod, items: &[DownwardAPIVolumeFile]) -> Result<(), VolumeError> {
+        for item in items {
+            let Some(reference) = &item.field_ref else {
+                continue;
+            };
+            let map = match reference.field_path.as_str() {
+                "metadata.labels" => pod.metadata.labels.as_ref(),
+                "metadata.annotations" => pod.metadata.annotations.as_ref(),
+                _ => None,
+            };
+            let text = match map {
+                Some(map) => {
+                    let lines = map.iter().map(|(key, value)| format!("{key}={value:?}"));
+                    lines.collect::<Vec<_>>().join("\n")
+                }
+                None => env::field(pod, &reference.field_path).unwrap_or_default(),
+            };
+            self.write(&item.path, text.as_bytes(), item.mode)?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, path: &str, contents: &[u8], mode: Option<i32>) -> Result<(), VolumeError> {
+        let target = self.inside(path)?;
+        let mode = mode
+            .and_then(|mode| u32::try_from(mode).ok())
+            .unwrap_or(0o644);
+        file::write(&target, contents, mode).map_err(write_error(self.volume, &target))
+    }
+
+    /// The place of a file in the volume.
+    fn inside(&self, path: &str) -> Result<PathBuf, VolumeError> {
+        let plain = Path::new(path)
+            .components()
+            .all(|part| matches!(part, std::path::Component::Normal(_)));
+        if plain && !path.is_empty() {
+            Ok(self.path.join(path))
+        } else {
+            Err(VolumeError::Outside {
+                volume: self.volume.to_owned(),
+                path: path.to_owned(),
+            })
+        }
+    }
+}
+
+fn make_host_path(path: &Path, kind: Option<&str>) -> io::Result<()> {
+    match kind {
+        Some("DirectoryOrCreate") => fs::create_dir_all(path),
+        Some("FileOrCreate") if !path.exists() => fs::File::create(path).map(drop),
+        _ => fs::metadata(path).map(drop),
+    }
+}
+
+fn mount_memory(path: &Path) -> nix::Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(
+        Some("mesh-local"),
+        path,
+        Some("tmpfs"),
+        flags,
+        Some("mode=0777"),
+    )
+}
+
+fn write_error<'a>(volume: &'a str, path: &'a Path) -> impl Fn(io::Error) -> VolumeError + 'a {
+    move |source| VolumeError::Write {
+        volume: volume.to_owned(),
+        path: path.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prepared(volume: &str, folder: &Path) -> Result<Prepared, VolumeError> {
+        let mut manifests = Manifests::default();
+        manifests.add_text(
+            Path::new("a"),
+            "kind: ConfigMap\nmetadata: {name: m, namespace: n}\ndata: {a: '1', b: '2'}\n",
+        );
+        let pod: Pod =
+            serde_norway::from_str("metadata: {name: p, namespace: n, labels: {x: y}}").unwrap();
+        let volume: Volume = serde_norway::from_str(volume).unwrap();
+        prepare(&Sources::new(&manifests, "n"), &pod, &volume, folder)
+    }
+
+    #[test]
+    fn maps_items_fields_and_tokens() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = |path: PathBuf| fs::read_to_string(path).unwrap();
+        let all = prepared("{name: v, configMap: {name: m}}", folder.path()).unwrap();
+        assert_eq!(
+            (text(all.path.join("a")), text(all.path.join("b"))),
+            ("1".into(), "2".into())
+        );
+        let some = "{name: w, configMap: {name: m, items: [{key: a, path: sub/file, mode: 0600}]}}";
+        let some = prepared(&some.replace("0600", "384"), folder.path()).unwrap();
+        let file = some.path.join("sub/file");
+        assert_eq!(
+            fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert!(!some.path.join("b").exists());
+        let projected = prepared(
+            "{name: t, projected: {sources: [{serviceAccountToken: {path: token, audience: x, expirationSeconds: 7200}}, \
+             {downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}}]}}",
+            folder.path(),
+        )
+        .unwrap();
+        assert_eq!(text(projected.path.join("labels")), "x=\"y\"");
+        let token = &projected.tokens[0];
+        assert_eq!(
+            (token.audience.as_str(), token.lifetime.as_secs()),
+            ("x", 7200)
+        );
+    }
+
+    #[test]
+    fn files_stay_inside_their_volume() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in ["../x", "/x", "a/../../x"] {
+            let volume =
+                format!("{{name: v, configMap: {{name: m, items: [{{key: a, path: {path}}}]}}}}");
+            let error = prepared(&volume, folder.path()).unwrap_err();
+            assert!(matches!(error, VolumeError::Outside { .. }), "{error}");
+        }
+    }
+}

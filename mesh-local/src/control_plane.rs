@@ -1,0 +1,267 @@
+//! The control plane of a local node: ordinary manifests of meshed pods, as the chart would make them on a cluster.
+
+use std::path::{Path, PathBuf};
+
+use mesh_core::annotation::DEFAULT_OPAQUE_PORTS;
+use mesh_k8s::inject::Values;
+
+use crate::{
+    image::CONTROLLER,
+    instance::Instance,
+    manifest::{Key, Manifests},
+    pki::{self, CONTROLLER_UID},
+    service::dns::CLUSTER_DOMAIN,
+    settings::Settings,
+};
+
+/// The namespace of the control plane.
+pub const NAMESPACE: &str = "linkerd";
+/// How the manifests below are called in messages.
+const FILE: &str = "(control plane)";
+/// Where the controllers find the manifests and the node's objects.
+const MANIFESTS: &str = "/etc/mesh/manifests";
+const OBJECTS: &str = "/etc/mesh/objects";
+
+/// The injector's values for this node.
+pub fn values(settings: &Settings, trust_anchors: &str) -> Values {
+    Values {
+        namespace: NAMESPACE.into(),
+        cluster_domain: CLUSTER_DOMAIN.into(),
+        identity_trust_domain: CLUSTER_DOMAIN.into(),
+        identity_trust_anchors_pem: trust_anchors.to_owned(),
+        disable_ipv6: settings.network.pods_v6.is_none(),
+        // The agent redirects, and holds each pod back until it does.
+        cni_enabled: true,
+        ..Values::default()
+    }
+}
+
+/// Adds the control plane to the manifests of a folder.
+pub fn add(manifests: &mut Manifests, instance: &Instance, settings: &Settings, values: &Values) {
+    let text = manifest(instance, settings, values);
+    manifests.add_text(Path::new(FILE), &text);
+}
+
+/// Is it a pod of the control plane? Those are started first.
+pub fn owns(key: &Key) -> bool {
+    key.namespace == NAMESPACE
+}
+
+fn manifest(instance: &Instance, settings: &Settings, values: &Values) -> String {
+    let any = if settings.network.pods_v6.is_some() {
+        "[::]"
+    } else {
+        "0.0.0.0"
+    };
+    let identity = [
+        "identity".to_owned(),
+        format!("--addr={any}:8080"),
+        format!("--admin-addr={any}:9990"),
+        format!("--controller-namespace={NAMESPACE}"),
+        format!("--identity-trust-domain={}", values.identity_trust_domain),
+        "--identity-issuance-lifetime=24h0m0s".into(),
+        "--identity-clock-skew-allowance=20s".into(),
+        "--identity-scheme=linkerd.io/tls".into(),
+        "--token-verify-key=/var/run/linkerd/identity/token/verify.pem".into(),
+    ];
+    let destination = [
+        "destination".to_owned(),
+        format!("--addr={any}:8086"),
+        format!("--metrics-addr={any}:9996"),
+        format!("--controller-namespace={NAMESPACE}"),
+        format!("--cluster-domain={CLUSTER_DOMAIN}"),
+        format!("--identity-trust-domain={}", values.identity_trust_domain),
+        format!("--default-opaque-ports={DEFAULT_OPAQUE_PORTS}"),
+        format!("--enable-ipv6={}", settings.network.pods_v6.is_some()),
+        "--outbound-transport-mode=transport-header".into(),
+        format!("--source-dir={MANIFESTS}"),
+        format!("--source-dir={OBJECTS}"),
+    ];
+    let policy = [
+        "policy".to_owned(),
+        format!("--grpc-addr={any}:8090"),
+        format!("--admin-addr={any}:9990"),
+        format!("--cluster-networks={}", values.cluster_networks),
+        format!("--identity-domain={}", values.identity_trust_domain),
+        format!("--cluster-domain={CLUSTER_DOMAIN}"),
+        format!("--default-policy={}", values.proxy.default_inbound_policy),
+        format!("--control-plane-namespace={NAMESPACE}"),
+        "--probe-networks=0.0.0.0/0,::/0".into(),
+        format!("--default-opaque-ports={DEFAULT_OPAQUE_PORTS}"),
+        format!("--source-dir={MANIFESTS}"),
+        format!("--source-dir={OBJECTS}"),
+    ];
+    let pki = instance.pki();
+    let trust = "/var/run/linkerd/identity";
+    let identity_pod = pod(
+        "identity",
+        // Its proxy gets a certificate from the container that starts after it.
+        "config.linkerd.io/proxy-await: disabled",
+        &container("identity", &identity, &[("grpc", 8080), ("admin", 9990)]),
+        &[
+            ("issuer", pki::issuer_dir(&pki), format!("{trust}/issuer")),
+            (
+                "trust-roots",
+                pki::anchors_dir(&pki),
+                format!("{trust}/trust-roots"),
+            ),
+            ("token", pki::token_dir(&pki), format!("{trust}/token")),
+        ],
+    );
+    let containers = [
+        container(
+            "destination",
+            &destination,
+            &[("grpc", 8086), ("admin", 9996)],
+        ),
+        container(
+            "policy",
+            &policy,
+            &[("policy-grpc", 8090), ("policy-admin", 9990)],
+        ),
+    ]
+    .concat();
+    let destination_pod = pod(
+        "destination",
+        "config.linkerd.io/proxy-await: enabled",
+        &containers,
+        &[
+            (
+                "manifests",
+                settings.manifests.clone(),
+                MANIFESTS.to_owned(),
+            ),
+            ("objects", instance.objects(), OBJECTS.to_owned()),
+        ],
+    );
+    let services = [
+        service("linkerd-identity", "identity", "grpc", 8080, false),
+        service("linkerd-identity-headless", "identity", "grpc", 8080, true),
+        service("linkerd-dst", "destination", "grpc", 8086, false),
+        service("linkerd-dst-headless", "destination", "grpc", 8086, true),
+        service("linkerd-policy", "destination", "grpc", 8090, true),
+    ]
+    .concat();
+    format!(
+        "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {NAMESPACE}\n  annotations: {{linkerd.io/inject: enabled}}\n\
+         \x20 labels: {{linkerd.io/is-control-plane: 'true'}}\n{identity_pod}{destination_pod}{services}"
+    )
+}
+
+/// A component: its ServiceAccount and its Deployment of one pod.
+fn pod(
+    component: &str,
+    annotation: &str,
+    containers: &str,
+    volumes: &[(&str, PathBuf, String)],
+) -> String {
+    let name = format!("linkerd-{component}");
+    let component_label = format!("linkerd.io/control-plane-component: {component}");
+    let mounts: String = volumes
+        .iter()
+        .map(|(volume, _, target)| {
+            format!("        - {{name: {volume}, mountPath: {target}, readOnly: true}}\n")
+        })
+        .collect();
+    let containers = containers.replace(
+        "        volumeMounts:\n",
+        &format!("        volumeMounts:\n{mounts}"),
+    );
+    let volumes: String = volumes
+        .iter()
+        .map(|(volume, source, _)| {
+            format!("      - {{name: {volume}, hostPath: {{path: {source:?}}}}}\n")
+        })
+        .collect();
+    format!(
+        "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: {name}, namespace: {NAMESPACE}}}\n\
+         ---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}, namespace: {NAMESPACE}}}\nspec:\n  replicas: 1\n\
+         \x20 selector: {{matchLabels: {{{component_label}}}}}\n  template:\n    metadata:\n      labels: {{{component_label}}}\n\
+         \x20     annotations: {{{annotation}}}\n    spec:\n      serviceAccountName: {name}\n      containers:\n{containers}      volumes:\n{volumes}"
+    )
+}
+
+fn container(name: &str, args: &[String], ports: &[(&str, u16)]) -> String {
+    let args: String = args
+        .iter()
+        .map(|arg| format!("        - {arg:?}\n"))
+        .collect();
+    let ports: String = ports
+        .iter()
+        .map(|(name, port)| format!("        - {{name: {name}, containerPort: {port}}}\n"))
+        .collect();
+    let admin = if name == "policy" {
+        "policy-admin"
+    } else {
+        "admin"
+    };
+    format!(
+        "      - name: {name}\n        image: {CONTROLLER}:{version}\n        args:\n{args}        ports:\n{ports}\
+         \x20       securityContext: {{runAsUser: {CONTROLLER_UID}, allowPrivilegeEscalation: false}}\n\
+         \x20       readinessProbe: {{httpGet: {{path: /ready, port: {admin}}}, periodSeconds: 1}}\n        volumeMounts:\n",
+        version = env!("CARGO_PKG_VERSION"),
+    )
+}
+
+fn service(name: &str, component: &str, port_name: &str, port: u16, headless: bool) -> String {
+    let cluster_ip = if headless { "clusterIP: None, " } else { "" };
+    format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {NAMESPACE}}}\n\
+         spec: {{{cluster_ip}selector: {{linkerd.io/control-plane-component: {component}}}, ports: [{{name: {port_name}, port: {port}}}]}}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        service,
+        workload::{self, Known},
+    };
+
+    #[test]
+    fn the_control_plane_is_injected_like_any_pod() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings {
+            manifests: folder.path().to_owned(),
+            bin_dir: folder.path().to_owned(),
+            cni_path: Vec::new(),
+            tier: None,
+            network: service::tests::network(),
+            mesh: true,
+        };
+        let instance = Instance::new("test".parse().unwrap());
+        for (_, place) in [
+            ("issuer", pki::issuer_dir(&instance.pki())),
+            ("objects", instance.objects()),
+        ] {
+            assert!(place.starts_with("/run/mesh-local/test"));
+        }
+        let values = values(&settings, "PEM");
+        let mut manifests = Manifests::default();
+        add(&mut manifests, &instance, &settings, &values);
+        assert_eq!(manifests.problems, []);
+        assert_eq!(manifests.services.len(), 5);
+        // The folders of a node that is not up do not exist; nothing else may stand against the pods.
+        let has_image =
+            |image: &str| image.starts_with(CONTROLLER) || image.starts_with("mesh/proxy");
+        let workloads = workload::compute(
+            &manifests,
+            Some(&values),
+            &Known {
+                has_image: &has_image,
+            },
+        );
+        for problem in &workloads.problems {
+            assert!(problem.message.contains("hostPath"), "{problem}");
+        }
+        let deployment = &manifests.deployments[&Key::new(NAMESPACE, "linkerd-destination")];
+        let template = &deployment.spec.as_ref().unwrap().template;
+        let spec = template.spec.as_ref().unwrap();
+        assert_eq!(spec.containers.len(), 2);
+        for container in &spec.containers {
+            assert_eq!(container.volume_mounts.as_ref().unwrap().len(), 2);
+            assert_eq!(container.args.as_ref().unwrap()[0], container.name);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Tells the controllers and the machine how things are: objects, rules and names, each only when it changed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::PathBuf,
+};
+
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service, ServiceAccount};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use mesh_k8s::{
+    inject::{self, Values},
+    pod as accessors,
+};
+use serde::{Deserialize, Serialize};
+
+use super::dns::DnsServer;
+use crate::{
+    command::{self, CommandError},
+    digest,
+    instance::Instance,
+    manifest::{Key, Manifests, Problem},
+    network::Network,
+    objects::{Folder, ObjectError, Objects},
+    service::{
+        self, Addresses, dns,
+        endpoints::{self, RunningPod},
+        nft,
+    },
+    token,
+    workload::Workloads,
+};
+
+pub(super) struct Publisher {
+    network: Network,
+    table: String,
+    folder: Folder,
+    dns: DnsServer,
+    addresses: Addresses,
+    services: BTreeMap<Key, Service>,
+    /// The script that the kernel has.
+    applied: String,
+}
+
+/// One line of the Services in `meshctl local status`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceSummary {
+    pub namespace: String,
+    pub name: String,
+    /// `None` for a headless Service.
+    pub addresses: Vec<String>,
+    pub ports: Vec<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    #[error(transparent)]
+    Objects(#[from] ObjectError),
+    #[error("set the rules of the Services")]
+    Rules(#[source] CommandError),
+    #[error("write {path}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The pods with their status, and whether each is on its way out.
+pub(super) type Pods = BTreeMap<Key, (Pod, bool)>;
+
+impl Publisher {
+    pub(super) fn new(
+        instance: &Instance,
+        network: &Network,
+        dns: DnsServer,
+    ) -> Result<Self, PublishError> {
+        Ok(Self {
+            network: network.clone(),
+            table: instance.nft_table(),
+            folder: Folder::create(&instance.objects())?,
+            dns,
+            addresses: Addresses::default(),
+            services: BTreeMap::new(),
+            applied: String::new(),
+        })
+    }
+
+    /// Computes everything and applies what changed. Returns what is wrong with the Services.
+    pub(super) async fn publish(
+        &mut self,
+        node: &str,
+        manifests: &Manifests,
+        workloads: &Workloads,
+        pods: &Pods,
+        values: Option<&Values>,
+    ) -> Result<Vec<Problem>, PublishError> {
+        let problems = self.compute_services(manifests, values);
+        let running: BTreeMap<Key, RunningPod<'_>> = pods
+            .iter()
+            .map(|(key, (pod, terminating))| {
+                let terminating = *terminating;
+                (key.clone(), RunningPod { pod, terminating })
+            })
+            .collect();
+        let mut slices: Vec<_> = self
+            .services
+            .iter()
+            .filter(|(_, service)| has_selector(service))
+            .flat_map(|(key, service)| {
+                endpoints::slices(&self.network, node, key, service, &running)
+            })
+            .collect();
+        let mut objects = Objects::default();
+        for slice in &slices {
+            let name = slice.metadata.name.clone().unwrap_or_default();
+            let namespace = slice.metadata.namespace.clone().unwrap_or_default();
+            objects.add("EndpointSlice", &Key::new(namespace, name), slice)?;
+        }
+        // Slices of the folder are read by the controllers there; rules and names need them too.
+        slices.extend(manifests.endpoint_slices.values().cloned());
+        for (key, (pod, _)) in pods {
+            objects.add("Pod", key, pod)?;
+        }
+        for (key, set) in &workloads.replica_sets {
+            objects.add("ReplicaSet", key, set)?;
+        }
+        for (key, service) in &self.services {
+            objects.add("Service", key, service)?;
+        }
+        for (key, account) in service_accounts(manifests, pods) {
+            objects.add("ServiceAccount", &key, &account)?;
+        }
+        for (name, namespace) in namespaces(manifests, pods) {
+            objects.add("Namespace", &Key::new("", name), &namespace)?;
+        }
+        self.folder.update(objects)?;
+        let ips: BTreeSet<_> = pods
+            .values()
+            .filter(|(pod, _)| !accessors::is_host_network(pod))
+            .flat_map(|(pod, _)| accessors::ips(pod))
+            .collect();
+        let ips: Vec<_> = ips.into_iter().collect();
+        let script = nft::script(&self.table, &self.network, &self.services, &slices, &ips);
+        if script != self.applied {
+            command::run("nft", &["-f", "-"], script.as_bytes())
+                .await
+                .map_err(PublishError::Rules)?;
+            self.applied = script;
+        }
+        self.dns
+            .update(dns::records(&self.services, &slices))
+            .await?;
+        Ok(problems)
+    }
+
+    pub(super) fn services(&self) -> Vec<ServiceSummary> {
+        let summaries = self.services.iter().map(|(key, service)| {
+            let spec = service.spec.as_ref();
+            let ports = spec.and_then(|spec| spec.ports.as_ref());
+            ServiceSummary {
+                namespace: key.namespace.clone(),
+                name: key.name.clone(),
+                addresses: spec
+                    .and_then(|spec| spec.cluster_ips.clone())
+                    .unwrap_or_default(),
+                ports: ports
+                    .into_iter()
+                    .flatten()
+                    .map(|port| {
+                        let protocol = port.protocol.as_deref().unwrap_or("TCP");
+                        format!("{}/{protocol}", port.port)
+                    })
+                    .collect(),
+            }
+        });
+        summaries.collect()
+    }
+
+    /// Services with addresses. One whose request cannot be met is left out and named.
+    fn compute_services(&mut self, manifests: &Manifests, values: Option<&Values>) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let keys: BTreeSet<&Key> = manifests.services.keys().collect();
+        self.addresses.retain(&keys);
+        let mut services = BTreeMap::new();
+        for (key, service) in &manifests.services {
+            let mut service = match values {
+                Some(values) => annotated(manifests, values, service),
+                None => service.clone(),
+            };
+            match self.addresses.of(&self.network, key, &service) {
+                Ok(addresses) => {
+                    service::fill_in(&mut service, &addresses);
+                    let uid = digest::uuid(&format!("Service {key}"));
+                    service.metadata.uid = Some(uid);
+                    services.insert(key.clone(), service);
+                }
+                Err(error) => {
+                    problems.push(manifests.problem("Service", key, error.to_string()));
+                }
+            }
+        }
+        self.services = services;
+        problems
+    }
+}
+
+/// The Service as the webhook would leave it.
+fn annotated(manifests: &Manifests, values: &Values, service: &Service) -> Service {
+    let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
+    let none = ObjectMeta::default();
+    let meta = manifests
+        .namespaces
+        .get(namespace)
+        .map_or(&none, |ns| &ns.metadata);
+    let patch = inject::patch_service(values, meta, service);
+    let patched = || {
+        let mut document = serde_json::to_value(service).ok()?;
+        json_patch::patch(&mut document, &patch).ok()?;
+        serde_json::from_value(document).ok()
+    };
+    // The patch adds one annotation to a map that it makes sure is there.
+    patched().unwrap_or_else(|| service.clone())
+}
+
+fn has_selector(service: &Service) -> bool {
+    let selector = service
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.selector.as_ref());
+    selector.is_some_and(|selector| !selector.is_empty())
+}
+
+/// Those of the folder, and those that pods use.
+fn service_accounts(manifests: &Manifests, pods: &Pods) -> BTreeMap<Key, ServiceAccount> {
+    let mut accounts = manifests.service_accounts.clone();
+    for (key, (pod, _)) in pods {
+        let key = Key::new(&key.namespace, accessors::service_account(pod));
+        accounts.entry(key).or_default();
+    }
+    for (key, account) in &mut accounts {
+        account.metadata.name = Some(key.name.clone());
+        account.metadata.namespace = Some(key.namespace.clone());
+        account.metadata.uid = Some(token::account_uid(&key.namespace, &key.name));
+    }
+    accounts
+}
+
+/// Those of the folder, and those that objects are in.
+fn namespaces(manifests: &Manifests, pods: &Pods) -> BTreeMap<String, Namespace> {
+    let mut namespaces = manifests.namespaces.clone();
+    let used = pods.keys().chain(manifests.services.keys());
+    for key in used {
+        namespaces.entry(key.namespace.clone()).or_default();
+    }
+    for (name, namespace) in &mut namespaces {
+        let meta = &mut namespace.metadata;
+        meta.name = Some(name.clone());
+        // The API server's own label, by which selectors choose namespaces.
+        let labels = meta.labels.get_or_insert_default();
+        labels.insert("kubernetes.io/metadata.name".into(), name.clone());
+    }
+    namespaces
+}
