@@ -17,5 +17,6 @@ mod http;
 mod load;
 mod opaque;
 mod policy;
+mod programs;
 mod shutdown;
 mod start;
