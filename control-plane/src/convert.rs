@@ -27,9 +27,9 @@ pub(crate) use self::{
 /// Why an object has no meaning to the mesh.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
-pub struct ConvertError {
-    pub field: String,
-    pub problem: String,
+pub(crate) struct ConvertError {
+    pub(crate) field: String,
+    pub(crate) problem: String,
 }
 
 impl ConvertError {

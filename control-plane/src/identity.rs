@@ -23,7 +23,7 @@ pub use self::{
     csr::CsrError,
     files::{Files, LoadError},
     issuer::{IssueError, Issuer, IssuerError, Validity},
-    tokens::{Account, KeyError, TokenError, TokenKey, Tokens},
+    tokens::{Account, KeyError, TokenError, TokenKey, Tokens, is_dns_label},
 };
 
 /// Issues certificates. One per process; the issuer inside is replaced when its files change.

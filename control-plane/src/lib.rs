@@ -2,10 +2,13 @@
 //!
 //! One direction only: a [`source`] reads objects and turns them into the records of the [`model`]; the [`index`] keeps the records and computes what
 //! proxies want to know, without I/O; [`serve`] hands it out over gRPC. [`identity`] stands beside them and issues certificates. [`daemon`] joins the
-//! pieces that one process needs.
+//! pieces that one process needs, as [`config`] says.
 
-pub mod convert;
+pub mod config;
+mod convert;
+pub mod daemon;
 pub mod identity;
 pub mod index;
 pub mod model;
+pub mod serve;
 pub mod source;

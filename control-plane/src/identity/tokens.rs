@@ -186,7 +186,7 @@ fn account(subject: &str) -> Option<Account> {
     })
 }
 
-pub(crate) fn is_dns_label(text: &str) -> bool {
+pub fn is_dns_label(text: &str) -> bool {
     (1..=63).contains(&text.len())
         && text
             .bytes()

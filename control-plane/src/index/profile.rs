@@ -125,9 +125,8 @@ fn of_addr(
         let fqn = format!("{name}.{namespace}.svc.{}", settings.cluster_domain);
         return of_service(settings, service, addr.port(), fqn.into());
     }
-    let (pod, port) = match pod_at(store, addr)? {
-        Some(found) => found,
-        None => return Ok(bare(settings, addr)),
+    let Some((pod, port)) = pod_at(store, addr)? else {
+        return Ok(bare(settings, addr));
     };
     Ok(of_pod(store, settings, pod, addr, port))
 }

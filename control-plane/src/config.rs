@@ -1,0 +1,276 @@
+//! The command line: what was typed, in Linkerd's flags where Linkerd has them.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ipnet::IpNet;
+use mesh_core::{annotation::DEFAULT_OPAQUE_PORTS, policy::inbound::DefaultPolicy, ports::PortSet};
+use mesh_runtime::log::Format;
+
+mod http2;
+mod values;
+
+pub use self::http2::Http2Flag;
+use self::values::{flag, go_duration, listen_addr};
+
+/// One of the controllers of the mesh.
+#[derive(Debug, Parser)]
+#[command(name = "mesh-controller", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub service: Service,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Service {
+    /// Issues certificates to workloads
+    Identity(Identity),
+    /// Tells proxies the endpoints and profiles of destinations
+    Destination(Destination),
+    /// Tells proxies who may talk to them, and where their traffic goes
+    Policy(Policy),
+}
+
+#[derive(Debug, Args)]
+pub struct Log {
+    /// What to log, as in warn,mesh=debug
+    #[arg(long, default_value = "info", env = "MESH_CONTROLLER_LOG")]
+    pub log_level: String,
+    /// plain or json
+    #[arg(long, default_value = "plain", value_parser = str::parse::<Format>)]
+    pub log_format: Format,
+}
+
+#[derive(Debug, Args)]
+pub struct Source {
+    /// A folder of Kubernetes manifests, watched for changes. Repeat it for several; where an object is in more than one, the later folder wins
+    #[arg(long = "source-dir", value_name = "DIR", required = true)]
+    pub dirs: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Identity {
+    /// Where to serve gRPC
+    #[arg(long, default_value = ":8080", value_parser = listen_addr)]
+    pub addr: SocketAddr,
+    /// Where to serve /live, /ready and /metrics
+    #[arg(long, default_value = ":9990", value_parser = listen_addr)]
+    pub admin_addr: SocketAddr,
+    /// The namespace of the control plane, a part of every identity
+    #[arg(long, default_value = "linkerd")]
+    pub controller_namespace: String,
+    /// The end of every identity
+    #[arg(long, default_value = "cluster.local")]
+    pub identity_trust_domain: String,
+    /// How the issuer's files are named: crt.pem and key.pem for linkerd.io/tls, tls.crt and tls.key for anything else
+    #[arg(long, default_value = "linkerd.io/tls")]
+    pub identity_scheme: String,
+    /// How long certificates live
+    #[arg(long, default_value = "24h0m0s", value_parser = go_duration)]
+    pub identity_issuance_lifetime: Duration,
+    /// How far the clocks of two nodes may be apart
+    #[arg(long, default_value = "20s", value_parser = go_duration)]
+    pub identity_clock_skew_allowance: Duration,
+    /// The folder of the issuer's certificate and key
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/run/linkerd/identity/issuer"
+    )]
+    pub issuer_dir: PathBuf,
+    /// The trust anchors, in PEM
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/var/run/linkerd/identity/trust-roots/ca-bundle.crt"
+    )]
+    pub trust_anchors: PathBuf,
+    /// The public key, in PEM, that workload tokens are verified with
+    #[arg(long, value_name = "FILE")]
+    pub token_verify_key: PathBuf,
+    #[command(flatten)]
+    pub log: Log,
+}
+
+#[derive(Debug, Args)]
+pub struct Destination {
+    /// Where to serve gRPC
+    #[arg(long, default_value = ":8086", value_parser = listen_addr)]
+    pub addr: SocketAddr,
+    /// Where to serve /live, /ready and /metrics
+    #[arg(long, default_value = ":9996", value_parser = listen_addr)]
+    pub metrics_addr: SocketAddr,
+    /// The namespace of the control plane, a part of every identity
+    #[arg(long, default_value = "linkerd")]
+    pub controller_namespace: String,
+    /// The end of every identity; empty for endpoints without identities
+    #[arg(long, default_value = "cluster.local")]
+    pub identity_trust_domain: String,
+    /// The end of the names of Services
+    #[arg(long, default_value = "cluster.local")]
+    pub cluster_domain: String,
+    /// Ports that are opaque where no annotation says otherwise
+    #[arg(long, default_value = DEFAULT_OPAQUE_PORTS)]
+    pub default_opaque_ports: PortSet,
+    /// transport-header: proxies are dialled on their own port and told the target; transparent: on the target port, except for opaque traffic
+    #[arg(long, value_enum, default_value_t = TransportMode::TransportHeader)]
+    pub outbound_transport_mode: TransportMode,
+    /// Carry HTTP/1 between proxies as HTTP/2
+    #[arg(long, default_value = "true", value_parser = flag, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub enable_h2_upgrade: bool,
+    /// Send IPv6 addresses of endpoints too; they then come before a pod's IPv4 address
+    #[arg(long, default_value = "false", value_parser = flag, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub enable_ipv6: bool,
+    /// Settings of HTTP/2 clients towards meshed endpoints, as JSON
+    #[arg(
+        long,
+        value_name = "JSON",
+        default_value = r#"{"keep_alive":{"interval":"10s","timeout":"3s","while_idle":true}}"#
+    )]
+    pub meshed_http2_client_params: Http2Flag,
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub log: Log,
+}
+
+/// How connections between proxies find their target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TransportMode {
+    TransportHeader,
+    Transparent,
+}
+
+#[derive(Debug, Args)]
+pub struct Policy {
+    /// Where to serve gRPC
+    #[arg(long, default_value = "0.0.0.0:8090", value_parser = listen_addr)]
+    pub grpc_addr: SocketAddr,
+    /// Where to serve /live, /ready and /metrics
+    #[arg(long, default_value = "0.0.0.0:9990", value_parser = listen_addr)]
+    pub admin_addr: SocketAddr,
+    /// The addresses inside the cluster
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16,fd00::/8"
+    )]
+    pub cluster_networks: Vec<IpNet>,
+    /// The end of every identity
+    #[arg(long, default_value = "cluster.local")]
+    pub identity_domain: String,
+    /// The end of the names of Services
+    #[arg(long, default_value = "cluster.local")]
+    pub cluster_domain: String,
+    /// Who may talk to ports that no Server selects: all-unauthenticated, all-authenticated, cluster-unauthenticated, cluster-authenticated, deny or audit
+    #[arg(long, default_value = "all-unauthenticated")]
+    pub default_policy: DefaultPolicy,
+    /// The namespace of the control plane, a part of every identity
+    #[arg(long, default_value = "linkerd")]
+    pub control_plane_namespace: String,
+    /// The addresses that kubelets probe from
+    #[arg(long, value_delimiter = ',', default_value = "0.0.0.0/0,::/0")]
+    pub probe_networks: Vec<IpNet>,
+    /// Ports that are opaque where no annotation says otherwise
+    #[arg(long, default_value = DEFAULT_OPAQUE_PORTS)]
+    pub default_opaque_ports: PortSet,
+    /// Let applications set retries and timeouts by l5d-* request headers
+    #[arg(long, default_value = "false", value_parser = flag, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub allow_l5d_request_headers: bool,
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub log: Log,
+}
+
+impl Service {
+    pub fn log(&self) -> &Log {
+        match self {
+            Self::Identity(identity) => &identity.log,
+            Self::Destination(destination) => &destination.log,
+            Self::Policy(policy) => &policy.log,
+        }
+    }
+}
+
+/// Any address, for a flag that names a port alone.
+const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn linkerds_flags_are_understood() {
+        let parse = |args: &[&str]| Cli::try_parse_from(args).unwrap().service;
+        let Service::Destination(destination) = parse(&[
+            "mesh-controller",
+            "destination",
+            "--addr=:9000",
+            "--enable-h2-upgrade=false",
+            "--enable-ipv6",
+            "--outbound-transport-mode=transparent",
+            "--default-opaque-ports=25,3306-3310",
+            "--source-dir=/a",
+            "--source-dir=/b",
+        ]) else {
+            panic!();
+        };
+        assert_eq!(destination.addr, "0.0.0.0:9000".parse().unwrap());
+        assert!(!destination.enable_h2_upgrade && destination.enable_ipv6);
+        assert_eq!(
+            destination.outbound_transport_mode,
+            TransportMode::Transparent
+        );
+        assert_eq!(destination.source.dirs.len(), 2);
+        let keep_alive = destination.meshed_http2_client_params.0.keep_alive.unwrap();
+        assert_eq!(keep_alive.interval, Duration::from_secs(10));
+
+        let Service::Policy(policy) = parse(&[
+            "mesh-controller",
+            "policy",
+            "--cluster-networks=10.0.0.0/8,fd00::/8",
+            "--default-policy=deny",
+            "--source-dir=/a",
+        ]) else {
+            panic!();
+        };
+        assert_eq!(policy.cluster_networks.len(), 2);
+        assert_eq!(policy.default_policy, DefaultPolicy::Deny);
+
+        let Service::Identity(identity) = parse(&[
+            "mesh-controller",
+            "identity",
+            "--identity-issuance-lifetime=1h30m",
+            "--token-verify-key=/k",
+        ]) else {
+            panic!();
+        };
+        assert_eq!(
+            identity.identity_issuance_lifetime,
+            Duration::from_secs(5400)
+        );
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_the_flag_s_name() {
+        let error = |flag: &str| {
+            let args = ["mesh-controller", "policy", "--source-dir=/a", flag];
+            Cli::try_parse_from(args).unwrap_err().to_string()
+        };
+        assert!(error("--default-policy=open").contains("--default-policy"));
+        assert!(error("--cluster-networks=10.0.0.0/99").contains("--cluster-networks"));
+        assert!(error("--grpc-addr=nowhere").contains("--grpc-addr"));
+    }
+}

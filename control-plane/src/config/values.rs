@@ -1,0 +1,78 @@
+//! Values of flags as Go programs spell them, so that Linkerd's manifests work unchanged.
+
+use std::{net::SocketAddr, time::Duration};
+
+use mesh_core::units::parse_duration;
+
+use super::ANY;
+
+/// `host:port`, or `:port` for every address of the machine.
+pub(super) fn listen_addr(text: &str) -> Result<SocketAddr, String> {
+    let parsed = match text.strip_prefix(':') {
+        Some(port) => port
+            .parse()
+            .ok()
+            .map(|port: u16| SocketAddr::from((ANY, port))),
+        None => text.parse().ok(),
+    };
+    parsed.ok_or_else(|| "expected an address and port, as in 0.0.0.0:8086 or :8086".to_owned())
+}
+
+/// `24h0m0s`, `1h30m`, `500ms`: numbers with units, summed.
+pub(super) fn go_duration(text: &str) -> Result<Duration, String> {
+    let error = || "expected a duration, as in 24h0m0s or 90s".to_owned();
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let unit = rest[digits..].find(|c: char| c.is_ascii_digit());
+        let end = unit.map_or(rest.len(), |unit| digits + unit);
+        // One number and one unit; blanks would be forgiven otherwise.
+        let part = &rest[..end];
+        if part.contains(char::is_whitespace) {
+            return Err(error());
+        }
+        let part = parse_duration(part).map_err(|_error| error())?;
+        total = total.checked_add(part).ok_or_else(error)?;
+        rest = &rest[end..];
+    }
+    if text.is_empty() {
+        Err(error())
+    } else {
+        Ok(total)
+    }
+}
+
+pub(super) fn flag(text: &str) -> Result<bool, String> {
+    match text {
+        "true" | "1" | "t" | "T" | "TRUE" | "True" => Ok(true),
+        "false" | "0" | "f" | "F" | "FALSE" | "False" => Ok(false),
+        _ => Err("expected true or false".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_of_go() {
+        let seconds = |text: &str| go_duration(text).map(|duration| duration.as_secs());
+        assert_eq!(seconds("24h0m0s"), Ok(86_400));
+        assert_eq!(seconds("1h30m"), Ok(5_400));
+        assert_eq!(seconds("20s"), Ok(20));
+        assert_eq!(go_duration("1s500ms"), Ok(Duration::from_millis(1_500)));
+        for bad in ["", "h", "10", "1h5", "-1s", "1.5h", "1h 5m"] {
+            assert!(go_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn listen_addresses() {
+        assert_eq!(listen_addr(":80"), Ok("0.0.0.0:80".parse().unwrap()));
+        assert_eq!(listen_addr("[::]:80"), Ok("[::]:80".parse().unwrap()));
+        for bad in ["", ":", "80", ":65536", "localhost:80"] {
+            assert!(listen_addr(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! One process of a controller: builds the pieces, joins them, runs until it is told to stop or a piece dies.
+//!
+//! Start: files and addresses first, so that what is wrong ends the process at once; then the source; gRPC only once the index has read everything, since
+//! an answer from half an index ("no such service") would be believed. Stop: streams end well, connections are told to go, the admin server answers to the
+//! last.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use mesh_runtime::{
+    admin::{self, Admin, Condition, Readiness},
+    build_info::BuildInfo,
+    drain::{self, Drain, Outcome},
+    metrics::Registry,
+    signal::Termination,
+    task::{self, Ends, Supervisor},
+};
+use parking_lot::Mutex;
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, oneshot},
+};
+use tonic::transport::server::{Router, TcpIncoming};
+
+use crate::{
+    config::{Service, Source},
+    identity::LoadError,
+    serve::Calls,
+    source::{self, Batch, local::Folders},
+};
+
+mod destination;
+mod identity;
+mod policy;
+
+/// How long open calls may take to end when the process stops. Kubernetes kills after 30 s.
+const DRAIN_GRACE: Duration = Duration::from_secs(20);
+
+/// Why a controller did not run, or stopped running.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    #[error("cannot listen for signals")]
+    Signals(#[source] io::Error),
+    #[error("cannot open the admin server")]
+    Admin(#[source] admin::BindError),
+    #[error("cannot listen on {addr} for gRPC (is another instance running?)")]
+    Listen { addr: SocketAddr, source: io::Error },
+    #[error("cannot start the identity service")]
+    Identity(#[source] LoadError),
+    #[error("{0} is no name of a {1}")]
+    Name(String, &'static str),
+    #[error("{0}")]
+    Died(task::Ended),
+}
+
+/// What every controller has.
+struct Daemon {
+    registry: Registry,
+    readiness: Readiness,
+    supervisor: Supervisor,
+    ends: Ends,
+    drain: Drain,
+    watch: drain::Watch,
+    termination: Termination,
+    calls: Calls,
+}
+
+/// Runs a controller until it is told to stop.
+pub async fn run(service: Service) -> Result<(), DaemonError> {
+    match service {
+        Service::Identity(config) => identity::run(config).await,
+        Service::Destination(config) => destination::run(config).await,
+        Service::Policy(config) => policy::run(config).await,
+    }
+}
+
+impl Daemon {
+    fn new() -> Result<Self, DaemonError> {
+        let termination = Termination::listen().map_err(DaemonError::Signals)?;
+        let (supervisor, ends) = task::supervisor();
+        let (drain, watch) = drain::channel();
+        let registry = Registry::new();
+        registry.export_process();
+        BuildInfo::CURRENT.export(&registry, "controller_build_info");
+        Ok(Self {
+            calls: Calls::new(&registry),
+            registry,
+            readiness: Readiness::new(),
+            supervisor,
+            ends,
+            drain,
+            watch,
+            termination,
+        })
+    }
+
+    async fn serve_admin(&self, addr: SocketAddr) -> Result<(), DaemonError> {
+        let listener = admin::bind(addr).await.map_err(DaemonError::Admin)?;
+        let admin = Admin::new(self.registry.clone(), self.readiness.clone());
+        self.supervisor
+            .spawn("admin server", admin::serve(listener, admin));
+        Ok(())
+    }
+
+    /// Reads the source and applies what it says. The answer comes when everything has been read once.
+    fn follow<F>(&self, source: Source, apply: F) -> oneshot::Receiver<()>
+    where
+        F: Fn(Batch) + Send + 'static,
+    {
+        let (batches, received) = source::channel();
+        let (complete, completed) = oneshot::channel();
+        let ready = self.readiness.condition("the source to be read");
+        self.supervisor
+            .spawn("source", Folders::new(source.dirs).run(batches));
+        self.supervisor
+            .spawn("index", feed(received, apply, ready, complete));
+        completed
+    }
+
+    fn serve_grpc(&self, listener: TcpListener, router: Router) {
+        let drain = self.watch.clone();
+        self.supervisor.spawn("gRPC server", async move {
+            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+            let served = router
+                .serve_with_incoming_shutdown(incoming, drain.draining())
+                .await;
+            if let Err(error) = served {
+                tracing::error!(%error, "The gRPC server failed");
+            }
+        });
+    }
+
+    /// Waits for a signal and drains, or for the first piece that dies.
+    async fn finish(mut self) -> Result<(), DaemonError> {
+        tokio::select! {
+            signal = self.termination.received() => {
+                tracing::info!(signal, "Stopping");
+            }
+            ended = self.ends.first() => return Err(DaemonError::Died(ended)),
+        }
+        drop(self.watch);
+        match self.drain.drain(DRAIN_GRACE).await {
+            Outcome::Complete => tracing::info!("Stopped"),
+            Outcome::Expired { remaining } => {
+                tracing::warn!(remaining, "Stopped before all calls had ended");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits for the first complete read, unless the process is to stop or a piece dies before; then `finish` says so.
+async fn until_complete(
+    daemon: &mut Daemon,
+    complete: oneshot::Receiver<()>,
+) -> Result<bool, DaemonError> {
+    tokio::select! {
+        complete = complete => Ok(complete.is_ok()),
+        ended = daemon.ends.first() => Err(DaemonError::Died(ended)),
+        signal = daemon.termination.received() => {
+            tracing::info!(signal, "Stopped before everything was read");
+            Ok(false)
+        }
+    }
+}
+
+async fn feed(
+    mut batches: mpsc::Receiver<Batch>,
+    apply: impl Fn(Batch),
+    ready: Condition,
+    complete: oneshot::Sender<()>,
+) {
+    let mut complete = Some(complete);
+    while let Some(batch) = batches.recv().await {
+        let changes = batch.len();
+        apply(batch);
+        if let Some(complete) = complete.take() {
+            ready.set(true);
+            tracing::info!("Read the source");
+            // Nobody waits any more when the process is already stopping.
+            let _ = complete.send(());
+        } else {
+            tracing::debug!(changes, "Applied changes");
+        }
+    }
+}
+
+async fn listen(addr: SocketAddr) -> Result<TcpListener, DaemonError> {
+    TcpListener::bind(addr)
+        .await
+        .map_err(|source| DaemonError::Listen { addr, source })
+}
+
+/// Exports how many different values of two kinds are watched.
+fn export_watched<I: Send + 'static>(
+    registry: &Registry,
+    index: &Arc<Mutex<I>>,
+    names: [(&'static str, &'static str); 2],
+    watched: fn(&I) -> (usize, usize),
+) {
+    let index = index.clone();
+    registry.on_scrape(move |scrape| {
+        let (first, second) = watched(&index.lock());
+        for ((name, help), value) in names.into_iter().zip([first, second]) {
+            scrape.gauge(
+                name,
+                help,
+                &mesh_runtime::metrics::Labels::new(),
+                value as f64,
+            );
+        }
+    });
+}

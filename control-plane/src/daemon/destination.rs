@@ -1,0 +1,59 @@
+//! The destination controller.
+
+use std::sync::Arc;
+
+use mesh_api::proto::destination::destination_server::DestinationServer;
+use mesh_core::endpoint::Http2Params;
+use parking_lot::Mutex;
+use tonic::transport::Server;
+
+use super::{Daemon, DaemonError, export_watched, listen, until_complete};
+use crate::{
+    config::{Destination, TransportMode},
+    index::{DestinationIndex, DestinationSettings},
+    serve::DestinationService,
+};
+
+pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
+    let mut daemon = Daemon::new()?;
+    let listener = listen(config.addr).await?;
+    daemon.serve_admin(config.metrics_addr).await?;
+    let index = Arc::new(Mutex::new(DestinationIndex::new(settings(&config))));
+    export_watched(
+        &daemon.registry,
+        &index,
+        [
+            (
+                "endpoints_watched",
+                "Different sets of endpoints that proxies watch",
+            ),
+            ("profiles_watched", "Different profiles that proxies watch"),
+        ],
+        DestinationIndex::watched,
+    );
+    let applied = index.clone();
+    let complete = daemon.follow(config.source, move |batch| applied.lock().apply(batch));
+    if !until_complete(&mut daemon, complete).await? {
+        return Ok(());
+    }
+    let service = DestinationService::new(index, daemon.watch.clone(), &daemon.calls);
+    let router = Server::builder().add_service(DestinationServer::new(service));
+    daemon.serve_grpc(listener, router);
+    tracing::info!(addr = %config.addr, "Serving destinations");
+    daemon.finish().await
+}
+
+fn settings(config: &Destination) -> DestinationSettings {
+    let http2 = config.meshed_http2_client_params.0;
+    let trust_domain = config.identity_trust_domain.as_str();
+    DestinationSettings {
+        cluster_domain: config.cluster_domain.as_str().into(),
+        control_namespace: config.controller_namespace.as_str().into(),
+        trust_domain: (!trust_domain.is_empty()).then(|| trust_domain.into()),
+        default_opaque_ports: config.default_opaque_ports.clone(),
+        h2_upgrade: config.enable_h2_upgrade,
+        transport_header: config.outbound_transport_mode == TransportMode::TransportHeader,
+        ipv6: config.enable_ipv6,
+        meshed_http2_params: (http2 != Http2Params::default()).then_some(http2),
+    }
+}

@@ -1,0 +1,65 @@
+//! The policy controller.
+
+use std::sync::Arc;
+
+use mesh_api::proto::{
+    inbound::inbound_server_policies_server::InboundServerPoliciesServer,
+    outbound::outbound_policies_server::OutboundPoliciesServer,
+};
+use parking_lot::Mutex;
+use tonic::transport::Server;
+
+use super::{Daemon, DaemonError, export_watched, listen, until_complete};
+use crate::{
+    config::Policy,
+    index::{PolicyIndex, PolicySettings},
+    serve::{InboundService, OutboundService},
+};
+
+pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
+    let mut daemon = Daemon::new()?;
+    let listener = listen(config.grpc_addr).await?;
+    daemon.serve_admin(config.admin_addr).await?;
+    let index = Arc::new(Mutex::new(PolicyIndex::new(settings(&config))));
+    export_watched(
+        &daemon.registry,
+        &index,
+        [
+            (
+                "inbound_index_watched",
+                "Different inbound policies that proxies watch",
+            ),
+            (
+                "outbound_index_watched",
+                "Different outbound policies that proxies watch",
+            ),
+        ],
+        PolicyIndex::watched,
+    );
+    let applied = index.clone();
+    let complete = daemon.follow(config.source, move |batch| applied.lock().apply(batch));
+    if !until_complete(&mut daemon, complete).await? {
+        return Ok(());
+    }
+    let inbound = InboundService::new(index.clone(), daemon.watch.clone(), &daemon.calls);
+    let outbound = OutboundService::new(index, daemon.watch.clone(), &daemon.calls);
+    let router = Server::builder()
+        .add_service(InboundServerPoliciesServer::new(inbound))
+        .add_service(OutboundPoliciesServer::new(outbound));
+    daemon.serve_grpc(listener, router);
+    tracing::info!(addr = %config.grpc_addr, "Serving policies");
+    daemon.finish().await
+}
+
+fn settings(config: &Policy) -> PolicySettings {
+    PolicySettings {
+        cluster_domain: config.cluster_domain.as_str().into(),
+        control_namespace: config.control_plane_namespace.as_str().into(),
+        identity_domain: config.identity_domain.as_str().into(),
+        cluster_networks: config.cluster_networks.clone(),
+        default_policy: config.default_policy,
+        probe_networks: config.probe_networks.clone(),
+        default_opaque_ports: config.default_opaque_ports.clone(),
+        allow_request_headers: config.allow_l5d_request_headers,
+    }
+}

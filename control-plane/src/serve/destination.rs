@@ -1,0 +1,190 @@
+//! `Destination`: endpoints of Services and profiles of destinations.
+
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
+
+use mesh_api::{
+    destination::{profile_to_proto, update_to_proto},
+    proto::destination::{
+        DestinationProfile, GetDestination, Update, destination_server::Destination,
+    },
+};
+use mesh_core::endpoint::{Endpoint, EndpointUpdate};
+use mesh_runtime::drain;
+use parking_lot::Mutex;
+use tonic::{Request, Response, Status, async_trait};
+
+use super::{
+    Step, Updates,
+    authority::{Authority, AuthorityError},
+    calls::{Calls, Method},
+    updates,
+    workload::Context,
+};
+use crate::index::{
+    DestinationIndex, EndpointSet, EndpointsError, EndpointsKey, ProfileError, ProfileKey,
+};
+
+#[derive(Debug)]
+pub struct DestinationService {
+    // Held while a value is looked up, never across an await.
+    index: Arc<Mutex<DestinationIndex>>,
+    cluster_domain: Arc<str>,
+    drain: drain::Watch,
+    get: Method,
+    get_profile: Method,
+}
+
+impl DestinationService {
+    pub fn new(index: Arc<Mutex<DestinationIndex>>, drain: drain::Watch, calls: &Calls) -> Self {
+        let cluster_domain = index.lock().settings().cluster_domain.clone();
+        let service = "io.linkerd.proxy.destination.Destination";
+        Self {
+            index,
+            cluster_domain,
+            drain,
+            get: calls.method(service, "Get"),
+            get_profile: calls.method(service, "GetProfile"),
+        }
+    }
+
+    fn endpoints(&self, request: &GetDestination) -> Result<Updates<Update>, Status> {
+        let context = Context::parse(&request.context_token);
+        let authority = Authority::parse(&request.path, &self.cluster_domain)?;
+        let Authority::Service {
+            service,
+            instance,
+            port,
+            ..
+        } = authority
+        else {
+            return Err(Status::invalid_argument(
+                "IP queries not supported by Get; ask for the service's name",
+            ));
+        };
+        let key = EndpointsKey {
+            service,
+            port,
+            hostname: instance,
+            node: (!context.node.is_empty()).then(|| context.node.into()),
+        };
+        let values = self.index.lock().endpoints(key)?;
+        tracing::debug!(path = request.path, pod = context.pod, "Watching endpoints");
+        let mut sent = BTreeMap::new();
+        let step = move |now: &EndpointSet| {
+            let changes = changes(&sent, now);
+            sent = now.endpoints.clone();
+            Step::Send(changes.iter().map(update_to_proto).collect())
+        };
+        Ok(updates(values, self.drain.clone(), self.get.open(), step))
+    }
+
+    fn profile(&self, request: &GetDestination) -> Result<Updates<DestinationProfile>, Status> {
+        let context = Context::parse(&request.context_token);
+        let key = match Authority::parse(&request.path, &self.cluster_domain)? {
+            Authority::Addr(addr) => ProfileKey::Addr(addr),
+            Authority::Service {
+                service,
+                instance: None,
+                port,
+                host: fqn,
+            } => ProfileKey::Service { service, port, fqn },
+            Authority::Service {
+                service,
+                instance: Some(hostname),
+                port,
+                ..
+            } => ProfileKey::Instance {
+                service,
+                hostname,
+                port,
+            },
+        };
+        let values = self.index.lock().profile(key)?;
+        tracing::debug!(path = request.path, pod = context.pod, "Watching a profile");
+        let step = |profile: &_| Step::Send(vec![profile_to_proto(profile)]);
+        let stream = self.get_profile.open();
+        Ok(updates(values, self.drain.clone(), stream, step))
+    }
+}
+
+#[async_trait]
+impl Destination for DestinationService {
+    type GetStream = Updates<Update>;
+    type GetProfileStream = Updates<DestinationProfile>;
+
+    async fn get(
+        &self,
+        request: Request<GetDestination>,
+    ) -> Result<Response<Self::GetStream>, Status> {
+        self.get
+            .count(self.endpoints(request.get_ref()))
+            .map(Response::new)
+    }
+
+    async fn get_profile(
+        &self,
+        request: Request<GetDestination>,
+    ) -> Result<Response<Self::GetProfileStream>, Status> {
+        self.get_profile
+            .count(self.profile(request.get_ref()))
+            .map(Response::new)
+    }
+}
+
+/// What turns the endpoints that were sent into those that are: additions first, so that a client is never left without any in between. No endpoints at the
+/// start are no message.
+fn changes(sent: &BTreeMap<SocketAddr, Endpoint>, now: &EndpointSet) -> Vec<EndpointUpdate> {
+    let added: Vec<Endpoint> = now
+        .endpoints
+        .iter()
+        .filter(|(addr, endpoint)| sent.get(addr) != Some(endpoint))
+        .map(|(_, endpoint)| endpoint.clone())
+        .collect();
+    let removed: Vec<SocketAddr> = sent
+        .keys()
+        .filter(|addr| !now.endpoints.contains_key(addr))
+        .copied()
+        .collect();
+    let mut changes = Vec::new();
+    if !added.is_empty() {
+        changes.push(EndpointUpdate::Add {
+            endpoints: added,
+            set_labels: now.labels.clone(),
+        });
+    }
+    if !removed.is_empty() {
+        changes.push(EndpointUpdate::Remove(removed));
+    }
+    changes
+}
+
+impl From<AuthorityError> for Status {
+    fn from(error: AuthorityError) -> Self {
+        Status::invalid_argument(error.to_string())
+    }
+}
+
+impl From<EndpointsError> for Status {
+    fn from(error: EndpointsError) -> Self {
+        let message = error.to_string();
+        match error {
+            EndpointsError::NoSuchService(_) => Status::not_found(message),
+            EndpointsError::ExternalName(_) => Status::invalid_argument(message),
+        }
+    }
+}
+
+impl From<ProfileError> for Status {
+    fn from(error: ProfileError) -> Self {
+        let message = error.to_string();
+        match error {
+            // Not NOT_FOUND: Linkerd hands on the cluster's own error here, and proxies retry both.
+            ProfileError::NoSuchService(_) => Status::unknown(message),
+            ProfileError::NoSuchInstance(..) => Status::not_found(message),
+            ProfileError::ExternalName(_) => Status::invalid_argument(message),
+            ProfileError::AmbiguousService(..) | ProfileError::AmbiguousPod(..) => {
+                Status::failed_precondition(message)
+            }
+        }
+    }
+}

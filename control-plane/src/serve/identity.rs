@@ -1,0 +1,92 @@
+//! `Identity`: certificates for workloads.
+
+use std::{sync::Arc, time::SystemTime};
+
+use mesh_api::{
+    identity::to_proto,
+    proto::identity::{CertifyRequest, CertifyResponse, identity_server::Identity},
+};
+use tonic::{Code, Request, Response, Status, async_trait};
+
+use super::calls::{Calls, Method};
+use crate::identity::{self, Authority, CertifyError, IssueError, TokenError};
+
+#[derive(Debug)]
+pub struct IdentityService {
+    authority: Arc<Authority>,
+    certify: Method,
+}
+
+impl IdentityService {
+    pub fn new(authority: Arc<Authority>, calls: &Calls) -> Self {
+        Self {
+            authority,
+            certify: calls.method("io.linkerd.proxy.identity.Identity", "Certify"),
+        }
+    }
+
+    fn certify(&self, request: &CertifyRequest) -> Result<CertifyResponse, Status> {
+        let certified = self.authority.certify(
+            identity::Request {
+                identity: &request.identity,
+                token: &request.token,
+                csr: &request.certificate_signing_request,
+            },
+            SystemTime::now(),
+        );
+        match certified {
+            Ok(issued) => {
+                let valid_until = jiff::Timestamp::try_from(issued.valid_until).ok();
+                tracing::info!(
+                    identity = request.identity,
+                    valid_until = valid_until.map(tracing::field::display),
+                    "Issued a certificate"
+                );
+                Ok(to_proto(&issued))
+            }
+            Err(error) => {
+                let message = with_reason(&error);
+                tracing::warn!(
+                    identity = request.identity,
+                    "Refused a certificate: {message}"
+                );
+                Err(Status::new(code(&error), message))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Identity for IdentityService {
+    async fn certify(
+        &self,
+        request: Request<CertifyRequest>,
+    ) -> Result<Response<CertifyResponse>, Status> {
+        let response = self.certify(request.get_ref());
+        self.certify.count(response).map(Response::new)
+    }
+}
+
+/// The codes that Linkerd's identity service answers with.
+fn code(error: &CertifyError) -> Code {
+    match error {
+        CertifyError::NoIssuer => Code::Unavailable,
+        CertifyError::Missing(_) => Code::InvalidArgument,
+        CertifyError::Csr(error) if error.is_malformed() => Code::InvalidArgument,
+        CertifyError::Csr(_) | CertifyError::OtherIdentity { .. } => Code::FailedPrecondition,
+        CertifyError::Token(TokenError::Unreadable | TokenError::Subject(_)) => {
+            Code::InvalidArgument
+        }
+        CertifyError::Token(_) => Code::FailedPrecondition,
+        CertifyError::Issue(IssueError::Expired) => Code::Unknown,
+        CertifyError::Issue(_) => Code::Internal,
+    }
+}
+
+/// An error and what it comes from, in one line for who cannot see the log.
+fn with_reason(error: &CertifyError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}

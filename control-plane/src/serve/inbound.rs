@@ -1,0 +1,94 @@
+//! `InboundServerPolicies`: who may talk to a pod's ports.
+
+use std::sync::Arc;
+
+use mesh_api::{
+    inbound::to_proto,
+    proto::inbound::{PortSpec, Server, inbound_server_policies_server::InboundServerPolicies},
+};
+use mesh_core::policy::inbound::ServerPolicy;
+use mesh_runtime::drain;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tonic::{Request, Response, Status, async_trait};
+
+use super::{
+    Step, Updates,
+    calls::{Calls, Method},
+    updates,
+    workload::Workload,
+};
+use crate::index::{InboundKey, PolicyIndex};
+
+#[derive(Debug)]
+pub struct InboundService {
+    // Held while a value is looked up, never across an await.
+    index: Arc<Mutex<PolicyIndex>>,
+    drain: drain::Watch,
+    get_port: Method,
+    watch_port: Method,
+}
+
+impl InboundService {
+    pub fn new(index: Arc<Mutex<PolicyIndex>>, drain: drain::Watch, calls: &Calls) -> Self {
+        let service = "io.linkerd.proxy.inbound.InboundServerPolicies";
+        Self {
+            index,
+            drain,
+            get_port: calls.method(service, "GetPort"),
+            watch_port: calls.method(service, "WatchPort"),
+        }
+    }
+
+    fn values(
+        &self,
+        spec: &PortSpec,
+    ) -> Result<watch::Receiver<Arc<Option<ServerPolicy>>>, Status> {
+        let workload = Workload::parse(&spec.workload)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let port = u16::try_from(spec.port)
+            .ok()
+            .filter(|port| *port > 0)
+            .ok_or_else(|| Status::invalid_argument(format!("{} is no port", spec.port)))?;
+        let unknown = || Status::not_found("unknown server");
+        match workload {
+            Workload::Pod(pod) => {
+                let key = InboundKey { pod, port };
+                self.index.lock().inbound(key).ok_or_else(unknown)
+            }
+            Workload::External(_) => Err(unknown()),
+        }
+    }
+}
+
+#[async_trait]
+impl InboundServerPolicies for InboundService {
+    type WatchPortStream = Updates<Server>;
+
+    async fn get_port(&self, request: Request<PortSpec>) -> Result<Response<Server>, Status> {
+        let values = self.values(request.get_ref());
+        let policy = values.and_then(|values| match &**values.borrow() {
+            Some(policy) => Ok(to_proto(policy)),
+            None => Err(Status::not_found("unknown server")),
+        });
+        self.get_port.count(policy).map(Response::new)
+    }
+
+    async fn watch_port(
+        &self,
+        request: Request<PortSpec>,
+    ) -> Result<Response<Self::WatchPortStream>, Status> {
+        let values = self.watch_port.count(self.values(request.get_ref()))?;
+        let step = |policy: &Option<ServerPolicy>| match policy {
+            Some(policy) => Step::Send(vec![to_proto(policy)]),
+            None => Step::End,
+        };
+        let stream = self.watch_port.open();
+        Ok(Response::new(updates(
+            values,
+            self.drain.clone(),
+            stream,
+            step,
+        )))
+    }
+}

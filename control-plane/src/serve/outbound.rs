@@ -1,0 +1,89 @@
+//! `OutboundPolicies`: where a pod's traffic goes.
+
+use std::sync::Arc;
+
+use mesh_api::{
+    outbound::{target, to_proto},
+    proto::outbound::{
+        OutboundPolicy as WirePolicy, TrafficSpec, outbound_policies_server::OutboundPolicies,
+    },
+};
+use mesh_core::policy::outbound::OutboundPolicy;
+use mesh_runtime::drain;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tonic::{Request, Response, Status, async_trait};
+
+use super::{
+    Step, Updates,
+    calls::{Calls, Method},
+    updates,
+    workload::Workload,
+};
+use crate::index::{OutboundError, PolicyIndex};
+
+#[derive(Debug)]
+pub struct OutboundService {
+    // Held while a value is looked up, never across an await.
+    index: Arc<Mutex<PolicyIndex>>,
+    drain: drain::Watch,
+    get: Method,
+    watch: Method,
+}
+
+impl OutboundService {
+    pub fn new(index: Arc<Mutex<PolicyIndex>>, drain: drain::Watch, calls: &Calls) -> Self {
+        let service = "io.linkerd.proxy.outbound.OutboundPolicies";
+        Self {
+            index,
+            drain,
+            get: calls.method(service, "Get"),
+            watch: calls.method(service, "Watch"),
+        }
+    }
+
+    fn values(&self, spec: TrafficSpec) -> Result<watch::Receiver<Arc<OutboundPolicy>>, Status> {
+        let client = Workload::parse(&spec.source_workload)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let target =
+            target(spec.target).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let namespace = &client.name().namespace;
+        Ok(self.index.lock().outbound(&target, namespace)?)
+    }
+}
+
+#[async_trait]
+impl OutboundPolicies for OutboundService {
+    type WatchStream = Updates<WirePolicy>;
+
+    async fn get(&self, request: Request<TrafficSpec>) -> Result<Response<WirePolicy>, Status> {
+        let values = self.get.count(self.values(request.into_inner()))?;
+        let policy = to_proto(&values.borrow());
+        Ok(Response::new(policy))
+    }
+
+    async fn watch(
+        &self,
+        request: Request<TrafficSpec>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let values = self.watch.count(self.values(request.into_inner()))?;
+        let step = |policy: &OutboundPolicy| Step::Send(vec![to_proto(policy)]);
+        let stream = self.watch.open();
+        Ok(Response::new(updates(
+            values,
+            self.drain.clone(),
+            stream,
+            step,
+        )))
+    }
+}
+
+impl From<OutboundError> for Status {
+    fn from(error: OutboundError) -> Self {
+        let message = error.to_string();
+        match error {
+            OutboundError::NoSuchService => Status::not_found(message),
+            OutboundError::InvalidAuthority(_) => Status::invalid_argument(message),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Certificates over gRPC, and the rotation of their issuer.
+
+use std::{
+    fs,
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
+
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use mesh_api::{
+    identity::{Issued, certify_request, issued},
+    proto::identity::identity_client::IdentityClient,
+};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tonic::{Code, Status, transport::Channel};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::controller::{Controller, eventually};
+
+const IDENTITY: &str = "web.shop.serviceaccount.identity.linkerd.cluster.local";
+
+struct Fixture {
+    dir: tempfile::TempDir,
+    anchor: CertifiedIssuer<'static, KeyPair>,
+    signer: EcdsaKeyPair,
+}
+
+fn ca(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let anchor =
+            CertifiedIssuer::self_signed(ca("anchor"), KeyPair::generate().unwrap()).unwrap();
+        let tokens = KeyPair::generate().unwrap();
+        let signer =
+            EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, tokens.serialized_der())
+                .unwrap();
+        let fixture = Self {
+            dir: tempfile::tempdir().unwrap(),
+            anchor,
+            signer,
+        };
+        fs::write(fixture.path("anchors.pem"), fixture.anchor.pem()).unwrap();
+        fs::write(fixture.path("tokens.pem"), tokens.public_key_pem()).unwrap();
+        fixture.write_issuer("first");
+        fixture
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write_issuer(&self, name: &str) {
+        let key = KeyPair::generate().unwrap();
+        let certificate = ca(name).signed_by(&key, &self.anchor).unwrap();
+        fs::write(self.path("key.pem"), key.serialize_pem()).unwrap();
+        fs::write(self.path("crt.pem"), certificate.pem()).unwrap();
+    }
+
+    fn args(&self) -> Vec<String> {
+        vec![
+            format!("--issuer-dir={}", self.dir.path().display()),
+            format!("--trust-anchors={}", self.path("anchors.pem").display()),
+            format!("--token-verify-key={}", self.path("tokens.pem").display()),
+        ]
+    }
+
+    fn start(&self) -> Controller {
+        Controller::start("identity", "--addr", "--admin-addr", &self.args())
+    }
+
+    fn token(&self, account: &str) -> Vec<u8> {
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap();
+        let claims = serde_json::json!({
+            "iss": "https://kubernetes.default.svc",
+            "sub": format!("system:serviceaccount:{account}"),
+            "aud": ["identity.l5d.io"],
+            "exp": (now + Duration::from_secs(600)).as_secs(),
+        });
+        let part = |json: serde_json::Value| URL_SAFE_NO_PAD.encode(json.to_string());
+        let signed = format!(
+            "{}.{}",
+            part(serde_json::json!({ "alg": "ES256" })),
+            part(claims)
+        );
+        let random = aws_lc_rs::rand::SystemRandom::new();
+        let signature = self.signer.sign(&random, signed.as_bytes()).unwrap();
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)).into_bytes()
+    }
+}
+
+fn csr(name: &str) -> Vec<u8> {
+    let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    let key = KeyPair::generate().unwrap();
+    params.serialize_request(&key).unwrap().der().to_vec()
+}
+
+async fn certify(
+    client: &mut IdentityClient<Channel>,
+    token: Vec<u8>,
+    csr: Vec<u8>,
+) -> Result<Issued, Status> {
+    let response = client
+        .certify(certify_request(IDENTITY, token, csr))
+        .await?;
+    Ok(issued(response.into_inner()).unwrap())
+}
+
+fn issuer_of(issued: &Issued) -> String {
+    let (_, leaf) = X509Certificate::from_der(&issued.leaf).unwrap();
+    let name = leaf.issuer().iter_common_name().next().unwrap();
+    name.as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn certificates_and_refusals() {
+    let fixture = Fixture::new();
+    let controller = fixture.start();
+    let mut client = IdentityClient::new(controller.channel().await);
+    let granted = certify(&mut client, fixture.token("shop:web"), csr(IDENTITY))
+        .await
+        .unwrap();
+    let (_, leaf) = X509Certificate::from_der(&granted.leaf).unwrap();
+    let (_, issuer) = X509Certificate::from_der(&granted.intermediates[0]).unwrap();
+    assert_eq!(leaf.issuer(), issuer.subject());
+    let life = granted
+        .valid_until
+        .duration_since(SystemTime::now())
+        .unwrap();
+    assert!(life > Duration::from_secs(23 * 3600), "{life:?}");
+
+    let mut refused =
+        async |token: Vec<u8>, csr: Vec<u8>| certify(&mut client, token, csr).await.unwrap_err();
+    let token = || fixture.token("shop:web");
+    assert_eq!(
+        refused(Vec::new(), csr(IDENTITY)).await.code(),
+        Code::InvalidArgument
+    );
+    assert_eq!(
+        refused(token(), b"x".to_vec()).await.code(),
+        Code::InvalidArgument
+    );
+    assert_eq!(
+        refused(b"x".to_vec(), csr(IDENTITY)).await.code(),
+        Code::InvalidArgument
+    );
+    assert_eq!(
+        refused(token(), csr("other.example")).await.code(),
+        Code::FailedPrecondition
+    );
+    let other = refused(fixture.token("shop:other"), csr(IDENTITY)).await;
+    assert_eq!(other.code(), Code::FailedPrecondition);
+    assert!(
+        other.message().contains("other.shop.serviceaccount"),
+        "{other}"
+    );
+    let huge = refused(token(), vec![0x30; 1 << 20]).await;
+    assert_eq!(huge.code(), Code::OutOfRange, "{huge}");
+
+    let (_, metrics) = controller.admin_get("/metrics").await.unwrap();
+    let ttl = metrics
+        .lines()
+        .find(|line| line.starts_with("issuer_cert_ttl_seconds "));
+    let ttl: f64 = ttl.unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    assert!(ttl > 3600.0, "{ttl}");
+    for secret in [token(), granted.leaf] {
+        let secret = String::from_utf8_lossy(&secret).into_owned();
+        assert!(!metrics.contains(&secret));
+    }
+}
+
+#[tokio::test]
+async fn a_new_issuer_is_taken_over_and_a_broken_one_is_not() {
+    let fixture = Fixture::new();
+    let controller = fixture.start();
+    let mut client = IdentityClient::new(controller.channel().await);
+    let mut issuer = async || {
+        let issued = certify(&mut client, fixture.token("shop:web"), csr(IDENTITY)).await;
+        issuer_of(&issued.unwrap())
+    };
+    assert_eq!(issuer().await, "first");
+    fs::write(fixture.path("crt.pem"), fixture.anchor.pem()).unwrap();
+    controller.logged("the old issuer stays in force").await;
+    assert_eq!(issuer().await, "first");
+    fixture.write_issuer("second");
+    eventually("the second issuer", async || {
+        (issuer().await == "second").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_issuer_that_cannot_work_ends_the_start() {
+    let fixture = Fixture::new();
+    let other = CertifiedIssuer::self_signed(ca("other"), KeyPair::generate().unwrap()).unwrap();
+    fs::write(fixture.path("anchors.pem"), other.pem()).unwrap();
+    let mut controller = fixture.start();
+    assert!(!controller.exit().await.success());
+    let line = controller.logged("cannot start the identity service").await;
+    assert!(
+        line.contains("crt.pem") && line.contains("belong together"),
+        "{line}"
+    );
+    fs::remove_file(fixture.path("tokens.pem")).unwrap();
+    let mut controller = fixture.start();
+    assert!(!controller.exit().await.success());
+    let line = controller.logged("cannot start the identity service").await;
+    assert!(
+        line.contains("cannot read") && line.contains("tokens.pem"),
+        "{line}"
+    );
+}

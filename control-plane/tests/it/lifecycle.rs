@@ -1,0 +1,64 @@
+//! Start, readiness and stop.
+
+use mesh_api::proto::destination::{GetDestination, destination_client::DestinationClient};
+
+use crate::{
+    controller::{Controller, Folder, next},
+    manifests::service,
+};
+
+#[tokio::test]
+async fn a_signal_ends_streams_well_and_then_the_process() {
+    let folder = Folder::new();
+    folder.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
+    let mut controller = Controller::destination(&[&folder]).await;
+    let mut client = DestinationClient::new(controller.channel().await);
+    let ask = GetDestination {
+        path: "web.shop.svc.cluster.local".to_owned(),
+        ..GetDestination::default()
+    };
+    let mut stream = client.get(ask).await.unwrap().into_inner();
+    assert!(next(&mut stream).await.is_some());
+    controller.terminate();
+    assert_eq!(next(&mut stream).await, None);
+    assert!(controller.exit().await.success());
+}
+
+#[tokio::test]
+async fn readiness_waits_for_the_source() {
+    let folder = Folder::new();
+    let controller = Controller::start(
+        "policy",
+        "--grpc-addr",
+        "--admin-addr",
+        &[format!("--source-dir={}", folder.path().display())],
+    );
+    let controller = controller.ready().await;
+    let (status, body) = controller.admin_get("/live").await.unwrap();
+    assert_eq!((status, &*body), (200, "live\n"));
+    let (_, metrics) = controller.admin_get("/metrics").await.unwrap();
+    for name in [
+        "controller_build_info",
+        "process_start_time_seconds",
+        "inbound_index_watched 0",
+    ] {
+        assert!(metrics.contains(name), "{name} in {metrics}");
+    }
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_said() {
+    let folder = Folder::new();
+    let first = Controller::policy(&[&folder]).await;
+    let mut second = std::process::Command::new(env!("CARGO_BIN_EXE_mesh-controller"));
+    let output = second
+        .arg("policy")
+        .arg(format!("--source-dir={}", folder.path().display()))
+        .arg(format!("--grpc-addr={}", first.grpc))
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let log = String::from_utf8_lossy(&output.stdout);
+    let expect = format!("cannot listen on {} for gRPC", first.grpc);
+    assert!(log.contains(&expect), "{log}");
+}

@@ -1,0 +1,170 @@
+//! Inbound and outbound policies over gRPC, while files change.
+
+use mesh_api::{
+    inbound::server_policy,
+    outbound::{outbound_policy, traffic_spec},
+    proto::{
+        inbound::{PortSpec, inbound_server_policies_client::InboundServerPoliciesClient},
+        outbound::{TrafficSpec, outbound_policies_client::OutboundPoliciesClient},
+    },
+};
+use mesh_core::policy::outbound::{OutboundProtocol, Target};
+use tonic::Code;
+
+use crate::{
+    controller::{Controller, Folder, next},
+    manifests::{ALLOW, SERVER, service},
+};
+
+const CLIENT: &str = "{\"ns\":\"shop\",\"pod\":\"client\"}\n";
+
+fn port(workload: &str, port: u32) -> PortSpec {
+    PortSpec {
+        workload: workload.to_owned(),
+        port,
+    }
+}
+
+const WEB: &str = "{\"ns\":\"shop\",\"pod\":\"web-1\"}\n";
+
+#[tokio::test]
+async fn an_inbound_policy_follows_the_files() {
+    let folder = Folder::new();
+    folder.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
+    let controller = Controller::policy(&[&folder]).await;
+    let mut client = InboundServerPoliciesClient::new(controller.channel().await);
+    let mut stream = client
+        .watch_port(port(WEB, 8080))
+        .await
+        .unwrap()
+        .into_inner();
+    let mut policy = async || {
+        let message = next(&mut stream).await?;
+        Some(server_policy(message).unwrap())
+    };
+    assert_eq!(policy().await.unwrap().meta.name(), "all-unauthenticated");
+    folder.write("policy.yaml", SERVER);
+    let server = policy().await.unwrap();
+    assert_eq!(
+        (server.meta.name(), server.authorizations.len()),
+        ("web-http", 0)
+    );
+    folder.write("policy.yaml", &format!("{SERVER}{ALLOW}"));
+    let allowed = policy().await.unwrap();
+    assert_eq!(allowed.authorizations[0].meta.name(), "allow");
+    // A policy whose file breaks stays in force.
+    folder.write(
+        "policy.yaml",
+        &format!("{SERVER}{}", ALLOW.replace("kind: Server", "kind: Gadget")),
+    );
+    controller
+        .logged("AuthorizationPolicy shop/allow: spec.targetRef.kind")
+        .await;
+    folder.write("policy.yaml", "");
+    assert_eq!(policy().await.unwrap().meta.name(), "all-unauthenticated");
+    // The pod goes, and the stream ends well.
+    folder.write("web.yaml", &service(&[]));
+    assert_eq!(policy().await, None);
+}
+
+#[tokio::test]
+async fn an_outbound_policy_follows_the_files() {
+    let folder = Folder::new();
+    folder.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
+    let controller = Controller::policy(&[&folder]).await;
+    let mut client = OutboundPoliciesClient::new(controller.channel().await);
+    let target = Target::Addr("10.96.0.1:80".parse().unwrap());
+    let mut stream = client
+        .watch(traffic_spec(CLIENT, &target))
+        .await
+        .unwrap()
+        .into_inner();
+    let mut routes = async || {
+        let policy = outbound_policy(next(&mut stream).await.unwrap()).unwrap();
+        match policy.protocol {
+            OutboundProtocol::Detect { http1, .. } => http1.routes,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(routes().await[0].meta.name(), "http");
+    folder.write(
+        "route.yaml",
+        "apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: split, namespace: shop}
+spec:
+  parentRefs: [{group: core, kind: Service, name: web, port: 80}]
+  rules: [{backendRefs: [{name: web, port: 80}], timeouts: {request: 1s}}]
+",
+    );
+    let split = routes().await;
+    assert_eq!(split[0].meta.name(), "split");
+    assert_eq!(
+        split[0].rules[0].then.timeouts.request,
+        Some(std::time::Duration::from_secs(1))
+    );
+    folder.delete("route.yaml");
+    assert_eq!(routes().await[0].meta.name(), "http");
+}
+
+#[tokio::test]
+async fn codes_of_refusals() {
+    let folder = Folder::new();
+    folder.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
+    let controller = Controller::policy(&[&folder]).await;
+    let mut inbound = InboundServerPoliciesClient::new(controller.channel().await);
+    for (workload, number, code) in [
+        ("", 80, Code::InvalidArgument),
+        ("{\"ns\":\"shop\"}", 80, Code::InvalidArgument),
+        (WEB, 0, Code::InvalidArgument),
+        (WEB, 65_536, Code::InvalidArgument),
+        ("shop:gone", 80, Code::NotFound),
+        (
+            "{\"ns\":\"shop\",\"external_workload\":\"vm\"}",
+            80,
+            Code::NotFound,
+        ),
+    ] {
+        let status = inbound
+            .watch_port(port(workload, number))
+            .await
+            .unwrap_err();
+        assert_eq!(status.code(), code, "{workload} {number}");
+        let status = inbound.get_port(port(workload, number)).await.unwrap_err();
+        assert_eq!(status.code(), code, "{workload} {number}");
+    }
+    assert!(inbound.get_port(port("shop:web-1", 8080)).await.is_ok());
+
+    let mut outbound = OutboundPoliciesClient::new(controller.channel().await);
+    let addr = |addr: &str| Target::Addr(addr.parse().unwrap());
+    let authority = |authority: &str| Target::Authority(authority.into());
+    for (workload, target, code) in [
+        ("", addr("10.96.0.1:80"), Code::InvalidArgument),
+        (CLIENT, addr("10.96.0.1:0"), Code::InvalidArgument),
+        (CLIENT, addr("10.99.0.1:80"), Code::NotFound),
+        (CLIENT, authority("example.com:80"), Code::NotFound),
+        (CLIENT, authority(""), Code::InvalidArgument),
+    ] {
+        let status = outbound
+            .watch(traffic_spec(workload, &target))
+            .await
+            .unwrap_err();
+        assert_eq!(status.code(), code, "{workload} {target:?}");
+    }
+    let nothing = TrafficSpec {
+        source_workload: CLIENT.to_owned(),
+        target: None,
+    };
+    let status = outbound.get(nothing).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    for target in [
+        addr("192.0.2.1:80"),
+        addr("10.96.0.1:99"),
+        authority("gone.shop.svc.cluster.local"),
+    ] {
+        assert!(
+            outbound.get(traffic_spec(CLIENT, &target)).await.is_ok(),
+            "{target:?}"
+        );
+    }
+}
