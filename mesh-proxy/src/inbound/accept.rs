@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::Inbound;
 use super::judge::{Judge, Unauthorized};
 use super::peer::Peer;
+use super::tcp::Tunnel;
 use crate::http::Protocol;
 use crate::telemetry::labels::{Direction, NoServerTls, ServerTls};
 use crate::tls::{self, Credentials, TlsError};
@@ -54,6 +55,19 @@ pub(super) enum ConnectionError {
     Connect(#[from] ConnectError),
     #[error("the client's connection failed while its protocol was detected")]
     Detect(#[from] std::io::Error),
+}
+
+/// A connection of which everything is known.
+pub(super) enum Decided {
+    Tunnel(Tunnel),
+    Http {
+        io: Io,
+        peer: Peer,
+        judge: Rc<Judge>,
+        protocol: Protocol,
+    },
+    /// The client left before it was known what it wanted.
+    Gone,
 }
 
 /// What is done with a connection once its TLS is known.
@@ -107,8 +121,17 @@ impl Inbound {
     /// Serves one connection to its end. Whatever happens is logged and counted here.
     pub async fn serve(self: Rc<Self>, accepted: Accepted) {
         let (client, server) = (accepted.peer, accepted.original_dst);
-        let Err(error) = self.accept(accepted).await else {
-            return;
+        // Deciding takes kilobytes of state that a connection must not hold for the rest of its life, and HTTP takes more than a tunnel.
+        let error = match Box::pin(self.decide(accepted)).await {
+            Ok(Decided::Tunnel(tunnel)) => return self.copy(tunnel).await,
+            Ok(Decided::Http {
+                io,
+                peer,
+                judge,
+                protocol,
+            }) => return Box::pin(self.serve_http(io, peer, judge, protocol)).await,
+            Ok(Decided::Gone) => return,
+            Err(error) => error,
         };
         match error.reason() {
             Some(reason) => {
@@ -120,23 +143,23 @@ impl Inbound {
         }
     }
 
-    async fn accept(self: &Rc<Self>, accepted: Accepted) -> Result<(), ConnectionError> {
+    async fn decide(&self, accepted: Accepted) -> Result<Decided, ConnectionError> {
         let inbound = &self.worker.config.inbound;
         let target = accepted.original_dst;
         if !inbound.ips.is_empty() && !self.worker.is_local(target.ip()) {
             return Err(ConnectionError::ForeignAddress(target));
         }
         if target.port() == inbound.listen.port() {
-            return Box::pin(self.accept_direct(accepted)).await;
+            return self.decide_direct(accepted).await;
         }
         self.refuse_own_port(target.port())?;
 
         let mut io = Io::plain(accepted.tcp);
-        let plain = self.peer_of(accepted.peer, target, NoServerTls::NoTlsFromRemote);
+        let plain = Peer::plain(accepted.peer, target, NoServerTls::NoTlsFromRemote);
         let judge = self.judge_of(&plain);
         match &judge.law().policy.protocol {
             ServerProtocol::Opaque => {
-                let peer = self.peer_of(accepted.peer, target, NoServerTls::PortSkipped);
+                let peer = Peer::plain(accepted.peer, target, NoServerTls::PortSkipped);
                 let judge = self.judge_of(&peer);
                 return self.proceed(io, peer, judge, Next::Forward).await;
             }
@@ -144,21 +167,24 @@ impl Inbound {
                 let limit = inbound.detect_timeout;
                 if let Some(app) = self.greeting(&mut io, &plain, &judge, limit).await? {
                     let io = judge.measure(io);
-                    return self.forward_over(io, app, &plain, &judge).await;
+                    return Ok(Decided::Tunnel(Tunnel::over(io, app, plain, judge)?));
                 }
             }
             _ => {}
         }
         let Some((io, tls)) = self.end_tls(io).await? else {
-            return Ok(());
+            return Ok(Decided::Gone);
         };
         let peer = Peer { tls, ..plain };
         let judge = self.judge_of(&peer);
-        let protocol = judge.law().policy.protocol.clone();
-        match next(&protocol, &peer.tls, inbound.detect_timeout) {
+        let law = judge.law();
+        match next(&law.policy.protocol, &peer.tls, inbound.detect_timeout) {
             Some(next) => self.proceed(io, peer, judge, next).await,
-            // Counted and refused as any unauthorized connection.
-            None => Ok(judge.connection(&peer)?),
+            None => {
+                // Counted and refused as any unauthorized connection.
+                judge.connection(&peer)?;
+                Ok(Decided::Gone)
+            }
         }
     }
 
@@ -191,40 +217,43 @@ impl Inbound {
 
     /// Goes on with a connection of which everything but the protocol is known.
     pub(super) async fn proceed(
-        self: &Rc<Self>,
+        &self,
         io: Io,
         peer: Peer,
         judge: Rc<Judge>,
         next: Next,
-    ) -> Result<(), ConnectionError> {
+    ) -> Result<Decided, ConnectionError> {
         let mut io = judge.measure(io);
         let protocol = match next {
-            Next::Forward => return self.forward(io, &peer, &judge).await,
-            Next::Http(protocol) => protocol,
-            Next::Detect(limit, OnSilence::Http1) => {
-                match self.detect_http(&mut io, &judge, limit).await? {
-                    HttpDetected::Http1 | HttpDetected::TimedOut => Protocol::Http1,
-                    HttpDetected::Http2 => Protocol::Http2,
-                    HttpDetected::Eof => return Ok(()),
-                    HttpDetected::NotHttp => return self.forward(io, &peer, &judge).await,
+            Next::Forward => None,
+            Next::Http(protocol) => Some(protocol),
+            Next::Detect(limit, on_silence) => {
+                if on_silence == OnSilence::Forward
+                    && let Some(app) = self.greeting(&mut io, &peer, &judge, limit).await?
+                {
+                    return Ok(Decided::Tunnel(Tunnel::over(io, app, peer, judge)?));
                 }
-            }
-            Next::Detect(limit, OnSilence::Forward) => {
-                if let Some(app) = self.greeting(&mut io, &peer, &judge, limit).await? {
-                    return self.forward_over(io, app, &peer, &judge).await;
-                }
-                match self.detect_http(&mut io, &judge, limit).await? {
-                    HttpDetected::Http1 => Protocol::Http1,
-                    HttpDetected::Http2 => Protocol::Http2,
-                    HttpDetected::Eof => return Ok(()),
-                    HttpDetected::NotHttp | HttpDetected::TimedOut => {
-                        return self.forward(io, &peer, &judge).await;
+                match (self.detect_http(&mut io, &judge, limit).await?, on_silence) {
+                    (HttpDetected::Http1, _) | (HttpDetected::TimedOut, OnSilence::Http1) => {
+                        Some(Protocol::Http1)
+                    }
+                    (HttpDetected::Http2, _) => Some(Protocol::Http2),
+                    (HttpDetected::Eof, _) => return Ok(Decided::Gone),
+                    (HttpDetected::NotHttp, _) | (HttpDetected::TimedOut, OnSilence::Forward) => {
+                        None
                     }
                 }
             }
         };
-        self.serve_http(io, peer, judge, protocol).await;
-        Ok(())
+        Ok(match protocol {
+            Some(protocol) => Decided::Http {
+                io,
+                peer,
+                judge,
+                protocol,
+            },
+            None => Decided::Tunnel(self.open_tunnel(io, peer, judge).await?),
+        })
     }
 
     async fn detect_http(
@@ -282,15 +311,6 @@ impl Inbound {
                 judge.detected(&Ok(HttpDetected::TimedOut), start.elapsed());
                 Ok(app)
             }
-        }
-    }
-
-    fn peer_of(&self, client: SocketAddr, target: SocketAddr, no_tls: NoServerTls) -> Peer {
-        Peer {
-            client,
-            target,
-            dialled: target,
-            tls: ServerTls::None(no_tls),
         }
     }
 

@@ -3,10 +3,9 @@
 //! They must be mutually authenticated. What is then done to them is what the policy of the named port says, as for every other connection.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
 
 use super::Inbound;
-use super::accept::{ConnectionError, Next};
+use super::accept::{ConnectionError, Decided, Next};
 use super::peer::Peer;
 use crate::http::Protocol;
 use crate::telemetry::labels::ServerTls;
@@ -17,17 +16,17 @@ use crate::transport::header::{self, Session};
 use crate::transport::listen::Accepted;
 
 impl Inbound {
-    pub(super) async fn accept_direct(
-        self: &Rc<Self>,
+    pub(super) async fn decide_direct(
+        &self,
         accepted: Accepted,
-    ) -> Result<(), ConnectionError> {
+    ) -> Result<Decided, ConnectionError> {
         let limit = self.worker.config.inbound.detect_timeout;
         let credentials = self.credentials()?;
         let mut io = Io::plain(accepted.tcp);
         match detect::tls(&mut io, &self.worker.scratch, limit).await? {
             TlsDetected::ClientHello { sni: Some(sni) } if *sni == *credentials.server_name() => {}
             TlsDetected::TimedOut => return Err(ConnectionError::TlsTimedOut(limit)),
-            TlsDetected::Eof => return Ok(()),
+            TlsDetected::Eof => return Ok(Decided::Gone),
             TlsDetected::ClientHello { .. } | TlsDetected::NotTls => {
                 return Err(ConnectionError::NotAuthenticated);
             }

@@ -14,9 +14,10 @@ use super::judge::{Granted, Judge};
 use super::peer::Peer;
 use crate::error::{Error, Kind, Side};
 use crate::http::client::{Client, SendError};
-use crate::http::headers::{CLIENT_ID, PROXY_CONNECTION, PROXY_ERROR, PROXY_UNSENT};
+use crate::http::headers::{CLIENT_ID, PROXY_CONNECTION, PROXY_ERROR};
 use crate::http::orig_proto::Downgraded;
 use crate::http::respond::{Asker, Disclosure};
+use crate::http::undelivered::{UNDELIVERED, Undelivered};
 use crate::http::{Handle, Protocol, Request, Reset, Response, filter, orig_proto, respond, uri};
 use crate::telemetry::http::Exchange;
 use crate::telemetry::labels;
@@ -110,8 +111,8 @@ impl Destination {
 /// An answer that the application did not give.
 struct Failure {
     error: Error,
-    /// No byte of the request has reached the application.
-    unsent: bool,
+    /// What the peer's balancer may know of it.
+    undelivered: Option<Undelivered>,
 }
 
 impl Handler {
@@ -172,7 +173,7 @@ impl Handler {
         };
         match self.to.send(request, self.peer.client).await {
             Ok(mut response) => {
-                for name in [PROXY_CONNECTION, PROXY_ERROR, PROXY_UNSENT] {
+                for name in [PROXY_CONNECTION, PROXY_ERROR, UNDELIVERED] {
                     // Proxies act upon these. They are not the application's to send.
                     response.headers_mut().remove(name);
                 }
@@ -182,7 +183,7 @@ impl Handler {
             Err(error) => {
                 exchange.failed((&error).into());
                 Err(Failure {
-                    unsent: matches!(error, SendError::Dial { .. }),
+                    undelivered: Undelivered::of(&error),
                     error: error.into(),
                 })
             }
@@ -190,7 +191,7 @@ impl Handler {
     }
 
     fn refuse(&self, asker: Asker, failure: &Failure) -> Result<Response, Reset> {
-        let Failure { error, unsent } = failure;
+        let Failure { error, undelivered } = failure;
         let meshed = self.peer.identity().is_some();
         if let Some(reason) = error.kind.reason(Side::Inbound) {
             let law = self.judge.law();
@@ -208,11 +209,9 @@ impl Handler {
             informational: meshed,
         };
         let mut response = respond::error(asker, error, disclosure)?;
-        if *unsent && meshed {
+        if let (Some(undelivered), true) = (undelivered, meshed) {
             // The peer's balancer may try another endpoint.
-            response
-                .headers_mut()
-                .insert(PROXY_UNSENT, HeaderValue::from_static("true"));
+            undelivered.tell(response.headers_mut());
         }
         Ok(response)
     }
@@ -222,7 +221,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self {
             error,
-            unsent: false,
+            undelivered: None,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use mesh_core::identity::Identity;
 use mesh_core::policy::inbound::{Client, ClientTls};
 
-use crate::telemetry::labels::ServerTls;
+use crate::telemetry::labels::{NoServerTls, ServerTls};
 
 /// What is known of an accepted connection before any byte of the application's.
 #[derive(Clone, Debug)]
@@ -19,6 +19,16 @@ pub(super) struct Peer {
 }
 
 impl Peer {
+    /// A client without TLS of the mesh, that dialled the application.
+    pub(super) fn plain(client: SocketAddr, target: SocketAddr, no_tls: NoServerTls) -> Self {
+        Self {
+            client,
+            target,
+            dialled: target,
+            tls: ServerTls::None(no_tls),
+        }
+    }
+
     /// The proven identity.
     pub(super) fn identity(&self) -> Option<&Identity> {
         match &self.tls {

@@ -2,14 +2,13 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_core::policy::outbound::OutboundProtocol;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Outbound;
+use super::http::Target;
 use super::opaque::{Connected, OpaqueError};
 use crate::discovery::{DiscoveryError, OutboundTarget};
 use crate::http::Protocol;
@@ -32,6 +31,14 @@ enum ConnectionError {
     NoServerName,
     #[error("the application's connection failed while its protocol was detected")]
     Detect(#[from] std::io::Error),
+}
+
+/// A connection of which everything is known.
+enum Decided {
+    Tunnel(Io, Box<Connected>),
+    Http(Io, Rc<Target>, Protocol),
+    /// The application left before it was known what it wanted.
+    Gone,
 }
 
 /// What a destination's snapshot says of connections to it.
@@ -88,14 +95,25 @@ impl Outbound {
     /// Serves one connection to its end. Whatever happens is logged and counted here.
     pub async fn serve(self: Rc<Self>, accepted: Accepted) {
         let (client, dst) = (accepted.peer, accepted.original_dst);
-        if let Err(error) = self.accept(accepted).await {
-            let errors = &self.worker.families.errors;
-            errors.tcp(Direction::Outbound, dst, error.reason());
-            tracing::info!(%client, %dst, error = &error as &dyn std::error::Error, "Connection closed");
+        // Deciding takes kilobytes of state that a connection must not hold for the rest of its life, and HTTP takes more than a tunnel.
+        match Box::pin(self.decide(accepted)).await {
+            Ok(Decided::Tunnel(io, server)) => self.copy(io, *server).await,
+            Ok(Decided::Http(io, target, protocol)) => {
+                let served = Box::pin(self.server.serve(io, protocol, target)).await;
+                if let Err(error) = served {
+                    tracing::debug!(%dst, error = &error as &dyn std::error::Error, "HTTP connection ended with an error");
+                }
+            }
+            Ok(Decided::Gone) => {}
+            Err(error) => {
+                let errors = &self.worker.families.errors;
+                errors.tcp(Direction::Outbound, dst, error.reason());
+                tracing::info!(%client, %dst, error = &error as &dyn std::error::Error, "Connection closed");
+            }
         }
     }
 
-    async fn accept(self: &Rc<Self>, accepted: Accepted) -> Result<(), ConnectionError> {
+    async fn decide(&self, accepted: Accepted) -> Result<Decided, ConnectionError> {
         let dst = accepted.original_dst;
         if self.is_own_port(&accepted) {
             return Err(ConnectionError::Loop(dst));
@@ -108,33 +126,29 @@ impl Outbound {
         let parent = labels::parent(&target.policy.parent);
         let plan = plan(&target);
         families.detect.outbound_connection(&parent, plan.label());
-        match plan {
-            Plan::Http(protocol) => self.serve_http(io, dst, updates, protocol).await,
-            Plan::Opaque => self.forward(io, &target).await?,
-            Plan::Tls => self.forward_tls(io, &target).await?,
+        let protocol = match plan {
+            Plan::Http(protocol) => Some(protocol),
+            Plan::Opaque => None,
+            Plan::Tls => return self.decide_tls(io, &target).await,
             Plan::Detect => {
                 if let Some(server) = self.greeting(&mut io, &target).await? {
-                    self.copy(io, server).await;
-                    return Ok(());
+                    return Ok(Decided::Tunnel(io, Box::new(server)));
                 }
-                let limit = self.worker.config.outbound.detect_timeout;
-                let start = Instant::now();
-                let detecting = detect::http(&mut io, &self.worker.scratch, limit);
-                let Some(detected) = self.worker.unless_draining(detecting).await else {
-                    return Ok(());
-                };
-                self.count_detected(&target, &detected, start.elapsed());
-                match detected? {
-                    HttpDetected::Http1 => self.serve_http(io, dst, updates, Protocol::Http1).await,
-                    HttpDetected::Http2 => self.serve_http(io, dst, updates, Protocol::Http2).await,
-                    HttpDetected::NotHttp | HttpDetected::TimedOut => {
-                        self.forward(io, &target).await?;
-                    }
-                    HttpDetected::Eof => {}
+                match self.detect_http(&mut io, &target).await? {
+                    HttpDetected::Http1 => Some(Protocol::Http1),
+                    HttpDetected::Http2 => Some(Protocol::Http2),
+                    HttpDetected::NotHttp | HttpDetected::TimedOut => None,
+                    HttpDetected::Eof => return Ok(Decided::Gone),
                 }
             }
-        }
-        Ok(())
+        };
+        Ok(match protocol {
+            Some(protocol) => Decided::Http(io, self.http.target(dst, updates), protocol),
+            None => {
+                let server = self.opaque.connect(&target).await?;
+                Decided::Tunnel(io, Box::new(server))
+            }
+        })
     }
 
     /// Whether somebody dialled the outbound port itself: nobody redirected the connection, or it asks for that port of this very pod.
@@ -150,7 +164,7 @@ impl Outbound {
     async fn greeting(
         &self,
         io: &mut Io,
-        target: &Arc<OutboundTarget>,
+        target: &OutboundTarget,
     ) -> std::io::Result<Option<Connected>> {
         let start = Instant::now();
         let mut held = None;
@@ -193,39 +207,34 @@ impl Outbound {
         families.detected(Direction::Outbound, &labels, detected, took);
     }
 
-    async fn serve_http(
+    async fn detect_http(
         &self,
-        io: Io,
-        dst: SocketAddr,
-        updates: watch::Receiver<Arc<OutboundTarget>>,
-        protocol: Protocol,
-    ) {
-        let target = self.http.target(dst, updates);
-        if let Err(error) = self.server.serve(io, protocol, target).await {
-            tracing::debug!(%dst, error = &error as &dyn std::error::Error, "HTTP connection ended with an error");
-        }
-    }
-
-    async fn forward(&self, io: Io, target: &Arc<OutboundTarget>) -> Result<(), ConnectionError> {
-        let server = self.opaque.connect(target).await?;
-        self.copy(io, server).await;
-        Ok(())
+        io: &mut Io,
+        target: &OutboundTarget,
+    ) -> std::io::Result<HttpDetected> {
+        let start = Instant::now();
+        let limit = self.worker.config.outbound.detect_timeout;
+        let detecting = detect::http(io, &self.worker.scratch, limit);
+        let Some(detected) = self.worker.unless_draining(detecting).await else {
+            return Ok(HttpDetected::Eof);
+        };
+        self.count_detected(target, &detected, start.elapsed());
+        detected
     }
 
     /// TLS that the application has begun: the server name chooses the route, the bytes are passed on.
-    async fn forward_tls(
+    async fn decide_tls(
         &self,
         mut io: Io,
-        target: &Arc<OutboundTarget>,
-    ) -> Result<(), ConnectionError> {
+        target: &OutboundTarget,
+    ) -> Result<Decided, ConnectionError> {
         let limit = self.worker.config.outbound.detect_timeout;
         let detected = detect::tls(&mut io, &self.worker.scratch, limit).await?;
         let TlsDetected::ClientHello { sni: Some(name) } = detected else {
             return Err(ConnectionError::NoServerName);
         };
         let server = self.opaque.connect_tls(target, &name).await?;
-        self.copy(io, server).await;
-        Ok(())
+        Ok(Decided::Tunnel(io, Box::new(server)))
     }
 
     async fn copy(&self, client: Io, server: Connected) {
