@@ -105,15 +105,21 @@ impl<T> Balancer<T> {
         self.show(now);
     }
 
-    /// The less loaded of two random endpoints that can be used now.
-    pub fn pick(&self, now: Instant) -> Option<Picked<T>> {
+    /// The less loaded of two random endpoints that can be used now. `avoid` is picked only if there is no other.
+    pub fn pick(&self, now: Instant, avoid: Option<SocketAddr>) -> Option<Picked<T>> {
         let members = self.members.borrow();
-        let index = p2c::pick(
-            members.len(),
-            &mut *self.rng.borrow_mut(),
-            |index| members[index].health.is_available(now),
-            |index| members[index].load.cost(now, self.ewma.decay),
-        )?;
+        let pick = |avoid: Option<SocketAddr>| {
+            p2c::pick(
+                members.len(),
+                &mut *self.rng.borrow_mut(),
+                |index| {
+                    let member = &members[index];
+                    member.health.is_available(now) && avoid != Some(member.endpoint.addr)
+                },
+                |index| members[index].load.cost(now, self.ewma.decay),
+            )
+        };
+        let index = pick(avoid).or_else(|| avoid.and_then(|_| pick(None)))?;
         let member = members[index].clone();
         member.load.begin();
         Some(Picked {
@@ -144,7 +150,7 @@ impl<T> Balancer<T> {
 
     /// The endpoint works. Returns whether that is news.
     pub fn mark_reached(&self, picked: &Picked<T>) -> bool {
-        let recovered = picked.member.health.succeed();
+        let recovered = picked.member.health.succeed(picked.since);
         if recovered {
             self.show(Instant::now());
         }

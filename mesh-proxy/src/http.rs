@@ -17,6 +17,7 @@ mod measure;
 pub mod orig_proto;
 pub mod respond;
 pub mod server;
+pub mod undelivered;
 pub mod upgrade;
 pub mod uri;
 

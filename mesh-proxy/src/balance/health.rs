@@ -12,6 +12,7 @@ use tokio::time::Instant;
 pub(super) struct Health {
     /// Set while the last attempt has failed.
     retry_at: Cell<Option<Instant>>,
+    failed_at: Cell<Option<Instant>>,
     failures: Cell<u32>,
 }
 
@@ -32,11 +33,17 @@ impl Health {
         let step = delay(backoff, self.failures.get(), rng);
         self.failures.set(self.failures.get().saturating_add(1));
         self.retry_at.set(Some(now + step));
+        self.failed_at.set(Some(now));
     }
 
-    /// Returns whether it had failed before.
-    pub(super) fn succeed(&self) -> bool {
+    /// An attempt that began at `since` has succeeded. One that began before the failure says nothing about what came after. Returns whether the endpoint
+    /// had failed and is well again.
+    pub(super) fn succeed(&self, since: Instant) -> bool {
+        if self.failed_at.get().is_some_and(|failed| since < failed) {
+            return false;
+        }
         self.failures.set(0);
+        self.failed_at.set(None);
         self.retry_at.take().is_some()
     }
 }
@@ -88,7 +95,10 @@ mod tests {
         assert!(health.is_available(later));
         health.fail(later, &backoff(0.0), &mut rng);
         assert_eq!(health.retry_at(), Some(later + Duration::from_millis(200)));
-        assert!(health.succeed());
-        assert!(health.is_available(now) && !health.succeed());
+        // The answer to a request that was sent before the failure.
+        assert!(!health.succeed(now));
+        assert!(!health.is_available(later));
+        assert!(health.succeed(later));
+        assert!(health.is_available(now) && !health.succeed(later));
     }
 }

@@ -1,6 +1,7 @@
 //! A destination to balance over, as the request path asks for it: [`Service::acquire`] returns an endpoint, after waiting for one if it must.
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,13 +71,22 @@ impl<T> Service<T> {
     /// An endpoint to use, now or as soon as there is one. The time limit counts from `began`, when the request first asked: one that is sent from one dead
     /// endpoint to the next does not do so for ever.
     pub async fn acquire(&self, began: Instant) -> Result<Picked<T>, Refusal> {
+        self.acquire_other(began, None).await
+    }
+
+    /// As [`Service::acquire`], for a request that `avoid` has just failed: another endpoint, unless that is the only one.
+    pub async fn acquire_other(
+        &self,
+        began: Instant,
+        avoid: Option<SocketAddr>,
+    ) -> Result<Picked<T>, Refusal> {
         self.refresh();
         let now = Instant::now();
         let deadline = began + self.gate.patience();
         if now > deadline {
             return Err(Refusal::FailFast);
         }
-        match self.balancer.pick(now) {
+        match self.balancer.pick(now, avoid) {
             Some(picked) => Ok(picked),
             None => Box::pin(self.wait(deadline)).await,
         }
@@ -88,7 +98,7 @@ impl<T> Service<T> {
         loop {
             let now = Instant::now();
             self.refresh();
-            if let Some(picked) = self.balancer.pick(now) {
+            if let Some(picked) = self.balancer.pick(now, None) {
                 return Ok(picked);
             }
             if self.gate.is_shut() || now >= deadline {

@@ -85,20 +85,20 @@ fn an_update_keeps_what_did_not_change() {
     assert_eq!(made.get(), 3);
     assert_eq!(balancer.addresses(), [b.addr, endpoint(3).addr]);
     balancer.update(&[], make);
-    assert!(balancer.pick(Instant::now()).is_none());
+    assert!(balancer.pick(Instant::now(), None).is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn slow_and_busy_endpoints_are_avoided() {
     let balancer = balancer();
     balancer.update(&[endpoint(1), endpoint(2)], last_byte);
-    let mut slow = balancer.pick(Instant::now()).unwrap();
+    let mut slow = balancer.pick(Instant::now(), None).unwrap();
     let slow_one = slow.value;
     tokio::time::advance(Duration::from_secs(1)).await;
     slow.measure();
     drop(slow);
     for _ in 0..100 {
-        let picked = balancer.pick(Instant::now()).unwrap();
+        let picked = balancer.pick(Instant::now(), None).unwrap();
         assert_ne!(picked.value, slow_one);
     }
 }
@@ -115,7 +115,7 @@ async fn gauges_follow_and_are_taken_back() {
     };
     balancer.update(&[endpoint(1), endpoint(2)], last_byte);
     shows("2");
-    let picked = balancer.pick(Instant::now()).unwrap();
+    let picked = balancer.pick(Instant::now(), None).unwrap();
     balancer.mark_failed(&picked, Instant::now());
     shows("1");
     assert!(balancer.mark_reached(&picked));
@@ -220,11 +220,24 @@ async fn an_unreachable_service_is_probed_after_its_rest() {
 }
 
 #[test]
+fn what_failed_a_request_is_avoided_unless_it_is_alone() {
+    let balancer = balancer();
+    let (a, b) = (endpoint(1), endpoint(2));
+    balancer.update(&[a.clone(), b], last_byte);
+    for _ in 0..100 {
+        let picked = balancer.pick(Instant::now(), Some(a.addr)).unwrap();
+        assert_eq!(picked.value, 2);
+    }
+    balancer.update(std::slice::from_ref(&a), last_byte);
+    assert!(balancer.pick(Instant::now(), Some(a.addr)).is_some());
+}
+
+#[test]
 fn a_lost_peak_does_not_keep_an_endpoint_busy() {
     let balancer = balancer();
     balancer.update(&[endpoint(1)], last_byte);
     let now = Instant::now();
-    let picked = balancer.pick(now).unwrap();
+    let picked = balancer.pick(now, None).unwrap();
     let busy = picked.load.cost(now, balancer.ewma.decay);
     let member = picked.member.clone();
     drop(picked);

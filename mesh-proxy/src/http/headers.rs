@@ -10,8 +10,6 @@ pub const ORIG_PROTO: HeaderName = HeaderName::from_static("l5d-orig-proto");
 pub const PROXY_ERROR: HeaderName = HeaderName::from_static("l5d-proxy-error");
 /// `close`: the other proxy asks that the application's connection be closed.
 pub const PROXY_CONNECTION: HeaderName = HeaderName::from_static("l5d-proxy-connection");
-/// On a synthesised response between proxies of this mesh: no byte of the request has reached the application, so it may be sent elsewhere.
-pub const PROXY_UNSENT: HeaderName = HeaderName::from_static("l5d-proxy-unsent");
 /// Identity of the client, set by the inbound proxy.
 pub const CLIENT_ID: HeaderName = HeaderName::from_static("l5d-client-id");
 /// Canonical name of the destination, set for ServiceProfiles.

@@ -15,6 +15,7 @@ use super::observe::RequestObserver;
 use crate::balance::{Picked, Refusal, Service, Settings};
 use crate::error::{DialError, Error, Kind, chain};
 use crate::http::client::{self, MAX_DEAD_CONNECTIONS, SendError};
+use crate::http::undelivered::Undelivered;
 use crate::http::{Request, Response, filter, upgrade};
 use crate::telemetry::RouteHttp;
 use crate::telemetry::http::{Exchange, Observers, StreamError};
@@ -79,6 +80,20 @@ enum Tried {
 struct History {
     dead_connections: usize,
     lost: bool,
+}
+
+impl History {
+    /// Whether a request without a body that the peer's proxy could not deliver may be sent to another endpoint.
+    fn may_go_elsewhere(&mut self, request: &Request, how: Undelivered) -> bool {
+        match how {
+            Undelivered::Unsent => true,
+            Undelivered::Lost => request.method().is_idempotent() && self.is_first_loss(),
+        }
+    }
+
+    fn is_first_loss(&mut self) -> bool {
+        !std::mem::replace(&mut self.lost, true)
+    }
 }
 
 impl Backend {
@@ -181,9 +196,11 @@ impl Leg {
     ) -> Result<Answer, Error> {
         let began = Instant::now();
         let mut history = History::default();
+        let mut avoid = None;
         loop {
-            let picked = service.acquire(began).await.map_err(refused)?;
+            let picked = service.acquire_other(began, avoid).await.map_err(refused)?;
             picked.value.check_identity(required)?;
+            avoid = Some(picked.endpoint.addr);
             request = match self.attempt(&picked.value, request, &mut history).await {
                 Tried::Answered { response, attempt } => {
                     service.reached(&picked);
@@ -283,9 +300,9 @@ impl Leg {
                 attempt.response_head(response.status(), response.headers());
                 Tried::Answered { response, attempt }
             }
-            Ok(Received::Unsent(response)) => {
+            Ok(Received::Undelivered(response, how)) => {
                 attempt.response_head(response.status(), response.headers());
-                match again {
+                match again.filter(|request| history.may_go_elsewhere(request, how)) {
                     None => Tried::Answered { response, attempt },
                     Some(request) => Tried::Undelivered {
                         request,

@@ -11,8 +11,9 @@ use mesh_core::endpoint::{Endpoint as Known, Http2Params, ProtocolHint, TlsPeer}
 
 use crate::error::{DialError, Error, Kind};
 use crate::http::client::{self, Client, Connection, SendError};
-use crate::http::headers::{DST_CANONICAL, PROXY_CONNECTION, PROXY_ERROR, PROXY_UNSENT};
+use crate::http::headers::{DST_CANONICAL, PROXY_CONNECTION, PROXY_ERROR};
 use crate::http::respond::CloseConnection;
+use crate::http::undelivered::Undelivered;
 use crate::http::{Request, Response, orig_proto, uri};
 use crate::outbound::dial::{self, EndpointDial};
 use crate::telemetry::http::EndpointHttp;
@@ -49,8 +50,8 @@ struct Replaced {
 /// A response of an endpoint.
 pub(super) enum Received {
     Response(Response),
-    /// The peer's proxy says that the application has not seen the request.
-    Unsent(Response),
+    /// The peer's proxy says that the application has given none.
+    Undelivered(Response, Undelivered),
 }
 
 impl Endpoint {
@@ -135,21 +136,17 @@ impl Endpoint {
         } else {
             orig_proto::strip(response.headers_mut());
         }
-        let unsent = self.read_peer_headers(&mut response);
-        Ok(if unsent {
-            Received::Unsent(response)
-        } else {
-            Received::Response(response)
+        Ok(match self.read_peer_headers(&mut response) {
+            Some(undelivered) => Received::Undelivered(response, undelivered),
+            None => Received::Response(response),
         })
     }
 
-    /// Takes what the peer's proxy tells us out of the response. Returns whether it has not delivered the request.
-    fn read_peer_headers(&self, response: &mut Response) -> bool {
+    /// Takes what the peer's proxy tells us out of the response. Returns how the request failed to be delivered, if it did.
+    fn read_peer_headers(&self, response: &mut Response) -> Option<Undelivered> {
         let headers = response.headers_mut();
-        let unsent = headers.remove(PROXY_UNSENT).is_some();
-        if self.peer.is_none() {
-            return false;
-        }
+        let undelivered = Undelivered::take(headers);
+        self.peer.as_ref()?;
         let addr = self.addr();
         if let Some(error) = headers.remove(PROXY_ERROR) {
             tracing::info!(%addr, error = %text(&error), "Remote proxy error");
@@ -163,7 +160,7 @@ impl Endpoint {
                     .insert(http::header::CONNECTION, close);
             }
         }
-        unsent
+        undelivered
     }
 }
 

@@ -2,14 +2,13 @@
 //!
 //! Made when discovery says something new. Backends that did not change are taken over with their connections.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Version};
-use mesh_core::endpoint::{Endpoint, ProtocolHint};
+use mesh_core::endpoint::Endpoint;
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{
     Backend as BackendSource, BackendTarget, Distribution, GrpcRoute, HttpRoute, OutboundPolicy,
@@ -318,23 +317,9 @@ fn profile_backends(
     let target = match (name, &profile.endpoint) {
         (Some(name), _) => balance(name),
         (None, Some(endpoint)) => BackendTarget::Forward(Box::new(endpoint.clone())),
-        (None, None) => BackendTarget::Forward(Box::new(plain_endpoint(addr))),
+        (None, None) => BackendTarget::Forward(Box::new(Endpoint::plain(addr))),
     };
     Distribution::FirstAvailable(vec![backend(parent.clone(), target)])
-}
-
-/// An address of which nothing is known.
-fn plain_endpoint(addr: SocketAddr) -> Endpoint {
-    Endpoint {
-        addr,
-        weight: 10_000,
-        labels: BTreeMap::new(),
-        tls: None,
-        hint: ProtocolHint::Unknown,
-        opaque_transport_port: None,
-        authority_override: None,
-        http2: None,
-    }
 }
 
 impl Backends {
@@ -385,6 +370,8 @@ impl Rule {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
