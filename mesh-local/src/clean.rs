@@ -75,7 +75,9 @@ pub async fn clean(instance: &Instance) -> Result<(), CleanError> {
             causes: vec![cause],
         })?;
         remove_empty(&cgroup2.join("mesh-local"));
-        remove_empty(instance.pin_dir().parent().unwrap_or(Path::new("")));
+        if let Some(pins) = instance.pin_dir().parent() {
+            release_pins(pins);
+        }
         return Ok(());
     }
     Err(CleanError::Incomplete {
@@ -173,6 +175,17 @@ fn remove_tree(path: &Path) -> Result<(), String> {
         }
         _ => Ok(()),
     }
+}
+
+/// The agent may have mounted an eBPF file system for the pins of all nodes; the last one takes it off.
+fn release_pins(parent: &Path) {
+    let mut entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    if entries.any(|entry| entry.path().is_dir()) {
+        return;
+    }
+    // Where the machine's own is used there is no mount, and this says so.
+    let _ = umount2(parent, MntFlags::MNT_DETACH);
+    remove_empty(parent);
 }
 
 /// The parents are shared by all nodes; the last one to go takes them along.

@@ -283,7 +283,11 @@ fn ask(instance: &Instance, request: &Request) -> Result<Answer, ClientError> {
         let mut stream = UnixStream::connect(instance.control_socket())?;
         let line = serde_json::to_string(request)?;
         io::Write::write_all(&mut stream, format!("{line}\n").as_bytes())?;
-        io::read_to_string(stream)
+        let answer = io::read_to_string(stream)?;
+        if answer.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(answer)
     };
     let name = instance.name().clone();
     let answer = talk().map_err(|source| ClientError::Unreachable {

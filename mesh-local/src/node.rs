@@ -135,7 +135,7 @@ async fn run(instance: Instance) -> Result<(), NodeError> {
     cgroup::make(&cgroup.join("pods"))?;
     network::set_up(&settings.network).await?;
     let authorities = pki::create(&instance.pki())?;
-    let mut requests = control::listen(&instance)?;
+    let (mut requests, server) = control::listen(&instance)?;
     let dns = dns::start(&instance, &settings.network)?;
     let publisher = Publisher::new(&instance, &settings.network, dns)?;
     let mut tier = None;
@@ -152,6 +152,8 @@ async fn run(instance: Instance) -> Result<(), NodeError> {
             () = control::refuse_all(&mut requests) => None,
         };
         let Some(status) = answered else {
+            drop(requests);
+            server.finish().await;
             return Ok(());
         };
         tracing::info!(tier = %status.tier, reason = status.reason, "the agent redirects");
@@ -180,10 +182,14 @@ async fn run(instance: Instance) -> Result<(), NodeError> {
         changed: Arc::new(Notify::new()),
         publisher,
         problems: Vec::new(),
+        unpublished: None,
     };
     node.read()?;
     node.reconcile()?;
-    node.serve(&mut requests, &mut termination, agent).await
+    let outcome = node.serve(&mut requests, &mut termination, agent).await;
+    drop(requests);
+    server.finish().await;
+    outcome
 }
 
 struct Node {
@@ -202,6 +208,8 @@ struct Node {
     publisher: Publisher,
     /// What is wrong with the manifests, and with the Services among them.
     problems: Vec<Problem>,
+    /// Why the machine or the controllers do not know how things are, if so.
+    unpublished: Option<String>,
 }
 
 /// A pod that runs or is ending.
@@ -239,6 +247,8 @@ impl Node {
                         let _ = answer.send(Answer::Stopped);
                         break;
                     }
+                    // What is answered must be in force: a Service that is said to be ready can be called.
+                    self.publish().await;
                     let _ = answer.send(self.answer(request));
                 }
                 () = changed.notified() => self.publish().await,
@@ -404,8 +414,13 @@ impl Node {
                 self.problems
                     .retain(|problem| !problem.is_about("Service "));
                 self.problems.extend(service_problems);
+                self.unpublished = None;
             }
-            Err(error) => tracing::error!("publish: {}", describe(&error)),
+            Err(error) => {
+                let message = describe(&error);
+                tracing::error!("{message}");
+                self.unpublished = Some(message);
+            }
         }
     }
 
@@ -426,9 +441,11 @@ impl Node {
             manifests: self.context.settings.manifests.clone(),
             mesh: self.values.is_some(),
             tier: self.tier,
-            ready: wanted == running && pods.iter().all(|pod| pod.ready),
+            ready: wanted == running
+                && pods.iter().all(|pod| pod.ready)
+                && self.unpublished.is_none(),
             services: self.publisher.services(),
-            warnings: self.workloads.warnings.clone(),
+            warnings: [&self.workloads.warnings[..], self.unpublished.as_slice()].concat(),
             problems: self.problems.clone(),
             pods,
         }

@@ -1,6 +1,6 @@
 //! The daemon's socket: one JSON request line, one JSON answer line, like the agent's.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
 use mesh_core::node::Tier;
 use serde::{Deserialize, Serialize};
@@ -8,6 +8,7 @@ use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::{UnixListener, UnixStream},
     sync::{mpsc, oneshot},
+    task::JoinHandle,
 };
 
 use super::NodeError;
@@ -74,8 +75,22 @@ const WAITING: usize = 16;
 
 pub(super) type Incoming = mpsc::Receiver<(Request, oneshot::Sender<Answer>)>;
 
+/// Answers that are still to be written when the daemon ends.
+pub(super) struct Server(JoinHandle<()>);
+
+/// The last answer is one line to a process that waits for it.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+impl Server {
+    /// Waits until those who asked have their answers. Nothing new is taken once the receiver is dropped.
+    pub(super) async fn finish(self) {
+        // Someone who connected and never asked is not waited for.
+        let _ = tokio::time::timeout(LAST_WORDS, self.0).await;
+    }
+}
+
 /// Opens the socket, for root only, and hands on what is asked.
-pub(super) fn listen(instance: &Instance) -> Result<Incoming, NodeError> {
+pub(super) fn listen(instance: &Instance) -> Result<(Incoming, Server), NodeError> {
     let path = instance.control_socket();
     let listen_error = |source| NodeError::Listen {
         path: path.clone(),
@@ -85,8 +100,7 @@ pub(super) fn listen(instance: &Instance) -> Result<Incoming, NodeError> {
     let listener = UnixListener::bind(&path).map_err(listen_error)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(listen_error)?;
     let (sender, receiver) = mpsc::channel(WAITING);
-    // Ends with the receiver, that is with the daemon.
-    tokio::spawn(async move {
+    let server = tokio::spawn(async move {
         let mut connections = tokio::task::JoinSet::new();
         loop {
             tokio::select! {
@@ -96,11 +110,12 @@ pub(super) fn listen(instance: &Instance) -> Result<Incoming, NodeError> {
                     }
                 }
                 Some(_) = connections.join_next() => {}
-                () = sender.closed() => return,
+                () = sender.closed() => break,
             }
         }
+        while connections.join_next().await.is_some() {}
     });
-    Ok(receiver)
+    Ok((receiver, Server(server)))
 }
 
 /// Answers while the node is not yet able to, until it is told to stop.

@@ -10,6 +10,9 @@ use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use super::endpoints::{is_ready, service_of};
 use crate::{manifest::Key, network::Network};
 
+/// The kernel's usual priority for destination translation; the name `dstnat` is not taken for every hook.
+const DESTINATION: i32 = -100;
+
 /// The whole table as a script for `nft -f`, which replaces the table in one step.
 pub fn script(
     table: &str,
@@ -30,7 +33,7 @@ pub fn script(
     for hook in ["prerouting", "output"] {
         let _ = writeln!(
             script,
-            "  chain {hook} {{\n    type nat hook {hook} priority dstnat; policy accept;\n    jump services\n  }}"
+            "  chain {hook} {{\n    type nat hook {hook} priority {DESTINATION}; policy accept;\n    jump services\n  }}"
         );
     }
     script.push_str(
