@@ -18,5 +18,6 @@ mod load;
 mod opaque;
 mod policy;
 mod programs;
+mod routes;
 mod shutdown;
 mod start;
