@@ -109,8 +109,10 @@ impl Daemon {
         let (batches, received) = source::channel();
         let (complete, completed) = oneshot::channel();
         let ready = self.readiness.condition("the source to be read");
-        self.supervisor
-            .spawn("source", Folders::new(source.dirs).run(batches));
+        self.supervisor.spawn(
+            "source",
+            Folders::new(source.dirs, &self.registry).run(batches),
+        );
         self.supervisor
             .spawn("index", feed(received, apply, ready, complete));
         completed

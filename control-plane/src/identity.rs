@@ -21,7 +21,7 @@ mod tokens;
 
 pub use self::{
     csr::CsrError,
-    files::{Files, LoadError},
+    files::{Contents, Files, LoadError, Loaded},
     issuer::{IssueError, Issuer, IssuerError, Validity},
     tokens::{Account, KeyError, TokenError, TokenKey, Tokens, is_dns_label},
 };

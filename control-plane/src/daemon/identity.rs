@@ -23,17 +23,18 @@ pub(super) async fn run(config: Identity) -> Result<(), DaemonError> {
     let daemon = Daemon::new()?;
     let names = names(&config)?;
     let files = files(&config);
-    let tokens = Tokens::signed_by(files.token_key().map_err(DaemonError::Identity)?);
-    let authority = Arc::new(Authority::new(names, tokens));
-    authority.set_issuer(files.issuer().map_err(DaemonError::Identity)?);
+    let loaded = files.load().map_err(DaemonError::Identity)?;
+    let authority = Arc::new(Authority::new(names, Tokens::signed_by(loaded.token_key)));
+    authority.set_issuer(loaded.issuer);
     export_ttl(&daemon.registry, &authority);
 
     let listener = listen(config.addr).await?;
     daemon.serve_admin(config.admin_addr).await?;
     let registry = daemon.registry.clone();
-    daemon
-        .supervisor
-        .spawn("issuer files", files.follow(authority.clone(), registry));
+    daemon.supervisor.spawn(
+        "issuer files",
+        files.follow(loaded.contents, authority.clone(), registry),
+    );
     let service = IdentityServer::new(IdentityService::new(authority, &daemon.calls))
         .max_decoding_message_size(MAX_REQUEST);
     daemon.serve_grpc(listener, Server::builder().add_service(service));

@@ -36,9 +36,17 @@ pub enum LoadError {
 /// How often the files are compared with what was read. Certificates are rotated in hours; seconds are soon enough.
 const INTERVAL: Duration = Duration::from_secs(2);
 
+/// What the files hold, read and proved to be usable.
+pub struct Loaded {
+    pub issuer: Issuer,
+    pub token_key: TokenKey,
+    /// To tell later whether the files changed.
+    pub contents: Contents,
+}
+
 /// What the files held when they were last read.
-#[derive(PartialEq, Eq)]
-struct Contents {
+#[derive(Clone, PartialEq, Eq)]
+pub struct Contents {
     certificate: Vec<u8>,
     key: Vec<u8>,
     anchors: Vec<u8>,
@@ -46,30 +54,23 @@ struct Contents {
 }
 
 impl Files {
-    /// The key that verifies tokens.
-    pub fn token_key(&self) -> Result<TokenKey, LoadError> {
-        let pem = read(&self.token_key)?;
-        TokenKey::from_pem(&pem).map_err(|source| LoadError::TokenKey {
-            path: self.token_key.clone(),
-            source,
-        })
-    }
-
-    /// The issuer, proved to be usable now.
-    pub fn issuer(&self) -> Result<Issuer, LoadError> {
-        let contents = self.read()?;
-        self.issuer_of(&contents)
+    pub fn load(&self) -> Result<Loaded, LoadError> {
+        self.use_contents(self.read()?)
     }
 
     /// Follows the files until the process ends. What cannot be used is reported and not taken over.
-    pub async fn follow(self, authority: Arc<Authority>, registry: Registry) {
+    pub async fn follow(
+        self,
+        mut current: Contents,
+        authority: Arc<Authority>,
+        registry: Registry,
+    ) {
         let results = registry.counter_family(
             "identity_issuer_reloads_total",
             "Issuer and token key files that changed, by whether the new ones could be used",
         );
         let result = |result: &str| results.with(&Labels::new().with("result", result));
         let (loaded, refused): (Counter, Counter) = (result("loaded"), result("refused"));
-        let mut current = self.read().ok();
         let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -78,11 +79,14 @@ impl Files {
             let Ok(now) = self.read() else {
                 continue;
             };
-            if current.as_ref() == Some(&now) {
+            if current == now {
                 continue;
             }
-            match self.take_over(&now, &authority) {
-                Ok(()) => {
+            current = now.clone();
+            match self.use_contents(now) {
+                Ok(new) => {
+                    authority.set_issuer(new.issuer);
+                    authority.set_token_key(new.token_key);
                     loaded.inc();
                     tracing::info!(certificate = %self.issuer_certificate.display(), "Took over a changed issuer");
                 }
@@ -92,24 +96,16 @@ impl Files {
                     tracing::error!(%error, reason, "The issuer's files changed and cannot be used; the old issuer stays in force");
                 }
             }
-            current = Some(now);
         }
     }
 
-    fn take_over(&self, contents: &Contents, authority: &Authority) -> Result<(), LoadError> {
-        let issuer = self.issuer_of(contents)?;
-        let key =
+    fn use_contents(&self, contents: Contents) -> Result<Loaded, LoadError> {
+        let token_key =
             TokenKey::from_pem(&contents.token_key).map_err(|source| LoadError::TokenKey {
                 path: self.token_key.clone(),
                 source,
             })?;
-        authority.set_issuer(issuer);
-        authority.set_token_key(key);
-        Ok(())
-    }
-
-    fn issuer_of(&self, contents: &Contents) -> Result<Issuer, LoadError> {
-        Issuer::read(
+        let issuer = Issuer::read(
             &contents.certificate,
             &contents.key,
             &contents.anchors,
@@ -119,6 +115,11 @@ impl Files {
         .map_err(|source| LoadError::Issuer {
             path: self.issuer_certificate.clone(),
             source,
+        })?;
+        Ok(Loaded {
+            issuer,
+            token_key,
+            contents,
         })
     }
 

@@ -6,6 +6,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
+use mesh_runtime::metrics::{Gauge, Labels, Registry};
 use tokio::{sync::mpsc, time::MissedTickBehavior};
 
 use super::{Batch, Change};
@@ -23,17 +24,23 @@ const INTERVAL: Duration = Duration::from_millis(150);
 pub struct Folders {
     folders: Vec<Folder>,
     sent: BTreeMap<Key, Object>,
+    broken: Gauge,
 }
 
 impl Folders {
-    pub fn new(paths: Vec<PathBuf>) -> Self {
+    pub fn new(paths: Vec<PathBuf>, registry: &Registry) -> Self {
+        let broken = registry.gauge_family(
+            "source_broken_objects",
+            "Objects, files and folders of the source that cannot be read now; the log names each",
+        );
         Self {
             folders: paths.into_iter().map(Folder::new).collect(),
             sent: BTreeMap::new(),
+            broken: broken.with(&Labels::new()),
         }
     }
 
-    /// Sends everything, then what changes, until nobody listens any more.
+    /// Sends everything once every folder has been read, then what changes, until nobody listens any more.
     pub async fn run(mut self, batches: mpsc::Sender<Batch>) {
         let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -53,17 +60,25 @@ impl Folders {
                     return;
                 }
             };
+            if batch.is_empty() {
+                continue;
+            }
             first = false;
-            if !batch.is_empty() && batches.send(batch).await.is_err() {
+            if batches.send(batch).await.is_err() {
                 return;
             }
         }
     }
 
-    /// What changed since the last look.
+    /// What changed since the last look; the first time everything, as soon as it can be read.
     fn look(&mut self, first: bool) -> Batch {
         for folder in &mut self.folders {
             folder.look();
+        }
+        let broken = self.folders.iter().map(Folder::broken).sum::<usize>();
+        self.broken.set(i64::try_from(broken).unwrap_or(i64::MAX));
+        if first && !self.folders.iter().all(Folder::has_been_read) {
+            return Batch::new();
         }
         let mut objects: BTreeMap<Key, Object> = BTreeMap::new();
         for folder in &self.folders {

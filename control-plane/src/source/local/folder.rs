@@ -18,7 +18,7 @@ pub(super) struct Folder {
     files: BTreeMap<PathBuf, File>,
     /// The last look could not list the folder; said once, not at every look.
     unreadable: bool,
-    looked: bool,
+    read: bool,
 }
 
 #[derive(Debug, Default)]
@@ -28,6 +28,8 @@ struct File {
     /// What the last look saw; read once two looks agree.
     seen: Option<Stamp>,
     objects: BTreeMap<Key, Object>,
+    /// What of it cannot be used.
+    broken: usize,
 }
 
 /// Tells one version of a file from another.
@@ -44,7 +46,7 @@ impl Folder {
             path,
             files: BTreeMap::new(),
             unreadable: false,
-            looked: false,
+            read: false,
         }
     }
 
@@ -53,9 +55,18 @@ impl Folder {
         self.files.values().flat_map(|file| file.objects.values())
     }
 
+    pub(super) fn has_been_read(&self) -> bool {
+        self.read
+    }
+
+    /// How much of it cannot be used now.
+    pub(super) fn broken(&self) -> usize {
+        let files = self.files.values().map(|file| file.broken).sum::<usize>();
+        files + usize::from(self.unreadable)
+    }
+
     /// Reads what changed. A folder or file that cannot be read keeps what it last said.
     pub(super) fn look(&mut self) {
-        let first = !std::mem::replace(&mut self.looked, true);
         let stamps = match stamps(&self.path) {
             Ok(stamps) => stamps,
             Err(error) => {
@@ -68,6 +79,7 @@ impl Folder {
         if std::mem::take(&mut self.unreadable) {
             tracing::info!(folder = %self.path.display(), "The source folder can be read again");
         }
+        let first = !std::mem::replace(&mut self.read, true);
         self.files.retain(|path, _| {
             let stays = stamps.contains_key(path);
             if !stays {
@@ -110,6 +122,7 @@ impl File {
                 self.take(path, documents);
             }
             Err(error) => {
+                self.broken = 1;
                 tracing::error!(file = %path.display(), %error, "Cannot read a manifest; its objects stay in force");
             }
         }
@@ -162,6 +175,7 @@ impl File {
             );
         }
         self.objects = now;
+        self.broken = broken.len();
     }
 }
 

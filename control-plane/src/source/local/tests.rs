@@ -15,7 +15,7 @@ impl Fixture {
         let paths = dirs.iter().map(|dir| dir.path().to_owned()).collect();
         Self {
             dirs,
-            folders: Folders::new(paths),
+            folders: Folders::new(paths, &Registry::new()),
         }
     }
 
@@ -114,11 +114,13 @@ fn the_last_good_version_of_a_broken_object_stays() {
     // The broken one stays, what is gone goes, what changed changes.
     fixture.write(0, "a.yaml", &(service("a", 3) + &server("true")));
     assert_eq!(fixture.settled(), ["-Service ns/b", "+a:3"]);
+    assert_eq!(fixture.folders.broken.value(), 1);
     // A document that does not say whose it is may be any of those that are missing.
     fixture.write(0, "a.yaml", &(service("c", 4) + "kind: [\n"));
     assert_eq!(fixture.settled(), ["+c:4"]);
     fixture.write(0, "a.yaml", &service("c", 4));
     assert_eq!(fixture.settled(), ["-Service ns/a", "-Server ns/s"]);
+    assert_eq!(fixture.folders.broken.value(), 0);
 }
 
 #[test]
@@ -135,4 +137,17 @@ fn an_unreadable_file_or_folder_keeps_what_it_said() {
     fixture.write(0, "b.yaml", &service("b", 1));
     assert_eq!(summary(fixture.folders.look(false)), ["-Service ns/a"]);
     assert_eq!(summary(fixture.folders.look(false)), ["+b:1"]);
+}
+
+/// Half of the objects would be taken for all of them.
+#[test]
+fn nothing_is_sent_before_every_folder_has_been_read() {
+    let mut fixture = Fixture::new(2);
+    fixture.write(0, "a.yaml", &service("a", 1));
+    let second = fixture.dirs[1].path().to_owned();
+    fs::remove_dir(&second).unwrap();
+    assert_eq!(fixture.first(), [""; 0]);
+    assert_eq!(fixture.folders.broken.value(), 1);
+    fs::create_dir(&second).unwrap();
+    assert_eq!(fixture.first(), ["=a:1"]);
 }
