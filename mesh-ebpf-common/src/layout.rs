@@ -16,8 +16,6 @@ pub const VERSION: &str = "v1";
 pub const FLAG_INBOUND: u32 = 1;
 /// [`PodConfig::flags`]: without an inbound listener, pass instead of reset.
 pub const FLAG_INBOUND_FAIL_OPEN: u32 = 2;
-/// [`PodConfig::flags`]: until a listener taught us the proxy's cgroup, its uid alone exempts.
-pub const FLAG_UID_FALLBACK: u32 = 4;
 
 /// [`PortSkipKey`]: destination ports of outbound connections.
 pub const OUTBOUND: u8 = 0;

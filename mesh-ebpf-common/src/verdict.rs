@@ -4,9 +4,7 @@
 use crate::{
     address::{Address, Family},
     counter::Counter,
-    layout::{
-        Binder, FLAG_INBOUND, FLAG_UID_FALLBACK, OriginalDst, PodConfig, ProxyState, Role, Side,
-    },
+    layout::{Binder, FLAG_INBOUND, OriginalDst, PodConfig, ProxyState, Role, Side},
 };
 
 /// One connect(2) of an enrolled pod.
@@ -58,14 +56,11 @@ pub enum Answer {
     Local,
 }
 
-/// Is the calling process the pod's proxy? By cgroup. The uid is believed only before a first
-/// listener taught us the cgroup, and only where user space allowed it.
+/// Is the calling process the pod's proxy? Its cgroup says so, once a listener taught it to us.
+/// Before that there is no proxy: its uid alone exempts nobody.
 #[inline(always)]
-pub fn is_proxy(pod: &PodConfig, proxy: &ProxyState, cgroup: u64, uid: u32) -> bool {
-    if proxy.cgroup != 0 {
-        return proxy.cgroup == cgroup;
-    }
-    pod.flags & FLAG_UID_FALLBACK != 0 && uid == pod.proxy_uid
+pub fn is_proxy(proxy: &ProxyState, cgroup: u64) -> bool {
+    proxy.cgroup != 0 && proxy.cgroup == cgroup
 }
 
 /// Where does this connect(2) go? The order is iptables': the proxy, what stays in the pod, the skip

@@ -9,10 +9,8 @@
 //! is disconnected and connected again never carries an old destination.
 
 use aya_ebpf::{
-    bindings::bpf_sock_addr,
-    helpers::{bpf_get_current_uid_gid, generated::bpf_get_current_cgroup_id},
-    macros::cgroup_sock_addr,
-    programs::SockAddrContext,
+    bindings::bpf_sock_addr, helpers::generated::bpf_get_current_cgroup_id,
+    macros::cgroup_sock_addr, programs::SockAddrContext,
 };
 use mesh_ebpf_common::{
     address::Family,
@@ -66,12 +64,8 @@ fn connect(ctx: &SockAddrContext, family: Family) -> Option<()> {
         port: context::user_port(ctx.sock_addr),
         source: context::source_of(socket, family),
         on_loopback: load!((*socket).bound_dev_if) == LOOPBACK_INDEX,
-        by_proxy: {
-            // SAFETY: the helper takes no arguments.
-            let cgroup = unsafe { bpf_get_current_cgroup_id() };
-            let uid = bpf_get_current_uid_gid() as u32;
-            verdict::is_proxy(pod, &maps::proxy(cookie), cgroup, uid)
-        },
+        // SAFETY: the helper takes no arguments.
+        by_proxy: verdict::is_proxy(&maps::proxy(cookie), unsafe { bpf_get_current_cgroup_id() }),
     };
     let verdict = verdict::outbound(
         pod,

@@ -10,9 +10,7 @@
 //! alone, otherwise it would be refused.
 
 use aya_ebpf::{
-    bindings::bpf_sockopt,
-    helpers::{bpf_get_current_uid_gid, generated::bpf_get_current_cgroup_id},
-    macros::cgroup_sockopt,
+    bindings::bpf_sockopt, helpers::generated::bpf_get_current_cgroup_id, macros::cgroup_sockopt,
     programs::SockoptContext,
 };
 use mesh_ebpf_common::{
@@ -73,8 +71,7 @@ fn answer(ctx: &SockoptContext, family: Family) -> Option<()> {
     let local_port = load!((*socket).src_port) as u16;
     // SAFETY: the helper takes no arguments.
     let cgroup = unsafe { bpf_get_current_cgroup_id() };
-    let uid = bpf_get_current_uid_gid() as u32;
-    let by_proxy = verdict::is_proxy(pod, &maps::proxy(cookie), cgroup, uid);
+    let by_proxy = verdict::is_proxy(&maps::proxy(cookie), cgroup);
     match verdict::original_dst(pod, stored.as_ref(), by_proxy, local_port) {
         Answer::Native => None,
         Answer::Stored => stored.and_then(|dst| reply(ctx.sockopt, family, &dst.address, dst.port)),

@@ -197,20 +197,10 @@ fn proxy(cgroup: u64, registrations: u64) -> ProxyState {
 
 #[test]
 fn the_proxy_is_known_by_its_cgroup() {
-    let strict = pod();
-    let fallback = PodConfig {
-        flags: FLAG_UID_FALLBACK,
-        ..pod()
-    };
-    assert!(!is_proxy(&strict, &proxy(0, 0), 7, 2102));
-    assert!(is_proxy(&fallback, &proxy(0, 0), 7, 2102));
-    assert!(!is_proxy(&fallback, &proxy(0, 0), 7, 1000));
-    assert!(is_proxy(&strict, &proxy(7, 1), 7, 0));
-    assert!(!is_proxy(&strict, &proxy(7, 1), 8, 2102));
-    assert!(
-        !is_proxy(&fallback, &proxy(7, 1), 8, 2102),
-        "a known cgroup ends the fallback"
-    );
+    assert!(!is_proxy(&proxy(0, 0), 7));
+    assert!(!is_proxy(&proxy(0, 0), 0), "nobody is in no cgroup");
+    assert!(is_proxy(&proxy(7, 1), 7));
+    assert!(!is_proxy(&proxy(7, 1), 8));
 }
 
 #[test]
