@@ -79,6 +79,17 @@ pub(super) enum Next {
     Detect(Duration, OnSilence),
 }
 
+/// How a conversation begins.
+enum Greeting {
+    /// The client has spoken, so its protocol can be detected.
+    ClientSpoke,
+    /// The application has spoken first, or neither side has in time: such a connection is not HTTP, and opaque to us.
+    Open(Io),
+    /// Neither side has spoken in time, and there is no connection to the application.
+    Silence,
+    Draining,
+}
+
 /// What a connection is taken for whose first bytes never come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnSilence {
@@ -165,9 +176,14 @@ impl Inbound {
             }
             ServerProtocol::Detect { .. } => {
                 let limit = inbound.detect_timeout;
-                if let Some(app) = self.greeting(&mut io, &plain, &judge, limit).await? {
-                    let io = judge.measure(io);
-                    return Ok(Decided::Tunnel(Tunnel::over(io, app, plain, judge)?));
+                match self.greeting(&mut io, &plain, &judge, limit).await? {
+                    Greeting::ClientSpoke => {}
+                    Greeting::Open(app) => {
+                        let io = judge.measure(io);
+                        return Ok(Decided::Tunnel(Tunnel::over(io, app, plain, judge)?));
+                    }
+                    Greeting::Silence => return Err(ConnectionError::TlsTimedOut(limit)),
+                    Greeting::Draining => return Ok(Decided::Gone),
                 }
             }
             _ => {}
@@ -227,21 +243,29 @@ impl Inbound {
         let protocol = match next {
             Next::Forward => None,
             Next::Http(protocol) => Some(protocol),
-            Next::Detect(limit, on_silence) => {
-                if on_silence == OnSilence::Forward
-                    && let Some(app) = self.greeting(&mut io, &peer, &judge, limit).await?
-                {
-                    return Ok(Decided::Tunnel(Tunnel::over(io, app, peer, judge)?));
+            Next::Detect(limit, OnSilence::Http1) => {
+                match self.detect_http(&mut io, &judge, limit).await? {
+                    HttpDetected::Http1 | HttpDetected::TimedOut => Some(Protocol::Http1),
+                    HttpDetected::Http2 => Some(Protocol::Http2),
+                    HttpDetected::Eof => return Ok(Decided::Gone),
+                    HttpDetected::NotHttp => None,
                 }
-                match (self.detect_http(&mut io, &judge, limit).await?, on_silence) {
-                    (HttpDetected::Http1, _) | (HttpDetected::TimedOut, OnSilence::Http1) => {
-                        Some(Protocol::Http1)
+            }
+            Next::Detect(limit, OnSilence::Forward) => {
+                match self.greeting(&mut io, &peer, &judge, limit).await? {
+                    Greeting::ClientSpoke => {
+                        match self.detect_http(&mut io, &judge, limit).await? {
+                            HttpDetected::Http1 => Some(Protocol::Http1),
+                            HttpDetected::Http2 => Some(Protocol::Http2),
+                            HttpDetected::Eof => return Ok(Decided::Gone),
+                            HttpDetected::NotHttp | HttpDetected::TimedOut => None,
+                        }
                     }
-                    (HttpDetected::Http2, _) => Some(Protocol::Http2),
-                    (HttpDetected::Eof, _) => return Ok(Decided::Gone),
-                    (HttpDetected::NotHttp, _) | (HttpDetected::TimedOut, OnSilence::Forward) => {
-                        None
+                    Greeting::Open(app) => {
+                        return Ok(Decided::Tunnel(Tunnel::over(io, app, peer, judge)?));
                     }
+                    Greeting::Silence => None,
+                    Greeting::Draining => return Ok(Decided::Gone),
                 }
             }
         };
@@ -271,17 +295,14 @@ impl Inbound {
         detected
     }
 
-    /// A connection to the application, when the application speaks first or neither side does in time: such a connection is not HTTP, and opaque to us.
-    /// `None` when the client has spoken, so that its protocol can be detected.
-    ///
-    /// The application is dialled only for clients that the policy would let through without any detection.
+    /// Waits for the first word. The application is dialled only for clients that the policy would let through without any detection.
     async fn greeting(
         &self,
         io: &mut Io,
         peer: &Peer,
         judge: &Judge,
         limit: Duration,
-    ) -> std::io::Result<Option<Io>> {
+    ) -> std::io::Result<Greeting> {
         let start = Instant::now();
         let dial = async {
             match judge.would_admit(peer) {
@@ -296,22 +317,20 @@ impl Inbound {
             detect::PATIENCE
         };
         let word = detect::first_word(io, &self.worker.scratch, patience, limit, dial);
-        let Some(word) = Box::pin(self.worker.unless_draining(word)).await else {
-            // Detection goes on and finds the same.
-            return Ok(None);
+        let Some(word) = self.worker.unless_draining(word).await else {
+            return Ok(Greeting::Draining);
         };
-        match word? {
-            FirstWord::Client => Ok(None),
+        let (greeting, detected) = match word? {
+            FirstWord::Client => return Ok(Greeting::ClientSpoke),
             FirstWord::Server(app) => {
                 self.greeters.borrow_mut().insert(peer.target);
-                judge.detected(&Ok(HttpDetected::NotHttp), start.elapsed());
-                Ok(Some(app))
+                (Greeting::Open(app), HttpDetected::NotHttp)
             }
-            FirstWord::Nobody(app) => {
-                judge.detected(&Ok(HttpDetected::TimedOut), start.elapsed());
-                Ok(app)
-            }
-        }
+            FirstWord::Nobody(Some(app)) => (Greeting::Open(app), HttpDetected::TimedOut),
+            FirstWord::Nobody(None) => (Greeting::Silence, HttpDetected::TimedOut),
+        };
+        judge.detected(&Ok(detected), start.elapsed());
+        Ok(greeting)
     }
 
     /// The proxy's other ports are nobody's target: a connection would come back to the proxy.

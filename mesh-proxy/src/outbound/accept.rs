@@ -41,6 +41,17 @@ enum Decided {
     Gone,
 }
 
+/// How a conversation begins.
+enum Greeting {
+    /// The application has spoken, so its protocol can be detected.
+    ClientSpoke,
+    /// The server has spoken first, or neither side has in time: such a connection is not HTTP, and opaque to us.
+    Open(Box<Connected>),
+    /// Neither side has spoken in time, and no endpoint could be reached.
+    Silence,
+    Draining,
+}
+
 /// What a destination's snapshot says of connections to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
@@ -130,17 +141,17 @@ impl Outbound {
             Plan::Http(protocol) => Some(protocol),
             Plan::Opaque => None,
             Plan::Tls => return self.decide_tls(io, &target).await,
-            Plan::Detect => {
-                if let Some(server) = self.greeting(&mut io, &target).await? {
-                    return Ok(Decided::Tunnel(io, Box::new(server)));
-                }
-                match self.detect_http(&mut io, &target).await? {
+            Plan::Detect => match self.greeting(&mut io, &target).await? {
+                Greeting::ClientSpoke => match self.detect_http(&mut io, &target).await? {
                     HttpDetected::Http1 => Some(Protocol::Http1),
                     HttpDetected::Http2 => Some(Protocol::Http2),
                     HttpDetected::NotHttp | HttpDetected::TimedOut => None,
                     HttpDetected::Eof => return Ok(Decided::Gone),
-                }
-            }
+                },
+                Greeting::Open(server) => return Ok(Decided::Tunnel(io, server)),
+                Greeting::Silence => None,
+                Greeting::Draining => return Ok(Decided::Gone),
+            },
         };
         Ok(match protocol {
             Some(protocol) => Decided::Http(io, self.http.target(dst, updates), protocol),
@@ -159,13 +170,8 @@ impl Outbound {
             && (dst == accepted.local || dst.ip().is_loopback() || self.worker.is_local(dst.ip()))
     }
 
-    /// A connection to an endpoint, when the server speaks first or neither side does in time. `None` when the application has spoken, so that its
-    /// protocol can be detected.
-    async fn greeting(
-        &self,
-        io: &mut Io,
-        target: &OutboundTarget,
-    ) -> std::io::Result<Option<Connected>> {
+    /// Waits for the first word.
+    async fn greeting(&self, io: &mut Io, target: &OutboundTarget) -> std::io::Result<Greeting> {
         let start = Instant::now();
         let mut held = None;
         let dial = async {
@@ -180,12 +186,11 @@ impl Outbound {
             false => detect::PATIENCE,
         };
         let word = detect::first_word(io, &self.worker.scratch, patience, limit, dial);
-        let Some(word) = Box::pin(self.worker.unless_draining(word)).await else {
-            // Detection goes on and finds the same.
-            return Ok(None);
+        let Some(word) = self.worker.unless_draining(word).await else {
+            return Ok(Greeting::Draining);
         };
         let (server, detected) = match word? {
-            FirstWord::Client => return Ok(None),
+            FirstWord::Client => return Ok(Greeting::ClientSpoke),
             FirstWord::Server(server) => {
                 self.remember_greeter(target.addr);
                 (Some(server), HttpDetected::NotHttp)
@@ -193,7 +198,10 @@ impl Outbound {
             FirstWord::Nobody(server) => (server, HttpDetected::TimedOut),
         };
         self.count_detected(target, &Ok(detected), start.elapsed());
-        Ok(server.zip(held).map(|(io, guard)| Connected { io, guard }))
+        Ok(match server.zip(held) {
+            Some((io, guard)) => Greeting::Open(Box::new(Connected { io, guard })),
+            None => Greeting::Silence,
+        })
     }
 
     fn count_detected(
