@@ -174,14 +174,15 @@ pub(super) fn pin_error(action: &'static str, path: &Path) -> impl FnOnce(io::Er
 }
 
 /// Mounts a bpffs over the parent of `pin_dir` (`/sys/fs/bpf` by default, which exists for this)
-/// unless there is one already.
+/// unless it is, or would be, on one already.
 fn ensure_bpffs(pin_dir: &Path) -> Result<(), Error> {
     let mount_point = pin_dir.parent().unwrap_or(pin_dir);
     let failed = |source| Error::Bpffs {
         path: pin_dir.to_owned(),
         source,
     };
-    if is_bpffs(pin_dir) || is_bpffs(mount_point) {
+    let existing = pin_dir.ancestors().find(|path| path.exists());
+    if existing.is_some_and(is_bpffs) {
         return Ok(());
     }
     fs::create_dir_all(mount_point).map_err(failed)?;

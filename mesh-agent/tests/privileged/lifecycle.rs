@@ -27,6 +27,7 @@ pub(super) const CASES: &[Case] = &[
     ("a lost attachment is put back", lost_attachment),
     ("what must not be enrolled is refused", refusals),
     ("nothing is open before the agent has loaded", not_pinned),
+    ("a bpffs is mounted only where there is none", mounts),
 ];
 
 const WEB: &str = "192.0.2.10:80";
@@ -292,4 +293,17 @@ fn not_pinned() {
         error.to_string().contains("the agent has not loaded"),
         "{error}"
     );
+}
+
+fn mounts() {
+    let world = World::new();
+    world.programs();
+    let below = world.pin_dir().with_file_name("node/mesh");
+    mesh_agent::ebpf::load(&object(), &below, &world.cgroup).unwrap();
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let parent = world.pin_dir();
+    let parent = parent.parent().unwrap().to_string_lossy().into_owned();
+    let ours = mounts.lines().filter(|line| line.contains(&parent)).count();
+    assert_eq!(ours, 1, "{mounts}");
+    mesh_agent::ebpf::unload(&below).unwrap();
 }

@@ -37,7 +37,7 @@ const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0xfd6d, 0x6573, 0x68, 0, 0, 0, 0, 2);
 
 pub(super) struct World {
     directory: PathBuf,
-    cgroup: PathBuf,
+    pub(super) cgroup: PathBuf,
 }
 
 pub(super) struct Pod<'a> {
