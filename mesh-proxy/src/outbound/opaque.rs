@@ -9,25 +9,27 @@ use std::sync::Arc;
 use mesh_core::endpoint::Endpoint;
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{
-    Backend, BackendTarget, Distribution, OutboundProtocol, RouteBackend, TcpVerdict,
+    BackendTarget, Distribution, OutboundProtocol, RouteBackend, TcpVerdict,
 };
-use mesh_core::profile::WeightedAuthority;
 use mesh_core::resilience::PeakEwma;
 use mesh_core::route::HostMatch;
 use mesh_runtime::metrics::Labels;
-use rand::RngExt as _;
 use tokio::time::Instant;
 
+use self::backends::{address_backend, pick_by_weight, split_backends};
+pub(super) use self::error::OpaqueError;
 use super::dial::EndpointDial;
 use crate::balance::{Picked, Refusal, Service, Settings};
 use crate::discovery::OutboundTarget;
-use crate::error::DialError;
 use crate::idle::IdleCache;
 use crate::telemetry::labels;
 use crate::telemetry::tcp::{TcpRouteError, TcpRouteFamilies};
 use crate::transport::Io;
 use crate::transport::header::Session;
 use crate::worker::Worker;
+
+mod backends;
+mod error;
 
 /// The opaque side of one data thread: its balancers, which live while connections use them and a little longer.
 pub(super) struct Opaque {
@@ -62,30 +64,6 @@ struct Leg<'a> {
     verdict: &'a TcpVerdict,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub(super) enum OpaqueError {
-    #[error("{parent}: no route for opaque connections")]
-    NoRoute { parent: Meta },
-    #[error("{parent}: no route for TLS server name {name}")]
-    NoTlsRoute { parent: Meta, name: Arc<str> },
-    #[error("{route}: the policy forbids this connection")]
-    Forbidden { route: Meta },
-    #[error("{route}: {message}")]
-    Invalid { route: Meta, message: Arc<str> },
-    #[error("{route}: no backend is available")]
-    Unavailable { route: Meta },
-    #[error("backend {backend} does not exist")]
-    NoBackend { backend: Meta },
-    #[error("backend {backend}: no endpoint could be reached in time")]
-    FailFast { backend: Meta },
-    #[error("cannot connect to endpoint {addr}")]
-    Dial {
-        addr: SocketAddr,
-        #[source]
-        source: DialError,
-    },
-}
-
 /// Which balancer: the same destination behind different routes has different series.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct ServiceKey {
@@ -101,27 +79,6 @@ struct ServiceKey {
 enum Kind {
     Tcp,
     Tls,
-}
-
-impl OpaqueError {
-    /// Value of the `error` label of `outbound_tcp_errors_total`.
-    pub(super) fn reason(&self) -> &'static str {
-        match self {
-            Self::FailFast { .. } => "failfast",
-            Self::Unavailable { .. } => "loadshed",
-            Self::Dial { .. } => "i/o",
-            _ => "unexpected",
-        }
-    }
-
-    fn route_error(&self) -> TcpRouteError {
-        match self {
-            Self::Forbidden { .. } => TcpRouteError::Forbidden,
-            Self::Invalid { .. } => TcpRouteError::InvalidPolicy,
-            Self::NoBackend { .. } => TcpRouteError::InvalidBackend,
-            _ => TcpRouteError::Unexpected,
-        }
-    }
 }
 
 impl Opaque {
@@ -385,53 +342,6 @@ impl Leg<'_> {
             BackendTarget::Balance { .. } | BackendTarget::None => None,
         }
     }
-}
-
-/// A profile's split, in the form that policies give theirs.
-fn split_backends(split: &[WeightedAuthority]) -> Distribution {
-    let backends = split.iter().map(|WeightedAuthority { authority, weight }| {
-        let target = BackendTarget::Balance {
-            authority: authority.clone(),
-            load: PeakEwma::default(),
-        };
-        (
-            route_backend(Meta::Default(authority.clone()), target),
-            *weight,
-        )
-    });
-    Distribution::RandomAvailable(backends.collect())
-}
-
-/// The endpoint that the profile names, or else the address itself.
-fn address_backend(target: &OutboundTarget) -> Distribution {
-    let endpoint = target
-        .profile
-        .as_ref()
-        .and_then(|profile| profile.endpoint.clone());
-    let endpoint = endpoint.unwrap_or_else(|| Endpoint::plain(target.addr));
-    let forward = BackendTarget::Forward(Box::new(endpoint));
-    Distribution::FirstAvailable(vec![route_backend(Meta::new_default("endpoint"), forward)])
-}
-
-fn route_backend(meta: Meta, target: BackendTarget) -> Arc<RouteBackend> {
-    Arc::new(RouteBackend {
-        backend: Backend { meta, target },
-        filters: Vec::new(),
-        verdict: TcpVerdict::Forward,
-    })
-}
-
-fn pick_by_weight<'a>(backends: &[&'a (Arc<RouteBackend>, u32)]) -> Option<&'a Arc<RouteBackend>> {
-    let total: u64 = backends.iter().map(|(_, weight)| u64::from(*weight)).sum();
-    if total == 0 {
-        return None;
-    }
-    let mut drawn = rand::rng().random_range(0..total);
-    backends.iter().find_map(|(backend, weight)| {
-        let hit = drawn < u64::from(*weight);
-        drawn = drawn.saturating_sub(u64::from(*weight));
-        hit.then_some(backend)
-    })
 }
 
 impl Guard {

@@ -360,3 +360,6 @@ fn push_outbound_route(labels: &mut Labels, route: &Meta) {
     labels.push("route_namespace", route.namespace());
     labels.push("route_name", route.name());
 }
+
+#[cfg(test)]
+mod tests;
