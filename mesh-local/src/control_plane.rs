@@ -16,6 +16,8 @@ use crate::{
 
 /// The namespace of the control plane.
 pub const NAMESPACE: &str = "linkerd";
+/// The name of the identity service's Deployment.
+const IDENTITY: &str = "linkerd-identity";
 /// How the manifests below are called in messages.
 const FILE: &str = "(control plane)";
 /// Where the controllers find the manifests and the node's objects.
@@ -42,9 +44,32 @@ pub fn add(manifests: &mut Manifests, instance: &Instance, settings: &Settings, 
     manifests.add_text(Path::new(FILE), &text);
 }
 
-/// Is it a pod of the control plane? Those are started first.
-pub fn owns(key: &Key) -> bool {
-    key.namespace == NAMESPACE
+/// When a pod may start: each stage waits until the one before it is ready. Whoever starts earlier than what it asks at once waits longer in the end, for
+/// its questions back off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    Identity,
+    /// Its proxies ask the identity service.
+    ControlPlane,
+    /// Their proxies ask all of it.
+    Others,
+}
+
+pub fn stage(key: &Key) -> Stage {
+    match (key.namespace.as_str(), key.name.starts_with(IDENTITY)) {
+        (NAMESPACE, true) => Stage::Identity,
+        (NAMESPACE, false) => Stage::ControlPlane,
+        _ => Stage::Others,
+    }
+}
+
+impl Stage {
+    pub fn next(self) -> Self {
+        match self {
+            Self::Identity => Self::ControlPlane,
+            Self::ControlPlane | Self::Others => Self::Others,
+        }
+    }
 }
 
 fn manifest(instance: &Instance, settings: &Settings, values: &Values) -> String {

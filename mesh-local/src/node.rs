@@ -31,7 +31,8 @@ use crate::{
     cgroup::{self, CgroupError},
     cni::Chain,
     container::stub::describe,
-    control_plane, digest, file,
+    control_plane::{self, Stage},
+    digest, file,
     host::{self, HostError},
     image,
     instance::Instance,
@@ -90,6 +91,8 @@ pub enum NodeError {
 
 /// Container logs are cut when they are longer: they lie in `/run`, which is memory on most machines.
 const LONGEST_LOG: u64 = 64 * 1024 * 1024;
+/// For so long the other pods wait for the control plane. It is ready within seconds; when it is broken, pods that are not meshed shall run.
+const CONTROL_PLANE_PATIENCE: Duration = Duration::from_secs(30);
 const LOG_CHECK: Duration = Duration::from_secs(60);
 
 /// The daemon's whole life, as `meshctl local run` begins it. An error is also left where `up` looks for it.
@@ -180,12 +183,14 @@ async fn run(instance: Instance) -> Result<(), NodeError> {
         pods: JoinSet::new(),
         watchers: JoinSet::new(),
         changed: Arc::new(Notify::new()),
+        stage: Stage::Identity,
         publisher,
         problems: Vec::new(),
         unpublished: None,
     };
     node.read()?;
     node.reconcile()?;
+    node.advance()?;
     let outcome = node.serve(&mut requests, &mut termination, agent).await;
     drop(requests);
     server.finish().await;
@@ -205,6 +210,8 @@ struct Node {
     /// Tell `changed` when a pod's state does.
     watchers: JoinSet<()>,
     changed: Arc<Notify>,
+    /// Pods of later stages wait.
+    stage: Stage,
     publisher: Publisher,
     /// What is wrong with the manifests, and with the Services among them.
     problems: Vec<Problem>,
@@ -236,6 +243,7 @@ impl Node {
         agent: Option<Helper>,
     ) -> Result<(), NodeError> {
         let changed = Arc::clone(&self.changed);
+        let mut patience = std::pin::pin!(tokio::time::sleep(CONTROL_PLANE_PATIENCE));
         let mut log_check = tokio::time::interval(LOG_CHECK);
         loop {
             tokio::select! {
@@ -251,7 +259,15 @@ impl Node {
                     self.publish().await;
                     let _ = answer.send(self.answer(request));
                 }
-                () = changed.notified() => self.publish().await,
+                () = changed.notified() => {
+                    self.publish().await;
+                    self.advance()?;
+                }
+                () = &mut patience, if self.stage < Stage::Others => {
+                    tracing::warn!("the control plane is not ready; the other pods start all the same");
+                    self.stage = Stage::Others;
+                    self.reconcile()?;
+                }
                 Some(ended) = self.pods.join_next() => {
                     if let Ok(key) = ended {
                         self.entries.remove(&key);
@@ -334,13 +350,33 @@ impl Node {
             .filter(|key| !self.entries.contains_key(*key))
             .cloned()
             .collect();
-        // The others' proxies ask for certificates as soon as they start.
-        let (first, others): (Vec<Key>, Vec<Key>) =
-            missing.into_iter().partition(control_plane::owns);
-        for key in first.into_iter().chain(others) {
-            if let Some(workload) = self.workloads.pods.get(&key).cloned() {
+        for key in missing {
+            let due = control_plane::stage(&key) <= self.stage;
+            if due && let Some(workload) = self.workloads.pods.get(&key).cloned() {
                 self.start(key, workload)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Goes on to the next stage when every pod of those before is ready.
+    fn advance(&mut self) -> Result<(), NodeError> {
+        while self.stage < Stage::Others {
+            let mut started = self
+                .workloads
+                .pods
+                .keys()
+                .filter(|key| control_plane::stage(key) <= self.stage);
+            let ready = |key: &Key| {
+                self.entries.get(key).is_some_and(|entry| {
+                    status::is_ready(&entry.workload.pod, &entry.state.borrow())
+                })
+            };
+            if !started.all(ready) {
+                break;
+            }
+            self.stage = self.stage.next();
+            self.reconcile()?;
         }
         Ok(())
     }
@@ -495,12 +531,12 @@ impl Node {
         })
     }
 
-    /// Ends every pod; those of the control plane last, for the others' proxies talk to it until they end.
+    /// Ends every pod, in the reverse order of their start: proxies talk to the control plane until they end.
     async fn stop_all(&mut self) {
-        for last in [false, true] {
+        for stage in [Stage::Others, Stage::ControlPlane, Stage::Identity] {
             let mut stopped = BTreeSet::new();
             for (key, entry) in &mut self.entries {
-                if control_plane::owns(key) == last {
+                if control_plane::stage(key) == stage {
                     entry.end();
                     stopped.insert(key.clone());
                 }

@@ -1,11 +1,12 @@
 //! The trust anchor, the issuer, and what the proxies hold.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context;
+use mesh_local::pki;
 use x509_parser::{certificate::X509Certificate, pem::Pem};
 
 use super::{Category, Check, Look, Outcome, Subject};
@@ -41,7 +42,7 @@ const WARN_BEFORE: Duration = Duration::from_secs(60 * 24 * 3600);
 
 fn trust_anchor(subject: &Subject) -> Look<'_> {
     on_node(subject, |node| {
-        with_certificate(&node.instance.pki().join("ca.crt"), |certificate| {
+        with_certificate(&trust_anchor_file(node), |certificate| {
             Ok(lifetime(certificate))
         })
     })
@@ -49,8 +50,8 @@ fn trust_anchor(subject: &Subject) -> Look<'_> {
 
 fn issuer(subject: &Subject) -> Look<'_> {
     on_node(subject, |node| {
-        with_certificate(&node.instance.pki().join("issuer.crt"), |issuer| {
-            with_certificate(&node.instance.pki().join("ca.crt"), |anchor| {
+        with_certificate(&issuer_file(node), |issuer| {
+            with_certificate(&trust_anchor_file(node), |anchor| {
                 Ok(match issuer.verify_signature(Some(anchor.public_key())) {
                     Ok(()) => lifetime(issuer),
                     Err(_) => Outcome::Fail(
@@ -104,6 +105,14 @@ async fn look_at_proxies(node: &Node) -> anyhow::Result<Outcome> {
             days_or_hours(Duration::from_secs_f64(soonest))
         )),
     })
+}
+
+fn trust_anchor_file(node: &Node) -> PathBuf {
+    pki::anchors_dir(&node.instance.pki()).join("ca-bundle.crt")
+}
+
+fn issuer_file(node: &Node) -> PathBuf {
+    pki::issuer_dir(&node.instance.pki()).join("crt.pem")
 }
 
 /// Judges how long a certificate is still good for.

@@ -104,13 +104,14 @@ fn mounted(kind: &str, without: &str) -> Outcome {
     }
 }
 
-/// The first place where a file system of this kind is mounted.
+/// A place where a file system of this kind is mounted; below /sys when there is one, where everybody looks first.
 fn mount_point<'a>(mounts: &'a str, kind: &str) -> Option<&'a str> {
-    mounts.lines().find_map(|line| {
+    let places = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
         let (place, mounted) = (fields.next()?, fields.next()?);
         (mounted == kind).then_some(place)
-    })
+    });
+    places.min_by_key(|place| !place.starts_with("/sys/"))
 }
 
 #[cfg(test)]
@@ -119,11 +120,12 @@ mod tests {
 
     #[test]
     fn finds_the_mount() {
-        let mounts = "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\nx /bpf ext4 rw 0 0\n";
+        let mounts = "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\nx /bpf ext4 rw 0 0\nbpf /tmp/x bpf rw 0 0\nbpf /sys/fs/bpf bpf rw 0 0\n";
         assert_eq!(
             mount_point(mounts, "cgroup2"),
             Some("/sys/fs/cgroup/unified")
         );
-        assert_eq!(mount_point(mounts, "bpf"), None);
+        assert_eq!(mount_point(mounts, "bpf"), Some("/sys/fs/bpf"));
+        assert_eq!(mount_point(mounts, "tracefs"), None);
     }
 }

@@ -8,12 +8,12 @@ use std::{
 };
 
 use http::{HeaderName, HeaderValue, Request, header::HOST};
-use http_body_util::Empty;
+use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Container, Probe};
 use mesh_k8s::pod::probes::resolve_port;
-use tokio::{net::TcpStream, sync::watch};
+use tokio::{net::TcpStream, sync::watch, time::Instant};
 
 use super::{
     state::ContainerState,
@@ -46,6 +46,8 @@ pub struct Inside {
     pub program: Program,
     pub cgroup: PathBuf,
     pub pid: u32,
+    /// When the container was started; initial delays count from here, as the kubelet counts them.
+    pub since: Instant,
     /// Where the stub's task may be written.
     pub task_file: PathBuf,
 }
@@ -126,7 +128,7 @@ impl Check {
 
     /// Fails after as many failures in a row as the threshold allows.
     async fn until_passed(&self, inside: &Inside) -> Result<(), String> {
-        tokio::time::sleep(self.initial_delay).await;
+        tokio::time::sleep_until(inside.since + self.initial_delay).await;
         let mut failures = 0;
         loop {
             match self.once(inside).await {
@@ -143,7 +145,7 @@ impl Check {
     }
 
     async fn until_failed(&self, inside: &Inside) -> String {
-        tokio::time::sleep(self.initial_delay).await;
+        tokio::time::sleep_until(inside.since + self.initial_delay).await;
         let mut failures = 0;
         loop {
             match self.once(inside).await {
@@ -161,7 +163,7 @@ impl Check {
 
     /// Tells each change of the verdict, for ever.
     async fn keep<T>(&self, inside: &Inside, tell: impl Fn(bool)) -> T {
-        tokio::time::sleep(self.initial_delay).await;
+        tokio::time::sleep_until(inside.since + self.initial_delay).await;
         let (mut successes, mut failures) = (0, 0);
         loop {
             if self.once(inside).await.is_ok() {
@@ -240,6 +242,9 @@ fn set_ready(state: &watch::Sender<ContainerState>, ready: bool) {
     });
 }
 
+/// The kubelet reads no more of an answer either.
+const LONGEST_BODY: usize = 10 * 1024;
+
 /// Any answer from 200 to 399 is a success.
 async fn http(
     address: SocketAddr,
@@ -266,12 +271,13 @@ async fn http(
         .body(Empty::<Bytes>::new())
         .map_err(|error| describe(&error))?;
     let answer = async {
-        tokio::select! {
-            answer = client.send_request(request) => answer,
-            Err(error) = connection => Err(error),
-        }
+        let (head, body) = client.send_request(request).await?.into_parts();
+        // Read to its end: a connection that is dropped before that is an error in the server's log.
+        let _ = Limited::new(body, LONGEST_BODY).collect().await;
+        Ok::<_, hyper::Error>(head.status)
     };
-    let status = answer.await.map_err(|error| describe(&error))?.status();
+    let (status, _closed) = tokio::join!(answer, connection);
+    let status = status.map_err(|error| describe(&error))?;
     if status.is_success() || status.is_redirection() {
         Ok(())
     } else {

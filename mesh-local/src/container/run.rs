@@ -145,6 +145,7 @@ async fn once(
     stop: &mut Stop,
 ) -> Ended {
     let since = Timestamp::now();
+    let begun = Instant::now();
     let mut child = match spawn(container) {
         Ok(child) => child,
         Err(error) => {
@@ -165,6 +166,7 @@ async fn once(
         program: container.start.program.clone(),
         cgroup: container.start.cgroup.clone(),
         pid,
+        since: begun,
         task_file: container
             .folder
             .join(format!("{}.probe.json", container.name)),
