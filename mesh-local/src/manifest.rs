@@ -106,6 +106,31 @@ pub fn read_folder(folder: &Path) -> Result<Manifests, ReadError> {
 }
 
 impl Manifests {
+    /// Takes over, from the last reading, what a file held that now cannot be read: its last good version stays in force.
+    pub fn keep_last_good(&mut self, last: &Self) {
+        for ((kind, key), place) in &last.places {
+            let object = format!("{kind} {key}");
+            let spoiled = self.problems.iter().any(|problem| {
+                let same_file = problem.place.as_ref().is_some_and(|p| p.file == place.file);
+                same_file && problem.object.as_ref().is_none_or(|named| *named == object)
+            });
+            if !spoiled || self.places.contains_key(&(*kind, key.clone())) {
+                continue;
+            }
+            match *kind {
+                "Namespace" => keep(&mut self.namespaces, &last.namespaces, &key.name),
+                "ServiceAccount" => keep(&mut self.service_accounts, &last.service_accounts, key),
+                "ConfigMap" => keep(&mut self.config_maps, &last.config_maps, key),
+                "Secret" => keep(&mut self.secrets, &last.secrets, key),
+                "Pod" => keep(&mut self.pods, &last.pods, key),
+                "Deployment" => keep(&mut self.deployments, &last.deployments, key),
+                "Service" => keep(&mut self.services, &last.services, key),
+                _ => keep(&mut self.endpoint_slices, &last.endpoint_slices, key),
+            }
+            self.places.insert((kind, key.clone()), place.clone());
+        }
+    }
+
     /// Adds the documents of one file.
     pub fn add_text(&mut self, file: &Path, text: &str) {
         for document in document::split(text) {
@@ -139,7 +164,7 @@ impl Manifests {
                 self.problems.push(Problem {
                     place: Some(document.place_of(file, &error)),
                     object: None,
-                    message: error.to_string(),
+                    message: document::message(&error),
                 });
                 return;
             }
@@ -174,7 +199,7 @@ impl Manifests {
             self.problems.push(Problem {
                 place: Some(document.place_of(file, &error)),
                 object: Some(head.to_string()),
-                message: error.to_string(),
+                message: document::message(&error),
             });
         }
     }
@@ -232,6 +257,12 @@ impl Manifests {
             message,
         });
         false
+    }
+}
+
+fn keep<K: Ord + Clone, T: Clone>(map: &mut BTreeMap<K, T>, last: &BTreeMap<K, T>, key: &K) {
+    if let Some(object) = last.get(key) {
+        map.insert(key.clone(), object.clone());
     }
 }
 

@@ -4,13 +4,7 @@
 //! whole picture (objects for the controllers, rules and names for the machine). Pods are tasks that tell their state through a watch channel; helpers (the
 //! agent, the DNS server) are processes kept running beside it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs, io,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use mesh_core::node::Tier;
@@ -23,7 +17,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    control::{Answer, NodeStatus, Request, Target},
+    control::{Answer, Request},
     helper::Helper,
     publish::Publisher,
 };
@@ -32,17 +26,16 @@ use crate::{
     cni::Chain,
     container::stub::describe,
     control_plane::{self, Stage},
-    digest, file,
+    file,
     host::{self, HostError},
-    image,
     instance::Instance,
     manifest::{self, Key, Manifests, Problem},
     network::{self, NetworkError},
     objects::ObjectError,
     pki::{self, PkiError},
-    pod::{self, Context, PodState, Task, status},
+    pod::{Context, PodState},
     settings::{Settings, SettingsError},
-    workload::{self, Known, Workload, Workloads},
+    workload::{Workload, Workloads},
 };
 
 mod agent;
@@ -50,6 +43,8 @@ pub mod control;
 mod dns;
 mod helper;
 mod publish;
+mod reconcile;
+mod view;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
@@ -306,254 +301,6 @@ impl Node {
             // Answered by the loop itself.
             Request::Stop => Answer::Stopped,
         }
-    }
-
-    /// Reads the folder anew and computes what must run.
-    fn read(&mut self) -> Result<(), NodeError> {
-        let Context {
-            settings, instance, ..
-        } = &*self.context;
-        let mut manifests = manifest::read_folder(&settings.manifests)?;
-        if let Some(values) = &self.values {
-            control_plane::add(&mut manifests, instance, settings, values);
-        }
-        let has_image = |image: &str| image::find(settings, image).is_some();
-        let known = Known {
-            has_image: &has_image,
-        };
-        self.workloads = workload::compute(&manifests, self.values.as_ref(), &known);
-        for warning in &self.workloads.warnings {
-            tracing::warn!("{warning}");
-        }
-        self.problems = manifests.problems.clone();
-        self.problems
-            .extend(self.workloads.problems.iter().cloned());
-        for problem in &self.problems {
-            tracing::error!("{problem}");
-        }
-        self.manifests = Arc::new(manifests);
-        Ok(())
-    }
-
-    /// Stops pods that are no longer wanted as they are, and starts those that are missing. A pod that is replaced starts when its predecessor is gone.
-    fn reconcile(&mut self) -> Result<(), NodeError> {
-        for (key, entry) in &mut self.entries {
-            let wanted = self.workloads.pods.get(key);
-            if wanted.is_none_or(|wanted| wanted.digest != entry.workload.digest) {
-                entry.end();
-            }
-        }
-        let missing: Vec<Key> = self
-            .workloads
-            .pods
-            .keys()
-            .filter(|key| !self.entries.contains_key(*key))
-            .cloned()
-            .collect();
-        for key in missing {
-            let due = control_plane::stage(&key) <= self.stage;
-            if due && let Some(workload) = self.workloads.pods.get(&key).cloned() {
-                self.start(key, workload)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Goes on to the next stage when every pod of those before is ready.
-    fn advance(&mut self) -> Result<(), NodeError> {
-        while self.stage < Stage::Others {
-            let mut started = self
-                .workloads
-                .pods
-                .keys()
-                .filter(|key| control_plane::stage(key) <= self.stage);
-            let ready = |key: &Key| {
-                self.entries.get(key).is_some_and(|entry| {
-                    status::is_ready(&entry.workload.pod, &entry.state.borrow())
-                })
-            };
-            if !started.all(ready) {
-                break;
-            }
-            self.stage = self.stage.next();
-            self.reconcile()?;
-        }
-        Ok(())
-    }
-
-    fn start(&mut self, key: Key, workload: Workload) -> Result<(), NodeError> {
-        let uid = digest::random_uuid().map_err(NodeError::Random)?;
-        let mut pod = workload.pod.clone();
-        pod.metadata.uid = Some(uid.clone());
-        pod.metadata.creation_timestamp = Some(now());
-        if let Some(spec) = &mut pod.spec {
-            spec.node_name = Some(self.context.instance.name().to_string());
-        }
-        tracing::info!(pod = %key, uid, "start");
-        let task = Task {
-            context: Arc::clone(&self.context),
-            key: key.clone(),
-            uid,
-            pod: pod.clone(),
-            manifests: Arc::clone(&self.manifests),
-        };
-        let (sender, state) = watch::channel(PodState::default());
-        let stop = CancellationToken::new();
-        let entry = Entry {
-            workload: Workload {
-                pod,
-                digest: workload.digest,
-            },
-            state: state.clone(),
-            stop: stop.clone(),
-            ending: None,
-        };
-        self.entries.insert(key.clone(), entry);
-        self.pods.spawn(async move {
-            Box::pin(pod::run(task, sender, stop)).await;
-            key
-        });
-        let changed = Arc::clone(&self.changed);
-        let mut watched = state;
-        self.watchers.spawn(async move {
-            while watched.changed().await.is_ok() {
-                changed.notify_one();
-            }
-        });
-        Ok(())
-    }
-
-    /// Tells the controllers and the machine how things are. What fails is logged and tried again with the next change.
-    async fn publish(&mut self) {
-        let hosts = self.context.settings.network.node_ips();
-        let pods = self.entries.iter().map(|(key, entry)| {
-            let state = entry.state.borrow();
-            let mut pod = entry.workload.pod.clone();
-            pod.status = Some(status::status(&pod, &state, &hosts));
-            pod.metadata.deletion_timestamp.clone_from(&entry.ending);
-            (key.clone(), (pod, entry.ending.is_some()))
-        });
-        let pods: BTreeMap<_, _> = pods.collect();
-        let node = self.context.instance.name().as_str();
-        let published = self
-            .publisher
-            .publish(
-                node,
-                &self.manifests,
-                &self.workloads,
-                &pods,
-                self.values.as_ref(),
-            )
-            .await;
-        match published {
-            Ok(service_problems) => {
-                self.problems
-                    .retain(|problem| !problem.is_about("Service "));
-                self.problems.extend(service_problems);
-                self.unpublished = None;
-            }
-            Err(error) => {
-                let message = describe(&error);
-                tracing::error!("{message}");
-                self.unpublished = Some(message);
-            }
-        }
-    }
-
-    fn status(&self) -> NodeStatus {
-        let pods = self.entries.values().map(|entry| {
-            let mut summary = status::summary(&entry.workload.pod, &entry.state.borrow());
-            if entry.ending.is_some() {
-                "Terminating".clone_into(&mut summary.status);
-                summary.ready = false;
-            }
-            summary
-        });
-        let pods: Vec<_> = pods.collect();
-        let wanted: BTreeSet<&Key> = self.workloads.pods.keys().collect();
-        let running: BTreeSet<&Key> = self.entries.keys().collect();
-        NodeStatus {
-            name: self.context.instance.name().to_string(),
-            manifests: self.context.settings.manifests.clone(),
-            mesh: self.values.is_some(),
-            tier: self.tier,
-            ready: wanted == running
-                && pods.iter().all(|pod| pod.ready)
-                && self.unpublished.is_none(),
-            services: self.publisher.services(),
-            warnings: [&self.workloads.warnings[..], self.unpublished.as_slice()].concat(),
-            problems: self.problems.clone(),
-            pods,
-        }
-    }
-
-    /// What `exec` must join.
-    fn target(&self, pod: &Key, container: Option<&str>) -> Result<Target, String> {
-        let Some(entry) = self.entries.get(pod) else {
-            return Err(format!(
-                "there is no pod {pod}; `meshctl local status` lists the pods"
-            ));
-        };
-        let spec = entry.workload.pod.spec.clone().unwrap_or_default();
-        let name = match container {
-            Some(name) => name.to_owned(),
-            None => spec
-                .containers
-                .first()
-                .map(|c| c.name.clone())
-                .unwrap_or_default(),
-        };
-        if !mesh_k8s::pod::containers(&spec).any(|container| container.name == name) {
-            let names: Vec<&str> = mesh_k8s::pod::containers(&spec)
-                .map(|c| c.name.as_str())
-                .collect();
-            return Err(format!(
-                "pod {pod} has no container {name:?}; it has {}",
-                names.join(", ")
-            ));
-        }
-        let state = entry.state.borrow();
-        let pid = state.containers.get(&name).and_then(|state| state.pid());
-        let Some(pid) = pid else {
-            return Err(format!("container {name} of pod {pod} does not run"));
-        };
-        let uid = entry
-            .workload
-            .pod
-            .metadata
-            .uid
-            .as_deref()
-            .unwrap_or_default();
-        Ok(Target {
-            pid,
-            task: self.context.instance.pod(uid).join(format!("{name}.json")),
-            container: name,
-        })
-    }
-
-    /// Ends every pod, in the reverse order of their start: proxies talk to the control plane until they end.
-    async fn stop_all(&mut self) {
-        for stage in [Stage::Others, Stage::ControlPlane, Stage::Identity] {
-            let mut stopped = BTreeSet::new();
-            for (key, entry) in &mut self.entries {
-                if control_plane::stage(key) == stage {
-                    entry.end();
-                    stopped.insert(key.clone());
-                }
-            }
-            self.publish().await;
-            while !stopped.is_empty() {
-                match self.pods.join_next().await {
-                    Some(Ok(key)) => {
-                        stopped.remove(&key);
-                        self.entries.remove(&key);
-                    }
-                    Some(Err(_)) => {}
-                    None => break,
-                }
-            }
-        }
-        self.publish().await;
     }
 }
 

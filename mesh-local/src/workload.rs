@@ -30,16 +30,43 @@ pub struct Workloads {
     /// Written for the controllers, which find a pod's Deployment through them.
     pub replica_sets: BTreeMap<Key, ReplicaSet>,
     pub problems: Vec<Problem>,
+    /// Objects whose pods cannot run as they are written now.
+    refused: BTreeSet<Origin>,
     /// What was asked of the injector and could not be done.
     pub warnings: Vec<String>,
 }
+
+/// The kind and name of the object a pod comes from.
+pub type Origin = (&'static str, Key);
 
 /// A pod as it will run, sidecar included, without what is only known when it does: uid, addresses, status.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     pub pod: Pod,
+    pub origin: Origin,
     /// Changes when the pod must be replaced.
     pub digest: String,
+}
+
+impl Workloads {
+    /// Takes over the last pods of objects that cannot run as they are written now: what runs goes on.
+    pub fn keep_last_good(&mut self, last: &Self) {
+        for (key, workload) in &last.pods {
+            if self.refused.contains(&workload.origin) && !self.pods.contains_key(key) {
+                self.pods.insert(key.clone(), workload.clone());
+            }
+        }
+        for (key, set) in &last.replica_sets {
+            let used = self.pods.keys().any(|pod| {
+                pod.namespace == key.namespace && pod.name.starts_with(&format!("{}-", key.name))
+            });
+            if used {
+                self.replica_sets
+                    .entry(key.clone())
+                    .or_insert_with(|| set.clone());
+            }
+        }
+    }
 }
 
 /// The kubelet's own labels on a Deployment's pods.
@@ -80,6 +107,7 @@ pub fn compute(manifests: &Manifests, values: Option<&Values>, known: &Known<'_>
                     workloads
                         .problems
                         .push(manifests.problem(kind, &origin, message));
+                    workloads.refused.insert((kind, origin));
                     continue;
                 }
             }
@@ -90,6 +118,7 @@ pub fn compute(manifests: &Manifests, values: Option<&Values>, known: &Known<'_>
                 .into_iter()
                 .map(|fault| manifests.problem(kind, &origin, fault));
             workloads.problems.extend(faults);
+            workloads.refused.insert((kind, origin));
             continue;
         }
         if workloads.pods.contains_key(&key) {
@@ -103,7 +132,13 @@ pub fn compute(manifests: &Manifests, values: Option<&Values>, known: &Known<'_>
             continue;
         }
         let digest = digest::of_json(&(&pod, referenced(manifests, &key.namespace, &pod)));
-        workloads.pods.insert(key, Workload { pod, digest });
+        let origin = (kind, origin);
+        let workload = Workload {
+            pod,
+            origin,
+            digest,
+        };
+        workloads.pods.insert(key, workload);
     }
     workloads
         .problems

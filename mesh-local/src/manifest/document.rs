@@ -56,6 +56,17 @@ pub(super) fn split(text: &str) -> Vec<Document<'_>> {
     documents
 }
 
+/// What is wrong, without the line: that is counted from the document's beginning, and the file's is told already.
+pub(super) fn message(error: &serde_norway::Error) -> String {
+    let text = error.to_string();
+    let cut = error.location().and_then(|location| {
+        let (line, column) = (location.line(), location.column());
+        let place = format!(" at line {line} column {column}");
+        Some(text.strip_suffix(&place)?.to_owned())
+    });
+    cut.unwrap_or(text)
+}
+
 impl Document<'_> {
     /// Nothing for a document of blanks and comments.
     pub(super) fn head(&self) -> Result<Option<Head>, serde_norway::Error> {

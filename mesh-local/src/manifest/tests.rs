@@ -60,3 +60,29 @@ fn two_of_a_name_and_names_that_are_none() {
     assert!(texts[1].contains("metadata.name"), "{texts:#?}");
     assert!(texts[2].contains("metadata.name"), "{texts:#?}");
 }
+
+#[test]
+fn the_last_good_version_stays_in_force() {
+    let pod =
+        |name: &str| format!("kind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: []}}\n");
+    let last = read(&format!("{}---\n{}", pod("a"), pod("b")));
+    let check = |text: &str, expect: &[&str]| {
+        let mut now = read(text);
+        now.keep_last_good(&last);
+        let names: Vec<&str> = now.pods.keys().map(|key| key.name.as_str()).collect();
+        assert_eq!(names, expect, "{text}");
+    };
+    // Removed on purpose.
+    check(&pod("a"), &["a"]);
+    // One document of the file is bad, and says whose it is.
+    check(
+        &format!(
+            "{}---\nkind: Pod\nmetadata: {{name: b}}\nspec: 5\n",
+            pod("a")
+        ),
+        &["a", "b"],
+    );
+    check("kind: Pod\nmetadata: {name: b}\nspec: 5\n", &["b"]);
+    // No telling whose it is.
+    check(&format!("{}---\nkind: [\n", pod("a")), &["a", "b"]);
+}

@@ -213,3 +213,21 @@ fn a_changed_config_map_replaces_the_pods_that_use_it() {
     assert_ne!(first.0, second.0);
     assert_eq!(first.1, second.1);
 }
+
+#[test]
+fn what_runs_goes_on_when_its_manifest_is_spoiled() {
+    let last = compute_with(DEPLOYMENT, Some(&values()));
+    let mut spoiled = compute_with(
+        &DEPLOYMENT.replace("command: [nginx], ", ""),
+        Some(&values()),
+    );
+    assert_eq!((spoiled.pods.len(), spoiled.problems.len()), (0, 1));
+    spoiled.keep_last_good(&last);
+    assert_eq!(spoiled.pods, last.pods);
+    for key in last.replica_sets.keys() {
+        assert!(spoiled.replica_sets.contains_key(key), "{key}");
+    }
+    let mut removed = compute_with("kind: Service\nmetadata: {name: a}\n", Some(&values()));
+    removed.keep_last_good(&last);
+    assert!(removed.pods.is_empty());
+}

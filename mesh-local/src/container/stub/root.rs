@@ -214,9 +214,9 @@ mod tests {
     fn mounts_directly_below_the_root() {
         let mountinfo = "27 1 253:0 / / rw - ext4 /dev/vda rw\n22 27 0:20 / /proc rw - proc proc rw\n\
                          23 27 0:21 / /sys rw - sysfs sysfs rw\n31 23 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
-                         40 27 0:30 / /run rw - tmpfs tmpfs rw\n41 27 0:31 / /home/a\\040b rw - ext4 x rw\n\
+                         40 27 0:30 / /run rw - tmpfs tmpfs rw\n41 27 0:31 / /srv/a\\040b rw - ext4 x rw\n\
                          42 27 0:32 / /run/netns/x rw - nsfs nsfs rw\n43 27 0:33 / /etc/hosts rw - ext4 x rw\n";
-        let expect: Vec<PathBuf> = ["/proc", "/sys", "/home/a b"].map(PathBuf::from).to_vec();
+        let expect: Vec<PathBuf> = ["/proc", "/sys", "/srv/a b"].map(PathBuf::from).to_vec();
         assert_eq!(top_mounts(mountinfo), expect);
     }
 }

@@ -1,0 +1,324 @@
+//! `meshctl local` on the real machine: pods without a mesh, so that nothing but this program and Debian's is needed.
+//!
+//! Needs root, CNI plugins, nginx and curl; says so and passes where one is missing. Every node has a name of its own and is taken down whatever happens.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test that cannot be set up fails where it stands, and one that cannot run says why"
+)]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use mesh_local::{host, instance::Instance};
+
+const WEB: &str = r#"
+kind: ConfigMap
+metadata: {name: web}
+data:
+  nginx.conf: |
+    daemon off;
+    pid /data/pid;
+    events {}
+    http {
+      access_log off;
+      server { listen 8080; listen [::]:8080; location / { return 200 "$hostname $remote_addr\n"; } }
+    }
+---
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: nginx
+        command: [nginx, -e, /dev/stderr, -c, /etc/web/nginx.conf]
+        ports: [{name: http, containerPort: 8080}]
+        readinessProbe: {httpGet: {path: /, port: http}, periodSeconds: 1}
+        volumeMounts: [{name: config, mountPath: /etc/web}, {name: data, mountPath: /data}]
+      volumes: [{name: config, configMap: {name: web}}, {name: data, emptyDir: {}}]
+---
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ipFamilyPolicy: PreferDualStack, ports: [{name: http, port: 80, targetPort: http}]}
+---
+kind: Service
+metadata: {name: pods}
+spec: {clusterIP: None, selector: {app: web}, ports: [{name: http, port: 8080}]}
+---
+kind: Service
+metadata: {name: nobody}
+spec: {selector: {app: gone}, ports: [{port: 80}]}
+---
+kind: Pod
+metadata: {name: client}
+spec:
+  serviceAccountName: tester
+  initContainers:
+  - {name: first, command: [sh, -c, 'echo began > /shared/mark'], volumeMounts: [{name: shared, mountPath: /shared}]}
+  containers:
+  - name: client
+    command: [sleep, infinity]
+    securityContext: {runAsUser: 1234}
+    env: [{name: WHERE, value: '$(IP) $(GONE)'}, {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}, {name: AGAIN, value: '$(IP)'}]
+    volumeMounts: [{name: shared, mountPath: /shared}, {name: token, mountPath: /var/run/secrets/tokens}]
+  volumes:
+  - {name: shared, emptyDir: {medium: Memory}}
+  - {name: token, projected: {sources: [{serviceAccountToken: {path: token, audience: me}}]}}
+"#;
+
+/// A node with a folder of manifests; gone when dropped.
+struct Node {
+    name: String,
+    folder: tempfile::TempDir,
+}
+
+impl Node {
+    fn new(name: &str, manifests: &str) -> Self {
+        let node = Self {
+            name: format!("{name}-{}", std::process::id()),
+            folder: tempfile::tempdir().unwrap(),
+        };
+        node.write(manifests);
+        node
+    }
+
+    fn write(&self, manifests: &str) {
+        fs::write(self.folder.path().join("all.yaml"), manifests).unwrap();
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_meshctl"))
+            .arg("local")
+            .args(args)
+            .env("MESHCTL_LOCAL", &self.name)
+            .output()
+            .unwrap()
+    }
+
+    /// Expects success and returns what was printed.
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        let log = fs::read_to_string(self.instance().daemon_log()).unwrap_or_default();
+        assert!(output.status.success(), "{args:?}: {out}\n{err}\n{log}");
+        out
+    }
+
+    fn up(&self) {
+        let folder = self.folder.path().display().to_string();
+        self.ok(&["up", &folder, "--no-mesh"]);
+    }
+
+    fn shell(&self, pod: &str, script: &str) -> String {
+        self.ok(&["exec", pod, "--", "sh", "-c", script])
+    }
+
+    fn instance(&self) -> Instance {
+        Instance::new(self.name.parse().unwrap())
+    }
+
+    /// Everything by which a node can be found on the machine.
+    fn traces(&self) -> Vec<PathBuf> {
+        let instance = self.instance();
+        let cgroup = instance.cgroup(&host::cgroup2().unwrap());
+        let mut traces = vec![instance.state().to_owned(), cgroup];
+        traces.retain(|path| path.exists());
+        let tables = Command::new("nft")
+            .args(["list", "tables"])
+            .output()
+            .unwrap();
+        let tables = String::from_utf8_lossy(&tables.stdout).into_owned();
+        if tables.contains(&instance.nft_table()) {
+            traces.push(instance.nft_table().into());
+        }
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let state = instance.state().display().to_string();
+        traces.extend(
+            mounts
+                .lines()
+                .filter(|line| line.contains(&state))
+                .map(PathBuf::from),
+        );
+        traces
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let output = self.run(&["down"]);
+        if !output.status.success() {
+            eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+}
+
+/// Says why when the machine cannot run these tests.
+fn possible() -> bool {
+    let missing = |program: &str| !mesh_local::command::exists(program);
+    let why = match host::check() {
+        Err(error) => error.to_string(),
+        Ok(()) if missing("nginx") || missing("curl") => "nginx and curl are needed".to_owned(),
+        Ok(()) if !Path::new("/usr/lib/cni/ptp").exists() => "CNI plugins are needed".to_owned(),
+        Ok(()) => return true,
+    };
+    println!("skipped: {why}");
+    false
+}
+
+#[test]
+fn pods_services_and_names() {
+    if !possible() {
+        return;
+    }
+    let node = Node::new("it-pods", WEB);
+    node.up();
+    let status = node.ok(&["status"]);
+    assert_eq!(status.matches("1/1").count(), 3, "{status}");
+
+    // Every backend of a Service answers, by name, and sees the client's own address.
+    let ip = node.shell("client", "printf %s $AGAIN");
+    let answers = node.shell(
+        "client",
+        "for i in $(seq 30); do curl -s -4 http://web/; done",
+    );
+    let mut lines: Vec<&str> = answers.lines().collect();
+    assert_eq!(lines.len(), 30, "{answers}");
+    assert!(
+        lines.iter().all(|line| line.ends_with(&ip)),
+        "{ip}: {answers}"
+    );
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(lines.len(), 2, "{answers}");
+    if host::has_ipv6() {
+        let answer = node.shell("client", "curl -s -6 http://web.default.svc.cluster.local/");
+        assert!(answer.contains("fd6d:"), "{answer}");
+    }
+    // A headless Service is its pods; a Service without pods refuses; a pod reaches itself through its Service.
+    let pods = node.shell(
+        "client",
+        "getent ahostsv4 pods | cut -d' ' -f1 | sort -u | wc -l",
+    );
+    assert_eq!(pods.trim(), "2");
+    let refused = node.shell("client", "curl -s -m 20 http://nobody/ || echo $?");
+    assert_eq!(refused.trim(), "7", "not refused at once");
+    let first = lines[0].split(' ').next().unwrap();
+    let own =
+        "for i in $(seq 30); do curl -s -4 -m 5 http://web/ || echo lost; done; hostname; ls /run";
+    let own = node.shell(first, own);
+    assert!(
+        !own.contains("lost") && own.trim().ends_with(first),
+        "{own}"
+    );
+
+    // What the manifest asks for the process.
+    let facts = node.shell("client", "id -u; cat /shared/mark; printf '%s\\n' \"$WHERE\"; cat /var/run/secrets/tokens/token | tr . '\\n' | wc -l");
+    assert_eq!(
+        facts.lines().collect::<Vec<_>>()[..2],
+        ["1234", "began"],
+        "{facts}"
+    );
+    assert!(facts.contains("$(IP) $(GONE)"), "{facts}");
+    assert!(
+        node.instance()
+            .objects()
+            .join("pod_default_client.yaml")
+            .exists()
+    );
+
+    // Fewer, then one spoiled: the rest is what it was.
+    node.write(&WEB.replace("replicas: 2", "replicas: 1"));
+    let status = node.ok(&["apply"]);
+    assert_eq!(status.matches("1/1").count(), 2, "{status}");
+    node.write(&WEB.replace("replicas: 2", "replicas: many"));
+    let output = node.run(&["apply"]);
+    assert_eq!(output.status.code(), Some(65));
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        complaint.contains("all.yaml:")
+            && complaint.contains("Deployment default/web: spec.replicas"),
+        "{complaint}"
+    );
+    assert_eq!(node.ok(&["status"]).matches("1/1").count(), 2);
+
+    node.ok(&["down"]);
+    assert_eq!(node.traces(), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn a_killed_node_leaves_nothing_that_down_or_up_cannot_clear() {
+    if !possible() {
+        return;
+    }
+    let node = Node::new("it-crash", WEB);
+    for next in ["up", "down"] {
+        node.up();
+        let cgroup = node
+            .instance()
+            .cgroup(&host::cgroup2().unwrap())
+            .join("node");
+        let processes = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap();
+        for pid in processes.lines() {
+            let pid = nix::unistd::Pid::from_raw(pid.parse().unwrap());
+            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+        }
+        let output = node.run(&["status"]);
+        assert_eq!(output.status.code(), Some(69), "{output:?}");
+        assert!(node.traces().len() > 3, "{:?}", node.traces());
+        if next == "down" {
+            node.ok(&["down"]);
+        }
+    }
+    assert_eq!(node.traces(), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn containers_that_end_are_started_again_and_the_impossible_is_said() {
+    if !possible() {
+        return;
+    }
+    let pod = |name: &str, rest: &str| {
+        format!(
+            "---\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  containers: [{{name: c, {rest}}}]\n"
+        )
+    };
+    let manifests = [
+        pod("again", "command: [sh, -c, 'echo turn; exit 3']"),
+        pod("absent", "command: [no-such-program]"),
+        pod("sick", "command: [sleep, infinity], livenessProbe: {exec: {command: ['false']}, periodSeconds: 1, failureThreshold: 1}"),
+        pod("well", "command: [sleep, infinity], readinessProbe: {exec: {command: [test, -e, /etc/hosts]}, periodSeconds: 1}"),
+        pod("once", "command: ['true']").replace("spec:\n", "spec:\n  restartPolicy: Never\n"),
+    ]
+    .concat();
+    let node = Node::new("it-restart", &manifests);
+    let folder = node.folder.path().display().to_string();
+    // Not everything gets ready, and the command says which and why.
+    let output = node.run(&["up", &folder, "--no-mesh", "--timeout", "10s"]);
+    assert_eq!(output.status.code(), Some(75), "{output:?}");
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(complaint.contains("no-such-program"), "{complaint}");
+    assert!(complaint.contains("liveness probe failed"), "{complaint}");
+    assert!(
+        !complaint.contains("not ready: default/well"),
+        "{complaint}"
+    );
+    let status = node.ok(&["status"]);
+    let line = |name: &str| {
+        let name = format!(" {name} ");
+        let found = status.lines().find(|line| line.contains(&name));
+        found.unwrap_or_default().to_owned()
+    };
+    assert!(line("well").contains("1/1"), "{status}");
+    assert!(line("once").contains("Completed"), "{status}");
+    let turns = node.ok(&["logs", "again"]).lines().count();
+    assert!(turns >= 2, "{turns}");
+}

@@ -1,0 +1,119 @@
+//! How things are, told to the controllers, the machine and whoever asks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Node,
+    control::{NodeStatus, Target},
+};
+use crate::{container::stub::describe, manifest::Key, pod::status};
+
+impl Node {
+    /// Tells the controllers and the machine how things are. What fails is logged and tried again with the next change.
+    pub(super) async fn publish(&mut self) {
+        let hosts = self.context.settings.network.node_ips();
+        let pods = self.entries.iter().map(|(key, entry)| {
+            let state = entry.state.borrow();
+            let mut pod = entry.workload.pod.clone();
+            pod.status = Some(status::status(&pod, &state, &hosts));
+            pod.metadata.deletion_timestamp.clone_from(&entry.ending);
+            (key.clone(), (pod, entry.ending.is_some()))
+        });
+        let pods: BTreeMap<_, _> = pods.collect();
+        let node = self.context.instance.name().as_str();
+        let published = self
+            .publisher
+            .publish(
+                node,
+                &self.manifests,
+                &self.workloads,
+                &pods,
+                self.values.as_ref(),
+            )
+            .await;
+        match published {
+            Ok(service_problems) => {
+                self.problems
+                    .retain(|problem| !problem.is_about("Service "));
+                self.problems.extend(service_problems);
+                self.unpublished = None;
+            }
+            Err(error) => {
+                let message = describe(&error);
+                tracing::error!("{message}");
+                self.unpublished = Some(message);
+            }
+        }
+    }
+
+    pub(super) fn status(&self) -> NodeStatus {
+        let pods = self.entries.values().map(|entry| {
+            let mut summary = status::summary(&entry.workload.pod, &entry.state.borrow());
+            if entry.ending.is_some() {
+                "Terminating".clone_into(&mut summary.status);
+                summary.ready = false;
+            }
+            summary
+        });
+        let pods: Vec<_> = pods.collect();
+        let wanted: BTreeSet<&Key> = self.workloads.pods.keys().collect();
+        let running: BTreeSet<&Key> = self.entries.keys().collect();
+        NodeStatus {
+            name: self.context.instance.name().to_string(),
+            manifests: self.context.settings.manifests.clone(),
+            mesh: self.values.is_some(),
+            tier: self.tier,
+            ready: wanted == running
+                && pods.iter().all(|pod| pod.ready)
+                && self.unpublished.is_none(),
+            services: self.publisher.services(),
+            warnings: [&self.workloads.warnings[..], self.unpublished.as_slice()].concat(),
+            problems: self.problems.clone(),
+            pods,
+        }
+    }
+
+    /// What `exec` must join.
+    pub(super) fn target(&self, pod: &Key, container: Option<&str>) -> Result<Target, String> {
+        let Some(entry) = self.entries.get(pod) else {
+            return Err(format!(
+                "there is no pod {pod}; `meshctl local status` lists the pods"
+            ));
+        };
+        let spec = entry.workload.pod.spec.clone().unwrap_or_default();
+        let name = match container {
+            Some(name) => name.to_owned(),
+            None => spec
+                .containers
+                .first()
+                .map(|c| c.name.clone())
+                .unwrap_or_default(),
+        };
+        if !mesh_k8s::pod::containers(&spec).any(|container| container.name == name) {
+            let names: Vec<&str> = mesh_k8s::pod::containers(&spec)
+                .map(|c| c.name.as_str())
+                .collect();
+            return Err(format!(
+                "pod {pod} has no container {name:?}; it has {}",
+                names.join(", ")
+            ));
+        }
+        let state = entry.state.borrow();
+        let pid = state.containers.get(&name).and_then(|state| state.pid());
+        let Some(pid) = pid else {
+            return Err(format!("container {name} of pod {pod} does not run"));
+        };
+        let uid = entry
+            .workload
+            .pod
+            .metadata
+            .uid
+            .as_deref()
+            .unwrap_or_default();
+        Ok(Target {
+            pid,
+            task: self.context.instance.pod(uid).join(format!("{name}.json")),
+            container: name,
+        })
+    }
+}
