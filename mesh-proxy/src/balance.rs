@@ -53,6 +53,8 @@ pub struct Picked<T> {
     member: Rc<Member<T>>,
     ewma: PeakEwma,
     since: Instant,
+    /// When the request was sent, on a connection that was there by then.
+    sent: Cell<Instant>,
     measured: bool,
 }
 
@@ -126,6 +128,7 @@ impl<T> Balancer<T> {
             member,
             ewma: self.ewma,
             since: now,
+            sent: Cell::new(now),
             measured: false,
         })
     }
@@ -194,12 +197,18 @@ impl<T> Drop for Balancer<T> {
 }
 
 impl<T> Picked<T> {
+    /// A connection is there and the request is about to be sent. The handshake before it says nothing about the latency of requests, and would keep a new
+    /// endpoint unused until it is forgotten.
+    pub fn sends(&self) {
+        self.sent.set(Instant::now());
+    }
+
     /// The first byte of the answer, or its end, has arrived: how long it took is the endpoint's latency.
     pub fn measure(&mut self) {
         if !std::mem::replace(&mut self.measured, true) {
             let now = Instant::now();
             let load = &self.member.load;
-            load.record(now - self.since, now, self.ewma.decay);
+            load.record(now - self.sent.get(), now, self.ewma.decay);
         }
     }
 }

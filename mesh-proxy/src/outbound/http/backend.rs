@@ -201,7 +201,10 @@ impl Leg {
             let picked = service.acquire_other(began, avoid).await.map_err(refused)?;
             picked.value.check_identity(required)?;
             avoid = Some(picked.endpoint.addr);
-            request = match self.attempt(&picked.value, request, &mut history).await {
+            request = match self
+                .attempt(&picked.value, Some(&picked), request, &mut history)
+                .await
+            {
                 Tried::Answered { response, attempt } => {
                     service.reached(&picked);
                     return Ok(self.answer(response, attempt, Some(picked)));
@@ -245,7 +248,7 @@ impl Leg {
         endpoint.check_identity(required)?;
         let mut history = History::default();
         loop {
-            request = match self.attempt(endpoint, request, &mut history).await {
+            request = match self.attempt(endpoint, None, request, &mut history).await {
                 Tried::Answered { response, attempt }
                 | Tried::Undelivered {
                     response, attempt, ..
@@ -282,6 +285,7 @@ impl Leg {
     async fn attempt(
         &self,
         endpoint: &Endpoint,
+        picked: Option<&Picked<Endpoint>>,
         mut request: Request,
         history: &mut History,
     ) -> Tried {
@@ -295,6 +299,9 @@ impl Leg {
                 return Tried::Unreachable { request, error };
             }
         };
+        if let Some(picked) = picked {
+            picked.sends();
+        }
         let mut attempt = self.start(endpoint, &request);
         let observer = RequestObserver::new(attempt.request_body(), None);
         let request = request.map(|body| observer.attach(body));
