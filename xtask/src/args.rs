@@ -38,6 +38,8 @@ pub(crate) enum Task {
         #[arg(long)]
         dev: bool,
     },
+    /// Start a whole mesh on this machine, show it at work, and take it down again
+    Demo(DemoOptions),
     /// Check the dependencies: advisories, licences, duplicates, sources
     Audit {
         /// Leave out the advisories, which need the network
@@ -51,6 +53,16 @@ pub(crate) struct SetupOptions {
     /// Install nothing, list what is missing and fail when anything is
     #[arg(long)]
     pub(crate) check: bool,
+}
+
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct DemoOptions {
+    /// Leave the mesh up and say how to look around
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Only take down what --keep left up
+    #[arg(long, conflicts_with = "keep")]
+    pub(crate) down: bool,
 }
 
 #[derive(Debug, Clone, Default, clap::Args)]

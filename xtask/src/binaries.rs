@@ -6,12 +6,13 @@ use anyhow::{Context, bail};
 
 use crate::{command, ebpf, setup, stage, workspace};
 
-/// Package and the programs it brings.
-const PROGRAMS: [(&str, &[&str]); 4] = [
-    ("mesh-agent", &["mesh-agent", "mesh-cni"]),
-    ("mesh-proxy", &["mesh-proxy"]),
-    ("mesh-control-plane", &["mesh-controller"]),
-    ("meshctl", &["meshctl"]),
+/// What people run.
+const PROGRAMS: [&str; 5] = [
+    "mesh-agent",
+    "mesh-cni",
+    "mesh-proxy",
+    "mesh-controller",
+    "meshctl",
 ];
 
 /// Builds everything and prints where the programs are.
@@ -26,10 +27,8 @@ pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
     let profile = if dev { "dev" } else { "release" };
     stage::run("build", profile, || {
         let mut command = workspace::cargo(root);
-        command.args(["build", "--profile", profile]);
-        for (package, _) in PROGRAMS {
-            command.args(["--package", package]);
-        }
+        // The whole workspace, as the tests build it: a part of it would resolve other features and compile the dependencies anew.
+        command.args(["build", "--profile", profile, "--workspace", "--bins"]);
         command::run("cargo build", &mut command)
     })?;
     for program in programs(root, dev) {
@@ -38,12 +37,13 @@ pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Where the programs of a profile are.
+pub(crate) fn folder(root: &Path, dev: bool) -> PathBuf {
+    let profile = if dev { "debug" } else { "release" };
+    root.join("target").join(profile)
+}
+
 fn programs(root: &Path, dev: bool) -> impl Iterator<Item = PathBuf> {
-    let folder = root
-        .join("target")
-        .join(if dev { "debug" } else { "release" });
-    PROGRAMS
-        .iter()
-        .flat_map(|(_, names)| names.iter())
-        .map(move |name| folder.join(name))
+    let folder = folder(root, dev);
+    PROGRAMS.iter().map(move |name| folder.join(name))
 }

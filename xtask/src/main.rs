@@ -13,6 +13,7 @@ mod binaries;
 mod bpf_toolchain;
 mod clippy;
 mod command;
+mod demo;
 mod ebpf;
 mod fmt;
 mod progress;
@@ -52,6 +53,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
             println!("{}", object.display());
         }
         Task::Build { dev } => binaries::run(&root, dev)?,
+        Task::Demo(options) => return demo::run(&root, options),
         Task::Audit { offline } => audit::run(&root, offline)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -1,0 +1,377 @@
+//! The claims of the demo, one function each: do something, measure it on the running system, judge.
+
+use std::{collections::BTreeMap, fmt, path::Path, process::Stdio, time::Instant};
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+use super::{
+    capture::Capture,
+    mesh::{Mesh, until},
+};
+
+/// A sentence about the mesh, what was measured, and whether it holds.
+pub(crate) struct Claim {
+    pub(crate) what: String,
+    pub(crate) measured: String,
+    pub(crate) holds: bool,
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "   {}: {}",
+            if self.holds { "holds" } else { "DOES NOT HOLD" },
+            self.measured
+        )
+    }
+}
+
+/// The request that is looked for on the wire.
+const MARKER: &str = "/marker-on-the-wire";
+const WEB: &str = "http://web";
+
+pub(crate) fn clear_text_without_mesh(mesh: &Mesh) -> anyhow::Result<Claim> {
+    mesh.up()?;
+    let capture = Capture::start(mesh, "client", "tcp")?;
+    request(mesh, MARKER)?;
+    let captured = capture.finish(|captured| captured.count(b"HTTP/1.1 200 OK") > 0)?;
+    let seen = captured.count(MARKER.as_bytes());
+    Ok(Claim {
+        what: "without the mesh, the request is readable on the wire".to_owned(),
+        measured: format!(
+            "{seen} occurrence(s) of {MARKER:?} in the packets, {} TLS records",
+            captured.tls_records()
+        ),
+        holds: seen > 0,
+    })
+}
+
+pub(crate) fn encrypted_in_mesh(mesh: &Mesh) -> anyhow::Result<Claim> {
+    mesh.ask_for_mesh()?;
+    let capture = Capture::start(mesh, "client", "tcp")?;
+    request(mesh, MARKER)?;
+    let captured = capture.finish(|captured| captured.tls_records() >= 4)?;
+    let seen = captured.count(MARKER.as_bytes());
+    Ok(Claim {
+        what: "in the mesh, the same request is encrypted on the wire".to_owned(),
+        measured: format!(
+            "{seen} occurrences of {MARKER:?} in the packets, {} TLS records",
+            captured.tls_records()
+        ),
+        holds: seen == 0,
+    })
+}
+
+pub(crate) fn redirected(mesh: &Mesh) -> anyhow::Result<Claim> {
+    let backends = mesh.pods("web-")?;
+    let count = |pods: &Value| -> (u64, u64) {
+        let of = |name: &str, verdict: &str| counter(pods, name, verdict);
+        (
+            of("client", "redirected"),
+            backends.iter().map(|backend| of(backend, "steered")).sum(),
+        )
+    };
+    let before = count(&mesh.json(&["diagnostics", "redirection", "-o", "json"])?);
+    // Each curl is a connection of its own: the client's agent must count every one of them.
+    let connections = 20;
+    for _ in 0..connections {
+        request(mesh, "/")?;
+    }
+    let now = mesh.json(&["diagnostics", "redirection", "-o", "json"])?;
+    let after = count(&now);
+    let tier = now["pods"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|pod| pod["pod"]["name"] == "client")
+        .map_or("none", |pod| pod["tier"].as_str().unwrap_or("none"));
+    let (out, steered) = (after.0 - before.0, after.1);
+    Ok(Claim {
+        what: "connections are redirected by eBPF".to_owned(),
+        measured: format!(
+            "tier {tier}; {out} of {connections} connections of the client sent to its proxy, {steered} connections given to the backends' proxies"
+        ),
+        holds: tier == "full" && out >= connections && steered > 0,
+    })
+}
+
+/// How often a pod's connections got a verdict.
+fn counter(redirection: &Value, pod: &str, verdict: &str) -> u64 {
+    let pods = redirection["pods"].as_array().into_iter().flatten();
+    let pod = pods.into_iter().find(|status| status["pod"]["name"] == pod);
+    let counters = pod.and_then(|status| status["connections"].as_object());
+    let matching = counters
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| name.contains(verdict));
+    matching.filter_map(|(_, count)| count.as_u64()).sum()
+}
+
+pub(crate) fn identified(mesh: &Mesh) -> anyhow::Result<Claim> {
+    let answer: Value =
+        serde_json::from_str(&request(mesh, "/")?).context("the backend answers with JSON")?;
+    let client = answer["client"].as_str().unwrap_or_default().to_owned();
+    let metrics = mesh.proxy_metrics("client")?;
+    let server = metrics
+        .iter()
+        .filter(|line| line.starts_with("request_total") && line.contains("dst_service=\"web\""))
+        .find_map(|line| label(line, "server_id"));
+    let server = server.unwrap_or_default();
+    let expect =
+        |account: &str| format!("{account}.demo.serviceaccount.identity.linkerd.cluster.local");
+    Ok(Claim {
+        what: "client and server proved who they are".to_owned(),
+        measured: format!("the server was told {client:?}, the client verified {server:?}"),
+        holds: client == expect("client") && server == expect("web"),
+    })
+}
+
+/// The value of a label in a sample line.
+fn label(line: &str, name: &str) -> Option<String> {
+    let (_, rest) = line.split_once(&format!("{name}=\""))?;
+    Some(rest.split_once('"')?.0.to_owned())
+}
+
+pub(crate) fn spread(mesh: &Mesh) -> anyhow::Result<Claim> {
+    let requests = 600;
+    let urls = format!("{WEB}/?[1-{requests}]");
+    let curl = [
+        "curl",
+        "-s",
+        "--fail",
+        "--parallel",
+        "--parallel-max",
+        "8",
+        &urls,
+    ];
+    let output = mesh.exec("client", &curl)?;
+    let mut hits: BTreeMap<String, u32> = BTreeMap::new();
+    for line in output.lines().filter(|line| line.starts_with('{')) {
+        let answer: Value = serde_json::from_str(line)
+            .with_context(|| format!("the backend answers with JSON, not {line:?}"))?;
+        *hits
+            .entry(answer["backend"].as_str().unwrap_or("?").to_owned())
+            .or_default() += 1;
+    }
+    let counts: Vec<String> = hits
+        .iter()
+        .map(|(backend, count)| format!("{backend}: {count}"))
+        .collect();
+    let total: u32 = hits.values().sum();
+    Ok(Claim {
+        what: "requests are spread over the backends".to_owned(),
+        measured: format!("{total} of {requests} answered ({})", counts.join(", ")),
+        holds: total == requests && hits.len() == 3,
+    })
+}
+
+pub(crate) fn survives_dead_backend(mesh: &Mesh) -> anyhow::Result<Claim> {
+    let requests = "20000";
+    let mut load = mesh.exec_command(
+        "client",
+        &[
+            "h2load",
+            "--h1",
+            "-n",
+            requests,
+            "-c",
+            "8",
+            &format!("{WEB}/"),
+        ],
+    );
+    let load = load
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("start h2load")?;
+    let victim = mesh
+        .pods("web-")?
+        .into_iter()
+        .next()
+        .context("there is a backend")?;
+    // Killed in the middle of the load: once the backend has served some of it.
+    let served = || -> anyhow::Result<u64> {
+        let metrics = mesh.proxy_metrics(&victim)?;
+        let values = metrics
+            .iter()
+            .filter(|line| line.starts_with("request_total") && line.contains("srv_port=\"8080\""))
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        Ok(values.sum::<f64>() as u64)
+    };
+    let before = served()?;
+    until("the backend serves the load", || {
+        Ok((served()? > before + 200).then_some(()))
+    })?;
+    mesh.exec(&victim, &["sh", "-c", "kill -9 $(cat /data/nginx.pid)"])?;
+    let output = load.wait_with_output().context("wait for h2load")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("requests:"))
+        .context("h2load counts requests")?;
+    let statuses = text
+        .lines()
+        .find(|line| line.starts_with("status codes:"))
+        .context("h2load counts statuses")?;
+    Ok(Claim {
+        what: "one backend killed under load, no request failed".to_owned(),
+        measured: format!("{victim} killed; {line}; {statuses}"),
+        holds: line.contains(&format!("{requests} succeeded, 0 failed, 0 errored"))
+            && statuses.contains(&format!("{requests} 2xx")),
+    })
+}
+
+pub(crate) fn opaque(mesh: &Mesh) -> anyhow::Result<Claim> {
+    let output = mesh.exec(
+        "client",
+        &[
+            "redis-benchmark",
+            "-h",
+            "redis",
+            "-t",
+            "set,get",
+            "-n",
+            "5000",
+            "-c",
+            "20",
+            "--csv",
+        ],
+    )?;
+    let rates: Vec<String> = output
+        .lines()
+        .skip(1)
+        .filter_map(|line| {
+            let mut fields = line.split(',').map(|field| field.trim_matches('"'));
+            Some(format!("{} {}/s", fields.next()?, fields.next()?))
+        })
+        .collect();
+    let metrics = mesh.proxy_metrics("redis")?;
+    let secured = |line: &&String| {
+        line.starts_with("tcp_open_total")
+            && line.contains("target_port=\"6379\"")
+            && line.contains("tls=\"true\"")
+    };
+    let identity = metrics
+        .iter()
+        .find(secured)
+        .and_then(|line| label(line, "client_id"))
+        .unwrap_or_default();
+    Ok(Claim {
+        what: "redis through the mesh as opaque TCP, mutually authenticated".to_owned(),
+        measured: format!("{}; client {identity:?}", rates.join(", ")),
+        holds: rates.len() == 2 && identity.starts_with("client.demo."),
+    })
+}
+
+pub(crate) fn grpc(mesh: &Mesh) -> anyhow::Result<Claim> {
+    let etcdctl = |args: &[&str]| {
+        mesh.exec(
+            "client",
+            &[
+                &[
+                    "env",
+                    "ETCDCTL_API=3",
+                    "etcdctl",
+                    "--endpoints=http://etcd:2379",
+                ],
+                args,
+            ]
+            .concat(),
+        )
+    };
+    let put = etcdctl(&["put", "greeting", "hello over gRPC"])?;
+    let got = etcdctl(&["get", "greeting", "--print-value-only"])?;
+    let metrics = mesh.proxy_metrics("etcd")?;
+    let calls = metrics
+        .iter()
+        .filter(|line| {
+            line.starts_with("response_total")
+                && line.contains("srv_port=\"2379\"")
+                && line.contains("grpc_status=\"0\"")
+                && line.contains("tls=\"true\"")
+        })
+        .count();
+    Ok(Claim {
+        what: "gRPC between programs that know nothing of the mesh".to_owned(),
+        measured: format!(
+            "put: {}, get: {:?}; {calls} series of successful calls over mutual TLS",
+            put.trim(),
+            got.trim()
+        ),
+        holds: put.trim() == "OK" && got.trim() == "hello over gRPC" && calls > 0,
+    })
+}
+
+pub(crate) fn golden_numbers(mesh: &Mesh) -> anyhow::Result<Claim> {
+    let table = mesh.run(&["stat", "--total"])?;
+    for line in table.lines() {
+        println!("   {line}");
+    }
+    let stat = mesh.json(&["stat", "--total", "-o", "json"])?;
+    let workloads = stat["workloads"]
+        .as_array()
+        .context("stat lists workloads")?;
+    let web = workloads
+        .iter()
+        .find(|row| row["workload"] == "deployment/web")
+        .context("stat shows deployment/web")?;
+    let (success, p99) = (web["successRate"].as_f64(), web["latencyMsP99"].as_f64());
+    Ok(Claim {
+        what: "latency and success rate per workload".to_owned(),
+        measured: format!(
+            "deployment/web: {} responses, success {success:?}, p99 {p99:?} ms",
+            web["responses"]
+        ),
+        holds: success.is_some() && p99.is_some(),
+    })
+}
+
+pub(crate) fn authorized(mesh: &Mesh, policies: &Path) -> anyhow::Result<Claim> {
+    let name = "only-redis-may-call-web.yaml";
+    ensure!(status(mesh)? == "200", "the door is open before the policy");
+    let written = Instant::now();
+    std::fs::copy(policies.join(name), mesh.dir().join(name))
+        .context("add the policy to the folder")?;
+    until("the policy is in force", || {
+        Ok((status(mesh)? == "403").then_some(()))
+    })?;
+    let closed = written.elapsed();
+    std::fs::remove_file(mesh.dir().join(name)).context("remove the policy from the folder")?;
+    until("the door is open again", || {
+        Ok((status(mesh)? == "200").then_some(()))
+    })?;
+    Ok(Claim {
+        what: "an AuthorizationPolicy is in force within a second".to_owned(),
+        measured: format!(
+            "403 after {} ms, 200 again once it was removed",
+            closed.as_millis()
+        ),
+        holds: closed.as_secs() < 1,
+    })
+}
+
+/// The status of one request of the client.
+fn status(mesh: &Mesh) -> anyhow::Result<String> {
+    mesh.exec(
+        "client",
+        &[
+            "curl",
+            "-s",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            &format!("{WEB}/"),
+        ],
+    )
+}
+
+/// The body of one request of the client.
+fn request(mesh: &Mesh, path: &str) -> anyhow::Result<String> {
+    mesh.exec(
+        "client",
+        &["curl", "-sS", "--fail", &format!("{WEB}{path}")],
+    )
+}
