@@ -1,6 +1,7 @@
 //! What the stories stand on: programs under test, probe processes, and a node with pods.
 
 pub(crate) mod cni;
+pub(crate) mod mesh;
 pub(crate) mod node;
 pub(crate) mod process;
 

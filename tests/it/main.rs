@@ -10,4 +10,5 @@
 )]
 
 mod harness;
+mod mesh;
 mod redirect;

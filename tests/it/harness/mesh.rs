@@ -1,0 +1,148 @@
+//! A whole mesh for one story: a local node of its own, driven through `meshctl` as a user would.
+
+use std::{
+    path::Path,
+    process::{Command, Output, Stdio},
+    sync::atomic::{AtomicU16, Ordering},
+};
+
+use serde_json::Value;
+
+use super::{process::Process, program};
+
+/// Numbers the nodes of this test process.
+static NEXT: AtomicU16 = AtomicU16::new(1);
+
+pub(crate) struct Mesh {
+    name: String,
+    dir: tempfile::TempDir,
+}
+
+impl Mesh {
+    /// Starts a node with these manifests (file name and text) and waits until everything is ready.
+    pub(crate) fn up(manifests: &[(&str, &str)]) -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("it{:x}-{number}", std::process::id() & 0xffff);
+        let dir = tempfile::Builder::new()
+            .prefix(&name)
+            .tempdir()
+            .expect("a temporary folder");
+        let mesh = Self { name, dir };
+        for (file, text) in manifests {
+            mesh.write(file, text);
+        }
+        mesh.meshctl(&["local", "up", mesh.folder(), "--name", &mesh.name]);
+        mesh
+    }
+
+    /// Adds or replaces a manifest; running controllers notice by themselves.
+    pub(crate) fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.dir.path().join(file), text).expect("a manifest");
+    }
+
+    pub(crate) fn remove(&self, file: &str) {
+        std::fs::remove_file(self.dir.path().join(file)).expect("the manifest was there");
+    }
+
+    fn folder(&self) -> &str {
+        self.dir
+            .path()
+            .to_str()
+            .expect("temporary folders have plain names")
+    }
+
+    /// Runs meshctl; its output when it succeeds.
+    pub(crate) fn meshctl(&self, args: &[&str]) -> String {
+        let output = self.try_meshctl(args);
+        assert!(
+            output.status.success(),
+            "meshctl {args:?}: {}\n{}{}",
+            output.status,
+            text(&output.stdout),
+            text(&output.stderr)
+        );
+        text(&output.stdout)
+    }
+
+    pub(crate) fn try_meshctl(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("meshctl runs")
+    }
+
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        let text = self.meshctl(args);
+        serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("meshctl {args:?}: {error}: {text}"))
+    }
+
+    /// Runs a program in a pod; what it printed, whether or not it succeeded, and its exit code when it did not.
+    pub(crate) fn exec(&self, pod: &str, command: &[&str]) -> String {
+        let output = self.try_meshctl(&[&["local", "exec", pod, "--"], command].concat());
+        let mut said = text(&output.stdout);
+        if !output.status.success() {
+            said += &format!("[{}] {}", output.status, text(&output.stderr));
+        }
+        said
+    }
+
+    /// Starts a program in a pod whose output is read later.
+    pub(crate) fn start(&self, pod: &str, command: &[&str]) -> Process {
+        Process::spawn(
+            self.command(&[&["local", "exec", pod, "--"], command].concat())
+                .stderr(Stdio::null()),
+        )
+    }
+
+    /// The metrics of a pod's proxy, one sample a line, without comments.
+    pub(crate) fn metrics(&self, pod: &str) -> Vec<String> {
+        let text = self.meshctl(&["diagnostics", "proxy-metrics", pod]);
+        text.lines()
+            .filter(|line| !line.starts_with('#'))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// The processes of the node's programs of this name, by the state folder in their arguments.
+    pub(crate) fn processes(&self, program: &str) -> Vec<u32> {
+        let state = format!("/run/mesh-local/{}", self.name);
+        let pids = std::fs::read_dir("/proc")
+            .expect("/proc")
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(|pid: &u32| {
+            let args = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let args = text(&args);
+            let mut args = args.split('\0');
+            let own = args
+                .next()
+                .is_some_and(|first| Path::new(first).ends_with(program));
+            own && args.any(|arg| arg.starts_with(&state))
+        })
+        .collect()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(program("meshctl"));
+        command
+            .args(args)
+            .env("MESHCTL_LOCAL", &self.name)
+            .stdin(Stdio::null());
+        command
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        let output = self.try_meshctl(&["local", "down", self.folder()]);
+        if !output.status.success() && !std::thread::panicking() {
+            panic!(
+                "the node could not be taken down: {}{}",
+                text(&output.stdout),
+                text(&output.stderr)
+            );
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,5 @@
+//! Whole meshes: real programs as pods of a local node, two proxies between them.
+
+mod clients;
+mod faults;
+mod manifests;

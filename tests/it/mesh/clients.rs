@@ -1,0 +1,284 @@
+//! Clients that everybody uses give through the mesh the results that they give without it, whichever side is meshed.
+
+use super::manifests;
+use crate::harness::{mesh::Mesh, privileged};
+
+/// A client's run against the servers of a namespace, and what of its output is the same every time.
+struct Story {
+    name: &'static str,
+    run: fn(&Mesh, client: &str, servers: &str) -> String,
+}
+
+const STORIES: &[Story] = &[
+    Story {
+        name: "curl",
+        run: curl,
+    },
+    Story {
+        name: "wrk",
+        run: wrk,
+    },
+    Story {
+        name: "h2load, HTTP/1",
+        run: h2load_http1,
+    },
+    Story {
+        name: "h2load, HTTP/2",
+        run: h2load_http2,
+    },
+    Story {
+        name: "etcdctl",
+        run: etcdctl,
+    },
+    Story {
+        name: "mariadb",
+        run: mariadb,
+    },
+    Story {
+        name: "redis-benchmark",
+        run: redis_benchmark,
+    },
+];
+
+#[test]
+fn clients_see_no_difference() {
+    if !privileged("clients through the mesh") {
+        return;
+    }
+    let servers = |namespace: &str| {
+        [
+            manifests::client(namespace),
+            manifests::web(namespace),
+            manifests::redis(namespace),
+            manifests::mariadb(namespace),
+            manifests::etcd(namespace),
+        ]
+        .concat()
+    };
+    let plain = manifests::namespace("plain", false) + &servers("plain");
+    let meshed = manifests::namespace("meshed", true) + &servers("meshed");
+    let mesh = Mesh::up(&[("plain.yaml", &plain), ("meshed.yaml", &meshed)]);
+    let mut wrong = Vec::new();
+    for story in STORIES {
+        let expected = (story.run)(&mesh, "plain/client", "plain");
+        println!("{}: {expected}", story.name);
+        for (client, servers) in [
+            ("meshed/client", "meshed"),
+            ("meshed/client", "plain"),
+            ("plain/client", "meshed"),
+        ] {
+            let seen = (story.run)(&mesh, client, servers);
+            if seen != expected {
+                wrong.push(format!(
+                    "{} from {client} to {servers}\n  without the mesh: {expected}\n  seen: {seen}",
+                    story.name
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // The runs above prove nothing if they went around the proxies.
+    let secured = |pod: &str, needle: &str| {
+        mesh.metrics(pod).iter().any(|line| {
+            line.starts_with("tcp_open_total")
+                && line.contains(needle)
+                && line.contains("client_id=\"client.meshed.")
+        })
+    };
+    for (pod, port) in [
+        ("meshed/web", "8080"),
+        ("meshed/redis", "6379"),
+        ("meshed/mariadb", "3306"),
+        ("meshed/etcd", "2379"),
+    ] {
+        let needle = format!("target_port=\"{port}\"");
+        assert!(
+            secured(pod, &needle) || secured(pod, "target_port=\"4143\""),
+            "no mutually authenticated connection reached {pod}"
+        );
+    }
+}
+
+fn curl(mesh: &Mesh, client: &str, servers: &str) -> String {
+    let base = format!("http://web.{servers}");
+    let show = "%{http_code} %{http_version} %{size_download} %{num_redirects}\\n";
+    let url = |path: &str| format!("{base}{path}");
+    let runs: &[&[&str]] = &[
+        &["-w", show, &url("/")],
+        &["-w", show, &url("/teapot")],
+        &["-w", show, &url("/empty")],
+        &["-w", show, &url("/absent"), "-o", "/dev/null"],
+        &["-w", show, "-L", &url("/moved")],
+        &["-w", show, "-I", &url("/"), "-o", "/dev/null"],
+        &["-w", show, "-0", &url("/")],
+        &["-w", show, &url("/large"), "-o", "/dev/null"],
+        &[
+            "-w",
+            show,
+            "-r",
+            "1000-1999",
+            &url("/large"),
+            "-o",
+            "/dev/null",
+        ],
+        &[
+            "-w",
+            show,
+            "-H",
+            "X-Test: a, b",
+            "-H",
+            "Host: elsewhere.example",
+            &url("/headers"),
+        ],
+        &[
+            "-w",
+            show,
+            "--http2-prior-knowledge",
+            &format!("{base}:81/"),
+        ],
+        &[
+            "-w",
+            show,
+            "--http2-prior-knowledge",
+            &format!("{base}:81/large"),
+            "-o",
+            "/dev/null",
+        ],
+        &["-w", show, &url("/"), &url("/teapot"), &url("/")],
+        &[
+            "-w",
+            show,
+            "-H",
+            "Transfer-Encoding: chunked",
+            "-d",
+            "some body",
+            &url("/headers"),
+        ],
+        &[
+            "-w",
+            show,
+            "-H",
+            "Expect: 100-continue",
+            "-d",
+            "some body",
+            &url("/headers"),
+        ],
+    ];
+    runs.iter()
+        .map(|args| mesh.exec(client, &[&["curl", "-sS", "-m", "20"], *args].concat()))
+        .collect()
+}
+
+fn wrk(mesh: &Mesh, client: &str, servers: &str) -> String {
+    let output = mesh.exec(
+        client,
+        &[
+            "wrk",
+            "-t1",
+            "-c16",
+            "-d2s",
+            &format!("http://web.{servers}/"),
+        ],
+    );
+    let errors: Vec<&str> = output
+        .lines()
+        .filter(|line| line.contains("Socket errors") || line.contains("Non-2xx"))
+        .collect();
+    let served = output.lines().any(|line| line.contains("requests in"));
+    format!("served: {served}, errors: {errors:?}")
+}
+
+fn h2load_http1(mesh: &Mesh, client: &str, servers: &str) -> String {
+    h2load(
+        mesh,
+        client,
+        &[
+            "--h1",
+            "-n",
+            "4000",
+            "-c",
+            "16",
+            &format!("http://web.{servers}/"),
+        ],
+    )
+}
+
+fn h2load_http2(mesh: &Mesh, client: &str, servers: &str) -> String {
+    h2load(
+        mesh,
+        client,
+        &[
+            "-p",
+            "h2c",
+            "-n",
+            "4000",
+            "-c",
+            "4",
+            "-m",
+            "16",
+            &format!("http://web.{servers}:81/"),
+        ],
+    )
+}
+
+fn h2load(mesh: &Mesh, client: &str, args: &[&str]) -> String {
+    let output = mesh.exec(client, &[&["h2load"], args].concat());
+    let counts = output
+        .lines()
+        .filter(|line| line.starts_with("requests:") || line.starts_with("status codes:"));
+    counts.collect::<Vec<_>>().join("; ")
+}
+
+fn etcdctl(mesh: &Mesh, client: &str, servers: &str) -> String {
+    let script = format!(
+        "export ETCDCTL_API=3; e=\"etcdctl --endpoints=http://etcd.{servers}:2379\"; \
+         $e del --prefix k >/dev/null; for i in 1 2 3 4 5; do $e put k$i $(printf 'v%.0s' $(seq 1 $((i * 1000)))); done; \
+         $e get --prefix k | md5sum; $e get k3 --print-value-only | wc -c; $e del k4; $e lease timetolive 123 2>&1; $e get k4 | wc -l"
+    );
+    mesh.exec(client, &["sh", "-c", &script])
+}
+
+fn mariadb(mesh: &Mesh, client: &str, servers: &str) -> String {
+    let sql = "drop database if exists t; create database t; use t; create table a (i int primary key, b longtext); \
+               insert into a select seq, repeat(char(65 + seq % 26), seq * 100) from seq_1_to_500; \
+               select count(*), sum(length(b)), md5(group_concat(md5(b) order by i)) from a; \
+               select length(repeat('x', 5000000)); select * from absent;";
+    let host = format!("mariadb.{servers}");
+    mesh.exec(
+        client,
+        &[
+            "sh",
+            "-c",
+            &format!("mariadb --no-defaults -h {host} -u root --skip-ssl -f -e \"{sql}\" 2>&1"),
+        ],
+    )
+}
+
+fn redis_benchmark(mesh: &Mesh, client: &str, servers: &str) -> String {
+    let host = format!("redis.{servers}");
+    let output = mesh.exec(
+        client,
+        &[
+            "redis-benchmark",
+            "-h",
+            &host,
+            "-t",
+            "ping,set,get,incr,lpush,mset",
+            "-n",
+            "2000",
+            "-c",
+            "20",
+            "-P",
+            "4",
+            "--csv",
+        ],
+    );
+    let tests: Vec<&str> = output
+        .lines()
+        .filter_map(|line| line.split(',').next())
+        .collect();
+    let big = format!(
+        "redis-cli -h {host} flushall; head -c 1000000 /dev/zero | redis-cli -h {host} -x set big; redis-cli -h {host} get big | md5sum"
+    );
+    format!("{tests:?} {}", mesh.exec(client, &["sh", "-c", &big]))
+}

@@ -1,0 +1,287 @@
+//! What goes wrong around a running mesh, and who must not notice.
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use super::manifests;
+use crate::harness::{mesh::Mesh, privileged, until};
+
+const POLICY: &str = "\
+apiVersion: policy.linkerd.io/v1beta3
+kind: Server
+metadata: {name: web, namespace: app}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  port: http
+  proxyProtocol: HTTP/1
+---
+apiVersion: policy.linkerd.io/v1alpha1
+kind: MeshTLSAuthentication
+metadata: {name: nobody, namespace: app}
+spec:
+  identityRefs: [{kind: ServiceAccount, name: nobody}]
+---
+apiVersion: policy.linkerd.io/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: web, namespace: app}
+spec:
+  targetRef: {group: policy.linkerd.io, kind: Server, name: web}
+  requiredAuthenticationRefs: [{group: policy.linkerd.io, kind: MeshTLSAuthentication, name: nobody}]
+";
+
+/// A client and a server in the mesh, and a pod outside it.
+fn small_mesh() -> Mesh {
+    let app =
+        manifests::namespace("app", true) + &manifests::client("app") + &manifests::web("app");
+    let outside = manifests::namespace("outside", false)
+        + &manifests::client("outside")
+        + &manifests::web("outside");
+    Mesh::up(&[("app.yaml", &app), ("outside.yaml", &outside)])
+}
+
+/// The status of one request, or curl's exit code.
+fn status(mesh: &Mesh, pod: &str, url: &str) -> String {
+    mesh.exec(
+        pod,
+        &[
+            "curl",
+            "-s",
+            "-m",
+            "10",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            url,
+        ],
+    )
+}
+
+fn send(pids: &[u32], signal: Signal) {
+    for pid in pids {
+        kill(
+            Pid::from_raw(i32::try_from(*pid).expect("a process id")),
+            signal,
+        )
+        .expect("the process is there");
+    }
+}
+
+#[test]
+fn agent_killed_under_load() {
+    if !privileged("the agent killed under load") {
+        return;
+    }
+    let mesh = small_mesh();
+    // Every request on a connection of its own: each of them needs the redirection.
+    let load = mesh.start(
+        "app/client",
+        &[
+            "h2load",
+            "--h1",
+            "-n",
+            "6000",
+            "-c",
+            "6000",
+            "--connection-active-timeout=60",
+            "-r",
+            "1500",
+            "http://web/",
+        ],
+    );
+    load.event();
+    let agents = mesh.processes("mesh-agent");
+    assert!(!agents.is_empty(), "the node has an agent");
+    send(&agents, Signal::SIGKILL);
+    let output: Vec<String> = load
+        .rest()
+        .iter()
+        .map(|line| line.as_str().unwrap_or_default().to_owned())
+        .collect();
+    let counts = output
+        .iter()
+        .find(|line| line.starts_with("requests:"))
+        .expect("h2load counts requests");
+    assert!(
+        counts.contains("6000 succeeded, 0 failed, 0 errored, 0 timeout"),
+        "{counts}"
+    );
+}
+
+#[test]
+fn calls_to_oneself() {
+    if !privileged("calls to oneself") {
+        return;
+    }
+    let mesh = small_mesh();
+    for url in [
+        "http://127.0.0.1:8080/",
+        "http://localhost:8080/",
+        "http://[::1]:8080/",
+        "http://web/",
+        "http://web.app.svc.cluster.local/",
+    ] {
+        assert_eq!(status(&mesh, "app/web", url), "200", "{url}");
+    }
+    let own = mesh.exec("app/web", &["hostname", "-i"]);
+    let addresses = mesh.exec(
+        "app/web",
+        &["ip", "-o", "addr", "show", "dev", "eth0", "scope", "global"],
+    );
+    let mut tried = 0;
+    for field in addresses
+        .split_whitespace()
+        .filter_map(|field| field.split_once('/'))
+    {
+        if let Ok(ip) = field.0.parse::<std::net::IpAddr>() {
+            let url = format!("http://{}/", std::net::SocketAddr::new(ip, 8080));
+            assert_eq!(status(&mesh, "app/web", &url), "200", "{url}");
+            tried += 1;
+        }
+    }
+    assert!(
+        tried >= 2,
+        "the pod has an address of each family: {own} {addresses}"
+    );
+}
+
+#[test]
+fn own_ports_neither_loop_nor_open_a_door() {
+    if !privileged("the proxy's own ports") {
+        return;
+    }
+    let mesh = small_mesh();
+    let status_json = mesh.json(&["local", "status", "-o", "json"]);
+    let pods = status_json["pods"]
+        .as_array()
+        .expect("the status lists pods");
+    let web = pods
+        .iter()
+        .find(|pod| pod["name"] == "web" && pod["namespace"] == "app")
+        .expect("the pod is there");
+    let address = web["ip"].as_str().expect("it has an address").to_owned();
+    for from in ["app/web", "app/client", "outside/client"] {
+        for host in [address.as_str(), "127.0.0.1"] {
+            for port in [4140, 4143, 4190] {
+                let seen = status(&mesh, from, &format!("http://{host}:{port}/"));
+                assert!(
+                    !seen.starts_with("200"),
+                    "{from} reached {host}:{port}: {seen}"
+                );
+            }
+        }
+    }
+    // Dialled in a circle, a loop would have eaten descriptors and counted connections without end.
+    for pod in ["app/web", "app/client"] {
+        let open: f64 = mesh
+            .metrics(pod)
+            .iter()
+            .filter(|line| line.starts_with("tcp_open_connections"))
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum();
+        assert!(open < 20.0, "{pod} has {open} open connections");
+    }
+    assert_eq!(status(&mesh, "app/client", "http://web/"), "200");
+}
+
+#[test]
+fn policy_and_broken_yaml_in_the_folder() {
+    if !privileged("policies in the folder") {
+        return;
+    }
+    let mesh = small_mesh();
+    let answers = |expected: &'static str| {
+        let mesh = &mesh;
+        move || status(mesh, "app/client", "http://web/").starts_with(expected)
+    };
+    assert!(answers("200")());
+    mesh.write("policy.yaml", POLICY);
+    until("the policy closes the port", answers("403"), String::new);
+    // A broken version of the same file: the last good one stays in force, and a good file beside it is still taken.
+    mesh.write(
+        "policy.yaml",
+        &POLICY.replace(
+            "requiredAuthenticationRefs",
+            "requiredAuthenticationRefs: {[",
+        ),
+    );
+    mesh.write("marker.yaml", &manifests::namespace("marker", false));
+    let log = || {
+        mesh.meshctl(&[
+            "local",
+            "logs",
+            "linkerd/linkerd-destination",
+            "-c",
+            "policy",
+        ])
+    };
+    until(
+        "the controller names the broken file",
+        || log().contains("policy.yaml"),
+        log,
+    );
+    assert_eq!(status(&mesh, "app/client", "http://web/"), "403");
+    mesh.remove("policy.yaml");
+    until("without the policy the port is open", answers("200"), log);
+}
+
+#[test]
+fn controllers_gone() {
+    if !privileged("a mesh without its controllers") {
+        return;
+    }
+    let mesh = small_mesh();
+    assert_eq!(status(&mesh, "app/client", "http://web/"), "200");
+    let controllers = mesh.processes("mesh-controller");
+    assert!(
+        controllers.len() >= 3,
+        "identity, destination and policy run: {controllers:?}"
+    );
+    send(&controllers, Signal::SIGSTOP);
+    let seen = [
+        status(&mesh, "app/client", "http://web/"),
+        status(&mesh, "app/client", "http://web/teapot"),
+    ];
+    send(&controllers, Signal::SIGCONT);
+    assert_eq!(seen, ["200", "418"]);
+}
+
+#[test]
+fn unknown_destination_goes_where_it_was_sent() {
+    if !privileged("destinations outside the mesh") {
+        return;
+    }
+    let mesh = small_mesh();
+    let status_json = mesh.json(&["local", "status", "-o", "json"]);
+    let pods = status_json["pods"]
+        .as_array()
+        .expect("the status lists pods");
+    let outside = pods
+        .iter()
+        .find(|pod| pod["name"] == "web" && pod["namespace"] == "outside")
+        .expect("the pod is there");
+    let address = outside["ip"].as_str().expect("it has an address");
+    assert_eq!(
+        status(
+            &mesh,
+            "app/client",
+            &format!("http://{address}:8080/teapot")
+        ),
+        "418"
+    );
+    assert_eq!(
+        mesh.exec(
+            "app/client",
+            &[
+                "curl",
+                "-s",
+                &format!("http://{address}:8080/headers"),
+                "-H",
+                "Host: nobody.example"
+            ]
+        ),
+        format!("GET  nobody.example\n")
+    );
+}

@@ -1,0 +1,146 @@
+//! Pods of programs that nobody here wrote.
+
+/// A namespace, in the mesh or not.
+pub(crate) fn namespace(name: &str, meshed: bool) -> String {
+    let inject = if meshed { "enabled" } else { "disabled" };
+    format!(
+        "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {name}\n  annotations:\n    linkerd.io/inject: {inject}\n---\n"
+    )
+}
+
+/// A pod to run clients in.
+pub(crate) fn client(namespace: &str) -> String {
+    pod(namespace, "client", &["sleep", "infinity"], &[], "")
+}
+
+/// nginx: HTTP/1 on 8080, HTTP/2 without TLS on 8081.
+pub(crate) fn web(namespace: &str) -> String {
+    let config = "\
+    daemon off;
+    master_process off;
+    pid /data/nginx.pid;
+    error_log /dev/stderr warn;
+    events { worker_connections 1024; }
+    http {
+      access_log off;
+      client_body_temp_path /data/body;
+      proxy_temp_path /data/proxy;
+      fastcgi_temp_path /data/fastcgi;
+      uwsgi_temp_path /data/uwsgi;
+      scgi_temp_path /data/scgi;
+      keepalive_requests 1000000;
+      client_max_body_size 0;
+      server {
+        listen 8080;
+        listen [::]:8080;
+        listen 8081 http2;
+        default_type text/plain;
+        root /data;
+        location = / { return 200 \"hello\\n\"; }
+        location = /teapot { return 418 \"short and stout\\n\"; }
+        location = /empty { return 204; }
+        location = /moved { return 302 /; }
+        location = /headers { return 200 \"$request_method $http_x_test $http_host\\n\"; }
+      }
+    }
+";
+    let config = config.replace("\n    ", "\n        ");
+    let map = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: web\n  namespace: {namespace}\ndata:\n  nginx.conf: |\n    {}---\n",
+        config.trim_start().replace("\n    ", "\n")
+    );
+    let setup = "head -c 3000000 /dev/zero | tr '\\\\0' 'x' > /data/large && exec nginx -e /dev/stderr -c /etc/web/nginx.conf";
+    let volumes = "    volumeMounts: [{name: config, mountPath: /etc/web}, {name: data, mountPath: /data}]\n  volumes:\n  - {name: config, configMap: {name: web}}\n  - {name: data, emptyDir: {}}\n";
+    map + &pod(
+        namespace,
+        "web",
+        &["sh", "-c", setup],
+        &[("http", 8080), ("h2c", 8081)],
+        volumes,
+    ) + &service(namespace, "web", &[("http", 80, 8080), ("h2c", 81, 8081)])
+}
+
+pub(crate) fn redis(namespace: &str) -> String {
+    let command = [
+        "redis-server",
+        "--port",
+        "6379",
+        "--bind",
+        "*",
+        "-::*",
+        "--protected-mode",
+        "no",
+        "--save",
+        "",
+        "--dir",
+        "/data",
+    ];
+    pod(namespace, "redis", &command, &[("redis", 6379)], DATA)
+        + &service(namespace, "redis", &[("redis", 6379, 6379)])
+}
+
+/// MariaDB speaks first: its greeting must reach the client without a word from it.
+pub(crate) fn mariadb(namespace: &str) -> String {
+    let setup = "mariadb-install-db --no-defaults --user=root --datadir=/data/db --skip-test-db >/dev/null && \
+                 exec mariadbd --no-defaults --user=root --datadir=/data/db --socket=/data/db.sock --port=3306 --bind-address=* --skip-grant-tables";
+    pod(
+        namespace,
+        "mariadb",
+        &["sh", "-c", setup],
+        &[("mysql", 3306)],
+        DATA,
+    ) + &service(namespace, "mariadb", &[("mysql", 3306, 3306)])
+}
+
+/// gRPC.
+pub(crate) fn etcd(namespace: &str) -> String {
+    let url = format!("http://etcd.{namespace}.svc.cluster.local:2379");
+    let command = [
+        "etcd",
+        "--data-dir=/data/etcd",
+        "--log-level=error",
+        "--listen-client-urls=http://0.0.0.0:2379",
+        "--listen-peer-urls=http://127.0.0.1:2380",
+        &format!("--advertise-client-urls={url}"),
+    ];
+    pod(namespace, "etcd", &command, &[("grpc", 2379)], DATA)
+        + &service(namespace, "etcd", &[("grpc", 2379, 2379)])
+}
+
+const DATA: &str =
+    "    volumeMounts: [{name: data, mountPath: /data}]\n  volumes: [{name: data, emptyDir: {}}]\n";
+
+/// A pod of one container, with a ServiceAccount of its own; ready when its first port takes connections.
+pub(crate) fn pod(
+    namespace: &str,
+    name: &str,
+    command: &[&str],
+    ports: &[(&str, u16)],
+    rest: &str,
+) -> String {
+    let command = serde_json::to_string(command).expect("strings are JSON");
+    let listed: Vec<String> = ports
+        .iter()
+        .map(|(name, port)| format!("{{name: {name}, containerPort: {port}}}"))
+        .collect();
+    let probe = ports.first().map_or(String::new(), |(_, port)| {
+        format!("    readinessProbe: {{tcpSocket: {{port: {port}}}, periodSeconds: 1}}\n")
+    });
+    format!(
+        "apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: {name}, namespace: {namespace}}}\n---\n\
+         apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: {namespace}\n  labels: {{app: {name}}}\nspec:\n  serviceAccountName: {name}\n  containers:\n  \
+         - name: {name}\n    image: {name}:test\n    command: {command}\n    ports: [{}]\n{probe}{rest}---\n",
+        listed.join(", ")
+    )
+}
+
+pub(crate) fn service(namespace: &str, name: &str, ports: &[(&str, u16, u16)]) -> String {
+    let listed: Vec<String> = ports
+        .iter()
+        .map(|(name, port, target)| format!("{{name: {name}, port: {port}, targetPort: {target}}}"))
+        .collect();
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec:\n  selector: {{app: {name}}}\n  ports: [{}]\n---\n",
+        listed.join(", ")
+    )
+}
