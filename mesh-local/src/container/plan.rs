@@ -14,7 +14,7 @@ use super::{
     stub::{Bind, Program, Start},
     volume::{Prepared, Sources},
 };
-use crate::{image::Image, service::dns::CLUSTER_DOMAIN};
+use crate::{host, image::Image, service::dns::CLUSTER_DOMAIN};
 
 /// What the plan of a container is made from.
 pub struct Given<'a> {
@@ -60,6 +60,9 @@ pub fn start(given: &Given<'_>) -> Result<Start, EnvError> {
 
 /// The name that the pod's containers see as their machine's.
 fn hostname(pod: &Pod) -> String {
+    if pod::is_host_network(pod) {
+        return host::name();
+    }
     let spec = pod.spec.as_ref();
     let given = spec.and_then(|spec| spec.hostname.clone());
     let name = given
@@ -238,6 +241,7 @@ mod tests {
             "metadata: {name: p}\nspec: {hostNetwork: true, containers: [{name: c, image: mesh/proxy, args: [a]}]}",
         );
         assert_eq!(start.program.command, ["/usr/local/bin/mesh-proxy", "a"]);
+        assert_eq!(start.hostname, host::name());
         assert_eq!(start.binds[0].source, Path::new("/bin/mesh-proxy"));
         assert!(
             start
