@@ -47,6 +47,7 @@ pub fn make(path: &Path) -> Result<(), NetnsError> {
     let target = path.to_owned();
     let thread = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET)?;
+        skip_duplicate_detection();
         let own = Path::new("/proc/thread-self/ns/net");
         mount(
             Some(own),
@@ -65,6 +66,15 @@ pub fn make(path: &Path) -> Result<(), NetnsError> {
         Err(_panic) => Err(NetnsError::Thread {
             path: path.to_owned(),
         }),
+    }
+}
+
+/// On a link with two ends, and addresses that a plugin hands out once, nobody can have an address already; looking for it takes the kernel almost two
+/// seconds before each pod's start. `/proc/sys/net` is that of the calling thread's namespace.
+fn skip_duplicate_detection() {
+    for scope in ["all", "default"] {
+        // Without IPv6 there is no such file, and no waiting.
+        let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/accept_dad"), "0");
     }
 }
 
