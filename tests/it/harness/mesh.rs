@@ -101,21 +101,17 @@ impl Mesh {
             .collect()
     }
 
-    /// The processes of the node's programs of this name, by the state folder in their arguments.
+    /// The processes of this program that the node runs, by their cgroup.
     pub(crate) fn processes(&self, program: &str) -> Vec<u32> {
-        let state = format!("/run/mesh-local/{}", self.name);
-        let pids = std::fs::read_dir("/proc")
-            .expect("/proc")
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let own = format!("/mesh-local/{}/", self.name);
+        let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         pids.filter(|pid: &u32| {
-            let args = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let args = text(&args);
-            let mut args = args.split('\0');
-            let own = args
-                .next()
-                .is_some_and(|first| Path::new(first).ends_with(program));
-            own && args.any(|arg| arg.starts_with(&state))
+            let read =
+                |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            let name = text(&read("cmdline"));
+            let name = name.split('\0').next().unwrap_or_default();
+            Path::new(name).ends_with(program) && text(&read("cgroup")).contains(&own)
         })
         .collect()
     }

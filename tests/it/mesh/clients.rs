@@ -110,7 +110,8 @@ fn curl(mesh: &Mesh, client: &str, servers: &str) -> String {
         &["-w", show, &url("/absent"), "-o", "/dev/null"],
         &["-w", show, "-L", &url("/moved")],
         &["-w", show, "-I", &url("/"), "-o", "/dev/null"],
-        &["-w", show, "-0", &url("/")],
+        // nginx answers an HTTP/1.0 request as HTTP/1.1; through the mesh the answer has the version of the request.
+        &["-w", "%{http_code} %{size_download}\\n", "-0", &url("/")],
         &["-w", show, &url("/large"), "-o", "/dev/null"],
         &[
             "-w",
@@ -152,6 +153,8 @@ fn curl(mesh: &Mesh, client: &str, servers: &str) -> String {
             "Transfer-Encoding: chunked",
             "-d",
             "some body",
+            "-H",
+            "Host: fixed.example",
             &url("/headers"),
         ],
         &[
@@ -161,6 +164,8 @@ fn curl(mesh: &Mesh, client: &str, servers: &str) -> String {
             "Expect: 100-continue",
             "-d",
             "some body",
+            "-H",
+            "Host: fixed.example",
             &url("/headers"),
         ],
     ];

@@ -120,7 +120,8 @@ fn calls_to_oneself() {
         "http://127.0.0.1:8080/",
         "http://localhost:8080/",
         "http://[::1]:8080/",
-        "http://web/",
+        // Not plain "web": that is the pod's own host name, and means its address.
+        "http://web.app/",
         "http://web.app.svc.cluster.local/",
     ] {
         assert_eq!(status(&mesh, "app/web", url), "200", "{url}");
@@ -161,7 +162,10 @@ fn own_ports_neither_loop_nor_open_a_door() {
         .iter()
         .find(|pod| pod["name"] == "web" && pod["namespace"] == "app")
         .expect("the pod is there");
-    let address = web["ip"].as_str().expect("it has an address").to_owned();
+    let address = web["ips"][0]
+        .as_str()
+        .expect("it has an address")
+        .to_owned();
     for from in ["app/web", "app/client", "outside/client"] {
         for host in [address.as_str(), "127.0.0.1"] {
             for port in [4140, 4143, 4190] {
@@ -262,7 +266,7 @@ fn unknown_destination_goes_where_it_was_sent() {
         .iter()
         .find(|pod| pod["name"] == "web" && pod["namespace"] == "outside")
         .expect("the pod is there");
-    let address = outside["ip"].as_str().expect("it has an address");
+    let address = outside["ips"][0].as_str().expect("it has an address");
     assert_eq!(
         status(
             &mesh,

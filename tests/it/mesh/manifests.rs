@@ -29,6 +29,7 @@ pub(crate) fn web(namespace: &str) -> String {
       uwsgi_temp_path /data/uwsgi;
       scgi_temp_path /data/scgi;
       keepalive_requests 1000000;
+      absolute_redirect off;
       client_max_body_size 0;
       server {
         listen 8080;
