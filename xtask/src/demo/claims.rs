@@ -321,8 +321,10 @@ pub(crate) fn golden_numbers(mesh: &Mesh) -> anyhow::Result<Claim> {
     Ok(Claim {
         what: "latency and success rate per workload".to_owned(),
         measured: format!(
-            "deployment/web: {} responses, success {success:?}, p99 {p99:?} ms",
-            web["responses"]
+            "deployment/web: {} responses, success rate {:.4}, p99 {:.1} ms",
+            web["responses"],
+            success.unwrap_or(f64::NAN),
+            p99.unwrap_or(f64::NAN)
         ),
         holds: success.is_some() && p99.is_some(),
     })
