@@ -92,6 +92,20 @@ impl Mesh {
         )
     }
 
+    /// The primary address of a pod.
+    pub(crate) fn address(&self, namespace: &str, name: &str) -> String {
+        let status = self.json(&["local", "status", "-o", "json"]);
+        let mut pods = status["pods"]
+            .as_array()
+            .expect("the status lists pods")
+            .iter();
+        let pod = pods.find(|pod| pod["name"] == name && pod["namespace"] == namespace);
+        let address = pod.and_then(|pod| pod["ips"][0].as_str());
+        address
+            .unwrap_or_else(|| panic!("{namespace}/{name} has no address: {status}"))
+            .to_owned()
+    }
+
     /// The metrics of a pod's proxy, one sample a line, without comments.
     pub(crate) fn metrics(&self, pod: &str) -> Vec<String> {
         let text = self.meshctl(&["diagnostics", "proxy-metrics", pod]);

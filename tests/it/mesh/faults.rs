@@ -154,18 +154,7 @@ fn own_ports_neither_loop_nor_open_a_door() {
         return;
     }
     let mesh = small_mesh();
-    let status_json = mesh.json(&["local", "status", "-o", "json"]);
-    let pods = status_json["pods"]
-        .as_array()
-        .expect("the status lists pods");
-    let web = pods
-        .iter()
-        .find(|pod| pod["name"] == "web" && pod["namespace"] == "app")
-        .expect("the pod is there");
-    let address = web["ips"][0]
-        .as_str()
-        .expect("it has an address")
-        .to_owned();
+    let address = mesh.address("app", "web");
     for from in ["app/web", "app/client", "outside/client"] {
         for host in [address.as_str(), "127.0.0.1"] {
             for port in [4140, 4143, 4190] {
@@ -258,15 +247,7 @@ fn unknown_destination_goes_where_it_was_sent() {
         return;
     }
     let mesh = small_mesh();
-    let status_json = mesh.json(&["local", "status", "-o", "json"]);
-    let pods = status_json["pods"]
-        .as_array()
-        .expect("the status lists pods");
-    let outside = pods
-        .iter()
-        .find(|pod| pod["name"] == "web" && pod["namespace"] == "outside")
-        .expect("the pod is there");
-    let address = outside["ips"][0].as_str().expect("it has an address");
+    let address = mesh.address("outside", "web");
     assert_eq!(
         status(
             &mesh,
