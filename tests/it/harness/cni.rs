@@ -26,10 +26,14 @@ pub(crate) struct Sandbox<'a> {
 }
 
 impl Chain {
-    /// ADD through the whole chain; the result of the last plugin, or the error of the one that failed.
-    pub(crate) fn add(&self, sandbox: &Sandbox<'_>) -> Result<Value, Value> {
-        let mut previous = Value::Null;
-        for plugin in &self.plugins {
+    /// ADD through plugins of the chain, after others gave `previous`; the result of the last one, or the error of the one that failed.
+    pub(crate) fn add_through(
+        &self,
+        plugins: &[Value],
+        sandbox: &Sandbox<'_>,
+        mut previous: Value,
+    ) -> Result<Value, Value> {
+        for plugin in plugins {
             previous = self.call("ADD", plugin, sandbox, &previous)?;
         }
         Ok(previous)

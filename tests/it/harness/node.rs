@@ -24,6 +24,9 @@ use super::{
     program,
 };
 
+/// What the injector leaves on a pod.
+const INJECTED: (&str, &str) = ("linkerd.io/proxy-version", "test");
+
 /// Numbers the nodes of this test process; the third byte of their subnets.
 static NEXT: AtomicU16 = AtomicU16::new(1);
 
@@ -149,13 +152,24 @@ impl Node {
 
     /// A pod that the injector went over, with further annotations.
     pub(crate) fn meshed_pod(&self, name: &str, annotations: &[(&str, &str)]) -> Pod<'_> {
-        self.pod(
-            name,
-            &[annotations, &[("linkerd.io/proxy-version", "test")]].concat(),
-        )
+        self.pod(name, &[annotations, &[INJECTED]].concat())
+    }
+
+    /// A pod that asks for the mesh and has its network, but was not enrolled yet.
+    pub(crate) fn pod_before_enrolment(&self, name: &str) -> Pod<'_> {
+        let (_, others) = self
+            .chain
+            .plugins
+            .split_last()
+            .expect("the chain ends with ours");
+        self.pod_through(others, name, &[INJECTED])
     }
 
     fn pod(&self, name: &str, annotations: &[(&str, &str)]) -> Pod<'_> {
+        self.pod_through(&self.chain.plugins, name, annotations)
+    }
+
+    fn pod_through(&self, plugins: &[Value], name: &str, annotations: &[(&str, &str)]) -> Pod<'_> {
         let annotations = annotations
             .iter()
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
@@ -178,7 +192,7 @@ impl Node {
             annotations,
             result: Value::Null,
         };
-        match self.chain.add(&pod.sandbox()) {
+        match self.chain.add_through(plugins, &pod.sandbox(), Value::Null) {
             Ok(result) => pod.result = result,
             Err(error) => panic!("CNI ADD of pod {name}: {error}\n{}", self.agent_log()),
         }
@@ -236,6 +250,41 @@ impl Pod<'_> {
             uid: &self.uid,
             annotations: &self.annotations,
         }
+    }
+
+    /// Enrols a pod that runs already.
+    pub(crate) fn enrol(&self) {
+        let chain = &self.node.chain;
+        let (own, _) = chain
+            .plugins
+            .split_last()
+            .expect("the chain ends with ours");
+        let added = chain.add_through(
+            std::slice::from_ref(own),
+            &self.sandbox(),
+            self.result.clone(),
+        );
+        added.unwrap_or_else(|error| {
+            panic!(
+                "enrol pod {}: {error}\n{}",
+                self.name,
+                self.node.agent_log()
+            )
+        });
+    }
+
+    /// What the plugin says to enrolling this network namespace in the pod's name.
+    pub(crate) fn enrol_elsewhere(&self, netns: &Path) -> Result<Value, Value> {
+        let chain = &self.node.chain;
+        let (own, _) = chain
+            .plugins
+            .split_last()
+            .expect("the chain ends with ours");
+        let sandbox = Sandbox {
+            netns,
+            ..self.sandbox()
+        };
+        chain.add_through(std::slice::from_ref(own), &sandbox, self.result.clone())
     }
 
     /// The nth address of a family, in the order of the chain's result.

@@ -124,6 +124,17 @@ fn socket_habits() -> Vec<Case> {
             },
         },
         Case {
+            name: "one source port again at once (trap 59)",
+            run: |s| {
+                let args = ["connect", &s.peer4(PORT), "--bind", &s.own4(33336)];
+                format!("{}; {}", s.app(&args), s.app(&args))
+            },
+            expect: Same(
+                "proxy 4140, original PEER4:7001 from OWN4, app sees peer PEER4:7001 self OWN4; \
+                 proxy 4140, original PEER4:7001 from OWN4, app sees peer PEER4:7001 self OWN4",
+            ),
+        },
+        Case {
             name: "non-blocking (trap 13)",
             run: |s| s.app(&["connect", &s.peer4(PORT), "--nonblocking"]),
             expect: Outbound(VIA_PROXY4),

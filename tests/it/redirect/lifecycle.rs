@@ -1,9 +1,11 @@
 //! Pods, proxies and agents that come and go.
 
+use std::path::Path;
+
 use mesh_core::node::Tier;
 use serde_json::Value;
 
-use super::stage::{APP, PORT, Stage};
+use super::stage::{APP, PORT, Stage, serve};
 use crate::harness::{node::Node, privileged, process::run};
 
 const VIA_PROXY: &str =
@@ -107,4 +109,63 @@ fn last_pod_takes_everything_with_it() {
     drop(stage);
     assert_eq!(node.pinned(), pins);
     assert_eq!(entries(&node), empty);
+}
+
+#[test]
+fn pod_enrolled_while_it_runs() {
+    if !privileged("a pod that is enrolled while it runs") {
+        return;
+    }
+    let node = Node::start(Tier::Full);
+    let (peer, pod) = (node.plain_pod("peer"), node.pod_before_enrolment("app"));
+    let target = format!("{}:{PORT}", peer.v4);
+    let server = serve(
+        &peer,
+        "app",
+        0,
+        &["--greet", "direct", "--hold"],
+        std::slice::from_ref(&target),
+    );
+    let addresses = ["127.0.0.1:4140", "0.0.0.0:4143"].map(str::to_owned);
+    // Older than the enrolment (trap 28): the agent has to find it.
+    let proxy = serve(
+        &pod,
+        "linkerd-proxy",
+        2102,
+        &["--greet", "proxy"],
+        &addresses,
+    );
+    let mut open = pod.app(&["connect", &target, "--stay"]);
+    assert_eq!(open.event()["greeting"]["reached"], "direct");
+    let mut waiting = pod.app(&["connect", &target, "--wait-stdin"]);
+    assert_eq!(waiting.event()["ready"], true);
+    pod.enrol();
+    // The socket was made before, its connection was not (trap 34).
+    waiting.proceed();
+    assert_eq!(waiting.event()["greeting"]["reached"], "proxy");
+    let arriving = peer.app(&["connect", &format!("{}:{APP}", pod.v4)]).event();
+    assert_eq!(arriving["greeting"]["reached"], "proxy", "{arriving}");
+    assert_eq!(
+        arriving["greeting"]["original"],
+        format!("{}:{APP}", pod.v4)
+    );
+    // What was open stays as it was: it ends when its client wants, without an error.
+    open.proceed();
+    assert!(open.rest().is_empty());
+    drop((proxy, server));
+}
+
+#[test]
+fn namespace_of_the_node_is_left_alone() {
+    if !privileged("a pod in the node's own network namespace") {
+        return;
+    }
+    let node = Node::start(Tier::Full);
+    let pod = node.pod_before_enrolment("app");
+    // A pod with hostNetwork (trap 35): enrolling it would enrol every process of the node.
+    let answer = pod.enrol_elsewhere(Path::new("/proc/self/ns/net"));
+    assert!(answer.is_ok(), "such a pod must start: {answer:?}");
+    let pods = node.ask(&mesh_core::node::Request::Pods);
+    assert_eq!(pods["pods"].as_array().map(Vec::len), Some(0), "{pods}");
+    assert!(entries(&node).iter().all(|(_, count)| *count == 0));
 }
