@@ -161,7 +161,9 @@ fn describe(loaded: Loaded) -> &'static str {
 
 fn status(config: &Config, choice: &Choice) -> NodeStatus {
     NodeStatus {
-        agent_version: mesh_runtime::build_info::BuildInfo::CURRENT.version.to_owned(),
+        agent_version: mesh_runtime::build_info::BuildInfo::CURRENT
+            .version
+            .to_owned(),
         kernel: kernel_release(),
         tier: choice.tier,
         reason: choice.reason.clone(),
