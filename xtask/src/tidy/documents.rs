@@ -45,9 +45,11 @@ pub(crate) fn meshctl_commands(tree: &Tree, meshctl: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, line, words) in commands(tree, &["meshctl"]) {
         // `--help` answers before anything is done, and only after everything before it was understood.
+        // What follows `--` is another program's, and would be given the flag instead.
+        let own = words.iter().take_while(|word| **word != "--");
         let mut command = Command::new(meshctl);
         command
-            .args(&words)
+            .args(own)
             .arg("--help")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
