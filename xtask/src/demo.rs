@@ -43,8 +43,9 @@ pub(crate) fn run(root: &Path, options: DemoOptions) -> anyhow::Result<ExitCode>
 
     let shown = show(root, &mesh, &interrupted);
     if let (Ok(claims), true) = (&shown, options.keep) {
+        let end = summary(claims);
         print_ways_to_look(&mesh);
-        return Ok(summary(claims));
+        return Ok(end);
     }
     let down = mesh.down().context("take the demo's mesh down");
     let claims = shown.map_err(|error| match interrupted.load(Ordering::Relaxed) {
