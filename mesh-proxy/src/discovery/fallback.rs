@@ -1,11 +1,10 @@
 //! The policy of a destination that the policy service knows nothing of.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mesh_core::endpoint::{Endpoint, ProtocolHint};
+use mesh_core::endpoint::Endpoint;
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{
     Backend, BackendTarget, Distribution, HttpRoute, HttpRoutes, OutboundPolicy, OutboundProtocol,
@@ -23,7 +22,7 @@ pub(super) fn policy(
 ) -> OutboundPolicy {
     match profile.and_then(|profile| profile.endpoint.as_ref()) {
         Some(endpoint) => forward("endpoint", endpoint.clone(), detect_timeout),
-        None => forward("fallback", plain_endpoint(addr), detect_timeout),
+        None => forward("fallback", Endpoint::plain(addr), detect_timeout),
     }
 }
 
@@ -69,20 +68,6 @@ fn forward(name: &str, endpoint: Endpoint, timeout: Duration) -> OutboundPolicy 
     }
 }
 
-fn plain_endpoint(addr: SocketAddr) -> Endpoint {
-    Endpoint {
-        addr,
-        // The weight discovery gives to everything.
-        weight: 10_000,
-        labels: BTreeMap::new(),
-        tls: None,
-        hint: ProtocolHint::Unknown,
-        opaque_transport_port: None,
-        authority_override: None,
-        http2: None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,7 +95,7 @@ mod tests {
         let known: SocketAddr = "10.0.0.1:8080".parse().unwrap();
         let timeout = Duration::from_secs(10);
         let profile = Profile {
-            endpoint: Some(plain_endpoint(known)),
+            endpoint: Some(Endpoint::plain(known)),
             ..Profile::default()
         };
         let empty = Profile::default();
