@@ -9,3 +9,4 @@ pub mod inject;
 pub mod kinds;
 pub mod pod;
 pub mod select;
+pub mod values;
