@@ -35,6 +35,7 @@ use crate::control::{Client, Trust};
 use crate::discovery::Discovery;
 use crate::identity::{self, Certifier};
 use crate::inbound::Inbound;
+use crate::redirection::{self, Witness};
 use crate::telemetry::Families;
 use crate::tls::{self, CredentialsRx};
 use crate::transport::listen::{self, DEFAULT_BACKLOG, ListenError};
@@ -229,6 +230,7 @@ fn bind_listeners(config: &Config, threads: usize) -> Result<Vec<Listeners>, Lis
 struct ControlPlane {
     credentials: CredentialsRx,
     discovery: Discovery,
+    witness: Option<Witness>,
 }
 
 impl ControlPlane {
@@ -258,6 +260,12 @@ impl ControlPlane {
         );
         supervisor.spawn("identity", certifier.run());
         tokio::spawn(notice_while_waiting(credentials.clone()));
+        let witness = config.outbound.redirect_check.map(|addr| {
+            let ready = readiness.condition(redirection::CONDITION);
+            let (check, witness) = redirection::new(addr, ready, registry);
+            supervisor.spawn("redirection", check.run(credentials.clone()));
+            witness
+        });
 
         let trust = || Trust::Certified(credentials.clone());
         let discovery = Discovery::new(
@@ -269,6 +277,7 @@ impl ControlPlane {
         Ok(Self {
             credentials,
             discovery,
+            witness,
         })
     }
 }
@@ -297,6 +306,7 @@ fn admin_worker(
         families: families.clone(),
         shared: Arc::new(worker::Shared::new(config)),
         scratch: Rc::default(),
+        witness: None,
         tasks: TaskTracker::new(),
         drain,
     })
@@ -319,6 +329,7 @@ fn start_data_threads(
             credentials: control.credentials.clone(),
             families: families.clone(),
             shared: shared.clone(),
+            witness: control.witness.clone(),
             drain: drain.clone(),
             listeners,
         };

@@ -12,6 +12,7 @@ pub mod identity;
 pub mod idle;
 pub mod inbound;
 pub mod outbound;
+pub mod redirection;
 pub mod telemetry;
 pub mod tls;
 pub mod transport;

@@ -18,6 +18,7 @@ use crate::discovery::Discovery;
 use crate::inbound::Inbound;
 use crate::inbound::rate_limit::RateLimits;
 use crate::outbound::Outbound;
+use crate::redirection::Witness;
 use crate::telemetry::Families;
 use crate::tls::{Credentials, CredentialsRx};
 use crate::transport::Scratch;
@@ -32,6 +33,8 @@ pub struct Worker {
     pub families: Arc<Families>,
     pub shared: Arc<Shared>,
     pub scratch: Rc<Scratch>,
+    /// Where redirection is checked.
+    pub witness: Option<Witness>,
     /// Connections and what outlives them. The thread ends when all have.
     pub tasks: TaskTracker,
     pub drain: drain::Watch,
@@ -45,6 +48,7 @@ pub struct Parts {
     pub credentials: CredentialsRx,
     pub families: Arc<Families>,
     pub shared: Arc<Shared>,
+    pub witness: Option<Witness>,
     pub drain: drain::Watch,
     pub listeners: Listeners,
 }
@@ -82,6 +86,7 @@ async fn serve(parts: Parts) -> std::io::Result<()> {
         families: parts.families,
         shared: parts.shared,
         scratch: Rc::default(),
+        witness: parts.witness,
         tasks: TaskTracker::new(),
         drain: parts.drain,
     });

@@ -60,6 +60,21 @@ impl<'a> Env<'a> {
         }
     }
 
+    /// As [`Env::optional`], for a variable of ours by its full name.
+    pub(super) fn own<T, E: fmt::Display>(
+        &self,
+        full_name: &str,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        match parse(&self.get(full_name)?) {
+            Ok(value) => Some(value),
+            Err(problem) => {
+                self.note(full_name.to_owned(), problem);
+                None
+            }
+        }
+    }
+
     /// The parsed value, or `default` when unset.
     pub(super) fn or<T, E: fmt::Display>(
         &self,
@@ -100,10 +115,14 @@ impl<'a> Env<'a> {
 
     /// Notes a problem with a variable.
     pub(super) fn fail(&self, name: &str, problem: impl fmt::Display) {
-        self.errors.borrow_mut().push(VariableError {
-            variable: full(name),
-            problem: problem.to_string(),
-        });
+        self.note(full(name), problem);
+    }
+
+    fn note(&self, variable: String, problem: impl fmt::Display) {
+        let problem = problem.to_string();
+        self.errors
+            .borrow_mut()
+            .push(VariableError { variable, problem });
     }
 
     /// The verdict: the value, unless something was noted.

@@ -34,6 +34,8 @@ pub struct Outbound {
     pub http2_client: Http2Params,
     /// Whether applications get `l5d-proxy-error` and its kin.
     pub informational_headers: bool,
+    /// Where the proxy connects to find out whether it is redirected; see [`crate::redirection`].
+    pub redirect_check: Option<SocketAddr>,
 }
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:4140";
@@ -97,6 +99,7 @@ impl Outbound {
                 parse::boolean,
                 false,
             ),
+            redirect_check: env.own("MESH_PROXY_REDIRECT_CHECK", parse::socket_addr),
         }
     }
 }

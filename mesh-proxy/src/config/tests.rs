@@ -199,6 +199,19 @@ fn values_that_cannot_be_used_are_refused() {
 }
 
 #[test]
+fn variables_of_ours_have_no_prefix() {
+    let read = |value: &str| {
+        let mut variables = minimal();
+        variables.insert("MESH_PROXY_REDIRECT_CHECK".to_owned(), value.to_owned());
+        Config::from_env(|name| variables.get(name).cloned())
+    };
+    let checked = read("192.0.2.1:20001").unwrap().outbound.redirect_check;
+    assert_eq!(checked, Some(parse::known("192.0.2.1:20001")));
+    let error = read("192.0.2.1").unwrap_err().to_string();
+    assert!(error.contains("\n  MESH_PROXY_REDIRECT_CHECK: "), "{error}");
+}
+
+#[test]
 fn variables_that_belong_together_are_checked_together() {
     let backoff = |min, max| {
         read(&[

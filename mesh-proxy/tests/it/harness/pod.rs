@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::control::ControlPlane;
 use super::net::Namespace;
 use super::proxy::Proxy;
-use super::within;
+use super::{eventually, within};
 
 /// One pod. Applications are tasks on its thread; the proxy is a process.
 pub(crate) struct Pod {
@@ -60,12 +60,26 @@ impl Pod {
     }
 
     /// The same with more environment.
-    pub(crate) async fn meshed_with(mut self, environment: &[(&str, &str)]) -> Self {
+    pub(crate) async fn meshed_with(self, environment: &[(&str, &str)]) -> Self {
+        let pod = self.with_proxy(environment).await;
+        pod.proxy().ready(&pod).await;
+        pod.redirect();
+        pod
+    }
+
+    /// Adds a proxy that gets no traffic, and does not wait for it.
+    pub(crate) async fn with_proxy(mut self, environment: &[(&str, &str)]) -> Self {
         let control = self.control.clone();
         within("the control plane listens", self.spawn(control.serve())).await;
-        self.proxy = Some(Proxy::start(&self, &self.namespace, environment).await);
-        self.namespace.redirect();
+        self.proxy = Some(Proxy::start(&self, &self.namespace, environment));
+        let admin = ([127, 0, 0, 1], 4191);
+        eventually("the proxy answers", || self.try_get(admin, "/live")).await;
         self
+    }
+
+    /// Redirects the pod's traffic to its proxy.
+    pub(crate) fn redirect(&self) {
+        self.namespace.redirect();
     }
 
     pub(crate) fn proxy(&self) -> &Proxy {
@@ -162,7 +176,7 @@ impl Pod {
 
     /// Waits for samples whose name and labels include all of `parts`, and returns their sum.
     pub(crate) async fn metric(&self, parts: &[&str]) -> f64 {
-        super::eventually(&format!("metric {parts:?}"), || async {
+        eventually(&format!("metric {parts:?}"), || async {
             sample(&self.metrics().await, parts)
         })
         .await

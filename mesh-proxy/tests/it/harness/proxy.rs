@@ -22,7 +22,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    pub(super) async fn start(pod: &Pod, namespace: &Namespace, more: &[(&str, &str)]) -> Self {
+    pub(super) fn start(pod: &Pod, namespace: &Namespace, more: &[(&str, &str)]) -> Self {
         let files = tempfile::tempdir().unwrap();
         // The proxy's user must be able to read its token.
         std::fs::set_permissions(files.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -41,24 +41,29 @@ impl Proxy {
             command.env(format!("LINKERD2_PROXY_{name}"), value);
         }
         for (name, value) in more {
-            command.env(format!("LINKERD2_PROXY_{name}"), value);
+            let ours = name.starts_with("MESH_PROXY_");
+            let prefix = if ours { "" } else { "LINKERD2_PROXY_" };
+            command.env(format!("{prefix}{name}"), value);
         }
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let log: Arc<Mutex<Vec<String>>> = Arc::default();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let collected = log.clone();
         std::thread::spawn(move || lines.for_each(|line| collected.lock().extend(line)));
-        let proxy = Self {
+        Self {
             child,
             log,
             _files: files,
-        };
+        }
+    }
+
+    /// Waits until the proxy is ready.
+    pub(super) async fn ready(&self, pod: &Pod) {
         eventually("the proxy is ready", || async {
             let answer = pod.try_get(([127, 0, 0, 1], 4191), "/ready").await?;
             answer.starts_with("HTTP/1.1 200").then_some(())
         })
         .await;
-        proxy
     }
 
     /// Asks the proxy to stop, as the kubelet does.
