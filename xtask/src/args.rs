@@ -55,7 +55,7 @@ pub(crate) struct SetupOptions {
     pub(crate) check: bool,
 }
 
-#[derive(Debug, Clone, Copy, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub(crate) struct DemoOptions {
     /// Leave the mesh up and say how to look around
     #[arg(long)]
@@ -63,6 +63,9 @@ pub(crate) struct DemoOptions {
     /// Only take down what --keep left up
     #[arg(long, conflicts_with = "keep")]
     pub(crate) down: bool,
+    /// On a cluster instead of this machine: that of a context of the kubeconfig, or the current one
+    #[arg(long, value_name = "CONTEXT", num_args = 0..=1, require_equals = true)]
+    pub(crate) kubernetes: Option<Option<String>>,
 }
 
 #[derive(Debug, Clone, Default, clap::Args)]

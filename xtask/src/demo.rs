@@ -2,7 +2,7 @@
 //!
 //! Builds the programs, starts a local node with the manifests of examples/demo, sends traffic through it with programs nobody here wrote, and measures each
 //! claim on the running system: `claims` has one function per claim. Whatever happens, the node is taken down again, unless `--keep` asks to look around;
-//! then `--down` does it. The exit code is 1 when a claim does not hold.
+//! then `--down` does it. The exit code is 1 when a claim does not hold. `--kubernetes` shows the same claims on a cluster.
 
 mod capture;
 mod claims;
@@ -21,39 +21,57 @@ use anyhow::{Context, bail};
 
 use crate::{args::DemoOptions, binaries, workspace};
 use claims::Claim;
-use mesh::Mesh;
+use mesh::{Cluster, Local, Mesh, Place};
 
 pub(crate) fn run(root: &Path, options: DemoOptions) -> anyhow::Result<ExitCode> {
-    if !workspace::is_root() {
+    if options.kubernetes.is_none() && !workspace::is_root() {
         bail!(
             "the demo makes network namespaces, cgroups and BPF programs, which needs root: run it with sudo. \
-             Without root, `cargo xtask test` still runs every test that needs no privileges"
+             Without root, `cargo xtask test` still runs every test that needs no privileges, and `--kubernetes` shows the demo on a cluster"
         );
     }
     if options.down {
-        Mesh::of_programs(&binaries::folder(root, true))?.down()?;
+        mesh(root, &options)?.place.down()?;
         println!("the demo's mesh is down");
         return Ok(ExitCode::SUCCESS);
     }
     binaries::run(root, true)?;
     let interrupted = watch_for_interrupt()?;
-    let mesh = Mesh::of_programs(&binaries::folder(root, true))?;
+    let mesh = mesh(root, &options)?;
     // What an earlier run left behind, by --keep or by a crash, would make this one's numbers wrong.
-    mesh.down().context("clear what an earlier demo left")?;
+    mesh.place
+        .down()
+        .context("clear what an earlier demo left")?;
 
     let shown = show(root, &mesh, &interrupted);
     if let (Ok(claims), true) = (&shown, options.keep) {
         let end = summary(claims);
-        print_ways_to_look(&mesh);
+        print_ways_to_look(&mesh, &options);
         return Ok(end);
     }
-    let down = mesh.down().context("take the demo's mesh down");
+    let down = mesh.place.down().context("take the demo's mesh down");
     let claims = shown.map_err(|error| match interrupted.load(Ordering::Relaxed) {
         true => anyhow::anyhow!("interrupted; the mesh was taken down"),
         false => error,
     })?;
     down?;
     Ok(summary(&claims))
+}
+
+/// The mesh to be shown. Its programs must have been built.
+fn mesh(root: &Path, options: &DemoOptions) -> anyhow::Result<Mesh> {
+    let meshctl = binaries::folder(root, true).join("meshctl");
+    if !meshctl.exists() {
+        bail!(
+            "{} is not there: run `cargo xtask build --dev` first",
+            meshctl.display()
+        );
+    }
+    let place: Box<dyn Place> = match &options.kubernetes {
+        None => Box::new(Local::new(&meshctl)),
+        Some(context) => Box::new(Cluster::new(root, &meshctl, context.clone())?),
+    };
+    Ok(Mesh::new(meshctl, place))
 }
 
 /// Set by Ctrl-C and SIGTERM. The programs of the step at hand get the signal too and end; the step then fails, and the mesh is taken down.
@@ -66,7 +84,7 @@ fn watch_for_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
 
 /// Every claim, measured in an order that lets each build on the one before.
 fn show(root: &Path, mesh: &Mesh, interrupted: &AtomicBool) -> anyhow::Result<Vec<Claim>> {
-    mesh.write_manifests(&root.join("examples/demo"))?;
+    mesh.place.prepare(&root.join("examples/demo"))?;
     let mut claims = Vec::new();
     let mut step = |title: &str, claim: &dyn Fn() -> anyhow::Result<Claim>| -> anyhow::Result<()> {
         if interrupted.load(Ordering::Relaxed) {
@@ -125,18 +143,14 @@ fn summary(claims: &[Claim]) -> ExitCode {
     }
 }
 
-fn print_ways_to_look(mesh: &Mesh) {
-    let meshctl = mesh.meshctl.display();
+fn print_ways_to_look(mesh: &Mesh, options: &DemoOptions) {
+    let which = match &options.kubernetes {
+        None => String::new(),
+        Some(None) => " --kubernetes".to_owned(),
+        Some(Some(context)) => format!(" --kubernetes={context}"),
+    };
     println!(
-        "\nThe mesh stays up. Look around:\n  \
-         {meshctl} check\n  \
-         {meshctl} stat --watch\n  \
-         {meshctl} identity client\n  \
-         {meshctl} local exec client -- bash        a shell in a pod\n  \
-         {meshctl} diagnostics redirection\n\
-         Its manifests are in {}; change them and run `{meshctl} local apply {}`.\n\
-         Take it down with `cargo xtask demo --down`.",
-        mesh.dir().display(),
-        mesh.dir().display(),
+        "\nThe mesh stays up. Look around:\n{}\nTake it down with `cargo xtask demo --down{which}`.",
+        mesh.ways_to_look()
     );
 }

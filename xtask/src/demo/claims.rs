@@ -33,7 +33,7 @@ const MARKER: &str = "/marker-on-the-wire";
 const WEB: &str = "http://web";
 
 pub(crate) fn clear_text_without_mesh(mesh: &Mesh) -> anyhow::Result<Claim> {
-    mesh.up()?;
+    mesh.place.up()?;
     let capture = Capture::start(mesh, "client", "tcp")?;
     request(mesh, MARKER)?;
     let captured = capture.finish(|captured| captured.count(b"HTTP/1.1 200 OK") > 0)?;
@@ -49,7 +49,7 @@ pub(crate) fn clear_text_without_mesh(mesh: &Mesh) -> anyhow::Result<Claim> {
 }
 
 pub(crate) fn encrypted_in_mesh(mesh: &Mesh) -> anyhow::Result<Claim> {
-    mesh.ask_for_mesh()?;
+    mesh.place.ask_for_mesh()?;
     let capture = Capture::start(mesh, "client", "tcp")?;
     request(mesh, MARKER)?;
     let captured = capture.finish(|captured| captured.tls_records() >= 4)?;
@@ -331,16 +331,15 @@ pub(crate) fn golden_numbers(mesh: &Mesh) -> anyhow::Result<Claim> {
 }
 
 pub(crate) fn authorized(mesh: &Mesh, policies: &Path) -> anyhow::Result<Claim> {
-    let name = "only-redis-may-call-web.yaml";
+    let policy = policies.join("only-redis-may-call-web.yaml");
     ensure!(status(mesh)? == "200", "the door is open before the policy");
     let written = Instant::now();
-    std::fs::copy(policies.join(name), mesh.dir().join(name))
-        .context("add the policy to the folder")?;
+    mesh.place.add_policy(&policy)?;
     until("the policy is in force", || {
         Ok((status(mesh)? == "403").then_some(()))
     })?;
     let closed = written.elapsed();
-    std::fs::remove_file(mesh.dir().join(name)).context("remove the policy from the folder")?;
+    mesh.place.remove_policy(&policy)?;
     until("the door is open again", || {
         Ok((status(mesh)? == "200").then_some(()))
     })?;

@@ -1,7 +1,9 @@
-//! The demo's local node, driven through `meshctl` as a user would.
+//! The mesh of the demo: where its application runs ([`Place`]: a local node or a cluster), and `meshctl`, which asks both the same questions.
+
+mod cluster;
+mod local;
 
 use std::{
-    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
@@ -10,89 +12,57 @@ use std::{
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-/// Where the demo's copy of the manifests is, so that `--keep` and `--down` find it again. A reboot clears it.
-const FOLDER: &str = "/run/mesh-demo";
+pub(crate) use self::{cluster::Cluster, local::Local};
 
-/// The node's name, so that other nodes of the machine are left alone.
-const NAME: &str = "mesh-demo";
+/// The namespace of the application, in every place.
+const NAMESPACE: &str = "demo";
 
 /// The annotation that asks for the mesh, as the namespace manifest has it.
 const ASK: &str = "linkerd.io/inject: enabled";
 const DO_NOT_ASK: &str = "linkerd.io/inject: disabled";
 
 /// A condition of the demo that does not hold in this time never will.
-const NEVER: Duration = Duration::from_secs(60);
+const NEVER: Duration = Duration::from_secs(120);
 /// Between two looks at such a condition.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
+/// Where the application of the demo runs.
+pub(crate) trait Place {
+    /// Makes the mesh and the application of these manifests ready to start, without the wish to be meshed.
+    fn prepare(&self, manifests: &Path) -> anyhow::Result<()>;
+    /// Starts the application, unmeshed.
+    fn up(&self) -> anyhow::Result<()>;
+    /// Puts the wish to be meshed back, as a user who annotates a namespace, and starts the pods again.
+    fn ask_for_mesh(&self) -> anyhow::Result<()>;
+    fn add_policy(&self, manifest: &Path) -> anyhow::Result<()>;
+    fn remove_policy(&self, manifest: &Path) -> anyhow::Result<()>;
+    /// The names of the application's pods that run.
+    fn pods(&self) -> anyhow::Result<Vec<String>>;
+    /// A program in a pod.
+    fn exec(&self, pod: &str, command: &[&str]) -> Command;
+    /// Tells meshctl which mesh is meant.
+    fn choose(&self, meshctl: &mut Command);
+    /// Removes everything the demo made; does nothing when there is nothing.
+    fn down(&self) -> anyhow::Result<()>;
+    /// What to type to look around.
+    fn ways_to_look(&self, meshctl: &str) -> String;
+}
+
 pub(crate) struct Mesh {
-    pub(crate) meshctl: PathBuf,
-    dir: PathBuf,
+    meshctl: PathBuf,
+    pub(crate) place: Box<dyn Place>,
 }
 
 impl Mesh {
-    pub(crate) fn of_programs(programs: &Path) -> anyhow::Result<Self> {
-        let meshctl = programs.join("meshctl");
-        if !meshctl.exists() {
-            bail!(
-                "{} is not there: run `cargo xtask build --dev` first",
-                meshctl.display()
-            );
-        }
-        Ok(Self {
-            meshctl,
-            dir: PathBuf::from(FOLDER),
-        })
-    }
-
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// Copies the manifests into the demo's folder, without the wish to be meshed.
-    pub(crate) fn write_manifests(&self, from: &Path) -> anyhow::Result<()> {
-        std::fs::create_dir_all(&self.dir)
-            .with_context(|| format!("create {}", self.dir.display()))?;
-        for entry in std::fs::read_dir(from).with_context(|| format!("read {}", from.display()))? {
-            let path = entry?.path();
-            let text = std::fs::read_to_string(&path)
-                .with_context(|| format!("read {}", path.display()))?;
-            let name = path.file_name().context("a manifest has a name")?;
-            std::fs::write(self.dir.join(name), text.replace(ASK, DO_NOT_ASK))?;
-        }
-        Ok(())
-    }
-
-    /// Puts the wish to be meshed back, as a user who annotates a namespace.
-    pub(crate) fn ask_for_mesh(&self) -> anyhow::Result<()> {
-        let manifest = self.dir.join("00-namespace.yaml");
-        let text = std::fs::read_to_string(&manifest)?;
-        std::fs::write(&manifest, text.replace(DO_NOT_ASK, ASK))?;
-        self.run(&["local", "apply", FOLDER]).map(|_| ())
-    }
-
-    pub(crate) fn up(&self) -> anyhow::Result<()> {
-        self.run(&["local", "up", FOLDER, "--name", NAME])
-            .map(|_| ())
-    }
-
-    /// Removes the node and its folder; does nothing when there is none. In a process group of its own, so that a second Ctrl-C cannot stop it halfway.
-    pub(crate) fn down(&self) -> anyhow::Result<()> {
-        if !self.dir.exists() {
-            return Ok(());
-        }
-        let output = self
-            .command(&["local", "down", FOLDER])
-            .process_group(0)
-            .output()
-            .context("run meshctl")?;
-        succeed(&["local", "down"], output)?;
-        std::fs::remove_dir_all(&self.dir).with_context(|| format!("remove {}", self.dir.display()))
+    pub(crate) fn new(meshctl: PathBuf, place: Box<dyn Place>) -> Self {
+        Self { meshctl, place }
     }
 
     /// Runs meshctl and returns what it printed.
     pub(crate) fn run(&self, args: &[&str]) -> anyhow::Result<String> {
-        succeed(args, self.command(args).output().context("run meshctl")?)
+        let mut command = Command::new(&self.meshctl);
+        self.place.choose(&mut command);
+        succeed(command.args(args).stdin(Stdio::null()))
     }
 
     pub(crate) fn json(&self, args: &[&str]) -> anyhow::Result<Value> {
@@ -103,12 +73,14 @@ impl Mesh {
 
     /// Runs a program in a pod and returns what it printed.
     pub(crate) fn exec(&self, pod: &str, command: &[&str]) -> anyhow::Result<String> {
-        self.run(&[&["local", "exec", pod, "--"], command].concat())
+        succeed(&mut self.exec_command(pod, command))
     }
 
     /// A program in a pod, to be started and waited for by the caller.
     pub(crate) fn exec_command(&self, pod: &str, command: &[&str]) -> Command {
-        self.command(&[&["local", "exec", pod, "--"], command].concat())
+        let mut command = self.place.exec(pod, command);
+        command.stdin(Stdio::null());
+        command
     }
 
     /// The metrics of a pod's proxy, one sample a line, without comments.
@@ -123,41 +95,44 @@ impl Mesh {
 
     /// The names of the pods whose name begins so, in alphabetical order.
     pub(crate) fn pods(&self, prefix: &str) -> anyhow::Result<Vec<String>> {
-        let status = self.json(&["local", "status", "-o", "json"])?;
-        let pods = status["pods"]
-            .as_array()
-            .context("the node's status lists its pods")?;
-        let mut names: Vec<String> = pods
-            .iter()
-            .filter_map(|pod| pod["name"].as_str())
-            .filter(|name| name.starts_with(prefix))
-            .map(str::to_owned)
-            .collect();
+        let mut names = self.place.pods()?;
+        names.retain(|name| name.starts_with(prefix));
         names.sort();
         Ok(names)
     }
 
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(&self.meshctl);
-        command
-            .args(args)
-            .env("MESHCTL_LOCAL", NAME)
-            .stdin(Stdio::null());
-        command
+    pub(crate) fn ways_to_look(&self) -> String {
+        self.place.ways_to_look(&self.meshctl.display().to_string())
     }
 }
 
-fn succeed(args: &[&str], output: Output) -> anyhow::Result<String> {
+/// Runs a command to its end; what it printed, or an error with everything it said.
+fn succeed(command: &mut Command) -> anyhow::Result<String> {
+    let output = command
+        .output()
+        .with_context(|| format!("run {}", shown(command)))?;
+    judge(command, output)
+}
+
+fn judge(command: &Command, output: Output) -> anyhow::Result<String> {
     if !output.status.success() {
         bail!(
-            "`meshctl {}`: {}\n{}{}",
-            args.join(" "),
+            "`{}`: {}\n{}{}",
+            shown(command),
             output.status,
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr)
         );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let name = program.file_name().unwrap_or(program.as_os_str());
+    let words = std::iter::once(name).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    words.join(" ")
 }
 
 /// Waits until `look` finds something, and says how long that took.

@@ -1,0 +1,277 @@
+//! The demo on a cluster: the mesh installed by Helm, the application applied by kubectl, its programs from the test image.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use super::{ASK, DO_NOT_ASK, NAMESPACE, Place, succeed};
+
+/// Where the control plane is installed; the chart's default.
+const CONTROL_PLANE: &str = "linkerd";
+const CHARTS: [&str; 2] = ["linkerd-crds", "linkerd-control-plane"];
+
+/// On every namespace that the demo made: it removes what it made, and nothing else.
+const MARK: &str = "mesh-demo";
+
+/// Holds every program of the application, so that no registry is asked.
+const IMAGE: &str = "mesh/test-apps:dev";
+
+pub(crate) struct Cluster {
+    context: String,
+    charts: PathBuf,
+    meshctl: PathBuf,
+    /// The application as text, once it was prepared.
+    manifests: PathBuf,
+}
+
+impl Cluster {
+    /// The cluster of this context, or of the current one.
+    pub(crate) fn new(
+        root: &Path,
+        meshctl: &Path,
+        context: Option<String>,
+    ) -> anyhow::Result<Self> {
+        let context = match context {
+            Some(context) => context,
+            None => {
+                let current = succeed(Command::new("kubectl").args(["config", "current-context"]));
+                let current = current.context(
+                    "which cluster? Name a context (--kubernetes=CONTEXT) or make one current",
+                )?;
+                current.trim().to_owned()
+            }
+        };
+        Ok(Self {
+            context,
+            charts: root.join("helm"),
+            meshctl: meshctl.to_owned(),
+            manifests: root.join("target/demo-kubernetes.yaml"),
+        })
+    }
+
+    fn kubectl(&self, args: &[&str]) -> anyhow::Result<String> {
+        succeed(
+            Command::new("kubectl")
+                .args(["--context", &self.context])
+                .args(args)
+                .stdin(Stdio::null()),
+        )
+    }
+
+    fn helm(&self, args: &[&str]) -> anyhow::Result<String> {
+        succeed(
+            Command::new("helm")
+                .args(["--kube-context", &self.context, "-n", CONTROL_PLANE])
+                .args(args)
+                .stdin(Stdio::null()),
+        )
+    }
+
+    fn meshctl(&self, args: &[&str]) -> anyhow::Result<String> {
+        let mut command = Command::new(&self.meshctl);
+        self.choose(&mut command);
+        succeed(command.args(args).stdin(Stdio::null()))
+    }
+
+    /// Applies the application and waits until all of it is ready.
+    fn apply(&self) -> anyhow::Result<()> {
+        let path = self.manifests.display().to_string();
+        self.kubectl(&["apply", "-f", &path])?;
+        self.kubectl(&[
+            "wait",
+            "-n",
+            NAMESPACE,
+            "--for=condition=Ready",
+            "pods",
+            "--all",
+            "--timeout=120s",
+        ])?;
+        self.kubectl(&[
+            "rollout",
+            "status",
+            "-n",
+            NAMESPACE,
+            "deployment/web",
+            "--timeout=120s",
+        ])
+        .map(drop)
+    }
+
+    /// A namespace of the demo. One that is there already belongs to somebody else.
+    fn create_namespace(&self, name: &str) -> anyhow::Result<()> {
+        if self.namespace(name)?.is_some() {
+            bail!(
+                "cluster {} has a namespace {name} already, and the demo would change what is in it; \
+                 choose another cluster, or delete the namespace if it is not needed",
+                self.context
+            );
+        }
+        self.kubectl(&["create", "namespace", name])?;
+        let mark = format!("{MARK}=true");
+        self.kubectl(&["label", "namespace", name, &mark]).map(drop)
+    }
+
+    fn namespace(&self, name: &str) -> anyhow::Result<Option<Value>> {
+        let text = self.kubectl(&["get", "namespace", name, "--ignore-not-found", "-o", "json"])?;
+        if text.trim().is_empty() {
+            return Ok(None);
+        }
+        serde_json::from_str(&text)
+            .map(Some)
+            .context("kubectl prints JSON")
+    }
+
+    fn is_ours(&self, namespace: &str) -> anyhow::Result<bool> {
+        let found = self.namespace(namespace)?;
+        Ok(found.is_some_and(|found| found["metadata"]["labels"][MARK] == "true"))
+    }
+
+    fn delete_namespace(&self, name: &str) -> anyhow::Result<()> {
+        self.kubectl(&["delete", "namespace", name, "--timeout=3m"])
+            .map(drop)
+    }
+
+    fn release(&self, chart: &str) -> anyhow::Result<bool> {
+        let filter = format!("^{chart}$");
+        let releases = self.helm(&["list", "-q", "--filter", &filter])?;
+        Ok(releases.lines().any(|release| release == chart))
+    }
+}
+
+impl Place for Cluster {
+    fn prepare(&self, manifests: &Path) -> anyhow::Result<()> {
+        for namespace in [CONTROL_PLANE, NAMESPACE] {
+            self.create_namespace(namespace)?;
+        }
+        for chart in CHARTS {
+            let path = self.charts.join(chart).display().to_string();
+            self.helm(&["install", chart, &path, "--wait", "--timeout", "5m"])?;
+        }
+        self.meshctl(&["check", "--wait", "2m"])?;
+        let mut text = String::new();
+        let mut paths = std::fs::read_dir(manifests)
+            .with_context(|| format!("read {}", manifests.display()))?
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<Result<Vec<_>, _>>()?;
+        paths.sort();
+        for path in paths {
+            let manifest = std::fs::read_to_string(&path)
+                .with_context(|| format!("read {}", path.display()))?;
+            text += &of_the_test_image(&manifest.replace(ASK, DO_NOT_ASK));
+            text += "\n---\n";
+        }
+        std::fs::write(&self.manifests, text)
+            .with_context(|| format!("write {}", self.manifests.display()))
+    }
+
+    fn up(&self) -> anyhow::Result<()> {
+        self.apply()
+    }
+
+    fn ask_for_mesh(&self) -> anyhow::Result<()> {
+        self.kubectl(&[
+            "annotate",
+            "--overwrite",
+            "namespace",
+            NAMESPACE,
+            "linkerd.io/inject=enabled",
+        ])?;
+        let text = std::fs::read_to_string(&self.manifests)?;
+        std::fs::write(&self.manifests, text.replace(DO_NOT_ASK, ASK))?;
+        // A pod gets its proxy when it is made.
+        self.kubectl(&["delete", "pods", "--all", "-n", NAMESPACE])?;
+        self.apply()
+    }
+
+    fn add_policy(&self, manifest: &Path) -> anyhow::Result<()> {
+        let path = manifest.display().to_string();
+        self.kubectl(&["apply", "-f", &path]).map(drop)
+    }
+
+    fn remove_policy(&self, manifest: &Path) -> anyhow::Result<()> {
+        let path = manifest.display().to_string();
+        self.kubectl(&["delete", "-f", &path]).map(drop)
+    }
+
+    fn pods(&self) -> anyhow::Result<Vec<String>> {
+        let text = self.kubectl(&["get", "pods", "-n", NAMESPACE, "-o", "json"])?;
+        let pods: Value = serde_json::from_str(&text).context("kubectl prints JSON")?;
+        let pods = pods["items"].as_array().context("kubectl lists pods")?;
+        let names = pods
+            .iter()
+            .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null())
+            .filter_map(|pod| pod["metadata"]["name"].as_str());
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    fn exec(&self, pod: &str, command: &[&str]) -> Command {
+        let mut kubectl = Command::new("kubectl");
+        kubectl
+            .args(["--context", &self.context, "exec", "-n", NAMESPACE, pod])
+            .arg("--")
+            .args(command);
+        kubectl
+    }
+
+    fn choose(&self, meshctl: &mut Command) {
+        meshctl.args(["--context", &self.context, "-n", NAMESPACE]);
+    }
+
+    fn down(&self) -> anyhow::Result<()> {
+        if self.is_ours(NAMESPACE)? {
+            self.delete_namespace(NAMESPACE)?;
+        }
+        if !self.is_ours(CONTROL_PLANE)? {
+            return Ok(());
+        }
+        for chart in CHARTS.iter().rev() {
+            if self.release(chart)? {
+                self.helm(&["uninstall", chart, "--wait", "--timeout", "3m"])?;
+            }
+        }
+        self.delete_namespace(CONTROL_PLANE)
+    }
+
+    fn ways_to_look(&self, meshctl: &str) -> String {
+        let context = &self.context;
+        format!(
+            "  {meshctl} --context {context} check --proxy\n  \
+             {meshctl} --context {context} status\n  \
+             {meshctl} --context {context} stat -n {NAMESPACE} --watch\n  \
+             {meshctl} --context {context} identity -n {NAMESPACE} client\n  \
+             kubectl --context {context} exec -it -n {NAMESPACE} client -- bash"
+        )
+    }
+}
+
+/// The manifests name the images that a user would take; here every program comes from one image that was loaded.
+fn of_the_test_image(manifest: &str) -> String {
+    let lines = manifest.lines().map(|line| {
+        let indent = line.len() - line.trim_start().len();
+        match line.trim_start().starts_with("image: ") {
+            true => format!(
+                "{space}image: {IMAGE}\n{space}imagePullPolicy: IfNotPresent\n",
+                space = &line[..indent]
+            ),
+            false => format!("{line}\n"),
+        }
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_image_is_replaced_and_nothing_else() {
+        let manifest =
+            "spec:\n  containers:\n    - name: web\n      image: nginx:1.22\n      env: []\n";
+        let expected = "spec:\n  containers:\n    - name: web\n      image: mesh/test-apps:dev\n      imagePullPolicy: IfNotPresent\n      env: []\n";
+        assert_eq!(of_the_test_image(manifest), expected);
+    }
+}
