@@ -24,6 +24,7 @@ pub use controllers::{
 pub use proxy::{
     Control, Metrics, Ports, ProbeTiming, Protocols, Proxy, Runtime, StartupProbe, Streams, Workers,
 };
+pub(crate) use redirection::NOBODY;
 pub use redirection::{MeshAgent, MountPath, NetworkValidator, ProxyInit};
 
 use self::common::Open;

@@ -171,7 +171,7 @@ pub struct PodMonitor {
     pub controller: Monitored,
     /// The proxies' metrics
     pub proxy: Monitored,
-    /// The agents' metrics
+    /// The agents' metrics; needs `meshAgent.adminAddr` on more than loopback
     pub agent: Monitored,
 }
 
@@ -330,7 +330,7 @@ impl Default for PodMonitor {
             labels: Strings::new(),
             controller: Monitored::default(),
             proxy: Monitored::default(),
-            agent: Monitored::default(),
+            agent: Monitored { enabled: false },
         }
     }
 }

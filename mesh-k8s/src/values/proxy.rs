@@ -292,3 +292,11 @@ impl Default for Streams {
         }
     }
 }
+
+impl Ports {
+    pub(crate) fn are_distinct(self) -> bool {
+        let mut all = [self.inbound, self.outbound, self.admin, self.control];
+        all.sort_unstable();
+        all.windows(2).all(|pair| pair[0] != pair[1])
+    }
+}

@@ -33,6 +33,9 @@ pub struct MeshAgent {
     pub cni_conf_dir: String,
     /// cgroup2 directory that is the parent of all pods, as the agent's container sees it; empty to look for it
     pub cgroup_root: String,
+    /// Where the agent serves `/live`, `/ready` and `/metrics` on its node: loopback, or 0.0.0.0 so that Prometheus can read it
+    #[schemars(extend("pattern" = r"^[0-9.]+:[0-9]+$"))]
+    pub admin_addr: String,
     /// What the agent logs
     pub log_level: String,
     /// Format of the agent's log
@@ -137,6 +140,7 @@ impl Default for MeshAgent {
             cni_bin_dir: "/opt/cni/bin".into(),
             cni_conf_dir: "/etc/cni/net.d".into(),
             cgroup_root: String::new(),
+            admin_addr: "127.0.0.1:9993".into(),
             log_level: "info".into(),
             log_format: "plain".into(),
             resources: Resources::default(),
