@@ -1,8 +1,8 @@
 //! The pod patch: which pods get a proxy, and what is added to them.
 //!
 //! A pure function of values, namespace and pod, shared by the admission webhook, `meshctl inject` and the local node. [`decide`] says whether; [`patch`]
-//! also says how, as a JSON patch of nothing but `add` operations. The containers are typed until the last step, so that text from annotations cannot break
-//! out of its place.
+//! also says how, as a JSON patch. The containers are typed until the last step, so that text from annotations cannot break out of its place. [`uninject`]
+//! takes away again what was added.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -20,18 +20,29 @@ mod env;
 mod opaque;
 mod operations;
 mod overrides;
+mod redirected;
+mod reverse;
 mod units;
-pub mod values;
 
 #[cfg(test)]
 mod tests;
 
-pub use containers::TOKEN_AUDIENCE;
+pub use crate::values::{self, Values};
+pub use containers::{TOKEN_AUDIENCE, TRUST_ROOTS_CONFIG_MAP, TRUST_ROOTS_KEY};
 pub use decision::{Decision, SkipReason, decide};
-pub use values::Values;
+pub use overrides::configuration_keys;
+pub use reverse::uninject;
 
-use self::{env::Given, operations::Operations, overrides::Annotations};
-use crate::pod::{self, owner::Owner};
+use self::{
+    env::Given,
+    operations::Operations,
+    overrides::{Annotations, Origin},
+    redirected::Correction,
+};
+use crate::{
+    pod::{self, owner::Owner},
+    values::Redirection,
+};
 
 /// What becomes of a pod, and why.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,18 +87,22 @@ pub fn patch(
     };
     let mut values = values.clone();
     values.proxy.is_ingress |= ingress;
-    let annotations = overrides::inherit(namespace, &pod.metadata);
-    let mut warnings = overrides::apply(&mut values, &annotations);
-    warnings.extend(overrides::merge_additional_env(
-        &mut values,
+    let origin = Origin {
         namespace,
-        &pod.metadata,
-    ));
-    let patch = injection(&values, &annotations, pod, owner)?;
+        pod: &pod.metadata,
+        owner,
+    };
+    let annotations = overrides::inherit(namespace, &pod.metadata);
+    let mut applied = overrides::apply(&mut values, &annotations, origin);
+    let more = overrides::merge_additional_env(&mut values, origin);
+    applied.warnings.extend(more);
+    let component = pod::label(pod, annotation::CONTROL_PLANE_COMPONENT).is_some();
+    let correction = redirected::correct(&values, &annotations, &applied, component);
+    let patch = injection(&values, &annotations, correction, pod, owner)?;
     Ok(Outcome {
         decision,
         patch,
-        warnings,
+        warnings: applied.warnings,
     })
 }
 
@@ -101,6 +116,7 @@ pub fn patch_service(values: &Values, namespace: &ObjectMeta, service: &Service)
 fn injection(
     values: &Values,
     annotations: &Annotations,
+    correction: Correction,
     pod: &Pod,
     owner: &Owner,
 ) -> Result<Patch, InjectError> {
@@ -113,45 +129,28 @@ fn injection(
         opaque_ports: opaque::for_proxy(annotations, &spec, &values.proxy.opaque_ports),
     })?;
     let mut operations = Operations::default();
-    operations.metadata_entries(
-        "annotations",
-        pod.metadata.annotations.as_ref(),
-        added_annotations(values, annotations, pod, &spec),
-    );
-    operations.metadata_entries(
-        "labels",
-        pod.metadata.labels.as_ref(),
-        added_labels(values, pod, owner),
-    );
+    let own = pod.metadata.annotations.as_ref();
+    for key in &correction.remove {
+        if own.is_some_and(|own| own.contains_key(*key)) {
+            operations.remove(&["metadata", "annotations", key]);
+        }
+    }
+    let added = added_annotations(values, annotations, correction, pod, &spec);
+    operations.metadata_entries("annotations", own, added);
+    let labels = pod.metadata.labels.as_ref();
+    operations.metadata_entries("labels", labels, added_labels(values, pod, owner));
     operations.ensure_list(&["spec", "volumes"], spec.volumes.is_some());
     operations.ensure_list(&["spec", "initContainers"], spec.init_containers.is_some());
-    let native = values.proxy.native_sidecar;
-    let with_init = !values.cni_enabled;
-    if with_init {
-        let volume = containers::xtables_volume(values);
-        operations.add(&["spec", "volumes", "-"], "volume", &volume)?;
-        let index = if native { "0" } else { "-" };
-        let init = containers::init(values, &spec, component.is_some());
-        operations.add(&["spec", "initContainers", index], "init container", &init)?;
-    }
+    let first = first_container(&mut operations, values, &spec, component.is_some())?;
     if overrides::wants_debug_sidecar(annotations) {
         let debug = containers::debug(values);
         operations.add(&["spec", "containers", "-"], "debugging container", &debug)?;
     }
-    operations.add(
-        &["spec", "volumes", "-"],
-        "volume",
-        &containers::end_entity_volume(),
-    )?;
-    if values.identity.service_account_token_projection {
-        operations.add(
-            &["spec", "volumes", "-"],
-            "volume",
-            &containers::token_volume(),
-        )?;
+    for volume in containers::proxy_volumes(values) {
+        operations.add(&["spec", "volumes", "-"], "volume", &volume)?;
     }
-    let place = match (native, values.proxy.r#await) {
-        (true, _) if with_init => ["spec", "initContainers", "1"],
+    let place = match (values.proxy.native_sidecar, values.proxy.r#await) {
+        (true, _) if first => ["spec", "initContainers", "1"],
         (true, _) => ["spec", "initContainers", "0"],
         (false, true) => ["spec", "containers", "0"],
         (false, false) => ["spec", "containers", "-"],
@@ -161,17 +160,51 @@ fn injection(
     Ok(operations.finish())
 }
 
+/// Adds the init container that redirects the pod or asks whether it is redirected. Where the agent does that, there is none.
+fn first_container(
+    operations: &mut Operations,
+    values: &Values,
+    spec: &PodSpec,
+    control_plane: bool,
+) -> Result<bool, InjectError> {
+    // Before the native sidecar, which comes before everything else; a proxy among the containers needs it before itself only.
+    let index = if values.proxy.native_sidecar {
+        "0"
+    } else {
+        "-"
+    };
+    let place = ["spec", "initContainers", index];
+    match values.redirection() {
+        Redirection::Agent => return Ok(false),
+        Redirection::ForeignCni => {
+            let validator = containers::network_validator(values);
+            operations.add(&place, "network validator", &validator)?;
+        }
+        Redirection::InitContainer => {
+            let volume = containers::xtables_volume(values);
+            operations.add(&["spec", "volumes", "-"], "volume", &volume)?;
+            let init = containers::init(values, spec, control_plane);
+            operations.add(&place, "init container", &init)?;
+        }
+    }
+    Ok(true)
+}
+
 /// The annotations that an injected pod gets, beyond those it has.
 fn added_annotations(
     values: &Values,
     annotations: &Annotations,
+    correction: Correction,
     pod: &Pod,
     spec: &PodSpec,
 ) -> Annotations {
     let version = &values.linkerd_version;
     let mut added = annotations.clone();
     let own = pod.metadata.annotations.as_ref();
-    added.retain(|key, _| own.is_none_or(|own| !own.contains_key(key)));
+    added.retain(|key, _| {
+        own.is_none_or(|own| !own.contains_key(key)) && !correction.remove.contains(&key.as_str())
+    });
+    added.extend(correction.set);
     added.insert(
         annotation::CREATED_BY.into(),
         format!("linkerd/proxy-injector {version}"),

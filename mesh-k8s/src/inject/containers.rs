@@ -4,22 +4,30 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{
     api::core::v1::{
-        Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, ExecAction,
-        HTTPGetAction, Lifecycle, LifecycleHandler, PodSpec, Probe, ProjectedVolumeSource,
-        ResourceRequirements, SeccompProfile, SecurityContext, ServiceAccountTokenProjection,
-        Volume, VolumeMount, VolumeProjection,
+        Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource,
+        EnvVar, ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, PodSpec, Probe,
+        ProjectedVolumeSource, ResourceRequirements, SeccompProfile, SecurityContext,
+        ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
     },
     apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
 };
 
-use super::{
-    env::{IDENTITY_DIR, SERVICE_ACCOUNT_DIR, TOKEN_DIR, TOKEN_FILE},
-    values::{NOBODY, Resources, Values, non_empty},
+use super::env::{IDENTITY_DIR, SERVICE_ACCOUNT_DIR, TOKEN_DIR, TOKEN_FILE, TRUST_ROOTS_DIR};
+use crate::{
+    pod,
+    values::{Bounds, NOBODY, Resources, Values, non_empty},
 };
-use crate::pod;
 
-const END_ENTITY_VOLUME: &str = "linkerd-identity-end-entity";
-const TOKEN_VOLUME: &str = "linkerd-identity-token";
+/// The names of what is added, by which it is found again.
+pub(super) const INIT_CONTAINER: &str = "linkerd-init";
+pub(super) const NETWORK_VALIDATOR: &str = "linkerd-network-validator";
+pub(super) const DEBUG_CONTAINER: &str = "linkerd-debug";
+pub(super) const END_ENTITY_VOLUME: &str = "linkerd-identity-end-entity";
+pub(super) const TOKEN_VOLUME: &str = "linkerd-identity-token";
+/// The ConfigMap with the trust anchors, in the namespace of every meshed pod, and the volume of it.
+pub const TRUST_ROOTS_CONFIG_MAP: &str = "linkerd-identity-trust-roots";
+/// Its only entry.
+pub const TRUST_ROOTS_KEY: &str = "ca-bundle.crt";
 /// Whom the proxy's token is for.
 pub const TOKEN_AUDIENCE: &str = "identity.l5d.io";
 const TOKEN_EXPIRATION_SECONDS: i64 = 86_400;
@@ -85,7 +93,7 @@ pub(super) fn init(values: &Values, spec: &PodSpec, control_plane: bool) -> Cont
     }];
     mounts.extend(service_account_mount(spec));
     Container {
-        name: "linkerd-init".into(),
+        name: INIT_CONTAINER.into(),
         image: Some(values.image(&values.proxy.image)),
         image_pull_policy: Some(values.pull_policy(&values.proxy.image)),
         command: Some(vec!["/usr/lib/linkerd/linkerd2-proxy-init".into()]),
@@ -108,6 +116,45 @@ pub(super) fn init(values: &Values, spec: &PodSpec, control_plane: bool) -> Cont
     }
 }
 
+/// `linkerd-network-validator`: connects to an address that nobody has, listens where the proxy will, and fails unless it met itself.
+pub(super) fn network_validator(values: &Values) -> Container {
+    let validator = &values.network_validator;
+    let (nobody, any) = if values.disable_ipv6 {
+        ("1.1.1.1:20001", "0.0.0.0")
+    } else {
+        ("[fd00::1]:20001", "[::]")
+    };
+    let connect = non_empty(&validator.connect_addr).unwrap_or(nobody);
+    let listen = match non_empty(&validator.listen_addr) {
+        Some(addr) => addr.to_owned(),
+        None => format!("{any}:{}", values.proxy.ports.outbound),
+    };
+    let args = [
+        ("--log-format", validator.log_format.as_str()),
+        ("--log-level", validator.log_level.as_str()),
+        ("--connect-addr", connect),
+        ("--listen-addr", listen.as_str()),
+        ("--timeout", validator.timeout.as_str()),
+    ];
+    let args = args.iter().flat_map(|(name, value)| [*name, *value]);
+    Container {
+        name: NETWORK_VALIDATOR.into(),
+        image: Some(values.image(&values.proxy.image)),
+        image_pull_policy: Some(values.pull_policy(&values.proxy.image)),
+        command: Some(vec!["/usr/lib/linkerd/linkerd2-network-validator".into()]),
+        args: Some(args.map(str::to_owned).collect()),
+        resources: resources(&values.proxy.resources),
+        security_context: Some(
+            validator
+                .security_context
+                .clone()
+                .unwrap_or_else(validator_security),
+        ),
+        termination_message_policy: Some("FallbackToLogsOnError".into()),
+        ..Container::default()
+    }
+}
+
 pub(super) fn debug(values: &Values) -> Container {
     let image = &values.debug_container.image;
     // Some clusters demand probes; these cannot fail.
@@ -118,7 +165,7 @@ pub(super) fn debug(values: &Values) -> Container {
         ..Probe::default()
     };
     Container {
-        name: "linkerd-debug".into(),
+        name: DEBUG_CONTAINER.into(),
         image: Some(values.image(image)),
         image_pull_policy: Some(values.pull_policy(image)),
         liveness_probe: Some(infallible()),
@@ -136,8 +183,18 @@ pub(super) fn xtables_volume(values: &Values) -> Volume {
     }
 }
 
+/// The volumes of the proxy, in the order of Linkerd's patch, ours last.
+pub(super) fn proxy_volumes(values: &Values) -> Vec<Volume> {
+    let mut volumes = vec![end_entity_volume()];
+    if values.identity.service_account_token_projection {
+        volumes.push(token_volume());
+    }
+    volumes.push(trust_roots_volume());
+    volumes
+}
+
 /// The key and certificate of the proxy never touch a disk.
-pub(super) fn end_entity_volume() -> Volume {
+fn end_entity_volume() -> Volume {
     Volume {
         name: END_ENTITY_VOLUME.into(),
         empty_dir: Some(EmptyDirVolumeSource {
@@ -148,7 +205,21 @@ pub(super) fn end_entity_volume() -> Volume {
     }
 }
 
-pub(super) fn token_volume() -> Volume {
+/// Anchors that change reach the proxy by it while it runs. Optional, because the first pod of a namespace may start before the ConfigMap is there; the
+/// kubelet adds it later, and the proxy starts with the anchors of its environment.
+fn trust_roots_volume() -> Volume {
+    Volume {
+        name: TRUST_ROOTS_CONFIG_MAP.into(),
+        config_map: Some(ConfigMapVolumeSource {
+            name: TRUST_ROOTS_CONFIG_MAP.into(),
+            optional: Some(true),
+            ..ConfigMapVolumeSource::default()
+        }),
+        ..Volume::default()
+    }
+}
+
+fn token_volume() -> Volume {
     Volume {
         name: TOKEN_VOLUME.into(),
         projected: Some(ProjectedVolumeSource {
@@ -224,6 +295,22 @@ fn proxy_security(values: &Values, spec: &PodSpec) -> SecurityContext {
         run_as_non_root: Some(true),
         run_as_user: Some(values.proxy.uid),
         run_as_group: (values.proxy.gid >= 0).then_some(values.proxy.gid),
+        seccomp_profile: Some(runtime_default()),
+        ..SecurityContext::default()
+    }
+}
+
+fn validator_security() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities {
+            add: None,
+            drop: Some(vec!["ALL".into()]),
+        }),
+        read_only_root_filesystem: Some(true),
+        run_as_non_root: Some(true),
+        run_as_user: Some(NOBODY),
+        run_as_group: Some(NOBODY),
         seccomp_profile: Some(runtime_default()),
         ..SecurityContext::default()
     }
@@ -331,6 +418,10 @@ fn proxy_mounts(values: &Values, spec: &PodSpec) -> Vec<VolumeMount> {
     if values.identity.service_account_token_projection {
         mounts.push(mount(TOKEN_VOLUME, TOKEN_DIR));
     }
+    mounts.push(VolumeMount {
+        read_only: Some(true),
+        ..mount(TRUST_ROOTS_CONFIG_MAP, TRUST_ROOTS_DIR)
+    });
     mounts.extend(service_account_mount(spec));
     mounts
 }
@@ -350,7 +441,7 @@ fn resources(resources: &Resources) -> Option<ResourceRequirements> {
         ("memory", &resources.memory),
         ("ephemeral-storage", &resources.ephemeral_storage),
     ];
-    let collect = |of: fn(&super::values::Bounds) -> &str| {
+    let collect = |of: fn(&Bounds) -> &str| {
         let set: BTreeMap<String, Quantity> = bounds
             .iter()
             .filter_map(|(name, bounds)| {

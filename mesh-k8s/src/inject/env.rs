@@ -8,11 +8,11 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
-use super::{
-    InjectError,
-    values::{Protocols, Values, non_empty},
+use super::{InjectError, containers::TRUST_ROOTS_KEY};
+use crate::{
+    pod,
+    values::{Protocols, Redirection, Values, non_empty},
 };
-use crate::pod;
 
 /// What the environment depends on beyond the values.
 pub(super) struct Given<'a> {
@@ -25,9 +25,15 @@ pub(super) struct Given<'a> {
 
 /// Where the proxy keeps its key and certificate.
 pub(super) const IDENTITY_DIR: &str = "/var/run/linkerd/identity/end-entity";
+/// Where the ConfigMap with the trust anchors is mounted.
+pub(super) const TRUST_ROOTS_DIR: &str = "/var/run/linkerd/identity/trust-roots";
 pub(super) const TOKEN_DIR: &str = "/var/run/secrets/tokens";
 pub(super) const TOKEN_FILE: &str = "linkerd-identity-token";
 pub(super) const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// Where the proxy connects to learn whether the pod is redirected: an address of TEST-NET-1 (RFC 5737), which is never routed. The agent redirects this
+/// one destination even for the proxy.
+const REDIRECT_CHECK: &str = "192.0.2.1:20001";
 
 /// A peer that does not answer keep-alives for this long is gone.
 const KEEP_ALIVE: &str = "10000ms";
@@ -50,6 +56,7 @@ pub(super) fn proxy(given: &Given<'_>) -> Result<Vec<EnvVar>, InjectError> {
         "SHUTDOWN_GRACE_PERIOD",
         non_empty(&proxy.shutdown_grace_period),
     );
+    ours(&mut env, given.values);
     let Env(mut list) = env;
     list.extend(proxy.additional_env.iter().cloned());
     list.extend(proxy.experimental_env.iter().cloned());
@@ -306,6 +313,15 @@ fn identity(env: &mut Env, given: &Given<'_>) {
     let destination = name(&format!("linkerd-destination.{ns}"));
     env.put("DESTINATION_SVC_NAME", &destination);
     env.put("POLICY_SVC_NAME", &destination);
+}
+
+/// Variables of our proxy alone; Linkerd's ignores them.
+fn ours(env: &mut Env, values: &Values) {
+    let anchors = format!("{TRUST_ROOTS_DIR}/{TRUST_ROOTS_KEY}");
+    env.plain("MESH_PROXY_TRUST_ANCHORS_FILE", anchors);
+    if values.redirection() == Redirection::Agent {
+        env.plain("MESH_PROXY_REDIRECT_CHECK", REDIRECT_CHECK);
+    }
 }
 
 /// The ports for which the proxy asks for policy at start: declared ones and those of HTTP readiness and liveness probes, sorted as text.

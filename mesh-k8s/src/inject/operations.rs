@@ -1,8 +1,8 @@
-//! Collects the operations of a patch: only `add`, in the order in which they are asked for.
+//! Collects the operations of a patch, in the order in which they are asked for: `add`, but for the rare annotation that must go.
 
 use std::collections::BTreeMap;
 
-use json_patch::{AddOperation, Patch, PatchOperation, jsonptr::PointerBuf};
+use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, jsonptr::PointerBuf};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -23,6 +23,12 @@ impl Operations {
             .map_err(|source| InjectError::Serialize { what, source })?;
         self.push(path, value);
         Ok(())
+    }
+
+    pub(super) fn remove(&mut self, path: &[&str]) {
+        self.0.push(PatchOperation::Remove(RemoveOperation {
+            path: PointerBuf::from_tokens(path.iter().copied()),
+        }));
     }
 
     /// Makes sure that a list is there to be added to.

@@ -1,21 +1,29 @@
-//! The configuration annotations: which there are, which a namespace passes on to its pods, and what each does to the values.
+//! The configuration annotations: which a namespace passes on to its pods, and how those in force change the values.
+//!
+//! A value that cannot be used changes nothing: the setting it would have replaced stays, and a warning names object, annotation, value and what is accepted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use ipnet::IpNet;
 use k8s_openapi::{api::core::v1::EnvVar, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use mesh_core::{annotation, policy::inbound::DefaultPolicy, ports::PortSet};
+use mesh_core::annotation;
 
-use super::{
-    units::{parse_bool, parse_duration, whole_units},
-    values::Values,
+use super::units::parse_bool;
+use crate::{
+    pod::owner::Owner,
+    values::{Ports, Values},
 };
+
+pub(super) mod keys;
+
+use self::keys::KEYS;
 
 pub(super) type Annotations = BTreeMap<String, String>;
 
 /// The annotation whose JSON list of variables is merged by name over chart, namespace and workload.
 const ADDITIONAL_ENV: &str = "config.linkerd.io/proxy-additional-env";
 const ENABLE_DEBUG_SIDECAR: &str = "config.linkerd.io/enable-debug-sidecar";
+/// Its list is computed from the pod's containers, whatever the annotation says, as Linkerd does.
+const POD_INBOUND_PORTS: &str = "config.linkerd.io/pod-inbound-ports";
 /// Spellings of one setting, the one that wins first.
 const NATIVE_SIDECAR: [&str; 3] = [
     "config.linkerd.io/proxy-enable-native-sidecar",
@@ -31,14 +39,23 @@ const ALSO_INHERITED: [&str; 7] = [
     ENABLE_DEBUG_SIDECAR,
     NATIVE_SIDECAR[0],
     NATIVE_SIDECAR[2],
-    "config.linkerd.io/pod-inbound-ports",
+    POD_INBOUND_PORTS,
 ];
 
-struct Key {
-    name: &'static str,
-    inherited: bool,
-    /// Changes nothing when it fails; the text says what was expected.
-    apply: fn(&mut Values, &str) -> Result<(), String>,
+/// Where annotations come from, for the warnings about them.
+#[derive(Clone, Copy)]
+pub(super) struct Origin<'a> {
+    pub(super) namespace: &'a ObjectMeta,
+    pub(super) pod: &'a ObjectMeta,
+    pub(super) owner: &'a Owner,
+}
+
+/// What became of the annotations.
+#[derive(Debug, Default)]
+pub(super) struct Applied {
+    pub(super) warnings: Vec<String>,
+    /// The keys whose values could not be used.
+    pub(super) refused: BTreeSet<&'static str>,
 }
 
 /// The pod's annotations together with those of the namespace that it inherits.
@@ -52,17 +69,15 @@ pub(super) fn inherit(namespace: &ObjectMeta, pod: &ObjectMeta) -> Annotations {
     merged
 }
 
-/// Changes the values as the annotations say. An annotation that cannot be used is named in a warning, and what it would have replaced stays.
-pub(super) fn apply(values: &mut Values, annotations: &Annotations) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let mut warn = |key: &str, value: &str, expected: &str| {
-        warnings.push(format!("{key}: {value:?} is ignored: {expected}"));
-    };
+/// Changes the values as the annotations say.
+pub(super) fn apply(values: &mut Values, annotations: &Annotations, origin: Origin<'_>) -> Applied {
+    let mut applied = Applied::default();
+    let ports = values.proxy.ports;
     for key in KEYS {
         if let Some(value) = annotations.get(key.name)
             && let Err(expected) = (key.apply)(values, value)
         {
-            warn(key.name, value, &expected);
+            applied.refuse(origin, key.name, value, &expected);
         }
     }
     let native = NATIVE_SIDECAR
@@ -71,28 +86,46 @@ pub(super) fn apply(values: &mut Values, annotations: &Annotations) -> Vec<Strin
     if let Some((key, value)) = native {
         match parse_bool(value) {
             Ok(native) => values.proxy.native_sidecar = native,
-            Err(expected) => warn(key, value, &expected),
+            Err(expected) => applied.refuse(origin, key, value, &expected),
         }
     }
-    warnings
+    if let Some(value) = annotations.get(ENABLE_DEBUG_SIDECAR)
+        && let Err(expected) = parse_bool(value)
+    {
+        applied.refuse(origin, ENABLE_DEBUG_SIDECAR, value, &expected);
+    }
+    if !are_distinct(values.proxy.ports) {
+        values.proxy.ports = ports;
+        for key in keys::PORTS {
+            if let Some(value) = annotations.get(key) {
+                let expected = "the proxy's inbound, outbound, admin and control ports must differ";
+                applied.refuse(origin, key, value, expected);
+            }
+        }
+    }
+    applied
+        .warnings
+        .extend(unknown(origin).map(|key| no_such_key(origin, key)));
+    applied
 }
 
 /// Adds the variables of the namespace and of the workload, the workload's last, each by name over those before it.
-pub(super) fn merge_additional_env(
-    values: &mut Values,
-    namespace: &ObjectMeta,
-    pod: &ObjectMeta,
-) -> Vec<String> {
+pub(super) fn merge_additional_env(values: &mut Values, origin: Origin<'_>) -> Vec<String> {
     let mut warnings = Vec::new();
-    for (whose, meta) in [("namespace", namespace), ("workload", pod)] {
+    for (meta, whose) in [
+        (origin.namespace, origin.namespace_name()),
+        (origin.pod, origin.workload_name()),
+    ] {
         let annotations = meta.annotations.as_ref();
         let Some(text) = annotations.and_then(|all| all.get(ADDITIONAL_ENV)) else {
             continue;
         };
         match serde_json::from_str::<Vec<EnvVar>>(text) {
-            Err(error) => warnings.push(format!(
-                "{ADDITIONAL_ENV} of the {whose} is ignored: expected a JSON list of {{\"name\": …, \"value\": …}}: {error}"
-            )),
+            Err(error) => {
+                let expected =
+                    format!("expected a JSON list of {{\"name\": …, \"value\": …}}: {error}");
+                warnings.push(warning(&whose, ADDITIONAL_ENV, text, &expected));
+            }
             Ok(list) => {
                 for var in list {
                     let env = &mut values.proxy.additional_env;
@@ -107,11 +140,25 @@ pub(super) fn merge_additional_env(
     warnings
 }
 
-/// Whether the debugging container is asked for. What is no boolean is no.
+/// Whether the debugging container is asked for.
 pub(super) fn wants_debug_sidecar(annotations: &Annotations) -> bool {
     annotations
         .get(ENABLE_DEBUG_SIDECAR)
         .is_some_and(|value| parse_bool(value) == Ok(true))
+}
+
+/// Every annotation that configures injection, in no particular order: for whoever reports on them.
+pub fn configuration_keys() -> impl Iterator<Item = &'static str> {
+    let elsewhere = [
+        annotation::OPAQUE_PORTS,
+        ADDITIONAL_ENV,
+        ENABLE_DEBUG_SIDECAR,
+        POD_INBOUND_PORTS,
+    ];
+    KEYS.iter()
+        .map(|key| key.name)
+        .chain(NATIVE_SIDECAR)
+        .chain(elsewhere)
 }
 
 fn is_inherited(key: &str) -> bool {
@@ -121,305 +168,66 @@ fn is_inherited(key: &str) -> bool {
             .any(|known| known.inherited && known.name == key)
 }
 
-const fn key(name: &'static str, apply: fn(&mut Values, &str) -> Result<(), String>) -> Key {
-    Key {
-        name,
-        inherited: true,
-        apply,
+fn are_distinct(ports: Ports) -> bool {
+    let mut all = [ports.inbound, ports.outbound, ports.admin, ports.control];
+    all.sort_unstable();
+    all.windows(2).all(|pair| pair[0] != pair[1])
+}
+
+/// Annotations of the pod that look like ours and are none: misspelt, most likely.
+fn unknown<'a>(origin: Origin<'a>) -> impl Iterator<Item = &'a str> {
+    let own = origin.pod.annotations.iter().flatten();
+    own.map(|(key, _)| key.as_str()).filter(|key| {
+        key.starts_with(annotation::CONFIG_PREFIX)
+            && !configuration_keys().any(|known| known == *key)
+    })
+}
+
+fn no_such_key(origin: Origin<'_>, key: &str) -> String {
+    format!(
+        "{}: {key} is no annotation of this version and has no effect: is it spelt right?",
+        origin.workload_name()
+    )
+}
+
+fn warning(whose: &str, key: &str, value: &str, expected: &str) -> String {
+    /// A warning quotes as much of a value; the API server cuts long warnings off.
+    const SHOWN: usize = 60;
+    let shown: String = value.chars().take(SHOWN).collect();
+    let more = if shown.len() < value.len() { "…" } else { "" };
+    format!("{whose}: {key}: {shown:?}{more} is ignored: {expected}")
+}
+
+impl Applied {
+    fn refuse(&mut self, origin: Origin<'_>, key: &'static str, value: &str, expected: &str) {
+        let whose = origin.whose(key);
+        self.warnings.push(warning(&whose, key, value, expected));
+        self.refused.insert(key);
     }
 }
 
-const fn own(name: &'static str, apply: fn(&mut Values, &str) -> Result<(), String>) -> Key {
-    Key {
-        name,
-        inherited: false,
-        apply,
-    }
-}
-
-/// In the order in which they are applied and warned about.
-const KEYS: &[Key] = &[
-    key("config.linkerd.io/proxy-image", |v, text| {
-        set(&mut v.proxy.image.name, required(text))
-    }),
-    key("config.linkerd.io/proxy-version", |v, text| {
-        set(&mut v.proxy.image.version, Ok(text.to_owned()))
-    }),
-    key("config.linkerd.io/image-pull-policy", |v, text| {
-        let policy = one_of(text, &["Always", "IfNotPresent", "Never"])?;
-        v.image_pull_policy.clone_from(&policy);
-        v.proxy.image.pull_policy = policy;
-        Ok(())
-    }),
-    key(annotation::CONTROL_PORT, |v, text| {
-        set(&mut v.proxy.ports.control, port(text))
-    }),
-    key(annotation::INBOUND_PORT, |v, text| {
-        set(&mut v.proxy.ports.inbound, port(text))
-    }),
-    key(annotation::ADMIN_PORT, |v, text| {
-        set(&mut v.proxy.ports.admin, port(text))
-    }),
-    key(annotation::OUTBOUND_PORT, |v, text| {
-        set(&mut v.proxy.ports.outbound, port(text))
-    }),
-    key("config.linkerd.io/proxy-admin-shutdown", |v, text| {
-        set(&mut v.proxy.enable_shutdown_endpoint, enabled(text))
-    }),
-    key("config.linkerd.io/proxy-log-level", |v, text| {
-        set(&mut v.proxy.log_level, required(text))
-    }),
-    key("config.linkerd.io/proxy-log-http-headers", |v, text| {
-        set(
-            &mut v.proxy.log_http_headers,
-            one_of(text, &["off", "insecure", ""]),
-        )
-    }),
-    key("config.linkerd.io/proxy-log-format", |v, text| {
-        set(&mut v.proxy.log_format, one_of(text, &["plain", "json"]))
-    }),
-    key(annotation::REQUIRE_IDENTITY_PORTS, |v, text| {
-        set(&mut v.proxy.require_identity_on_inbound_ports, ports(text))
-    }),
-    key(
-        "config.linkerd.io/proxy-metrics-hostname-labels",
-        |v, text| set(&mut v.proxy.metrics.hostname_labels, parse_bool(text)),
-    ),
-    key(
-        "config.linkerd.io/proxy-outbound-connect-timeout",
-        |v, text| set(&mut v.proxy.outbound_connect_timeout, millis(text)),
-    ),
-    key(
-        "config.linkerd.io/proxy-inbound-connect-timeout",
-        |v, text| set(&mut v.proxy.inbound_connect_timeout, millis(text)),
-    ),
-    key(
-        "config.linkerd.io/proxy-outbound-discovery-cache-unused-timeout",
-        |v, text| {
-            set(
-                &mut v.proxy.outbound_discovery_cache_unused_timeout,
-                seconds(text),
-            )
-        },
-    ),
-    key(
-        "config.linkerd.io/proxy-inbound-discovery-cache-unused-timeout",
-        |v, text| {
-            set(
-                &mut v.proxy.inbound_discovery_cache_unused_timeout,
-                seconds(text),
-            )
-        },
-    ),
-    key(
-        "config.linkerd.io/proxy-disable-outbound-protocol-detect-timeout",
-        |v, text| {
-            set(
-                &mut v.proxy.disable_outbound_protocol_detect_timeout,
-                parse_bool(text),
-            )
-        },
-    ),
-    key(
-        "config.linkerd.io/proxy-disable-inbound-protocol-detect-timeout",
-        |v, text| {
-            set(
-                &mut v.proxy.disable_inbound_protocol_detect_timeout,
-                parse_bool(text),
-            )
-        },
-    ),
-    key("config.linkerd.io/shutdown-grace-period", |v, text| {
-        set(&mut v.proxy.shutdown_grace_period, millis(text))
-    }),
-    own("config.linkerd.io/enable-gateway", |v, text| {
-        set(&mut v.proxy.is_gateway, parse_bool(text))
-    }),
-    key("config.linkerd.io/proxy-cpu-request", |v, text| {
-        v.proxy.runtime.workers.minimum = whole_units(text)?;
-        v.proxy.resources.cpu.request = text.to_owned();
-        Ok(())
-    }),
-    key("config.linkerd.io/proxy-cpu-limit", |v, text| {
-        v.proxy.runtime.workers.maximum = Some(whole_units(text)?);
-        v.proxy.resources.cpu.limit = text.to_owned();
-        Ok(())
-    }),
-    own(
-        "config.linkerd.io/proxy-cpu-ratio-limit",
-        |v, text| match text.parse::<f64>() {
-            Ok(ratio) if 0.0 < ratio && ratio < 1.0 => {
-                v.proxy.runtime.workers.maximum_cpu_ratio = Some(ratio);
-                Ok(())
-            }
-            _ => Err("expected a number between 0 and 1, both excluded".into()),
-        },
-    ),
-    key("config.linkerd.io/proxy-memory-request", |v, text| {
-        set(&mut v.proxy.resources.memory.request, quantity(text))
-    }),
-    key("config.linkerd.io/proxy-memory-limit", |v, text| {
-        set(&mut v.proxy.resources.memory.limit, quantity(text))
-    }),
-    key(
-        "config.linkerd.io/proxy-ephemeral-storage-request",
-        |v, text| {
-            set(
-                &mut v.proxy.resources.ephemeral_storage.request,
-                quantity(text),
-            )
-        },
-    ),
-    key(
-        "config.linkerd.io/proxy-ephemeral-storage-limit",
-        |v, text| {
-            set(
-                &mut v.proxy.resources.ephemeral_storage.limit,
-                quantity(text),
-            )
-        },
-    ),
-    key(annotation::PROXY_UID, |v, text| {
-        set(&mut v.proxy.uid, id(text, 1))
-    }),
-    key("config.linkerd.io/proxy-gid", |v, text| {
-        set(&mut v.proxy.gid, id(text, 0))
-    }),
-    key("config.linkerd.io/enable-external-profiles", |v, text| {
-        set(&mut v.proxy.enable_external_profiles, parse_bool(text))
-    }),
-    key(annotation::SKIP_INBOUND_PORTS, |v, text| {
-        set(&mut v.proxy_init.ignore_inbound_ports, ports(text))
-    }),
-    key(annotation::SKIP_OUTBOUND_PORTS, |v, text| {
-        set(&mut v.proxy_init.ignore_outbound_ports, ports(text))
-    }),
-    key(annotation::SKIP_SUBNETS, |v, text| {
-        set(&mut v.proxy_init.skip_subnets, subnets(text))
-    }),
-    own("config.linkerd.io/debug-image", |v, text| {
-        set(&mut v.debug_container.image.name, required(text))
-    }),
-    own("config.linkerd.io/debug-image-version", |v, text| {
-        set(&mut v.debug_container.image.version, required(text))
-    }),
-    own("config.linkerd.io/debug-image-pull-policy", |v, text| {
-        let policy = one_of(text, &["Always", "IfNotPresent", "Never"]);
-        set(&mut v.debug_container.image.pull_policy, policy)
-    }),
-    key("config.linkerd.io/proxy-await", |v, text| {
-        set(&mut v.proxy.r#await, enabled(text))
-    }),
-    key(annotation::DEFAULT_INBOUND_POLICY, |v, text| {
-        let policy = text
-            .parse::<DefaultPolicy>()
-            .map_err(|error| error.to_string());
-        set(
-            &mut v.proxy.default_inbound_policy,
-            policy.map(|policy| policy.as_str().to_owned()),
-        )
-    }),
-    key("config.linkerd.io/access-log", |v, text| {
-        set(&mut v.proxy.access_log, one_of(text, &["apache", "json"]))
-    }),
-    own("config.linkerd.io/close-wait-timeout", |v, text| {
-        let timeout = parse_duration(text)?;
-        if !v.proxy_init.run_as_root {
-            return Err(
-                "it needs an init container that runs as root (proxyInit.runAsRoot)".into(),
-            );
+impl Origin<'_> {
+    /// The object that has the annotation in force.
+    fn whose(self, key: &str) -> String {
+        let own = self.pod.annotations.as_ref();
+        if own.is_some_and(|own| own.contains_key(key)) {
+            self.workload_name()
+        } else {
+            self.namespace_name()
         }
-        set(
-            &mut v.proxy_init.close_wait_timeout_secs,
-            Ok(timeout.as_secs()),
-        )
-    }),
-    key(
-        "config.alpha.linkerd.io/proxy-wait-before-exit-seconds",
-        |v, text| {
-            let seconds = text
-                .parse()
-                .map_err(|error| format!("expected a number of seconds: {error}"));
-            set(&mut v.proxy.wait_before_exit_seconds, seconds)
-        },
-    ),
-];
-
-fn set<T>(target: &mut T, value: Result<T, String>) -> Result<(), String> {
-    *target = value?;
-    Ok(())
-}
-
-fn required(text: &str) -> Result<String, String> {
-    if text.is_empty() {
-        return Err("expected a text that is not empty".into());
     }
-    Ok(text.to_owned())
-}
 
-fn one_of(text: &str, allowed: &[&str]) -> Result<String, String> {
-    if allowed.contains(&text) {
-        return Ok(text.to_owned());
-    }
-    let named: Vec<&str> = allowed
-        .iter()
-        .copied()
-        .filter(|value| !value.is_empty())
-        .collect();
-    Err(format!("expected one of {}", named.join(", ")))
-}
-
-fn enabled(text: &str) -> Result<bool, String> {
-    one_of(text, &["enabled", "disabled"]).map(|value| value == "enabled")
-}
-
-fn port(text: &str) -> Result<u16, String> {
-    match text.parse() {
-        Ok(port) if port > 0 => Ok(port),
-        _ => Err("expected a port number (1-65535)".into()),
-    }
-}
-
-fn ports(text: &str) -> Result<String, String> {
-    match text.parse::<PortSet>() {
-        Ok(_) => Ok(text.split_whitespace().collect()),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-fn subnets(text: &str) -> Result<String, String> {
-    let blocks = text
-        .split(',')
-        .map(str::trim)
-        .filter(|block| !block.is_empty());
-    let mut list = Vec::new();
-    for block in blocks {
-        if block.parse::<IpNet>().is_err() {
-            return Err(format!(
-                "{block:?} is no block of addresses such as 10.0.0.0/8"
-            ));
+    fn workload_name(self) -> String {
+        let Owner { kind, name } = self.owner;
+        match self.pod.namespace.as_deref() {
+            None | Some("") => format!("{kind} {name}"),
+            Some(namespace) => format!("{kind} {namespace}/{name}"),
         }
-        list.push(block);
     }
-    Ok(list.join(","))
-}
 
-fn id(text: &str, least: i64) -> Result<i64, String> {
-    match text.parse::<u32>().map(i64::from) {
-        Ok(id) if id >= least => Ok(id),
-        _ => Err(format!("expected a number of at least {least}")),
+    fn namespace_name(self) -> String {
+        let own = self.namespace.name.as_deref();
+        let name = own.or(self.pod.namespace.as_deref()).unwrap_or_default();
+        format!("namespace {name}")
     }
-}
-
-fn quantity(text: &str) -> Result<String, String> {
-    whole_units(text)?;
-    Ok(text.to_owned())
-}
-
-fn millis(text: &str) -> Result<String, String> {
-    Ok(format!("{}ms", parse_duration(text)?.as_millis()))
-}
-
-fn seconds(text: &str) -> Result<String, String> {
-    Ok(format!("{}s", parse_duration(text)?.as_secs()))
 }

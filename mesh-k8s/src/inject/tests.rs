@@ -31,19 +31,29 @@ spec:
     - {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount}
 ";
 
+/// Redirected by an init container.
 fn values() -> Values {
+    let mut values = agent();
+    values.mesh_agent.enabled = false;
+    values.disable_ipv6 = true;
+    values
+}
+
+/// Redirected by the agent, as by default.
+fn agent() -> Values {
     Values {
         linkerd_version: "test".into(),
+        disable_ipv6: false,
         identity_trust_anchors_pem:
             "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n".into(),
         ..Values::default()
     }
 }
 
-fn cni() -> Values {
+/// Redirected by another project's CNI plugin.
+fn foreign_cni() -> Values {
     Values {
         cni_enabled: true,
-        disable_ipv6: false,
         ..values()
     }
 }
@@ -126,7 +136,13 @@ fn golden_default() {
 
 #[test]
 fn golden_redirected_by_the_agent() {
-    golden("agent.yaml", &run(&cni(), &enabled(), &web()).0);
+    golden("agent.yaml", &run(&agent(), &enabled(), &web()).0);
+}
+
+#[test]
+fn golden_redirected_by_another_plugin() {
+    let pod = run(&foreign_cni(), &enabled(), &web()).0;
+    golden("foreign-cni.yaml", &pod);
 }
 
 #[test]
@@ -207,16 +223,22 @@ fn containers_by_mode() {
         &["linkerd-init", "linkerd-proxy"],
         &["web"],
     );
-    check(cni(), web(), &["linkerd-proxy"], &["web"]);
+    check(
+        foreign_cni(),
+        web(),
+        &["linkerd-network-validator", "linkerd-proxy"],
+        &["web"],
+    );
+    check(agent(), web(), &["linkerd-proxy"], &["web"]);
     check(
         values(),
         annotated(&[plain]),
         &["linkerd-init"],
         &["linkerd-proxy", "web"],
     );
-    check(cni(), annotated(&[plain]), &[], &["linkerd-proxy", "web"]);
+    check(agent(), annotated(&[plain]), &[], &["linkerd-proxy", "web"]);
     check(
-        cni(),
+        agent(),
         annotated(&[plain, no_await]),
         &[],
         &["web", "linkerd-proxy"],
@@ -232,13 +254,13 @@ fn containers_by_mode() {
         &["linkerd-init", "linkerd-proxy", "migrate"],
         &["web"],
     );
-    check(cni(), with_init, &["linkerd-proxy", "migrate"], &["web"]);
+    check(agent(), with_init, &["linkerd-proxy", "migrate"], &["web"]);
 }
 
 #[test]
 fn a_native_sidecar_gates_the_application_only_when_it_is_awaited() {
     let gate = |annotations: &[(&str, &str)]| {
-        let (pod, _) = run(&cni(), &enabled(), &annotated(annotations));
+        let (pod, _) = run(&agent(), &enabled(), &annotated(annotations));
         let proxy = proxy(&pod).clone();
         (proxy.startup_probe.is_some(), proxy.lifecycle)
     };
@@ -307,7 +329,7 @@ fn namespaces_pass_their_annotations_on() {
         ("example.com/team", "shop"),
     ]);
     let own = annotated(&[("config.linkerd.io/access-log", "apache")]);
-    let (pod, warnings) = run(&cni(), &namespace, &own);
+    let (pod, warnings) = run(&agent(), &namespace, &own);
     assert_eq!(
         var(&pod, "LOG"),
         Some("trace,[{headers}]=off,[{request}]=off")
@@ -331,7 +353,7 @@ fn namespaces_pass_their_annotations_on() {
 
 #[test]
 fn additional_env_merges_by_name_over_three_layers() {
-    let mut values = cni();
+    let mut values = agent();
     values.proxy.additional_env = serde_json::from_str(
         r#"[{"name":"A","value":"chart"},{"name":"B","value":"chart"},{"name":"C","value":"chart"}]"#,
     )
@@ -361,7 +383,7 @@ fn additional_env_merges_by_name_over_three_layers() {
 #[test]
 fn workers() {
     let check = |annotations: &[(&str, &str)], expect: [Option<&str>; 4]| {
-        let (pod, _) = run(&cni(), &enabled(), &annotated(annotations));
+        let (pod, _) = run(&agent(), &enabled(), &annotated(annotations));
         let vars = ["CORES", "CORES_MIN", "CORES_MAX", "CORES_MAX_RATIO"];
         assert_eq!(vars.map(|name| var(&pod, name)), expect, "{annotations:?}");
     };
@@ -451,7 +473,7 @@ fn control_plane_pods_reach_themselves_over_loopback() {
 
 #[test]
 fn without_token_projection_the_account_token_serves() {
-    let mut values = cni();
+    let mut values = agent();
     values.identity.service_account_token_projection = false;
     let (pod, _) = run(&values, &enabled(), &web());
     assert_eq!(

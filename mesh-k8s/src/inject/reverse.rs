@@ -1,0 +1,95 @@
+//! The way back: takes from a pod what the injector added to it.
+//!
+//! What users wrote stays: their configuration annotations, and `linkerd.io/inject: disabled`. The opaque ports that the injector may have written cannot
+//! be told from the user's own and stay too. Works on plain JSON, so that fields this version knows nothing of survive.
+
+use mesh_core::annotation;
+use serde_json::{Map, Value};
+
+use super::containers::{
+    DEBUG_CONTAINER, END_ENTITY_VOLUME, INIT_CONTAINER, NETWORK_VALIDATOR, TOKEN_VOLUME,
+    TRUST_ROOTS_CONFIG_MAP,
+};
+use crate::{pod, values::MountPath};
+
+/// Every key of Linkerd's that is not configuration begins so.
+const PREFIX: &str = "linkerd.io/";
+/// Volumes of other versions: for tracing.
+const PODINFO_VOLUME: &str = "linkerd-podinfo";
+
+/// Removes proxy, init containers, volumes, annotations and labels of an injection from a pod, or a template of one. Says whether anything was removed.
+pub fn uninject(pod: &mut Value) -> bool {
+    let mut changed = false;
+    if let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) {
+        let containers = [
+            pod::PROXY_CONTAINER,
+            INIT_CONTAINER,
+            NETWORK_VALIDATOR,
+            DEBUG_CONTAINER,
+        ];
+        changed |= remove_named(spec, "containers", &containers);
+        changed |= remove_named(spec, "initContainers", &containers);
+        let xtables = MountPath::default().name;
+        let volumes = [
+            END_ENTITY_VOLUME,
+            TOKEN_VOLUME,
+            TRUST_ROOTS_CONFIG_MAP,
+            PODINFO_VOLUME,
+            xtables.as_str(),
+        ];
+        changed |= remove_named(spec, "volumes", &volumes);
+    }
+    changed | uninject_metadata(pod)
+}
+
+/// The same for the metadata of any object.
+pub(crate) fn uninject_metadata(object: &mut Value) -> bool {
+    let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return false;
+    };
+    let of_control_plane = meta
+        .get("labels")
+        .and_then(|labels| labels.get(annotation::CONTROL_PLANE_COMPONENT))
+        .is_some();
+    // Its labels are the chart's own, and it is not injected.
+    if of_control_plane {
+        return false;
+    }
+    let mut changed = false;
+    for map in ["annotations", "labels"] {
+        changed |= remove_keys(meta, map);
+    }
+    changed
+}
+
+fn remove_named(spec: &mut Map<String, Value>, list: &str, names: &[&str]) -> bool {
+    let Some(items) = spec.get_mut(list).and_then(Value::as_array_mut) else {
+        return false;
+    };
+    let before = items.len();
+    items.retain(|item| {
+        let name = item.get("name").and_then(Value::as_str);
+        name.is_none_or(|name| !names.contains(&name))
+    });
+    let changed = items.len() != before;
+    // An empty list was made for what is now gone; `containers` is never empty in an object that can exist.
+    if changed && items.is_empty() {
+        spec.remove(list);
+    }
+    changed
+}
+
+fn remove_keys(meta: &mut Map<String, Value>, map: &str) -> bool {
+    let Some(entries) = meta.get_mut(map).and_then(Value::as_object_mut) else {
+        return false;
+    };
+    let before = entries.len();
+    entries.retain(|key, value| {
+        !key.starts_with(PREFIX) || (key == annotation::INJECT && value == "disabled")
+    });
+    let changed = entries.len() != before;
+    if changed && entries.is_empty() {
+        meta.remove(map);
+    }
+    changed
+}
