@@ -11,11 +11,12 @@ use ipnet::IpNet;
 use mesh_core::{annotation::DEFAULT_OPAQUE_PORTS, policy::inbound::DefaultPolicy, ports::PortSet};
 use mesh_runtime::log::Format;
 
+mod cluster;
 mod http2;
 mod values;
 
-pub use self::http2::Http2Flag;
 use self::values::{flag, go_duration, listen_addr};
+pub use self::{cluster::Cluster, http2::Http2Flag};
 
 /// One of the controllers of the mesh.
 #[derive(Debug, Parser)]
@@ -47,9 +48,12 @@ pub struct Log {
 
 #[derive(Debug, Args)]
 pub struct Source {
-    /// A folder of Kubernetes manifests, watched for changes. Repeat it for several; where an object is in more than one, the later folder wins
-    #[arg(long = "source-dir", value_name = "DIR", required = true)]
+    /// A folder of Kubernetes manifests, watched for changes, instead of an API server. Repeat it for several; where an object is in more than one, the
+    /// later folder wins
+    #[arg(long = "source-dir", value_name = "DIR", conflicts_with = "kubeconfig")]
     pub dirs: Vec<PathBuf>,
+    #[command(flatten)]
+    pub cluster: Cluster,
 }
 
 #[derive(Debug, Args)]

@@ -12,12 +12,14 @@ use crate::model::{Name, OwnerRef};
 
 mod annotations;
 mod filter;
+mod object;
 mod policy;
 mod route;
 mod service;
 mod workload;
 
-pub(crate) use self::{
+pub(crate) use self::object::{Manifest, ObjectError, object};
+use self::{
     policy::{authorization_policy, mesh_tls_authentication, network_authentication, server},
     route::{gateway_grpc_route, gateway_http_route, policy_http_route},
     service::{endpoint_slice, service},

@@ -22,10 +22,15 @@ use tokio::{
 use tonic::transport::server::{Router, TcpIncoming};
 
 use crate::{
+    cluster::{self, ConnectError},
     config::{Service, Source},
     identity::LoadError,
     serve::Calls,
-    source::{self, Batch, local::Folders},
+    source::{
+        self, Batch,
+        kube::{Cluster, kinds::Watched},
+        local::Folders,
+    },
 };
 
 mod destination;
@@ -44,6 +49,8 @@ pub enum DaemonError {
     Admin(#[source] admin::BindError),
     #[error("cannot listen on {addr} for gRPC (is another instance running?)")]
     Listen { addr: SocketAddr, source: io::Error },
+    #[error("cannot use an API server")]
+    Connect(#[source] ConnectError),
     #[error("cannot start the identity service")]
     Identity(#[source] LoadError),
     #[error("{0} is no name of a {1}")]
@@ -101,21 +108,34 @@ impl Daemon {
         Ok(())
     }
 
-    /// Reads the source and applies what it says. The answer comes when everything has been read once.
-    fn follow<F>(&self, source: Source, apply: F) -> oneshot::Receiver<()>
+    /// Reads the source and applies what it says. The answer comes when everything has been read once. `kinds` are those to follow when the source is an API
+    /// server, and `service` is who asks there.
+    async fn follow<F>(
+        &self,
+        source: Source,
+        service: &str,
+        kinds: &'static [Watched],
+        apply: F,
+    ) -> Result<oneshot::Receiver<()>, DaemonError>
     where
         F: Fn(Batch) + Send + 'static,
     {
         let (batches, received) = source::channel();
         let (complete, completed) = oneshot::channel();
         let ready = self.readiness.condition("the source to be read");
-        self.supervisor.spawn(
-            "source",
-            Folders::new(source.dirs, &self.registry).run(batches),
-        );
+        if source.dirs.is_empty() {
+            let client = cluster::connect(&source.cluster, service)
+                .await
+                .map_err(DaemonError::Connect)?;
+            let cluster = Cluster::new(client, kinds, &self.registry);
+            self.supervisor.spawn("source", cluster.run(batches));
+        } else {
+            let folders = Folders::new(source.dirs, &self.registry);
+            self.supervisor.spawn("source", folders.run(batches));
+        }
         self.supervisor
             .spawn("index", feed(received, apply, ready, complete));
-        completed
+        Ok(completed)
     }
 
     fn serve_grpc(&self, listener: TcpListener, router: Router) {

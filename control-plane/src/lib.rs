@@ -4,6 +4,7 @@
 //! proxies want to know, without I/O; [`serve`] hands it out over gRPC. [`identity`] stands beside them and issues certificates. [`daemon`] joins the
 //! pieces that one process needs, as [`config`] says.
 
+pub mod cluster;
 pub mod config;
 mod convert;
 pub mod daemon;

@@ -1,12 +1,14 @@
 //! Where objects come from: the one seam between the cluster and the index.
 //!
 //! A source is a task that sends batches of [`Change`]s. The first batch of a source is complete ([`Change::Restarted`]); from then on it sends what
-//! changed. Everything behind this seam is the same whether objects come from folders ([`local`]) or, one day, from an API server.
+//! changed. Everything behind this seam is the same whether objects come from folders ([`local`]) or from an
+//! API server ([`kube`]).
 
 use tokio::sync::mpsc;
 
 use crate::model::{Key, Object};
 
+pub(crate) mod kube;
 pub mod local;
 pub(crate) mod manifest;
 

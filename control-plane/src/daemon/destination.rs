@@ -12,6 +12,7 @@ use crate::{
     config::{Destination, TransportMode},
     index::{DestinationIndex, DestinationSettings},
     serve::DestinationService,
+    source::kube::kinds,
 };
 
 pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
@@ -32,7 +33,10 @@ pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
         DestinationIndex::watched,
     );
     let applied = index.clone();
-    let complete = daemon.follow(config.source, move |batch| applied.lock().apply(batch));
+    let apply = move |batch| applied.lock().apply(batch);
+    let complete = daemon
+        .follow(config.source, "destination", kinds::DESTINATION, apply)
+        .await?;
     if !until_complete(&mut daemon, complete).await? {
         return Ok(());
     }

@@ -14,6 +14,7 @@ use crate::{
     config::Policy,
     index::{PolicyIndex, PolicySettings},
     serve::{InboundService, OutboundService},
+    source::kube::kinds,
 };
 
 pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
@@ -37,7 +38,10 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
         PolicyIndex::watched,
     );
     let applied = index.clone();
-    let complete = daemon.follow(config.source, move |batch| applied.lock().apply(batch));
+    let apply = move |batch| applied.lock().apply(batch);
+    let complete = daemon
+        .follow(config.source, "policy", kinds::POLICY, apply)
+        .await?;
     if !until_complete(&mut daemon, complete).await? {
         return Ok(());
     }

@@ -4,11 +4,11 @@
 
 use std::fmt;
 
-use mesh_k8s::{crd, kinds};
+use mesh_k8s::kinds;
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
-    convert::{self, ConvertError},
+    convert::{self, Manifest, ObjectError},
     model::{Key, Kind, Name, Object},
 };
 
@@ -132,12 +132,12 @@ fn document(line: usize, text: &str) -> Option<Document> {
         kind,
         name: Name::new(namespace, &header.metadata.name),
     };
-    Some(match object(&key, text) {
+    Some(match convert::object(kind, &Text { key: &key, text }) {
         Ok(object) => Document::Object {
             line: first,
             object,
         },
-        Err(ObjectError::Yaml(error)) => broken(Some(&key), &error),
+        Err(ObjectError::Read(error)) => broken(Some(&key), &error),
         Err(ObjectError::Convert(error)) => Document::Broken(Broken {
             line: first,
             key: Some(key),
@@ -157,95 +157,27 @@ fn known_kind(header: &Header) -> Option<Kind> {
         .find(|kind| kind.group() == group && kind.as_str() == header.kind)
 }
 
-#[derive(Debug)]
-enum ObjectError {
-    Yaml(serde_norway::Error),
-    Convert(ConvertError),
+/// The text of one document, which stands in the namespace of its key.
+struct Text<'a> {
+    key: &'a Key,
+    text: &'a str,
 }
 
-impl From<serde_norway::Error> for ObjectError {
-    fn from(error: serde_norway::Error) -> Self {
-        Self::Yaml(error)
+impl Manifest for Text<'_> {
+    type Error = serde_norway::Error;
+
+    /// Gives the object the namespace that it has by default.
+    fn read<T: DeserializeOwned + kinds::Resource>(&self) -> Result<T, Self::Error> {
+        let mut object: T = serde_norway::from_str(self.text)?;
+        if !self.key.name.namespace.is_empty() {
+            object.meta_mut().namespace = Some(self.key.name.namespace.to_string());
+        }
+        Ok(object)
     }
 }
 
-impl From<ConvertError> for ObjectError {
-    fn from(error: ConvertError) -> Self {
-        Self::Convert(error)
-    }
-}
-
-fn object(key: &Key, text: &str) -> Result<Object, ObjectError> {
-    Ok(match key.kind {
-        Kind::Pod => {
-            let pod: kinds::Pod = parse(key, text)?;
-            Object::Pod(convert::pod(&pod).into())
-        }
-        Kind::Node => {
-            let node: kinds::Node = parse(key, text)?;
-            Object::Node(convert::node(&node).into())
-        }
-        Kind::ReplicaSet => {
-            let set: kinds::ReplicaSet = parse(key, text)?;
-            Object::ReplicaSet(convert::owned(&set.metadata).into())
-        }
-        Kind::Job => {
-            let job: kinds::Job = parse(key, text)?;
-            Object::Job(convert::owned(&job.metadata).into())
-        }
-        Kind::Service => {
-            let service: kinds::Service = parse(key, text)?;
-            Object::Service(convert::service(&service).into())
-        }
-        Kind::EndpointSlice => {
-            let slice: kinds::EndpointSlice = parse(key, text)?;
-            Object::EndpointSlice(convert::endpoint_slice(&slice).into())
-        }
-        Kind::Server => {
-            let server: crd::Server = parse(key, text)?;
-            Object::Server(convert::server(server).into())
-        }
-        Kind::AuthorizationPolicy => {
-            let policy: crd::AuthorizationPolicy = parse(key, text)?;
-            Object::AuthorizationPolicy(convert::authorization_policy(&policy)?.into())
-        }
-        Kind::MeshTlsAuthentication => {
-            let authentication: crd::MeshTLSAuthentication = parse(key, text)?;
-            Object::MeshTlsAuthentication(convert::mesh_tls_authentication(&authentication)?.into())
-        }
-        Kind::NetworkAuthentication => {
-            let authentication: crd::NetworkAuthentication = parse(key, text)?;
-            Object::NetworkAuthentication(convert::network_authentication(authentication).into())
-        }
-        Kind::PolicyHttpRoute => {
-            let route: crd::PolicyHttpRoute = parse(key, text)?;
-            Object::PolicyHttpRoute(convert::policy_http_route(&route)?.into())
-        }
-        Kind::GatewayHttpRoute => {
-            let route: kinds::HttpRoute = parse(key, text)?;
-            Object::GatewayHttpRoute(convert::gateway_http_route(&route)?.into())
-        }
-        Kind::GatewayGrpcRoute => {
-            let route: kinds::GrpcRoute = parse(key, text)?;
-            Object::GatewayGrpcRoute(convert::gateway_grpc_route(&route)?.into())
-        }
-    })
-}
-
-/// Reads an object and gives it the namespace that it has by default.
-fn parse<T>(key: &Key, text: &str) -> Result<T, serde_norway::Error>
-where
-    T: DeserializeOwned + kinds::Resource,
-{
-    let mut object: T = serde_norway::from_str(text)?;
-    if !key.name.namespace.is_empty() {
-        object.meta_mut().namespace = Some(key.name.namespace.to_string());
-    }
-    Ok(object)
-}
-
-/// The message without its trailing "at line 3 column 4": lines are counted from the start of the file elsewhere.
-fn without_position(error: &serde_norway::Error) -> String {
+/// The message without its trailing "at line 3 column 4": where lines mean something they are counted from the start of the file.
+pub(crate) fn without_position(error: &serde_norway::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {
         Some(end) => text[..end].to_owned(),

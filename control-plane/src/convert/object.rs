@@ -1,0 +1,79 @@
+//! One object of any kind, from whatever text or value it is written in.
+
+use mesh_k8s::{crd, kinds};
+use serde::de::DeserializeOwned;
+
+use super::{
+    ConvertError, authorization_policy, endpoint_slice, gateway_grpc_route, gateway_http_route,
+    mesh_tls_authentication, network_authentication, node, owned, pod, policy_http_route, server,
+    service,
+};
+use crate::model::{Kind, Object};
+
+/// What an object is written in: the YAML of a file, the JSON of the API server.
+pub(crate) trait Manifest {
+    type Error;
+
+    fn read<T: DeserializeOwned + kinds::Resource>(&self) -> Result<T, Self::Error>;
+}
+
+/// Why there is no object: its text is not of its kind, or it says something that has no meaning.
+#[derive(Debug)]
+pub(crate) enum ObjectError<E> {
+    Read(E),
+    Convert(ConvertError),
+}
+
+impl<E> From<ConvertError> for ObjectError<E> {
+    fn from(error: ConvertError) -> Self {
+        Self::Convert(error)
+    }
+}
+
+pub(crate) fn object<M: Manifest>(
+    kind: Kind,
+    manifest: &M,
+) -> Result<Object, ObjectError<M::Error>> {
+    Ok(match kind {
+        Kind::Pod => Object::Pod(pod(&read(manifest)?).into()),
+        Kind::Node => Object::Node(node(&read(manifest)?).into()),
+        Kind::ReplicaSet => {
+            let set: kinds::ReplicaSet = read(manifest)?;
+            Object::ReplicaSet(owned(&set.metadata).into())
+        }
+        Kind::Job => {
+            let job: kinds::Job = read(manifest)?;
+            Object::Job(owned(&job.metadata).into())
+        }
+        Kind::Service => Object::Service(service(&read(manifest)?).into()),
+        Kind::EndpointSlice => Object::EndpointSlice(endpoint_slice(&read(manifest)?).into()),
+        Kind::Server => {
+            let written: crd::Server = read(manifest)?;
+            Object::Server(server(written).into())
+        }
+        Kind::AuthorizationPolicy => {
+            Object::AuthorizationPolicy(authorization_policy(&read(manifest)?)?.into())
+        }
+        Kind::MeshTlsAuthentication => {
+            Object::MeshTlsAuthentication(mesh_tls_authentication(&read(manifest)?)?.into())
+        }
+        Kind::NetworkAuthentication => {
+            Object::NetworkAuthentication(network_authentication(read(manifest)?).into())
+        }
+        Kind::PolicyHttpRoute => {
+            Object::PolicyHttpRoute(policy_http_route(&read(manifest)?)?.into())
+        }
+        Kind::GatewayHttpRoute => {
+            Object::GatewayHttpRoute(gateway_http_route(&read(manifest)?)?.into())
+        }
+        Kind::GatewayGrpcRoute => {
+            Object::GatewayGrpcRoute(gateway_grpc_route(&read(manifest)?)?.into())
+        }
+    })
+}
+
+fn read<M: Manifest, T: DeserializeOwned + kinds::Resource>(
+    manifest: &M,
+) -> Result<T, ObjectError<M::Error>> {
+    manifest.read().map_err(ObjectError::Read)
+}

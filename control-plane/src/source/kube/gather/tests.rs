@@ -1,0 +1,126 @@
+//! Messages in, batches out; time stands still unless a test waits.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::model::{Name, Node, Owned};
+
+fn node(name: &str, zone: &str) -> Object {
+    Object::Node(Arc::new(Node {
+        name: Name::new("", name),
+        zone: Some(zone.into()),
+    }))
+}
+
+fn job(name: &str) -> Object {
+    Object::Job(Arc::new(Owned {
+        name: Name::new("shop", name),
+        owner: None,
+    }))
+}
+
+fn message(kind: Kind, changes: Vec<Change>, complete: bool) -> Message {
+    Message {
+        kind,
+        changes,
+        complete,
+    }
+}
+
+struct Fixture {
+    messages: mpsc::Sender<Message>,
+    batches: mpsc::Receiver<Batch>,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let (messages, received) = mpsc::channel(8);
+        let (sender, batches) = mpsc::channel(1);
+        let kinds = BTreeSet::from([Kind::Node, Kind::Job]);
+        tokio::spawn(run(kinds, received, sender));
+        Self { messages, batches }
+    }
+
+    async fn send(&self, kind: Kind, changes: Vec<Change>, complete: bool) {
+        let sent = self.messages.send(message(kind, changes, complete)).await;
+        assert!(sent.is_ok());
+    }
+
+    async fn next(&mut self) -> Batch {
+        self.batches.recv().await.unwrap()
+    }
+
+    /// Both kinds listed, nothing there.
+    async fn started() -> Self {
+        let mut fixture = Self::new();
+        fixture.send(Kind::Node, vec![], true).await;
+        fixture.send(Kind::Job, vec![], true).await;
+        assert_eq!(fixture.next().await, [Change::Restarted(vec![])]);
+        fixture
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_batch_waits_for_every_kind_and_is_one() {
+    let mut fixture = Fixture::new();
+    let nodes = vec![Change::Apply(node("a", "1")), Change::Apply(node("b", "1"))];
+    fixture.send(Kind::Node, nodes, true).await;
+    let deleted = vec![Change::Delete(node("b", "1").key())];
+    fixture.send(Kind::Node, deleted, false).await;
+    let early = tokio::time::timeout(Duration::from_secs(60), fixture.batches.recv()).await;
+    assert!(early.is_err(), "{early:?}");
+    let jobs = vec![Change::Apply(job("j"))];
+    fixture.send(Kind::Job, jobs, true).await;
+    let all = vec![node("a", "1"), job("j")];
+    assert_eq!(fixture.next().await, [Change::Restarted(all)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_that_come_together_are_one_batch_of_newest_versions() {
+    let mut fixture = Fixture::started().await;
+    let changes = [
+        Change::Apply(node("a", "1")),
+        Change::Apply(node("a", "2")),
+        Change::Apply(node("b", "1")),
+        Change::Delete(node("b", "1").key()),
+    ];
+    for change in changes {
+        fixture.send(Kind::Node, vec![change], false).await;
+    }
+    fixture
+        .send(Kind::Job, vec![Change::Apply(job("j"))], false)
+        .await;
+    assert_eq!(
+        fixture.next().await,
+        [
+            Change::Apply(node("a", "2")),
+            Change::Delete(node("b", "1").key()),
+            Change::Apply(job("j")),
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_again_that_changed_nothing_sends_nothing() {
+    let mut fixture = Fixture::started().await;
+    fixture.send(Kind::Node, vec![], true).await;
+    let none = tokio::time::timeout(Duration::from_secs(60), fixture.batches.recv()).await;
+    assert!(none.is_err(), "{none:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_nobody_takes_a_batch_the_next_one_grows() {
+    let mut fixture = Fixture::started().await;
+    fixture
+        .send(Kind::Node, vec![Change::Apply(node("a", "1"))], false)
+        .await;
+    tokio::time::sleep(SETTLE * 2).await;
+    // The channel of one batch is full now.
+    for zone in 0..100 {
+        let change = Change::Apply(node("b", &zone.to_string()));
+        fixture.send(Kind::Node, vec![change], false).await;
+    }
+    tokio::time::sleep(SETTLE * 2).await;
+    assert_eq!(fixture.next().await, [Change::Apply(node("a", "1"))]);
+    assert_eq!(fixture.next().await, [Change::Apply(node("b", "99"))]);
+}

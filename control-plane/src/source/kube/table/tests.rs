@@ -1,0 +1,138 @@
+//! Lists and events as an API server sends them, some of which make no sense.
+
+use serde_json::json;
+
+use super::*;
+
+fn server(name: &str, port: serde_json::Value) -> DynamicObject {
+    let object = json!({
+        "apiVersion": "policy.linkerd.io/v1beta3",
+        "kind": "Server",
+        "metadata": { "name": name, "namespace": "shop", "resourceVersion": "7" },
+        "spec": { "podSelector": {}, "port": port },
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+fn summary(changes: Vec<Change>) -> Vec<String> {
+    changes
+        .into_iter()
+        .map(|change| match change {
+            Change::Apply(object) => format!("+{}", object.key().name),
+            Change::Delete(key) => format!("-{}", key.name),
+            Change::Restarted(_) => panic!("a table never starts over"),
+        })
+        .collect()
+}
+
+fn listed(table: &mut Table, objects: Vec<DynamicObject>) -> (Vec<String>, Vec<Broken>) {
+    table.begin();
+    let broken = objects
+        .into_iter()
+        .filter_map(|object| table.list(object).err())
+        .collect();
+    (summary(table.finish()), broken)
+}
+
+#[test]
+fn a_list_that_says_what_was_known_changes_nothing() {
+    let mut table = Table::new(Kind::Server);
+    let objects = || vec![server("a", json!(80)), server("b", json!("http"))];
+    assert_eq!(
+        listed(&mut table, objects()),
+        (vec!["+shop/a".to_owned(), "+shop/b".to_owned()], vec![])
+    );
+    assert_eq!(listed(&mut table, objects()), (vec![], vec![]));
+    let other = vec![server("b", json!(8080)), server("c", json!(1))];
+    assert_eq!(
+        listed(&mut table, other).0,
+        ["-shop/a", "+shop/b", "+shop/c"]
+    );
+    assert_eq!(summary(table.clear()), ["-shop/b", "-shop/c"]);
+}
+
+#[test]
+fn a_list_that_breaks_off_has_no_effect() {
+    let mut table = Table::new(Kind::Server);
+    listed(&mut table, vec![server("a", json!(80))]);
+    table.begin();
+    table.list(server("b", json!(80))).unwrap();
+    assert_eq!(listed(&mut table, vec![server("a", json!(80))]).0.len(), 0);
+}
+
+#[test]
+fn what_cannot_be_read_is_named_once_and_its_last_good_version_stays() {
+    let mut table = Table::new(Kind::Server);
+    listed(&mut table, vec![server("a", json!(80))]);
+    let error = table.apply(server("a", json!(99_999))).unwrap_err();
+    assert_eq!(error.key.to_string(), "Server shop/a");
+    assert!(
+        error.problem.starts_with("spec.port: invalid value"),
+        "{}",
+        error.problem
+    );
+    assert!(error.kept);
+    // The same again, as an event and in a list: nothing new to say, and nothing is lost.
+    assert_eq!(table.apply(server("a", json!(99_999))), Ok(None));
+    let (changes, broken) = listed(&mut table, vec![server("a", json!(99_999))]);
+    assert_eq!((changes.len(), broken.len()), (0, 0));
+    assert_eq!((table.len(), table.broken()), (1, 1));
+    // Repaired to what it was: no change, and no complaint.
+    assert_eq!(table.apply(server("a", json!(80))), Ok(None));
+    assert_eq!(table.broken(), 0);
+}
+
+#[test]
+fn a_broken_object_without_a_good_version_is_not_there() {
+    let mut table = Table::new(Kind::Server);
+    let (changes, broken) = listed(
+        &mut table,
+        vec![server("a", json!([])), server("b", json!(80))],
+    );
+    assert_eq!(changes, ["+shop/b"]);
+    assert!(!broken[0].kept);
+    assert_eq!(table.delete(&server("a", json!(1)).metadata), None);
+    assert_eq!(table.broken(), 0);
+}
+
+#[test]
+fn only_what_matters_to_us_is_a_change() {
+    let mut table = Table::new(Kind::Server);
+    listed(&mut table, vec![server("a", json!(80))]);
+    let mut touched = server("a", json!(80));
+    touched.metadata.resource_version = Some("8".to_owned());
+    assert_eq!(table.apply(touched), Ok(None));
+    let change = table.apply(server("a", json!(81))).unwrap();
+    assert_eq!(summary(change.into_iter().collect()), ["+shop/a"]);
+    let deleted = table.delete(&server("a", json!(81)).metadata);
+    assert_eq!(summary(deleted.into_iter().collect()), ["-shop/a"]);
+}
+
+/// A watch of metadata brings neither spec nor status.
+#[test]
+fn metadata_is_enough_for_owners_and_nodes() {
+    let object = json!({
+        "apiVersion": "meta.k8s.io/v1",
+        "kind": "PartialObjectMetadata",
+        "metadata": {
+            "name": "web-7f9c",
+            "namespace": "shop",
+            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "u" }],
+        },
+    });
+    let mut table = Table::new(Kind::ReplicaSet);
+    let change = table
+        .apply(serde_json::from_value(object).unwrap())
+        .unwrap();
+    let Some(Change::Apply(Object::ReplicaSet(set))) = change else {
+        panic!("{change:?}");
+    };
+    assert_eq!(&*set.owner.as_ref().unwrap().name, "web");
+    let node =
+        json!({ "metadata": { "name": "n", "labels": { "topology.kubernetes.io/zone": "z" } } });
+    let change = Table::new(Kind::Node).apply(serde_json::from_value(node).unwrap());
+    let Ok(Some(Change::Apply(Object::Node(node)))) = change else {
+        panic!("{change:?}");
+    };
+    assert_eq!(node.zone.as_deref(), Some("z"));
+}
