@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use mesh_core::node::{DEFAULT_PIN_DIR, DEFAULT_SOCKET, DEFAULT_STATE_DIR};
 use mesh_runtime::{build_info::BuildInfo, log::Format};
 
-use crate::redirect::Tier;
+use crate::redirect::{GuardMode, Tier};
 
 /// The command-line parser wants it for the life of the process.
 static VERSION: LazyLock<String> = LazyLock::new(|| BuildInfo::CURRENT.to_string());
@@ -65,6 +65,15 @@ pub struct Config {
     /// How pods are redirected: the best that works here, or one that must work
     #[arg(long, value_name = "auto|full|split|nft|iptables", default_value = "auto", env = "MESH_AGENT_TIER", value_parser = parse_tier)]
     pub tier: TierSetting,
+
+    /// What happens to connection requests that leave an enrolled pod around its proxy
+    #[arg(
+        long,
+        value_name = "off|count|drop",
+        default_value = "off",
+        env = "MESH_AGENT_GUARD"
+    )]
+    pub guard: GuardMode,
 
     /// Kernel programs to load instead of those that are built in
     #[arg(long, value_name = "PATH", env = "MESH_AGENT_BPF_OBJECT")]

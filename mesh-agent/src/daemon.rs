@@ -73,7 +73,7 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
     };
     let warden = Warden::new(
         Node::new(registry, choice.tier, programs),
-        Metrics::new(&metrics, &status),
+        Metrics::new(&metrics, &status, choice.guard.mode),
         status,
         choice.attached,
     );
@@ -113,6 +113,7 @@ pub fn uninstall(config: &Config) -> anyhow::Result<()> {
     let tier = registry.node()?.map_or(Tier::Nft, |node| node.tier);
     let failures = Node::new(registry, tier, programs).release_all()?;
     ebpf::unload(&config.pin_dir).context("the kernel programs could not be removed")?;
+    tier::clear_self_test(&config.pin_dir, config.cgroup_root.as_deref())?;
     // Only the directory itself is left; what somebody else put there keeps it.
     let _ = std::fs::remove_dir(&config.pin_dir);
     for failure in &failures {
@@ -134,6 +135,7 @@ async fn choose(config: &Config) -> anyhow::Result<Choice> {
         cgroup_root: config.cgroup_root.clone(),
         pin_dir: config.pin_dir.clone(),
         bpf_object: config.bpf_object.clone(),
+        guard: config.guard,
         program: env::current_exe().context("cannot find this program's own file")?,
     };
     let choice = tokio::task::spawn_blocking(move || tier::choose(&settings)).await??;
@@ -148,6 +150,10 @@ async fn choose(config: &Config) -> anyhow::Result<Choice> {
         programs = loaded.map(describe),
         "Redirection tier chosen"
     );
+    match &choice.guard.problem {
+        Some(problem) => tracing::error!("{problem}"),
+        None => tracing::info!(mode = choice.guard.mode.as_str(), "Guard set"),
+    }
     Ok(choice)
 }
 
@@ -176,7 +182,7 @@ fn status(config: &Config, choice: &Choice) -> NodeStatus {
             .map(|attached| attached.cgroup_root.clone()),
         pin_dir: config.pin_dir.clone(),
         programs: Vec::new(),
-        warnings: Vec::new(),
+        warnings: choice.guard.problem.iter().cloned().collect(),
         pods: Default::default(),
         connections: Default::default(),
     }

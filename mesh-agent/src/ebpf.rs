@@ -9,6 +9,7 @@
 mod ancestors;
 mod enrol;
 mod error;
+mod guard;
 mod hook;
 mod listeners;
 mod loader;
@@ -25,10 +26,11 @@ use mesh_ebpf_common::{
     layout::{FLAG_INBOUND, PodStats},
 };
 
-use crate::redirect::PodRedirect;
+use crate::redirect::{GuardMode, PodRedirect};
 
 pub use ancestors::{Conflict, Hindrance, conflicts};
 pub use error::Error;
+pub use guard::GuardCounters;
 pub use object::Object;
 pub use sweep::Sweep;
 
@@ -99,6 +101,7 @@ pub fn load(
         for cookie in pins.steered()? {
             loader::replace_steer(object, &pins, cookie)?;
         }
+        loader::replace_guards(object, &pins)?;
         pins.remember_object(object)?;
         match before {
             None => Loaded::Fresh,
@@ -197,7 +200,23 @@ impl Programs {
     /// `known` are the pods the caller remembers.
     pub fn sweep(&self, known: &[PodRedirect]) -> Result<Sweep, Error> {
         let _lock = self.pins.lock()?;
-        sweep::sweep(&self.pins, known)
+        sweep::sweep(&self.pins, &self.object()?, known)
+    }
+
+    /// What happens to connection requests that leave a pod around its proxy. Pods that are enrolled already are guarded from the next sweep on; turning the
+    /// guard off, or from counting to dropping and back, holds at once.
+    pub fn set_guard(&self, mode: GuardMode) -> Result<(), Error> {
+        let _lock = self.pins.lock()?;
+        guard::set_mode(&self.pins, &self.object()?, mode)
+    }
+
+    pub fn guard(&self) -> Result<GuardMode, Error> {
+        guard::mode(&self.pins)
+    }
+
+    /// What the guard saw, for the pods it guards.
+    pub fn guard_counters(&self) -> Result<Vec<GuardCounters>, Error> {
+        guard::counters(&self.pins)
     }
 
     fn object(&self) -> Result<Object, Error> {

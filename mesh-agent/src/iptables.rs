@@ -53,6 +53,16 @@ impl Family {
     }
 }
 
+/// What [`replace`] would hand to `iptables-restore` and `ip6tables-restore` in a network namespace without rules.
+pub fn script(rules: &Rules) -> String {
+    [
+        ("# iptables-restore --noflush", Family::V4),
+        ("# ip6tables-restore --noflush", Family::V6),
+    ]
+    .map(|(heading, family)| format!("{heading}\n{}", script::replacement(rules, family, "")))
+    .concat()
+}
+
 /// Replaces our chains by ones with these rules, atomically for each family.
 pub fn replace(rules: &Rules) -> Result<(), IptablesError> {
     for family in Family::spoken() {

@@ -7,6 +7,7 @@ pub mod cni;
 pub mod config;
 pub mod daemon;
 pub mod ebpf;
+pub mod init;
 pub mod iptables;
 pub mod metrics;
 pub mod netlink;

@@ -1,5 +1,7 @@
 //! What the agent exports. Names begin with `mesh_agent_`; docs/operations/agent.md explains each.
 
+mod guard;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use mesh_core::node::{Enrolled, NodeStatus, RefusalReason, SelfTestOutcome};
@@ -9,7 +11,12 @@ use mesh_runtime::{
     metrics::{Counter, CounterFamily, Gauge, GaugeFamily, Labels, Registry},
 };
 
-use crate::{ebpf::PodCounters, node::Care, redirect::Tier};
+use crate::{
+    ebpf::{GuardCounters, PodCounters},
+    node::Care,
+    redirect::{GuardMode, PodRef, Tier},
+};
+use guard::Guard;
 
 #[derive(Debug)]
 pub struct Metrics {
@@ -19,6 +26,7 @@ pub struct Metrics {
     swept: Counter,
     failures: Gauge,
     connections: Connections,
+    guard: Guard,
     /// Constant; kept because a gauge ends with its handle.
     _constant: Vec<Gauge>,
 }
@@ -32,7 +40,7 @@ struct Connections {
 }
 
 impl Metrics {
-    pub fn new(registry: &Registry, status: &NodeStatus) -> Self {
+    pub fn new(registry: &Registry, status: &NodeStatus, guard: GuardMode) -> Self {
         BuildInfo::CURRENT.export(registry, "mesh_agent_build_info");
         registry.export_process();
         let pods = registry.gauge_family(
@@ -62,6 +70,7 @@ impl Metrics {
             ),
             failures: failures.with(&Labels::new()),
             connections: Connections::new(registry),
+            guard: Guard::new(registry, guard),
             _constant: constant(registry, status),
         }
     }
@@ -95,6 +104,11 @@ impl Metrics {
     /// Adds what the kernel counted since the last time.
     pub fn observe(&mut self, counters: &[PodCounters]) {
         self.connections.observe(counters);
+    }
+
+    /// Adds what the guard saw since the last time, and returns the pods that went around their proxies.
+    pub fn guarded(&mut self, counters: &[(PodRef, GuardCounters)]) -> Vec<PodRef> {
+        self.guard.observe(counters)
     }
 }
 

@@ -5,8 +5,11 @@
 //! connection tracking; whether they are there is found by trying (module `tier`). [`Table`] is opened on a thread inside the pod's namespace.
 
 mod expression;
+mod script;
 
 use std::io;
+
+pub use script::script;
 
 use crate::{
     netlink::{Attributes, Message, Socket, SocketError},

@@ -9,18 +9,19 @@ mod redirection;
 
 use std::{
     collections::BTreeMap,
+    net::IpAddr,
     path::{Path, PathBuf},
 };
 
 use mesh_core::node::{Attachment, AttachmentId, PodStatus, RefusalReason, ValidAttachments};
 use mesh_ebpf_common::counter::Counter;
-use mesh_runtime::log;
+use mesh_runtime::log::chain;
 
 pub use namespace::NamespaceError;
 pub use redirection::RedirectionError;
 
 use crate::{
-    ebpf::{self, PodCounters, Programs},
+    ebpf::{self, GuardCounters, PodCounters, Programs},
     redirect::{AnnotationError, PodRedirect, PodRef, RedirectSpec, Tier},
     registry::{Record, RecordedAttachment, Registry, RegistryError},
     sys::netns,
@@ -42,6 +43,8 @@ pub struct Care {
     pub intact: usize,
     /// Pods whose redirection was incomplete and has been put right: who, and what was wrong.
     pub repaired: Vec<(PodRef, String)>,
+    /// Pods that gave themselves other addresses since the last look.
+    pub readdressed: Vec<PodRef>,
     /// Pods that are gone and have been forgotten.
     pub removed: Vec<PodRef>,
     /// What could not be put right, one sentence each.
@@ -138,17 +141,15 @@ impl Node {
                 netns: attachment.netns.clone(),
             });
         }
-        let mut addresses = attachment.addresses.clone();
-        addresses.extend(namespace::addresses(&attachment.netns).map_err(failed)?);
-        addresses.sort();
-        addresses.dedup();
+        let found = namespace::addresses(&attachment.netns).map_err(failed)?;
+        let earlier = self.earlier(&attachment.id.container_id, cookie)?;
+        let attachments = with_attachment(earlier.as_ref(), attachment);
+        let addresses = in_order(&attachments, found);
         if addresses.is_empty() {
             return Err(NodeError::NoAddress {
                 pod: pod.to_string(),
             });
         }
-
-        let earlier = self.earlier(&attachment.id.container_id, cookie)?;
         let tier = earlier
             .as_ref()
             .map_or(self.tier, |record| record.redirect.tier);
@@ -162,7 +163,7 @@ impl Node {
                 spec,
                 tier,
             },
-            attachments: with_attachment(earlier.as_ref(), attachment),
+            attachments,
         };
         self.registry.put(&record)?;
         match redirection::apply(self.programs.as_ref(), &record.redirect) {
@@ -245,7 +246,7 @@ impl Node {
         self.finish_deletions(&mut care)?;
         let (records, damaged) = self.registry.records()?;
         care.failures
-            .extend(damaged.iter().map(|error| log::chain(error)));
+            .extend(damaged.iter().map(|error| chain(error)));
         for record in &records {
             self.look_after_pod(record, thoroughly, &mut care);
         }
@@ -253,7 +254,7 @@ impl Node {
             let known: Vec<PodRedirect> =
                 records.into_iter().map(|record| record.redirect).collect();
             if let Err(error) = programs.sweep(&known) {
-                care.failures.push(log::chain(&error));
+                care.failures.push(chain(&error));
             }
         }
         Ok(care)
@@ -262,15 +263,15 @@ impl Node {
     /// The enrolled pods with their counters.
     pub fn pods(&self) -> Result<Vec<PodStatus>, NodeError> {
         let counters = self.counters()?;
+        let guarded = match &self.programs {
+            None => Vec::new(),
+            Some(programs) => programs.guard_counters()?,
+        };
         let (records, _) = self.registry.records()?;
         let pods = records
             .into_iter()
             .map(|Record { redirect, .. }| PodStatus {
-                connections: counters
-                    .iter()
-                    .find(|counters| counters.cookie == redirect.cookie)
-                    .map(by_verdict)
-                    .unwrap_or_default(),
+                connections: connections(redirect.cookie, &counters, &guarded),
                 pod: redirect.pod,
                 container_id: redirect.sandbox_id,
                 netns: redirect.netns,
@@ -287,6 +288,26 @@ impl Node {
             None => Ok(Vec::new()),
             Some(programs) => Ok(programs.counters()?),
         }
+    }
+
+    /// What the guard saw of each enrolled pod; nothing while it is off.
+    pub fn guard_counters(&self) -> Result<Vec<(PodRef, GuardCounters)>, NodeError> {
+        let Some(programs) = &self.programs else {
+            return Ok(Vec::new());
+        };
+        let counters = programs.guard_counters()?;
+        if counters.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (records, _) = self.registry.records()?;
+        let of_pod = |record: Record| {
+            let redirect = record.redirect;
+            let counters = counters
+                .iter()
+                .find(|guard| guard.cookie == redirect.cookie)?;
+            Some((redirect.pod, *counters))
+        };
+        Ok(records.into_iter().filter_map(of_pod).collect())
     }
 
     /// The kernel programs that are attached now.
@@ -313,7 +334,7 @@ impl Node {
         let failures = records
             .iter()
             .filter_map(|record| self.forget(record).err())
-            .map(|error| log::chain(&error))
+            .map(|error| chain(&error))
             .collect();
         self.registry.erase()?;
         Ok(failures)
@@ -339,7 +360,7 @@ impl Node {
         if let Err(error) = result {
             tracing::warn!(
                 pod = %record.redirect.pod,
-                error = log::chain(&error),
+                error = chain(&error),
                 "An enrolment failed and could not be undone; the next sweep tries again"
             );
         }
@@ -362,10 +383,43 @@ impl Node {
         for id in self.registry.buried()? {
             match self.del(&id) {
                 Ok(()) => self.registry.unbury(&id)?,
-                Err(error) => care.failures.push(log::chain(&error)),
+                Err(error) => care.failures.push(chain(&error)),
             }
         }
         Ok(())
+    }
+
+    /// Tells the kernel programs of addresses that the pod gave itself or gave up; true when there were any. Until then a connection from a new address
+    /// counts as one with a foreign source. Packet filters need no addresses.
+    fn follow_addresses(&self, record: &Record) -> Result<bool, NodeError> {
+        let known = &record.redirect;
+        if !known.tier.uses_ebpf() {
+            return Ok(false);
+        }
+        let found = namespace::addresses(&known.netns).map_err(|source| NodeError::Namespace {
+            pod: known.pod.to_string(),
+            source,
+        })?;
+        let addresses = in_order(&record.attachments, found);
+        if addresses == known.addresses || addresses.is_empty() {
+            return Ok(false);
+        }
+        let record = Record {
+            redirect: PodRedirect {
+                addresses,
+                ..known.clone()
+            },
+            attachments: record.attachments.clone(),
+        };
+        self.registry.put(&record)?;
+        redirection::apply(self.programs.as_ref(), &record.redirect).map_err(|source| {
+            NodeError::Apply {
+                pod: known.pod.to_string(),
+                tier: known.tier,
+                source,
+            }
+        })?;
+        Ok(true)
     }
 
     fn look_after_pod(&self, record: &Record, thoroughly: bool, care: &mut Care) {
@@ -373,9 +427,20 @@ impl Node {
         if namespace::is_gone(&redirect.netns, redirect.cookie) {
             match self.forget(record) {
                 Ok(()) => care.removed.push(redirect.pod.clone()),
-                Err(error) => care.failures.push(log::chain(&error)),
+                Err(error) => care.failures.push(chain(&error)),
             }
             return;
+        }
+        match self.follow_addresses(record) {
+            Ok(false) => {}
+            Ok(true) => {
+                care.readdressed.push(redirect.pod.clone());
+                return;
+            }
+            Err(error) => {
+                care.failures.push(chain(&error));
+                return;
+            }
         }
         if !thoroughly && !redirection::is_cheap_to_verify(redirect.tier) {
             care.intact += 1;
@@ -386,10 +451,8 @@ impl Node {
             return;
         };
         match redirection::apply(self.programs.as_ref(), redirect) {
-            Ok(()) => care
-                .repaired
-                .push((redirect.pod.clone(), log::chain(&found))),
-            Err(source) => care.failures.push(log::chain(&NodeError::Apply {
+            Ok(()) => care.repaired.push((redirect.pod.clone(), chain(&found))),
+            Err(source) => care.failures.push(chain(&NodeError::Apply {
                 pod: redirect.pod.to_string(),
                 tier: redirect.tier,
                 source,
@@ -435,6 +498,25 @@ pub fn by_verdict(counters: &PodCounters) -> BTreeMap<String, u64> {
         .collect()
 }
 
+/// One pod's counters of both kinds, by name.
+fn connections(
+    cookie: u64,
+    counters: &[PodCounters],
+    guarded: &[GuardCounters],
+) -> BTreeMap<String, u64> {
+    let counters = counters.iter().find(|counters| counters.cookie == cookie);
+    let mut connections = counters.map(by_verdict).unwrap_or_default();
+    if let Some(guard) = guarded.iter().find(|guard| guard.cookie == cookie) {
+        let named = [
+            ("guard_passed", guard.passed),
+            ("guard_dropped", guard.dropped),
+        ];
+        let met = named.into_iter().filter(|(_, count)| *count > 0);
+        connections.extend(met.map(|(name, count)| (name.to_owned(), count)));
+    }
+    connections
+}
+
 /// Both the agent and the plugin run in the node's own network namespace.
 fn is_host(cookie: u64) -> bool {
     netns::current_cookie().is_ok_and(|own| own == cookie)
@@ -450,7 +532,50 @@ fn with_attachment(earlier: Option<&Record>, attachment: &Attachment) -> Vec<Rec
     let mut attachments: Vec<RecordedAttachment> = earlier
         .map(|record| record.attachments.clone())
         .unwrap_or_default();
-    attachments.retain(|known| known.network != new.network || known.interface != new.interface);
-    attachments.push(new);
+    let same = attachments
+        .iter_mut()
+        .find(|known| known.network == new.network && known.interface == new.interface);
+    match same {
+        Some(known) => *known = new,
+        None => attachments.push(new),
+    }
     attachments
+}
+
+/// A pod's addresses, those that the network plugins gave it first and in their order: the first of a family is the one that connections are redirected to,
+/// and an application sees it as its own.
+fn in_order(attachments: &[RecordedAttachment], found: Vec<IpAddr>) -> Vec<IpAddr> {
+    let given = attachments
+        .iter()
+        .flat_map(|attachment| attachment.addresses.iter().copied());
+    let mut addresses = Vec::new();
+    for address in given.chain(found) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pods_first_address_is_the_one_its_network_gave_it() {
+        let addresses = |texts: &[&str]| -> Vec<IpAddr> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let attachment = RecordedAttachment {
+            network: "pods".into(),
+            interface: "eth0".into(),
+            addresses: addresses(&["192.168.7.9", "fd00::9"]),
+        };
+        let found = addresses(&["10.0.0.1", "192.168.7.9", "fd00::9"]);
+        assert_eq!(
+            in_order(&[attachment], found.clone()),
+            addresses(&["192.168.7.9", "fd00::9", "10.0.0.1"])
+        );
+        assert_eq!(in_order(&[], found.clone()), found);
+    }
 }

@@ -48,6 +48,41 @@ pub struct PodRedirect {
     pub tier: Tier,
 }
 
+/// What happens to requests for connections that leave a pod around its proxy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GuardMode {
+    /// They are not looked for.
+    #[default]
+    Off,
+    Count,
+    Drop,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("choose off, count or drop")]
+pub struct GuardModeError;
+
+impl GuardMode {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Count => "count",
+            Self::Drop => "drop",
+        }
+    }
+}
+
+impl FromStr for GuardMode {
+    type Err = GuardModeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::Off, Self::Count, Self::Drop]
+            .into_iter()
+            .find(|mode| mode.as_str() == text)
+            .ok_or(GuardModeError)
+    }
+}
+
 /// An annotation of a pod that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnnotationError {

@@ -1,15 +1,16 @@
 //! The redirection of a pod as a list of packet-filter rules, independent of the packet filter.
 //!
-//! Linkerd's interception contract: for a connection that leaves the pod, the proxy's own is left alone, then what goes through loopback, then the ports to
-//! skip; the rest goes to the outbound port. For a connection that arrives: the ports to skip (the proxy's admin and control ports are always among
+//! Linkerd's interception contract, after one rule of ours: a connection that leaves the pod to the check address goes to the outbound port, whoever made it
+//! (see `mesh_ebpf_common::verdict`); then the proxy's own is left alone, then what goes through loopback, then the ports to skip; the rest goes to the outbound port. For a connection that arrives: the ports to skip (the proxy's admin and control ports are always among
 //! them), then the sources to skip, then the rest goes to the inbound port. First match wins. Modules `nft` and `iptables` write the list in their own
 //! language; the eBPF programs decide the same from the maps.
 
-use std::{fmt, ops::RangeInclusive};
+use std::{fmt, net::IpAddr, ops::RangeInclusive};
 
 use ipnet::IpNet;
+use mesh_ebpf_common::verdict::{CHECK_PORT, CHECK_V4, CHECK_V6};
 
-use crate::redirect::RedirectSpec;
+use crate::redirect::{PortSet, RedirectSpec};
 
 /// Which directions the packet filter redirects; in the split tier the kernel programs have the outbound one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub enum Match {
     LeavesThroughLoopback,
     TcpDestinationPort(RangeInclusive<u16>),
     Source(IpNet),
+    TcpDestination(IpAddr, u16),
+    Ipv6,
     Tcp,
 }
 
@@ -57,10 +60,33 @@ impl Rules {
             inbound: inbound(spec),
         }
     }
+
+    /// Redirects inbound connections to these ports, in place of all.
+    pub fn redirect_inbound_only(&mut self, only: &PortSet, port: u16) {
+        self.inbound
+            .retain(|rule| matches!(rule.verdict, Verdict::Pass));
+        self.inbound.extend(only.ranges().iter().map(|range| Rule {
+            matches: Match::TcpDestinationPort(range.clone()),
+            verdict: Verdict::Redirect(port),
+        }));
+    }
+
+    /// Exempts IPv6 from every rule.
+    pub fn leave_ipv6_alone(&mut self) {
+        self.inbound.insert(0, pass(Match::Ipv6));
+        if let Some(outbound) = &mut self.outbound {
+            outbound.insert(0, pass(Match::Ipv6));
+        }
+    }
 }
 
 fn outbound(spec: &RedirectSpec) -> Vec<Rule> {
-    let mut rules = Vec::new();
+    let mut rules: Vec<Rule> = [IpAddr::from(CHECK_V4), IpAddr::from(CHECK_V6)]
+        .map(|address| Rule {
+            matches: Match::TcpDestination(address, CHECK_PORT),
+            verdict: Verdict::Redirect(spec.outbound_port),
+        })
+        .into();
     // User and group 0 are never the proxy: they would exempt every root process.
     if spec.proxy_uid > 0 {
         rules.push(pass(Match::OwnerUser(spec.proxy_uid)));
@@ -108,17 +134,23 @@ fn redirect(port: u16) -> Rule {
 /// What the rule is for, as an administrator reads it beside the rule.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let skip = match self.verdict {
+            Verdict::Pass => "skip ",
+            Verdict::Redirect(_) => "",
+        };
         match &self.matches {
             Match::OwnerUser(user) => write!(f, "proxy user {user}")?,
             Match::OwnerGroup(group) => write!(f, "proxy group {group}")?,
             Match::LeavesThroughLoopback => write!(f, "loopback")?,
             Match::TcpDestinationPort(range) if range.start() == range.end() => {
-                write!(f, "skip port {}", range.start())?;
+                write!(f, "{skip}port {}", range.start())?;
             }
             Match::TcpDestinationPort(range) => {
-                write!(f, "skip ports {}-{}", range.start(), range.end())?;
+                write!(f, "{skip}ports {}-{}", range.start(), range.end())?;
             }
             Match::Source(subnet) => write!(f, "skip source {subnet}")?,
+            Match::TcpDestination(address, _) => write!(f, "check address {address}")?,
+            Match::Ipv6 => write!(f, "IPv6")?,
             Match::Tcp => write!(f, "everything else")?,
         }
         match self.verdict {

@@ -20,9 +20,13 @@ mod stage;
 use std::{
     io::{self, BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Child, ChildStdout, Command, Stdio},
+    process::{self, Child, ChildStdout, Command, Stdio},
 };
 
+use nix::{
+    sys::{prctl::set_pdeathsig, signal::Signal},
+    unistd::getppid,
+};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -83,6 +87,8 @@ pub enum Error {
     },
     #[error("the self-test cannot make a network namespace (it takes CAP_SYS_ADMIN)")]
     Namespace(#[source] io::Error),
+    #[error("the self-test cannot set up its network namespace (it takes CAP_NET_ADMIN)")]
+    Addresses(#[source] io::Error),
     #[error(transparent)]
     Netns(#[from] NetnsError),
     #[error(transparent)]
@@ -94,6 +100,8 @@ pub enum Error {
     },
     #[error("the self-test's {role} worker ended early ({status})")]
     WorkerEnded { role: &'static str, status: String },
+    #[error("the self-test's {role} worker {reason}")]
+    WorkerFailed { role: &'static str, reason: String },
     #[error("the self-test's {role} worker said something else than expected: {line:?}")]
     Unexpected { role: &'static str, line: String },
 }
@@ -111,19 +119,41 @@ pub fn run(object: &Object, settings: &Settings) -> Result<Vec<Check>, Error> {
     checks
 }
 
-/// The body of a worker process: role, network namespace and cgroup are its arguments.
+/// The body of a worker process: role, network namespace, cgroup and the agent's process id are its arguments.
 pub fn worker(arguments: &[String]) -> io::Result<()> {
-    let [role, netns, cgroup] = arguments else {
+    let [role, netns, cgroup, agent] = arguments else {
         return Err(io::Error::other(format!(
-            "a {WORKER_ARGUMENT} takes role, namespace and cgroup, and is started by the agent"
+            "a {WORKER_ARGUMENT} takes role, namespace, cgroup and the agent's process id, and is started by the agent"
         )));
     };
-    stage::enter(Path::new(netns), Path::new(cgroup))?;
-    match role.as_str() {
-        "proxy" => proxy::serve(),
-        "application" => application::run(),
-        other => Err(io::Error::other(format!("unknown role {other}"))),
+    let result = end_with(agent)
+        .and_then(|()| stage::enter(Path::new(netns), Path::new(cgroup)))
+        .and_then(|()| match role.as_str() {
+            "proxy" => proxy::serve(),
+            "application" => application::run(),
+            other => Err(io::Error::other(format!("has no role {other}"))),
+        });
+    if let Err(error) = &result {
+        use io::Write;
+        // The agent reads it; without an agent nobody does.
+        let _ = writeln!(io::stdout(), "{}{error}", protocol::FAILED);
     }
+    result
+}
+
+/// A worker never outlives its agent, also one that is killed.
+fn end_with(agent: &str) -> io::Result<()> {
+    set_pdeathsig(Signal::SIGKILL)?;
+    // An agent that was killed before that call sends no signal any more: its child has another parent by now.
+    if getppid().to_string() != agent {
+        return Err(io::Error::other("has lost its agent"));
+    }
+    Ok(())
+}
+
+/// Removes what a self-test left that was killed: its pins and its cgroups below `cgroup_parent`, if that is known.
+pub fn clear(pin_dir: &Path, cgroup_parent: Option<&Path>) -> Result<(), Error> {
+    stage::clear(pin_dir, cgroup_parent)
 }
 
 /// The best tier these results allow: `None` when not even outbound redirection works.
@@ -158,6 +188,7 @@ fn spawn(
         .arg(role)
         .arg(stage.netns())
         .arg(cgroup)
+        .arg(process::id().to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -175,6 +206,7 @@ fn wait_for_proxy(proxy: &mut Child, said: &mut BufReader<ChildStdout>) -> Resul
     match said.read_line(&mut line) {
         Ok(0) => Err(ended(role, proxy)),
         Ok(_) if line.trim() == protocol::READY => Ok(()),
+        Ok(_) if line.starts_with(protocol::FAILED) => Err(failed(role, &line)),
         Ok(_) => Err(Error::Unexpected { role, line }),
         Err(source) => Err(Error::Worker { role, source }),
     }
@@ -190,6 +222,7 @@ fn observe(settings: &Settings, stage: &Stage) -> Result<Vec<Check>, Error> {
         match line {
             Ok(line) => match serde_json::from_str(&line) {
                 Ok(check) => checks.push(check),
+                Err(_) if line.starts_with(protocol::FAILED) => result = Err(failed(role, &line)),
                 Err(_) => result = Err(Error::Unexpected { role, line }),
             },
             Err(source) => result = Err(Error::Worker { role, source }),
@@ -205,6 +238,12 @@ fn observe(settings: &Settings, stage: &Stage) -> Result<Vec<Check>, Error> {
         }),
         Err(source) => Err(Error::Worker { role, source }),
     }
+}
+
+/// What a worker said of its end.
+fn failed(role: &'static str, line: &str) -> Error {
+    let reason = line.trim().trim_start_matches(protocol::FAILED).to_owned();
+    Error::WorkerFailed { role, reason }
 }
 
 fn ended(role: &'static str, child: &mut Child) -> Error {

@@ -16,7 +16,7 @@ use mesh_runtime::log;
 
 use crate::{
     ebpf::{self, Loaded, Object, Programs},
-    redirect::Tier,
+    redirect::{GuardMode, Tier},
     selftest::{self, Check, Outcome},
 };
 
@@ -31,6 +31,8 @@ pub struct Settings {
     pub pin_dir: PathBuf,
     /// Instead of the programs that are built in.
     pub bpf_object: Option<PathBuf>,
+    /// What the kernel programs shall do about connections that go around the proxy.
+    pub guard: GuardMode,
     /// This program; the self-test starts it again.
     pub program: PathBuf,
 }
@@ -46,6 +48,14 @@ pub struct Choice {
     pub self_test: Vec<SelfTestCase>,
     /// Loaded for a tier that uses them.
     pub attached: Option<Attached>,
+    pub guard: GuardChoice,
+}
+
+/// The guard as it is, and why it is not as it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuardChoice {
+    pub mode: GuardMode,
+    pub problem: Option<String>,
 }
 
 /// The kernel programs as they were loaded, and what it takes to look after them.
@@ -111,6 +121,7 @@ pub fn choose(settings: &Settings) -> Result<Choice, TierError> {
         });
     };
     let self_test = ebpf.map(|ebpf| ebpf.self_test).unwrap_or_default();
+    let guard = guard(settings.guard, tier, attached.as_ref());
     Ok(Choice {
         tier,
         reason: match settings.forced {
@@ -124,7 +135,35 @@ pub fn choose(settings: &Settings) -> Result<Choice, TierError> {
         trials,
         self_test: self_test.into_iter().map(case).collect(),
         attached,
+        guard,
     })
+}
+
+/// Sets the guard. It is the second line: what cannot be guarded is still redirected, so that a pod's start does not depend on it.
+fn guard(wanted: GuardMode, tier: Tier, attached: Option<&Attached>) -> GuardChoice {
+    let problem = match (attached, wanted) {
+        (None, GuardMode::Off) => None,
+        (None, GuardMode::Count | GuardMode::Drop) => {
+            Some(format!("tier {tier} has no kernel programs to guard with"))
+        }
+        (Some(attached), _) => {
+            let result = attached.programs.set_guard(wanted);
+            result.err().map(|error| log::chain(&error))
+        }
+    };
+    match problem {
+        None => GuardChoice {
+            mode: wanted,
+            problem: None,
+        },
+        Some(problem) => GuardChoice {
+            mode: GuardMode::Off,
+            problem: Some(format!(
+                "--guard {} was asked for and is not in force: {problem}",
+                wanted.as_str()
+            )),
+        },
+    }
 }
 
 /// Goes through the candidates in order, notes each result, and stops at the first that works.
@@ -210,6 +249,12 @@ fn try_ebpf(settings: &Settings) -> Result<Ebpf, String> {
             cgroup_root,
         },
     })
+}
+
+/// Removes what a self-test left when its agent was killed. The scratch cgroups can be found only where the pods' parent can.
+pub fn clear_self_test(pin_dir: &Path, cgroup_root: Option<&Path>) -> Result<(), selftest::Error> {
+    let parent = cgroup::pods_parent(cgroup_root).ok();
+    selftest::clear(&self_test_pin_dir(pin_dir), parent.as_deref())
 }
 
 /// Beside the production pins, on the same bpffs.

@@ -40,6 +40,17 @@ impl Address {
         Address { words }
     }
 
+    /// From the eight segments of an IPv6 address, as it is written.
+    pub const fn from_segments(segments: [u16; 8]) -> Address {
+        let [a, b, c, d, e, f, g, h] = segments;
+        const fn word(high: u16, low: u16) -> u32 {
+            ((high as u32) << 16 | low as u32).to_be()
+        }
+        Address {
+            words: [word(a, b), word(c, d), word(e, f), word(g, h)],
+        }
+    }
+
     /// From the sixteen bytes of an IPv6 address.
     pub const fn from_octets(bytes: [u8; 16]) -> Address {
         Address {
@@ -199,5 +210,10 @@ mod tests {
         for text in ["10.1.2.3", "2001:db8::1", "::1"] {
             assert_eq!(IpAddr::from(address(text)).to_string(), text);
         }
+        let segments = [0x2001, 0xdb8, 3, 4, 5, 6, 7, 0xff08];
+        assert_eq!(
+            Address::from_segments(segments),
+            address("2001:db8:3:4:5:6:7:ff08")
+        );
     }
 }

@@ -34,7 +34,8 @@ pub enum Counter {
     InboundRefused = 13,
     /// No inbound listener and the pod fails open: reached the application in clear text.
     InboundFailedOpen = 14,
-    /// A process that is not the proxy bound or listened on a proxy port.
+    /// A process that is not the proxy bound or listened on a proxy port, or the proxy did with a
+    /// socket that cannot be steered to (Multipath TCP).
     ListenerRejected = 15,
 }
 

@@ -148,6 +148,21 @@ pub struct PodStats {
     pub counts: [u64; Counter::COUNT],
 }
 
+/// GUARD, the only entry: what the guard does with a connection request that goes around the proxy. A plain number, so that a program never meets a value
+/// that its type does not have.
+pub const GUARD_OFF: u32 = 0;
+pub const GUARD_COUNT: u32 = 1;
+pub const GUARD_DROP: u32 = 2;
+
+/// GUARD_STATS: connection requests that went around the proxy, packets and not connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct GuardStats {
+    /// Seen and let through.
+    pub passed: u64,
+    pub dropped: u64,
+}
+
 impl PortSkipKey {
     /// Bits of the key before the port.
     pub const PORT_OFFSET_BITS: u32 = 72;
@@ -229,6 +244,8 @@ const _: () = {
     assert!(offset_of!(OriginalDst, port) == 16);
     assert!(size_of::<Binder>() == 16);
     assert!(offset_of!(Binder, registrations) == 8);
+    assert!(size_of::<GuardStats>() == 16);
+    assert!(offset_of!(GuardStats, dropped) == 8);
     assert!(size_of::<PodStats>() == 8 * Counter::COUNT);
 };
 
@@ -237,8 +254,8 @@ mod user {
     //! Leave for aya to copy these types to and from the kernel.
 
     use super::{
-        AddressKey, FlowKey, ListenerKey, OriginalDst, PodConfig, PodStats, PortSkipKey,
-        ProxyState, SubnetSkipKey,
+        AddressKey, FlowKey, GuardStats, ListenerKey, OriginalDst, PodConfig, PodStats,
+        PortSkipKey, ProxyState, SubnetSkipKey,
     };
 
     macro_rules! plain_old_data {
@@ -251,6 +268,7 @@ mod user {
     plain_old_data!(
         AddressKey,
         FlowKey,
+        GuardStats,
         ListenerKey,
         OriginalDst,
         PodConfig,

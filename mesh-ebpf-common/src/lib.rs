@@ -11,5 +11,6 @@
 pub mod address;
 pub mod counter;
 pub mod layout;
+pub mod packet;
 pub mod prefix;
 pub mod verdict;

@@ -5,7 +5,15 @@ use crate::{
     address::{Address, Family},
     counter::Counter,
     layout::{Binder, FLAG_INBOUND, OriginalDst, PodConfig, ProxyState, Role, Side},
+    packet::Request,
 };
+
+/// Where a proxy connects to find out whether its pod is redirected (`mesh-proxy::redirection`): documentation addresses (RFC 5737 and 3849), which are routed
+/// nowhere. A connection to them reaches the outbound listener whoever makes it, also the proxy, and whatever ports the pod skips.
+pub const CHECK_V4: [u8; 4] = [192, 0, 2, 1];
+pub const CHECK_V6: [u16; 8] = [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1];
+/// The port that Linkerd's network validator connects to; here it only has to be none that anybody wants to reach there.
+pub const CHECK_PORT: u16 = 20001;
 
 /// One connect(2) of an enrolled pod.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +71,15 @@ pub fn is_proxy(proxy: &ProxyState, cgroup: u64) -> bool {
     proxy.cgroup != 0 && proxy.cgroup == cgroup
 }
 
-/// Where does this connect(2) go? The order is iptables': the proxy, what stays in the pod, the skip
+/// Does this lead to the check address?
+#[inline(always)]
+pub fn is_check(destination: &Address, port: u16) -> bool {
+    const V4: Address = Address::from_v4(u32::from_ne_bytes(CHECK_V4));
+    const V6: Address = Address::from_segments(CHECK_V6);
+    port == CHECK_PORT && (destination.same(&V4) || destination.same(&V6))
+}
+
+/// Where does this connect(2) go? First the check address, then iptables' order: the proxy, what stays in the pod, the skip
 /// list, the rest to the proxy.
 #[inline(always)]
 pub fn outbound(
@@ -72,6 +88,9 @@ pub fn outbound(
     is_own: impl Fn(&Address) -> bool,
     is_skipped: impl Fn(u16) -> bool,
 ) -> Outbound {
+    if is_check(&dial.destination, dial.port) {
+        return Outbound::Redirect(check_target(pod, dial));
+    }
     if dial.by_proxy {
         return Outbound::Direct(Counter::OutboundProxy);
     }
@@ -109,6 +128,17 @@ fn redirect_target(pod: &PodConfig, dial: &Dial) -> Address {
     }
 }
 
+/// Loopback where the pod has no address of the family, so that a pod without IPv4 is checked by the IPv4 address too.
+#[inline(always)]
+fn check_target(pod: &PodConfig, dial: &Dial) -> Address {
+    let target = redirect_target(pod, dial);
+    match (target.is_unspecified(), dial.destination.family()) {
+        (false, _) => target,
+        (true, Family::V4) => Address::LOOPBACK_V4,
+        (true, Family::V6) => Address::LOOPBACK_V6,
+    }
+}
+
 /// A source that is not the pod's (IP_TRANSPARENT) cannot complete a handshake inside the pod.
 #[inline(always)]
 fn may_use_source(source: &Address, target: &Address, is_own: impl Fn(&Address) -> bool) -> bool {
@@ -141,6 +171,23 @@ pub fn inbound(
         return Steering::Pass(Counter::InboundSkippedSubnet);
     }
     Steering::Proxy(Role::Inbound)
+}
+
+/// Does a request for a connection, seen as it leaves the pod, go around the proxy? Whatever [`outbound`] sends to the proxy goes through loopback and is
+/// not seen, so this is what it never met, and what it left alone for other reasons than the pod's own lists.
+#[inline(always)]
+pub fn goes_around(
+    request: &Request,
+    by_proxy: bool,
+    is_own: impl Fn(&Address) -> bool,
+    is_skipped_port: impl Fn(u16) -> bool,
+    is_skipped_source: impl Fn(&Address) -> bool,
+) -> bool {
+    if by_proxy || is_check(&request.destination, request.port) || is_skipped_port(request.port) {
+        return false;
+    }
+    // A subnet that happens to hold the pod as well says nothing about the pod's own connections.
+    is_own(&request.source) || !is_skipped_source(&request.source)
 }
 
 /// The proxy's listener that belongs on this port.

@@ -27,6 +27,7 @@ mod bind;
 mod connect;
 mod context;
 mod getsockopt;
+mod guard;
 mod maps;
 mod peer;
 mod sock_ops;

@@ -7,13 +7,15 @@
 //! | PROXIES | programs (created by user space) | enrolment |
 //! | LISTENERS | sock_ops, and user space for older listeners | the listening socket |
 //! | IN_FLIGHT | sock_ops | connect to accept, at most the client socket's life |
+//! | GUARD | user space | the pins |
+//! | GUARD_STATS | programs (created by user space) | enrolment |
 //! | ORIGINAL_DST, BINDERS | connect, bind, sock_ops | the socket (storage) |
 
 use core::{ffi::c_void, ptr};
 
 use aya_ebpf::{
     bindings::{BPF_F_NO_PREALLOC, BPF_SK_STORAGE_GET_F_CREATE, bpf_sock},
-    btf_maps::{HashMap, LpmTrie, PerCpuHashMap, SkStorage, SockHash, lpm_trie::Key},
+    btf_maps::{Array, HashMap, LpmTrie, PerCpuHashMap, SkStorage, SockHash, lpm_trie::Key},
     helpers::generated::{
         bpf_map_lookup_elem, bpf_sk_release, bpf_sk_storage_delete, bpf_sk_storage_get,
     },
@@ -23,8 +25,8 @@ use mesh_ebpf_common::{
     address::{Address, Family},
     counter::Counter,
     layout::{
-        AddressKey, Binder, FlowKey, LISTENER_SLOTS, ListenerKey, OriginalDst, PodConfig, PodStats,
-        PortSkipKey, ProxyState, Role, SubnetSkipKey,
+        AddressKey, Binder, FlowKey, GUARD_OFF, GuardStats, LISTENER_SLOTS, ListenerKey,
+        OriginalDst, PodConfig, PodStats, PortSkipKey, ProxyState, Role, SubnetSkipKey,
     },
 };
 
@@ -66,6 +68,12 @@ pub static IN_FLIGHT: HashMap<FlowKey, OriginalDst, IN_FLIGHT_MAX, ON_DEMAND> = 
 
 #[btf_map]
 static STATS: PerCpuHashMap<u64, PodStats, PODS_MAX, ON_DEMAND> = PerCpuHashMap::new();
+
+#[btf_map]
+static GUARD: Array<u32, 1> = Array::new();
+
+#[btf_map]
+static GUARD_STATS: PerCpuHashMap<u64, GuardStats, PODS_MAX, ON_DEMAND> = PerCpuHashMap::new();
 
 #[btf_map]
 pub static ORIGINAL_DST: SkStorage<OriginalDst> = SkStorage::new();
@@ -153,6 +161,25 @@ pub fn count(cookie: u64, counter: Counter) {
     if let Some(stats) = STATS.get_ptr_mut(cookie) {
         // SAFETY: this CPU's own copy; a pre-empted increment may be lost, never torn.
         unsafe { (*stats).counts[counter.index()] += 1 };
+    }
+}
+
+#[inline(always)]
+pub fn guard_mode() -> u32 {
+    GUARD.get(0).copied().unwrap_or(GUARD_OFF)
+}
+
+#[inline(always)]
+pub fn count_bypass(cookie: u64, dropped: bool) {
+    if let Some(stats) = GUARD_STATS.get_ptr_mut(cookie) {
+        // SAFETY: as in `count`.
+        unsafe {
+            if dropped {
+                (*stats).dropped += 1;
+            } else {
+                (*stats).passed += 1;
+            }
+        }
     }
 }
 

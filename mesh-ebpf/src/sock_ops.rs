@@ -32,6 +32,8 @@ use crate::{
 };
 
 const DONE: u32 = 1;
+/// `-EEXIST`: the key has a socket.
+const TAKEN: i64 = -17;
 
 #[sock_ops]
 pub fn mesh_sock_ops(ctx: SockOpsContext) -> u32 {
@@ -123,31 +125,36 @@ fn listen(ctx: &SockOpsContext) -> Option<()> {
         return None;
     }
     for slot in 0..LISTENER_SLOTS {
-        if insert(ctx.ops, ListenerKey::new(cookie, role, family, slot)) {
-            // SAFETY: checked for null above.
-            unsafe {
-                (*proxy).cgroup = binder.cgroup;
-                (*proxy).registrations = state.registrations + 1;
+        match insert(ctx.ops, ListenerKey::new(cookie, role, family, slot)) {
+            // Another listener of the group has this slot; with all slots taken, enough of them are known.
+            TAKEN => continue,
+            0 => {
+                // SAFETY: checked for null above.
+                unsafe {
+                    (*proxy).cgroup = binder.cgroup;
+                    (*proxy).registrations = state.registrations + 1;
+                }
             }
-            break;
+            // Multipath TCP sockets are refused.
+            _ => maps::count(cookie, Counter::ListenerRejected),
         }
+        break;
     }
     Some(())
 }
 
-/// Puts the context's socket under `key` unless another one is there.
+/// Puts the context's socket under `key` unless another one is there. Returns 0 or a negative error.
 #[inline(always)]
-fn insert(ops: *mut bpf_sock_ops, mut key: ListenerKey) -> bool {
+fn insert(ops: *mut bpf_sock_ops, mut key: ListenerKey) -> i64 {
     // SAFETY: the verifier checks context, map and key.
-    let result = unsafe {
+    unsafe {
         bpf_sock_hash_update(
             ops,
             (&raw const maps::LISTENERS).cast_mut().cast(),
             (&raw mut key).cast(),
             u64::from(BPF_NOEXIST),
         )
-    };
-    result == 0
+    }
 }
 
 /// A watched client socket ends. If it was never accepted, its entry is still there.

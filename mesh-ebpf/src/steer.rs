@@ -27,9 +27,9 @@ use crate::{
 
 const IPPROTO_TCP: u32 = 6;
 
-/// The cookie of the network namespace this instance is attached to; set by the loader.
+/// The cookie of the network namespace this instance, or one of `guard`, is attached to; set by the loader.
 #[unsafe(no_mangle)]
-static POD_COOKIE: Global<u64> = Global::new(0);
+pub static POD_COOKIE: Global<u64> = Global::new(0);
 
 #[sk_lookup]
 pub fn mesh_steer(ctx: SkLookupContext) -> u32 {

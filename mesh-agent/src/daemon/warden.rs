@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mesh_core::node::{Answer, Attachment, Collected, Enrolled, NodeStatus, Refusal, Request};
-use mesh_runtime::log;
+use mesh_runtime::log::chain;
 
 use crate::{
     ebpf::{Loaded, PodCounters},
@@ -19,6 +19,8 @@ pub struct Warden {
     /// What does not change while the agent runs, and the failures of the last sweep as warnings.
     status: NodeStatus,
     attached: Option<Attached>,
+    /// Warnings of the start, which no sweep takes back.
+    standing: Vec<String>,
 }
 
 impl Warden {
@@ -31,6 +33,7 @@ impl Warden {
         Self {
             node,
             metrics,
+            standing: status.warnings.clone(),
             status,
             attached,
         }
@@ -49,7 +52,7 @@ impl Warden {
                 self.note(&care);
             }
             Err(error) => tracing::error!(
-                error = log::chain(&error),
+                error = chain(&error),
                 "The enrolled pods cannot be adopted; trying again with the next sweep"
             ),
         }
@@ -60,7 +63,7 @@ impl Warden {
         self.look_after_programs();
         match self.node.look_after(false) {
             Ok(care) => self.note(&care),
-            Err(error) => tracing::error!(error = log::chain(&error), "The sweep failed"),
+            Err(error) => tracing::error!(error = chain(&error), "The sweep failed"),
         }
         self.count();
     }
@@ -83,7 +86,7 @@ impl Warden {
         };
         self.count();
         answer.unwrap_or_else(|error| {
-            let message = log::chain(&error);
+            let message = chain(&error);
             tracing::warn!("{message}");
             Answer::Refused(Refusal {
                 reason: error.reason(),
@@ -111,15 +114,15 @@ impl Warden {
         let mut status = self.status.clone();
         match self.node.census() {
             Ok(census) => status.pods = census,
-            Err(error) => status.warnings.push(log::chain(&error)),
+            Err(error) => status.warnings.push(chain(&error)),
         }
         match self.node.programs() {
             Ok(programs) => status.programs = programs,
-            Err(error) => status.warnings.push(log::chain(&error)),
+            Err(error) => status.warnings.push(chain(&error)),
         }
         match self.node.counters() {
             Ok(counters) => status.connections = sum(&counters),
-            Err(error) => status.warnings.push(log::chain(&error)),
+            Err(error) => status.warnings.push(chain(&error)),
         }
         status
     }
@@ -135,7 +138,7 @@ impl Warden {
                 "A kernel program was detached or unpinned by someone else and has been attached again"
             ),
             Err(error) => tracing::error!(
-                error = log::chain(&error),
+                error = chain(&error),
                 "The kernel programs cannot be kept attached"
             ),
         }
@@ -144,6 +147,9 @@ impl Warden {
     fn note(&mut self, care: &Care) {
         for (pod, found) in &care.repaired {
             tracing::warn!(%pod, found, "Put a pod's redirection right");
+        }
+        for pod in &care.readdressed {
+            tracing::info!(%pod, "A pod's addresses changed; its redirection follows");
         }
         for pod in &care.removed {
             tracing::info!(%pod, "Forgot a pod that is gone");
@@ -154,18 +160,26 @@ impl Warden {
                 tracing::error!("{failure}");
             }
         }
-        self.status.warnings.clone_from(&care.failures);
+        self.status.warnings = [&self.standing[..], &care.failures].concat();
         self.metrics.cared(care);
     }
 
     fn count(&mut self) {
         match self.node.counters() {
             Ok(counters) => self.metrics.observe(&counters),
-            Err(error) => tracing::warn!(error = log::chain(&error), "Cannot read the counters"),
+            Err(error) => tracing::warn!(error = chain(&error), "Cannot read the counters"),
+        }
+        match self.node.guard_counters() {
+            Ok(counters) => {
+                for pod in self.metrics.guarded(&counters) {
+                    tracing::warn!(%pod, "A pod sent connection requests around its proxy");
+                }
+            }
+            Err(error) => tracing::warn!(error = chain(&error), "Cannot read the guard's counters"),
         }
         match self.node.census() {
             Ok(census) => self.metrics.counted(&census),
-            Err(error) => tracing::warn!(error = log::chain(&error), "Cannot count the pods"),
+            Err(error) => tracing::warn!(error = chain(&error), "Cannot count the pods"),
         }
     }
 }

@@ -11,7 +11,7 @@ use mesh_ebpf_common::{
 
 use super::{
     error::Error,
-    listeners, loader,
+    guard, listeners, loader,
     maps::{Maps, found, keys_where, map_error, removed},
     object::Object,
     pins::{self, Pins},
@@ -122,6 +122,7 @@ fn write(
         .insert(cookie, plan.config, ANY)
         .map_err(map_error("write to", "PODS"))?;
     remove_stale(maps, cookie, plan)?;
+    guard::attach(pins, object, pod)?;
     // Again: a listener may have opened between the first look and the switch.
     registered += listeners::register(maps, cookie, &plan.config, inode)?;
     Ok(registered)
@@ -182,6 +183,7 @@ fn holds<K: aya::Pod + PartialEq>(keys: &[Key<K>], wanted: &Key<K>) -> bool {
 pub(super) fn remove(pins: &Pins, maps: &mut Maps, cookie: u64) -> Result<bool, Error> {
     let was_enrolled = removed(maps.pods.remove(&cookie), "PODS")?;
     pins::remove(&pins.steer_link(cookie))?;
+    guard::detach(pins, cookie)?;
     for key in maps.listeners_of(cookie)? {
         removed(maps.listeners.remove(&key), "LISTENERS")?;
     }

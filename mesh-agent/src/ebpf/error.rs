@@ -33,6 +33,15 @@ pub enum Error {
     Object(#[source] EbpfError),
     #[error("the object file has no program {0}: it is not ours, or of another version")]
     NoProgram(&'static str),
+    #[error("the kernel does not let this process make maps (it takes CAP_BPF)")]
+    MapsNotPermitted(#[source] EbpfError),
+    #[error(
+        "the kernel does not let this process load program {program} (it takes CAP_BPF and CAP_NET_ADMIN)"
+    )]
+    NotPermitted {
+        program: &'static str,
+        source: ProgramError,
+    },
     #[error("the kernel refused program {program}")]
     Refused {
         program: &'static str,
@@ -90,6 +99,20 @@ pub enum Error {
     },
     #[error("the proxy's uid {uid} does not exist outside the user namespace of {netns}")]
     UnmappedProxyUid { uid: u32, netns: PathBuf },
+    #[error(
+        "the pinned kernel programs are of a version without guard; start the agent that belongs to this plugin"
+    )]
+    NoGuard,
+    #[error(
+        "cannot guard interface {interface} of network namespace {netns} (it takes Linux 6.6 and CAP_NET_ADMIN)"
+    )]
+    AttachGuard {
+        interface: u32,
+        netns: PathBuf,
+        source: io::Error,
+    },
+    #[error("cannot list the interfaces of network namespace {netns}")]
+    Interfaces { netns: PathBuf, source: io::Error },
     #[error("cannot look for listeners that are older than the pod's enrolment")]
     Listeners(#[source] io::Error),
 }

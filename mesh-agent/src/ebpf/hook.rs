@@ -26,6 +26,9 @@ pub(super) const HOOKS: [Hook; 8] = [
 /// The program that each pod gets an instance of, in its own network namespace.
 pub(super) const STEER: &str = "mesh_steer";
 
+/// The program that each pod gets an instance of for each of its interfaces, when the guard is on.
+pub(super) const GUARD: &str = "mesh_guard";
+
 const fn hook(program: &'static str, attach_type: AttachType) -> Hook {
     Hook {
         program,

@@ -4,26 +4,36 @@
 
 use std::{
     fs::{self, File},
+    io,
     os::{fd::AsFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
 use aya::{
-    Ebpf, EbpfLoader,
-    programs::{CgroupSockAddr, CgroupSockopt, Program, ProgramError, SkLookup, SockOps},
+    Ebpf, EbpfError, EbpfLoader,
+    maps::MapError,
+    programs::{
+        CgroupSockAddr, CgroupSockopt, Program, ProgramError, SchedClassifier, SkLookup, SockOps,
+    },
 };
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 use super::{
     error::Error,
-    hook::{HOOKS, Hook, STEER},
+    hook::{GUARD, HOOKS, Hook, STEER},
     maps,
     object::Object,
     pins::{self, Pins},
 };
-use crate::sys::bpf::{self, AttachType, LinkTarget};
+use crate::{
+    redirect::PodRedirect,
+    sys::{
+        bpf::{self, AttachType, LinkTarget},
+        netns,
+    },
+};
 
-/// The constant of the steering program (see `mesh-ebpf/src/steer.rs`).
+/// The constant of the programs of which each pod has its own (see `mesh-ebpf/src/steer.rs`).
 const POD_COOKIE: &str = "POD_COOKIE";
 
 /// The cgroup the programs are attached to.
@@ -124,17 +134,17 @@ pub(super) fn attach_steer(
     object: &Object,
     pins: &Pins,
     cookie: u64,
-    netns: &Path,
+    netns_path: &Path,
 ) -> Result<(), Error> {
     if replace_steer(object, pins, cookie)? {
         return Ok(());
     }
-    let namespace = crate::sys::netns::open(netns)?;
-    let ebpf = load_steer(object, pins, cookie)?;
+    let namespace = netns::open(netns_path)?;
+    let ebpf = load_one(STEER, object, pins, cookie)?;
     let link = bpf::create_link(loaded(&ebpf, STEER)?, namespace, AttachType::SkLookup).map_err(
         |source| Error::Attach {
             program: STEER,
-            target: netns.to_owned(),
+            target: netns_path.to_owned(),
             source,
         },
     )?;
@@ -152,7 +162,7 @@ pub(super) fn replace_steer(object: &Object, pins: &Pins, cookie: u64) -> Result
         pins::remove(&path)?;
         return Ok(false);
     }
-    let ebpf = load_steer(object, pins, cookie)?;
+    let ebpf = load_one(STEER, object, pins, cookie)?;
     bpf::update_link(&link, loaded(&ebpf, STEER)?).map_err(|source| Error::Replace {
         program: STEER,
         path,
@@ -166,9 +176,64 @@ pub(super) fn steers_something(link: impl AsFd) -> bool {
     bpf::link_info(link).is_ok_and(|info| !matches!(info.target, LinkTarget::Netns { inode: 0 }))
 }
 
-fn load_steer(object: &Object, pins: &Pins, cookie: u64) -> Result<Ebpf, Error> {
+/// Does the kernel take the guard's program?
+pub(super) fn try_guard(object: &Object, pins: &Pins) -> Result<(), Error> {
+    load_one(GUARD, object, pins, 0).map(drop)
+}
+
+/// Guards one interface of the pod; false when it has vanished meanwhile.
+pub(super) fn attach_guard(
+    object: &Object,
+    pins: &Pins,
+    pod: &PodRedirect,
+    interface: u32,
+) -> Result<bool, Error> {
+    let ebpf = load_one(GUARD, object, pins, pod.cookie)?;
+    let program = loaded(&ebpf, GUARD)?;
+    let link = netns::run_in(netns::open(&pod.netns)?, || {
+        bpf::create_tcx_link(program, interface)
+    })?;
+    let link = match link {
+        Ok(link) => link,
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(false),
+        Err(source) => {
+            return Err(Error::AttachGuard {
+                interface,
+                netns: pod.netns.clone(),
+                source,
+            });
+        }
+    };
+    let path = pins.guard_link(pod.cookie, interface);
+    bpf::pin(link, &path).map_err(pins::pin_error("pin", &path))?;
+    Ok(true)
+}
+
+/// Replaces the guard's program on every interface that has one.
+pub(super) fn replace_guards(object: &Object, pins: &Pins) -> Result<(), Error> {
+    for pin in pins.guards()? {
+        let path = pins.guard_link(pin.cookie, pin.interface);
+        let Some(link) = pins::open(&path)? else {
+            continue;
+        };
+        let ebpf = load_one(GUARD, object, pins, pin.cookie)?;
+        match bpf::update_link(&link, loaded(&ebpf, GUARD)?) {
+            // The interface is gone; the sweep removes the pin.
+            Err(error) if error.raw_os_error() == Some(libc::ENOLINK) => {}
+            result => result.map_err(|source| Error::Replace {
+                program: GUARD,
+                path,
+                source,
+            })?,
+        }
+    }
+    Ok(())
+}
+
+/// Loads one program that each pod has its own of.
+fn load_one(name: &'static str, object: &Object, pins: &Pins, cookie: u64) -> Result<Ebpf, Error> {
     let mut ebpf = prepare(object, pins, cookie)?;
-    load_program(&mut ebpf, STEER)?;
+    load_program(&mut ebpf, name)?;
     Ok(ebpf)
 }
 
@@ -182,7 +247,16 @@ fn prepare(object: &Object, pins: &Pins, cookie: u64) -> Result<Ebpf, Error> {
     loader
         .override_global(POD_COOKIE, &cookie, true)
         .load(object.bytes())
-        .map_err(Error::Object)
+        .map_err(|error| match &error {
+            EbpfError::MapError(MapError::CreateError { io_error, .. }) if is_eperm(io_error) => {
+                Error::MapsNotPermitted(error)
+            }
+            _ => Error::Object(error),
+        })
+}
+
+fn is_eperm(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EPERM)
 }
 
 fn load_program(ebpf: &mut Ebpf, name: &'static str) -> Result<(), Error> {
@@ -192,11 +266,18 @@ fn load_program(ebpf: &mut Ebpf, name: &'static str) -> Result<(), Error> {
         Program::CgroupSockopt(program) => CgroupSockopt::load(program),
         Program::SockOps(program) => SockOps::load(program),
         Program::SkLookup(program) => SkLookup::load(program),
+        Program::SchedClassifier(program) => SchedClassifier::load(program),
         _ => Err(ProgramError::UnexpectedProgramType),
     };
-    result.map_err(|source| Error::Refused {
-        program: name,
-        source,
+    result.map_err(|source| match &source {
+        ProgramError::LoadError { io_error, .. } if is_eperm(io_error) => Error::NotPermitted {
+            program: name,
+            source,
+        },
+        _ => Error::Refused {
+            program: name,
+            source,
+        },
     })
 }
 

@@ -4,17 +4,17 @@ use std::path::Path;
 
 use aya::{
     Pod,
-    maps::{HashMap, LpmTrie, Map, MapData, MapError, PerCpuHashMap, SockHash},
+    maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuHashMap, SockHash},
 };
 use mesh_ebpf_common::layout::{
-    AddressKey, FlowKey, ListenerKey, OriginalDst, PodConfig, PodStats, PortSkipKey, ProxyState,
-    SubnetSkipKey,
+    AddressKey, FlowKey, GuardStats, ListenerKey, OriginalDst, PodConfig, PodStats, PortSkipKey,
+    ProxyState, SubnetSkipKey,
 };
 
 use super::{error::Error, pins::Pins};
 
 /// Every map of the object, by name: all of them are pinned, and shared by every program.
-pub(super) const NAMES: [&str; 10] = [
+pub(super) const NAMES: [&str; 12] = [
     "PODS",
     "PROXIES",
     "ADDRESSES",
@@ -25,6 +25,8 @@ pub(super) const NAMES: [&str; 10] = [
     "STATS",
     "ORIGINAL_DST",
     "BINDERS",
+    "GUARD",
+    "GUARD_STATS",
 ];
 
 /// The maps user space reads or writes.
@@ -37,6 +39,25 @@ pub(super) struct Maps {
     pub(super) listeners: SockHash<MapData, ListenerKey>,
     pub(super) in_flight: HashMap<MapData, FlowKey, OriginalDst>,
     pub(super) stats: PerCpuHashMap<MapData, u64, PodStats>,
+}
+
+/// The guard's. Apart from the others, because a set that an older agent pinned has them not.
+pub(super) struct GuardMaps {
+    pub(super) mode: Array<MapData, u32>,
+    pub(super) stats: PerCpuHashMap<MapData, u64, GuardStats>,
+}
+
+impl GuardMaps {
+    pub(super) fn open(pins: &Pins) -> Result<Option<GuardMaps>, Error> {
+        let directory = pins.maps();
+        if !directory.join("GUARD").exists() {
+            return Ok(None);
+        }
+        Ok(Some(GuardMaps {
+            mode: open(&directory, "GUARD")?,
+            stats: open(&directory, "GUARD_STATS")?,
+        }))
+    }
 }
 
 impl Maps {

@@ -6,6 +6,7 @@
 //! <pin-dir>/v1/maps/<NAME>      shared by all programs
 //! <pin-dir>/v1/links/<program>  one per hook of the pods' parent cgroup
 //! <pin-dir>/v1/steer/<cookie>   one per pod of the full tier, in its network namespace
+//! <pin-dir>/v1/guard/<cookie>-<interface index>   one per interface of a pod, while the guard is on
 //! ```
 
 use std::{
@@ -34,6 +35,13 @@ pub(super) struct Pins {
     root: PathBuf,
 }
 
+/// Which interface of which pod a guard's link is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GuardPin {
+    pub(super) cookie: u64,
+    pub(super) interface: u32,
+}
+
 /// Held while pins or maps change: the agent and a CNI plugin may both be at work.
 pub(super) struct Lock {
     _file: Flock<File>,
@@ -51,7 +59,7 @@ impl Pins {
     pub(super) fn create(&self) -> Result<(), Error> {
         let pin_dir = self.root.parent().unwrap_or(&self.root);
         ensure_bpffs(pin_dir)?;
-        for directory in [self.maps(), self.links(), self.steer()] {
+        for directory in [self.maps(), self.links(), self.steer(), self.guard()] {
             fs::create_dir_all(&directory).map_err(pin_error("create", &directory))?;
         }
         restrict(pin_dir)
@@ -94,18 +102,32 @@ impl Pins {
 
     /// The cookies of all pods with a steering link.
     pub(super) fn steered(&self) -> Result<Vec<u64>, Error> {
-        let directory = self.steer();
-        let names = fs::read_dir(&directory)
-            .and_then(|entries| {
-                entries
-                    .map(|entry| entry.map(|entry| entry.file_name()))
-                    .collect::<io::Result<Vec<_>>>()
+        let names = names_in(&self.steer())?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    fn guard(&self) -> PathBuf {
+        self.root.join("guard")
+    }
+
+    pub(super) fn guard_link(&self, cookie: u64, interface: u32) -> PathBuf {
+        self.guard().join(format!("{cookie}-{interface}"))
+    }
+
+    /// All links of the guard; none where an older agent made the directories.
+    pub(super) fn guards(&self) -> Result<Vec<GuardPin>, Error> {
+        let directory = self.guard();
+        if !directory.exists() {
+            return Ok(Vec::new());
+        }
+        let pin = |name: &String| {
+            let (cookie, interface) = name.split_once('-')?;
+            Some(GuardPin {
+                cookie: cookie.parse().ok()?,
+                interface: interface.parse().ok()?,
             })
-            .map_err(pin_error("list", &directory))?;
-        Ok(names
-            .iter()
-            .filter_map(|name| name.to_str()?.parse().ok())
-            .collect())
+        };
+        Ok(names_in(&directory)?.iter().filter_map(pin).collect())
     }
 
     fn object(&self) -> PathBuf {
@@ -144,6 +166,16 @@ impl Pins {
             _ => Ok(()),
         }
     }
+}
+
+fn names_in(directory: &Path) -> Result<Vec<String>, Error> {
+    fs::read_dir(directory)
+        .and_then(|entries| {
+            entries
+                .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+                .collect()
+        })
+        .map_err(pin_error("list", directory))
 }
 
 /// Opens a pin; `None` when there is none.

@@ -8,8 +8,9 @@ use mesh_ebpf_common::layout::{FLAG_INBOUND, PodConfig};
 use super::{
     enrol,
     error::Error,
-    listeners, loader,
+    guard, listeners, loader,
     maps::{Maps, found, keys_where},
+    object::Object,
     pins::{self, Pins},
 };
 use crate::{
@@ -28,9 +29,11 @@ pub struct Sweep {
     /// Leftovers of interrupted work.
     pub orphans: usize,
     pub listeners: usize,
+    /// Interfaces that appeared since the last sweep, or since the guard was turned on.
+    pub guarded: usize,
 }
 
-pub(super) fn sweep(pins: &Pins, known: &[PodRedirect]) -> Result<Sweep, Error> {
+pub(super) fn sweep(pins: &Pins, object: &Object, known: &[PodRedirect]) -> Result<Sweep, Error> {
     let mut maps = Maps::open(pins)?;
     let mut done = Sweep::default();
     let cookies = keys_where("PODS", maps.pods.keys(), |_| true)?;
@@ -45,12 +48,16 @@ pub(super) fn sweep(pins: &Pins, known: &[PodRedirect]) -> Result<Sweep, Error> 
         enrol::remove(pins, &mut maps, cookie)?;
         done.orphans += 1;
     }
+    guard::remove_zombies(pins)?;
     for cookie in cookies {
         let Some(config) = found(maps.pods.get(&cookie, 0), "PODS")? else {
             continue;
         };
         if let Some(inode) = netns_inode(pins, cookie, &config, known)? {
             done.listeners += listeners::register(&mut maps, cookie, &config, inode)?;
+        }
+        if let Some(pod) = known.iter().find(|pod| pod.cookie == cookie) {
+            done.guarded += guard::attach(pins, object, pod)?;
         }
     }
     Ok(done)
@@ -76,6 +83,7 @@ fn orphans(pins: &Pins, maps: &Maps) -> Result<HashSet<u64>, Error> {
     let mut cookies: HashSet<u64> = pins.steered()?.into_iter().collect();
     cookies.extend(keys_where("PROXIES", maps.proxies.keys(), |_| true)?);
     cookies.extend(keys_where("STATS", maps.stats.keys(), |_| true)?);
+    cookies.extend(guard::known(pins)?);
     for pod in keys_where("PODS", maps.pods.keys(), |_| true)? {
         cookies.remove(&pod);
     }

@@ -1,6 +1,6 @@
 //! The text that `iptables-restore` reads, and what `iptables-save` says about it. Pure; tested by tables.
 
-use std::ops::RangeInclusive;
+use std::{net::IpAddr, ops::RangeInclusive};
 
 use ipnet::IpNet;
 
@@ -121,7 +121,8 @@ fn lines(chain: &Chain<'_>, family: Family) -> Vec<String> {
     let mut lines = Vec::new();
     let mut ports: Vec<&RangeInclusive<u16>> = Vec::new();
     for rule in chain.rules {
-        if let Match::TcpDestinationPort(range) = &rule.matches {
+        // Only skipped ports may share a line: they share its target.
+        if let (Match::TcpDestinationPort(range), Verdict::Pass) = (&rule.matches, rule.verdict) {
             if room(&ports) + room(&[range]) > MULTIPORT_LIMIT {
                 lines.push(multiport(chain.name, &ports));
                 ports.clear();
@@ -153,13 +154,23 @@ fn line(chain: &str, rule: &Rule, family: Family) -> Option<String> {
             }
             _ => return None,
         },
+        Match::TcpDestination(address, port) => match (address, family) {
+            (IpAddr::V4(_), Family::V4) | (IpAddr::V6(_), Family::V6) => {
+                format!("-d {} -p tcp -m tcp --dport {port}", IpNet::from(*address))
+            }
+            _ => return None,
+        },
+        Match::Ipv6 if family == Family::V4 => return None,
+        Match::Ipv6 => String::new(),
         Match::Tcp => "-p tcp".to_owned(),
     };
     let target = match rule.verdict {
         Verdict::Pass => "RETURN".to_owned(),
         Verdict::Redirect(port) => format!("REDIRECT --to-ports {port}"),
     };
-    Some(format!("-A {chain} {matches} -j {target}"))
+    let words = [&format!("-A {chain}"), &matches, &format!("-j {target}")];
+    let words = words.into_iter().filter(|word| !word.is_empty());
+    Some(words.map(String::as_str).collect::<Vec<_>>().join(" "))
 }
 
 fn multiport(chain: &str, ports: &[&RangeInclusive<u16>]) -> String {

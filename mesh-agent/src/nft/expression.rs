@@ -3,7 +3,7 @@
 //! Numbers are those of `linux/netfilter/nf_tables.h`; the comment beside each is its name there. Register contents are in the byte order of what is
 //! loaded: ports and addresses as on the wire, user ids and interface indexes as the host has them.
 
-use std::ops::RangeInclusive;
+use std::{net::IpAddr, ops::RangeInclusive};
 
 use ipnet::IpNet;
 
@@ -59,6 +59,10 @@ pub(super) fn write(list: Message, rule: &Rule) -> Message {
         }
         Match::TcpDestinationPort(ports) => destination_port(tcp(list), ports),
         Match::Source(subnet) => source(list, subnet),
+        Match::TcpDestination(address, port) => {
+            destination_port(destination(tcp(list), *address), &(*port..=*port))
+        }
+        Match::Ipv6 => meta_is(list, Meta::NetworkProtocol, &[libc::NFPROTO_IPV6 as u8]),
         Match::Tcp => tcp(list),
     };
     let list = counter(list);
@@ -103,6 +107,17 @@ fn source(list: Message, subnet: &IpNet) -> Message {
     let list = meta_is(list, Meta::NetworkProtocol, &[protocol as u8]);
     let list = payload(list, Header::Network, offset, length);
     let list = mask_register(list, &mask);
+    compare(list, Compare::Equal, &address)
+}
+
+fn destination(list: Message, address: IpAddr) -> Message {
+    // The destination address lies at 16 in an IPv4 header and at 24 in an IPv6 header.
+    let (protocol, offset, address) = match address {
+        IpAddr::V4(v4) => (libc::NFPROTO_IPV4, 16, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (libc::NFPROTO_IPV6, 24, v6.octets().to_vec()),
+    };
+    let list = meta_is(list, Meta::NetworkProtocol, &[protocol as u8]);
+    let list = payload(list, Header::Network, offset, address.len() as u32);
     compare(list, Compare::Equal, &address)
 }
 

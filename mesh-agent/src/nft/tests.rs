@@ -48,6 +48,8 @@ fn one_transaction_replaces_the_whole_table() {
         rule("skip source 10.0.0.0/8"),
         rule("everything else to the proxy, port 4143"),
         (NEW_CHAIN, CREATE, None),
+        rule("check address 192.0.2.1 to the proxy, port 4140"),
+        rule("check address 2001:db8::1 to the proxy, port 4140"),
         rule("proxy user 2102"),
         rule("loopback"),
         rule("skip ports 4567-4568"),

@@ -6,10 +6,14 @@ use std::{
     time::Duration,
 };
 
+use mesh_ebpf_common::verdict;
 use serde::{Deserialize, Serialize};
 
 /// The proxy worker's first line: it listens.
 pub(super) const READY: &str = "ready";
+
+/// What a worker that cannot go on begins its last line with.
+pub(super) const FAILED: &str = "failed: ";
 
 pub(super) const PROXY_UID: u32 = 2102;
 pub(super) const INBOUND_PORT: u16 = 4143;
@@ -36,6 +40,11 @@ pub(super) const TARGET_V6: SocketAddr = SocketAddr::new(
     80,
 );
 
+/// Redirected even for the proxy.
+pub(super) fn check_address() -> SocketAddr {
+    SocketAddr::from((verdict::CHECK_V4, verdict::CHECK_PORT))
+}
+
 /// Nothing here leaves the machine: what takes longer than this hangs.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -50,6 +59,8 @@ pub(super) enum Request {
     Report = b'r',
     /// Answer and keep the connection until the application closes it.
     Hold = b'h',
+    /// Connect to the check address, as only the proxy need do, and answer with the report of that connection.
+    Check = b'c',
     /// Close all listeners, open new ones, then answer and close.
     Relisten = b'l',
 }
@@ -72,9 +83,14 @@ impl Request {
     }
 
     pub(super) fn from_byte(byte: u8) -> Option<Request> {
-        [Request::Report, Request::Hold, Request::Relisten]
-            .into_iter()
-            .find(|request| *request as u8 == byte)
+        [
+            Request::Report,
+            Request::Hold,
+            Request::Check,
+            Request::Relisten,
+        ]
+        .into_iter()
+        .find(|request| *request as u8 == byte)
     }
 }
 

@@ -2,8 +2,8 @@
 //! Knows nothing of eBPF.
 
 use std::{
-    io::{self, Read, Write},
-    net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr},
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream},
     sync::mpsc::{Receiver, Sender, channel},
     thread::{self, JoinHandle},
 };
@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::protocol::{
     INBOUND_PORT, OUTBOUND_PORT, PATIENCE, PROXY_UID, READY, REQUEST_SIZE, Report, Request,
-    canonical,
+    canonical, check_address,
 };
 use crate::sys::socket::readable;
 
@@ -31,7 +31,12 @@ type Relisten = Sender<()>;
 
 /// Serves until the process is killed.
 pub(super) fn serve() -> io::Result<()> {
-    setuid(Uid::from_raw(PROXY_UID))?;
+    setuid(Uid::from_raw(PROXY_UID)).map_err(|errno| {
+        io::Error::other(format!(
+            "cannot become user {PROXY_UID} (it takes CAP_SETUID): {}",
+            errno.desc()
+        ))
+    })?;
     let (relisten, requests): (Sender<Relisten>, Receiver<Relisten>) = channel();
     let mut acceptors = open_all(&relisten)?;
     let mut stdout = io::stdout();
@@ -97,19 +102,32 @@ fn answer(mut connection: Socket, listener: u16, relisten: &Sender<Relisten>) ->
         relisten.send(done).map_err(io::Error::other)?;
         wait.recv().map_err(io::Error::other)?;
     }
-    let report = Report {
-        original: original_dst(&connection)?,
-        peer: address(&connection, Socket::peer_addr)?,
-        listener,
-        readable,
+    let line = if request == Request::Check {
+        ask_oneself()?
+    } else {
+        let report = Report {
+            original: original_dst(&connection)?,
+            peer: address(&connection, Socket::peer_addr)?,
+            listener,
+            readable,
+        };
+        serde_json::to_string(&report)? + "\n"
     };
-    let mut line = serde_json::to_vec(&report)?;
-    line.push(b'\n');
-    connection.write_all(&line)?;
+    connection.write_all(line.as_bytes())?;
     if request == Request::Hold {
         let _ = connection.read(&mut [0]);
     }
     Ok(())
+}
+
+/// Connects to the check address; the line that arrives comes from another thread of this process, if the connection does.
+fn ask_oneself() -> io::Result<String> {
+    let mut connection = TcpStream::connect_timeout(&check_address(), PATIENCE)?;
+    connection.set_read_timeout(Some(PATIENCE))?;
+    connection.write_all(&Request::Report.bytes())?;
+    let mut line = String::new();
+    BufReader::new(connection).read_line(&mut line)?;
+    Ok(line)
 }
 
 /// Waits until the whole request can be read, and asks how much that is.

@@ -24,6 +24,9 @@ use crate::{
     sys::{loopback, netns},
 };
 
+/// Followed by the agent's process id.
+const CGROUP_PREFIX: &str = "mesh-selftest-";
+
 /// The fields are dropped in this order: attachments end before what they are attached to.
 pub(super) struct Stage {
     _pins: PinDir,
@@ -39,11 +42,10 @@ struct PinDir(PathBuf);
 
 impl Stage {
     pub(super) fn build(object: &Object, settings: &Settings) -> Result<Stage, Error> {
+        clear(&settings.pin_dir, Some(&settings.cgroup_parent))?;
         let namespace = new_namespace()?;
         let cgroup = Cgroup::create(&settings.cgroup_parent)?;
         let pins = PinDir(settings.pin_dir.clone());
-        // A killed self-test may have left its pins.
-        ebpf::unload(&pins.0)?;
         let (programs, _) = ebpf::load(object, &pins.0, &cgroup.0)?;
         let stage = Stage {
             _pins: pins,
@@ -112,25 +114,62 @@ fn spec() -> RedirectSpec {
 /// Makes a namespace on a thread that is then thrown away; the open file keeps it.
 fn new_namespace() -> Result<File, Error> {
     let made = thread::spawn(|| {
-        unshare(CloneFlags::CLONE_NEWNET)?;
-        loopback::set_up(&[OWN_V4, OTHER_OWN_V4, OUTSIDE_V4], &[OWN_V6, OUTSIDE_V6])?;
-        File::open("/proc/thread-self/ns/net")
+        unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| Error::Namespace(errno.into()))?;
+        loopback::set_up(&[OWN_V4, OTHER_OWN_V4, OUTSIDE_V4], &[OWN_V6, OUTSIDE_V6])
+            .map_err(Error::Addresses)?;
+        File::open("/proc/thread-self/ns/net").map_err(Error::Namespace)
     });
     match made.join() {
-        Ok(result) => result.map_err(Error::Namespace),
+        Ok(result) => result,
         Err(_panic) => Err(Error::Netns(netns::NetnsError::Panicked)),
     }
 }
 
 /// Moves this process, which has one thread, to where its role belongs.
 pub(super) fn enter(namespace: &Path, cgroup: &Path) -> io::Result<()> {
-    setns(File::open(namespace)?, CloneFlags::CLONE_NEWNET)?;
-    fs::write(cgroup.join("cgroup.procs"), process::id().to_string())
+    File::open(namespace)
+        .and_then(|file| Ok(setns(file, CloneFlags::CLONE_NEWNET)?))
+        .map_err(|error| {
+            io::Error::other(format!(
+                "cannot enter its network namespace (it takes CAP_SYS_ADMIN): {error}"
+            ))
+        })?;
+    fs::write(cgroup.join("cgroup.procs"), process::id().to_string()).map_err(|error| {
+        io::Error::other(format!(
+            "cannot join cgroup {} (it takes a writable cgroup hierarchy): {error}",
+            cgroup.display()
+        ))
+    })
+}
+
+/// Removes pins, and the cgroups of self-tests whose agent does not live any more.
+pub(super) fn clear(pin_dir: &Path, cgroup_parent: Option<&Path>) -> Result<(), Error> {
+    ebpf::unload(pin_dir)?;
+    let _ = fs::remove_dir(pin_dir);
+    let Some(parent) = cgroup_parent else {
+        return Ok(());
+    };
+    let names = fs::read_dir(parent).map_err(|source| Error::Scratch {
+        action: "list",
+        path: parent.to_owned(),
+        source,
+    })?;
+    for name in names.filter_map(|entry| Some(entry.ok()?.file_name())) {
+        let name = name.to_string_lossy();
+        let pid = name
+            .strip_prefix(CGROUP_PREFIX)
+            .and_then(|pid| pid.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+            tracing::info!(cgroup = %name, "Removing what a self-test left that was killed");
+            drop(Cgroup(parent.join(&*name)));
+        }
+    }
+    Ok(())
 }
 
 impl Cgroup {
     fn create(parent: &Path) -> Result<Cgroup, Error> {
-        let cgroup = Cgroup(parent.join(format!("mesh-selftest-{}", process::id())));
+        let cgroup = Cgroup(parent.join(format!("{CGROUP_PREFIX}{}", process::id())));
         for path in cgroup.directories().iter().rev() {
             fs::create_dir_all(path).map_err(|source| Error::Scratch {
                 action: "create cgroup",

@@ -29,6 +29,8 @@ const MAP_TYPE_ARRAY: u32 = 2;
 /// `BPF_LINK_TYPE_CGROUP` and `BPF_LINK_TYPE_NETNS`: how to read the rest of the link's information.
 const LINK_TYPE_CGROUP: u32 = 3;
 const LINK_TYPE_NETNS: u32 = 5;
+/// `BPF_LINK_TYPE_TCX`.
+const LINK_TYPE_TCX: u32 = 11;
 /// Programs per cgroup and hook are limited to 64 by the kernel.
 const QUERY_MAX: usize = 64;
 
@@ -45,6 +47,7 @@ pub enum AttachType {
     GetPeerName4 = 29,
     GetPeerName6 = 30,
     SkLookup = 36,
+    TcxEgress = 47,
 }
 
 /// What a link is attached to. 0 once that is gone: the link is then a zombie.
@@ -52,6 +55,7 @@ pub enum AttachType {
 pub enum LinkTarget {
     Cgroup { id: u64 },
     Netns { inode: u32 },
+    Interface { index: u32 },
     Other,
 }
 
@@ -113,7 +117,7 @@ struct RawLinkInfo {
     program: u32,
     /// The union below is aligned to eight bytes.
     pad: u32,
-    /// cgroup: the whole word is the id. netns: the lower half is the inode.
+    /// cgroup: the whole word is the id. netns, tcx: the lower half is the inode or the interface's index.
     target: u64,
     attach_type: u64,
 }
@@ -216,6 +220,18 @@ pub fn create_link(
     unsafe { bpf_fd(LINK_CREATE, &mut attributes) }
 }
 
+/// Attaches a program to packets that leave by an interface of the calling thread's network namespace.
+pub fn create_tcx_link(program: impl AsFd, interface: u32) -> io::Result<OwnedFd> {
+    let mut attributes = LinkCreate {
+        program: raw(&program),
+        target: interface,
+        attach_type: AttachType::TcxEgress as u32,
+        flags: 0,
+    };
+    // SAFETY: the structure is `bpf_attr.link_create` and holds no pointers.
+    unsafe { bpf_fd(LINK_CREATE, &mut attributes) }
+}
+
 /// Replaces the program of a link in one step: no packet or call sees none or both.
 pub fn update_link(link: impl AsFd, program: impl AsFd) -> io::Result<()> {
     let mut attributes = LinkUpdate {
@@ -241,6 +257,9 @@ pub fn link_info(link: impl AsFd) -> io::Result<LinkInfo> {
         LINK_TYPE_CGROUP => LinkTarget::Cgroup { id: info.target },
         LINK_TYPE_NETNS => LinkTarget::Netns {
             inode: info.target as u32,
+        },
+        LINK_TYPE_TCX => LinkTarget::Interface {
+            index: info.target as u32,
         },
         _ => LinkTarget::Other,
     };

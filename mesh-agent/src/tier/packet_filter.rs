@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mesh_ebpf_common::verdict::{CHECK_PORT, CHECK_V4};
 use mesh_runtime::log;
 use nix::{
     net::if_::if_nametoindex,
@@ -27,9 +28,11 @@ use crate::{
 };
 
 /// Documentation addresses (RFC 5737): the namespace's own, and one beyond its link that nothing answers at.
-const OWN: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const OWN: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 3);
 const PREFIX_LENGTH: u8 = 24;
 const BEYOND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 2), 80);
+/// Beyond the same link.
+const CHECK: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::from_octets(CHECK_V4), CHECK_PORT);
 /// A redirected connection arrives within microseconds; one that is not redirected would wait for the neighbour for seconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -88,17 +91,18 @@ fn attempt(apply: impl FnOnce(&Rules) -> Result<(), String>) -> Result<(), Trial
     make_link()?;
     let spec = RedirectSpec::from_annotations(&PodRef::default(), &BTreeMap::new())?;
     apply(&Rules::new(&spec, Directions::Both)).map_err(TrialError::Rules)?;
-    redirect_one(spec.outbound_port)
+    let proxy =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, spec.outbound_port)).map_err(TrialError::Setup)?;
+    redirect_one(&proxy, BEYOND)?;
+    redirect_one(&proxy, CHECK)
 }
 
-/// Connects to the address beyond the link, as an application would, and plays the proxy.
-fn redirect_one(outbound_port: u16) -> Result<(), TrialError> {
-    let proxy =
-        TcpListener::bind((Ipv4Addr::LOCALHOST, outbound_port)).map_err(TrialError::Setup)?;
-    let beyond = SocketAddr::from(BEYOND);
+/// Connects to an address beyond the link, as an application would, and plays the proxy.
+fn redirect_one(proxy: &TcpListener, beyond: SocketAddrV4) -> Result<(), TrialError> {
+    let beyond = SocketAddr::from(beyond);
     let _application =
         TcpStream::connect_timeout(&beyond, PATIENCE).map_err(TrialError::NotRedirected)?;
-    let accepted = accept(&proxy).map_err(TrialError::NotRedirected)?;
+    let accepted = accept(proxy).map_err(TrialError::NotRedirected)?;
     let original = getsockopt(&accepted, sockopt::OriginalDst)
         .map_err(|errno| TrialError::NoOriginal(errno.into()))?;
     let found = SocketAddr::from((

@@ -134,6 +134,50 @@ fn a_pod_without_an_address_of_the_family_is_left_alone() {
     assert_eq!(found, Outbound::Direct(Counter::OutboundNoAddress));
 }
 
+#[test]
+fn the_check_address_is_redirected_for_everyone() {
+    let v4 = pod().v4;
+    let v6 = pod().v6;
+    let table = [
+        ("192.0.2.1", CHECK_PORT, Outbound::Redirect(v4)),
+        ("2001:db8::1", CHECK_PORT, Outbound::Redirect(v6)),
+        ("192.0.2.1", 80, Outbound::Direct(Counter::OutboundProxy)),
+        (
+            "192.0.2.2",
+            CHECK_PORT,
+            Outbound::Direct(Counter::OutboundProxy),
+        ),
+    ];
+    for (destination, port, expected) in table {
+        let by_proxy = Dial {
+            by_proxy: true,
+            ..dial(destination, port)
+        };
+        check_dial(by_proxy, expected);
+    }
+    let skips_everything = outbound(&pod(), &dial("192.0.2.1", CHECK_PORT), own, |_| true);
+    assert_eq!(skips_everything, Outbound::Redirect(v4));
+}
+
+#[test]
+fn a_pod_of_one_family_is_checked_by_both_addresses() {
+    let v6_only = PodConfig {
+        v4: Address::UNSPECIFIED,
+        ..pod()
+    };
+    let v4_only = PodConfig {
+        v6: Address::UNSPECIFIED,
+        ..pod()
+    };
+    for (pod, destination, expected) in [
+        (v6_only, "192.0.2.1", "127.0.0.1"),
+        (v4_only, "2001:db8::1", "::1"),
+    ] {
+        let found = outbound(&pod, &dial(destination, CHECK_PORT), own, |_| false);
+        assert_eq!(found, Outbound::Redirect(address(expected)));
+    }
+}
+
 fn check_arrival(remote: &str, local: &str, local_port: u16, expected: Steering) {
     let arrival = Arrival {
         remote: address(remote),
@@ -293,4 +337,34 @@ fn original_destinations_where_a_packet_filter_redirects() {
     let split = PodConfig { flags: 0, ..pod() };
     assert_eq!(original_dst(&split, None, true, 4143), Answer::Native);
     assert_eq!(original_dst(&split, None, true, 80), Answer::Native);
+}
+
+#[test]
+fn what_goes_around_the_proxy() {
+    let check = |source: &str, destination: &str, port: u16, by_proxy: bool| {
+        let request = Request {
+            source: address(source),
+            destination: address(destination),
+            port,
+        };
+        let in_subnet = |source: &Address| {
+            ["172.17.0.2", "10.1.0.5"]
+                .iter()
+                .any(|known| address(known).same(source))
+        };
+        goes_around(&request, by_proxy, own, |port| port == 4567, in_subnet)
+    };
+    assert!(check("10.1.0.5", "10.9.9.9", 80, false));
+    assert!(check("fd00::5", "2001:db8::9", 80, false));
+    assert!(
+        check("10.77.0.1", "10.9.9.9", 80, false),
+        "a foreign source"
+    );
+    assert!(!check("10.1.0.5", "10.9.9.9", 80, true));
+    assert!(!check("10.1.0.5", "10.9.9.9", 4567, false));
+    assert!(!check("10.1.0.5", "192.0.2.1", CHECK_PORT, false));
+    assert!(
+        !check("172.17.0.2", "10.9.9.9", 80, false),
+        "a network inside the pod whose sources are skipped"
+    );
 }

@@ -334,6 +334,23 @@ fn ownership() -> Vec<Case> {
             expect: Same("direct from OWN4, app sees peer PEER4:7001 self OWN4"),
         },
         Case {
+            name: "the proxy asks whether it is redirected",
+            run: |s| {
+                let ask = |target: &str| {
+                    s.describe(
+                        &s.pod
+                            .probe_as("linkerd-proxy", 2102, &["connect", target])
+                            .rest(),
+                    )
+                };
+                format!("{}; {}", ask("192.0.2.1:20001"), ask("[2001:db8::1]:20001"))
+            },
+            expect: Outbound(
+                "proxy 4140, original 192.0.2.1:20001 from OWN4, app sees peer 192.0.2.1:20001 self OWN4; \
+                 proxy 4140, original 2001:db8::1:20001 from OWN6, app sees peer 2001:db8::1:20001 self OWN6",
+            ),
+        },
+        Case {
             name: "an application with the proxy's uid (trap 47)",
             run: |s| {
                 s.describe(

@@ -34,6 +34,7 @@ fn writes_the_contract_in_order() {
 -A MESH_PROXY_INBOUND -s 10.0.0.0/8 -j RETURN
 -A MESH_PROXY_INBOUND -p tcp -j REDIRECT --to-ports 4143
 -A PREROUTING -j MESH_PROXY_INBOUND
+-A MESH_PROXY_OUTBOUND -d 192.0.2.1/32 -p tcp -m tcp --dport 20001 -j REDIRECT --to-ports 4140
 -A MESH_PROXY_OUTBOUND -m owner --uid-owner 2102 -j RETURN
 -A MESH_PROXY_OUTBOUND -m owner --gid-owner 77 -j RETURN
 -A MESH_PROXY_OUTBOUND -o lo -j RETURN
@@ -46,6 +47,9 @@ COMMIT
     let v6 = replacement(&rules, Family::V6, EMPTY);
     assert!(
         v6.contains("-A MESH_PROXY_INBOUND -s fd00::/8 -j RETURN\n") && !v6.contains("10.0.0.0")
+    );
+    assert!(
+        v6.contains("-d 2001:db8::1/128 -p tcp -m tcp --dport 20001") && !v6.contains("192.0.2.1")
     );
 }
 
@@ -128,4 +132,26 @@ fn names_what_was_tampered_with() {
         intact + "-A MESH_PROXY_OUTBOUND -j ACCEPT\n",
         "chain MESH_PROXY_OUTBOUND has rules of someone else (V4)",
     );
+}
+
+#[test]
+fn some_ports_only_and_no_ipv6() {
+    let mut rules = rules(&[("skip-inbound-ports", "80")]);
+    rules.redirect_inbound_only(&"8080,9000-9010".parse().unwrap(), 4143);
+    rules.leave_ipv6_alone();
+    let v4 = replacement(&rules, Family::V4, EMPTY);
+    let v6 = replacement(&rules, Family::V6, EMPTY);
+    let inbound = |text: &str| -> Vec<String> {
+        let lines = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("-A MESH_PROXY_INBOUND "));
+        lines.map(str::to_owned).collect()
+    };
+    let ports = [
+        "-p tcp -m multiport --dports 80,4190:4191 -j RETURN",
+        "-p tcp -m multiport --dports 8080 -j REDIRECT --to-ports 4143",
+        "-p tcp -m multiport --dports 9000:9010 -j REDIRECT --to-ports 4143",
+    ];
+    assert_eq!(inbound(&v4), ports);
+    assert_eq!(inbound(&v6), [&["-j RETURN"], &ports[..]].concat());
 }

@@ -12,14 +12,14 @@ use socket2::{Domain, Protocol, Socket};
 use super::{
     super::protocol::{
         OTHER_OWN_V4, OTHER_TARGET_V4, OUTBOUND_PORT, OWN_V4, OWN_V6, PATIENCE, Request,
-        SKIPPED_PORT, TARGET_V4, TARGET_V6,
+        SKIPPED_PORT, TARGET_V4, TARGET_V6, check_address,
     },
     ANY_V4, Problem, Trial, ask, connect, expect, local_address, mapped, peer_address,
     plain_listener, read_report, socket_to, tcp_socket,
 };
 use crate::sys::socket::{disconnect, tcp_info_length};
 
-pub(super) const TRIALS: [(&str, Trial); 15] = [
+pub(super) const TRIALS: [(&str, Trial); 16] = [
     ("IPv4", || {
         redirected(&socket_to(TARGET_V4)?, TARGET_V4, OWN_V4.into())
     }),
@@ -39,6 +39,7 @@ pub(super) const TRIALS: [(&str, Trial); 15] = [
     ("own address stays direct", own_address),
     ("skipped port stays direct", skipped_port),
     ("other socket options are left alone", other_options),
+    ("the proxy's own connection to the check address", own_check),
 ];
 
 /// Connects and lets the proxy say where to; both ends must look as if nobody was in between.
@@ -188,6 +189,19 @@ fn skipped_port() -> Result<(), Problem> {
         Err(error) => Err(error.into()),
         Ok(()) => Err(Problem::Failed(format!("{target} was redirected"))),
     }
+}
+
+/// The one connection of the proxy itself that is redirected.
+fn own_check() -> Result<(), Problem> {
+    let socket = socket_to(TARGET_V4)?;
+    connect(&socket, TARGET_V4)?;
+    let report = ask(&socket, Request::Check)?;
+    expect("the listener", report.listener, OUTBOUND_PORT)?;
+    expect(
+        "the original destination",
+        report.original,
+        Some(check_address()),
+    )
 }
 
 /// The program behind SO_ORIGINAL_DST runs for every option, and sees one page of the buffer at most.

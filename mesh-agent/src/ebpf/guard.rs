@@ -1,0 +1,188 @@
+//! The guard's side of user space: its mode, its links (one for each interface of a pod but loopback) and its counters. See `mesh-ebpf/src/guard.rs`.
+//!
+//! The mode is in a pinned map, where the programs read it: changing it changes every pod at once, and the CNI plugin finds it without the agent. While
+//! it is off nothing is attached.
+
+use std::{io, path::Path};
+
+use aya::maps::PerCpuValues;
+use mesh_ebpf_common::layout::{GUARD_COUNT, GUARD_DROP, GUARD_OFF, GuardStats};
+use nix::net::if_::if_nameindex;
+
+use super::{
+    error::Error,
+    loader,
+    maps::{GuardMaps, keys_where, map_error, removed},
+    object::Object,
+    pins::{self, Pins},
+};
+use crate::{
+    redirect::{GuardMode, PodRedirect},
+    sys::{
+        bpf::{self, LinkTarget},
+        netns,
+    },
+};
+
+const NO_EXIST: u64 = 1;
+const ANY: u64 = 0;
+/// The kernel gives loopback the first index of every network namespace.
+const LOOPBACK_INDEX: u32 = 1;
+
+/// Connection requests of one pod that went around its proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuardCounters {
+    pub cookie: u64,
+    pub passed: u64,
+    pub dropped: u64,
+}
+
+/// The mode in force. A set that was pinned before there was a guard has none.
+pub(super) fn mode(pins: &Pins) -> Result<GuardMode, Error> {
+    let Some(maps) = GuardMaps::open(pins)? else {
+        return Ok(GuardMode::Off);
+    };
+    let number = maps.mode.get(&0, 0).map_err(map_error("read", "GUARD"))?;
+    Ok(match number {
+        GUARD_COUNT => GuardMode::Count,
+        GUARD_DROP => GuardMode::Drop,
+        _ => GuardMode::Off,
+    })
+}
+
+/// Sets the mode. Turning the guard on tries the program first, so that a kernel that cannot have it says so now.
+pub(super) fn set_mode(pins: &Pins, object: &Object, mode: GuardMode) -> Result<(), Error> {
+    let Some(mut maps) = GuardMaps::open(pins)? else {
+        return match mode {
+            GuardMode::Off => Ok(()),
+            GuardMode::Count | GuardMode::Drop => Err(Error::NoGuard),
+        };
+    };
+    let number = match mode {
+        GuardMode::Off => GUARD_OFF,
+        GuardMode::Count => GUARD_COUNT,
+        GuardMode::Drop => GUARD_DROP,
+    };
+    if mode != GuardMode::Off {
+        loader::try_guard(object, pins)?;
+    }
+    maps.mode
+        .set(0, number, ANY)
+        .map_err(map_error("write to", "GUARD"))?;
+    if mode == GuardMode::Off {
+        for pin in pins.guards()? {
+            pins::remove(&pins.guard_link(pin.cookie, pin.interface))?;
+        }
+    }
+    Ok(())
+}
+
+/// Guards every interface of the pod that is not guarded yet; returns how many. Does nothing while the guard is off.
+pub(super) fn attach(pins: &Pins, object: &Object, pod: &PodRedirect) -> Result<usize, Error> {
+    if mode(pins)? == GuardMode::Off {
+        return Ok(0);
+    }
+    create_counters(pins, pod.cookie)?;
+    let mut attached = 0;
+    for interface in interfaces(&pod.netns)? {
+        let path = pins.guard_link(pod.cookie, interface);
+        match pins::open(&path)? {
+            Some(link) if guards_something(&link) => continue,
+            Some(_) => drop(pins::remove(&path)?),
+            None => {}
+        }
+        attached += usize::from(loader::attach_guard(object, pins, pod, interface)?);
+    }
+    Ok(attached)
+}
+
+/// Removes what guards a pod, and its counters.
+pub(super) fn detach(pins: &Pins, cookie: u64) -> Result<(), Error> {
+    for pin in pins
+        .guards()?
+        .into_iter()
+        .filter(|pin| pin.cookie == cookie)
+    {
+        pins::remove(&pins.guard_link(cookie, pin.interface))?;
+    }
+    if let Some(mut maps) = GuardMaps::open(pins)? {
+        removed(maps.stats.remove(&cookie), "GUARD_STATS")?;
+    }
+    Ok(())
+}
+
+/// Removes links whose interface is gone.
+pub(super) fn remove_zombies(pins: &Pins) -> Result<(), Error> {
+    for pin in pins.guards()? {
+        let path = pins.guard_link(pin.cookie, pin.interface);
+        if let Some(link) = pins::open(&path)?
+            && !guards_something(&link)
+        {
+            pins::remove(&path)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn counters(pins: &Pins) -> Result<Vec<GuardCounters>, Error> {
+    let Some(maps) = GuardMaps::open(pins)? else {
+        return Ok(Vec::new());
+    };
+    maps.stats
+        .iter()
+        .map(|entry| {
+            let (cookie, values) = entry.map_err(map_error("read", "GUARD_STATS"))?;
+            Ok(GuardCounters {
+                cookie,
+                passed: values.iter().map(|value| value.passed).sum(),
+                dropped: values.iter().map(|value| value.dropped).sum(),
+            })
+        })
+        .collect()
+}
+
+/// Cookies with guard counters, for whoever looks for leftovers.
+pub(super) fn known(pins: &Pins) -> Result<Vec<u64>, Error> {
+    let mut cookies: Vec<u64> = pins.guards()?.iter().map(|pin| pin.cookie).collect();
+    if let Some(maps) = GuardMaps::open(pins)? {
+        cookies.extend(keys_where("GUARD_STATS", maps.stats.keys(), |_| true)?);
+    }
+    Ok(cookies)
+}
+
+fn guards_something(link: impl std::os::fd::AsFd) -> bool {
+    bpf::link_info(link)
+        .is_ok_and(|info| matches!(info.target, LinkTarget::Interface { index } if index != 0))
+}
+
+fn create_counters(pins: &Pins, cookie: u64) -> Result<(), Error> {
+    let Some(mut maps) = GuardMaps::open(pins)? else {
+        return Ok(());
+    };
+    if super::maps::found(maps.stats.get(&cookie, 0), "GUARD_STATS")?.is_some() {
+        return Ok(());
+    }
+    let cpus = aya::util::nr_cpus().map_err(|(_, source)| Error::Query {
+        path: "/sys/devices/system/cpu/possible".into(),
+        source,
+    })?;
+    PerCpuValues::try_from(vec![GuardStats::default(); cpus])
+        .map_err(aya::maps::MapError::IoError)
+        .and_then(|zeros| maps.stats.insert(cookie, zeros, NO_EXIST))
+        .map_err(map_error("write to", "GUARD_STATS"))
+}
+
+/// The pod's interfaces, without loopback, which redirected connections take.
+fn interfaces(path: &Path) -> Result<Vec<u32>, Error> {
+    let listed = netns::run_in(netns::open(path)?, || {
+        let interfaces = if_nameindex()?;
+        let indexes = interfaces.iter().map(nix::net::if_::Interface::index);
+        Ok::<_, nix::errno::Errno>(indexes.collect::<Vec<u32>>())
+    })?;
+    let mut indexes = listed.map_err(|errno| Error::Interfaces {
+        netns: path.to_owned(),
+        source: io::Error::from(errno),
+    })?;
+    indexes.retain(|index| *index != LOOPBACK_INDEX);
+    Ok(indexes)
+}

@@ -1,0 +1,101 @@
+//! The second line: counts, and on request drops, requests for TCP connections that leave a pod around its proxy. The other programs see system calls;
+//! a raw or packet socket, a source address that is not the pod's, and whatever a network namespace inside the pod forwards never come by them, and all
+//! of it comes by here.
+//!
+//! * hook: `tcx` egress; one instance per pod and interface, on every interface of the pod but loopback
+//! * minimum kernel: 6.6 (tcx links, which nobody inside the pod can detach)
+//! * reads GUARD, PODS, PROXIES, PORT_SKIPS, SUBNET_SKIPS; writes GUARD_STATS
+//! * absent: bypasses are neither counted nor stopped; nothing else changes
+//!
+//! Only first segments are looked at: connections that were open when the pod was enrolled go on. The proxy is known by the cgroup of the sending socket,
+//! which a packet that was forwarded does not have.
+
+use aya_ebpf::{
+    EbpfContext,
+    bindings::{
+        __sk_buff,
+        bpf_hdr_start_off::BPF_HDR_START_NET,
+        tcx_action_base::{TCX_DROP, TCX_NEXT},
+    },
+    helpers::generated::{bpf_skb_cgroup_id, bpf_skb_load_bytes_relative},
+    macros::classifier,
+    programs::TcContext,
+};
+use mesh_ebpf_common::{
+    layout::{GUARD_DROP, GUARD_OFF, OUTBOUND},
+    packet::{self, Packet},
+    verdict,
+};
+
+use crate::{maps, steer::POD_COOKIE};
+
+struct Skb(*mut __sk_buff);
+
+#[classifier]
+pub fn mesh_guard(ctx: TcContext) -> i32 {
+    match guard(ctx.as_ptr().cast()) {
+        Some(GUARD_DROP) => TCX_DROP,
+        _ => TCX_NEXT,
+    }
+}
+
+/// What to do with a packet that goes around the proxy; `None` for all others.
+#[inline(always)]
+fn guard(skb: *mut __sk_buff) -> Option<u32> {
+    let mode = maps::guard_mode();
+    if mode == GUARD_OFF {
+        return None;
+    }
+    let request = packet::connection_request(&Skb(skb))?;
+    let cookie = POD_COOKIE.load();
+    maps::pod(cookie)?;
+    // SAFETY: the helper takes the program's own context.
+    let cgroup = unsafe { bpf_skb_cgroup_id(skb) };
+    let goes_around = verdict::goes_around(
+        &request,
+        verdict::is_proxy(&maps::proxy(cookie), cgroup),
+        |address| maps::is_own_address(cookie, address),
+        |port| maps::is_skipped_port(cookie, OUTBOUND, port),
+        |source| maps::is_skipped_source(cookie, source),
+    );
+    if !goes_around {
+        return None;
+    }
+    maps::count_bypass(cookie, mode == GUARD_DROP);
+    Some(mode)
+}
+
+impl Skb {
+    #[inline(always)]
+    fn load<const N: usize>(&self, offset: u32) -> Option<[u8; N]> {
+        let mut bytes = [0u8; N];
+        // SAFETY: the verifier checks context and buffer; the kernel checks the offset.
+        let result = unsafe {
+            bpf_skb_load_bytes_relative(
+                self.0.cast(),
+                offset,
+                bytes.as_mut_ptr().cast(),
+                N as u32,
+                BPF_HDR_START_NET,
+            )
+        };
+        (result == 0).then_some(bytes)
+    }
+}
+
+impl Packet for Skb {
+    #[inline(always)]
+    fn byte(&self, offset: u32) -> Option<u8> {
+        self.load::<1>(offset).map(|[byte]| byte)
+    }
+
+    #[inline(always)]
+    fn half(&self, offset: u32) -> Option<u16> {
+        self.load(offset).map(u16::from_be_bytes)
+    }
+
+    #[inline(always)]
+    fn word(&self, offset: u32) -> Option<u32> {
+        self.load(offset).map(u32::from_ne_bytes)
+    }
+}
