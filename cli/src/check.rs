@@ -1,66 +1,99 @@
-//! The check framework: categories of checks, each with one outcome, a hint and an anchor in docs/operations/checks.md.
+//! The check framework: what was seen, judged by categories of checks, each with one outcome, a hint and a section of docs/operations/checks.md.
 //!
-//! Categories run in order and print as they end. A fatal check that fails ends the run: what follows would only repeat it. Warnings leave the exit code
-//! alone.
+//! [`gather`] asks cluster or node once, concurrently, and makes [`Facts`]. Every check is a pure function of them, so that each fault can be planted in a
+//! test as data. A fatal check that fails ends the run: what follows would only repeat it. Warnings leave the exit code alone.
 
-pub(crate) mod certificates;
-pub(crate) mod control_plane;
-pub(crate) mod data_plane;
-pub(crate) mod machine;
-pub(crate) mod node_agent;
+mod certificate;
+pub(crate) mod facts;
+pub(crate) mod gather;
 
-use std::{future::Future, pin::Pin};
+mod agents;
+mod control_plane;
+mod data_plane;
+mod identity;
+mod kubernetes;
+mod machine;
+mod policy;
+mod setup;
+mod versions;
+mod webhook;
+
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod tests;
 
 use serde::Serialize;
 
-use crate::{node::Node, output::style::Mark};
+pub(crate) use self::certificate::expiry as certificate_expiry;
+pub(crate) use self::facts::{Facts, Mode, Place};
+use crate::output::style::Mark;
 
 /// Where every hint points.
 pub(crate) const GUIDE: &str = "docs/operations/checks.md";
 
-/// What one check found.
+/// What one check found. Each line of a warning or failure names one thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// In order; the text says what was seen where that is worth knowing.
     Ok(String),
     /// Works, but somebody should look.
-    Warn(String),
-    Fail(String),
+    Warn(Vec<String>),
+    Fail(Vec<String>),
 }
 
-/// What checks look at. The node is absent where no local node runs: the machine can be checked all the same.
-pub(crate) struct Subject {
-    pub(crate) node: Option<Node>,
-}
-
-pub(crate) type Look<'a> = Pin<Box<dyn Future<Output = Outcome> + 'a>>;
+/// The outcome, or why it could not be looked at.
+pub(crate) type Verdict = Result<Outcome, String>;
 
 pub(crate) struct Check {
-    /// The anchor, and the check's name in JSON.
+    /// The section of the guide, and the check's name in JSON. Linkerd's where Linkerd has the check.
     pub(crate) anchor: &'static str,
     pub(crate) description: &'static str,
+    /// The first thing to do, with the command; `{ns}` is the control plane's namespace.
+    pub(crate) advice: &'static str,
     /// Whether nothing after it makes sense when it fails.
     pub(crate) fatal: bool,
-    pub(crate) look: for<'a> fn(&'a Subject) -> Look<'a>,
+    /// Where it has something to look at.
+    pub(crate) on: On,
+    pub(crate) look: fn(&Facts) -> Verdict,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum On {
+    Anywhere,
+    Cluster,
+    Machine,
 }
 
 pub(crate) struct Category {
+    /// As Linkerd calls it where Linkerd has it.
     pub(crate) name: &'static str,
+    /// Whether there is anything to look at, given what was asked for.
+    pub(crate) applies: fn(&Facts) -> bool,
     pub(crate) checks: &'static [Check],
-    /// Whether it is about a running node, and says nothing without one.
-    pub(crate) needs_node: bool,
 }
 
 /// Every check there is, in the order it is shown.
 pub(crate) const CATEGORIES: &[Category] = &[
     machine::CATEGORY,
-    node_agent::CATEGORY,
-    control_plane::CATEGORY,
-    certificates::CATEGORY,
+    kubernetes::API,
+    kubernetes::VERSION,
+    kubernetes::GATEWAY_API,
+    setup::CATEGORY,
+    kubernetes::CRD,
+    control_plane::EXISTENCE,
+    control_plane::CONFIG,
+    identity::CATEGORY,
+    webhook::CATEGORY,
+    agents::CATEGORY,
+    control_plane::PROXY,
+    versions::CATEGORY,
     data_plane::CATEGORY,
+    policy::CATEGORY,
+    control_plane::HA,
 ];
 
-/// A category that was run, as JSON shows it.
+/// A category that was looked at, as JSON shows it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CategoryReport {
@@ -75,51 +108,79 @@ pub(crate) struct Report {
     pub(crate) description: &'static str,
     /// `success`, `warning` or `error`, as Linkerd's JSON has them.
     pub(crate) result: &'static str,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) detail: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) detail: Vec<String>,
+    /// The section of the guide.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) hint: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) advice: String,
     #[serde(skip)]
     pub(crate) mark: Mark,
 }
 
-/// Runs one category; the second value says whether to go on.
-pub(crate) async fn run(category: &Category, subject: &Subject) -> (CategoryReport, bool) {
-    let mut checks = Vec::new();
-    for check in category.checks {
-        let report = Report::new(check, (check.look)(subject).await);
-        let stop = check.fatal && report.mark == Mark::Fail;
-        checks.push(report);
-        if stop {
-            return (
-                CategoryReport {
-                    category_name: category.name,
-                    checks,
-                },
-                false,
-            );
+/// Judges the facts, category by category, until a fatal check fails.
+pub(crate) fn judge(facts: &Facts) -> Vec<CategoryReport> {
+    let mut reports = Vec::new();
+    for category in CATEGORIES {
+        if !(category.applies)(facts) {
+            continue;
+        }
+        let mut report = CategoryReport {
+            category_name: category.name,
+            checks: Vec::new(),
+        };
+        let mut fatal = false;
+        for check in category.checks.iter().filter(|check| check.on.is(facts)) {
+            let looked = Report::new(check, facts);
+            fatal = check.fatal && looked.mark == Mark::Fail;
+            report.checks.push(looked);
+            if fatal {
+                break;
+            }
+        }
+        if !report.checks.is_empty() {
+            reports.push(report);
+        }
+        if fatal {
+            break;
         }
     }
-    (
-        CategoryReport {
-            category_name: category.name,
-            checks,
-        },
-        true,
-    )
+    reports
+}
+
+pub(crate) fn success(reports: &[CategoryReport]) -> bool {
+    reports
+        .iter()
+        .flat_map(|category| &category.checks)
+        .all(|report| report.mark != Mark::Fail)
+}
+
+impl On {
+    fn is(self, facts: &Facts) -> bool {
+        match self {
+            Self::Anywhere => true,
+            Self::Cluster => facts.place == Place::Cluster,
+            Self::Machine => facts.place != Place::Cluster,
+        }
+    }
 }
 
 impl Report {
-    fn new(check: &Check, outcome: Outcome) -> Self {
+    fn new(check: &Check, facts: &Facts) -> Self {
+        let outcome = (check.look)(facts).unwrap_or_else(|unseen| Outcome::Fail(vec![unseen]));
         let (mark, result, detail) = match outcome {
-            Outcome::Ok(detail) => (Mark::Ok, "success", detail),
+            Outcome::Ok(detail) if detail.is_empty() => (Mark::Ok, "success", Vec::new()),
+            Outcome::Ok(detail) => (Mark::Ok, "success", vec![detail]),
             Outcome::Warn(detail) => (Mark::Warn, "warning", detail),
             Outcome::Fail(detail) => (Mark::Fail, "error", detail),
         };
-        let hint = if mark == Mark::Ok {
-            String::new()
-        } else {
-            format!("{GUIDE}#{}", check.anchor)
+        let (hint, advice) = match mark {
+            Mark::Ok => (String::new(), String::new()),
+            _ => (
+                format!("{GUIDE}#{}", check.anchor),
+                check.advice.replace("{ns}", &facts.control_namespace),
+            ),
         };
         Self {
             name: check.anchor,
@@ -127,41 +188,40 @@ impl Report {
             result,
             detail,
             hint,
+            advice,
             mark,
         }
     }
 }
 
 impl Outcome {
-    /// The outcome of a look that can go wrong by itself.
-    pub(crate) fn of(result: anyhow::Result<Self>) -> Self {
-        result.unwrap_or_else(|error| Self::Fail(format!("{error:#}")))
+    pub(crate) fn ok(text: impl Into<String>) -> Self {
+        Self::Ok(text.into())
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    pub(crate) fn warn(text: impl Into<String>) -> Self {
+        Self::Warn(vec![text.into()])
+    }
 
-    /// Every check has a section of its own in the guide, and every section belongs to a check.
-    #[test]
-    fn guide_and_checks_agree() {
-        let guide = std::fs::read_to_string(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../docs/operations/checks.md"
-        ))
-        .unwrap();
-        let mut sections: Vec<&str> = guide
-            .lines()
-            .filter_map(|line| line.strip_prefix("### "))
-            .collect();
-        let mut anchors: Vec<&str> = CATEGORIES
-            .iter()
-            .flat_map(|category| category.checks)
-            .map(|check| check.anchor)
-            .collect();
-        sections.sort_unstable();
-        anchors.sort_unstable();
-        assert_eq!(sections, anchors);
+    pub(crate) fn fail(text: impl Into<String>) -> Self {
+        Self::Fail(vec![text.into()])
+    }
+
+    /// A failure when anything is wrong.
+    pub(crate) fn fail_if(wrong: Vec<String>, ok: impl Into<String>) -> Self {
+        if wrong.is_empty() {
+            Self::Ok(ok.into())
+        } else {
+            Self::Fail(wrong)
+        }
+    }
+
+    /// A warning when anything is wrong.
+    pub(crate) fn warn_if(wrong: Vec<String>, ok: impl Into<String>) -> Self {
+        if wrong.is_empty() {
+            Self::Ok(ok.into())
+        } else {
+            Self::Warn(wrong)
+        }
     }
 }

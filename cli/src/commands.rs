@@ -1,11 +1,15 @@
 //! One file per command; each has its arguments and `run`.
 
+pub(crate) mod authz;
 pub(crate) mod check;
 pub(crate) mod completion;
 pub(crate) mod diagnostics;
 pub(crate) mod identity;
+pub(crate) mod inject;
 pub(crate) mod local;
 pub(crate) mod stat;
+pub(crate) mod status;
+pub(crate) mod uninject;
 pub(crate) mod version;
 
 use crate::args::{Args, Command};
@@ -15,15 +19,19 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Local(command) => local::run(command, global),
         Command::Check(args) => on_runtime(check::run(&args, global)),
+        Command::Status(args) => on_runtime(status::run(&args, global)),
+        Command::Inject(args) => on_runtime(inject::run(&args, global)),
+        Command::Uninject(args) => uninject::run(&args),
         Command::Diagnostics(args) => on_runtime(diagnostics::run(&args, global)),
         Command::Identity(args) => on_runtime(identity::run(&args, global)),
+        Command::Authz(args) => on_runtime(authz::run(&args, global)),
         Command::Stat(args) => on_runtime(stat::run(&args, global)),
-        Command::Version(args) => version::run(&args),
+        Command::Version(args) => on_runtime(version::run(&args, global)),
         Command::Completion(args) => completion::run(&args),
     }
 }
 
-/// The runtime of the commands that talk to somebody.
+/// The runtime of the commands that talk to somebody. Whoever is tired of waiting ends it.
 pub(crate) fn on_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

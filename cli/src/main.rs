@@ -4,10 +4,13 @@
 
 mod args;
 mod check;
+mod cluster;
 mod commands;
 mod exit;
+mod mesh;
 mod node;
 mod output;
+mod talk;
 
 use std::process::ExitCode;
 

@@ -1,5 +1,7 @@
 //! Everything that is printed. Data goes to standard output; progress, hints and errors go to standard error.
 
+pub(crate) mod manifests;
+pub(crate) mod progress;
 pub(crate) mod style;
 pub(crate) mod table;
 

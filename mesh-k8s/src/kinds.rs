@@ -9,8 +9,11 @@ pub use gateway_api::{
 pub use k8s_openapi::{
     ByteString,
     api::{
-        apps::v1::{Deployment, ReplicaSet},
+        admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration},
+        apps::v1::{DaemonSet, Deployment, ReplicaSet},
+        authorization::v1 as authorization,
         batch::v1::Job,
+        coordination::v1::Lease,
         core::v1 as core,
         core::v1::{ConfigMap, Namespace, Node, Pod, Secret, Service, ServiceAccount},
         discovery::v1 as discovery,

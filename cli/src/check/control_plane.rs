@@ -1,105 +1,169 @@
-//! The controllers: do their pods run, and are they ready.
+//! The control plane: its objects, its pods, its proxies, and whether they agree with what the chart wrote down.
 
-use super::{Category, Check, Look, Outcome, Subject};
-use crate::node::{MeshPod, Node, http};
+mod config;
+mod pods;
 
-pub(crate) const CATEGORY: Category = Category {
-    name: "control plane",
-    needs_node: true,
+pub(super) use pods::{COMPONENTS, container_problems};
+
+use super::{Category, Check, Facts, On, Outcome, Place, facts::see};
+
+const INSTALLED: fn(&Facts) -> bool =
+    |facts| facts.place != Place::Machine && facts.is_installed_mode();
+
+pub(super) const EXISTENCE: Category = Category {
+    name: "linkerd-existence",
+    applies: INSTALLED,
     checks: &[
         Check {
-            anchor: "control-plane-pods",
-            description: "control plane pods are ready",
+            anchor: "l5d-existence-ns",
+            description: "the control plane's namespace exists",
+            advice: "meshctl install --crds | kubectl apply -f - && meshctl install | kubectl apply -f -; another namespace is chosen with -L",
             fatal: true,
-            look: pods_ready,
+            on: On::Cluster,
+            look: |facts| {
+                see(&facts.objects.namespaces)?;
+                let name = &facts.control_namespace;
+                Ok(match facts.namespace(name) {
+                    Some(namespace) if namespace.metadata.deletion_timestamp.is_some() => {
+                        Outcome::fail(format!("namespace {name} is being deleted"))
+                    }
+                    Some(_) => Outcome::ok(name),
+                    None => Outcome::fail(format!("there is no namespace {name}")),
+                })
+            },
+        },
+        Check {
+            anchor: "l5d-existence-linkerd-config",
+            description: "ConfigMap linkerd-config holds the mesh's values",
+            advice: "helm upgrade linkerd-control-plane --reuse-values -n {ns}, or meshctl upgrade | kubectl apply -f -",
+            fatal: false,
+            on: On::Cluster,
+            look: |facts| Ok(Outcome::ok(facts.values()?.linkerd_version)),
+        },
+        Check {
+            anchor: "l5d-existence-sa",
+            description: "the control plane's service accounts exist",
+            advice: "helm upgrade linkerd-control-plane --reuse-values -n {ns}, or meshctl upgrade | kubectl apply -f -",
+            fatal: false,
+            on: On::Cluster,
+            look: config::accounts,
+        },
+        Check {
+            anchor: "control-plane-deployments",
+            description: "the control plane's workloads exist and run as many pods as they should",
+            advice: "kubectl -n {ns} describe deployment,daemonset",
+            fatal: false,
+            on: On::Cluster,
+            look: pods::workloads,
+        },
+        Check {
+            anchor: "l5d-existence-unschedulable-pods",
+            description: "every pod of the control plane found a node",
+            advice: "kubectl -n {ns} describe pods: look at the events; make room, or correct nodeSelector and tolerations",
+            fatal: false,
+            on: On::Cluster,
+            look: pods::unschedulable,
+        },
+        Check {
+            anchor: "control-plane-containers",
+            description: "containers of the control plane start and stay up",
+            advice: "kubectl -n {ns} logs POD -c CONTAINER --previous",
+            fatal: false,
+            on: On::Cluster,
+            look: pods::containers,
+        },
+        Check {
+            anchor: "l5d-api-control-ready",
+            description: "control plane pods are ready",
+            advice: "kubectl -n {ns} get pods -o wide; on a local node: meshctl local status, meshctl local logs",
+            fatal: true,
+            on: On::Anywhere,
+            look: pods::ready,
+        },
+        Check {
+            anchor: "control-plane-endpoints",
+            description: "the control plane's Services lead to ready pods",
+            advice: "kubectl -n {ns} get services,endpointslices; then helm upgrade --reuse-values if one is missing",
+            fatal: false,
+            on: On::Cluster,
+            look: config::services,
         },
         Check {
             anchor: "controllers-ready",
             description: "controllers have read their objects",
+            advice: "kubectl -n {ns} logs deployment/linkerd-destination -c destination: the log names the object that cannot be read",
             fatal: false,
-            look: controllers_ready,
+            on: On::Anywhere,
+            look: pods::controllers_ready,
         },
     ],
 };
 
-/// Component, controller and admin port, as Linkerd has them.
-const CONTROLLERS: [(&str, &str, u16); 3] = [
-    ("identity", "identity", 9990),
-    ("destination", "destination", 9996),
-    ("destination", "policy", 9990),
-];
+pub(super) const CONFIG: Category = Category {
+    name: "linkerd-config",
+    applies: |facts| facts.place == Place::Cluster && facts.is_installed_mode(),
+    checks: &[
+        Check {
+            anchor: "controllers-permissions",
+            description: "the controllers may do what they must",
+            advice: "helm upgrade linkerd-control-plane --reuse-values -n {ns}: it puts ClusterRoles and bindings right",
+            fatal: false,
+            on: On::Cluster,
+            look: config::permissions,
+        },
+        Check {
+            anchor: "l5d-cluster-networks-cidr",
+            description: "the nodes' pod networks are in clusterNetworks",
+            advice: "helm upgrade linkerd-control-plane --reuse-values -n {ns} --set clusterNetworks='10.0.0.0/8\\,...'",
+            fatal: false,
+            on: On::Cluster,
+            look: config::node_networks,
+        },
+        Check {
+            anchor: "l5d-cluster-networks-pods",
+            description: "pods and Services have addresses in clusterNetworks",
+            advice: "helm upgrade linkerd-control-plane --reuse-values -n {ns} --set clusterNetworks='10.0.0.0/8\\,...'",
+            fatal: false,
+            on: On::Cluster,
+            look: config::addresses,
+        },
+        Check {
+            anchor: "config-drift",
+            description: "the control plane runs with the values that are written down",
+            advice: "kubectl -n {ns} rollout restart deployment; if they differ again, helm upgrade --reuse-values",
+            fatal: false,
+            on: On::Cluster,
+            look: config::drift,
+        },
+    ],
+};
 
-fn pods_ready(subject: &Subject) -> Look<'_> {
-    on_pods(subject, |pods| {
-        Box::pin(async move {
-            let components = ["identity", "destination"];
-            let bad: Vec<String> = components
-                .iter()
-                .filter_map(|component| problem(&pods, component))
-                .collect();
-            if bad.is_empty() {
-                Outcome::Ok(components.join(", "))
-            } else {
-                Outcome::Fail(bad.join("; "))
-            }
-        })
-    })
-}
+pub(super) const PROXY: Category = Category {
+    name: "linkerd-control-plane-proxy",
+    applies: INSTALLED,
+    checks: &[Check {
+        anchor: "l5d-cp-proxy-healthy",
+        description: "the control plane's own proxies are ready",
+        advice: "kubectl -n {ns} logs POD -c linkerd-proxy",
+        fatal: false,
+        on: On::Anywhere,
+        look: pods::proxies,
+    }],
+};
 
-/// What is wrong with the pods of a component, if anything.
-fn problem(pods: &[MeshPod], component: &str) -> Option<String> {
-    let own: Vec<&MeshPod> = pods
-        .iter()
-        .filter(|pod| pod.component.as_deref() == Some(component))
-        .collect();
-    if own.is_empty() {
-        return Some(format!("there is no pod of {component}"));
-    }
-    let late: Vec<String> = own
-        .iter()
-        .filter(|pod| !pod.ready)
-        .map(|pod| pod.to_string())
-        .collect();
-    (late.len() == own.len()).then(|| format!("not ready: {}", late.join(", ")))
-}
-
-fn controllers_ready(subject: &Subject) -> Look<'_> {
-    on_pods(subject, |pods| {
-        Box::pin(async move {
-            let mut bad = Vec::new();
-            for (component, controller, port) in CONTROLLERS {
-                let Some(pod) = pods
-                    .iter()
-                    .find(|pod| pod.component.as_deref() == Some(component))
-                else {
-                    continue;
-                };
-                let ready = match pod.address() {
-                    Ok(ip) => http::get_ok((ip, port).into(), "/ready").await,
-                    Err(error) => Err(error),
-                };
-                if let Err(error) = ready {
-                    bad.push(format!("{controller}: {error:#}"));
-                }
-            }
-            if bad.is_empty() {
-                Outcome::Ok("identity, destination, policy".to_owned())
-            } else {
-                Outcome::Fail(bad.join("; "))
-            }
-        })
-    })
-}
-
-fn on_pods<'a>(
-    subject: &'a Subject,
-    judge: impl FnOnce(Vec<MeshPod>) -> Look<'a> + 'a,
-) -> Look<'a> {
-    Box::pin(async move {
-        match subject.node.as_ref().map(Node::pods) {
-            Some(Ok(pods)) => judge(pods).await,
-            Some(Err(error)) => Outcome::Fail(format!("{error:#}")),
-            None => Outcome::Fail("no node".to_owned()),
-        }
-    })
-}
+pub(super) const HA: Category = Category {
+    name: "linkerd-ha-checks",
+    applies: |facts| {
+        facts.place == Place::Cluster
+            && facts.is_installed_mode()
+            && facts.values().is_ok_and(|values| values.high_availability)
+    },
+    checks: &[Check {
+        anchor: "l5d-control-plane-replicas",
+        description: "every part of the control plane runs more than once",
+        advice: "helm upgrade linkerd-control-plane --reuse-values -n {ns} --set controllerReplicas=3",
+        fatal: false,
+        on: On::Cluster,
+        look: pods::replicas,
+    }],
+};

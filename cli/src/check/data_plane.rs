@@ -1,89 +1,199 @@
-//! The meshed pods: enrolled, and their proxies ready.
+//! The meshed pods: did those that asked get a proxy, are they redirected, ready and current, and do their annotations say what was meant.
+
+mod annotations;
+mod redirection;
 
 use std::collections::BTreeSet;
 
-use super::{Category, Check, Look, Outcome, Subject};
-use crate::node::{MeshPod, Node, agent, http};
+use mesh_k8s::{
+    inject::{self, Decision, SkipReason},
+    kinds::{ObjectMeta, Pod, ResourceExt},
+    pod,
+};
 
-pub(crate) const CATEGORY: Category = Category {
-    name: "data plane",
-    needs_node: true,
+use super::{
+    Category, Check, Facts, Mode, On, Outcome, Place, Verdict,
+    control_plane::container_problems,
+    facts::{full_name, see},
+    versions,
+};
+use crate::mesh::Scope;
+
+pub(super) const APPLIES: fn(&Facts) -> bool = |facts| match facts.place {
+    Place::Machine => false,
+    Place::Node => true,
+    Place::Cluster => facts.mode == Mode::Installed { proxies: true },
+};
+
+pub(super) const CATEGORY: Category = Category {
+    name: "linkerd-data-plane",
+    applies: APPLIES,
     checks: &[
+        Check {
+            anchor: "l5d-data-plane-exists",
+            description: "the namespace exists",
+            advice: "kubectl get namespaces; -A looks at all",
+            fatal: true,
+            on: On::Cluster,
+            look: |facts| {
+                see(&facts.objects.namespaces)?;
+                Ok(match &facts.scope {
+                    Scope::Namespace(name) if facts.namespace(name).is_none() => {
+                        Outcome::fail(format!("there is no namespace {name}"))
+                    }
+                    Scope::Namespace(name) => Outcome::ok(name),
+                    Scope::All => Outcome::ok("all namespaces"),
+                })
+            },
+        },
+        Check {
+            anchor: "pods-meshed",
+            description: "every pod that asked for the mesh has a proxy",
+            advice: "kubectl -n NAMESPACE rollout restart WORKLOAD: the injector adds the proxy to new pods",
+            fatal: false,
+            on: On::Cluster,
+            look: meshed,
+        },
+        Check {
+            anchor: "inject-annotation",
+            description: "the annotation linkerd.io/inject says enabled, ingress or disabled",
+            advice: "kubectl annotate namespace NAMESPACE --overwrite linkerd.io/inject=enabled",
+            fatal: false,
+            on: On::Cluster,
+            look: annotations::inject_values,
+        },
         Check {
             anchor: "pods-enrolled",
             description: "connections of every meshed pod are redirected",
+            advice: "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent: the agent repairs by itself and says why it cannot",
             fatal: false,
-            look: enrolled,
+            on: On::Anywhere,
+            look: redirection::enrolled,
         },
         Check {
-            anchor: "proxies-ready",
+            anchor: "l5d-data-plane-ready",
             description: "proxies are ready",
+            advice: "kubectl -n NAMESPACE logs POD -c linkerd-proxy; on a local node: meshctl local logs POD -c linkerd-proxy",
             fatal: false,
-            look: proxies_ready,
+            on: On::Anywhere,
+            look: ready,
+        },
+        Check {
+            anchor: "l5d-data-plane-version",
+            description: "proxies are of the version that is injected now",
+            advice: "kubectl -n NAMESPACE rollout restart WORKLOAD",
+            fatal: false,
+            on: On::Cluster,
+            look: versions::data_plane,
+        },
+        Check {
+            anchor: "data-plane-redirection",
+            description: "pods are redirected in the way that is set up now",
+            advice: "kubectl -n NAMESPACE rollout restart WORKLOAD",
+            fatal: false,
+            on: On::Cluster,
+            look: redirection::way,
+        },
+        Check {
+            anchor: "l5d-data-plane-pod-labels",
+            description: "no pod has the mesh's settings as labels",
+            advice: "move the key from the template's labels to its annotations",
+            fatal: false,
+            on: On::Cluster,
+            look: annotations::pod_labels,
+        },
+        Check {
+            anchor: "l5d-data-plane-services-labels",
+            description: "no Service has the mesh's settings as labels",
+            advice: "kubectl -n NAMESPACE label service NAME KEY- && kubectl -n NAMESPACE annotate service NAME KEY=VALUE",
+            fatal: false,
+            on: On::Cluster,
+            look: annotations::service_labels,
+        },
+        Check {
+            anchor: "l5d-data-plane-services-annotations",
+            description: "no Service has the mark of export as an annotation",
+            advice: "kubectl -n NAMESPACE annotate service NAME mirror.linkerd.io/exported- && kubectl -n NAMESPACE label service NAME mirror.linkerd.io/exported=true",
+            fatal: false,
+            on: On::Cluster,
+            look: annotations::service_annotations,
+        },
+        Check {
+            anchor: "config-annotations",
+            description: "every setting of the mesh is one that exists",
+            advice: "docs/reference/annotations.md has all of them; correct the spelling",
+            fatal: false,
+            on: On::Cluster,
+            look: annotations::unknown,
+        },
+        Check {
+            anchor: "linkerd-opaque-ports-definition",
+            description: "Services and pods agree about opaque ports",
+            advice: "kubectl -n NAMESPACE annotate service NAME --overwrite config.linkerd.io/opaque-ports=PORTS, as the pods have it",
+            fatal: false,
+            on: On::Cluster,
+            look: annotations::opaque_ports,
         },
     ],
 };
 
-fn enrolled(subject: &Subject) -> Look<'_> {
-    on_node(subject, |node| Box::pin(look_at_enrolment(node)))
-}
-
-async fn look_at_enrolment(node: &Node) -> anyhow::Result<Outcome> {
-    let enrolled = agent::pods(&node.instance.agent_socket()).await?;
-    let enrolled: BTreeSet<(String, String)> = enrolled
-        .into_iter()
-        .map(|status| (status.pod.namespace, status.pod.name))
-        .collect();
-    let meshed: Vec<MeshPod> = node
-        .pods()?
-        .into_iter()
-        .filter(MeshPod::is_meshed)
-        .collect();
-    let bypassing: Vec<String> = meshed
-        .iter()
-        .filter(|pod| !enrolled.contains(&(pod.namespace.clone(), pod.name.clone())))
-        .map(MeshPod::to_string)
-        .collect();
-    Ok(if bypassing.is_empty() {
-        Outcome::Ok(format!("{} pods", meshed.len()))
-    } else {
-        Outcome::Fail(format!(
-            "not enrolled by the node agent, so their traffic goes around the proxy: {}",
-            bypassing.join(", ")
-        ))
-    })
-}
-
-fn proxies_ready(subject: &Subject) -> Look<'_> {
-    on_node(subject, |node| Box::pin(look_at_readiness(node)))
-}
-
-async fn look_at_readiness(node: &Node) -> anyhow::Result<Outcome> {
-    let meshed: Vec<MeshPod> = node
-        .pods()?
-        .into_iter()
-        .filter(MeshPod::is_meshed)
-        .collect();
-    let mut bad = Vec::new();
-    for pod in &meshed {
-        if let Err(error) = http::get_ok(pod.admin()?, "/ready").await {
-            bad.push(format!("{pod}: {error:#}"));
+fn meshed(facts: &Facts) -> Verdict {
+    see(&facts.objects.namespaces)?;
+    let projection = facts.values()?.identity.service_account_token_projection;
+    let mut wrong = Vec::new();
+    for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
+        let namespace = facts.namespace(&pod.namespace().unwrap_or_default());
+        let none = ObjectMeta::default();
+        let namespace = namespace.map_or(&none, |namespace| &namespace.metadata);
+        let asked = pod.annotations().get(mesh_core::annotation::INJECT);
+        match inject::decide(namespace, pod, projection) {
+            Decision::Inject { .. } => {
+                wrong.push(format!("{} has no proxy", full_name(pod)));
+            }
+            Decision::Skip(reasons)
+                if reasons.contains(&SkipReason::HostNetwork)
+                    && asked.is_some_and(|mode| mode == "enabled") =>
+            {
+                wrong.push(format!(
+                    "{} asks for the mesh but uses the node's network: it cannot be meshed",
+                    full_name(pod)
+                ));
+            }
+            Decision::Skip(_) => {}
         }
     }
-    Ok(if bad.is_empty() {
-        Outcome::Ok(format!("{} proxies", meshed.len()))
-    } else {
-        Outcome::Fail(bad.join("; "))
-    })
+    let count = facts.meshed_pods()?.count();
+    Ok(Outcome::fail_if(wrong, format!("{count} pods are meshed")))
 }
 
-type NodeLook<'a> = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<Outcome>> + 'a>>;
+/// Pods of the scope that are not the control plane's.
+fn in_scope(facts: &Facts, pod: &Pod) -> bool {
+    let namespace = pod.namespace().unwrap_or_default();
+    facts.scope.contains(&namespace) && namespace != facts.control_namespace
+}
 
-fn on_node<'a>(subject: &'a Subject, look: fn(&'a Node) -> NodeLook<'a>) -> Look<'a> {
-    Box::pin(async move {
-        match &subject.node {
-            Some(node) => Outcome::of(look(node).await),
-            None => Outcome::Fail("no node".to_owned()),
+fn ready(facts: &Facts) -> Verdict {
+    let mut wrong = Vec::new();
+    let mut named = BTreeSet::new();
+    let mut count = 0_usize;
+    for proxy in &facts.proxies {
+        if proxy.namespace == facts.control_namespace && facts.place == Place::Cluster {
+            continue;
         }
-    })
+        count += 1;
+        if let Err(reason) = &proxy.ready {
+            named.insert((&proxy.namespace, &proxy.pod));
+            wrong.push(format!("{}/{}: {reason}", proxy.namespace, proxy.pod));
+        }
+    }
+    for pod in facts.meshed_pods()? {
+        let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+        let of_proxy = container_problems(pod).into_iter();
+        let of_proxy = of_proxy
+            .filter(|problem| problem.contains(&format!("container {}", pod::PROXY_CONTAINER)));
+        if !named.contains(&(&namespace, &name)) {
+            wrong.extend(of_proxy);
+        }
+    }
+    Ok(Outcome::fail_if(wrong, format!("{count} proxies")))
 }

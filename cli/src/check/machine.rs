@@ -1,107 +1,94 @@
-//! What the machine offers, whether or not a node runs on it.
+//! What this machine offers, whether or not a local node runs on it.
 
-use std::path::Path;
+use super::{Category, Check, Facts, On, Outcome, Place, Verdict};
 
-use super::{Category, Check, Look, Outcome, Subject};
-
-pub(crate) const CATEGORY: Category = Category {
+pub(super) const CATEGORY: Category = Category {
     name: "machine",
-    needs_node: false,
+    applies: |facts| facts.place != Place::Cluster,
     checks: &[
         Check {
             anchor: "privileges",
             description: "you may see everything",
+            advice: "run the command again with sudo",
             fatal: false,
-            look: privileges,
+            on: On::Machine,
+            look: |facts| {
+                Ok(if facts.machine.root {
+                    Outcome::ok("root")
+                } else {
+                    Outcome::warn(
+                        "you are not root: sockets and files of the node may be closed to you",
+                    )
+                })
+            },
         },
         Check {
             anchor: "kernel",
             description: "kernel release is known",
+            advice: "mount -t proc proc /proc",
             fatal: false,
+            on: On::Machine,
             look: kernel,
         },
         Check {
             anchor: "cgroup2",
             description: "cgroup2 is mounted",
+            advice: "mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 none /sys/fs/cgroup/unified",
             fatal: false,
-            look: cgroup2,
+            on: On::Machine,
+            look: |facts| {
+                Ok(match mount_point(&facts.machine.mounts, "cgroup2") {
+                    Some(place) => Outcome::ok(place),
+                    None => Outcome::fail(
+                        "no cgroup2 file system is mounted: the eBPF tiers cannot work; the node falls back to packet filters",
+                    ),
+                })
+            },
         },
         Check {
             anchor: "btf",
             description: "kernel describes its types (BTF)",
+            advice: "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' kernels are",
             fatal: false,
-            look: btf,
+            on: On::Machine,
+            look: |facts| {
+                Ok(if facts.machine.btf {
+                    Outcome::ok(BTF)
+                } else {
+                    Outcome::warn(format!(
+                        "{BTF} is missing: the eBPF tiers cannot work; the node falls back to packet filters"
+                    ))
+                })
+            },
         },
         Check {
             anchor: "bpffs",
             description: "bpf file system is mounted",
+            advice: "mount -t bpf bpf /sys/fs/bpf",
             fatal: false,
-            look: bpffs,
+            on: On::Machine,
+            look: |facts| {
+                Ok(match mount_point(&facts.machine.mounts, "bpf") {
+                    Some(place) => Outcome::ok(place),
+                    None => Outcome::warn(
+                        "no bpf file system is mounted: mesh-agent mounts it when it starts",
+                    ),
+                })
+            },
         },
     ],
 };
 
-fn privileges(_: &Subject) -> Look<'_> {
-    Box::pin(async {
-        if nix::unistd::geteuid().is_root() {
-            Outcome::Ok("root".to_owned())
-        } else {
-            Outcome::Warn(
-                "you are not root: sockets and files of the node may be closed to you".to_owned(),
-            )
-        }
-    })
-}
+/// Where the kernel describes its types.
+pub(super) const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// For the reader only: no decision is taken by the release, because distributions move features between releases.
-fn kernel(_: &Subject) -> Look<'_> {
-    Box::pin(async {
-        match std::fs::read_to_string("/proc/sys/kernel/osrelease") {
-            Ok(release) => Outcome::Ok(release.trim().to_owned()),
-            Err(error) => Outcome::Fail(format!("cannot read /proc/sys/kernel/osrelease: {error}")),
-        }
+fn kernel(facts: &Facts) -> Verdict {
+    Ok(if facts.machine.kernel.is_empty() {
+        Outcome::fail("cannot read /proc/sys/kernel/osrelease")
+    } else {
+        Outcome::ok(&facts.machine.kernel)
     })
-}
-
-fn cgroup2(_: &Subject) -> Look<'_> {
-    Box::pin(async {
-        mounted(
-            "cgroup2",
-            "the eBPF tiers cannot work; the node falls back to packet filters",
-        )
-    })
-}
-
-fn bpffs(_: &Subject) -> Look<'_> {
-    Box::pin(async {
-        match mounted("bpf", "mesh-agent mounts it when it starts") {
-            Outcome::Fail(missing) => Outcome::Warn(missing),
-            other => other,
-        }
-    })
-}
-
-fn btf(_: &Subject) -> Look<'_> {
-    Box::pin(async {
-        let path = "/sys/kernel/btf/vmlinux";
-        if Path::new(path).exists() {
-            Outcome::Ok(path.to_owned())
-        } else {
-            Outcome::Warn(format!(
-                "{path} is missing (CONFIG_DEBUG_INFO_BTF): the eBPF tiers cannot work; the node falls back to packet filters"
-            ))
-        }
-    })
-}
-
-fn mounted(kind: &str, without: &str) -> Outcome {
-    match std::fs::read_to_string("/proc/mounts") {
-        Err(error) => Outcome::Fail(format!("cannot read /proc/mounts: {error}")),
-        Ok(mounts) => match mount_point(&mounts, kind) {
-            Some(place) => Outcome::Ok(place.to_owned()),
-            None => Outcome::Fail(format!("no {kind} file system is mounted: {without}")),
-        },
-    }
 }
 
 /// A place where a file system of this kind is mounted; below /sys when there is one, where everybody looks first.

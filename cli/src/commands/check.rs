@@ -4,21 +4,32 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
+use tokio::time::Instant;
 
 use crate::{
     args::Global,
-    check::{self, CATEGORIES, Category, CategoryReport, Report, Subject},
+    check::{self, CategoryReport, Mode, Report, gather},
     exit::Failure,
-    node::Node,
-    output::{self, style::Mark},
+    mesh::{Mesh, Scope},
+    output::{self, progress::Progress, style::Mark},
 };
 
 /// Examples:
-///   meshctl check
+///   meshctl check --pre                    before installing
+///   meshctl check --proxy -n shop          the pods of shop, too
 ///   meshctl check --wait 2m -o short
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
+    /// Can the mesh be installed on this cluster, by you?
+    #[arg(long, conflicts_with_all = ["crds", "proxy"])]
+    pre: bool,
+    /// Only whether the custom resources are there
+    #[arg(long, conflicts_with = "proxy")]
+    crds: bool,
+    /// The meshed pods and the policies too: of -n NAMESPACE, or of all
+    #[arg(long)]
+    proxy: bool,
     /// table: everything; short: only what is not in order; json: for programs
     #[arg(short, long, value_enum, default_value_t = Form::Table)]
     output: Form,
@@ -41,19 +52,37 @@ struct Answer<'a> {
     categories: &'a [CategoryReport],
 }
 
-/// Between two looks of `--wait`.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Between two looks of `--wait`; a look at a cluster takes about as long.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
-    let deadline = tokio::time::Instant::now() + args.wait;
+    let mesh = find(global).await?;
+    let mode = match (args.pre, args.crds) {
+        (true, _) => Mode::Pre,
+        (_, true) => Mode::Crds,
+        _ => Mode::Installed {
+            proxies: args.proxy,
+        },
+    };
+    let scope = match &global.namespace {
+        Some(namespace) => Scope::Namespace(namespace.clone()),
+        None => Scope::All,
+    };
+    let deadline = Instant::now() + args.wait;
+    let mut progress = Progress::new("looking");
     let reports = loop {
-        let reports = look(global).await?;
-        if success(&reports) || tokio::time::Instant::now() >= deadline {
+        let facts = progress
+            .during(gather::facts(mesh.as_ref(), mode, scope.clone()))
+            .await;
+        let reports = check::judge(&facts);
+        if check::success(&reports) || Instant::now() >= deadline {
             break reports;
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        progress.say(&obstacle(&reports));
+        progress.during(tokio::time::sleep(LOOK_AGAIN)).await;
     };
-    let success = success(&reports);
+    progress.clear();
+    let success = check::success(&reports);
     match args.output {
         Form::Json => output::json(
             "Check",
@@ -72,45 +101,53 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     }
 }
 
-/// One pass over everything that can be looked at. A node that was named must exist; without a name, a machine without a node is a machine all the same.
-async fn look(global: &Global) -> anyhow::Result<Vec<CategoryReport>> {
-    let node = match Node::find(global.local.as_deref()) {
-        Ok(node) => Some(node),
-        Err(Failure::Unreachable(_)) if global.local.is_none() => None,
-        Err(failure) => return Err(failure.into()),
-    };
-    let subject = Subject { node };
-    if subject.node.is_none() {
-        output::note(
-            "no local node runs: only the machine is checked; `meshctl local up DIR` starts a node",
-        );
-    }
-    let mut reports = Vec::new();
-    for category in CATEGORIES
-        .iter()
-        .filter(|category| applies(category, &subject))
-    {
-        let (report, go_on) = check::run(category, &subject).await;
-        reports.push(report);
-        if !go_on {
-            break;
+/// What was named must be there; without a name, a machine without a node is a machine all the same.
+async fn find(global: &Global) -> anyhow::Result<Option<Mesh>> {
+    let named = global.local_name().is_some() || global.names_cluster();
+    match Mesh::find(global).await {
+        Ok(mesh) => Ok(Some(mesh)),
+        Err(error)
+            if !named
+                && matches!(
+                    error.downcast_ref::<Failure>(),
+                    Some(Failure::Unreachable(_))
+                ) =>
+        {
+            output::note(
+                "no local node runs and there is no kubeconfig: only the machine is checked; `meshctl local up DIR` starts a node",
+            );
+            Ok(None)
         }
+        Err(error) => Err(error),
     }
-    Ok(reports)
 }
 
-fn applies(category: &Category, subject: &Subject) -> bool {
-    subject.node.is_some() || !category.needs_node
+/// What `--wait` waits for.
+fn obstacle(reports: &[CategoryReport]) -> String {
+    let all = reports.iter().flat_map(|category| &category.checks);
+    let mut failed = all.filter(|report| report.mark == Mark::Fail);
+    let first = failed.next().map_or_else(String::new, |report| {
+        format!(
+            "not yet: {}: {}",
+            report.description,
+            report
+                .detail
+                .first()
+                .map(String::as_str)
+                .unwrap_or_default()
+        )
+    });
+    match failed.count() {
+        0 => first,
+        more => format!("{first} (and {more} more)"),
+    }
 }
 
-fn success(reports: &[CategoryReport]) -> bool {
-    reports
-        .iter()
-        .flat_map(|category| &category.checks)
-        .all(|report| report.mark != Mark::Fail)
-}
-
-fn render(reports: &[CategoryReport], shown: impl Fn(&Report) -> bool, success: bool) -> String {
+pub(super) fn render(
+    reports: &[CategoryReport],
+    shown: impl Fn(&Report) -> bool,
+    success: bool,
+) -> String {
     let mut text = String::new();
     for category in reports {
         let rows: String = category
@@ -128,14 +165,85 @@ fn render(reports: &[CategoryReport], shown: impl Fn(&Report) -> bool, success: 
     text + &format!("Status check results are {}\n", verdict.show())
 }
 
+/// More than this of one kind of trouble fills the screen and helps nobody; JSON has all of it.
+const SHOWN: usize = 10;
+
 fn row(report: &Report) -> String {
     let line = format!("{} {}", report.mark.show(), report.description);
-    match (report.mark, report.detail.is_empty()) {
-        (Mark::Ok, true) => format!("{line}\n"),
-        (Mark::Ok, false) => format!("{line} ({})\n", report.detail),
-        _ => format!(
-            "{line}\n    {}\n    see {} for hints\n",
-            report.detail, report.hint
-        ),
+    if report.mark == Mark::Ok {
+        return match report.detail.first() {
+            None => format!("{line}\n"),
+            Some(detail) => format!("{line} ({detail})\n"),
+        };
+    }
+    let mut text = format!("{line}\n");
+    for detail in report.detail.iter().take(SHOWN) {
+        text += &format!("    {detail}\n");
+    }
+    if report.detail.len() > SHOWN {
+        text += &format!(
+            "    and {} more; -o json has all\n",
+            report.detail.len() - SHOWN
+        );
+    }
+    text + &format!("    try: {}\n    see: {}\n", report.advice, report.hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(mark: Mark, detail: &[&str]) -> Report {
+        Report {
+            name: "agent-ready",
+            description: "a ready agent runs on every node",
+            result: "error",
+            detail: detail.iter().map(|line| (*line).to_owned()).collect(),
+            hint: "docs/operations/checks.md#agent-ready".to_owned(),
+            advice: "kubectl -n linkerd describe daemonset mesh-agent".to_owned(),
+            mark,
+        }
+    }
+
+    #[test]
+    fn a_row_that_is_wrong_says_what_to_try() {
+        let text = row(&report(
+            Mark::Fail,
+            &["node a has no pod", "node b has no pod"],
+        ));
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(
+            lines,
+            [
+                "    node a has no pod",
+                "    node b has no pod",
+                "    try: kubectl -n linkerd describe daemonset mesh-agent",
+                "    see: docs/operations/checks.md#agent-ready",
+            ]
+        );
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        let lines: Vec<String> = (0..25).map(|number| number.to_string()).collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let text = row(&report(Mark::Warn, &lines));
+        assert!(text.contains("    9\n    and 15 more; -o json has all\n"));
+    }
+
+    #[test]
+    fn waiting_names_the_first_obstacle() {
+        let category = CategoryReport {
+            category_name: "mesh-agent",
+            checks: vec![
+                report(Mark::Ok, &[]),
+                report(Mark::Fail, &["node a has no pod"]),
+                report(Mark::Fail, &["x"]),
+            ],
+        };
+        assert_eq!(
+            obstacle(&[category]),
+            "not yet: a ready agent runs on every node: node a has no pod (and 1 more)"
+        );
     }
 }

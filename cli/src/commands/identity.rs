@@ -8,19 +8,24 @@ use x509_parser::{extensions::GeneralName, prelude::FromDer, prelude::X509Certif
 
 use crate::{
     args::Global,
-    node::{MeshPod, Node, tls},
+    exit::Failure,
+    mesh::{Mesh, MeshPod},
     output::{self, Format},
+    talk::tls,
 };
 
 /// Examples:
-///   meshctl identity client
 ///   meshctl identity demo/web-0 -o json
+///   meshctl identity -n shop -l app=web
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
     /// NAME or NAMESPACE/NAME
-    #[arg(required = true)]
+    #[arg(required_unless_present = "selector")]
     pods: Vec<String>,
+    /// The pods with these labels, KEY=VALUE[,KEY=VALUE]
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "pods")]
+    selector: Option<String>,
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
 }
@@ -50,11 +55,10 @@ struct Certificate {
 }
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
-    let node = Node::find(global.local.as_deref())?;
+    let mesh = Mesh::find(global).await?;
     let mut pods = Vec::new();
-    for name in &args.pods {
-        let pod = node.pod(name)?;
-        pods.push(presented(&pod).await?);
+    for pod in chosen(args, global, &mesh).await? {
+        pods.push(presented(&mesh, &pod).await?);
     }
     match args.output {
         Format::Json => output::json("Identity", &Answer { pods }),
@@ -62,19 +66,50 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     }
 }
 
-async fn presented(pod: &MeshPod) -> anyhow::Result<Presented> {
-    let admin = pod.admin()?;
+async fn chosen(args: &Args, global: &Global, mesh: &Mesh) -> anyhow::Result<Vec<MeshPod>> {
+    let Some(selector) = &args.selector else {
+        let mut pods = Vec::new();
+        for name in &args.pods {
+            pods.push(mesh.pod(name, global).await?);
+        }
+        return Ok(pods);
+    };
+    let wanted: Option<Vec<(String, String)>> = selector
+        .split(',')
+        .map(|pair| {
+            let (key, value) = pair.split_once('=')?;
+            Some((key.trim().to_owned(), value.trim().to_owned()))
+        })
+        .collect();
+    let wanted = wanted.ok_or_else(|| {
+        Failure::Input(format!(
+            "{selector:?} is no selector: KEY=VALUE[,KEY=VALUE]"
+        ))
+    })?;
+    let mut pods = mesh.pods(&mesh.scope(global)).await?;
+    pods.retain(|pod| pod.is_meshed() && wanted.iter().all(|label| pod.labels.contains(label)));
+    if pods.is_empty() {
+        output::note(&format!("no meshed pod has {selector}"));
+    }
+    Ok(pods)
+}
+
+async fn presented(mesh: &Mesh, pod: &MeshPod) -> anyhow::Result<Presented> {
+    let port = pod.admin_port()?;
     let control = pod
         .control_namespace
         .as_deref()
-        .context("the pod names no control plane")?;
+        .with_context(|| format!("pod {pod} names no control plane"))?;
     let name = mesh_core::identity::service_account(
         &pod.service_account,
         &pod.namespace,
         control,
-        "cluster.local",
+        &mesh.trust_domain().await,
     );
-    let chain = tls::presented_chain(admin, &name).await?;
+    let connection = mesh.connect(pod, port).await?;
+    let chain = tls::presented_chain(connection, &name)
+        .await
+        .with_context(|| format!("ask the proxy of {pod} for its certificate"))?;
     Ok(Presented {
         pod: pod.to_string(),
         chain: chain

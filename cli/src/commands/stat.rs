@@ -4,21 +4,23 @@ mod workload;
 
 use std::{collections::BTreeMap, time::Duration};
 
+use futures_util::{StreamExt as _, stream};
 use serde::Serialize;
 
 use self::workload::{Counts, Numbers};
 use crate::{
     args::Global,
-    node::{Node, http, metrics},
+    mesh::{Mesh, MeshPod, Scope},
     output::{
         self, Format,
         table::{Align, Table},
     },
+    talk::{self, http, metrics},
 };
 
 /// Examples:
-///   meshctl stat --watch
-///   meshctl stat --total -o json
+///   meshctl stat -n shop --watch
+///   meshctl stat -A --total -o json
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
@@ -57,16 +59,20 @@ struct Row {
 type Scrape = BTreeMap<(String, String), (usize, usize, Counts)>;
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
-    let node = Node::find(global.local.as_deref())?;
+    let mesh = Mesh::find(global).await?;
+    let scope = mesh.scope(global);
     if args.total {
-        let now = scrape(&node).await?;
+        let now = scrape(&mesh, &scope).await?;
         return show(args, rows(&Scrape::new(), &now, None));
     }
-    let mut before = scrape(&node).await?;
+    let mut before = scrape(&mesh, &scope).await?;
     loop {
         let start = tokio::time::Instant::now();
         tokio::time::sleep(args.window).await;
-        let now = scrape(&node).await?;
+        let now = scrape(&mesh, &scope).await?;
+        if now.is_empty() {
+            output::note("no pods there; -n NAMESPACE or -A chooses others");
+        }
         show(args, rows(&before, &now, Some(start.elapsed())))?;
         if !args.watch {
             return Ok(());
@@ -75,24 +81,33 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     }
 }
 
-async fn scrape(node: &Node) -> anyhow::Result<Scrape> {
+async fn scrape(mesh: &Mesh, scope: &Scope) -> anyhow::Result<Scrape> {
+    let pods = mesh.pods(scope).await?;
+    let pods: Vec<&MeshPod> = pods.iter().filter(|pod| !pod.ended).collect();
+    let answers = stream::iter(pods.iter().map(|pod| ask(mesh, pod)));
+    let answers: Vec<Option<anyhow::Result<String>>> =
+        answers.buffered(talk::AT_ONCE).collect().await;
     let mut scrape = Scrape::new();
-    for pod in node.pods()? {
+    for (pod, answer) in pods.iter().zip(answers) {
         let workload = format!("{}/{}", pod.owner.kind, pod.owner.name);
         let (meshed, pods, counts) = scrape.entry((pod.namespace.clone(), workload)).or_default();
         *pods += 1;
-        if !pod.is_meshed() {
-            continue;
-        }
-        match http::get_ok(pod.admin()?, "/metrics").await {
-            Ok(text) => {
+        match answer {
+            None => {}
+            Some(Ok(text)) => {
                 *meshed += 1;
                 counts.add(&metrics::parse(&text));
             }
-            Err(error) => output::note(&format!("{pod}: {error:#}")),
+            Some(Err(error)) => output::note(&format!("{pod}: {error:#}")),
         }
     }
     Ok(scrape)
+}
+
+/// Nothing of a pod without a proxy.
+async fn ask(mesh: &Mesh, pod: &MeshPod) -> Option<anyhow::Result<String>> {
+    let port = pod.admin_port?;
+    Some(http::get_ok_from(mesh, pod, port, "/metrics").await)
 }
 
 /// The difference of two scrapes; a workload that was not there before counts from nothing.

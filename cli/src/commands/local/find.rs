@@ -15,7 +15,7 @@ use crate::{args::Global, exit::Failure};
 /// `--local` goes before the folder, the folder before the only node there is.
 pub(super) fn node(global: &Global, dir: Option<&Path>) -> anyhow::Result<Instance> {
     let input = |error: &dyn std::error::Error| Failure::Input(error.to_string());
-    if let Some(name) = &global.local {
+    if let Some(name) = global.local_name() {
         let name = name.parse().map_err(|error| input(&error))?;
         return Ok(Instance::new(name));
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::node::metrics::Sample;
+use crate::talk::metrics::Sample;
 
 /// The inbound counters of a workload's proxies. Requests to the proxies' own admin ports are left out.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -129,7 +129,7 @@ fn quantile(buckets: &[(f64, f64)], q: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::metrics::parse;
+    use crate::talk::metrics::parse;
 
     const SCRAPE: &str = "\
 response_total{direction=\"inbound\",target_port=\"8080\",tls=\"true\",classification=\"success\"} 90

@@ -1,0 +1,208 @@
+//! Objects that the chart makes, and whether what runs agrees with them.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use mesh_k8s::{
+    kinds::{EndpointSlice, ResourceExt},
+    pod,
+};
+
+use super::{
+    super::{
+        Facts, Outcome, Verdict,
+        facts::{Seen, full_name, see},
+    },
+    pods::COMPONENTS,
+};
+use crate::cluster::agent;
+
+pub(super) fn accounts(facts: &Facts) -> Verdict {
+    let there = see(&facts.objects.accounts)?;
+    let mut wanted: Vec<String> = COMPONENTS
+        .iter()
+        .map(|component| format!("linkerd-{component}"))
+        .collect();
+    if facts.has_agents() {
+        wanted.push(agent::NAME.to_owned());
+    }
+    let missing = wanted
+        .into_iter()
+        .filter(|name| !there.iter().any(|account| account.name_any() == *name));
+    let missing = missing.map(|name| format!("ServiceAccount {name} is missing"));
+    Ok(Outcome::fail_if(missing.collect(), ""))
+}
+
+/// The Services by which proxies and the API server find the control plane.
+const SERVICES: [&str; 4] = [
+    "linkerd-identity-headless",
+    "linkerd-dst-headless",
+    "linkerd-policy",
+    "linkerd-proxy-injector",
+];
+
+pub(super) fn services(facts: &Facts) -> Verdict {
+    let services = see(&facts.objects.services)?;
+    let slices = see(&facts.objects.slices)?;
+    let mut wrong = Vec::new();
+    for name in SERVICES {
+        let there = services.iter().any(|service| {
+            service.name_any() == name
+                && service.namespace().as_deref() == Some(&facts.control_namespace)
+        });
+        if !there {
+            wrong.push(format!("Service {name} is missing"));
+        } else if !slices.iter().any(|slice| leads_somewhere(slice, name)) {
+            wrong.push(format!(
+                "Service {name} leads to no ready pod: is its selector right?"
+            ));
+        }
+    }
+    Ok(Outcome::fail_if(wrong, ""))
+}
+
+fn leads_somewhere(slice: &EndpointSlice, service: &str) -> bool {
+    slice
+        .labels()
+        .get("kubernetes.io/service-name")
+        .map(String::as_str)
+        == Some(service)
+        && slice.endpoints.iter().any(|endpoint| {
+            endpoint
+                .conditions
+                .as_ref()
+                .and_then(|conditions| conditions.ready)
+                .unwrap_or(true)
+        })
+}
+
+pub(super) fn permissions(facts: &Facts) -> Verdict {
+    let (mut wrong, mut unseen) = (Vec::new(), None);
+    for access in &facts.access {
+        let Some(who) = access.who else { continue };
+        match &access.allowed {
+            Ok(true) => {}
+            Ok(false) => wrong.push(format!("ServiceAccount {who} may not {}", access.what)),
+            Err(reason) => unseen = Some(reason),
+        }
+    }
+    Ok(match unseen {
+        Some(reason) if wrong.is_empty() => {
+            Outcome::warn(format!("you may not ask what they may do: {reason}"))
+        }
+        _ => Outcome::fail_if(wrong, ""),
+    })
+}
+
+/// The blocks of `clusterNetworks`.
+fn networks(facts: &Facts) -> Seen<Vec<IpNet>> {
+    let text = facts.values()?.cluster_networks;
+    text.split(',')
+        .map(str::trim)
+        .filter(|block| !block.is_empty())
+        .map(|block| {
+            block
+                .parse()
+                .map_err(|_bad| format!("clusterNetworks: {block:?} is no block of addresses"))
+        })
+        .collect()
+}
+
+pub(super) fn node_networks(facts: &Facts) -> Verdict {
+    let networks = networks(facts)?;
+    let mut wrong = Vec::new();
+    for node in see(&facts.objects.nodes)? {
+        let blocks = node.spec.as_ref().and_then(|spec| spec.pod_cidrs.as_ref());
+        for block in blocks.into_iter().flatten() {
+            let inside = block
+                .parse::<IpNet>()
+                .is_ok_and(|block| networks.iter().any(|network| network.contains(&block)));
+            if !inside {
+                wrong.push(format!(
+                    "node {}: {block} is in no block of clusterNetworks",
+                    node.name_any()
+                ));
+            }
+        }
+    }
+    Ok(Outcome::fail_if(wrong, ""))
+}
+
+pub(super) fn addresses(facts: &Facts) -> Verdict {
+    let networks = networks(facts)?;
+    let is_outside = |ip: &IpAddr| !networks.iter().any(|network| network.contains(ip));
+    let mut wrong = Vec::new();
+    for pod in facts.live_pods()?.filter(|pod| !pod::is_host_network(pod)) {
+        if let Some(ip) = pod::ips(pod).iter().find(|ip| is_outside(ip)) {
+            wrong.push(format!("pod {} has {ip}", full_name(pod)));
+        }
+    }
+    for service in see(&facts.objects.services)? {
+        let ip = service
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.cluster_ip.as_ref());
+        let outside = ip
+            .and_then(|ip| ip.parse().ok())
+            .filter(|ip| is_outside(ip));
+        if let Some(ip) = outside {
+            wrong.push(format!(
+                "Service {}/{} has {ip}",
+                service.namespace().unwrap_or_default(),
+                service.name_any()
+            ));
+        }
+    }
+    Ok(Outcome::fail_if(wrong, ""))
+}
+
+/// What the controllers were told when they started, against what is written down now: a value that was edited by hand is in force for new pods alone,
+/// and proxies that disagree with their control plane about a domain trust nobody.
+pub(super) fn drift(facts: &Facts) -> Verdict {
+    let values = facts.values()?;
+    let expected = [
+        (
+            "cluster domain",
+            "--cluster-domain",
+            values.cluster_domain.as_str(),
+        ),
+        (
+            "trust domain",
+            "--identity-trust-domain",
+            values.identity_trust_domain.as_str(),
+        ),
+    ];
+    let mut wrong = Vec::new();
+    for deployment in see(&facts.objects.deployments)? {
+        let spec = deployment
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.template.spec.as_ref());
+        for container in spec.iter().flat_map(|spec| &spec.containers) {
+            let words = container.command.iter().chain(&container.args).flatten();
+            for (what, flag, value) in &expected {
+                let given = argument(words.clone(), flag);
+                if let Some(given) = given.filter(|given| given != value) {
+                    wrong.push(format!(
+                        "{what}: container {} of Deployment {} has {given:?}, linkerd-config says {value:?}",
+                        container.name,
+                        deployment.name_any()
+                    ));
+                }
+            }
+        }
+    }
+    Ok(Outcome::fail_if(wrong, ""))
+}
+
+/// The value of a flag, as one argument or two.
+fn argument<'a>(mut words: impl Iterator<Item = &'a String>, flag: &str) -> Option<&'a str> {
+    while let Some(word) = words.next() {
+        match word.strip_prefix(flag) {
+            Some("") => return words.next().map(String::as_str),
+            Some(rest) if rest.starts_with('=') => return rest.strip_prefix('='),
+            _ => {}
+        }
+    }
+    None
+}

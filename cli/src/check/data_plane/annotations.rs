@@ -1,0 +1,257 @@
+//! Annotations and labels that do not mean what their author thought.
+
+use mesh_core::{annotation as keys, ports::PortSet};
+use mesh_k8s::{
+    kinds::{ObjectMeta, Pod, ResourceExt, Service},
+    pod::{self, ports},
+    select,
+};
+
+use super::{
+    super::{
+        Facts, Outcome, Verdict,
+        facts::{full_name, see},
+    },
+    in_scope,
+};
+
+pub(super) fn inject_values(facts: &Facts) -> Verdict {
+    let mut wrong = Vec::new();
+    let mut judge = |what: String, meta: &ObjectMeta| {
+        let value = meta
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(keys::INJECT));
+        if let Some(value) = value.filter(|value| !INJECT_VALUES.contains(&value.as_str())) {
+            wrong.push(format!(
+                "{what}: {}: {value:?} is none of {}",
+                keys::INJECT,
+                INJECT_VALUES.join(", ")
+            ));
+        }
+    };
+    for namespace in see(&facts.objects.namespaces)? {
+        if facts.scope.contains(&namespace.name_any()) {
+            judge(
+                format!("namespace {}", namespace.name_any()),
+                &namespace.metadata,
+            );
+        }
+    }
+    for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
+        judge(format!("pod {}", full_name(pod)), &pod.metadata);
+    }
+    Ok(Outcome::fail_if(wrong, ""))
+}
+
+const INJECT_VALUES: [&str; 3] = ["enabled", "ingress", "disabled"];
+
+/// Labels under the mesh's prefixes that are no labels of the mesh.
+fn misplaced(meta: &ObjectMeta) -> Vec<&str> {
+    let labels = meta.labels.iter().flat_map(|labels| labels.keys());
+    labels
+        .map(String::as_str)
+        .filter(|key| {
+            key.starts_with(keys::CONFIG_PREFIX) && *key != "config.linkerd.io/admission-webhooks"
+                || *key == keys::INJECT
+        })
+        .collect()
+}
+
+pub(super) fn pod_labels(facts: &Facts) -> Verdict {
+    let wrong = facts.meshed_pods()?.flat_map(|pod| {
+        let name = full_name(pod);
+        misplaced(&pod.metadata)
+            .into_iter()
+            .map(move |key| format!("{name} has {key} as a label, where it has no effect"))
+    });
+    Ok(Outcome::warn_if(wrong.collect(), ""))
+}
+
+fn services(facts: &Facts) -> Result<impl Iterator<Item = &Service>, String> {
+    let all = see(&facts.objects.services)?.iter();
+    Ok(all.filter(|service| {
+        facts
+            .scope
+            .contains(&service.namespace().unwrap_or_default())
+    }))
+}
+
+fn service_name(service: &Service) -> String {
+    format!(
+        "Service {}/{}",
+        service.namespace().unwrap_or_default(),
+        service.name_any()
+    )
+}
+
+pub(super) fn service_labels(facts: &Facts) -> Verdict {
+    let wrong = services(facts)?.flat_map(|service| {
+        let name = service_name(service);
+        misplaced(&service.metadata)
+            .into_iter()
+            .map(move |key| format!("{name} has {key} as a label, where it has no effect"))
+    });
+    Ok(Outcome::warn_if(wrong.collect(), ""))
+}
+
+/// The mark is a label: mirrors select by it.
+const EXPORTED: &str = "mirror.linkerd.io/exported";
+
+pub(super) fn service_annotations(facts: &Facts) -> Verdict {
+    let wrong = services(facts)?
+        .filter(|service| service.annotations().contains_key(EXPORTED))
+        .map(|service| {
+            format!(
+                "{} has {EXPORTED} as an annotation, where it has no effect",
+                service_name(service)
+            )
+        });
+    Ok(Outcome::warn_if(wrong.collect(), ""))
+}
+
+pub(super) fn unknown(facts: &Facts) -> Verdict {
+    let mut wrong = Vec::new();
+    let mut judge = |what: String, meta: &ObjectMeta| {
+        let annotations = meta.annotations.iter().flat_map(|all| all.keys());
+        for key in annotations {
+            if let Some(name) = key.strip_prefix(keys::CONFIG_PREFIX)
+                && !SETTINGS.contains(&name)
+            {
+                wrong.push(format!("{what}: {key} is no setting of the mesh"));
+            }
+        }
+    };
+    for namespace in see(&facts.objects.namespaces)? {
+        if facts.scope.contains(&namespace.name_any()) {
+            judge(
+                format!("namespace {}", namespace.name_any()),
+                &namespace.metadata,
+            );
+        }
+    }
+    for pod in facts.meshed_pods()? {
+        judge(full_name(pod), &pod.metadata);
+    }
+    for service in services(facts)? {
+        judge(service_name(service), &service.metadata);
+    }
+    Ok(Outcome::warn_if(wrong, ""))
+}
+
+/// Every annotation under `config.linkerd.io/`, as docs/reference/annotations.md describes them.
+const SETTINGS: [&str; 49] = [
+    "access-log",
+    "admin-port",
+    "admission-webhooks",
+    "close-wait-timeout",
+    "control-port",
+    "debug-image",
+    "debug-image-pull-policy",
+    "debug-image-version",
+    "default-inbound-policy",
+    "enable-debug-sidecar",
+    "enable-external-profiles",
+    "enable-gateway",
+    "image-pull-policy",
+    "inbound-port",
+    "init-image",
+    "init-image-version",
+    "opaque-ports",
+    "outbound-port",
+    "pod-inbound-ports",
+    "proxy-additional-env",
+    "proxy-admin-shutdown",
+    "proxy-await",
+    "proxy-cpu-limit",
+    "proxy-cpu-ratio-limit",
+    "proxy-cpu-request",
+    "proxy-disable-inbound-protocol-detect-timeout",
+    "proxy-disable-outbound-protocol-detect-timeout",
+    "proxy-enable-native-sidecar",
+    "proxy-ephemeral-storage-limit",
+    "proxy-ephemeral-storage-request",
+    "proxy-gid",
+    "proxy-image",
+    "proxy-inbound-connect-timeout",
+    "proxy-inbound-discovery-cache-unused-timeout",
+    "proxy-log-format",
+    "proxy-log-http-headers",
+    "proxy-log-level",
+    "proxy-memory-limit",
+    "proxy-memory-request",
+    "proxy-metrics-hostname-labels",
+    "proxy-outbound-connect-timeout",
+    "proxy-outbound-discovery-cache-unused-timeout",
+    "proxy-require-identity-inbound-ports",
+    "proxy-uid",
+    "proxy-version",
+    "shutdown-grace-period",
+    "skip-inbound-ports",
+    "skip-outbound-ports",
+    "skip-subnets",
+];
+
+pub(super) fn opaque_ports(facts: &Facts) -> Verdict {
+    let pods: Vec<&Pod> = facts.meshed_pods()?.collect();
+    let mut wrong = Vec::new();
+    for service in services(facts)? {
+        let selector = service
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.selector.as_ref());
+        let chosen = pods.iter().find(|pod| {
+            pod.namespace() == service.namespace()
+                && select::service_matches(selector, pod.metadata.labels.as_ref())
+        });
+        if let Some(pod) = chosen {
+            wrong.extend(disagreements(service, pod));
+        }
+    }
+    Ok(Outcome::warn_if(wrong, ""))
+}
+
+/// Ports that the Service's clients treat otherwise than the pod's proxy does. Without an annotation on either side both follow the same default.
+fn disagreements(service: &Service, pod: &Pod) -> Vec<String> {
+    let annotation = service.annotations().get(keys::OPAQUE_PORTS);
+    let of_service = annotation.map(|list| ports::resolve_list(pod.spec.as_ref(), list));
+    let of_pod = ports::opaque(pod);
+    if of_service.is_none() && pod::annotation(pod, keys::OPAQUE_PORTS).is_none() {
+        return Vec::new();
+    }
+    let default = || ports::resolve_list(None, keys::DEFAULT_OPAQUE_PORTS);
+    let of_service: PortSet = of_service.unwrap_or_else(default);
+    let of_pod: PortSet = of_pod.unwrap_or_else(default);
+    let listed = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
+    let mut wrong = Vec::new();
+    for port in listed.into_iter().flatten() {
+        let Some(number) = ports::number(port.port) else {
+            continue;
+        };
+        for target in targets(port, pod, number) {
+            let (here, there) = (of_service.contains(number), of_pod.contains(target));
+            if here != there {
+                let (yes, no) = (
+                    format!("{} port {number}", service_name(service)),
+                    format!("pod {} port {target}", full_name(pod)),
+                );
+                let (opaque, not) = if here { (yes, no) } else { (no, yes) };
+                wrong.push(format!("{opaque} is opaque, {not} is not"));
+            }
+        }
+    }
+    wrong
+}
+
+fn targets(port: &mesh_k8s::kinds::core::ServicePort, pod: &Pod, number: u16) -> Vec<u16> {
+    use mesh_k8s::kinds::IntOrString;
+    match &port.target_port {
+        None => vec![number],
+        Some(IntOrString::Int(target)) => ports::number(*target).into_iter().collect(),
+        Some(IntOrString::String(name)) => pod
+            .spec
+            .as_ref()
+            .map(|spec| ports::named(spec, name))
+            .unwrap_or_default(),
+    }
+}

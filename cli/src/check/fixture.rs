@@ -1,0 +1,329 @@
+//! A healthy cluster as data, for the tests that plant faults in it.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use mesh_core::node::{
+    CniStatus, NodeStatus, PodRef, PodStatus, SelfTestCase, SelfTestOutcome, Tier,
+};
+use mesh_k8s::kinds::{ByteString, ConfigMap, Pod, Secret};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose};
+use serde::{Deserialize as _, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::{
+    control_plane::COMPONENTS,
+    facts::{Access, Agent, Controller, Facts, Mode, Permission, Place, Proxy, Server, Trial},
+    identity::{BUNDLE_KEY, TRUST_ROOTS},
+};
+use crate::{mesh::Scope, talk::metrics};
+
+/// 2026-01-01, when everything in the fixture happens.
+pub(super) const NOW: u64 = 1_767_225_600;
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// An authority of a mesh: valid from long before [`NOW`] until `days` after it.
+pub(super) struct Authority {
+    pub(super) issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub(super) fn new(name: &str, days: i64) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let issuer = CertifiedIssuer::self_signed(params(name, days, true), key).unwrap();
+        Self { issuer }
+    }
+
+    pub(super) fn der(&self) -> Vec<u8> {
+        self.issuer.der().to_vec()
+    }
+
+    pub(super) fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// An authority that this one signs.
+    pub(super) fn intermediate(&self, name: &str, days: i64) -> Vec<u8> {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params(name, days, true).signed_by(&key, &self.issuer);
+        certificate.unwrap().der().to_vec()
+    }
+
+    /// The certificate of a server.
+    pub(super) fn server(&self, name: &str, days: i64) -> (Vec<u8>, String) {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params(name, days, false).signed_by(&key, &self.issuer);
+        let certificate = certificate.unwrap();
+        (certificate.der().to_vec(), certificate.pem())
+    }
+}
+
+fn params(name: &str, days: i64, authority: bool) -> CertificateParams {
+    let names = if authority {
+        Vec::new()
+    } else {
+        vec![name.to_owned()]
+    };
+    let mut params = CertificateParams::new(names).unwrap();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, name);
+    let now = std::time::UNIX_EPOCH + Duration::from_secs(NOW);
+    params.not_before = (now - Duration::from_secs(365 * 24 * 3600)).into();
+    let seconds = Duration::from_secs(days.unsigned_abs() * 24 * 3600);
+    params.not_after = match days {
+        0.. => (now + seconds).into(),
+        _ => (now - seconds).into(),
+    };
+    if authority {
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    }
+    params
+}
+
+pub(super) const SERVER_NAME: &str = "linkerd-proxy-injector.linkerd.svc";
+
+fn documents() -> Vec<Value> {
+    let text = include_str!("../../testdata/healthy.yaml").replace("VERSION", VERSION);
+    serde_norway::Deserializer::from_str(&text)
+        .map(|document| Value::deserialize(document).unwrap())
+        .collect()
+}
+
+fn of_kind<T: DeserializeOwned>(documents: &[Value], kind: &str) -> Vec<T> {
+    let all = documents.iter().filter(|document| document["kind"] == kind);
+    all.map(|document| serde_json::from_value(document.clone()).unwrap())
+        .collect()
+}
+
+/// A pod that runs, with a proxy or without.
+pub(super) fn pod(namespace: &str, name: &str, node: &str, proxy: bool) -> Pod {
+    let mut containers = vec![
+        json!({"name": "app", "image": "app:1", "ports": [{"name": "http", "containerPort": 8080}]}),
+    ];
+    let mut annotations = json!({});
+    if proxy {
+        containers.push(json!({
+            "name": "linkerd-proxy", "image": format!("mesh/proxy:{VERSION}"),
+            "env": [
+                {"name": "LINKERD2_PROXY_INBOUND_LISTEN_ADDR", "value": "0.0.0.0:4143"},
+                {"name": "LINKERD2_PROXY_CONTROL_LISTEN_ADDR", "value": "0.0.0.0:4190"},
+                {"name": "LINKERD2_PROXY_ADMIN_LISTEN_ADDR", "value": "0.0.0.0:4191"},
+            ],
+        }));
+        annotations = json!({"linkerd.io/proxy-version": VERSION});
+    }
+    let pod = json!({
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app": "web"}, "annotations": annotations},
+        "spec": {
+            "nodeName": node, "containers": containers,
+            "volumes": [
+                {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token", "audience": "identity.l5d.io"}}]}},
+                {"name": "roots", "configMap": {"name": TRUST_ROOTS, "optional": true}},
+            ],
+        },
+        "status": {
+            "phase": "Running", "podIP": "10.244.0.7",
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+fn of_control_plane(component: &str, number: usize) -> Pod {
+    let name = format!("linkerd-{component}-{number}");
+    let mut pod = pod("linkerd", &name, "a", component != "mesh-agent");
+    let label = "linkerd.io/control-plane-component".to_owned();
+    pod.metadata.labels = Some([(label, component.to_owned())].into());
+    pod
+}
+
+fn agent_pod(node: &str) -> Pod {
+    let mut pod = of_control_plane("mesh-agent", 0);
+    pod.metadata.name = Some(format!("mesh-agent-{node}"));
+    pod.metadata.owner_references = serde_json::from_value(json!([
+        {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "mesh-agent", "uid": "u"}
+    ]))
+    .unwrap();
+    let spec = pod.spec.as_mut().unwrap();
+    spec.node_name = Some(node.to_owned());
+    spec.host_network = Some(true);
+    pod
+}
+
+fn agent(node: &str, pods: &[Pod]) -> Agent {
+    let on_node = pods.iter().filter(|pod| {
+        let spec = pod.spec.as_ref().unwrap();
+        spec.node_name.as_deref() == Some(node) && spec.host_network != Some(true)
+    });
+    let enrolled = on_node.map(|pod| PodStatus {
+        pod: PodRef {
+            namespace: pod.metadata.namespace.clone().unwrap(),
+            name: pod.metadata.name.clone().unwrap(),
+            uid: String::new(),
+        },
+        container_id: String::new(),
+        netns: "/run/netns/x".into(),
+        netns_cookie: 1,
+        addresses: Vec::new(),
+        tier: Tier::Full,
+        connections: Default::default(),
+    });
+    let status = json!({
+        "agentVersion": VERSION, "kernel": "6.12.1", "tier": "full", "reason": "the best", "forced": false,
+        "trials": [], "selfTest": [], "cgroupRoot": null, "pinDir": "/sys/fs/bpf/mesh", "programs": [], "warnings": [],
+        "pods": {}, "connections": {},
+    });
+    let mut status: NodeStatus = serde_json::from_value(status).unwrap();
+    status.self_test.push(SelfTestCase {
+        name: "connect".to_owned(),
+        outcome: SelfTestOutcome::Passed,
+        detail: String::new(),
+    });
+    status.cni = Some(CniStatus {
+        file: Some("10-bridge.conflist".to_owned()),
+        plugins: vec!["bridge".to_owned(), "mesh-cni".to_owned()],
+        chained: true,
+        ..Default::default()
+    });
+    Agent {
+        node: node.to_owned(),
+        status: Ok(status),
+        pods: Ok(enrolled.collect()),
+    }
+}
+
+fn proxy(pod: &Pod) -> Proxy {
+    let expiry = NOW + 3600 * 20;
+    let text = format!("control_identity_cert_expiration_timestamp_seconds {expiry}\n");
+    Proxy {
+        namespace: pod.metadata.namespace.clone().unwrap(),
+        pod: pod.metadata.name.clone().unwrap(),
+        ready: Ok(()),
+        metrics: Ok(metrics::parse(&text)),
+    }
+}
+
+pub(super) fn trust_roots(namespace: &str, bundle: &str) -> ConfigMap {
+    let map = json!({
+        "metadata": {"name": TRUST_ROOTS, "namespace": namespace}, "data": {BUNDLE_KEY: bundle}
+    });
+    serde_json::from_value(map).unwrap()
+}
+
+pub(super) fn webhook_secret(pem: &str) -> Secret {
+    let data = [("tls.crt".to_owned(), ByteString(pem.as_bytes().to_vec()))];
+    Secret {
+        data: Some(data.into()),
+        ..Default::default()
+    }
+}
+
+/// Everything is in order here.
+pub(super) fn healthy() -> Facts {
+    let documents = documents();
+    let scope = Scope::All;
+    let mut facts = Facts::new(
+        Place::Cluster,
+        Mode::Installed { proxies: true },
+        "linkerd",
+        scope,
+    );
+    facts.now = NOW;
+    facts.server = Ok(server());
+    let mut pods: Vec<Pod> = COMPONENTS
+        .iter()
+        .flat_map(|component| (0..2).map(|number| of_control_plane(component, number)))
+        .collect();
+    pods.extend(["a", "b"].map(agent_pod));
+    pods.extend([
+        pod("shop", "web-0", "a", true),
+        pod("shop", "web-1", "b", true),
+        pod("plain", "batch", "b", false),
+    ]);
+    facts.agents = vec![agent("a", &pods), agent("b", &pods)];
+    let with_proxy = pods
+        .iter()
+        .filter(|pod| super::facts::proxy_container(pod).is_some());
+    facts.proxies = with_proxy.map(proxy).collect();
+    facts.controllers = ["identity", "destination", "policy", "proxy-injector"]
+        .map(|name| Controller {
+            pod: "linkerd/x".to_owned(),
+            name,
+            ready: Ok(()),
+        })
+        .into();
+    let objects = &mut facts.objects;
+    objects.namespaces = Ok(of_kind(&documents, "Namespace"));
+    objects.nodes = Ok(of_kind(&documents, "Node"));
+    objects.leases = Ok(of_kind(&documents, "Lease"));
+    objects.pods = Ok(pods);
+    objects.services = Ok(of_kind(&documents, "Service"));
+    objects.slices = Ok(of_kind(&documents, "EndpointSlice"));
+    objects.deployments = Ok(of_kind(&documents, "Deployment"));
+    objects.daemon_sets = Ok(of_kind(&documents, "DaemonSet"));
+    objects.accounts = Ok(of_kind(&documents, "ServiceAccount"));
+    objects.config = Ok(of_kind(&documents, "ConfigMap").pop());
+    objects.webhooks = Ok(of_kind(&documents, "MutatingWebhookConfiguration").pop());
+    objects.cilium = Ok(None);
+    let group = "policy.linkerd.io";
+    objects.policies = Ok(documents
+        .iter()
+        .filter(|document| {
+            document["apiVersion"]
+                .as_str()
+                .is_some_and(|api| api.starts_with(group))
+        })
+        .cloned()
+        .collect());
+    facts.access = vec![Access {
+        who: Some("linkerd-identity"),
+        what: Permission {
+            verb: "create",
+            group: "authentication.k8s.io",
+            resource: "tokenreviews",
+            namespaced: false,
+        },
+        allowed: Ok(true),
+    }];
+    secure(&mut facts);
+    facts
+}
+
+fn server() -> Server {
+    let served: BTreeSet<String> = super::kubernetes::every_kind().map(str::to_owned).collect();
+    Server {
+        version: "v1.34.1".to_owned(),
+        major_minor: Some((1, 34)),
+        clock: Some(NOW + 1),
+        served: Ok(served),
+    }
+}
+
+/// Gives the cluster its certificates.
+fn secure(facts: &mut Facts) {
+    let anchor = Authority::new("root.linkerd.cluster.local", 3650);
+    facts.trust.anchors = Ok(vec![anchor.der()]);
+    facts.trust.issuer = Ok(vec![
+        anchor.intermediate("identity.linkerd.cluster.local", 365),
+    ]);
+    facts.trust.key = Ok(());
+    let bundle = anchor.pem();
+    facts.objects.trust_roots = Ok(["linkerd", "shop"]
+        .map(|namespace| trust_roots(namespace, &bundle))
+        .into());
+    let authority = Authority::new("webhook", 365);
+    let (der, pem) = authority.server(SERVER_NAME, 365);
+    facts.objects.webhook_secret = Ok(Some(webhook_secret(&pem)));
+    set_ca_bundle(facts, &authority.pem());
+    facts.webhook.presented =
+        [("linkerd/linkerd-proxy-injector-0".to_owned(), Ok(vec![der]))].into();
+    facts.webhook.trial = Ok(Trial::Injected);
+}
+
+pub(super) fn set_ca_bundle(facts: &mut Facts, pem: &str) {
+    let configuration = facts.objects.webhooks.as_mut().unwrap().as_mut().unwrap();
+    let webhooks = configuration.webhooks.as_mut().unwrap();
+    webhooks[0].client_config.ca_bundle = Some(ByteString(pem.as_bytes().to_vec()));
+}

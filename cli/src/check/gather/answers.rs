@@ -1,0 +1,103 @@
+//! What the daemons themselves say: agents, controllers, proxies and injectors, all asked at the same time.
+
+use futures_util::{StreamExt as _, stream};
+
+use super::super::{
+    control_plane::COMPONENTS,
+    facts::{Agent, Controller, Facts, Mode, Place, Proxy, Seen},
+    webhook,
+};
+use crate::{
+    mesh::{Mesh, MeshPod, Scope},
+    talk::{self, controllers::ADMIN_PORTS, http, metrics, tls},
+};
+
+/// Where the injector answers the API server.
+const WEBHOOK_PORT: u16 = 8443;
+
+pub(super) async fn ask(mesh: &Mesh, facts: &mut Facts) {
+    let control = facts.control_namespace.clone();
+    let proxies_too = facts.place == Place::Node || facts.mode == Mode::Installed { proxies: true };
+    let pods = match mesh.pods(&Scope::All).await {
+        Ok(pods) => pods,
+        // The check of the pods themselves says why.
+        Err(_) => Vec::new(),
+    };
+    let own: Vec<&MeshPod> = pods
+        .iter()
+        .filter(|pod| pod.namespace == control && pod.component.is_some() && !pod.ended)
+        .collect();
+    let asked = pods.iter().filter(|pod| {
+        let wanted =
+            pod.namespace == control || proxies_too && facts.scope.contains(&pod.namespace);
+        pod.is_meshed() && !pod.ended && pod.ip.is_some() && wanted
+    });
+    let proxies = stream::iter(asked.map(|pod| proxy(mesh, pod))).buffered(talk::AT_ONCE);
+    let controllers = own.iter().flat_map(|pod| {
+        let of_pod = ADMIN_PORTS.iter().filter(|(component, name, _)| {
+            pod.component.as_deref() == Some(component)
+                && pod.containers.iter().any(|container| container == name)
+        });
+        of_pod.map(|(_, name, port)| controller(mesh, pod, name, *port))
+    });
+    let controllers = stream::iter(controllers).buffered(talk::AT_ONCE);
+    let injectors = own
+        .iter()
+        .filter(|pod| pod.component.as_deref() == Some(COMPONENTS[2]) && pod.ready);
+    let injectors = injectors.map(|pod| presented(mesh, pod, &control));
+    let injectors = stream::iter(injectors).buffered(talk::AT_ONCE);
+    let (proxies, controllers, injectors, agents) = tokio::join!(
+        proxies.collect::<Vec<_>>(),
+        controllers.collect::<Vec<_>>(),
+        injectors.collect::<Vec<_>>(),
+        mesh.agents()
+    );
+    facts.proxies = proxies;
+    facts.controllers = controllers;
+    facts.webhook.presented = injectors.into_iter().collect();
+    facts.agents = agents
+        .unwrap_or_default()
+        .into_iter()
+        .map(|agent| Agent {
+            node: agent.node,
+            status: text(agent.status),
+            pods: text(agent.pods),
+        })
+        .collect();
+}
+
+fn text<T>(result: anyhow::Result<T>) -> Seen<T> {
+    result.map_err(|error| format!("{error:#}"))
+}
+
+async fn proxy(mesh: &Mesh, pod: &MeshPod) -> Proxy {
+    let ask = async |path: &str| {
+        let port = pod.admin_port()?;
+        http::get_ok_from(mesh, pod, port, path).await
+    };
+    let (ready, scrape) = tokio::join!(ask("/ready"), ask("/metrics"));
+    Proxy {
+        namespace: pod.namespace.clone(),
+        pod: pod.name.clone(),
+        ready: text(ready.map(|_body| ())),
+        metrics: text(scrape.map(|body| metrics::parse(&body))),
+    }
+}
+
+async fn controller(mesh: &Mesh, pod: &MeshPod, name: &'static str, port: u16) -> Controller {
+    let ready = http::get_ok_from(mesh, pod, port, "/ready").await;
+    Controller {
+        pod: pod.to_string(),
+        name,
+        ready: text(ready.map(|_body| ())),
+    }
+}
+
+async fn presented(mesh: &Mesh, pod: &MeshPod, namespace: &str) -> (String, Seen<Vec<Vec<u8>>>) {
+    let name = format!("{}.{namespace}.svc", webhook::SERVICE);
+    let look = async {
+        let connection = mesh.connect(pod, WEBHOOK_PORT).await?;
+        tls::presented_chain(connection, &name).await
+    };
+    (pod.to_string(), text(look.await))
+}

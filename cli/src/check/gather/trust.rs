@@ -1,0 +1,96 @@
+//! Trust anchors and issuer, from the files of a node or the objects of a cluster.
+
+use std::path::Path;
+
+use mesh_k8s::kinds::{ResourceExt, Secret};
+use mesh_local::pki;
+
+use super::{
+    super::{
+        certificate::read_pem,
+        facts::{Facts, Seen, Trust, see},
+        identity::{BUNDLE_KEY, TRUST_ROOTS},
+    },
+    seen,
+};
+use crate::{cluster::Cluster, node::Node, talk::tls};
+
+const ISSUER: &str = "linkerd-identity-issuer";
+
+pub(super) fn of_node(node: &Node) -> Trust {
+    let pki = node.instance.pki();
+    let (anchors, issuer) = (pki::anchors_dir(&pki), pki::issuer_dir(&pki));
+    let certificates = |path: &Path| read_pem(&read(path)?, &path.display().to_string());
+    let chain = certificates(&issuer.join("crt.pem"));
+    Trust {
+        anchors: certificates(&anchors.join(BUNDLE_KEY)),
+        key: read(&issuer.join("key.pem")).and_then(|key| belongs(&chain, &key)),
+        issuer: chain,
+    }
+}
+
+fn read(path: &Path) -> Seen<Vec<u8>> {
+    std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+}
+
+fn belongs(chain: &Seen<Vec<Vec<u8>>>, key: &[u8]) -> Seen<()> {
+    let leaf = see(chain)?.first().cloned().unwrap_or_default();
+    tls::key_belongs(&leaf, key)
+        .map_err(|reason| format!("the issuer's key does not belong to its certificate: {reason}"))
+}
+
+pub(super) async fn of_cluster(cluster: &Cluster, facts: &Facts) -> Trust {
+    let secret = cluster.control_object::<Secret>(ISSUER).await;
+    let secret = seen(&format!("read Secret {ISSUER}"), secret).and_then(|secret| {
+        secret.ok_or_else(|| {
+            format!(
+                "namespace {} has no Secret {ISSUER}",
+                cluster.control_namespace
+            )
+        })
+    });
+    let chain = see(&secret).and_then(|secret| {
+        let text = entry(secret, ["crt.pem", "tls.crt"])?;
+        read_pem(&text, &format!("Secret {ISSUER}"))
+    });
+    Trust {
+        anchors: anchors(facts),
+        key: see(&secret)
+            .and_then(|secret| entry(secret, ["key.pem", "tls.key"]))
+            .and_then(|key| belongs(&chain, &key)),
+        issuer: chain,
+    }
+}
+
+/// Linkerd's name of the entry, or Kubernetes'.
+fn entry(secret: &Secret, keys: [&str; 2]) -> Seen<Vec<u8>> {
+    let data = secret.data.as_ref();
+    let found = keys
+        .iter()
+        .find_map(|key| data?.get(*key).map(|bytes| bytes.0.clone()));
+    found.ok_or_else(|| {
+        format!(
+            "Secret {} has neither {} nor {}",
+            secret.name_any(),
+            keys[0],
+            keys[1]
+        )
+    })
+}
+
+fn anchors(facts: &Facts) -> Seen<Vec<Vec<u8>>> {
+    let maps = see(&facts.objects.trust_roots)?;
+    let own = maps
+        .iter()
+        .find(|map| map.namespace().as_deref() == Some(&facts.control_namespace));
+    let own = own.ok_or_else(|| {
+        format!(
+            "namespace {} has no ConfigMap {TRUST_ROOTS}",
+            facts.control_namespace
+        )
+    })?;
+    let bundle = own.data.as_ref().and_then(|data| data.get(BUNDLE_KEY));
+    let bundle =
+        bundle.ok_or_else(|| format!("ConfigMap {TRUST_ROOTS} has no key {BUNDLE_KEY}"))?;
+    read_pem(bundle.as_bytes(), &format!("ConfigMap {TRUST_ROOTS}"))
+}

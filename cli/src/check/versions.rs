@@ -1,0 +1,132 @@
+//! Versions: of this program, the control plane and its proxies.
+
+use mesh_core::annotation;
+use mesh_k8s::kinds::ResourceExt;
+
+use super::{
+    Category, Check, Facts, On, Outcome, Place, Verdict,
+    control_plane::COMPONENTS,
+    facts::{full_name, proxy_container, see},
+};
+
+pub(super) const CATEGORY: Category = Category {
+    name: "control-plane-version",
+    applies: |facts| facts.place == Place::Cluster && facts.is_installed_mode(),
+    checks: &[
+        Check {
+            anchor: "l5d-version-control",
+            description: "the control plane runs one version, the one that is written down",
+            advice: "kubectl -n {ns} rollout status deployment linkerd-destination; helm upgrade linkerd-control-plane --reuse-values -n {ns}",
+            fatal: false,
+            on: On::Cluster,
+            look: control,
+        },
+        Check {
+            anchor: "l5d-version-cli",
+            description: "this program is of the control plane's version",
+            advice: "use the meshctl of the same release as the control plane",
+            fatal: false,
+            on: On::Cluster,
+            look: |facts| {
+                let version = facts.values()?.linkerd_version;
+                Ok(if version == facts.cli_version {
+                    Outcome::ok("")
+                } else {
+                    Outcome::warn(format!(
+                        "meshctl is {}, the control plane {version}",
+                        facts.cli_version
+                    ))
+                })
+            },
+        },
+        Check {
+            anchor: "l5d-cp-proxy-version",
+            description: "the control plane's proxies are of its version",
+            advice: "helm upgrade linkerd-control-plane --reuse-values -n {ns}",
+            fatal: false,
+            on: On::Cluster,
+            look: own_proxies,
+        },
+    ],
+};
+
+fn control(facts: &Facts) -> Verdict {
+    let values = facts.values()?;
+    let expected = match values.controller_image_version.as_str() {
+        "" => values.linkerd_version.as_str(),
+        version => version,
+    };
+    let mut wrong = Vec::new();
+    for deployment in see(&facts.objects.deployments)? {
+        let name = deployment.name_any();
+        if !COMPONENTS
+            .iter()
+            .any(|component| name == format!("linkerd-{component}"))
+        {
+            continue;
+        }
+        let template = deployment
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.template.spec.as_ref());
+        for container in template.iter().flat_map(|spec| &spec.containers) {
+            let image = container.image.as_deref().unwrap_or_default();
+            let of_controller = image.starts_with(&format!("{}:", values.controller_image));
+            if of_controller && tag(image) != expected {
+                wrong.push(format!(
+                    "container {} of Deployment {name} is {}, linkerd-config says {expected}",
+                    container.name,
+                    tag(image)
+                ));
+            }
+        }
+    }
+    Ok(Outcome::warn_if(wrong, expected))
+}
+
+fn own_proxies(facts: &Facts) -> Verdict {
+    let expected = facts.values()?.proxy_version().to_owned();
+    let wrong = facts.control_pods()?.filter_map(|pod| {
+        let image = proxy_container(pod)?.image.as_deref()?;
+        (tag(image) != expected).then(|| {
+            format!(
+                "the proxy of {} is {}, linkerd-config says {expected}",
+                full_name(pod),
+                tag(image)
+            )
+        })
+    });
+    Ok(Outcome::warn_if(wrong.collect(), expected.as_str()))
+}
+
+/// The versions of the scope's proxies against the one that is injected now.
+pub(super) fn data_plane(facts: &Facts) -> Verdict {
+    let expected = facts.values()?.proxy_version().to_owned();
+    let wrong = facts.meshed_pods()?.filter_map(|pod| {
+        let version = pod.annotations().get(annotation::PROXY_VERSION)?;
+        (*version != expected)
+            .then(|| format!("{} has {version}, new pods get {expected}", full_name(pod)))
+    });
+    Ok(Outcome::warn_if(wrong.collect(), expected.as_str()))
+}
+
+pub(crate) fn tag(image: &str) -> &str {
+    let image = image.split('@').next().unwrap_or_default();
+    // A colon before the last slash belongs to a registry's port.
+    match image.rsplit_once(':') {
+        Some((_, tag)) if !tag.contains('/') => tag,
+        _ => "latest",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tag;
+
+    #[test]
+    fn tags() {
+        assert_eq!(tag("mesh/proxy:0.1.0"), "0.1.0");
+        assert_eq!(tag("localhost:5000/mesh/proxy"), "latest");
+        assert_eq!(tag("mesh/proxy:0.1.0@sha256:00"), "0.1.0");
+    }
+}

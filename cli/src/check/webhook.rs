@@ -1,0 +1,200 @@
+//! The injector's webhook: is it registered, is its certificate one that the API server accepts, and does it answer.
+
+use mesh_k8s::kinds::{MutatingWebhook, ResourceExt};
+use x509_parser::certificate::X509Certificate;
+
+use super::{
+    Category, Check, Facts, On, Outcome, Place, Verdict,
+    certificate::{self, expires_soon, time_problem},
+    facts::{Seen, Trial, see},
+};
+use crate::talk::tls;
+
+/// The webhook's registration.
+pub(super) const CONFIGURATION: &str = "linkerd-proxy-injector-webhook-config";
+/// The Secret of its serving certificate.
+pub(super) const SECRET: &str = "linkerd-proxy-injector-k8s-tls";
+pub(super) const SERVICE: &str = "linkerd-proxy-injector";
+
+pub(super) const CATEGORY: Category = Category {
+    name: "linkerd-webhooks-and-apisvc-tls",
+    applies: |facts| facts.place == Place::Cluster && facts.is_installed_mode(),
+    checks: &[
+        Check {
+            anchor: "l5d-existence-mwc",
+            description: "the injector is registered with the API server",
+            advice: "helm upgrade linkerd-control-plane --reuse-values -n {ns}, or meshctl upgrade | kubectl apply -f -",
+            fatal: false,
+            on: On::Cluster,
+            look: registered,
+        },
+        Check {
+            anchor: "l5d-proxy-injector-webhook-cert-valid",
+            description: "the API server accepts the injector's certificate",
+            advice: "kubectl -n {ns} delete secret linkerd-proxy-injector-k8s-tls && kubectl -n {ns} rollout restart deployment linkerd-proxy-injector (not for a certificate you gave)",
+            fatal: false,
+            on: On::Cluster,
+            look: certificate_valid,
+        },
+        Check {
+            anchor: "l5d-proxy-injector-webhook-cert-not-expiring-soon",
+            description: "the injector's certificate is valid for long enough",
+            advice: "kubectl -n {ns} logs deployment/linkerd-proxy-injector -c proxy-injector; renew a certificate you gave",
+            fatal: false,
+            on: On::Cluster,
+            look: not_expiring_soon,
+        },
+        Check {
+            anchor: "webhook-presents",
+            description: "every injector presents that certificate",
+            advice: "kubectl -n {ns} rollout restart deployment linkerd-proxy-injector",
+            fatal: false,
+            on: On::Cluster,
+            look: presented,
+        },
+        Check {
+            anchor: "webhook-injects",
+            description: "a pod that asks for the mesh gets a proxy (tried with a dry run)",
+            advice: "kubectl -n {ns} get endpointslices -l kubernetes.io/service-name=linkerd-proxy-injector; a NetworkPolicy must admit the API server to port 8443",
+            fatal: false,
+            on: On::Cluster,
+            look: injects,
+        },
+    ],
+};
+
+fn webhook(facts: &Facts) -> Seen<&MutatingWebhook> {
+    let configuration = see(&facts.objects.webhooks)?.as_ref();
+    let configuration = configuration.ok_or_else(|| {
+        format!("MutatingWebhookConfiguration {CONFIGURATION} is missing: nothing is injected")
+    })?;
+    let webhooks = configuration.webhooks.as_deref().unwrap_or_default();
+    webhooks.first().ok_or_else(|| {
+        format!(
+            "MutatingWebhookConfiguration {} names no webhook",
+            configuration.name_any()
+        )
+    })
+}
+
+fn registered(facts: &Facts) -> Verdict {
+    let webhook = webhook(facts)?;
+    let Some(service) = &webhook.client_config.service else {
+        return Ok(Outcome::warn(format!(
+            "it is registered at {}, not at a Service",
+            webhook
+                .client_config
+                .url
+                .as_deref()
+                .unwrap_or("no address at all")
+        )));
+    };
+    let right = service.name == SERVICE && service.namespace == facts.control_namespace;
+    Ok(if right {
+        let policy = webhook.failure_policy.as_deref().unwrap_or("Fail");
+        Outcome::ok(format!("failurePolicy {policy}"))
+    } else {
+        Outcome::fail(format!(
+            "it is registered at Service {}/{}, the injector of this control plane is {}/{SERVICE}",
+            service.namespace, service.name, facts.control_namespace
+        ))
+    })
+}
+
+/// What the API server trusts when it calls the webhook.
+fn ca_bundle(facts: &Facts) -> Seen<Vec<Vec<u8>>> {
+    match &webhook(facts)?.client_config.ca_bundle {
+        Some(bundle) if !bundle.0.is_empty() => {
+            certificate::read_pem(&bundle.0, "the webhook's caBundle")
+        }
+        _ => {
+            Err("the webhook has no caBundle: the API server cannot trust the injector".to_owned())
+        }
+    }
+}
+
+fn serving_chain(facts: &Facts) -> Seen<Vec<Vec<u8>>> {
+    let secret = see(&facts.objects.webhook_secret)?
+        .as_ref()
+        .ok_or_else(|| format!("Secret {SECRET} is missing"))?;
+    let text = secret
+        .data
+        .as_ref()
+        .and_then(|data| data.get("tls.crt").or(data.get("crt.pem")));
+    let text = text.ok_or_else(|| format!("Secret {SECRET} has no key tls.crt"))?;
+    certificate::read_pem(&text.0, &format!("Secret {SECRET}"))
+}
+
+fn server_name(facts: &Facts) -> String {
+    format!("{SERVICE}.{}.svc", facts.control_namespace)
+}
+
+fn certificate_valid(facts: &Facts) -> Verdict {
+    let (bundle, chain) = (ca_bundle(facts)?, serving_chain(facts)?);
+    let leaf = certificate::parse(&chain[0], SECRET)?;
+    let wrong = match time_problem(&leaf, facts.now) {
+        Some(problem) => vec![problem],
+        None => match tls::accept(&chain, &bundle, &server_name(facts), facts.now) {
+            Ok(()) => Vec::new(),
+            Err(reason) => vec![format!(
+                "the certificate of Secret {SECRET} is not accepted by the webhook's caBundle: {reason}"
+            )],
+        },
+    };
+    Ok(Outcome::fail_if(wrong, ""))
+}
+
+fn not_expiring_soon(facts: &Facts) -> Verdict {
+    let chain = serving_chain(facts)?;
+    let leaf = certificate::parse(&chain[0], SECRET)?;
+    let validity = leaf.validity();
+    let life = validity.not_after.timestamp() - validity.not_before.timestamp();
+    // One that the injector made lives shorter than Linkerd's warning, and is renewed with a third of its life left.
+    if life <= 120 * 24 * 3600 {
+        let left = certificate::left(&leaf, facts.now);
+        let late = left < u64::try_from(life).unwrap_or(0) / 4;
+        let text = format!("{} left", certificate::span(left));
+        return Ok(if late {
+            Outcome::warn(format!("{text}: it should have been renewed"))
+        } else {
+            Outcome::ok(text)
+        });
+    }
+    Ok(expires_soon(&[X509Certificate::clone(&leaf)], facts.now))
+}
+
+fn presented(facts: &Facts) -> Verdict {
+    let bundle = ca_bundle(facts)?;
+    let mut wrong = Vec::new();
+    for (pod, chain) in &facts.webhook.presented {
+        let verdict = match chain {
+            Ok(chain) => tls::accept(chain, &bundle, &server_name(facts), facts.now),
+            Err(reason) => Err(reason.clone()),
+        };
+        if let Err(reason) = verdict {
+            wrong.push(format!("{pod}: {reason}"));
+        }
+    }
+    if facts.webhook.presented.is_empty() {
+        wrong.push("no pod of the injector is ready".to_owned());
+    }
+    Ok(Outcome::fail_if(
+        wrong,
+        format!("{} pods", facts.webhook.presented.len()),
+    ))
+}
+
+fn injects(facts: &Facts) -> Verdict {
+    Ok(match see(&facts.webhook.trial)? {
+        Trial::Injected => Outcome::ok(""),
+        Trial::LeftAlone => Outcome::fail(
+            "the API server created the pod without a proxy: it could not call the injector, or the webhook's selectors leave the namespace out",
+        ),
+        Trial::Refused(reason) => {
+            Outcome::fail(format!("the API server refused the pod: {reason}"))
+        }
+        Trial::Forbidden => Outcome::warn(
+            "you may not create pods in the namespace it was tried in; choose another with -n",
+        ),
+    })
+}

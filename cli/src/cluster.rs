@@ -1,0 +1,229 @@
+//! A Kubernetes cluster: the client, the objects by kind, and the way to a pod's port.
+//!
+//! Nothing here needs kubectl: ports of pods are reached through the API server's port-forward, without a port of this machine.
+
+pub(crate) mod agent;
+pub(crate) mod error;
+mod forward;
+
+use std::fmt::Debug;
+
+use anyhow::Context as _;
+use kube::{
+    Api, Client, Config,
+    api::ListParams,
+    config::{KubeConfigOptions, Kubeconfig},
+    core::NamespaceResourceScope,
+};
+use mesh_k8s::{
+    kinds::{ConfigMap, Job, ObjectMeta, Pod, ReplicaSet, Resource},
+    values::Values,
+};
+use serde::de::DeserializeOwned;
+
+use crate::{
+    args::Global,
+    exit::Failure,
+    mesh::{MeshPod, Scope},
+};
+
+pub(crate) const DEFAULT_CONTROL_NAMESPACE: &str = "linkerd";
+
+pub(crate) struct Cluster {
+    pub(crate) client: Client,
+    pub(crate) context: String,
+    /// The API server's URL.
+    pub(crate) server: String,
+    /// The context's own namespace.
+    pub(crate) namespace: String,
+    pub(crate) control_namespace: String,
+}
+
+/// Objects of one answer. The API server cuts longer lists into pages of this size, so that a large cluster costs it little memory at a time.
+const PAGE: u32 = 500;
+
+impl Cluster {
+    /// Reads the kubeconfig; says nothing to the API server yet.
+    pub(crate) async fn connect(global: &Global) -> anyhow::Result<Self> {
+        let (context, mut config) = config(global).await?;
+        if let Some(user) = &global.act_as {
+            config.auth_info.impersonate = Some(user.clone());
+        }
+        if !global.act_as_groups.is_empty() {
+            config.auth_info.impersonate_groups = Some(global.act_as_groups.clone());
+        }
+        let server = config.cluster_url.to_string();
+        let namespace = config.default_namespace.clone();
+        let client = Client::try_from(config)
+            .map_err(|error| Failure::Input(format!("context {context}: {error}")))?;
+        Ok(Self {
+            client,
+            context,
+            server: server.trim_end_matches('/').to_owned(),
+            namespace,
+            control_namespace: global.linkerd_namespace.clone(),
+        })
+    }
+
+    /// Every object of a kind in a scope, page by page.
+    pub(crate) async fn list<K>(&self, scope: &Scope, params: ListParams) -> kube::Result<Vec<K>>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + Debug
+            + DeserializeOwned,
+    {
+        let api = match scope.namespace() {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        pages(&api, params).await
+    }
+
+    /// Every object of a kind that has no namespace, or of all namespaces.
+    pub(crate) async fn list_all<K>(&self) -> kube::Result<Vec<K>>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        pages(&Api::all(self.client.clone()), ListParams::default()).await
+    }
+
+    /// An object of the control plane's namespace, if it is there.
+    pub(crate) async fn control_object<K>(&self, name: &str) -> kube::Result<Option<K>>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + Debug
+            + DeserializeOwned,
+    {
+        Api::namespaced(self.client.clone(), &self.control_namespace)
+            .get_opt(name)
+            .await
+    }
+
+    pub(crate) async fn pods(&self, scope: &Scope) -> anyhow::Result<Vec<MeshPod>> {
+        let failed = |error| error::failed("list the pods", error);
+        let (pods, owners) = tokio::join!(
+            self.list::<Pod>(scope, ListParams::default()),
+            self.owners(scope)
+        );
+        let (pods, owners) = (pods.map_err(failed)?, owners.map_err(failed)?);
+        Ok(pods.iter().map(|pod| MeshPod::new(pod, &owners)).collect())
+    }
+
+    /// The metadata of what may stand between a pod and its workload.
+    pub(crate) async fn owners(&self, scope: &Scope) -> kube::Result<Vec<ObjectMeta>> {
+        let (sets, jobs) = tokio::join!(
+            self.metadata::<ReplicaSet>(scope),
+            self.metadata::<Job>(scope)
+        );
+        let mut owners = sets?;
+        owners.extend(jobs?);
+        Ok(owners)
+    }
+
+    /// The values that the chart wrote down.
+    pub(crate) async fn values(&self) -> anyhow::Result<Values> {
+        let config = self.control_object::<ConfigMap>("linkerd-config").await;
+        let config = config
+            .map_err(|error| error::failed("read ConfigMap linkerd-config", error))?
+            .ok_or_else(|| {
+                Failure::Unreachable(format!(
+                    "namespace {} has no ConfigMap linkerd-config: is the mesh installed there? -L chooses another namespace",
+                    self.control_namespace
+                ))
+            })?;
+        let text = config.data.as_ref().and_then(|data| data.get("values"));
+        let text = text.context("ConfigMap linkerd-config has no key \"values\"")?;
+        let mut values: Values =
+            serde_norway::from_str(text).context("read the values of ConfigMap linkerd-config")?;
+        values.namespace.clone_from(&self.control_namespace);
+        Ok(values)
+    }
+
+    async fn metadata<K>(&self, scope: &Scope) -> kube::Result<Vec<ObjectMeta>>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + Debug
+            + DeserializeOwned,
+    {
+        let api: Api<K> = match scope.namespace() {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        let list = api.list_metadata(&ListParams::default()).await?;
+        Ok(list.items.into_iter().map(|item| item.metadata).collect())
+    }
+}
+
+async fn pages<K>(api: &Api<K>, params: ListParams) -> kube::Result<Vec<K>>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let mut params = params.limit(PAGE);
+    let mut items = Vec::new();
+    loop {
+        let page = api.list(&params).await?;
+        items.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(items),
+        }
+    }
+}
+
+/// Does `KUBECONFIG` name a file?
+pub(crate) fn kubeconfig_in_environment() -> bool {
+    std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty())
+}
+
+/// Is there a kubeconfig, or does this run in a pod with a token?
+pub(crate) fn is_known() -> bool {
+    let default = std::env::home_dir().map(|home| home.join(".kube/config"));
+    kubeconfig_in_environment() || default.is_some_and(|path| path.exists()) || in_cluster()
+}
+
+fn in_cluster() -> bool {
+    std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+}
+
+/// The context's name and configuration.
+async fn config(global: &Global) -> anyhow::Result<(String, Config)> {
+    let kubeconfig = match &global.kubeconfig {
+        Some(path) => Kubeconfig::read_from(path)
+            .with_context(|| format!("read the kubeconfig {}", path.display())),
+        None => match Kubeconfig::read() {
+            Err(_) if !kubeconfig_in_environment() && in_cluster() => {
+                let config = Config::incluster().map_err(|error| {
+                    Failure::Input(format!("the service account of this pod: {error}"))
+                })?;
+                return Ok(("of this pod".to_owned(), config));
+            }
+            other => other.context("read the kubeconfig"),
+        },
+    };
+    let kubeconfig = kubeconfig.map_err(|error| Failure::Input(format!("{error:#}")))?;
+    let context = global
+        .context
+        .clone()
+        .or(kubeconfig.current_context.clone())
+        .unwrap_or_default();
+    let known: Vec<String> = kubeconfig
+        .contexts
+        .iter()
+        .map(|context| context.name.clone())
+        .collect();
+    let options = KubeConfigOptions {
+        context: global.context.clone(),
+        ..Default::default()
+    };
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+    let config = config.map_err(|error| {
+        Failure::Input(format!(
+            "context {context:?} of the kubeconfig cannot be used: {error}; there are: {}",
+            known.join(", ")
+        ))
+    })?;
+    Ok((context, config))
+}

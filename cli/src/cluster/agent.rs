@@ -1,0 +1,105 @@
+//! Questions to the node agents of a cluster: JSON from the admin server of each agent's pod.
+
+use futures_util::{StreamExt as _, stream};
+use kube::{Api, api::ListParams};
+use mesh_k8s::kinds::{DaemonSet, Pod, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use super::{Cluster, error};
+use crate::{
+    mesh::{AgentAnswer, Connection},
+    talk::{self, http},
+};
+
+/// The name of the agent's DaemonSet and container.
+pub(crate) const NAME: &str = "mesh-agent";
+
+/// Where the agent's admin server listens unless its arguments say otherwise.
+const ADMIN_PORT: u16 = 9993;
+
+impl Cluster {
+    /// What every agent that has a pod says. No answer of one keeps the others from being shown.
+    pub(crate) async fn agents(&self) -> anyhow::Result<Vec<AgentAnswer>> {
+        let pods = self.agent_pods().await;
+        let pods = pods.map_err(|error| error::failed("list the node agents", error))?;
+        let asked = pods
+            .iter()
+            .filter_map(|pod| Some((pod, pod.spec.as_ref()?.node_name.clone()?)))
+            .map(|(pod, node)| self.ask_agent(pod, node));
+        let mut answers: Vec<AgentAnswer> = stream::iter(asked)
+            .buffer_unordered(talk::AT_ONCE)
+            .collect()
+            .await;
+        answers.sort_by(|a, b| a.node.cmp(&b.node));
+        Ok(answers)
+    }
+
+    async fn agent_pods(&self) -> kube::Result<Vec<Pod>> {
+        let Some(set) = self.control_object::<DaemonSet>(NAME).await? else {
+            return Ok(Vec::new());
+        };
+        let labels = set
+            .spec
+            .and_then(|spec| spec.selector.match_labels)
+            .unwrap_or_default();
+        let selector: Vec<String> = labels
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.control_namespace);
+        let params = ListParams::default().labels(&selector.join(","));
+        Ok(pods.list(&params).await?.items)
+    }
+
+    async fn ask_agent(&self, pod: &Pod, node: String) -> AgentAnswer {
+        AgentAnswer {
+            status: self.agent_json(pod, "/status").await,
+            pods: self.agent_json(pod, "/pods").await,
+            node,
+        }
+    }
+
+    async fn agent_json<T: DeserializeOwned>(&self, pod: &Pod, path: &str) -> anyhow::Result<T> {
+        let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+        let connection: Connection = self.forward(&namespace, &name, admin_port(pod)).await?;
+        let body = http::get_ok(connection, &format!("{namespace}/{name}"), path).await?;
+        talk::read_json(&body, &format!("the agent {namespace}/{name}"))
+    }
+}
+
+/// The port of `--admin-addr`, as one argument or two.
+fn admin_port(pod: &Pod) -> u16 {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut words = containers
+        .filter(|container| container.name == NAME)
+        .flat_map(|container| container.command.iter().chain(&container.args).flatten());
+    while let Some(word) = words.next() {
+        let address = match word.strip_prefix("--admin-addr") {
+            Some("") => words.next().map(String::as_str),
+            Some(rest) => rest.strip_prefix('='),
+            None => continue,
+        };
+        let port = address.and_then(|address| address.rsplit(':').next()?.parse().ok());
+        return port.unwrap_or(ADMIN_PORT);
+    }
+    ADMIN_PORT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(args: &str, expect: u16) {
+        let text = format!("spec: {{containers: [{{name: mesh-agent, args: {args}}}]}}");
+        let pod: Pod = serde_norway::from_str(&text).unwrap();
+        assert_eq!(admin_port(&pod), expect, "{args}");
+    }
+
+    #[test]
+    fn the_admin_port_is_where_the_arguments_say() {
+        check("[]", 9993);
+        check("[--admin-addr, '127.0.0.1:19993']", 19993);
+        check("['--tier=auto', '--admin-addr=[::1]:19994']", 19994);
+        check("[--admin-addr]", 9993);
+    }
+}

@@ -1,0 +1,77 @@
+//! `meshctl authz`: which Servers, routes and authorizations apply to a workload.
+
+mod table;
+
+use clap::Args as ClapArgs;
+
+use self::table::{Row, rows};
+use crate::{
+    args::Global,
+    check::gather::policies,
+    commands::diagnostics::find,
+    mesh::Mesh,
+    output::{
+        self, Format,
+        table::{Align, Table},
+    },
+};
+
+/// Examples:
+///   meshctl authz deployment/web -n shop
+///   meshctl authz po/web-0 -n shop -o json
+#[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Args {
+    /// KIND/NAME of a workload, or pod/NAME
+    resource: String,
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+#[derive(serde::Serialize)]
+struct Answer {
+    authorizations: Vec<Row>,
+}
+
+pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
+    let mesh = Mesh::find(global).await?;
+    let pods = find(&mesh, &args.resource, global).await?;
+    let objects = policies(&mesh).await.map_err(anyhow::Error::msg)?;
+    let rows = rows(&pods, &objects);
+    if rows.is_empty() {
+        output::note(&format!(
+            "no Server chooses {}: the default policy of its pods applies",
+            args.resource
+        ));
+    }
+    match args.output {
+        Format::Json => output::json(
+            "Authorizations",
+            &Answer {
+                authorizations: rows,
+            },
+        ),
+        Format::Table => {
+            let left = Align::Left;
+            let mut table = Table::new(&[
+                ("ROUTE", left),
+                ("SERVER", left),
+                ("PORT", left),
+                ("AUTHORIZATION_POLICY", left),
+                ("SERVER_AUTHORIZATION", left),
+                ("WITHOUT_AUTHORIZATION", left),
+            ]);
+            for row in rows {
+                table.row(vec![
+                    row.route.unwrap_or_else(|| "*".to_owned()),
+                    row.server,
+                    row.port,
+                    row.authorization_policy.unwrap_or_default(),
+                    row.server_authorization.unwrap_or_default(),
+                    row.access_policy,
+                ]);
+            }
+            output::text(&table.render())
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! `meshctl diagnostics endpoints`.
+
+use mesh_core::endpoint::{Endpoint, EndpointUpdate, ProtocolHint};
+use serde::Serialize;
+
+use super::AsWhom;
+use crate::{
+    mesh::Mesh,
+    output::{
+        self, Format,
+        table::{Align, Table},
+    },
+    talk::controllers,
+};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// NAME.NAMESPACE.svc.cluster.local:PORT
+    #[arg(required = true)]
+    authorities: Vec<String>,
+    #[command(flatten)]
+    as_whom: AsWhom,
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+#[derive(Serialize)]
+struct Endpoints {
+    endpoints: Vec<Row>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    authority: String,
+    ip: String,
+    port: u16,
+    pod: String,
+    namespace: String,
+    protocol: &'static str,
+    identity: String,
+}
+
+pub(super) async fn run(mesh: &Mesh, args: &Args) -> anyhow::Result<()> {
+    let asking = args.as_whom.asking(mesh, "");
+    let mut rows = Vec::new();
+    for authority in &args.authorities {
+        match controllers::endpoints(&asking, authority).await? {
+            EndpointUpdate::Add {
+                endpoints,
+                set_labels,
+            } => {
+                let namespace = set_labels.get("namespace").cloned().unwrap_or_default();
+                rows.extend(
+                    endpoints
+                        .iter()
+                        .map(|endpoint| row(authority, &namespace, endpoint)),
+                );
+            }
+            EndpointUpdate::Empty { .. } | EndpointUpdate::Remove(_) => {
+                output::note(&format!("{authority} has no endpoints"));
+            }
+        }
+    }
+    rows.sort_by(|a, b| (&a.authority, &a.ip).cmp(&(&b.authority, &b.ip)));
+    match args.output {
+        Format::Json => output::json("Endpoints", &Endpoints { endpoints: rows }),
+        Format::Table => output::text(&render(rows)),
+    }
+}
+
+fn render(rows: Vec<Row>) -> String {
+    let left = Align::Left;
+    let mut table = Table::new(&[
+        ("NAMESPACE", left),
+        ("IP", left),
+        ("PORT", Align::Right),
+        ("POD", left),
+        ("PROTOCOL", left),
+        ("IDENTITY", left),
+        ("SERVICE", left),
+    ]);
+    for row in rows {
+        table.row(vec![
+            row.namespace,
+            row.ip,
+            row.port.to_string(),
+            row.pod,
+            row.protocol.to_owned(),
+            row.identity,
+            row.authority,
+        ]);
+    }
+    table.render()
+}
+
+fn row(authority: &str, namespace: &str, endpoint: &Endpoint) -> Row {
+    Row {
+        authority: authority.to_owned(),
+        ip: endpoint.addr.ip().to_string(),
+        port: endpoint.addr.port(),
+        pod: endpoint.labels.get("pod").cloned().unwrap_or_default(),
+        namespace: namespace.to_owned(),
+        protocol: match endpoint.hint {
+            ProtocolHint::Unknown => "",
+            ProtocolHint::Http2 => "h2",
+            ProtocolHint::Opaque => "opaque",
+        },
+        identity: endpoint
+            .tls
+            .as_ref()
+            .map(|tls| tls.id.to_string())
+            .unwrap_or_default(),
+    }
+}

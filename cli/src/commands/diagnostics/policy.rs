@@ -1,0 +1,86 @@
+//! `meshctl diagnostics policy`.
+
+use mesh_core::policy::outbound::Target;
+
+use super::AsWhom;
+use crate::{args::Global, exit::Failure, mesh::Mesh, output, talk::controllers};
+
+/// Examples:
+///   meshctl diagnostics policy po/web-0 8080 -n shop
+///   meshctl diagnostics policy svc/web 80 -n shop
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(super) struct Args {
+    /// pod/[NAMESPACE/]NAME for inbound policy; svc/NAME or NAME.NAMESPACE.svc.cluster.local for outbound policy
+    resource: String,
+    port: u16,
+    /// The namespace that the traffic comes from
+    #[arg(long, default_value = "default")]
+    source_namespace: String,
+    #[command(flatten)]
+    as_whom: AsWhom,
+}
+
+/// What a resource is, as it was typed.
+#[derive(Debug, PartialEq)]
+enum Resource<'a> {
+    Pod(&'a str),
+    Service(&'a str),
+    Name(&'a str),
+}
+
+fn parse(resource: &str) -> Option<Resource<'_>> {
+    match resource.split_once('/') {
+        Some(("pod" | "pods" | "po", name)) => Some(Resource::Pod(name)),
+        Some(("service" | "services" | "svc", name)) => Some(Resource::Service(name)),
+        None if resource.contains(".svc") => Some(Resource::Name(resource)),
+        _ => None,
+    }
+}
+
+pub(super) async fn run(mesh: &Mesh, args: &Args, global: &Global) -> anyhow::Result<()> {
+    let resource = parse(&args.resource).ok_or_else(|| {
+        Failure::Input(format!(
+            "{:?} is none of pod/[NAMESPACE/]NAME, svc/NAME and NAME.NAMESPACE.svc.cluster.local",
+            args.resource
+        ))
+    })?;
+    let source = serde_json::json!({ "ns": args.source_namespace, "pod": "meshctl" }).to_string();
+    let asking = args.as_whom.asking(mesh, &source);
+    let outbound = async |name: &str| {
+        let target = Target::Authority(format!("{name}:{}", args.port).into());
+        controllers::outbound_policy(&asking, &target).await
+    };
+    let text = match resource {
+        Resource::Pod(name) => {
+            let pod = mesh.pod(name, global).await?;
+            let workload = serde_json::json!({ "ns": pod.namespace, "pod": pod.name }).to_string();
+            let policy = controllers::inbound_policy(&asking, &workload, args.port).await?;
+            format!("{policy:#?}")
+        }
+        Resource::Service(name) => {
+            let scope = mesh.scope(global);
+            let namespace = scope.namespace().unwrap_or("default");
+            let name = format!("{name}.{namespace}.svc.{}", mesh.cluster_domain().await);
+            format!("{:#?}", outbound(&name).await?)
+        }
+        Resource::Name(name) => format!("{:#?}", outbound(name).await?),
+    };
+    output::line(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resources_as_people_type_them() {
+        assert_eq!(parse("po/a"), Some(Resource::Pod("a")));
+        assert_eq!(parse("pod/shop/a"), Some(Resource::Pod("shop/a")));
+        assert_eq!(parse("svc/a"), Some(Resource::Service("a")));
+        let name = "a.shop.svc.cluster.local";
+        assert_eq!(parse(name), Some(Resource::Name(name)));
+        assert_eq!(parse("deploy/a"), None);
+        assert_eq!(parse("a"), None);
+    }
+}

@@ -1,0 +1,90 @@
+//! `meshctl diagnostics redirection`.
+
+use mesh_core::node::PodStatus;
+use serde::Serialize;
+
+use crate::{
+    mesh::Mesh,
+    output::{
+        self, Format,
+        table::{Align, Table},
+    },
+};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+#[derive(Serialize)]
+struct Redirection {
+    pods: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    node: String,
+    #[serde(flatten)]
+    status: PodStatus,
+}
+
+pub(super) async fn run(mesh: &Mesh, args: &Args) -> anyhow::Result<()> {
+    let mut pods = Vec::new();
+    let mut failed = None;
+    for agent in mesh.agents().await? {
+        match agent.pods {
+            Ok(of_node) => pods.extend(of_node.into_iter().map(|status| Row {
+                node: agent.node.clone(),
+                status,
+            })),
+            Err(error) => {
+                output::note(&format!("node {}: {error:#}", agent.node));
+                failed = Some(error);
+            }
+        }
+    }
+    // What some nodes say is worth showing when others are silent.
+    if let Some(error) = failed.filter(|_| pods.is_empty()) {
+        return Err(error);
+    }
+    pods.sort_by(|a, b| {
+        let key = |row: &Row| {
+            (
+                row.status.pod.namespace.clone(),
+                row.status.pod.name.clone(),
+            )
+        };
+        key(a).cmp(&key(b))
+    });
+    match args.output {
+        Format::Json => output::json("Redirection", &Redirection { pods }),
+        Format::Table => output::text(&render(pods)),
+    }
+}
+
+fn render(pods: Vec<Row>) -> String {
+    let left = Align::Left;
+    let mut table = Table::new(&[
+        ("NAMESPACE", left),
+        ("POD", left),
+        ("NODE", left),
+        ("TIER", left),
+        ("CONNECTIONS", left),
+    ]);
+    for row in pods {
+        let pod = row.status;
+        let counted = pod.connections.iter().filter(|(_, count)| **count > 0);
+        let counted: Vec<String> = counted
+            .map(|(verdict, count)| format!("{verdict}={count}"))
+            .collect();
+        table.row(vec![
+            pod.pod.namespace,
+            pod.pod.name,
+            row.node,
+            pod.tier.to_string(),
+            counted.join(" "),
+        ]);
+    }
+    table.render()
+}

@@ -1,0 +1,132 @@
+//! What a cluster has to tell: objects of the control plane, policies, events, logs and metrics.
+
+use futures_util::{StreamExt as _, stream};
+use kube::{
+    Api, Resource,
+    api::{ListParams, LogParams},
+    core::NamespaceResourceScope,
+};
+use mesh_k8s::{
+    kinds::{ConfigMap, DaemonSet, Deployment, Node, Pod, ResourceExt, Service, core::Event},
+    pod,
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::Dump;
+use crate::{
+    check::gather,
+    cluster::Cluster,
+    mesh::{Mesh, Scope},
+    talk::{self, controllers::ADMIN_PORTS, http},
+};
+
+pub(super) async fn collect(mesh: &Mesh, cluster: &Cluster, lines: i64, dump: &mut Dump) {
+    of_kind::<Deployment>(cluster, "deployments", dump).await;
+    of_kind::<DaemonSet>(cluster, "daemonsets", dump).await;
+    of_kind::<Pod>(cluster, "pods", dump).await;
+    of_kind::<Service>(cluster, "services", dump).await;
+    of_kind::<ConfigMap>(cluster, "configmaps", dump).await;
+    of_kind::<Event>(cluster, "events", dump).await;
+    match cluster.list_all::<Node>().await {
+        Ok(nodes) => dump.json("nodes.json", &nodes),
+        Err(error) => dump.failed("nodes", &error),
+    }
+    match gather::policies(mesh).await {
+        Ok(policies) => dump.json("policies.json", &policies),
+        Err(error) => dump.failed("policies", &error),
+    }
+    logs(cluster, lines, dump).await;
+    metrics(mesh, dump).await;
+}
+
+async fn of_kind<K>(cluster: &Cluster, name: &str, dump: &mut Dump)
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + DeserializeOwned
+        + Serialize,
+{
+    let scope = Scope::Namespace(cluster.control_namespace.clone());
+    match cluster.list::<K>(&scope, ListParams::default()).await {
+        // linkerd-config is in the archive already, without secrets.
+        Ok(mut objects) => {
+            objects.retain(|object| object.meta().name.as_deref() != Some("linkerd-config"));
+            dump.json(&format!("{name}.json"), &objects);
+        }
+        Err(error) => dump.failed(name, &error),
+    }
+}
+
+/// The logs of every container of the control plane and the agents, of the run before a restart too.
+async fn logs(cluster: &Cluster, lines: i64, dump: &mut Dump) {
+    let scope = Scope::Namespace(cluster.control_namespace.clone());
+    let pods: Vec<Pod> = match cluster.list(&scope, ListParams::default()).await {
+        Ok(pods) => pods,
+        Err(error) => return dump.failed("logs", &error),
+    };
+    let api: &Api<Pod> = &Api::namespaced(cluster.client.clone(), &cluster.control_namespace);
+    let mut asked = Vec::new();
+    for pod in &pods {
+        let restarted = |name: &str| {
+            let status = pod.status.as_ref();
+            let all = status.and_then(|status| status.container_statuses.as_ref());
+            all.into_iter()
+                .flatten()
+                .any(|container| container.name == name && container.restart_count > 0)
+        };
+        for container in pod.spec.iter().flat_map(pod::containers) {
+            asked.push((pod.name_any(), container.name.clone(), false));
+            if restarted(&container.name) {
+                asked.push((pod.name_any(), container.name.clone(), true));
+            }
+        }
+    }
+    let asked = asked
+        .into_iter()
+        .map(|(pod, container, previous)| async move {
+            let params = LogParams {
+                container: Some(container.clone()),
+                previous,
+                tail_lines: Some(lines),
+                ..Default::default()
+            };
+            let suffix = if previous { "-previous" } else { "" };
+            let name = format!("logs/{pod}-{container}{suffix}.log");
+            (name, api.logs(&pod, &params).await)
+        });
+    let answers: Vec<_> = stream::iter(asked).buffered(talk::AT_ONCE).collect().await;
+    for (name, answer) in answers {
+        match answer {
+            Ok(text) => dump.add(&name, text),
+            Err(error) => dump.failed(&name, &error),
+        }
+    }
+}
+
+async fn metrics(mesh: &Mesh, dump: &mut Dump) {
+    let scope = Scope::Namespace(mesh.control_namespace().to_owned());
+    let pods = mesh.pods(&scope).await.unwrap_or_default();
+    let mut asked = Vec::new();
+    for pod in pods.iter().filter(|pod| !pod.ended) {
+        if let Some(port) = pod.admin_port {
+            asked.push((pod, "linkerd-proxy", port));
+        }
+        for (component, container, port) in ADMIN_PORTS {
+            if pod.component.as_deref() == Some(component) {
+                asked.push((pod, container, port));
+            }
+        }
+    }
+    let asked = asked.into_iter().map(|(pod, container, port)| async move {
+        let answer = http::get_ok_from(mesh, pod, port, "/metrics").await;
+        (format!("metrics/{}-{container}.txt", pod.name), answer)
+    });
+    let answers: Vec<_> = stream::iter(asked).buffered(talk::AT_ONCE).collect().await;
+    for (name, answer) in answers {
+        match answer {
+            Ok(text) => dump.add(&name, text),
+            Err(error) => dump.failed(&name, &error),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! What a local node has to tell: its logs and the objects it wrote.
+
+use std::{fs, path::Path};
+
+use super::Dump;
+use crate::node::Node;
+
+pub(super) fn collect(node: &Node, dump: &mut Dump) {
+    let state = node.instance.state();
+    folder(&state.join("logs"), "logs", dump);
+    folder(&node.instance.objects(), "objects", dump);
+}
+
+fn folder(path: &Path, name: &str, dump: &mut Dump) {
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) => return dump.failed(name, &error),
+    };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = format!("{name}/{file}");
+        // A local node writes Secrets nowhere but into pods' volumes; the name says so should that change.
+        if path.is_dir() {
+            folder(&path, &name, dump);
+        } else if !file.starts_with("secret_") {
+            match fs::read(&path) {
+                Ok(content) => dump.add(&name, content),
+                Err(error) => dump.failed(&name, &error),
+            }
+        }
+    }
+}

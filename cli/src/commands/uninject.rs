@@ -1,0 +1,35 @@
+//! `meshctl uninject`: takes out of manifests what `inject` or the cluster's injector put in.
+
+use std::path::PathBuf;
+
+use mesh_k8s::manifest;
+
+use super::inject::report;
+use crate::{
+    exit::Failure,
+    output::{
+        self,
+        manifests::{self, Form},
+    },
+};
+
+/// Examples:
+///   kubectl get deploy -o yaml | meshctl uninject - | kubectl apply -f -
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Args {
+    /// Files, folders, or - for standard input
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    #[arg(short, long, value_enum, default_value_t = Form::Yaml)]
+    output: Form,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let documents = manifests::read(&args.files)?;
+    let (documents, reports) = manifest::uninject(documents)
+        .map_err(|error| Failure::Input(format!("{:#}", anyhow::Error::from(error))))?;
+    output::text(&manifests::write(&documents, args.output)?)?;
+    output::note(&report(&reports));
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! A pod, as far as commands care.
+
+use std::net::IpAddr;
+
+use anyhow::Context as _;
+use mesh_core::annotation;
+use mesh_k8s::{
+    kinds::{ObjectMeta, Pod, ResourceExt},
+    pod::{self, owner::Owner},
+};
+
+use crate::exit::Failure;
+
+#[derive(Clone, Debug)]
+pub(crate) struct MeshPod {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) owner: Owner,
+    pub(crate) ip: Option<IpAddr>,
+    pub(crate) ready: bool,
+    /// Every container has ended for good.
+    pub(crate) ended: bool,
+    /// The proxy's admin port, of a pod that has a proxy.
+    pub(crate) admin_port: Option<u16>,
+    pub(crate) proxy_version: Option<String>,
+    /// The control-plane component, of a pod that is one.
+    pub(crate) component: Option<String>,
+    pub(crate) service_account: String,
+    pub(crate) control_namespace: Option<String>,
+    pub(crate) labels: Vec<(String, String)>,
+    pub(crate) containers: Vec<String>,
+}
+
+impl MeshPod {
+    /// `owners` are the ReplicaSets and Jobs that may stand between the pod and its workload.
+    pub(crate) fn new(pod: &Pod, owners: &[ObjectMeta]) -> Self {
+        let find_owner = |_kind: &str, name: &str| {
+            owners.iter().find(|owner| {
+                owner.name.as_deref() == Some(name) && owner.namespace == pod.metadata.namespace
+            })
+        };
+        let spec = pod.spec.as_ref();
+        Self {
+            namespace: pod.namespace().unwrap_or_default(),
+            name: pod.name_any(),
+            owner: pod::owner::of(pod, find_owner),
+            ip: pod::ips(pod).first().copied(),
+            ready: pod::is_ready(pod),
+            ended: pod::is_terminal(pod),
+            admin_port: pod::ports::of_proxy(pod).map(|ports| ports.admin),
+            proxy_version: pod::annotation(pod, annotation::PROXY_VERSION).map(str::to_owned),
+            component: pod::label(pod, annotation::CONTROL_PLANE_COMPONENT).map(str::to_owned),
+            service_account: pod::service_account(pod).to_owned(),
+            control_namespace: pod::control_plane_namespace(pod).map(str::to_owned),
+            labels: pod.labels().clone().into_iter().collect(),
+            containers: spec
+                .map(|spec| {
+                    pod::containers(spec)
+                        .map(|container| container.name.clone())
+                        .collect()
+                })
+                .unwrap_or_default(),
+        }
+    }
+
+    pub(crate) fn is_meshed(&self) -> bool {
+        self.admin_port.is_some()
+    }
+
+    /// The port where the proxy's metrics are.
+    pub(crate) fn admin_port(&self) -> anyhow::Result<u16> {
+        self.admin_port
+            .with_context(|| format!("pod {self} has no proxy: it is not in the mesh"))
+    }
+
+    pub(crate) fn address(&self) -> anyhow::Result<IpAddr> {
+        self.ip
+            .with_context(|| format!("pod {self} has no address yet"))
+    }
+}
+
+impl std::fmt::Display for MeshPod {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// The pod of that name among those of the scope; `wanted` is what the user typed.
+pub(crate) fn choose(mut pods: Vec<MeshPod>, wanted: &str, name: &str) -> Result<MeshPod, Failure> {
+    pods.retain(|pod| pod.name == name);
+    match pods.len() {
+        1 => Ok(pods.remove(0)),
+        0 => Err(Failure::Input(format!(
+            "there is no pod {wanted:?}; write NAMESPACE/NAME, or choose the namespace with -n"
+        ))),
+        _ => {
+            let namespaces: Vec<&str> = pods.iter().map(|pod| pod.namespace.as_str()).collect();
+            Err(Failure::Input(format!(
+                "several namespaces have a pod {name:?} ({}): write NAMESPACE/{name}",
+                namespaces.join(", ")
+            )))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_pod_by_name() {
+        let pod = |namespace: &str, name: &str| {
+            let text = format!("metadata: {{name: {name}, namespace: {namespace}}}");
+            let pod: Pod = serde_norway::from_str(&text).unwrap();
+            MeshPod::new(&pod, &[])
+        };
+        let pods = vec![pod("a", "web"), pod("b", "web"), pod("b", "db")];
+        let found = |name: &str| choose(pods.clone(), name, name).map(|pod| pod.to_string());
+        assert_eq!(found("db").unwrap(), "b/db");
+        assert!(found("web").unwrap_err().to_string().contains("(a, b)"));
+        assert!(found("gone").is_err());
+    }
+}

@@ -1,0 +1,159 @@
+//! Questions to the controllers, over the same API that proxies use.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use hyper_util::rt::TokioIo;
+use mesh_api::proto::{
+    destination::{GetDestination, destination_client::DestinationClient},
+    inbound::{PortSpec, inbound_server_policies_client::InboundServerPoliciesClient},
+    outbound::outbound_policies_client::OutboundPoliciesClient,
+};
+use mesh_core::{
+    endpoint::EndpointUpdate,
+    policy::{
+        inbound::ServerPolicy,
+        outbound::{OutboundPolicy, Target},
+    },
+    profile::Profile,
+};
+use tokio_stream::StreamExt;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::{
+    exit::Failure,
+    mesh::{Mesh, MeshPod, Scope},
+};
+
+const DESTINATION_PORT: u16 = 8086;
+const POLICY_PORT: u16 = 8090;
+
+/// Component, container and admin port of each controller, as Linkerd has them.
+pub(crate) const ADMIN_PORTS: [(&str, &str, u16); 4] = [
+    ("identity", "identity", 9990),
+    ("destination", "destination", 9996),
+    ("destination", "policy", 9990),
+    ("proxy-injector", "proxy-injector", 9995),
+];
+
+/// Which controllers are asked, and on whose behalf.
+pub(crate) struct Asking<'a> {
+    pub(crate) mesh: &'a Mesh,
+    /// The pod of the destination controller; any ready one when none is named.
+    pub(crate) pod: Option<&'a str>,
+    /// The context token: who asks, as proxies say it.
+    pub(crate) token: &'a str,
+}
+
+/// A destination without endpoints sends nothing; the controllers answer everything else at once.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The endpoints of `authority`; empty when the controller knows none.
+pub(crate) async fn endpoints(
+    asking: &Asking<'_>,
+    authority: &str,
+) -> anyhow::Result<EndpointUpdate> {
+    let mut client = DestinationClient::new(channel(asking, DESTINATION_PORT).await?);
+    let request = GetDestination {
+        scheme: "k8s".to_owned(),
+        path: authority.to_owned(),
+        context_token: asking.token.to_owned(),
+    };
+    let mut stream = client
+        .get(request)
+        .await
+        .with_context(|| format!("look up the endpoints of {authority}"))?
+        .into_inner();
+    match tokio::time::timeout(PATIENCE, stream.next()).await {
+        Ok(Some(update)) => Ok(mesh_api::destination::endpoint_update(update?)?.update),
+        Ok(None) | Err(_) => Ok(EndpointUpdate::Empty { exists: true }),
+    }
+}
+
+pub(crate) async fn profile(asking: &Asking<'_>, target: &str) -> anyhow::Result<Profile> {
+    let mut client = DestinationClient::new(channel(asking, DESTINATION_PORT).await?);
+    let request = GetDestination {
+        scheme: "k8s".to_owned(),
+        path: target.to_owned(),
+        context_token: asking.token.to_owned(),
+    };
+    let mut stream = client
+        .get_profile(request)
+        .await
+        .with_context(|| format!("look up the profile of {target}"))?
+        .into_inner();
+    let first = tokio::time::timeout(PATIENCE, stream.next()).await;
+    let profile = first.map_err(|_elapsed| {
+        Failure::TimedOut(format!(
+            "no profile of {target} within {} s",
+            PATIENCE.as_secs()
+        ))
+    })?;
+    Ok(mesh_api::destination::profile(
+        profile.context("the controller closed the stream")??,
+    )?)
+}
+
+pub(crate) async fn inbound_policy(
+    asking: &Asking<'_>,
+    workload: &str,
+    port: u16,
+) -> anyhow::Result<ServerPolicy> {
+    let mut client = InboundServerPoliciesClient::new(channel(asking, POLICY_PORT).await?);
+    let request = PortSpec {
+        workload: workload.to_owned(),
+        port: port.into(),
+    };
+    let server = client
+        .get_port(request)
+        .await
+        .with_context(|| format!("look up the policy of {workload} port {port}"))?;
+    Ok(mesh_api::inbound::server_policy(server.into_inner())?)
+}
+
+pub(crate) async fn outbound_policy(
+    asking: &Asking<'_>,
+    target: &Target,
+) -> anyhow::Result<OutboundPolicy> {
+    let mut client = OutboundPoliciesClient::new(channel(asking, POLICY_PORT).await?);
+    let request = mesh_api::outbound::traffic_spec(asking.token, target);
+    let policy = client
+        .get(request)
+        .await
+        .context("look up the outbound policy")?;
+    Ok(mesh_api::outbound::outbound_policy(policy.into_inner())?)
+}
+
+async fn channel(asking: &Asking<'_>, port: u16) -> anyhow::Result<Channel> {
+    let pod = controller(asking).await?;
+    let connection = asking.mesh.connect(&pod, port).await?;
+    let mut io = Some(TokioIo::new(connection.io));
+    // The stream is there already; the address is only a name for it. A channel that lost it is done.
+    let connector = tower::service_fn(move |_: http::Uri| {
+        let io = io.take();
+        async move { io.ok_or_else(|| std::io::Error::other("the connection broke")) }
+    });
+    let endpoint = Endpoint::from_static("http://controller");
+    endpoint
+        .connect_with_connector(connector)
+        .await
+        .with_context(|| format!("connect to the controller in pod {pod} at port {port}"))
+}
+
+async fn controller(asking: &Asking<'_>) -> anyhow::Result<MeshPod> {
+    let namespace = asking.mesh.control_namespace().to_owned();
+    let mut pods = asking.mesh.pods(&Scope::Namespace(namespace)).await?;
+    match asking.pod {
+        Some(name) => pods.retain(|pod| pod.name == name),
+        None => {
+            pods.retain(|pod| pod.component.as_deref() == Some("destination") && pod.ready);
+        }
+    }
+    match (pods.into_iter().next(), asking.pod) {
+        (Some(pod), _) => Ok(pod),
+        (None, Some(name)) => {
+            Err(Failure::Input(format!("the control plane has no pod {name:?}")).into())
+        }
+        (None, None) => Err(Failure::Unreachable("no ready pod of the destination controller; `meshctl check` says what is wrong with it".to_owned()).into()),
+    }
+}

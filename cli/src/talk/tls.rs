@@ -1,0 +1,145 @@
+//! Fetching the certificate that a proxy or a webhook presents, and judging it as a client would. The only place of the command line that names the TLS
+//! library.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context;
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{
+        self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+        client::{
+            WebPkiServerVerifier,
+            danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        },
+        crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature},
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject as _},
+        sign::CertifiedKey,
+    },
+};
+
+use crate::{exit::Failure, mesh::Connection};
+
+/// A handshake is one round trip and a signature.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The chain that the server of a stream presents to a client that asks for `name`, leaf first.
+pub(crate) async fn presented_chain(
+    connection: Connection,
+    name: &str,
+) -> anyhow::Result<Vec<Vec<u8>>> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let algorithms = provider.signature_verification_algorithms;
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Shown { algorithms }))
+        .with_no_client_auth();
+    let server = ServerName::try_from(name.to_owned())
+        .with_context(|| format!("{name:?} is no server name"))?;
+    let handshake = TlsConnector::from(Arc::new(config)).connect(server, connection.io);
+    let stream = tokio::time::timeout(PATIENCE, handshake)
+        .await
+        .map_err(|_elapsed| {
+            Failure::TimedOut(format!(
+                "no TLS handshake as {name} within {} s",
+                PATIENCE.as_secs()
+            ))
+        })?;
+    let stream = stream.with_context(|| format!("TLS handshake as {name}"))?;
+    let chain = stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .context("no certificate was presented")?;
+    Ok(chain
+        .iter()
+        .map(|certificate| certificate.to_vec())
+        .collect())
+}
+
+/// Would a client that trusts `anchors` accept the chain for `name` at that time? Everything in DER; the error says what it would object to.
+pub(crate) fn accept(
+    chain: &[Vec<u8>],
+    anchors: &[Vec<u8>],
+    name: &str,
+    now: u64,
+) -> Result<(), String> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(
+        anchors
+            .iter()
+            .map(|der| CertificateDer::from(der.as_slice())),
+    );
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|error| error.to_string())?;
+    let certificates: Vec<CertificateDer<'_>> = chain
+        .iter()
+        .map(|der| CertificateDer::from(der.as_slice()))
+        .collect();
+    let Some((leaf, intermediates)) = certificates.split_first() else {
+        return Err("there is no certificate".to_owned());
+    };
+    let server = ServerName::try_from(name).map_err(|error| error.to_string())?;
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
+    let verdict = verifier.verify_server_cert(leaf, intermediates, &server, &[], now);
+    verdict
+        .map(|_verified| ())
+        .map_err(|error| error.to_string())
+}
+
+/// Does the private key (PEM) belong to the certificate (DER)?
+pub(crate) fn key_belongs(certificate: &[u8], key: &[u8]) -> Result<(), String> {
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| error.to_string())?;
+    let chain = vec![CertificateDer::from(certificate.to_vec())];
+    CertifiedKey::from_der(chain, key, &provider)
+        .map(|_pair| ())
+        .map_err(|error| error.to_string())
+}
+
+/// Believes any chain, because the point is to look at it, expired and foreign ones too. The signature of the handshake is checked: whoever presents a
+/// certificate has its key.
+#[derive(Debug)]
+struct Shown {
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Shown {
+    fn verify_server_cert(
+        &self,
+        _leaf: &CertificateDer<'_>,
+        _chain: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General(
+            "proxies speak TLS 1.3 only".to_owned(),
+        ))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
