@@ -5,8 +5,8 @@
 //! the others, counters come back.
 //!
 //! Start: bind the listeners, because redirection looks for them and connections may wait in their backlog; then the admin interface; then
-//! identity and discovery; then the data threads, which accept once there is a certificate. Stop: the drain begins; data threads stop
-//! accepting and finish what they have; admin answers to the end.
+//! identity and discovery; then the data threads, which accept once there is a certificate. Stop: the drain begins; data threads finish what they have,
+//! accept as long as there is something to finish, and end; admin answers to the end.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use mesh_core::identity::Identity;
-use mesh_runtime::admin::Readiness;
+use mesh_runtime::admin::{Condition, Readiness};
 use mesh_runtime::build_info::BuildInfo;
 use mesh_runtime::drain::{self, Drain, Outcome};
 use mesh_runtime::log::FilterHandle;
@@ -26,7 +26,6 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::admin;
 use crate::config::{Config, ControlAddr};
@@ -244,7 +243,9 @@ impl ControlPlane {
         let resolver = Resolver::from_system(&config.control, registry)?;
         let (publish, credentials) = watch::channel(None);
         let (publish_anchors, anchors) = watch::channel(config.identity.trust_anchors.clone());
-        let client = |name, addr, trust| Client::new(name, addr, &config.control, trust, &resolver);
+        let client = |name, addr, trust| {
+            Client::new(name, addr, &config.control, trust, &resolver, registry)
+        };
 
         if let Some(file) = config.identity.trust_anchors_file.clone() {
             supervisor.spawn("trust-anchors", identity::watch_file(file, publish_anchors));
@@ -274,12 +275,43 @@ impl ControlPlane {
             client("policy", &config.discovery.policy, trust()),
             Handle::current(),
         );
+        if !config.is_of_the_control_plane() {
+            let known = readiness.condition("the policies of this pod's ports");
+            tokio::spawn(await_policies(
+                discovery.clone(),
+                credentials.clone(),
+                known,
+            ));
+        }
         Ok(Self {
             credentials,
             discovery,
             witness,
         })
     }
+}
+
+/// How long a proxy with a certificate waits for the policies of its ports. They take milliseconds; without them the default policy is in force, which may
+/// refuse what it should let through or the reverse, but a policy service that is out of reach must not keep applications from starting.
+const POLICY_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Holds readiness back until the first requests can be judged by their own policies.
+async fn await_policies(discovery: Discovery, mut credentials: CredentialsRx, known: Condition) {
+    // `Err` means that there will never be one; the process is ending.
+    if credentials.wait_for(Option::is_some).await.is_err() {
+        return;
+    }
+    if tokio::time::timeout(POLICY_PATIENCE, discovery.policies_known())
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            ports = ?discovery.ports_without_policy(),
+            waited = ?POLICY_PATIENCE,
+            "The policy service has not answered for these ports; the default policy is in force until it does"
+        );
+    }
+    known.set(true);
 }
 
 async fn notice_while_waiting(mut credentials: CredentialsRx) {
@@ -299,15 +331,16 @@ fn admin_worker(
     families: &Arc<Families>,
 ) -> Rc<Worker> {
     let (_never_drains, drain) = drain::channel();
+    let shared = Arc::new(worker::Shared::new(config));
     Rc::new(Worker {
         config: config.clone(),
         discovery: control.discovery.clone(),
         credentials: control.credentials.clone(),
         families: families.clone(),
-        shared: Arc::new(worker::Shared::new(config)),
+        tasks: shared.tasks.clone(),
+        shared,
         scratch: Rc::default(),
         witness: None,
-        tasks: TaskTracker::new(),
         drain,
     })
 }

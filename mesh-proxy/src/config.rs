@@ -48,6 +48,17 @@ impl Config {
         env.finish(config)
     }
 
+    /// Whether a service of the control plane is in this pod. It may need this proxy to be ready before it can answer, so it is not waited for.
+    pub fn is_of_the_control_plane(&self) -> bool {
+        [
+            &self.identity.service,
+            &self.discovery.destination,
+            &self.discovery.policy,
+        ]
+        .into_iter()
+        .any(ControlAddr::is_local)
+    }
+
     /// `None` only when a required variable is missing or bad, which `env` has noted.
     fn read(env: &Env<'_>) -> Option<Self> {
         // Read in full before the first `?`, so that all errors are found.

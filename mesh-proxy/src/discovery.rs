@@ -12,6 +12,7 @@ mod inbound;
 mod outbound;
 mod shared;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -87,6 +88,8 @@ struct Inner {
 
 /// What the tasks that follow streams need.
 struct Context {
+    /// Declared ports for which the policy service has not answered yet.
+    without_policy: watch::Sender<BTreeSet<u16>>,
     config: Arc<Config>,
     destination: Client,
     destination_limits: StreamLimits,
@@ -113,6 +116,7 @@ impl Discovery {
             }
         };
         let context = Context {
+            without_policy: watch::Sender::default(),
             destination_limits: limits(settings.destination.is_local()),
             policy_limits: limits(settings.policy.is_local()),
             config: config.clone(),
@@ -172,16 +176,39 @@ impl Discovery {
     fn watch_declared_ports(&self) {
         let config = &self.inner.context.config;
         let declared = config.inbound.ports.ranges().iter().cloned().flatten();
-        for port in declared.chain([config.admin.listen.port()]) {
+        let ports: BTreeSet<u16> = declared.chain([config.admin.listen.port()]).collect();
+        self.inner
+            .context
+            .without_policy
+            .send_replace(ports.clone());
+        for port in ports {
             self.inbound(port);
             self.inner.inbound.keep_forever(&port);
         }
+    }
+
+    /// Waits until the policy service has answered for each declared port.
+    pub async fn policies_known(&self) {
+        let mut without = self.inner.context.without_policy.subscribe();
+        // The sender lives as long as `self`.
+        let _ = without.wait_for(BTreeSet::is_empty).await;
+    }
+
+    /// The declared ports for which it has not.
+    pub fn ports_without_policy(&self) -> Vec<u16> {
+        let without = self.inner.context.without_policy.borrow();
+        without.iter().copied().collect()
     }
 }
 
 impl Context {
     fn backoff(&self) -> Backoff {
         self.config.control.backoff
+    }
+
+    fn policy_answered(&self, port: u16) {
+        self.without_policy
+            .send_if_modified(|without| without.remove(&port));
     }
 }
 

@@ -72,6 +72,18 @@ struct Metrics {
 /// Signing takes milliseconds; the service's own checks with the cluster may take seconds.
 const CERTIFY_TIMEOUT: Duration = Duration::from_secs(15);
 
+impl CertifyError {
+    /// Whether the service has answered, and will hardly answer otherwise soon.
+    fn is_refusal(&self) -> bool {
+        match self {
+            // What this proxy found itself has a source; see `control::reason`.
+            Self::Refused(status) => std::error::Error::source(status).is_none(),
+            Self::Answer(_) | Self::Credentials(_) => true,
+            Self::Token { .. } | Self::EmptyToken { .. } | Self::TimedOut(_) => false,
+        }
+    }
+}
+
 impl Certifier {
     /// `credentials` gets each certificate; `ready` holds from the first one on.
     pub fn new(
@@ -112,7 +124,10 @@ impl Certifier {
                         .borrow()
                         .as_ref()
                         .map(|own| own.not_after());
-                    let due = self.schedule.after_failure(expires, SystemTime::now());
+                    let refused = error.is_refusal();
+                    let due = self
+                        .schedule
+                        .after_failure(expires, refused, SystemTime::now());
                     self.report(&error, due);
                     due
                 }

@@ -5,6 +5,7 @@
 
 pub mod authz;
 pub mod balancer;
+pub mod control;
 pub mod detect;
 pub mod http;
 pub mod labels;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mesh_runtime::drain;
 use tokio::sync::Semaphore;
-use tokio::task::LocalSet;
+use tokio::task::{JoinSet, LocalSet};
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
@@ -35,7 +35,7 @@ pub struct Worker {
     pub scratch: Rc<Scratch>,
     /// Where redirection is checked.
     pub witness: Option<Witness>,
-    /// Connections and what outlives them. The thread ends when all have.
+    /// Connections and what outlives them, of all data threads.
     pub tasks: TaskTracker,
     pub drain: drain::Watch,
 }
@@ -53,9 +53,11 @@ pub struct Parts {
     pub listeners: Listeners,
 }
 
-/// Limits that hold for the process, so that the data threads keep them together.
+/// What holds for the process, so that the data threads keep it together.
 #[derive(Debug)]
 pub struct Shared {
+    /// Connections and what outlives them. A proxy that drains ends when there are none.
+    pub tasks: TaskTracker,
     pub rate_limits: RateLimits,
     /// One permit per inbound request that waits for its response's head.
     pub inbound_in_flight: Semaphore,
@@ -71,7 +73,10 @@ pub struct Listeners {
     pub outbound: Vec<StdListener>,
 }
 
-/// Serves until the drain begins, then until the last connection has ended.
+/// Serves until the drain begins, then until no connection is left.
+///
+/// Connections are still accepted while others are open: an application that was told to stop together with its proxy finishes what it has begun, and may have to
+/// ask others for that. What the drain tells all connections (no more requests than one, no more streams) it tells the late ones from their start.
 ///
 /// Accepting starts with the first certificate: before it, no peer could be told from another. Connections wait in the listeners' backlog meanwhile.
 pub async fn run(parts: Parts) -> std::io::Result<()> {
@@ -84,10 +89,10 @@ async fn serve(parts: Parts) -> std::io::Result<()> {
         discovery: parts.discovery,
         credentials: parts.credentials,
         families: parts.families,
+        tasks: parts.shared.tasks.clone(),
         shared: parts.shared,
         scratch: Rc::default(),
         witness: parts.witness,
-        tasks: TaskTracker::new(),
         drain: parts.drain,
     });
     let certified = worker.clone();
@@ -101,27 +106,25 @@ async fn serve(parts: Parts) -> std::io::Result<()> {
 
     let inbound = Rc::new(Inbound::new(worker.clone()));
     let outbound = Rc::new(Outbound::new(worker.clone()));
+    let mut accepting = JoinSet::new();
     let listener = Listener::new(parts.listeners.inbound, worker.config.inbound.accept)?;
-    worker
-        .tasks
-        .spawn_local(accept(listener, worker.clone(), move |accepted| {
-            inbound.clone().serve(accepted)
-        }));
+    accepting.spawn_local(accept(listener, worker.clone(), move |accepted| {
+        inbound.clone().serve(accepted)
+    }));
     for listener in parts.listeners.outbound {
         let listener = Listener::new(listener, worker.config.outbound.accept)?;
         let outbound = outbound.clone();
-        worker
-            .tasks
-            .spawn_local(accept(listener, worker.clone(), move |accepted| {
-                outbound.clone().serve(accepted)
-            }));
+        accepting.spawn_local(accept(listener, worker.clone(), move |accepted| {
+            outbound.clone().serve(accepted)
+        }));
     }
-    worker.tasks.close();
+    while accepting.join_next().await.is_some() {}
+    // What one of the loops accepted last.
     worker.tasks.wait().await;
     Ok(())
 }
 
-/// Accepts until the drain begins; each connection is one task.
+/// Accepts until the proxy drains and no connection is left; each connection is one task.
 async fn accept<F: Future<Output = ()> + 'static>(
     mut listener: Listener,
     worker: Rc<Worker>,
@@ -130,10 +133,10 @@ async fn accept<F: Future<Output = ()> + 'static>(
     loop {
         tokio::select! {
             biased;
-            () = worker.drain.draining() => return,
             accepted = listener.accept() => {
                 worker.tasks.spawn_local(serve(accepted));
             }
+            () = worker.drained() => return,
         }
     }
 }
@@ -145,6 +148,7 @@ impl Shared {
     pub fn new(config: &Config) -> Self {
         let permits = |limit: usize| Semaphore::new(limit.min(Semaphore::MAX_PERMITS));
         Self {
+            tasks: TaskTracker::new(),
             rate_limits: RateLimits::default(),
             inbound_in_flight: permits(config.inbound.max_in_flight),
             outbound_in_flight: permits(config.outbound.max_in_flight),
@@ -156,6 +160,13 @@ impl Worker {
     /// The certificate in force. Present once accepting has begun.
     pub fn credentials(&self) -> Option<Arc<Credentials>> {
         self.credentials.borrow().clone()
+    }
+
+    /// Waits until the drain has begun and no connection is left.
+    async fn drained(&self) {
+        self.drain.draining().await;
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 
     /// Waits for the first certificate. False when none will come.

@@ -6,6 +6,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use crate::telemetry::balancer::Queue;
+
 /// The gate in front of one destination.
 #[derive(Debug)]
 pub struct Gate {
@@ -13,6 +15,7 @@ pub struct Gate {
     waiting: Cell<usize>,
     capacity: usize,
     patience: Duration,
+    metrics: Queue,
 }
 
 /// Why a request is not let through.
@@ -29,8 +32,10 @@ pub enum Refusal {
 pub(super) struct Waiting<'a>(&'a Gate);
 
 impl Gate {
-    pub fn new(capacity: usize, patience: Duration) -> Self {
+    pub fn new(capacity: usize, patience: Duration, metrics: Queue) -> Self {
+        metrics.begins(patience);
         Self {
+            metrics,
             shut: Cell::new(false),
             waiting: Cell::new(0),
             capacity,
@@ -47,11 +52,25 @@ impl Gate {
     }
 
     pub(super) fn shut(&self) {
-        self.shut.set(true);
+        if !self.shut.replace(true) {
+            self.metrics.gate_shut();
+        }
     }
 
     pub(super) fn open(&self) {
-        self.shut.set(false);
+        if self.shut.replace(false) {
+            self.metrics.gate_opened();
+        }
+    }
+
+    /// Counts somebody who asks for an endpoint.
+    pub(super) fn asked(&self) {
+        self.metrics.requests.inc();
+    }
+
+    /// Somebody has got an endpoint after this wait.
+    pub(super) fn waited(&self, wait: Duration) {
+        self.metrics.latency.observe(wait.as_secs_f64());
     }
 
     pub(super) fn wait(&self) -> Result<Waiting<'_>, Refusal> {
@@ -59,6 +78,7 @@ impl Gate {
             return Err(Refusal::Shed);
         }
         self.waiting.set(self.waiting.get() + 1);
+        self.metrics.length.inc();
         Ok(Waiting(self))
     }
 }
@@ -66,5 +86,6 @@ impl Gate {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.waiting.set(self.0.waiting.get() - 1);
+        self.0.metrics.length.dec();
     }
 }

@@ -50,8 +50,12 @@ impl<T> Service<T> {
         sets.mark_changed();
         Self {
             sets: RefCell::new(sets),
+            gate: Gate::new(
+                settings.queue_capacity,
+                settings.failfast,
+                metrics.queue.clone(),
+            ),
             balancer: Balancer::new(ewma, settings.backoff, metrics, rand::random()),
-            gate: Gate::new(settings.queue_capacity, settings.failfast),
             make: Box::new(make),
             stirred: Notify::new(),
         }
@@ -86,9 +90,17 @@ impl<T> Service<T> {
         if now > deadline {
             return Err(Refusal::FailFast);
         }
+        self.gate.asked();
         match self.balancer.pick(now, avoid) {
-            Some(picked) => Ok(picked),
-            None => Box::pin(self.wait(deadline)).await,
+            Some(picked) => {
+                self.gate.waited(Duration::ZERO);
+                Ok(picked)
+            }
+            None => {
+                let picked = Box::pin(self.wait(deadline)).await?;
+                self.gate.waited(now.elapsed());
+                Ok(picked)
+            }
         }
     }
 

@@ -70,6 +70,54 @@ fn service(
     (sender, service)
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_queue_is_measured() {
+    let (sender, receiver) = watch::channel(set(&[]));
+    let settings = Settings {
+        queue_capacity: 10,
+        failfast: Duration::from_secs(3),
+        backoff: BACKOFF,
+    };
+    let registry = Registry::new();
+    let metrics = metrics(&registry);
+    let service = Service::new(receiver, PeakEwma::default(), &settings, metrics, last_byte);
+    let shows = |lines: &[&str]| {
+        let text = String::from_utf8(registry.encode()).unwrap();
+        for line in lines {
+            let line = format!("outbound_http_balancer_queue_{line}\n");
+            assert!(text.contains(&line), "{line}{text}");
+        }
+    };
+    shows(&[
+        "gate_open_total 1",
+        "gate_shut_total 0",
+        "gate_shut_time_seconds 0",
+        "gate_timeout_seconds 3",
+        "length 0",
+    ]);
+    let waiting = service.acquire(Instant::now());
+    let waited = tokio::join!(waiting, async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        shows(&["length 1", "requests_total 1"]);
+        sender.send_replace(set(&[1]));
+    });
+    drop(waited.0.unwrap());
+    drop(service.acquire(Instant::now()).await.unwrap());
+    shows(&[
+        "length 0",
+        "requests_total 2",
+        "latency_seconds_bucket{le=\"0.0005\"} 1",
+        "latency_seconds_bucket{le=\"1\"} 1",
+        "latency_seconds_bucket{le=\"3\"} 2",
+    ]);
+    sender.send_replace(set(&[]));
+    service.acquire(Instant::now()).await.err().unwrap();
+    shows(&["gate_shut_total 1", "gate_open_time_seconds 0", "length 0"]);
+    sender.send_replace(set(&[2]));
+    drop(service.acquire(Instant::now()).await.unwrap());
+    shows(&["gate_open_total 2", "gate_shut_time_seconds 0"]);
+}
+
 #[test]
 fn an_update_keeps_what_did_not_change() {
     let balancer = balancer();

@@ -29,14 +29,20 @@ pub struct ControlAddr {
     pub identity: Option<Identity>,
 }
 
+/// New destinations wait for the control plane to come back, and applications with them. Only the first of the waiting streams connects, so this is also how often
+/// a proxy knocks.
+const MAX_PAUSE: Duration = Duration::from_secs(3);
+
 impl Control {
-    /// Connections are made like outbound ones. What failed is asked for again at the inbound side's pace: its longest
-    /// pause is short enough to notice quickly that the control plane is back.
+    /// Connections are made like outbound ones. What failed is asked for again at the inbound side's pace, but not more slowly than [`MAX_PAUSE`].
     pub(super) fn read(env: &Env<'_>, outbound: &Outbound, inbound: &Inbound) -> Self {
         Self {
             connect_timeout: outbound.connect_timeout,
             connect: outbound.connect,
-            backoff: inbound.connect_backoff,
+            backoff: Backoff {
+                max: inbound.connect_backoff.max.min(MAX_PAUSE),
+                ..inbound.connect_backoff
+            },
             dns_min_ttl: env.optional("DNS_MIN_TTL", parse::duration),
             dns_max_ttl: env.optional("DNS_MAX_TTL", parse::duration),
         }

@@ -3,19 +3,25 @@
 //! Runs on the control thread. Calls rotate over the replicas; connections are made when a call needs one. A replica that
 //! cannot be reached is left alone for a while. Pings notice a connection that died silently; a new certificate or new
 //! trust anchors make new connections, and what runs on the old ones may finish there.
+//!
+//! When the control plane goes, every stream breaks at once. Calls that wait for a connection while one of them finds that there is none share what it found,
+//! and names are looked up anew, because the replicas that come back have other addresses.
 
 use std::fmt;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri};
 use hyper::client::conn::http2::SendRequest;
+use mesh_runtime::metrics::Registry;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tonic::body::Body;
 use tower::Service;
 
@@ -23,6 +29,7 @@ use self::dial::Dial;
 use self::replicas::Replicas;
 use super::dns::{DnsError, Lookups, Resolver};
 use crate::config::{Control, ControlAddr};
+use crate::telemetry::control::ControlCalls;
 use crate::transport::connect::ConnectOptions;
 
 mod dial;
@@ -40,27 +47,30 @@ pub struct Client {
 }
 
 /// Why a call could not be sent.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum CallError {
     #[error("{authority:?} cannot be used as an HTTP authority")]
     Authority {
         authority: String,
-        source: http::uri::InvalidUri,
+        source: Arc<http::uri::InvalidUri>,
     },
     #[error("cannot find {authority}")]
-    Resolve { authority: String, source: DnsError },
+    Resolve {
+        authority: String,
+        source: Arc<DnsError>,
+    },
     #[error("no replica of {authority} can be reached; tried {tried} of {known}")]
     Unreachable {
         authority: String,
         tried: usize,
         known: usize,
         /// Of the last one that was tried.
-        source: DialError,
+        source: Arc<DialError>,
     },
     #[error("call to {authority} failed")]
     Send {
         authority: String,
-        source: hyper::Error,
+        source: Arc<hyper::Error>,
     },
 }
 
@@ -69,12 +79,16 @@ struct Inner {
     authority: String,
     resolver: Resolver,
     lookups: Lookups,
+    calls: Arc<ControlCalls>,
     dial: Dial,
     /// Whether the service was out of reach when it was last needed, so that each change is reported once.
     out_of_reach: AtomicBool,
-    // Held while a replica is dialled, so that calls that arrive meanwhile share the new connection.
+    // Held while replicas are looked up and dialled, so that calls that arrive meanwhile share the new connection, or the failure.
     replicas: Mutex<Replicas>,
 }
+
+/// How long a call waits for names while there is a connection that it can use: a DNS server that answers does so in a fraction of it.
+const LOOK_UP_PATIENCE: Duration = Duration::from_millis(500);
 
 impl Client {
     /// `name` says in metrics whose look-ups these are.
@@ -84,11 +98,13 @@ impl Client {
         control: &Control,
         trust: Trust,
         resolver: &Resolver,
+        registry: &Registry,
     ) -> Self {
         let inner = Inner {
             authority: addr.authority(),
             addr: addr.clone(),
             lookups: resolver.lookups(name),
+            calls: Arc::new(ControlCalls::new(registry, addr)),
             resolver: resolver.clone(),
             dial: Dial {
                 identity: addr.identity.clone(),
@@ -134,14 +150,16 @@ impl Inner {
         let connection = self.connection().await;
         self.report(connection.as_ref().err());
         let (mut sender, stream) = connection?;
+        let mut call = self.calls.begin();
         let response = sender
             .send_request(request)
             .await
             .map_err(|source| CallError::Send {
                 authority: self.authority.clone(),
-                source,
+                source: Arc::new(source),
             })?;
-        Ok(response.map(|body| AnswerBody::new(body, stream)))
+        call.head(response.status(), response.headers());
+        Ok(response.map(|body| AnswerBody::new(body, stream, call)))
     }
 
     fn report(&self, error: Option<&CallError>) {
@@ -169,7 +187,7 @@ impl Inner {
         let authority = Authority::try_from(self.authority.as_str()).map_err(|source| {
             CallError::Authority {
                 authority: self.authority.clone(),
-                source,
+                source: Arc::new(source),
             }
         })?;
         let mut parts = http::uri::Parts::default();
@@ -180,20 +198,35 @@ impl Inner {
         Ok(Uri::from_parts(parts).unwrap_or_default())
     }
 
-    /// A connection to the replica whose turn it is, or to the next one that can be reached.
+    /// A connection, or what another call has found out while this one waited.
     async fn connection(&self) -> Result<(SendRequest<Body>, Arc<()>), CallError> {
-        let known = self
-            .resolver
-            .resolve(&self.addr, &self.lookups)
-            .await
-            .map_err(|source| CallError::Resolve {
-                authority: self.authority.clone(),
-                source,
-            })?;
+        let asked = Instant::now();
         let mut replicas = self.replicas.lock().await;
-        replicas.forget_others(&known);
+        if let Some(error) = replicas.failure_since(asked) {
+            return Err(error);
+        }
+        let found = self.find(&mut replicas).await;
+        if let Err(error) = &found {
+            self.resolver.forget();
+            replicas.failed(error.clone(), Instant::now());
+        }
+        found
+    }
+
+    /// A connection to the replica whose turn it is, or to the next one that can be reached.
+    async fn find(
+        &self,
+        replicas: &mut Replicas,
+    ) -> Result<(SendRequest<Body>, Arc<()>), CallError> {
         let generation = self.dial.trust.generation();
-        let order = replicas.order(&known, Instant::now());
+        match self.look_up(replicas.is_connected(generation)).await {
+            Ok(known) => replicas.know(known),
+            // Names may be lost while the service is not.
+            Err(_) if replicas.is_connected(generation) => {}
+            Err(error) => return Err(error),
+        }
+        let order = replicas.order(Instant::now());
+        let known = order.len();
         let mut last = DialError::NoReplicas;
         let mut tried = 0;
         for addr in order {
@@ -217,8 +250,27 @@ impl Inner {
         Err(CallError::Unreachable {
             authority: self.authority.clone(),
             tried,
-            known: known.len(),
-            source: last,
+            known,
+            source: Arc::new(last),
+        })
+    }
+
+    /// The replicas by name; for a moment only if the caller can do without.
+    async fn look_up(&self, can_do_without: bool) -> Result<Vec<SocketAddr>, CallError> {
+        let resolving = self.resolver.resolve(&self.addr, &self.lookups);
+        let resolved = match can_do_without {
+            false => resolving.await,
+            true => match timeout(LOOK_UP_PATIENCE, resolving).await {
+                Ok(resolved) => resolved,
+                Err(_elapsed) => Err(DnsError::TimedOut {
+                    name: self.addr.host.to_string(),
+                    limit: LOOK_UP_PATIENCE,
+                }),
+            },
+        };
+        resolved.map_err(|source| CallError::Resolve {
+            authority: self.authority.clone(),
+            source: Arc::new(source),
         })
     }
 }

@@ -43,9 +43,11 @@ pub enum DnsError {
     },
     #[error("{name:?} has no addresses")]
     NoAddresses { name: String },
+    #[error("{name:?} was not resolved within {limit:?}")]
+    TimedOut { name: String, limit: Duration },
 }
 
-/// Neither answers nor failures are asked for more often than this.
+/// Neither answers nor failures are asked for more often than this, unless an answer has turned out to be useless; see [`Resolver::forget`].
 const MIN_TTL: Duration = Duration::from_secs(5);
 
 impl Resolver {
@@ -63,6 +65,12 @@ impl Resolver {
                 "Counts the number of DNS records that have been resolved",
             ),
         })
+    }
+
+    /// Forgets all answers, so that the next question reaches the server. For when an answer has turned out to be useless: the replicas of a service may all have
+    /// new addresses, or have addresses again.
+    pub fn forget(&self) {
+        self.dns.clear_cache();
     }
 
     /// Handles for the look-ups of `client` (`destination`, `policy`, `identity`).

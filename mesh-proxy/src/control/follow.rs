@@ -1,8 +1,8 @@
 //! One server stream, kept alive.
 //!
 //! A stream ends for many reasons, some of them silent. Whoever follows one keeps what it told last and asks again: at once
-//! when the stream simply ended or reached one of its limits, after a growing pause when it failed. So a reader of the
-//! followed value never sees a gap, only age.
+//! when the stream simply ended or reached one of its limits, after a growing pause when it failed, and after the first pause when it
+//! ended as soon as it had begun, as those of a service that is stopping do. So a reader of the followed value never sees a gap, only age.
 
 use std::time::Duration;
 
@@ -54,7 +54,11 @@ pub async fn follow<T, F>(
 {
     let mut retries = Retries::new(backoff);
     loop {
+        let opened = Instant::now();
         match run_once(limits, open(), &mut on, &mut retries).await {
+            End::Expected if opened.elapsed() < backoff.min => {
+                tokio::time::sleep(backoff.min).await;
+            }
             End::Expected => {}
             End::Failed(status) => match on(Event::Failed(status)) {
                 Then::Retry => tokio::time::sleep(retries.next_wait()).await,

@@ -31,23 +31,39 @@ const SHORT: Option<Duration> = Some(Duration::from_millis(200));
 
 fn client(control: &ControlPlane) -> Client {
     let config = with_control_plane(control.addr, &[]);
-    let resolver = Resolver::from_system(&config.control, &Registry::new()).unwrap();
+    let registry = Registry::new();
+    let resolver = Resolver::from_system(&config.control, &registry).unwrap();
     let (_, credentials) = watch::channel(None);
     let trust = Trust::Certified(credentials);
     let addr = &config.discovery.destination;
-    Client::new("destination", addr, &config.control, trust, &resolver)
+    Client::new(
+        "destination",
+        addr,
+        &config.control,
+        trust,
+        &resolver,
+        &registry,
+    )
 }
 
 /// A client of the service at `addr`, which must prove to be `name`.
 fn client_of(addr: SocketAddr, name: &str, trust: Trust) -> DestinationClient<Client> {
     let config = with_control_plane(addr, &[]);
-    let resolver = Resolver::from_system(&config.control, &Registry::new()).unwrap();
+    let registry = Registry::new();
+    let resolver = Resolver::from_system(&config.control, &registry).unwrap();
     let addr = ControlAddr {
         host: addr.ip().to_string().into(),
         port: addr.port(),
         identity: Some(Identity::parse(name).unwrap()),
     };
-    let client = Client::new("destination", &addr, &config.control, trust, &resolver);
+    let client = Client::new(
+        "destination",
+        &addr,
+        &config.control,
+        trust,
+        &resolver,
+        &registry,
+    );
     DestinationClient::new(client)
 }
 

@@ -43,7 +43,12 @@ pub(super) async fn keep(
         async move { client.watch_port(spec).await }
     };
     follow(context.policy_limits, context.backoff(), open, |event| {
-        on_event(port, event, &policy)
+        let answered = matches!(event, Event::Message { .. });
+        let then = on_event(port, event, &policy);
+        if answered || then == Then::Stop {
+            context.policy_answered(port);
+        }
+        then
     })
     .await;
 }

@@ -22,11 +22,12 @@ async fn start() -> (Discovery, ControlPlane) {
 async fn start_with(changes: &[(&str, Option<&str>)]) -> (Discovery, ControlPlane) {
     let control_plane = ControlPlane::start().await;
     let config = Arc::new(with_control_plane(control_plane.addr, changes));
-    let resolver = Resolver::from_system(&config.control, &Registry::new()).unwrap();
+    let registry = Registry::new();
+    let resolver = Resolver::from_system(&config.control, &registry).unwrap();
     let (_, credentials) = watch::channel(None);
     let client = |name, addr| {
         let trust = Trust::Certified(credentials.clone());
-        Client::new(name, addr, &config.control, trust, &resolver)
+        Client::new(name, addr, &config.control, trust, &resolver, &registry)
     };
     let discovery = Discovery::new(
         &config,
@@ -255,4 +256,31 @@ async fn what_nobody_receives_is_forgotten() {
         discovery.endpoints(&authority).borrow().state,
         EndpointState::Pending
     );
+}
+
+#[tokio::test]
+async fn the_policies_of_declared_ports_are_known_when_each_is_answered() {
+    let (discovery, mut control) = start_with(&[("INBOUND_PORTS", Some("8080"))]).await;
+    let known = tokio::spawn({
+        let discovery = discovery.clone();
+        async move { discovery.policies_known().await }
+    });
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let call = control.inbound.recv().await.unwrap();
+        assert!(
+            !known.is_finished(),
+            "{:?}",
+            discovery.ports_without_policy()
+        );
+        let port = u16::try_from(call.request.port).unwrap();
+        assert!(discovery.ports_without_policy().contains(&port));
+        // The same as what is in force without an answer: nothing changes, and yet it is known.
+        let same = inbound::default_policy(&discovery.inner.context.config.inbound, port);
+        let stream = call.stream();
+        stream.send(Ok(mesh_api::inbound::to_proto(&same))).unwrap();
+        streams.push(stream);
+    }
+    known.await.unwrap();
+    assert!(discovery.ports_without_policy().is_empty());
 }

@@ -20,6 +20,10 @@ const RENEW_AT: f64 = 0.7;
 /// The control plane may be starting beside us: ask often at first.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
+/// The longest pause while there is no certificate and the service does not answer: the application waits. A service that answers, and refuses, is asked at the
+/// pace of renewals, because each question costs it a review of the token.
+const MAX_PAUSE_AT_START: Duration = Duration::from_secs(2);
+
 impl Schedule {
     /// `min` and `max` bound the time between two certificates.
     pub(super) fn new(min: Duration, max: Duration) -> Self {
@@ -43,12 +47,14 @@ impl Schedule {
     pub(super) fn after_failure(
         &mut self,
         expires: Option<SystemTime>,
+        refused: bool,
         now: SystemTime,
     ) -> SystemTime {
         let wait = self.retries.next_wait();
         match expires {
             Some(expires) => now + wait.min(self.renew_after(expires, now)),
-            None => now + wait,
+            None if refused => now + wait,
+            None => now + wait.min(MAX_PAUSE_AT_START),
         }
     }
 
@@ -88,7 +94,7 @@ mod tests {
         let mut schedule = schedule();
         let wait = |due: SystemTime| due.duration_since(now).unwrap();
         let mut waits: Vec<_> = (0..12)
-            .map(|_| wait(schedule.after_failure(None, now)))
+            .map(|_| wait(schedule.after_failure(None, true, now)))
             .collect();
         assert!(waits[0] < Duration::from_millis(120));
         assert!(waits.remove(11) >= Duration::from_secs(10));
@@ -96,7 +102,13 @@ mod tests {
             waits[..7].is_sorted(),
             "doubling outweighs jitter: {waits:?}"
         );
+        assert_eq!(
+            wait(schedule.after_failure(None, false, now)),
+            MAX_PAUSE_AT_START,
+            "while nobody answers"
+        );
         schedule.after_success(now + HOUR, now);
-        assert!(wait(schedule.after_failure(Some(now + HOUR), now)) < Duration::from_millis(120));
+        let due = schedule.after_failure(Some(now + HOUR), false, now);
+        assert!(wait(due) < Duration::from_millis(120));
     }
 }

@@ -34,7 +34,8 @@ async fn start(ca: &Authority) -> Running {
     let (anchors, receive_anchors) = watch::channel(ca.anchors());
     let trust = Trust::Anonymous(credentials.clone(), receive_anchors.clone());
     let service = &config.identity.service;
-    let client = Client::new("identity", service, &config.control, trust, &resolver);
+    let control_of = &config.control;
+    let client = Client::new("identity", service, control_of, trust, &resolver, &registry);
     let readiness = Readiness::new();
     let certifier = Certifier::new(
         &config.identity,

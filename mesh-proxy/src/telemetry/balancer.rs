@@ -1,6 +1,10 @@
-//! The families of balancers: how many endpoints there are, in which state, and how the set changes.
+//! The families of balancers: how many endpoints there are, in which state, how the set changes, and who waits for one.
 
-use mesh_runtime::metrics::{Counter, CounterFamily, Gauge, GaugeFamily, Labels, Registry};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use mesh_runtime::metrics::{
+    Counter, CounterFamily, Gauge, GaugeFamily, Histogram, HistogramFamily, Labels, Registry,
+};
 
 /// The balancer families of one kind of traffic.
 #[derive(Clone, Debug)]
@@ -8,6 +12,19 @@ pub struct BalancerFamilies {
     endpoints: GaugeFamily,
     p2c_endpoints: GaugeFamily,
     p2c_updates: CounterFamily,
+    queue: QueueFamilies,
+}
+
+#[derive(Clone, Debug)]
+struct QueueFamilies {
+    length: GaugeFamily,
+    requests: CounterFamily,
+    latency: HistogramFamily,
+    opened: CounterFamily,
+    shut: CounterFamily,
+    open_time: GaugeFamily,
+    shut_time: GaugeFamily,
+    timeout: GaugeFamily,
 }
 
 /// The handles of one balancer. Every data thread has a balancer of its own for the same backend; as each adds to the gauges what it has, a gauge is the sum
@@ -20,51 +37,120 @@ pub struct Balancer {
     pub reset: Counter,
     pub added: Counter,
     pub removed: Counter,
+    pub queue: Queue,
+}
+
+/// The handles of what waits for an endpoint, and of the gate that ends the wait. Only who finds no endpoint waits; all others count with a wait of zero, as they
+/// do in Linkerd's queue when it is empty.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    pub length: Gauge,
+    pub requests: Counter,
+    pub latency: Histogram,
+    opened: Counter,
+    shut: Counter,
+    open_time: Gauge,
+    shut_time: Gauge,
+    timeout: Gauge,
+}
+
+/// Linkerd's, in seconds.
+const QUEUE_LATENCY: &[f64] = &[0.0005, 0.005, 0.05, 0.5, 1.0, 3.0];
+
+/// Names of the families of one kind of traffic.
+macro_rules! names {
+    ($prefix:literal) => {
+        Names {
+            endpoints: concat!($prefix, "_endpoints"),
+            p2c_endpoints: concat!($prefix, "_p2c_endpoints"),
+            p2c_updates: concat!($prefix, "_p2c_updates_total"),
+            length: concat!($prefix, "_queue_length"),
+            requests: concat!($prefix, "_queue_requests_total"),
+            latency: concat!($prefix, "_queue_latency_seconds"),
+            opened: concat!($prefix, "_queue_gate_open_total"),
+            shut: concat!($prefix, "_queue_gate_shut_total"),
+            open_time: concat!($prefix, "_queue_gate_open_time_seconds"),
+            shut_time: concat!($prefix, "_queue_gate_shut_time_seconds"),
+            timeout: concat!($prefix, "_queue_gate_timeout_seconds"),
+        }
+    };
+}
+
+struct Names {
+    endpoints: &'static str,
+    p2c_endpoints: &'static str,
+    p2c_updates: &'static str,
+    length: &'static str,
+    requests: &'static str,
+    latency: &'static str,
+    opened: &'static str,
+    shut: &'static str,
+    open_time: &'static str,
+    shut_time: &'static str,
+    timeout: &'static str,
 }
 
 impl BalancerFamilies {
     pub(super) fn http(registry: &Registry) -> Self {
-        Self::named(
-            registry,
-            "outbound_http_balancer_endpoints",
-            "outbound_http_balancer_p2c_endpoints",
-            "outbound_http_balancer_p2c_updates_total",
-        )
+        Self::named(registry, &names!("outbound_http_balancer"))
     }
 
     pub(super) fn tcp(registry: &Registry) -> Self {
-        Self::named(
-            registry,
-            "outbound_tcp_balancer_endpoints",
-            "outbound_tcp_balancer_p2c_endpoints",
-            "outbound_tcp_balancer_p2c_updates_total",
-        )
+        Self::named(registry, &names!("outbound_tcp_balancer"))
     }
 
     pub(super) fn tls(registry: &Registry) -> Self {
-        Self::named(
-            registry,
-            "outbound_tls_balancer_endpoints",
-            "outbound_tls_balancer_p2c_endpoints",
-            "outbound_tls_balancer_p2c_updates_total",
-        )
+        Self::named(registry, &names!("outbound_tls_balancer"))
     }
 
-    fn named(
-        registry: &Registry,
-        endpoints: &'static str,
-        p2c_endpoints: &'static str,
-        p2c_updates: &'static str,
-    ) -> Self {
+    fn named(registry: &Registry, names: &Names) -> Self {
+        let gauge = |name, help| registry.gauge_family(name, help);
+        let counter = |name, help| registry.counter_family(name, help);
         Self {
-            endpoints: registry
-                .gauge_family(endpoints, "The number of endpoints in a balancer, by state"),
-            p2c_endpoints: registry
-                .gauge_family(p2c_endpoints, "The number of endpoints in a balancer"),
-            p2c_updates: registry.counter_family(
-                p2c_updates,
+            endpoints: gauge(
+                names.endpoints,
+                "The number of endpoints in a balancer, by state",
+            ),
+            p2c_endpoints: gauge(names.p2c_endpoints, "The number of endpoints in a balancer"),
+            p2c_updates: counter(
+                names.p2c_updates,
                 "The total number of changes to the endpoints of a balancer",
             ),
+            queue: QueueFamilies {
+                length: gauge(
+                    names.length,
+                    "The number of requests or connections that wait for an endpoint",
+                ),
+                requests: counter(
+                    names.requests,
+                    "The total number of requests or connections that asked a balancer for an endpoint",
+                ),
+                latency: registry.histogram_family(
+                    names.latency,
+                    "How long requests or connections have waited for an endpoint",
+                    QUEUE_LATENCY,
+                ),
+                opened: counter(
+                    names.opened,
+                    "The total number of times that a balancer began to take requests",
+                ),
+                shut: counter(
+                    names.shut,
+                    "The total number of times that a balancer began to fail requests at once, because no endpoint could be reached in time",
+                ),
+                open_time: gauge(
+                    names.open_time,
+                    "Since when a balancer takes requests (in seconds since the UNIX epoch); 0 while it fails them at once",
+                ),
+                shut_time: gauge(
+                    names.shut_time,
+                    "Since when a balancer fails requests at once (in seconds since the UNIX epoch); 0 while it takes them",
+                ),
+                timeout: gauge(
+                    names.timeout,
+                    "How long a request waits for an endpoint before it fails",
+                ),
+            },
         }
     }
 
@@ -81,6 +167,48 @@ impl BalancerFamilies {
             reset: op("Reset"),
             added: op("Add"),
             removed: op("Remove"),
+            queue: self.queue.queue(labels),
         }
     }
+}
+
+impl QueueFamilies {
+    fn queue(&self, labels: &Labels) -> Queue {
+        Queue {
+            length: self.length.with(labels),
+            requests: self.requests.with(labels),
+            latency: self.latency.with(labels),
+            opened: self.opened.with(labels),
+            shut: self.shut.with(labels),
+            open_time: self.open_time.with(labels),
+            shut_time: self.shut_time.with(labels),
+            timeout: self.timeout.with(labels),
+        }
+    }
+}
+
+impl Queue {
+    /// The gate has been made.
+    pub fn begins(&self, timeout: Duration) {
+        self.timeout
+            .set(i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX));
+        self.gate_opened();
+    }
+
+    pub fn gate_opened(&self) {
+        self.opened.inc();
+        self.open_time.set(unix_now());
+        self.shut_time.set(0);
+    }
+
+    pub fn gate_shut(&self) {
+        self.shut.inc();
+        self.shut_time.set(unix_now());
+        self.open_time.set(0);
+    }
+}
+
+fn unix_now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    i64::try_from(since.unwrap_or_default().as_secs()).unwrap_or(i64::MAX)
 }

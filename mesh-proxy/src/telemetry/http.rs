@@ -69,15 +69,53 @@ enum RequestEnd {
 
 impl EndpointFamilies {
     pub(super) fn new(registry: &Registry) -> Self {
+        Self::named(
+            registry,
+            "request_total",
+            "response_total",
+            "response_latency_ms",
+        )
+    }
+
+    /// Of the proxy's own calls to the control plane.
+    pub(super) fn control(registry: &Registry) -> Self {
+        Self::named(
+            registry,
+            "control_request_total",
+            "control_response_total",
+            "control_response_latency_ms",
+        )
+    }
+
+    fn named(
+        registry: &Registry,
+        requests: &'static str,
+        responses: &'static str,
+        latency: &'static str,
+    ) -> Self {
         Self {
-            requests: registry.counter_family("request_total", "Total count of HTTP requests"),
-            responses: registry.counter_family("response_total", "Total count of HTTP responses"),
+            requests: registry.counter_family(requests, "Total count of HTTP requests"),
+            responses: registry.counter_family(responses, "Total count of HTTP responses"),
             latency: registry.histogram_family(
-                "response_latency_ms",
+                latency,
                 "Elapsed times between a request's headers being received and its response stream completing",
                 LATENCY_MS,
             ),
         }
+    }
+
+    pub(super) fn requests(&self, labels: &Labels) -> Counter {
+        self.requests.with(labels)
+    }
+
+    /// Counts an end whose handles are not kept.
+    pub(super) fn end(&self, labels: &Labels, outcome: Outcome, took: Duration) {
+        self.responses
+            .with(&response_labels(labels, &outcome))
+            .inc();
+        self.latency
+            .with(&status_labels(labels, outcome.status()))
+            .observe(millis(took));
     }
 
     pub fn endpoint(&self, labels: Labels) -> EndpointHttp {
@@ -96,44 +134,50 @@ impl EndpointHttp {
         self.responses
             .borrow_mut()
             .find_or(outcome, |outcome| {
-                self.families.responses.with(&self.response_labels(outcome))
+                let labels = response_labels(&self.labels, outcome);
+                self.families.responses.with(&labels)
             })
             .inc();
         self.latencies
             .borrow_mut()
             .find_or(outcome.status(), |status| {
-                self.families.latency.with(&self.status_labels(*status))
+                let labels = status_labels(&self.labels, *status);
+                self.families.latency.with(&labels)
             })
-            .observe(took.as_secs_f64() * 1_000.0);
+            .observe(millis(took));
     }
+}
 
-    fn status_labels(&self, status: Option<StatusCode>) -> Labels {
-        match status {
-            Some(status) => self.labels.clone().with("status_code", status.as_str()),
-            None => self.labels.clone(),
-        }
-    }
+fn millis(took: Duration) -> f64 {
+    took.as_secs_f64() * 1_000.0
+}
 
-    /// Linkerd always prints `grpc_status` and `error`, and no `status_code` where a stream broke.
-    fn response_labels(&self, outcome: &Outcome) -> Labels {
-        let class = if outcome.is_failure() {
-            "failure"
-        } else {
-            "success"
-        };
-        let (status, grpc, error) = match outcome {
-            Outcome::Response { status, grpc } => (
-                Some(*status),
-                grpc.map_or(String::new(), |grpc| grpc.code().to_string()),
-                "",
-            ),
-            Outcome::Failed { .. } => (None, String::new(), "unclassified"),
-        };
-        self.status_labels(status)
-            .with("classification", class)
-            .with("grpc_status", grpc)
-            .with("error", error)
+fn status_labels(labels: &Labels, status: Option<StatusCode>) -> Labels {
+    match status {
+        Some(status) => labels.clone().with("status_code", status.as_str()),
+        None => labels.clone(),
     }
+}
+
+/// Linkerd always prints `grpc_status` and `error`, and no `status_code` where a stream broke.
+fn response_labels(labels: &Labels, outcome: &Outcome) -> Labels {
+    let class = if outcome.is_failure() {
+        "failure"
+    } else {
+        "success"
+    };
+    let (status, grpc, error) = match outcome {
+        Outcome::Response { status, grpc } => (
+            Some(*status),
+            grpc.map_or(String::new(), |grpc| grpc.code().to_string()),
+            "",
+        ),
+        Outcome::Failed { .. } => (None, String::new(), "unclassified"),
+    };
+    status_labels(labels, status)
+        .with("classification", class)
+        .with("grpc_status", grpc)
+        .with("error", error)
 }
 
 impl Exchange {

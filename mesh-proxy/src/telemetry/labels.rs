@@ -119,6 +119,13 @@ pub fn outbound_endpoint(endpoint: &Endpoint, authority: Option<&str>, tls: &Cli
     labels
 }
 
+/// The series of the proxy's own calls to a control-plane service.
+pub fn control(addr: &str, tls: &ClientTls) -> Labels {
+    let mut labels = Labels::new().with("addr", addr);
+    push_client_tls(&mut labels, tls);
+    labels
+}
+
 /// What an inbound request was judged by.
 #[derive(Clone, Copy, Debug)]
 pub struct Permit<'a> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,15 +14,23 @@ use hyper::client::conn::http2::SendRequest;
 use tokio::time::Instant;
 use tonic::body::Body;
 
+use super::CallError;
+use crate::telemetry::control::Call;
+
 /// An answer that counts as an open stream of its connection until it is dropped.
 #[derive(Debug)]
 pub struct AnswerBody {
     body: Incoming,
+    call: Call,
     _stream: Arc<()>,
 }
 
 #[derive(Default)]
 pub(super) struct Replicas {
+    /// As DNS said last.
+    known: Vec<SocketAddr>,
+    /// The last time that none could be reached, and why.
+    failure: Option<(Instant, CallError)>,
     open: HashMap<SocketAddr, Vec<Connection>>,
     /// When to try a replica again that could not be reached.
     shunned: HashMap<SocketAddr, Instant>,
@@ -46,6 +54,23 @@ pub(in crate::control) const STREAMS_PER_CONNECTION: usize = 100;
 const SHUN: Duration = Duration::from_secs(10);
 
 impl Replicas {
+    pub(super) fn failed(&mut self, error: CallError, now: Instant) {
+        self.failure = Some((now, error));
+    }
+
+    /// Why none could be reached, if that was found out at `asked` or later.
+    pub(super) fn failure_since(&self, asked: Instant) -> Option<CallError> {
+        let (at, error) = self.failure.as_ref()?;
+        (*at >= asked).then(|| error.clone())
+    }
+
+    /// Whether a call can be sent without anything new.
+    pub(super) fn is_connected(&mut self, generation: u64) -> bool {
+        let open: Vec<_> = self.open.keys().copied().collect();
+        open.into_iter()
+            .any(|addr| self.usable(addr, generation).is_some())
+    }
+
     pub(super) fn reached(&mut self, addr: SocketAddr, connection: Connection) {
         self.shunned.remove(&addr);
         self.open.entry(addr).or_default().push(connection);
@@ -55,17 +80,19 @@ impl Replicas {
         self.shunned.insert(addr, now + SHUN);
     }
 
-    /// Connections to replicas that are gone end when the calls on them end.
-    pub(super) fn forget_others(&mut self, known: &[SocketAddr]) {
+    /// Takes over what DNS says. Connections to replicas that are gone end when the calls on them end.
+    pub(super) fn know(&mut self, known: Vec<SocketAddr>) {
         self.open.retain(|addr, _| known.contains(addr));
         self.shunned.retain(|addr, _| known.contains(addr));
+        self.known = known;
     }
 
     /// All replicas, beginning with the one whose turn it is; those that could not be reached lately come last.
-    pub(super) fn order(&mut self, known: &[SocketAddr], now: Instant) -> Vec<SocketAddr> {
+    pub(super) fn order(&mut self, now: Instant) -> Vec<SocketAddr> {
         self.turn = self.turn.wrapping_add(1);
-        let mut order = known.to_vec();
-        order.rotate_left(self.turn % known.len().max(1));
+        let mut order = self.known.clone();
+        let first = self.turn % order.len().max(1);
+        order.rotate_left(first);
         order.sort_by_key(|addr| self.shunned.get(addr).is_some_and(|until| *until > now));
         order
     }
@@ -101,9 +128,10 @@ impl Connection {
 }
 
 impl AnswerBody {
-    pub(super) fn new(body: Incoming, stream: Arc<()>) -> Self {
+    pub(super) fn new(body: Incoming, stream: Arc<()>, call: Call) -> Self {
         Self {
             body,
+            call,
             _stream: stream,
         }
     }
@@ -117,7 +145,17 @@ impl http_body::Body for AnswerBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                if let Some(trailers) = frame.trailers_ref() {
+                    self.call.end(Some(trailers));
+                }
+            }
+            Some(Err(_)) => self.call.fail(),
+            None => self.call.end(None),
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -133,6 +171,28 @@ impl http_body::Body for AnswerBody {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_failure_is_shared_with_those_who_had_asked_by_then() {
+        let mut replicas = Replicas::default();
+        let now = Instant::now();
+        assert!(replicas.failure_since(now).is_none());
+        let source = Arc::new(super::super::DialError::NoReplicas);
+        let authority = "a:1".to_owned();
+        let error = CallError::Unreachable {
+            authority,
+            tried: 0,
+            known: 0,
+            source,
+        };
+        replicas.failed(error, now + Duration::from_secs(1));
+        assert!(replicas.failure_since(now).is_some());
+        assert!(
+            replicas
+                .failure_since(now + Duration::from_secs(2))
+                .is_none()
+        );
+    }
+
     fn addrs(ports: &[u16]) -> Vec<SocketAddr> {
         ports
             .iter()
@@ -143,17 +203,18 @@ mod tests {
     #[test]
     fn replicas_take_turns_and_those_out_of_reach_come_last() {
         let mut replicas = Replicas::default();
-        let known = addrs(&[1, 2, 3]);
         let now = Instant::now();
-        assert_eq!(replicas.order(&known, now), addrs(&[2, 3, 1]));
-        assert_eq!(replicas.order(&known, now), addrs(&[3, 1, 2]));
+        assert!(replicas.order(now).is_empty());
+        let known = addrs(&[1, 2, 3]);
+        replicas.know(known.clone());
+        assert_eq!(replicas.order(now), addrs(&[3, 1, 2]));
+        assert_eq!(replicas.order(now), addrs(&[1, 2, 3]));
         replicas.not_reached(known[0], now);
-        assert_eq!(replicas.order(&known, now), addrs(&[2, 3, 1]));
-        assert_eq!(replicas.order(&known, now), addrs(&[2, 3, 1]));
-        assert_eq!(replicas.order(&known, now + SHUN), addrs(&[3, 1, 2]));
-        assert_eq!(replicas.order(&known, now + SHUN), addrs(&[1, 2, 3]));
-        assert!(replicas.order(&[], now).is_empty());
-        replicas.forget_others(&known[1..]);
+        assert_eq!(replicas.order(now), addrs(&[2, 3, 1]));
+        assert_eq!(replicas.order(now), addrs(&[3, 2, 1]));
+        assert_eq!(replicas.order(now + SHUN), addrs(&[1, 2, 3]));
+        assert_eq!(replicas.order(now + SHUN), addrs(&[2, 3, 1]));
+        replicas.know(known[1..].to_vec());
         assert!(replicas.shunned.is_empty());
     }
 }

@@ -1,0 +1,148 @@
+//! Calls to the control plane: `control_request_total` and its kin, one set of series for each service.
+//!
+//! Used on the control thread. Most calls are streams that live for hours; they count as answered when they end.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, StatusCode};
+use mesh_runtime::metrics::{Counter, Labels, Registry};
+use tokio::time::Instant;
+
+use super::http::{EndpointFamilies, grpc_status};
+use super::labels::{self, ClientTls, NoClientTls};
+use super::status::{GrpcStatus, Outcome, StreamError};
+use crate::config::ControlAddr;
+
+/// The series of one control-plane service.
+#[derive(Debug)]
+pub struct ControlCalls {
+    families: EndpointFamilies,
+    labels: Labels,
+    requests: Counter,
+}
+
+/// One call, from its sending to the end of its answer. Dropped before, it counts as cancelled.
+#[derive(Debug)]
+pub struct Call {
+    calls: Arc<ControlCalls>,
+    since: Instant,
+    status: Option<StatusCode>,
+    /// Said in the head, by an answer that has nothing else.
+    grpc_status: Option<u16>,
+    ended: bool,
+}
+
+impl ControlCalls {
+    pub fn new(registry: &Registry, addr: &ControlAddr) -> Self {
+        let families = EndpointFamilies::control(registry);
+        let tls = match addr.identity.clone() {
+            Some(server) => ClientTls::Established { server },
+            None => ClientTls::None(NoClientTls::Loopback),
+        };
+        let labels = labels::control(&addr.authority(), &tls);
+        Self {
+            requests: families.requests(&labels),
+            families,
+            labels,
+        }
+    }
+
+    /// Counts a call that is being sent.
+    pub fn begin(self: &Arc<Self>) -> Call {
+        self.requests.inc();
+        Call {
+            calls: self.clone(),
+            since: Instant::now(),
+            status: None,
+            grpc_status: None,
+            ended: false,
+        }
+    }
+}
+
+impl Call {
+    pub fn head(&mut self, status: StatusCode, headers: &HeaderMap) {
+        self.status = Some(status);
+        self.grpc_status = grpc_status(headers);
+    }
+
+    /// The answer is complete.
+    pub fn end(&mut self, trailers: Option<&HeaderMap>) {
+        let code = trailers.and_then(grpc_status).or(self.grpc_status);
+        let grpc = Some(code.map_or(GrpcStatus::Missing, GrpcStatus::Code));
+        match self.status {
+            Some(status) => self.finish(Outcome::Response { status, grpc }),
+            None => self.fail(),
+        }
+    }
+
+    /// There is no answer, or it broke off.
+    pub fn fail(&mut self) {
+        self.finish(Outcome::Failed {
+            status: self.status,
+            error: StreamError::Unknown,
+        });
+    }
+
+    fn finish(&mut self, outcome: Outcome) {
+        if !std::mem::replace(&mut self.ended, true) {
+            let ControlCalls {
+                families, labels, ..
+            } = &*self.calls;
+            families.end(labels, outcome, self.since.elapsed());
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.fail();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mesh_core::identity::Identity;
+
+    #[test]
+    fn calls_are_counted_at_their_begin_and_their_end() {
+        let registry = Registry::new();
+        let addr = |identity: Option<&str>| ControlAddr {
+            host: "policy.linkerd.svc.".into(),
+            port: 8090,
+            identity: identity.map(|id| Identity::parse(id).unwrap()),
+        };
+        let calls = Arc::new(ControlCalls::new(&registry, &addr(Some("policy.test"))));
+        let trailers = |code: &str| {
+            HeaderMap::from_iter([("grpc-status".parse().unwrap(), code.parse().unwrap())])
+        };
+        let nothing = HeaderMap::new();
+        let mut open = calls.begin();
+        open.head(StatusCode::OK, &nothing);
+        let mut ended = calls.begin();
+        ended.head(StatusCode::OK, &nothing);
+        ended.end(Some(&trailers("0")));
+        ended.end(None);
+        let mut refused = calls.begin();
+        refused.head(StatusCode::OK, &trailers("14"));
+        refused.end(None);
+        drop((ended, refused, calls.begin()));
+        let local = Arc::new(ControlCalls::new(&registry, &addr(None)));
+        drop(local.begin());
+
+        let text = String::from_utf8(registry.encode()).unwrap();
+        let of = "addr=\"policy.linkerd.svc.:8090\",tls=\"true\",server_id=\"policy.test\"";
+        for line in [
+            format!("control_request_total{{{of}}} 4\n"),
+            format!("control_response_total{{{of},status_code=\"200\",classification=\"success\",grpc_status=\"0\",error=\"\"}} 1\n"),
+            format!("control_response_total{{{of},status_code=\"200\",classification=\"failure\",grpc_status=\"14\",error=\"\"}} 1\n"),
+            format!("control_response_total{{{of},classification=\"failure\",grpc_status=\"\",error=\"unclassified\"}} 1\n"),
+            format!("control_response_latency_ms_count{{{of},status_code=\"200\"}} 2\n"),
+            "control_request_total{addr=\"policy.linkerd.svc.:8090\",tls=\"no_identity\",no_tls_reason=\"loopback\"} 1\n".to_owned(),
+        ] {
+            assert!(text.contains(&line), "{line}{text}");
+        }
+        drop(open);
+    }
+}
