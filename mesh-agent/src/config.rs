@@ -26,8 +26,12 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Take the redirection from every pod and remove programs, pins and state
-    Uninstall,
+    /// Take the redirection from every pod and remove programs, pins, state, and the CNI plugin with its entry
+    Uninstall {
+        /// Leave the plugin's file: CRI-O ends pods with the plugins that they began with, and cannot when one is missing
+        #[arg(long)]
+        keep_plugin: bool,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -78,6 +82,55 @@ pub struct Config {
     /// Kernel programs to load instead of those that are built in
     #[arg(long, value_name = "PATH", env = "MESH_AGENT_BPF_OBJECT")]
     pub bpf_object: Option<PathBuf>,
+
+    /// The node's CNI configuration directory; with it, the agent installs mesh-cni and keeps it in the chain
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "MESH_AGENT_CNI_CONF_DIR",
+        global = true
+    )]
+    pub cni_conf_dir: Option<PathBuf>,
+
+    /// The directory of the node's CNI plugins
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/opt/cni/bin",
+        env = "MESH_AGENT_CNI_BIN_DIR",
+        global = true
+    )]
+    pub cni_bin_dir: PathBuf,
+
+    /// This node's name at the API server; with it, meshed pods that the plugin missed are enrolled in place
+    #[arg(long, value_name = "NAME", env = "MESH_AGENT_NODE_NAME")]
+    pub node_name: Option<String>,
+
+    /// How to reach the API server, instead of the service account of the agent's pod
+    #[arg(long, value_name = "PATH", env = "MESH_AGENT_KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The namespace of the agent's DaemonSet
+    #[arg(long, value_name = "NAME", env = "MESH_AGENT_NAMESPACE")]
+    pub namespace: Option<String>,
+
+    /// The agent's DaemonSet; an agent that stops because it is deleted removes everything from the node
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "MESH_AGENT_DAEMONSET",
+        requires = "namespace"
+    )]
+    pub daemonset: Option<String>,
+
+    /// The node's taint to remove once pods can be enrolled
+    #[arg(
+        long,
+        value_name = "KEY",
+        default_value = "mesh-agent/not-ready",
+        env = "MESH_AGENT_STARTUP_TAINT"
+    )]
+    pub startup_taint: String,
 
     /// Log filter
     #[arg(

@@ -4,6 +4,8 @@
 //! main thread (tokio)                         thread "node" (blocking system calls)
 //!   socket server ──Request──▶ Caretaker ──▶  Warden: Node + metrics
 //!   timer ─────────LookAfter─▶     ◀──Answer──
+//!   Kubernetes ─EnrolInPlace─▶
+//!   CNI configuration
 //!   admin server
 //! ```
 //!
@@ -11,6 +13,9 @@
 //! and maps only while the agent does not answer.
 
 mod caretaker;
+mod questions;
+mod removal;
+mod surroundings;
 mod warden;
 
 use std::{env, sync::Arc, time::Duration};
@@ -19,7 +24,8 @@ use anyhow::Context;
 use mesh_core::node::NodeStatus;
 use mesh_runtime::{
     admin::{self, Admin, Readiness, log_level},
-    drain, log,
+    drain,
+    log::{self, chain},
     metrics::Registry as MetricsRegistry,
     signal::Termination,
     task,
@@ -29,8 +35,11 @@ use tokio::time::MissedTickBehavior;
 pub use caretaker::Caretaker;
 
 use crate::{
+    bpffs::{self, BpffsError},
     config::Config,
-    ebpf::{self, Loaded, Programs},
+    ebpf::{Loaded, Programs},
+    findings::Findings,
+    kubernetes::Departure,
     metrics::Metrics,
     node::Node,
     node_api::server,
@@ -38,6 +47,9 @@ use crate::{
     registry::{NodeRecord, Registry},
     tier::{self, Choice, Settings},
 };
+use questions::Questions;
+use removal::Removal;
+use surroundings::{Agent, Surroundings};
 use warden::Warden;
 
 /// How soon a change by hand is noticed and a pod that died without a CNI DEL is forgotten.
@@ -45,7 +57,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 /// For answers that are being given when the agent is told to stop. Any command takes less.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Runs until SIGTERM or SIGINT. Pods stay redirected afterwards.
+/// Runs until SIGTERM or SIGINT. Pods stay redirected afterwards, unless the agent stops because the mesh is uninstalled.
 pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()> {
     let mut termination = Termination::listen().context("cannot listen for signals")?;
     let registry = Registry::open(&config.state_dir)?;
@@ -54,15 +66,20 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
     let admin_addr = listener.local_addr()?;
     let readiness = Readiness::new();
     let ready = readiness.condition("the redirection tier to be chosen and the pods to be adopted");
+    let chained = surroundings::condition(&config, &readiness);
     let metrics = MetricsRegistry::new();
+    let findings = Findings::default();
     let (supervisor, mut ends) = task::supervisor();
 
     let admin = Admin::new(metrics.clone(), readiness).route("/log-level", move |call| {
         let answer = log_level::respond(&filter, &call);
         async move { answer }
     });
+    let questions = Questions::default();
+    let admin = questions.add_to(admin);
     supervisor.spawn("admin", admin::serve(listener, admin));
 
+    prepare_pins(&config)?;
     let choice = choose(&config).await?;
     let status = status(&config, &choice);
     registry.put_node(&NodeRecord { tier: choice.tier })?;
@@ -76,56 +93,85 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
         Metrics::new(&metrics, &status, choice.guard.mode),
         status,
         choice.attached,
+        findings.clone(),
     );
     let (caretaker, adopted) = Caretaker::start(warden, supervisor.watch("node"))?;
     let caretaker = Arc::new(caretaker);
+    questions.answered_by(&caretaker);
     adopted.await.context("the pods could not be adopted")?;
     ready.set(true);
 
     let (drain, watch) = drain::channel();
-    supervisor.spawn("sweeps", sweep_now_and_then(Arc::clone(&caretaker)));
-    supervisor.spawn("socket", server::serve(socket, caretaker, watch));
+    let sweeps = supervisor.spawn("sweeps", sweep_now_and_then(Arc::clone(&caretaker)));
+    supervisor.spawn(
+        "socket",
+        server::serve(socket, Arc::clone(&caretaker), watch),
+    );
+    let agent = Agent {
+        caretaker: &caretaker,
+        findings: &findings,
+        metrics: &metrics,
+        supervisor: &supervisor,
+    };
+    let surroundings = Surroundings::start(&config, chained, &agent)?;
     tracing::info!(socket = %config.socket.display(), admin = %admin_addr, "Ready");
 
-    let result = tokio::select! {
+    let (result, departure) = tokio::select! {
         signal = termination.received() => {
-            tracing::info!(signal, "Stopping; pods stay redirected");
-            Ok(())
+            tracing::info!(signal, "Stopping");
+            // Pods go on being enrolled while this asks the API server.
+            (Ok(()), surroundings.departure().await)
         }
-        ended = ends.first() => Err(anyhow::anyhow!("{ended}")),
+        ended = ends.first() => {
+            let error = Err(anyhow::anyhow!("{ended}"));
+            (error, Departure::Stay("a part of the agent ended".to_owned()))
+        }
     };
     // The plugin goes on alone at once, instead of waiting for an answer.
     let _ = std::fs::remove_file(&config.socket);
     drain.drain(GRACE).await;
-    result
+    match departure {
+        Departure::Stay(reason) => {
+            tracing::info!(reason, "Pods stay redirected");
+            result
+        }
+        Departure::Leave(reason) => {
+            tracing::info!(reason, "Removing the mesh from this node");
+            sweeps.abort();
+            surroundings.remove(config, caretaker).await
+        }
+    }
 }
 
-/// Takes the redirection from every pod and removes programs, pins and state. Meshed pods that still run are then in the clear: their proxies see
-/// nothing more.
-pub fn uninstall(config: &Config) -> anyhow::Result<()> {
+/// Removes everything that an agent ever did to the node, as an agent does whose DaemonSet is deleted.
+pub fn uninstall(config: &Config, keep_plugin: bool) -> anyhow::Result<()> {
     anyhow::ensure!(
         !server::is_taken(&config.socket),
         "a mesh agent answers on {} and would undo this; stop it first",
         config.socket.display()
     );
+    let installer = surroundings::installer(config)?;
+    let mut removal = Removal::default();
+    removal.leave_chain(installer.as_deref());
     let registry = Registry::open(&config.state_dir)?;
     let programs = Programs::open(&config.pin_dir).ok();
     let tier = registry.node()?.map_or(Tier::Nft, |node| node.tier);
-    let failures = Node::new(registry, tier, programs).release_all()?;
-    ebpf::unload(&config.pin_dir).context("the kernel programs could not be removed")?;
-    tier::clear_self_test(&config.pin_dir, config.cgroup_root.as_deref())?;
-    // Only the directory itself is left; what somebody else put there keeps it.
-    let _ = std::fs::remove_dir(&config.pin_dir);
-    for failure in &failures {
-        tracing::error!("{failure}");
+    removal.released(Node::new(registry, tier, programs).release_all());
+    removal.remove_files(config, installer.as_deref(), keep_plugin);
+    removal.finish()
+}
+
+/// Pins that are not the node's would end with the agent's container, and with them the redirection of every pod.
+fn prepare_pins(config: &Config) -> anyhow::Result<()> {
+    match bpffs::ensure_on_node(&config.pin_dir) {
+        Err(error @ BpffsError::Hidden { .. }) => Err(error.into()),
+        // The eBPF tiers will say that they do not work.
+        Err(error) => {
+            tracing::warn!(error = chain(&error), "There is no place for pins");
+            Ok(())
+        }
+        Ok(()) => Ok(()),
     }
-    anyhow::ensure!(
-        failures.is_empty(),
-        "the redirection of {} pods could not be removed",
-        failures.len()
-    );
-    tracing::info!("No pod of this node is redirected any more");
-    Ok(())
 }
 
 /// The trials block for up to a second; the admin server answers meanwhile.
@@ -185,6 +231,8 @@ fn status(config: &Config, choice: &Choice) -> NodeStatus {
         warnings: choice.guard.problem.iter().cloned().collect(),
         pods: Default::default(),
         connections: Default::default(),
+        cni: None,
+        waiting: Vec::new(),
     }
 }
 

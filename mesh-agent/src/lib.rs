@@ -3,12 +3,16 @@
 //! `config` → `daemon` is the agent's way in, `cni` the plugin's; both redirect pods through `node`. Below it are the mechanisms: `ebpf` (kernel programs),
 //! `nft` and `iptables` (packet filters, from the list of `rules`). `tier` finds out which of them this node has.
 
+pub mod bpffs;
 pub mod cni;
 pub mod config;
 pub mod daemon;
 pub mod ebpf;
+pub mod findings;
 pub mod init;
+pub mod install;
 pub mod iptables;
+pub mod kubernetes;
 pub mod metrics;
 pub mod netlink;
 pub mod nft;
@@ -17,6 +21,7 @@ pub mod node_api;
 pub mod redirect;
 pub mod registry;
 pub mod rules;
+pub mod sandbox;
 pub mod selftest;
 pub mod sys;
 pub mod tier;

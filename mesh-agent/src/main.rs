@@ -34,8 +34,8 @@ fn start(args: Args) -> anyhow::Result<()> {
         format: args.config.log_format,
         aliases: &[],
     })?;
-    if let Some(Command::Uninstall) = args.command {
-        return daemon::uninstall(&args.config);
+    if let Some(Command::Uninstall { keep_plugin }) = args.command {
+        return daemon::uninstall(&args.config, keep_plugin);
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

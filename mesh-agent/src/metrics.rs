@@ -1,6 +1,7 @@
 //! What the agent exports. Names begin with `mesh_agent_`; docs/operations/agent.md explains each.
 
 mod guard;
+mod surroundings;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -17,12 +18,15 @@ use crate::{
     redirect::{GuardMode, PodRef, Tier},
 };
 use guard::Guard;
+pub use surroundings::{CniChain, WaitingPods};
 
 #[derive(Debug)]
 pub struct Metrics {
     enrolments: CounterFamily,
     pods: BTreeMap<Tier, Gauge>,
+    /// Redirections that were incomplete, and pods that had none.
     repairs: Counter,
+    repairs_in_place: Counter,
     swept: Counter,
     failures: Gauge,
     connections: Connections,
@@ -48,6 +52,11 @@ impl Metrics {
             "Enrolled pods, by the tier that they were enrolled with",
         );
         let counter = |name, help| registry.counter_family(name, help).with(&Labels::new());
+        let repairs = registry.counter_family(
+            "mesh_agent_repairs_total",
+            "Pods that were found running with an incomplete redirection, or not enrolled at all, and put right",
+        );
+        let repairs = |found| repairs.with(&Labels::new().with("found", found));
         let failures = registry.gauge_family(
             "mesh_agent_sweep_failures",
             "Things that the last sweep could not put right; the log names them",
@@ -60,10 +69,8 @@ impl Metrics {
             pods: Tier::ALL
                 .map(|tier| (tier, pods.with(&Labels::new().with("tier", tier.as_str()))))
                 .into(),
-            repairs: counter(
-                "mesh_agent_repairs_total",
-                "Pods whose redirection was found incomplete and put right",
-            ),
+            repairs: repairs("incomplete"),
+            repairs_in_place: repairs("not-enrolled"),
             swept: counter(
                 "mesh_agent_swept_pods_total",
                 "Pods that were found gone without a CNI DEL and forgotten",
@@ -85,6 +92,10 @@ impl Metrics {
                 .with("reason", reason.as_str()),
         };
         self.enrolments.with(&labels).inc();
+    }
+
+    pub fn enrolled_in_place(&self) {
+        self.repairs_in_place.inc();
     }
 
     pub fn counted(&self, census: &BTreeMap<Tier, usize>) {

@@ -14,6 +14,8 @@ pub const DEFAULT_SOCKET: &str = "/run/mesh/agent.sock";
 pub const DEFAULT_STATE_DIR: &str = "/run/mesh";
 /// Where the agent pins its programs, maps and links when nothing else is said.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/mesh";
+/// Instead of a CNI network's name, for a pod that the agent enrolled without a CNI command. Such an attachment ends with any DEL of its container.
+pub const IN_PLACE: &str = "";
 
 /// How a pod's connections reach its proxy. Ordered from best to last resort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -63,7 +65,7 @@ pub enum Answer {
 #[serde(rename_all = "camelCase")]
 pub struct AttachmentId {
     pub container_id: String,
-    /// The name of the CNI network; garbage collection is per network.
+    /// The name of the CNI network; garbage collection is per network. [`IN_PLACE`] for a pod that was enrolled while it ran.
     pub network: String,
     pub interface: String,
 }
@@ -157,6 +159,37 @@ pub struct NodeStatus {
     pub pods: BTreeMap<Tier, usize>,
     /// Connections by verdict since the programs were loaded, over the pods that are enrolled now.
     pub connections: BTreeMap<String, u64>,
+    /// Where mesh-cni stands among the node's CNI plugins; absent when the agent does not look after it.
+    #[serde(default)]
+    pub cni: Option<CniStatus>,
+    /// Pods of this node that asked for the mesh and are not enrolled.
+    #[serde(default)]
+    pub waiting: Vec<WaitingPod>,
+}
+
+/// The network configuration that the node's container runtime uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CniStatus {
+    /// The directory as the agent sees it.
+    pub conf_dir: PathBuf,
+    /// The file's name; absent when there is none that can be used.
+    pub file: Option<String>,
+    pub network: Option<String>,
+    /// The types of its plugins, in the order in which they run.
+    pub plugins: Vec<String>,
+    /// Is mesh-cni one of them?
+    pub chained: bool,
+    /// Why it is not, one sentence; empty when it is.
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitingPod {
+    pub pod: PodRef,
+    /// What it waits for, or what went wrong, one sentence.
+    pub reason: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

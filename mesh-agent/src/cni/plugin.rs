@@ -1,6 +1,12 @@
 //! The commands. Each asks the agent; without one, it goes on alone with what the agent left behind.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use mesh_core::node::{
     Answer, Attachment, AttachmentId, Refusal, RefusalReason, Request, ValidAttachments,
@@ -149,7 +155,7 @@ impl Plugin {
         }
         Ok(Some(Attachment {
             id: environment.attachment(&self.config.name),
-            netns: netns.clone(),
+            netns: in_own_directory(netns),
             pod: pod.clone(),
             addresses: self.config.addresses()?,
             annotations: ours(annotations),
@@ -189,6 +195,16 @@ fn ours(mut annotations: BTreeMap<String, String>) -> BTreeMap<String, String> {
         prefix == "linkerd.io" || prefix.ends_with(".linkerd.io")
     });
     annotations
+}
+
+/// The same name below its directory's own path: runtimes say `/var/run/netns/…`, where `/var/run` is a link that the agent's container does not have. The
+/// name itself may be a link too, in `/proc`, and leads nowhere that has a path.
+fn in_own_directory(netns: &Path) -> PathBuf {
+    let directory = netns.parent().map(fs::canonicalize);
+    match (directory, netns.file_name()) {
+        (Some(Ok(directory)), Some(name)) => directory.join(name),
+        _ => netns.to_owned(),
+    }
 }
 
 /// A pod of the host's network has the namespace that this process has.

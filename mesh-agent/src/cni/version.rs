@@ -5,6 +5,7 @@ use std::{fmt, str::FromStr};
 /// Ordered: later versions are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
+    V0_3_0,
     V0_3_1,
     V0_4_0,
     V1_0_0,
@@ -12,11 +13,18 @@ pub enum Version {
 }
 
 impl Version {
-    pub const ALL: [Self; 4] = [Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
+    pub const ALL: [Self; 5] = [
+        Self::V0_3_0,
+        Self::V0_3_1,
+        Self::V0_4_0,
+        Self::V1_0_0,
+        Self::V1_1_0,
+    ];
     pub const LATEST: Self = Self::V1_1_0;
 
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::V0_3_0 => "0.3.0",
             Self::V0_3_1 => "0.3.1",
             Self::V0_4_0 => "0.4.0",
             Self::V1_0_0 => "1.0.0",

@@ -2,11 +2,12 @@
 
 use std::{io, thread};
 
-use mesh_core::node::{Answer, Refusal, RefusalReason, Request};
+use mesh_core::node::{Answer, Attachment, Enrolled, Refusal, RefusalReason, Request};
 use mesh_runtime::task::Vigil;
 use tokio::sync::{mpsc, oneshot};
 
 use super::warden::Warden;
+use crate::node::NodeError;
 
 /// A node starts a handful of pods at once; beyond this the socket's clients wait, which is what their deadlines are for.
 const QUEUE: usize = 64;
@@ -19,7 +20,9 @@ pub struct Caretaker {
 #[derive(Debug)]
 enum Command {
     Answer(Box<Request>, oneshot::Sender<Answer>),
+    EnrolInPlace(Box<Attachment>, oneshot::Sender<Result<Enrolled, Refusal>>),
     LookAfter(oneshot::Sender<()>),
+    ReleaseAll(oneshot::Sender<Result<Vec<String>, NodeError>>),
 }
 
 impl Caretaker {
@@ -39,9 +42,17 @@ impl Caretaker {
                         Command::Answer(request, answer) => {
                             let _ = answer.send(warden.answer(&request));
                         }
+                        Command::EnrolInPlace(attachment, answer) => {
+                            let _ = answer.send(warden.enrol_in_place(&attachment));
+                        }
                         Command::LookAfter(done) => {
                             warden.look_after();
                             let _ = done.send(());
+                        }
+                        // Whoever asks for something after this is told that the agent is stopping.
+                        Command::ReleaseAll(done) => {
+                            let _ = done.send(warden.release_all());
+                            return;
                         }
                     }
                 }
@@ -57,10 +68,29 @@ impl Caretaker {
             .await;
         match (sent, answered.await) {
             (Ok(()), Ok(answer)) => answer,
-            _ => Answer::Refused(Refusal {
-                reason: RefusalReason::TryAgain,
-                message: "the mesh agent is stopping; ask again".to_owned(),
-            }),
+            _ => Answer::Refused(stopping()),
+        }
+    }
+
+    /// Enrols a pod that runs, and that the plugin did not ask for.
+    pub async fn enrol_in_place(&self, attachment: Attachment) -> Result<Enrolled, Refusal> {
+        let (answer, answered) = oneshot::channel();
+        let command = Command::EnrolInPlace(Box::new(attachment), answer);
+        let sent = self.commands.send(command).await;
+        match (sent, answered.await) {
+            (Ok(()), Ok(result)) => result,
+            _ => Err(stopping()),
+        }
+    }
+
+    /// Takes the redirection from every pod, and ends. Returns what could not be undone.
+    pub async fn release_all(&self) -> Result<Vec<String>, NodeError> {
+        let (done, finished) = oneshot::channel();
+        let sent = self.commands.send(Command::ReleaseAll(done)).await;
+        match (sent, finished.await) {
+            (Ok(()), Ok(result)) => result,
+            // The thread has ended before, which its vigil reported.
+            _ => Ok(vec!["the thread that redirects pods has ended".to_owned()]),
         }
     }
 
@@ -71,5 +101,12 @@ impl Caretaker {
             // An error says that the thread ended, which its vigil reports.
             let _ = finished.await;
         }
+    }
+}
+
+fn stopping() -> Refusal {
+    Refusal {
+        reason: RefusalReason::TryAgain,
+        message: "the mesh agent is stopping; ask again".to_owned(),
     }
 }

@@ -7,6 +7,7 @@ use mesh_runtime::log::chain;
 
 use crate::{
     ebpf::{Loaded, PodCounters},
+    findings::Findings,
     metrics::Metrics,
     node::{Care, Node, NodeError, by_verdict},
     tier::Attached,
@@ -19,6 +20,7 @@ pub struct Warden {
     /// What does not change while the agent runs, and the failures of the last sweep as warnings.
     status: NodeStatus,
     attached: Option<Attached>,
+    findings: Findings,
     /// Warnings of the start, which no sweep takes back.
     standing: Vec<String>,
 }
@@ -29,6 +31,7 @@ impl Warden {
         metrics: Metrics,
         status: NodeStatus,
         attached: Option<Attached>,
+        findings: Findings,
     ) -> Self {
         Self {
             node,
@@ -36,6 +39,7 @@ impl Warden {
             standing: status.warnings.clone(),
             status,
             attached,
+            findings,
         }
     }
 
@@ -86,13 +90,30 @@ impl Warden {
         };
         self.count();
         answer.unwrap_or_else(|error| {
-            let message = chain(&error);
-            tracing::warn!("{message}");
-            Answer::Refused(Refusal {
-                reason: error.reason(),
-                message,
-            })
+            let refusal = refusal(&error);
+            tracing::warn!("{}", refusal.message);
+            Answer::Refused(refusal)
         })
+    }
+
+    /// A pod that runs and is not enrolled, as the API server and the node's processes say. Whoever asks tells of a refusal: he asks again and again.
+    pub fn enrol_in_place(&mut self, attachment: &Attachment) -> Result<Enrolled, Refusal> {
+        let result = self.node.add(attachment).map(|tier| Enrolled { tier });
+        self.count();
+        let enrolled = result.map_err(|error| refusal(&error))?;
+        self.metrics.enrolled_in_place();
+        tracing::warn!(
+            pod = %attachment.pod,
+            tier = %enrolled.tier,
+            netns = %attachment.netns.display(),
+            "A meshed pod ran and was not enrolled; enrolled it in place"
+        );
+        Ok(enrolled)
+    }
+
+    /// Takes the redirection from every pod. Returns what could not be undone.
+    pub fn release_all(self) -> Result<Vec<String>, NodeError> {
+        self.node.release_all()
     }
 
     fn add(&self, attachment: &Attachment) -> Result<Answer, NodeError> {
@@ -124,6 +145,7 @@ impl Warden {
             Ok(counters) => status.connections = sum(&counters),
             Err(error) => status.warnings.push(chain(&error)),
         }
+        self.findings.add_to(&mut status);
         status
     }
 
@@ -181,6 +203,13 @@ impl Warden {
             Ok(census) => self.metrics.counted(&census),
             Err(error) => tracing::warn!(error = chain(&error), "Cannot count the pods"),
         }
+    }
+}
+
+fn refusal(error: &NodeError) -> Refusal {
+    Refusal {
+        reason: error.reason(),
+        message: chain(error),
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) fn is_gone(path: &Path, cookie: u64) -> bool {
 }
 
 /// The addresses of the namespace's interfaces that others can reach; loopback and IPv6 link-local ones are not.
-pub(super) fn addresses(path: &Path) -> Result<Vec<IpAddr>, NamespaceError> {
+pub(crate) fn addresses(path: &Path) -> Result<Vec<IpAddr>, NamespaceError> {
     inside(path, reachable_addresses)?.map_err(|source| NamespaceError::Addresses {
         path: path.to_owned(),
         source,

@@ -13,6 +13,9 @@ const KUBELET_PARENTS: [&str; 3] = [
     "kubepods.slice",
     "kubelet.slice/kubelet-kubepods.slice",
 ];
+/// A kubelet that was given a cgroup root puts them below that; roots have one level or two (`a.slice/a-b.slice`). Deeper are the kubelets of nodes that are
+/// containers on this one.
+const DEPTH: usize = 3;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
@@ -30,6 +33,10 @@ pub enum CgroupError {
         "no cgroup of kubelet is below {mounts} ({tried}); name the parent of the node's pods with --cgroup-root"
     )]
     NoKubelet { mounts: String, tried: String },
+    #[error(
+        "several directories could be the parent of the node's pods ({0}); name the right one with --cgroup-root"
+    )]
+    Several(String),
 }
 
 /// The directory that was given, if it is one, or kubelet's.
@@ -43,11 +50,15 @@ pub(super) fn pods_parent(given: Option<&Path>) -> Result<PathBuf, CgroupError> 
         };
     }
     let mounts = fs::read_to_string("/proc/mounts").map_err(CgroupError::Mounts)?;
-    find(&mounts, &|path| is_cgroup2(path))
+    find(&mounts, &|path| is_cgroup2(path), &directories)
 }
 
-/// Looks below every cgroup2 mount: beside the old controllers it may be anywhere.
-fn find(mounts: &str, is_there: &dyn Fn(&Path) -> bool) -> Result<PathBuf, CgroupError> {
+/// Looks below every cgroup2 mount, which beside the old controllers may be anywhere: in the usual places first, then by name.
+fn find(
+    mounts: &str,
+    is_there: &dyn Fn(&Path) -> bool,
+    directories: &dyn Fn(&Path) -> Vec<PathBuf>,
+) -> Result<PathBuf, CgroupError> {
     let mounts: Vec<&str> = mounts
         .lines()
         .filter_map(|line| {
@@ -63,10 +74,44 @@ fn find(mounts: &str, is_there: &dyn Fn(&Path) -> bool) -> Result<PathBuf, Cgrou
         .iter()
         .flat_map(|mount| KUBELET_PARENTS.map(|parent| Path::new(mount).join(parent)));
     let mut candidates = candidates.filter(|path| is_there(path));
-    candidates.next().ok_or_else(|| CgroupError::NoKubelet {
-        mounts: mounts.join(", "),
-        tried: KUBELET_PARENTS.join(", "),
-    })
+    if let Some(usual) = candidates.next() {
+        return Ok(usual);
+    }
+    let mut found = Vec::new();
+    let mut level: Vec<PathBuf> = mounts.iter().map(PathBuf::from).collect();
+    for _ in 0..DEPTH {
+        level = level.iter().flat_map(|path| directories(path)).collect();
+        found.extend(level.iter().filter(|path| is_parent(path)).cloned());
+    }
+    match &found[..] {
+        [only] => Ok(only.clone()),
+        [] => Err(CgroupError::NoKubelet {
+            mounts: mounts.join(", "),
+            tried: KUBELET_PARENTS.join(", "),
+        }),
+        _ => {
+            let found: Vec<String> = found
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect();
+            Err(CgroupError::Several(found.join(", ")))
+        }
+    }
+}
+
+/// By name: `kubepods` with the cgroupfs driver, `<parents>-kubepods.slice` with the systemd driver.
+fn is_parent(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    matches!(&*name, "kubepods" | "kubepods.slice") || name.ends_with("-kubepods.slice")
+}
+
+/// What cannot be listed has none.
+fn directories(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect()
 }
 
 fn is_cgroup2(path: &Path) -> bool {
@@ -84,7 +129,7 @@ mod tests {
     #[test]
     fn finds_kubelets_directory_whatever_its_driver() {
         let check = |mounts: &str, there: &str| {
-            let found = find(mounts, &|path| path == Path::new(there)).unwrap();
+            let found = find(mounts, &|path| path == Path::new(there), &|_| vec![]).unwrap();
             assert_eq!(found, Path::new(there));
         };
         let unified = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
@@ -99,17 +144,51 @@ mod tests {
 
     #[test]
     fn says_what_is_missing() {
-        let error = find("proc /proc proc rw 0 0\n", &|_| true).unwrap_err();
+        let error = find("proc /proc proc rw 0 0\n", &|_| true, &|_| vec![]).unwrap_err();
         assert!(
             error
                 .to_string()
                 .starts_with("cgroup version 2 is not mounted")
         );
-        let error = find(HYBRID, &|_| false).unwrap_err();
+        let error = find(HYBRID, &|_| false, &|_| vec![]).unwrap_err();
         assert_eq!(
             error.to_string(),
             "no cgroup of kubelet is below /sys/fs/cgroup/unified (kubepods, kubepods.slice, kubelet.slice/kubelet-kubepods.slice); \
              name the parent of the node's pods with --cgroup-root"
+        );
+    }
+
+    #[test]
+    fn a_kubelet_with_a_root_of_its_own_is_found_by_name() {
+        let tree = |paths: &[&str]| {
+            let dir = tempfile::tempdir().unwrap();
+            for path in paths {
+                fs::create_dir_all(dir.path().join(path)).unwrap();
+            }
+            dir
+        };
+        let find = |dir: &Path| {
+            let mounts = format!("cgroup2 {} cgroup2 rw 0 0\n", dir.display());
+            find(&mounts, &|_| false, &directories).map_err(|error| error.to_string())
+        };
+        let check = |path: &str| {
+            let dir = tree(&[path, "system.slice/x.service", "kubepods-like"]);
+            assert_eq!(find(dir.path()), Ok(dir.path().join(path)));
+        };
+        check("mine/kubepods");
+        check("mine.slice/mine-kubepods.slice");
+        check("a.slice/a-b.slice/a-b-kubepods.slice");
+        let deep = tree(&["docker/id/kubelet/kubepods"]);
+        assert!(
+            find(deep.path())
+                .unwrap_err()
+                .starts_with("no cgroup of kubelet")
+        );
+        let two = tree(&["a/kubepods", "b/kubepods"]);
+        assert!(
+            find(two.path())
+                .unwrap_err()
+                .starts_with("several directories")
         );
     }
 }

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use mesh_agent::{ebpf::Programs, node_api::client, redirect::Tier};
@@ -98,8 +98,15 @@ impl Node {
 
     /// Runs `mesh-agent uninstall` and returns whether it succeeded.
     pub(crate) fn uninstall(&self) -> bool {
+        self.uninstall_with(&[])
+    }
+
+    pub(crate) fn uninstall_with(&self, arguments: &[&str]) -> bool {
         let mut command = self.command();
-        command.arg("uninstall").stdout(Stdio::null());
+        command
+            .arg("uninstall")
+            .args(arguments)
+            .stdout(Stdio::null());
         self.host.run_in(|| command.status().unwrap().success())
     }
 
@@ -169,14 +176,22 @@ impl Agent {
         }
     }
 
-    /// The exposition text, asked for from inside the node's network namespace.
+    /// The exposition text.
     pub(crate) fn metrics(&self, node: &Node) -> String {
+        self.get(node, "/metrics")
+    }
+
+    /// An answer of the admin server with its head, asked for from inside the node's network namespace.
+    pub(crate) fn get(&self, node: &Node, path: &str) -> String {
         let (_, rest) = self.log.rsplit_once("admin=").unwrap();
         let address: SocketAddr = rest.trim().parse().unwrap();
         node.host.run_in(|| {
             let mut stream = TcpStream::connect(address).unwrap();
             stream
-                .write_all(b"GET /metrics HTTP/1.1\r\nhost: agent\r\nconnection: close\r\n\r\n")
+                .write_all(
+                    format!("GET {path} HTTP/1.1\r\nhost: agent\r\nconnection: close\r\n\r\n")
+                        .as_bytes(),
+                )
                 .unwrap();
             let mut text = String::new();
             stream.read_to_string(&mut text).unwrap();
@@ -215,7 +230,22 @@ fn keep_reading(lines: BufReader<ChildStdout>) {
     thread::spawn(move || lines.lines().map_while(Result::ok).for_each(drop));
 }
 
-fn cgroup2_mount() -> PathBuf {
+/// Asks again until there is an answer.
+pub(crate) fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "it did not come within {PATIENCE:?}"
+        );
+        thread::yield_now();
+    }
+}
+
+pub(crate) fn cgroup2_mount() -> PathBuf {
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let mount = mounts.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(1);

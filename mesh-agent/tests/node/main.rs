@@ -10,9 +10,11 @@
 )]
 
 mod agent;
+mod chain;
 mod daemon;
 mod network;
 mod packet_filter;
+mod place;
 mod plugin;
 mod runtime;
 

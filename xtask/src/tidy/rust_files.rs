@@ -45,7 +45,11 @@ const SEAMS: [Seam; 6] = [
     },
     Seam {
         crate_name: "aya",
-        places: &["mesh-agent/src/ebpf", "mesh-ebpf-common/"],
+        places: &[
+            "mesh-agent/src/ebpf",
+            "mesh-agent/tests/privileged/world",
+            "mesh-ebpf-common/",
+        ],
         module: None,
         instead: "go through mesh_agent::ebpf",
     },
@@ -72,6 +76,7 @@ const SEAMS: [Seam; 6] = [
         places: &[
             "mesh-k8s/",
             "control-plane/src/",
+            "mesh-agent/src/kubernetes",
             "mesh-local/src/",
             "cli/src/",
         ],

@@ -1,0 +1,212 @@
+//! Our entry in the text of a CNI network configuration: put in, found, taken out. Pure; called by the parent module with what it read.
+//!
+//! The text is edited and never written anew from a parsed form: key order, number formats, spacing and fields that only another plugin understands stay
+//! byte for byte what their owner wrote. Taking the entry out gives the text from before.
+
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+
+use crate::cni::Version;
+
+/// The name of the plugin's file, and so its `type`.
+pub(crate) const PLUGIN: &str = "mesh-cni";
+
+/// A list of plugins (`*.conflist`) that a container runtime would use.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Chain {
+    pub(super) network: String,
+    versions: Vec<String>,
+    plugins: Vec<Plugin>,
+}
+
+/// One plugin's entry.
+#[derive(Debug, PartialEq, Eq)]
+struct Plugin {
+    kind: String,
+    entry: Value,
+    /// Where it stands in the text.
+    start: usize,
+    end: usize,
+}
+
+/// Why mesh-cni cannot be chained into a configuration.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ChainError {
+    #[error("it is no JSON that a CNI configuration could be: {0}")]
+    Unreadable(#[source] serde_json::Error),
+    #[error("it has no name")]
+    NoName,
+    #[error("it lists no plugin that makes a network")]
+    NoNetwork,
+    #[error("its cniVersion {0:?} is none that mesh-cni speaks ({supported})", supported = Version::ALL.map(Version::as_str).join(", "))]
+    Version(String),
+}
+
+/// What libcni reads of a list; its keys are case-sensitive.
+#[derive(Deserialize)]
+struct List<'a> {
+    #[serde(default)]
+    name: String,
+    #[serde(rename = "cniVersion", default)]
+    version: String,
+    #[serde(rename = "cniVersions", default)]
+    versions: Vec<String>,
+    #[serde(borrow, default)]
+    plugins: Option<&'a RawValue>,
+}
+
+/// What it reads of a plugin, in a list or alone.
+#[derive(Deserialize)]
+struct Kind {
+    #[serde(rename = "type", default)]
+    kind: String,
+}
+
+/// What a configuration of one plugin gives to the list that is made of it.
+#[derive(Deserialize)]
+struct Single<'a> {
+    #[serde(borrow, default)]
+    name: Option<&'a RawValue>,
+    #[serde(rename = "cniVersion", borrow, default)]
+    version: Option<&'a RawValue>,
+}
+
+impl Chain {
+    /// Reads a list, and refuses one that no pod could be started with, or none with mesh-cni in it.
+    pub(super) fn read(text: &str) -> Result<Self, ChainError> {
+        let chain = Self::parse(text)?;
+        if chain.network.is_empty() {
+            return Err(ChainError::NoName);
+        }
+        // Ours makes no network, and the loopback plugin none that reaches anybody.
+        let makes_network = |plugin: &Plugin| !matches!(&*plugin.kind, PLUGIN | "loopback" | "");
+        if !chain.plugins.iter().any(makes_network) {
+            return Err(ChainError::NoNetwork);
+        }
+        let is_foreign = |version: &&String| version.parse::<Version>().is_err();
+        match chain.versions.iter().find(is_foreign) {
+            Some(version) => Err(ChainError::Version(version.clone())),
+            None => Ok(chain),
+        }
+    }
+
+    /// The plugins of any list, usable or not.
+    fn parse(text: &str) -> Result<Self, ChainError> {
+        let list: List<'_> = serde_json::from_str(text).map_err(ChainError::Unreadable)?;
+        let mut plugins = Vec::new();
+        if let Some(raw) = list.plugins {
+            let entries: Vec<&RawValue> =
+                serde_json::from_str(raw.get()).map_err(ChainError::Unreadable)?;
+            for entry in entries {
+                plugins.push(Plugin::read(text, entry)?);
+            }
+        }
+        // A runtime takes the greatest of several that it speaks itself, which is not ours to know.
+        let mut versions = list.versions;
+        if versions.is_empty() || !list.version.is_empty() {
+            versions.push(list.version);
+        }
+        Ok(Self {
+            network: list.name,
+            versions,
+            plugins,
+        })
+    }
+
+    pub(super) fn kinds(&self) -> Vec<String> {
+        let kinds = self.plugins.iter().map(|plugin| plugin.kind.clone());
+        kinds.collect()
+    }
+
+    pub(super) fn is_meshed(&self) -> bool {
+        self.plugins.iter().any(Plugin::is_ours)
+    }
+}
+
+impl Plugin {
+    /// `entry` is a slice of `text`.
+    fn read(text: &str, entry: &RawValue) -> Result<Self, ChainError> {
+        let slice = entry.get();
+        let start = slice.as_ptr() as usize - text.as_ptr() as usize;
+        let kind: Kind = serde_json::from_str(slice).map_err(ChainError::Unreadable)?;
+        Ok(Self {
+            kind: kind.kind,
+            entry: serde_json::from_str(slice).map_err(ChainError::Unreadable)?,
+            start,
+            end: start + slice.len(),
+        })
+    }
+
+    fn is_ours(&self) -> bool {
+        self.kind == PLUGIN
+    }
+}
+
+/// The list with the entry in it; `None` when it is there already.
+///
+/// It is appended after the last plugin. Where another program appended itself after ours since, ours stays where it is: two programs that both want to be
+/// last would rewrite the file for ever, and mesh-cni needs only to come after a plugin that makes a network.
+pub(super) fn with_entry(text: &str, entry: &Value) -> Result<Option<String>, ChainError> {
+    let chain = Chain::read(text)?;
+    let ours: Vec<usize> = (0..chain.plugins.len())
+        .filter(|index| chain.plugins[*index].is_ours())
+        .collect();
+    if let [index] = ours[..]
+        && index > 0
+    {
+        let plugin = &chain.plugins[index];
+        if plugin.entry == *entry {
+            return Ok(None);
+        }
+        let (before, after) = (&text[..plugin.start], &text[plugin.end..]);
+        return Ok(Some(format!("{before}{entry}{after}")));
+    }
+    let bare = without_entry(text)?.unwrap_or_else(|| text.to_owned());
+    let chain = Chain::read(&bare)?;
+    let last = chain.plugins.last().ok_or(ChainError::NoNetwork)?;
+    // Spaced as the entry before ours, so that the list looks as its author made it.
+    let lead = &bare[..last.start];
+    let space = &lead[lead.trim_end().len()..];
+    let (before, after) = bare.split_at(last.end);
+    Ok(Some(format!("{before},{space}{entry}{after}")))
+}
+
+/// The list without any entry of ours; `None` when there is none. Reads lists that could not be used too: an entry must go wherever it is.
+pub(super) fn without_entry(text: &str) -> Result<Option<String>, ChainError> {
+    let mut text = text.to_owned();
+    let mut is_changed = false;
+    loop {
+        let chain = Chain::parse(&text)?;
+        let Some(index) = chain.plugins.iter().position(Plugin::is_ours) else {
+            return Ok(is_changed.then_some(text));
+        };
+        // With the comma that stands before it, or, for the first, the one after it.
+        let start = match index {
+            0 => chain.plugins[0].start,
+            _ => chain.plugins[index - 1].end,
+        };
+        let end = match (index, chain.plugins.get(1)) {
+            (0, Some(next)) => next.start,
+            _ => chain.plugins[index].end,
+        };
+        text.replace_range(start..end, "");
+        is_changed = true;
+    }
+}
+
+/// A configuration of one plugin (`*.conf`, `*.json`) as a list of that one, as libcni makes it when it reads such a file.
+pub(super) fn as_list(text: &str) -> Result<String, ChainError> {
+    let single: Single<'_> = serde_json::from_str(text).map_err(ChainError::Unreadable)?;
+    let name = single.name.ok_or(ChainError::NoName)?.get();
+    let version = single
+        .version
+        .ok_or_else(|| ChainError::Version(String::new()))?
+        .get();
+    let plugin = text.trim();
+    Ok(format!(
+        "{{\n  \"cniVersion\": {version},\n  \"name\": {name},\n  \"plugins\": [\n    {plugin}\n  ]\n}}\n"
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! What becomes of configurations as real plugins write them, and of any other.
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+/// As Flannel writes it, but for a number that no float holds and a field that nobody knows.
+const FLANNEL: &str = r#"{
+  "name": "cbr0",
+  "cniVersion": "0.3.1",
+  "plugins": [
+    {
+      "type": "flannel",
+      "delegate": { "hairpinMode": true, "big": 18446744073709551617, "isDefaultGateway": true }
+    },
+    {
+      "type": "portmap",
+      "capabilities": {
+        "portMappings": true
+      }
+    }
+  ],
+  "owner": 1.0
+}
+"#;
+
+fn entry() -> Value {
+    json!({"type": "mesh-cni", "socket": "/run/mesh/agent.sock"})
+}
+
+fn with(text: &str) -> String {
+    with_entry(text, &entry()).unwrap().unwrap()
+}
+
+#[test]
+fn the_entry_is_appended_and_nothing_else_changes() {
+    let meshed = with(FLANNEL);
+    let expected = FLANNEL.replace(
+        "        \"portMappings\": true\n      }\n    }\n",
+        &format!(
+            "        \"portMappings\": true\n      }}\n    }},\n    {}\n",
+            entry()
+        ),
+    );
+    assert_eq!(meshed, expected);
+    let chain = Chain::read(&meshed).unwrap();
+    assert_eq!(chain.kinds(), ["flannel", "portmap", "mesh-cni"]);
+    assert_eq!((chain.network.as_str(), chain.is_meshed()), ("cbr0", true));
+    assert_eq!(with_entry(&meshed, &entry()).unwrap(), None, "idempotent");
+    assert_eq!(without_entry(&meshed).unwrap().unwrap(), FLANNEL);
+    assert_eq!(without_entry(FLANNEL).unwrap(), None);
+}
+
+#[test]
+fn an_outdated_entry_is_replaced_where_it_stands() {
+    let old = r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge"},{"type":"mesh-cni","socket":"/old"},{"type":"later"}]}"#;
+    let new = with(old);
+    let expected = old.replace(
+        r#"{"type":"mesh-cni","socket":"/old"}"#,
+        &entry().to_string(),
+    );
+    assert_eq!(new, expected);
+    assert_eq!(with_entry(&new, &entry()).unwrap(), None);
+}
+
+#[test]
+fn an_entry_that_makes_no_sense_where_it_is_moves_to_the_end() {
+    let check = |plugins: &str| {
+        let text = format!(r#"{{"cniVersion":"1.0.0","name":"n","plugins":[{plugins}]}}"#);
+        assert_eq!(
+            Chain::read(&with(&text)).unwrap().kinds(),
+            ["bridge", "mesh-cni"]
+        );
+        let without = without_entry(&text).unwrap().unwrap();
+        assert_eq!(Chain::read(&without).unwrap().kinds(), ["bridge"]);
+    };
+    check(r#"{"type":"mesh-cni"} , {"type":"bridge"}"#);
+    check(r#"{"type":"mesh-cni"},{"type":"mesh-cni"},{"type":"bridge"}"#);
+    check(r#"{"type":"bridge"},{"type":"mesh-cni"},{"type":"mesh-cni"}"#);
+}
+
+#[test]
+fn what_no_pod_could_start_with_is_refused() {
+    let check = |text: &str, expect: &str| {
+        let error = with_entry(text, &entry()).unwrap_err().to_string();
+        assert!(error.starts_with(expect), "{text}: {error}");
+    };
+    check("", "it is no JSON");
+    check(
+        "{\"name\":\"n\",\"plugins\":[{\"type\":\"bri",
+        "it is no JSON",
+    );
+    check(
+        r#"{"cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}"#,
+        "it has no name",
+    );
+    check(r#"{"cniVersion":"1.0.0","name":"n"}"#, "it lists no plugin");
+    check(
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":[]}"#,
+        "it lists no plugin",
+    );
+    check(
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{}]}"#,
+        "it lists no plugin",
+    );
+    check(
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"loopback"},{"type":"mesh-cni"}]}"#,
+        "it lists no plugin",
+    );
+    check(
+        r#"{"name":"n","plugins":[{"type":"bridge"}]}"#,
+        "its cniVersion \"\" is none",
+    );
+    check(
+        r#"{"cniVersion":"0.2.0","name":"n","plugins":[{"type":"bridge"}]}"#,
+        "its cniVersion \"0.2.0\" is none that mesh-cni speaks (0.3.0, 0.3.1,",
+    );
+    check(
+        r#"{"cniVersions":["1.0.0","9.0.0"],"name":"n","plugins":[{"type":"bridge"}]}"#,
+        "its cniVersion \"9.0.0\"",
+    );
+}
+
+#[test]
+fn an_entry_is_taken_out_of_a_list_that_cannot_be_used_any_more() {
+    let text = r#"{"cniVersion":"9.0.0","name":"","plugins":[{"type":"mesh-cni"}]}"#;
+    let without = without_entry(text).unwrap().unwrap();
+    assert_eq!(without, r#"{"cniVersion":"9.0.0","name":"","plugins":[]}"#);
+}
+
+#[test]
+fn a_single_plugin_becomes_a_list_of_one() {
+    let single = "\n{\"cniVersion\": \"0.4.0\", \"name\": \"k\\u0038s\", \"type\": \"bridge\", \"mtu\": 1e3}\n";
+    let list = as_list(single).unwrap();
+    let chain = Chain::read(&list).unwrap();
+    assert_eq!(
+        (chain.network.as_str(), chain.kinds()),
+        ("k8s", vec!["bridge".to_owned()])
+    );
+    assert!(list.contains(single.trim()), "{list}");
+    assert!(matches!(
+        as_list(r#"{"cniVersion":"0.4.0","type":"bridge"}"#),
+        Err(ChainError::NoName)
+    ));
+    assert!(matches!(
+        as_list(r#"{"name":"n","type":"bridge"}"#),
+        Err(ChainError::Version(_))
+    ));
+}
+
+/// JSON of any shape, spaced in any way.
+fn json() -> impl Strategy<Value = String> {
+    let leaf = prop_oneof![
+        Just("null".to_owned()),
+        any::<f64>()
+            .prop_filter("JSON has no infinity", |number| number.is_finite())
+            .prop_map(|number| format!("{number:e}")),
+        any::<u128>().prop_map(|number| number.to_string()),
+        any::<String>().prop_map(|text| Value::from(text).to_string()),
+    ];
+    leaf.prop_recursive(3, 16, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4)
+                .prop_map(|items| format!("[ {} ]", items.join(" ,\t"))),
+            prop::collection::vec(inner, 0..4).prop_map(|items| {
+                let items = items.iter().enumerate();
+                let fields: Vec<String> =
+                    items.map(|(i, item)| format!("\"k{i}\" :{item}")).collect();
+                format!("{{{}\r\n}}", fields.join(","))
+            }),
+        ]
+    })
+}
+
+fn space() -> impl Strategy<Value = String> {
+    "[ \t\r\n]{0,3}"
+}
+
+fn list() -> impl Strategy<Value = String> {
+    let plugin = (json(), space(), "[a-z]{1,8}")
+        .prop_map(|(more, s, kind)| format!("{{{s}\"more\":{more},{s}\"type\"{s}:\"x-{kind}\"}}"));
+    let plugins = prop::collection::vec((space(), plugin, space()), 1..4).prop_map(|plugins| {
+        let plugins: Vec<String> = plugins
+            .into_iter()
+            .map(|(before, plugin, after)| format!("{before}{plugin}{after}"))
+            .collect();
+        plugins.join(",")
+    });
+    (space(), plugins, json(), any::<bool>()).prop_map(|(s, plugins, other, first)| {
+        let head = format!("\"name\":{s}\"n\",{s}\"cniVersion\":\"1.0.0\",\"other\":{other}");
+        match first {
+            true => format!("{s}{{{head},\"plugins\"{s}:[{plugins}]{s}}}{s}"),
+            false => format!("{s}{{\"plugins\":{s}[{plugins}]{s},{head}}}"),
+        }
+    })
+}
+
+proptest! {
+    #[test]
+    fn putting_in_and_taking_out_gives_the_same_bytes(text in list()) {
+        let before = Chain::read(&text).unwrap();
+        let meshed = with(&text);
+        let after = Chain::read(&meshed).unwrap();
+        let mut kinds = before.kinds();
+        kinds.push(PLUGIN.to_owned());
+        prop_assert_eq!(after.kinds(), kinds);
+        prop_assert_eq!(&after.plugins.last().unwrap().entry, &entry());
+        prop_assert_eq!(with_entry(&meshed, &entry()).unwrap(), None);
+        prop_assert_eq!(without_entry(&meshed).unwrap().unwrap(), text);
+    }
+
+    #[test]
+    fn no_text_makes_it_panic(text in any::<String>(), json in json()) {
+        for text in [text, json] {
+            let _ = with_entry(&text, &entry());
+            let _ = without_entry(&text);
+            let _ = as_list(&text);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The files of the CNI configuration directory: read all of them, replace one at once. Other programs write here too, and a runtime reads at any moment.
+
+use std::{
+    fs::{self, OpenOptions, Permissions},
+    io::{self, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
+    path::{Path, PathBuf},
+};
+
+use super::InstallError;
+
+/// What libcni reads, and with it every runtime.
+const EXTENSIONS: [&str; 3] = ["conf", "conflist", "json"];
+/// Far more than a configuration has; what is longer is none.
+const MOST_BYTES: u64 = 1024 * 1024;
+
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+}
+
+/// A file as it was when it was read.
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) name: String,
+    text: io::Result<String>,
+    /// What the name leads to: a link is followed, so that the file behind it is replaced and not the link.
+    target: PathBuf,
+}
+
+impl File {
+    pub(super) fn text(&self) -> Result<&str, &io::Error> {
+        self.text.as_deref()
+    }
+
+    pub(super) fn is_configuration(&self) -> bool {
+        EXTENSIONS.contains(&self.extension())
+    }
+
+    /// Does it hold a list of plugins, and not a single one?
+    pub(super) fn is_list(&self) -> bool {
+        !matches!(self.extension(), "conf" | "json")
+    }
+
+    fn extension(&self) -> &str {
+        self.name.rsplit_once('.').map_or("", |(_, end)| end)
+    }
+}
+
+impl Directory {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Every file, by name: the order in which runtimes look. None when the directory is missing.
+    pub(super) fn files(&self) -> Result<Vec<File>, InstallError> {
+        let failed = |source| failed("list", &self.path, source);
+        let entries = match fs::read_dir(&self.path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut files = Vec::new();
+        for entry in entries {
+            // A name that is no UTF-8 is none of a configuration.
+            if let Ok(name) = entry.map_err(failed)?.file_name().into_string() {
+                files.extend(self.file(name));
+            }
+        }
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(files)
+    }
+
+    /// `None` for what is no file, and for what has gone since it was listed.
+    fn file(&self, name: String) -> Option<File> {
+        let path = self.path.join(&name);
+        let target = match fs::canonicalize(&path) {
+            Ok(target) => target,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
+                return None;
+            }
+            // A link to somewhere that cannot be seen from here.
+            Err(error) => {
+                return Some(File {
+                    name,
+                    text: Err(error),
+                    target: path,
+                });
+            }
+        };
+        let metadata = fs::metadata(&target).ok()?;
+        if !metadata.is_file() {
+            return None;
+        }
+        let text = match metadata.len() > MOST_BYTES {
+            true => Err(io::Error::other("it is longer than 1 MiB")),
+            false => fs::read_to_string(&target),
+        };
+        Some(File { name, text, target })
+    }
+
+    /// Writes a file at once, with owner and mode of `like`; in place of that one when the name is its.
+    pub(super) fn replace(&self, like: &File, name: &str, text: &str) -> Result<(), InstallError> {
+        let target = match name == like.name {
+            true => like.target.clone(),
+            false => self.path.join(name),
+        };
+        replace(&like.target, &target, text).map_err(|source| failed("write", &target, source))
+    }
+
+    pub(super) fn rename(&self, from: &str, to: &str) -> Result<(), InstallError> {
+        let path = self.path.join(from);
+        fs::rename(&path, self.path.join(to)).map_err(|source| failed("rename", &path, source))
+    }
+
+    /// What is gone already is removed.
+    pub(super) fn remove(&self, name: &str) -> Result<(), InstallError> {
+        let path = self.path.join(name);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(failed("remove", &path, source))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// By a file beside the target that is renamed when it is complete and on the disk: a node that loses power must not come back with an empty
+/// configuration. Its name has no extension that a runtime reads.
+fn replace(like: &Path, target: &Path, text: &str) -> io::Result<()> {
+    let old = fs::metadata(like)?;
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    let draft = target.with_file_name(format!(".{name}.mesh-draft"));
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&draft)
+        .and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            fchown(&file, Some(old.uid()), Some(old.gid()))?;
+            file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
+            file.sync_all()
+        })
+        .and_then(|()| fs::rename(&draft, target));
+    if written.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    written
+}
+
+fn failed(action: &'static str, path: &Path, source: io::Error) -> InstallError {
+    InstallError::File {
+        action,
+        path: path.to_owned(),
+        source,
+    }
+}

@@ -1,0 +1,261 @@
+//! A configuration directory as nodes have them, in a temporary directory.
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use tempfile::TempDir;
+
+use super::*;
+
+const BRIDGE: &str = r#"{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge"}]}"#;
+const CILIUM: &str = r#"{"cniVersion":"0.3.1","name":"cilium","plugins":[{"type":"cilium-cni"}]}"#;
+const SINGLE: &str = r#"{"cniVersion":"0.4.0","name":"one","type":"ptp"}"#;
+
+struct Node {
+    dir: TempDir,
+    installer: Installer,
+}
+
+impl Node {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::create_dir(path("net.d")).unwrap();
+        fs::create_dir(path("bin")).unwrap();
+        fs::write(path("mesh-cni"), "program").unwrap();
+        let installer = Installer::new(Settings {
+            conf_dir: path("net.d"),
+            bin_dir: path("bin"),
+            plugin: path("mesh-cni"),
+            socket: "/run/mesh/agent.sock".into(),
+            pin_dir: "/sys/fs/bpf/mesh".into(),
+            state_dir: "/run/mesh".into(),
+        });
+        let node = Self { dir, installer };
+        for (name, text) in files {
+            node.write(name, text);
+        }
+        node
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join("net.d").join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn files(&self) -> Vec<(String, String)> {
+        let entries = fs::read_dir(self.path("")).unwrap();
+        let mut files: Vec<(String, String)> = entries
+            .map(|entry| {
+                let path = entry.unwrap().path();
+                let name = path.file_name().unwrap().to_string_lossy().into_owned();
+                (name, fs::read_to_string(path).unwrap())
+            })
+            .collect();
+        files.sort();
+        files
+    }
+
+    fn look(&self) -> Look {
+        self.installer.look().unwrap()
+    }
+
+    /// Looks, and returns the file that is meshed afterwards and what is written into it.
+    fn meshed(&self) -> (Option<String>, Option<String>, Vec<String>) {
+        let look = self.look();
+        assert!(look.status.chained, "{look:?}");
+        assert_eq!(look.status.plugins.last().unwrap(), "mesh-cni");
+        (look.status.file, look.written, look.notes)
+    }
+
+    fn remove(&self) {
+        let errors = self.installer.remove_entries();
+        assert!(errors.is_empty(), "{errors:?}");
+    }
+}
+
+fn some(name: &str) -> Option<String> {
+    Some(name.to_owned())
+}
+
+#[test]
+fn the_first_file_is_meshed_once_and_left_as_it_was() {
+    let files = [
+        ("00-readme.txt", "no configuration"),
+        ("10-bridge.conflist", BRIDGE),
+        ("20-other.conflist", CILIUM),
+    ];
+    let node = Node::new(&files);
+    let mode = fs::Permissions::from_mode(0o640);
+    fs::set_permissions(node.path("10-bridge.conflist"), mode).unwrap();
+    let name = "10-bridge.conflist";
+    assert_eq!(node.meshed(), (some(name), some(name), vec![]));
+    assert_eq!(node.meshed(), (some(name), None, vec![]));
+    let mode = fs::metadata(node.path(name)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
+    let text = &node.files()[1].1;
+    for part in [
+        r#""socket":"/run/mesh/agent.sock""#,
+        r#""pinDir":"/sys/fs/bpf/mesh""#,
+        r#""stateDir":"/run/mesh""#,
+        r#""capabilities":{"io.kubernetes.cri.pod-annotations":true}"#,
+    ] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    node.remove();
+    let before = files.map(|(name, text)| (name.to_owned(), text.to_owned()));
+    assert_eq!(node.files(), before);
+    assert!(!node.look().status.chained, "a late look puts nothing back");
+    assert_eq!(node.files(), before);
+}
+
+#[test]
+fn what_another_program_does_to_the_file_is_answered() {
+    let node = Node::new(&[("10-bridge.conflist", BRIDGE)]);
+    node.meshed();
+    node.write("10-bridge.conflist", BRIDGE);
+    let (_, written, _) = node.meshed();
+    assert_eq!(written, some("10-bridge.conflist"), "rewritten");
+
+    node.write("05-cilium.conflist", CILIUM);
+    let (file, written, notes) = node.meshed();
+    assert_eq!(
+        (file, written),
+        (some("05-cilium.conflist"), some("05-cilium.conflist")),
+        "outranked"
+    );
+    assert_eq!(notes, Vec::<String>::new());
+
+    let backup = "10-bridge.conflist.cilium_bak";
+    fs::rename(node.path("10-bridge.conflist"), node.path(backup)).unwrap();
+    let (_, _, notes) = node.meshed();
+    assert!(
+        notes[0].contains("was chained into to 10-bridge.conflist.cilium_bak; Cilium does so"),
+        "{notes:?}"
+    );
+
+    node.remove();
+    let expected = [("05-cilium.conflist", CILIUM), (backup, BRIDGE)];
+    assert_eq!(
+        node.files(),
+        expected.map(|(name, text)| (name.to_owned(), text.to_owned()))
+    );
+}
+
+#[test]
+fn a_single_plugin_gives_way_to_a_list_and_comes_back() {
+    let node = Node::new(&[("10-one.conf", SINGLE), ("10-one.conflist", BRIDGE)]);
+    let list = "10-one.conf.conflist";
+    assert_eq!(node.meshed(), (some(list), some(list), vec![]));
+    assert_eq!(node.meshed(), (some(list), None, vec![]));
+    let names: Vec<String> = node.files().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["10-one.conf.before-mesh", list, "10-one.conflist"]);
+
+    // Its owner writes it again.
+    let newer = SINGLE.replace("ptp", "macvlan");
+    node.write("10-one.conf", &newer);
+    assert_eq!(node.meshed(), (some(list), some(list), vec![]));
+    assert_eq!(node.look().status.plugins, ["macvlan", "mesh-cni"]);
+
+    node.remove();
+    let expected = [("10-one.conf", newer.as_str()), ("10-one.conflist", BRIDGE)];
+    assert_eq!(
+        node.files(),
+        expected.map(|(name, text)| (name.to_owned(), text.to_owned()))
+    );
+
+    // Written again just before the removal: the newer one stays.
+    let node = Node::new(&[("10-one.conf", SINGLE), ("10-one.conflist", BRIDGE)]);
+    node.meshed();
+    node.write("10-one.conf", SINGLE);
+    node.remove();
+    assert_eq!(
+        node.files()[0],
+        ("10-one.conf".to_owned(), SINGLE.to_owned())
+    );
+    assert_eq!(node.files().len(), 2);
+}
+
+#[test]
+fn a_file_that_no_pod_could_start_with_is_passed_over_and_named() {
+    let node = Node::new(&[]);
+    let reason = node.look().status.reason;
+    assert!(
+        reason.starts_with("there is no network configuration yet"),
+        "{reason}"
+    );
+    assert_eq!(node.files(), []);
+
+    node.write("10-half.conflist", &BRIDGE[..40]);
+    node.write(
+        "99-loopback.conf",
+        r#"{"cniVersion":"1.0.0","name":"lo","type":"loopback"}"#,
+    );
+    let look = node.look();
+    assert!(
+        !look.status.chained && look.status.file.is_none(),
+        "{look:?}"
+    );
+    let reason = look.status.reason;
+    assert!(
+        reason.contains("10-half.conflist: it is no JSON"),
+        "{reason}"
+    );
+    assert!(
+        reason.contains("99-loopback.conf: it lists no plugin that makes a network"),
+        "{reason}"
+    );
+    assert_eq!(node.files().len(), 2, "no configuration of its own");
+
+    node.write("20-bridge.conflist", BRIDGE);
+    assert_eq!(node.meshed().0, some("20-bridge.conflist"));
+    node.write(
+        "30-old.conflist",
+        &CILIUM.replace("cilium-cni", "linkerd-cni"),
+    );
+    let (_, _, notes) = node.meshed();
+    assert!(
+        notes[0].contains("linkerd-cni is chained in 30-old.conflist too"),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn the_file_behind_a_link_is_replaced_and_the_link_stays() {
+    let node = Node::new(&[]);
+    let target = node.dir.path().join("elsewhere.conflist");
+    fs::write(&target, BRIDGE).unwrap();
+    std::os::unix::fs::symlink(&target, node.path("10-link.conflist")).unwrap();
+    std::os::unix::fs::symlink("/nonexistent", node.path("05-nowhere.conflist")).unwrap();
+    assert_eq!(node.meshed().0, some("10-link.conflist"));
+    assert!(node.path("10-link.conflist").is_symlink());
+    assert!(fs::read_to_string(&target).unwrap().contains("mesh-cni"));
+}
+
+#[test]
+fn the_program_is_copied_when_it_differs() {
+    let node = Node::new(&[]);
+    let installed = node.dir.path().join("bin/mesh-cni");
+    assert!(node.installer.install_plugin(true).unwrap());
+    assert_eq!(fs::read_to_string(&installed).unwrap(), "program");
+    let mode = fs::metadata(&installed).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o755);
+    assert!(!node.installer.install_plugin(true).unwrap());
+    fs::write(&installed, "progrbm").unwrap();
+    assert!(
+        !node.installer.install_plugin(false).unwrap(),
+        "same length"
+    );
+    assert!(node.installer.install_plugin(true).unwrap());
+    fs::write(&installed, "older").unwrap();
+    assert!(node.installer.install_plugin(false).unwrap());
+    node.installer.remove_plugin().unwrap();
+    node.installer.remove_plugin().unwrap();
+    assert!(!installed.exists());
+
+    fs::remove_file(node.dir.path().join("mesh-cni")).unwrap();
+    let error = node.installer.install_plugin(true).unwrap_err().to_string();
+    assert!(error.ends_with("it belongs beside mesh-agent"), "{error}");
+}

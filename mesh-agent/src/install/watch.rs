@@ -1,0 +1,70 @@
+//! Wakes up when something in a directory changes (inotify). What changed is not asked: whoever is woken looks at everything.
+
+use std::{io, path::Path};
+
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::net::unix::pipe;
+
+#[derive(Debug)]
+pub(super) struct DirectoryWatch {
+    /// No pipe, but read like one: events come as bytes.
+    events: pipe::Receiver,
+}
+
+impl DirectoryWatch {
+    /// Fails when there is no such directory, among others.
+    pub(super) fn new(directory: &Path) -> io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let changes = AddWatchFlags::IN_CLOSE_WRITE
+            | AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_MOVE
+            | AddWatchFlags::IN_ONLYDIR;
+        inotify.add_watch(directory, changes)?;
+        Ok(Self {
+            events: pipe::Receiver::from_owned_fd_unchecked(inotify.into())?,
+        })
+    }
+
+    /// Waits for a change, and forgets all that have been reported by then.
+    pub(super) async fn changed(&self) -> io::Result<()> {
+        let mut buffer = [0; 4096];
+        let mut has_read = false;
+        loop {
+            match self.events.try_read(&mut buffer) {
+                Ok(_) => has_read = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && has_read => {
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.events.readable().await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, future::Future, pin::pin, task::Poll, time::Duration};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_written_file_wakes_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let watch = DirectoryWatch::new(dir.path()).unwrap();
+        fs::write(dir.path().join("a"), "1").unwrap();
+        fs::rename(dir.path().join("a"), dir.path().join("b")).unwrap();
+        let woken = tokio::time::timeout(Duration::from_secs(20), watch.changed());
+        woken.await.unwrap().unwrap();
+        let mut again = pin!(watch.changed());
+        let again = std::future::poll_fn(|context| Poll::Ready(again.as_mut().poll(context)));
+        assert!(again.await.is_pending());
+        assert!(
+            DirectoryWatch::new(&dir.path().join("b")).is_err(),
+            "a file"
+        );
+    }
+}

@@ -1,0 +1,114 @@
+//! What a node says of itself: its pods with their counters, its programs, its numbers. Read by the agent for the socket, the metrics and the log.
+
+use std::collections::BTreeMap;
+
+use mesh_core::node::PodStatus;
+use mesh_ebpf_common::counter::Counter;
+
+use super::{Node, NodeError};
+use crate::{
+    ebpf::{GuardCounters, PodCounters},
+    redirect::{PodRef, Tier},
+    registry::Record,
+};
+
+impl Node {
+    /// The enrolled pods with their counters.
+    pub fn pods(&self) -> Result<Vec<PodStatus>, NodeError> {
+        let counters = self.counters()?;
+        let guarded = match &self.programs {
+            None => Vec::new(),
+            Some(programs) => programs.guard_counters()?,
+        };
+        let (records, _) = self.registry.records()?;
+        let pods = records
+            .into_iter()
+            .map(|Record { redirect, .. }| PodStatus {
+                connections: connections(redirect.cookie, &counters, &guarded),
+                pod: redirect.pod,
+                container_id: redirect.sandbox_id,
+                netns: redirect.netns,
+                netns_cookie: redirect.cookie,
+                addresses: redirect.addresses,
+                tier: redirect.tier,
+            });
+        Ok(pods.collect())
+    }
+
+    /// What the kernel programs counted, for each enrolled pod; nothing without programs.
+    pub fn counters(&self) -> Result<Vec<PodCounters>, NodeError> {
+        match &self.programs {
+            None => Ok(Vec::new()),
+            Some(programs) => Ok(programs.counters()?),
+        }
+    }
+
+    /// What the guard saw of each enrolled pod; nothing while it is off.
+    pub fn guard_counters(&self) -> Result<Vec<(PodRef, GuardCounters)>, NodeError> {
+        let Some(programs) = &self.programs else {
+            return Ok(Vec::new());
+        };
+        let counters = programs.guard_counters()?;
+        if counters.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (records, _) = self.registry.records()?;
+        let of_pod = |record: Record| {
+            let redirect = record.redirect;
+            let counters = counters
+                .iter()
+                .find(|guard| guard.cookie == redirect.cookie)?;
+            Some((redirect.pod, *counters))
+        };
+        Ok(records.into_iter().filter_map(of_pod).collect())
+    }
+
+    /// The kernel programs that are attached now.
+    pub fn programs(&self) -> Result<Vec<String>, NodeError> {
+        let attached = match &self.programs {
+            None => Vec::new(),
+            Some(programs) => programs.attached()?,
+        };
+        Ok(attached.into_iter().map(str::to_owned).collect())
+    }
+
+    /// How many pods have which tier.
+    pub fn census(&self) -> Result<BTreeMap<Tier, usize>, NodeError> {
+        let mut census = BTreeMap::new();
+        for record in self.registry.records()?.0 {
+            *census.entry(record.redirect.tier).or_default() += 1;
+        }
+        Ok(census)
+    }
+}
+
+/// Connections by `direction_verdict`, as the metric's labels name them; verdicts that nobody met are left out.
+pub fn by_verdict(counters: &PodCounters) -> BTreeMap<String, u64> {
+    Counter::ALL
+        .into_iter()
+        .map(|counter| {
+            let name = format!("{}_{}", counter.direction(), counter.verdict());
+            (name, counters.of(counter))
+        })
+        .filter(|(_, count)| *count > 0)
+        .collect()
+}
+
+/// One pod's counters of both kinds, by name.
+fn connections(
+    cookie: u64,
+    counters: &[PodCounters],
+    guarded: &[GuardCounters],
+) -> BTreeMap<String, u64> {
+    let counters = counters.iter().find(|counters| counters.cookie == cookie);
+    let mut connections = counters.map(by_verdict).unwrap_or_default();
+    if let Some(guard) = guarded.iter().find(|guard| guard.cookie == cookie) {
+        let named = [
+            ("guard_passed", guard.passed),
+            ("guard_dropped", guard.dropped),
+        ];
+        let met = named.into_iter().filter(|(_, count)| *count > 0);
+        connections.extend(met.map(|(name, count)| (name.to_owned(), count)));
+    }
+    connections
+}

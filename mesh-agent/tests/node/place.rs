@@ -1,0 +1,121 @@
+//! A pod's sandbox found from outside: a process in a cgroup as kubelet names it, in a network namespace of its own.
+
+use std::{
+    fs,
+    net::IpAddr,
+    path::PathBuf,
+    process::{Child, Command},
+};
+
+use mesh_agent::{
+    node::Node as Redirections,
+    redirect::Tier,
+    sandbox::{NotYet, Places},
+};
+use mesh_core::node::{Attachment, AttachmentId, IN_PLACE, PodRef};
+
+use crate::{
+    agent::{Node, cgroup2_mount},
+    network::{Pair, unique},
+    skipped,
+};
+
+/// A process that waits in a namespace, in a cgroup of a container of the pod.
+struct Process {
+    child: Child,
+    cgroup: PathBuf,
+}
+
+impl Process {
+    fn start(uid: &str, netns: &str) -> Self {
+        let root = cgroup2_mount().join(unique("mesh-test-kubepods"));
+        let cgroup = root.join(format!("pod{uid}/c0ffee"));
+        fs::create_dir_all(&cgroup).unwrap();
+        // It enters the cgroup by itself and then becomes the program that waits.
+        let script = format!(
+            "echo $$ > {}/cgroup.procs && exec ip netns exec {netns} sleep 1000",
+            cgroup.display()
+        );
+        let child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+        Self { child, cgroup }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for directory in self.cgroup.ancestors().take(3) {
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}
+
+fn find(uid: &str, addresses: &[IpAddr]) -> Result<mesh_agent::sandbox::Sandbox, NotYet> {
+    Places::default().find(uid, addresses).unwrap()
+}
+
+#[test]
+fn a_pod_that_runs_is_found_by_its_uid_and_enrolled_in_place() {
+    if skipped("a_pod_that_runs_is_found_by_its_uid_and_enrolled_in_place") {
+        return;
+    }
+    let pair = Pair::new();
+    let uid = unique("0f3c9d8e-6b1a-4d5e-9f00-");
+    assert_eq!(find(&uid, &[]), Err(NotYet::NoProcess));
+    let process = Process::start(&uid, &pair.pod.name);
+    let known = [pair.pod_v4];
+    // Until the process is in its namespace, which takes it a few milliseconds.
+    let sandbox = crate::agent::eventually(|| find(&uid, &known).ok());
+    assert_eq!(
+        sandbox.netns,
+        pair.pod.path(),
+        "the name, which outlives the process"
+    );
+    assert_eq!(sandbox.container_id, "c0ffee");
+    assert_eq!(
+        find(&uid, &[]),
+        Ok(sandbox.clone()),
+        "before its address is known"
+    );
+    let other: IpAddr = "10.241.0.99".parse().unwrap();
+    assert_eq!(find(&uid, &[other]), Err(NotYet::OtherAddress(vec![other])));
+
+    let node = Node::new();
+    let agent = node.start(Tier::Nft);
+    agent.kill();
+    let redirections = Redirections::left_behind(&node.state_dir(), &node.pin_dir).unwrap();
+    let id = AttachmentId {
+        container_id: sandbox.container_id,
+        network: IN_PLACE.to_owned(),
+        interface: "eth0".to_owned(),
+    };
+    let attachment = Attachment {
+        id: id.clone(),
+        netns: sandbox.netns,
+        pod: PodRef {
+            namespace: "shop".to_owned(),
+            name: "web-0".to_owned(),
+            uid,
+        },
+        addresses: known.to_vec(),
+        annotations: [("linkerd.io/proxy-version".to_owned(), "x".to_owned())].into(),
+    };
+    node.host.run_in(|| redirections.add(&attachment)).unwrap();
+    assert!(pair.pod.exec("nft list ruleset").contains("mesh_redirect"));
+    drop(process);
+    assert_eq!(
+        redirections.pods().unwrap().len(),
+        1,
+        "its container may start again"
+    );
+
+    // The runtime knows the network's name; the agent that enrolled the pod did not.
+    let del = AttachmentId {
+        network: "pods".to_owned(),
+        ..id
+    };
+    redirections.del(&del).unwrap();
+    assert_eq!(node.records(), Vec::<String>::new());
+    assert!(pair.pod.exec("nft list ruleset").is_empty());
+}
