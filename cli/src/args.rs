@@ -96,6 +96,14 @@ pub(crate) enum Command {
     /// Run a mesh of the manifests in a folder on this machine
     #[command(subcommand)]
     Local(commands::local::Command),
+    /// Print the manifests of a mesh, for kubectl apply
+    Install(Box<commands::install::Args>),
+    /// Print the manifests that bring the mesh to this version
+    Upgrade(Box<commands::upgrade::Args>),
+    /// Print what older versions left behind, for kubectl delete
+    Prune(Box<commands::prune::Args>),
+    /// Print everything that belongs to the mesh, for kubectl delete
+    Uninstall(commands::uninstall::Args),
     /// Check cluster or machine, node agents, control plane, certificates and proxies
     Check(commands::check::Args),
     /// One screen: control plane, agents, proxies, certificates, and what is wrong

@@ -6,10 +6,14 @@ pub(crate) mod completion;
 pub(crate) mod diagnostics;
 pub(crate) mod identity;
 pub(crate) mod inject;
+pub(crate) mod install;
 pub(crate) mod local;
+pub(crate) mod prune;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod uninject;
+pub(crate) mod uninstall;
+pub(crate) mod upgrade;
 pub(crate) mod version;
 
 use crate::args::{Args, Command};
@@ -18,6 +22,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let global = &args.global;
     match args.command {
         Command::Local(command) => local::run(command, global),
+        Command::Install(args) => on_runtime(install::run(&args, global)),
+        Command::Upgrade(args) => on_runtime(upgrade::run(&args, global)),
+        Command::Prune(args) => on_runtime(prune::run(&args, global)),
+        Command::Uninstall(args) => on_runtime(uninstall::run(&args, global)),
         Command::Check(args) => on_runtime(check::run(&args, global)),
         Command::Status(args) => on_runtime(status::run(&args, global)),
         Command::Inject(args) => on_runtime(inject::run(&args, global)),

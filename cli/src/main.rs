@@ -7,6 +7,7 @@ mod check;
 mod cluster;
 mod commands;
 mod exit;
+mod install;
 mod mesh;
 mod node;
 mod output;

@@ -12,7 +12,7 @@ All defines here take
   await         whether it holds the others back
 */}}
 
-{{/* Annotations of a pod with a proxy: what whoever redirects it has to know. */}}
+{{/* Annotations of a pod with a proxy. Among them what whoever redirects it has to know; the init container is told by arguments. */}}
 {{- define "mesh.proxy.annotations" -}}
 {{- $values := .root.Values -}}
 {{ include "mesh.createdBy" .root }}
@@ -21,6 +21,7 @@ linkerd.io/proxy-version: {{ $values.proxy.image.version | default $values.linke
 linkerd.io/trust-root-sha256: {{ sha256sum . }}
 {{- end }}
 config.linkerd.io/default-inbound-policy: all-unauthenticated
+{{- if ne (include "mesh.redirection" .root) "init" }}
 config.linkerd.io/skip-outbound-ports: {{ $values.proxyInit.kubeAPIServerPorts | quote }}
 {{- if ne (toString $values.proxyInit.ignoreInboundPorts) "4567,4568" }}
 config.linkerd.io/skip-inbound-ports: {{ $values.proxyInit.ignoreInboundPorts | quote }}
@@ -39,6 +40,7 @@ config.linkerd.io/proxy-uid: {{ $values.proxy.uid | quote }}
 {{- end }}
 {{- if gt (int $values.proxy.gid) 0 }}
 config.linkerd.io/proxy-gid: {{ $values.proxy.gid | quote }}
+{{- end }}
 {{- end }}
 {{- with .opaquePorts }}
 config.linkerd.io/opaque-ports: {{ . | quote }}

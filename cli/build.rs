@@ -1,0 +1,47 @@
+//! Embeds the charts of `helm/`, so that `meshctl install` needs nothing but the program `helm` and is always of the version of its charts.
+
+use std::{
+    env,
+    error::Error,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+const CHARTS: [&str; 2] = ["linkerd-crds", "linkerd-control-plane"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let helm = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../helm");
+    let mut table = String::from("&[\n");
+    for chart in CHARTS {
+        let root = helm.join(chart);
+        println!("cargo::rerun-if-changed={}", root.display());
+        let mut files = Vec::new();
+        collect(&root, &mut files)?;
+        // Directory order is the file system's; the program's bytes should not be.
+        files.sort();
+        for file in files {
+            let name = file
+                .strip_prefix(&helm)?
+                .to_str()
+                .ok_or("a chart's file name is not UTF-8")?;
+            let path = file.canonicalize()?;
+            writeln!(table, "    ({name:?}, include_str!({path:?})),")?;
+        }
+    }
+    table.push(']');
+    fs::write(PathBuf::from(env::var("OUT_DIR")?).join("charts.rs"), table)?;
+    Ok(())
+}
+
+fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), Box<dyn Error>> {
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else {
+            files.push(path);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! The charts that this program carries.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+
+/// Paths below `helm/`, and what is in the files.
+const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/charts.rs"));
+
+/// Added to the control plane's chart: with it Helm tells all values as it understood them.
+const VALUES_TEMPLATE: &str = "apiVersion: meshctl/v1\nkind: Values\nmetadata:\n  name: values\nvalues: {{ toJson .Values }}\n";
+
+/// The kind of the document that [`VALUES_TEMPLATE`] makes.
+pub(super) const VALUES_KIND: &str = "Values";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chart {
+    Crds,
+    ControlPlane,
+}
+
+impl Chart {
+    /// The name of the chart, and of its release.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Crds => "linkerd-crds",
+            Self::ControlPlane => "linkerd-control-plane",
+        }
+    }
+
+    /// Writes the chart below a directory, and says where it is.
+    pub(super) fn write_to(self, directory: &Path) -> anyhow::Result<PathBuf> {
+        let chart = directory.join(self.name());
+        for (path, text) in self.files() {
+            write(&directory.join(path), text)?;
+        }
+        if self == Self::ControlPlane {
+            write(
+                &chart.join("templates/meshctl-values.yaml"),
+                VALUES_TEMPLATE,
+            )?;
+        }
+        Ok(chart)
+    }
+
+    fn files(self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let belongs = move |path: &str| {
+            path.strip_prefix(self.name())
+                .is_some_and(|rest| rest.starts_with('/'))
+        };
+        FILES.iter().copied().filter(move |(path, _)| belongs(path))
+    }
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
+    }
+    fs::write(path, text).with_context(|| format!("write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_charts_are_there() {
+        for chart in [Chart::Crds, Chart::ControlPlane] {
+            let names: Vec<&str> = chart.files().map(|(path, _)| path).collect();
+            for file in [
+                "Chart.yaml",
+                "values.yaml",
+                "values.schema.json",
+                "templates/_helpers.tpl",
+            ] {
+                assert!(
+                    names.contains(&format!("{}/{file}", chart.name()).as_str()),
+                    "{names:?}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Rendered documents: taken apart, put in order, printed.
+
+use mesh_k8s::values::Redirection;
+use serde_json::{Value, json};
+
+use super::chart::VALUES_KIND;
+use crate::output::{self, manifests::Form};
+
+/// One document, as text and as what it says.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Manifest {
+    pub(crate) text: String,
+    pub(crate) object: Value,
+}
+
+/// By what an object is found in a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Name {
+    pub(crate) kind: String,
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: String,
+}
+
+impl Manifest {
+    pub(crate) fn of(object: Value) -> anyhow::Result<Self> {
+        let text = serde_norway::to_string(&object)?;
+        Ok(Self { text, object })
+    }
+
+    pub(crate) fn name(&self) -> Name {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let metadata = &self.object["metadata"];
+        Name {
+            kind: text(&self.object["kind"]).unwrap_or_default(),
+            namespace: text(&metadata["namespace"]),
+            name: text(&metadata["name"]).unwrap_or_default(),
+        }
+    }
+
+    fn is_hook(&self) -> bool {
+        self.object["metadata"]["annotations"]
+            .get("helm.sh/hook")
+            .is_some()
+    }
+
+    pub(super) fn is_values(&self) -> bool {
+        self.object["kind"] == VALUES_KIND
+    }
+}
+
+/// The documents of a stream that say something.
+pub(crate) fn split(stream: &str) -> anyhow::Result<Vec<Manifest>> {
+    let mut manifests = Vec::new();
+    for text in format!("\n{stream}").split("\n---") {
+        let object: Value = serde_norway::from_str(text)?;
+        if !object.is_null() {
+            manifests.push(Manifest {
+                text: text.trim().to_owned() + "\n",
+                object,
+            });
+        }
+    }
+    Ok(manifests)
+}
+
+/// Without Helm nobody waits for a hook; the Job that makes the certificates starts earliest when it is applied first.
+pub(crate) fn hooks_first(manifests: &mut [Manifest]) {
+    manifests.sort_by_key(|manifest| !manifest.is_hook());
+}
+
+/// The control plane's namespace. Its own pods meet the restricted profile; the node agent needs the node's network and processes, and `linkerd-init` two
+/// capabilities, so the namespace permits more where one of them is.
+pub(crate) fn namespace(name: &str, redirection: Redirection) -> anyhow::Result<Manifest> {
+    let profile = match redirection {
+        Redirection::ForeignCni => "restricted",
+        Redirection::Agent | Redirection::InitContainer => "privileged",
+    };
+    Manifest::of(json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": name,
+            "annotations": { "linkerd.io/inject": "disabled" },
+            "labels": {
+                "linkerd.io/is-control-plane": "true",
+                "linkerd.io/control-plane-ns": name,
+                "config.linkerd.io/admission-webhooks": "disabled",
+                "pod-security.kubernetes.io/enforce": profile,
+            },
+        },
+    }))
+}
+
+/// Prints them as one stream of documents, Helm's own text, or as one List.
+pub(crate) fn print(manifests: &[Manifest], form: Form) -> anyhow::Result<()> {
+    match form {
+        Form::Yaml => {
+            let documents: Vec<String> = manifests
+                .iter()
+                .map(|manifest| format!("---\n{}", manifest.text))
+                .collect();
+            output::text(&documents.concat())
+        }
+        Form::Json => {
+            let items: Vec<&Value> = manifests.iter().map(|manifest| &manifest.object).collect();
+            let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+            output::line(&serde_json::to_string_pretty(&list)?)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: &str = "---\n# Source: a.yaml\nkind: ConfigMap\nmetadata: {name: a, namespace: n}\ndata:\n  pem: |\n    -----BEGIN X-----\n    AA==\n    \
+        -----END X-----\n---\n# nothing\n---\nkind: Job\nmetadata: {name: b, annotations: {helm.sh/hook: pre-install}}\n";
+
+    #[test]
+    fn documents_are_told_apart_from_what_is_in_them() {
+        let manifests = split(STREAM).unwrap();
+        let names: Vec<String> = manifests
+            .iter()
+            .map(|manifest| manifest.name().name)
+            .collect();
+        assert_eq!(names, ["a", "b"]);
+        assert!(manifests[0].text.contains("-----END X-----"));
+    }
+
+    #[test]
+    fn hooks_come_first_and_the_rest_keeps_its_order() {
+        let mut manifests = split(STREAM).unwrap();
+        hooks_first(&mut manifests);
+        assert_eq!(manifests[0].name().kind, "Job");
+    }
+}
