@@ -32,6 +32,7 @@ pub use containers::{TOKEN_AUDIENCE, TRUST_ROOTS_CONFIG_MAP, TRUST_ROOTS_KEY};
 pub use decision::{Decision, SkipReason, decide};
 pub use overrides::configuration_keys;
 pub use reverse::uninject;
+pub(crate) use reverse::uninject_metadata;
 
 use self::{
     env::Given,
@@ -140,7 +141,9 @@ fn injection(
     let labels = pod.metadata.labels.as_ref();
     operations.metadata_entries("labels", labels, added_labels(values, pod, owner));
     operations.ensure_list(&["spec", "volumes"], spec.volumes.is_some());
-    operations.ensure_list(&["spec", "initContainers"], spec.init_containers.is_some());
+    if values.proxy.native_sidecar || values.redirection() != Redirection::Agent {
+        operations.ensure_list(&["spec", "initContainers"], spec.init_containers.is_some());
+    }
     let first = first_container(&mut operations, values, &spec, component.is_some())?;
     if overrides::wants_debug_sidecar(annotations) {
         let debug = containers::debug(values);

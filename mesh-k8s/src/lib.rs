@@ -7,6 +7,7 @@
 pub mod crd;
 pub mod inject;
 pub mod kinds;
+pub mod manifest;
 pub mod pod;
 pub mod select;
 pub mod values;

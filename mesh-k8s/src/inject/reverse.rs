@@ -19,6 +19,9 @@ const PODINFO_VOLUME: &str = "linkerd-podinfo";
 
 /// Removes proxy, init containers, volumes, annotations and labels of an injection from a pod, or a template of one. Says whether anything was removed.
 pub fn uninject(pod: &mut Value) -> bool {
+    if is_of_control_plane(pod) {
+        return false;
+    }
     let mut changed = false;
     if let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) {
         let containers = [
@@ -44,22 +47,25 @@ pub fn uninject(pod: &mut Value) -> bool {
 
 /// The same for the metadata of any object.
 pub(crate) fn uninject_metadata(object: &mut Value) -> bool {
+    if is_of_control_plane(object) {
+        return false;
+    }
     let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
         return false;
     };
-    let of_control_plane = meta
-        .get("labels")
-        .and_then(|labels| labels.get(annotation::CONTROL_PLANE_COMPONENT))
-        .is_some();
-    // Its labels are the chart's own, and it is not injected.
-    if of_control_plane {
-        return false;
-    }
     let mut changed = false;
     for map in ["annotations", "labels"] {
         changed |= remove_keys(meta, map);
     }
     changed
+}
+
+/// Its proxies and labels are the chart's, not the injector's.
+fn is_of_control_plane(object: &Value) -> bool {
+    object
+        .pointer("/metadata/labels")
+        .and_then(|labels| labels.get(annotation::CONTROL_PLANE_COMPONENT))
+        .is_some()
 }
 
 fn remove_named(spec: &mut Map<String, Value>, list: &str, names: &[&str]) -> bool {

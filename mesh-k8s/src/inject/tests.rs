@@ -314,6 +314,129 @@ fn bad_annotations_are_named_and_change_nothing() {
 }
 
 #[test]
+fn warnings_name_object_annotation_and_value() {
+    let long = "x".repeat(100);
+    let namespace = ObjectMeta {
+        name: Some("shop".into()),
+        ..meta(&[
+            ("linkerd.io/inject", "enabled"),
+            ("config.linkerd.io/proxy-await", "maybe"),
+        ])
+    };
+    let pod = annotated(&[
+        ("config.linkerd.io/access-log", long.as_str()),
+        ("config.linkerd.io/proxy-loglevel", "debug"),
+        ("config.linkerd.io/enable-debug-sidecar", "yes"),
+    ]);
+    let (_, warnings) = run(&agent(), &namespace, &pod);
+    let shown = "x".repeat(60);
+    assert_eq!(
+        warnings,
+        [
+            "namespace shop: config.linkerd.io/proxy-await: \"maybe\" is ignored: expected one of enabled, disabled".to_owned(),
+            format!("deployment shop/web: config.linkerd.io/access-log: {shown:?}… is ignored: expected one of apache, json"),
+            "deployment shop/web: config.linkerd.io/enable-debug-sidecar: \"yes\" is ignored: expected true or false".to_owned(),
+            "deployment shop/web: config.linkerd.io/proxy-loglevel is no annotation of this version and has no effect: is it spelt right?".to_owned(),
+        ]
+    );
+}
+
+#[test]
+fn the_agent_reads_from_the_pod_what_the_proxy_was_given() {
+    let check = |values: &Values, pod: &Pod, expect: &[(&str, Option<&str>)]| {
+        let (after, _) = run(values, &enabled(), pod);
+        for (key, value) in expect {
+            assert_eq!(pod::annotation(&after, key), *value, "{key}");
+        }
+    };
+    let keys = [
+        annotation::INBOUND_PORT,
+        annotation::PROXY_UID,
+        annotation::PROXY_GID,
+        annotation::SKIP_OUTBOUND_PORTS,
+        annotation::SKIP_SUBNETS,
+    ];
+    // Defaults need not be said.
+    check(&agent(), &web(), &keys.map(|key| (key, None)));
+    let mut chart = agent();
+    chart.proxy.ports.inbound = 5143;
+    chart.proxy.uid = 3000;
+    chart.proxy_init.ignore_outbound_ports = "25, 26".into();
+    chart.proxy_init.skip_subnets = "10.1.0.0/16".into();
+    let said = [
+        Some("5143"),
+        Some("3000"),
+        None,
+        Some("25,26"),
+        Some("10.1.0.0/16"),
+    ];
+    let expect: Vec<_> = keys.into_iter().zip(said).collect();
+    check(&chart, &web(), &expect);
+    // The init container has its arguments.
+    chart.mesh_agent.enabled = false;
+    check(&chart, &web(), &keys.map(|key| (key, None)));
+    // What cannot be used would keep the pod from starting.
+    let bad = annotated(&[
+        (annotation::INBOUND_PORT, "99999"),
+        (annotation::PROXY_GID, "0"),
+        (annotation::SKIP_OUTBOUND_PORTS, "http"),
+        (annotation::SKIP_SUBNETS, "here"),
+    ]);
+    let said = [Some("4143"), None, None, Some("4567,4568"), None];
+    let expect: Vec<_> = keys.into_iter().zip(said).collect();
+    check(&agent(), &bad, &expect);
+    // As Linkerd's CNI plugin does: the control plane reaches the API server before it has a certificate.
+    let mut component = web();
+    let labels = component.metadata.labels.as_mut().unwrap();
+    labels.insert(
+        annotation::CONTROL_PLANE_COMPONENT.into(),
+        "identity".into(),
+    );
+    check(
+        &agent(),
+        &component,
+        &[(annotation::SKIP_OUTBOUND_PORTS, Some("443,6443"))],
+    );
+}
+
+#[test]
+fn ports_that_collide_are_not_taken() {
+    let pod = annotated(&[
+        (annotation::ADMIN_PORT, "4143"),
+        (annotation::CONTROL_PORT, "4199"),
+    ]);
+    let (after, warnings) = run(&agent(), &enabled(), &pod);
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert_eq!(var(&after, "ADMIN_LISTEN_ADDR"), Some("[::]:4191"));
+    assert_eq!(var(&after, "CONTROL_LISTEN_ADDR"), Some("[::]:4190"));
+    assert_eq!(
+        pod::annotation(&after, annotation::ADMIN_PORT),
+        Some("4191")
+    );
+}
+
+#[test]
+fn every_mode_can_be_taken_back() {
+    let plain = annotated(&[("config.linkerd.io/proxy-enable-native-sidecar", "false")]);
+    let debug = annotated(&[("config.linkerd.io/enable-debug-sidecar", "true")]);
+    for values in [values(), agent(), foreign_cni()] {
+        for pod in [&plain, &debug] {
+            let mut document = serde_json::to_value(run(&values, &enabled(), pod).0).unwrap();
+            assert!(uninject(&mut document));
+            assert!(!uninject(&mut document));
+            let mut back: Pod = serde_json::from_value(document).unwrap();
+            // Found by the injector, and not to be told from what users write.
+            back.metadata
+                .annotations
+                .as_mut()
+                .unwrap()
+                .remove(annotation::OPAQUE_PORTS);
+            assert_eq!(&back, pod);
+        }
+    }
+}
+
+#[test]
 fn namespaces_pass_their_annotations_on() {
     let namespace = meta(&[
         ("linkerd.io/inject", "ingress"),

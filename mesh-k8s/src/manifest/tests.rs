@@ -1,0 +1,271 @@
+//! `testdata/manifest/<case>.yaml` before and `<case>.annotated.yaml`, `<case>.injected.yaml` after; the reports are in the tests.
+//!
+//! After an intended change, `MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s manifest` writes the golden files anew; the diff is the review.
+
+use std::{fs, path::PathBuf};
+
+use serde::Deserialize as _;
+
+use super::*;
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/manifest")
+}
+
+fn documents(text: &str) -> Vec<Value> {
+    serde_norway::Deserializer::from_str(text)
+        .map(|document| Value::deserialize(document).unwrap())
+        .collect()
+}
+
+fn case(name: &str) -> Vec<Value> {
+    documents(&fs::read_to_string(folder().join(format!("{name}.yaml"))).unwrap())
+}
+
+fn golden(name: &str, documents: &[Value]) {
+    let path = folder().join(format!("{name}.yaml"));
+    let texts: Vec<String> = documents
+        .iter()
+        .map(|document| serde_norway::to_string(document).unwrap())
+        .collect();
+    let text = texts.join("---\n");
+    if std::env::var_os("MESH_UPDATE_GOLDEN").is_some() {
+        fs::write(&path, &text).unwrap();
+    }
+    let expect = fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, expect, "differs from {}", path.display());
+}
+
+fn values() -> Values {
+    Values {
+        linkerd_version: "test".into(),
+        identity_trust_anchors_pem: "PEM".into(),
+        ..Values::default()
+    }
+}
+
+/// Kind, name and outcome of each report.
+fn summary(reports: &[Report]) -> Vec<(&str, &str, &Outcome)> {
+    reports
+        .iter()
+        .map(|report| (&*report.kind, &*report.name, &report.outcome))
+        .collect()
+}
+
+/// The environment is golden in `testdata/inject`; here it would only hide the rest.
+fn without_env(documents: &mut [Value]) {
+    for document in documents {
+        strip(document, "env");
+    }
+}
+
+fn strip(value: &mut Value, key: &str) {
+    match value {
+        Value::Object(map) => {
+            map.remove(key);
+            map.values_mut().for_each(|value| strip(value, key));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|value| strip(value, key)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_kind_of_workload_is_annotated() {
+    let (after, reports) = inject(case("kinds"), &Injection::default()).unwrap();
+    let annotated = &Outcome::Annotated;
+    assert_eq!(
+        summary(&reports),
+        [
+            ("namespace", "shop", annotated),
+            ("deployment", "web", annotated),
+            ("statefulset", "db", annotated),
+            ("daemonset", "logs", annotated),
+            ("job", "once", annotated),
+            ("cronjob", "nightly", annotated),
+            ("cronjob", "bare-template", annotated),
+            ("replicaset", "old", annotated),
+            ("replicationcontroller", "older", annotated),
+            ("pod", "alone", annotated),
+            ("service", "web", &Outcome::Untouched),
+            ("configmap", "settings", &Outcome::Untouched),
+            ("rollout", "canary", &Outcome::Untouched),
+        ]
+    );
+    golden("kinds.annotated", &after);
+}
+
+#[test]
+fn every_kind_of_workload_is_injected_by_hand() {
+    let values = values();
+    let injection = Injection {
+        manual: Some(&values),
+        ..Injection::default()
+    };
+    let (mut after, reports) = inject(case("kinds"), &injection).unwrap();
+    let injected = reports
+        .iter()
+        .filter(|report| report.outcome == Outcome::Injected);
+    assert_eq!(injected.count(), 9);
+    without_env(&mut after);
+    golden("kinds.injected", &after);
+}
+
+#[test]
+fn injecting_again_changes_nothing_and_uninjecting_restores() {
+    let values = values();
+    let manual = Injection {
+        manual: Some(&values),
+        ..Injection::default()
+    };
+    for injection in [Injection::default(), manual] {
+        let (mut once, _) = inject(case("kinds"), &injection).unwrap();
+        let (mut twice, reports) = inject(once.clone(), &injection).unwrap();
+        // The second time the opaque ports that the first found count as the user's.
+        without_env(&mut once);
+        without_env(&mut twice);
+        assert_same(&once, &twice);
+        assert!(reports.iter().all(|report| report.warnings.is_empty()));
+        let (back, reports) = uninject(once).unwrap();
+        let mut back = back;
+        // The opaque port that the injector found stays: nothing tells it from one that the user wrote.
+        strip(&mut back[2], annotation::OPAQUE_PORTS);
+        let mut before = case("kinds");
+        // What was made to write into is taken away with the last entry, so only what was empty before differs.
+        for document in back.iter_mut().chain(&mut before) {
+            strip_empty(document);
+        }
+        assert_same(&back, &before);
+        let uninjected = reports
+            .iter()
+            .filter(|report| report.outcome == Outcome::Uninjected);
+        assert_eq!(uninjected.count(), 10);
+    }
+}
+
+/// Names the first document that differs: all of them are too much to read.
+fn assert_same(left: &[Value], right: &[Value]) {
+    assert_eq!(left.len(), right.len());
+    for (left, right) in left.iter().zip(right) {
+        assert_eq!(left, right);
+    }
+}
+
+fn strip_empty(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.values_mut().for_each(strip_empty);
+            map.retain(|_, value| {
+                !value.is_null() && value.as_object().is_none_or(|map| !map.is_empty())
+            });
+        }
+        Value::Array(items) => items.iter_mut().for_each(strip_empty),
+        _ => {}
+    }
+}
+
+#[test]
+fn workloads_that_are_left_alone_say_why() {
+    let (after, reports) = inject(case("skipped"), &Injection::default()).unwrap();
+    assert_eq!(after, case("skipped"));
+    use SkipReason::{DisabledByAnnotation, HostNetwork, InvalidWorkloadAnnotation, SidecarExists};
+    let skipped = |reason| Outcome::Skipped(vec![reason]);
+    assert_eq!(
+        summary(&reports),
+        [
+            ("deployment", "host-network", &skipped(HostNetwork)),
+            ("deployment", "disabled", &skipped(DisabledByAnnotation)),
+            ("deployment", "foreign-sidecar", &skipped(SidecarExists)),
+        ]
+    );
+    // Not of a kind that can be: named rather than passed on silently.
+    let odd = documents(
+        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: odd}, spec: {template: {spec: 5}}}",
+    );
+    let error = inject(odd, &Injection::default()).unwrap_err();
+    assert!(error.to_string().contains("deployment odd"), "{error}");
+    let invalid = documents(
+        "{apiVersion: v1, kind: Pod, metadata: {name: p, annotations: {config.linkerd.io/x: y}}, spec: {containers: []}}",
+    );
+    assert_ne!(
+        inject(invalid, &Injection::default()).unwrap().1[0].outcome,
+        skipped(InvalidWorkloadAnnotation)
+    );
+}
+
+#[test]
+fn flags_become_annotations() {
+    let injection = Injection {
+        annotations: [
+            (annotation::OPAQUE_PORTS.to_owned(), "9000,db".to_owned()),
+            (
+                "config.linkerd.io/proxy-log-level".to_owned(),
+                "debug".to_owned(),
+            ),
+        ]
+        .into(),
+        ingress: true,
+        manual: None,
+    };
+    let given = documents(
+        "{apiVersion: v1, kind: Service, metadata: {name: db}}\n---\n\
+         {apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, ports: [{containerPort: 53, protocol: UDP}]}]}}",
+    );
+    let (after, reports) = inject(given, &injection).unwrap();
+    assert_eq!(
+        after[0]["metadata"]["annotations"],
+        json!({annotation::OPAQUE_PORTS: "9000,db"})
+    );
+    assert_eq!(
+        after[1]["metadata"]["annotations"],
+        json!({
+            annotation::OPAQUE_PORTS: "9000,db",
+            "config.linkerd.io/proxy-log-level": "debug",
+            annotation::INJECT: "ingress",
+        })
+    );
+    assert_eq!(reports[1].warnings.len(), 1, "{:?}", reports[1].warnings);
+    let (back, _) = uninject(after).unwrap();
+    // Configuration is the user's.
+    assert_eq!(
+        back[1]["metadata"]["annotations"]["config.linkerd.io/proxy-log-level"],
+        "debug"
+    );
+    assert_eq!(
+        back[1]["metadata"]["annotations"].get(annotation::INJECT),
+        None
+    );
+}
+
+#[test]
+fn lists_are_taken_apart() {
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "v1", "kind": "List", "items": case("kinds")},
+        Value::Null,
+    ]});
+    let (after, reports) = inject(vec![list, Value::Null], &Injection::default()).unwrap();
+    assert_eq!(reports.len(), case("kinds").len());
+    let (flat, _) = inject(case("kinds"), &Injection::default()).unwrap();
+    assert_eq!(after[0]["items"][0]["items"], Value::Array(flat));
+    assert_eq!(after[1], Value::Null);
+}
+
+#[test]
+fn bad_flags_are_named_with_the_workload() {
+    let values = values();
+    let injection = Injection {
+        annotations: [(annotation::INBOUND_PORT.to_owned(), "99999".to_owned())].into(),
+        manual: Some(&values),
+        ..Injection::default()
+    };
+    let (_, reports) = inject(case("kinds"), &injection).unwrap();
+    let web = &reports[1];
+    assert_eq!(web.warnings.len(), 1);
+    assert!(
+        web.warnings[0].starts_with(
+            "deployment shop/web: config.linkerd.io/inbound-port: \"99999\" is ignored"
+        ),
+        "{:?}",
+        web.warnings
+    );
+}
