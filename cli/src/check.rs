@@ -3,7 +3,7 @@
 //! [`gather`] asks cluster or node once, concurrently, and makes [`Facts`]. Every check is a pure function of them, so that each fault can be planted in a
 //! test as data. A fatal check that fails ends the run: what follows would only repeat it. Warnings leave the exit code alone.
 
-mod certificate;
+pub(crate) mod certificate;
 pub(crate) mod facts;
 pub(crate) mod gather;
 
@@ -25,7 +25,6 @@ mod tests;
 
 use serde::Serialize;
 
-pub(crate) use self::certificate::expiry as certificate_expiry;
 pub(crate) use self::facts::{Facts, Mode, Place};
 use crate::output::style::Mark;
 
@@ -154,6 +153,11 @@ pub(crate) fn success(reports: &[CategoryReport]) -> bool {
         .iter()
         .flat_map(|category| &category.checks)
         .all(|report| report.mark != Mark::Fail)
+}
+
+/// `1 node`, `2 nodes`.
+pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 impl On {

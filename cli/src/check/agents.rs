@@ -11,6 +11,7 @@ use mesh_k8s::{
 use super::{
     Category, Check, Facts, On, Outcome, Place, Verdict,
     control_plane::container_problems,
+    count,
     facts::{Agent, see},
 };
 use crate::cluster::agent;
@@ -180,7 +181,7 @@ fn ready(facts: &Facts) -> Verdict {
             (Some(_), false) => format!("node {name}: {}", problems.join("; ")),
         });
     }
-    Ok(Outcome::fail_if(wrong, format!("{} nodes", nodes.len())))
+    Ok(Outcome::fail_if(wrong, count(nodes.len(), "node", "nodes")))
 }
 
 fn answers(facts: &Facts) -> Verdict {
@@ -204,8 +205,8 @@ fn kernels(facts: &Facts) -> String {
     kernels.sort_unstable();
     kernels.dedup();
     format!(
-        "{} nodes, kernel {}",
-        facts.agents.len(),
+        "{}, kernel {}",
+        count(facts.agents.len(), "node", "nodes"),
         kernels.join(", ")
     )
 }
@@ -330,7 +331,7 @@ fn tier(facts: &Facts) -> Verdict {
     }
     let text: Vec<String> = tiers
         .iter()
-        .map(|(tier, nodes)| format!("{tier} on {nodes}"))
+        .map(|(tier, nodes)| format!("{tier} on {}", count(*nodes, "node", "nodes")))
         .collect();
     let outcome = per_node(facts, text.join(", "), |status| {
         if status.tier == Tier::Full {
@@ -347,12 +348,16 @@ fn self_test(facts: &Facts) -> Verdict {
         .flat_map(|(_, status)| &status.self_test)
         .filter(|case| case.outcome == SelfTestOutcome::Passed)
         .count();
-    let outcome = per_node(facts, format!("{passed} cases passed"), |status| {
-        let cases = status.self_test.iter();
-        cases
-            .filter(|case| case.outcome == SelfTestOutcome::Failed)
-            .map(|case| format!("{} ({})", case.name, case.detail))
-            .collect()
-    });
+    let outcome = per_node(
+        facts,
+        format!("{} passed", count(passed, "case", "cases")),
+        |status| {
+            let cases = status.self_test.iter();
+            cases
+                .filter(|case| case.outcome == SelfTestOutcome::Failed)
+                .map(|case| format!("{} ({})", case.name, case.detail))
+                .collect()
+        },
+    );
     outcome.map(as_warning)
 }

@@ -14,6 +14,7 @@ use mesh_k8s::{
 use super::{
     Category, Check, Facts, Mode, On, Outcome, Place, Verdict,
     control_plane::container_problems,
+    count,
     facts::{full_name, see},
     versions,
 };
@@ -162,8 +163,11 @@ fn meshed(facts: &Facts) -> Verdict {
             Decision::Skip(_) => {}
         }
     }
-    let count = facts.meshed_pods()?.count();
-    Ok(Outcome::fail_if(wrong, format!("{count} pods are meshed")))
+    let meshed = facts.meshed_pods()?.count();
+    Ok(Outcome::fail_if(
+        wrong,
+        format!("{} meshed", count(meshed, "pod", "pods")),
+    ))
 }
 
 /// Pods of the scope that are not the control plane's.
@@ -175,12 +179,12 @@ fn in_scope(facts: &Facts, pod: &Pod) -> bool {
 fn ready(facts: &Facts) -> Verdict {
     let mut wrong = Vec::new();
     let mut named = BTreeSet::new();
-    let mut count = 0_usize;
+    let mut asked = 0_usize;
     for proxy in &facts.proxies {
         if proxy.namespace == facts.control_namespace && facts.place == Place::Cluster {
             continue;
         }
-        count += 1;
+        asked += 1;
         if let Err(reason) = &proxy.ready {
             named.insert((&proxy.namespace, &proxy.pod));
             wrong.push(format!("{}/{}: {reason}", proxy.namespace, proxy.pod));
@@ -195,5 +199,5 @@ fn ready(facts: &Facts) -> Verdict {
             wrong.extend(of_proxy);
         }
     }
-    Ok(Outcome::fail_if(wrong, format!("{count} proxies")))
+    Ok(Outcome::fail_if(wrong, count(asked, "proxy", "proxies")))
 }

@@ -11,7 +11,7 @@ use mesh_core::{
 use mesh_k8s::{
     kinds::{
         ConfigMap, DaemonSet, Deployment, EndpointSlice, Lease, MutatingWebhookConfiguration,
-        Namespace, Node, Pod, ResourceExt, Secret, Service, ServiceAccount,
+        Namespace, Node, Pod, ResourceExt, Secret, Service, ServiceAccount, core::Event,
     },
     pod,
     values::{Redirection, Values},
@@ -96,7 +96,8 @@ pub(crate) struct Objects {
     pub(crate) leases: Seen<Vec<Lease>>,
     pub(crate) pods: Seen<Vec<Pod>>,
     pub(crate) services: Seen<Vec<Service>>,
-    /// Of the control plane's namespace, as the four below.
+    /// Warnings about objects of the control plane's namespace; of that namespace are the four below, too.
+    pub(crate) events: Seen<Vec<Event>>,
     pub(crate) slices: Seen<Vec<EndpointSlice>>,
     pub(crate) deployments: Seen<Vec<Deployment>>,
     pub(crate) daemon_sets: Seen<Vec<DaemonSet>>,
@@ -266,6 +267,18 @@ impl Facts {
         }))
     }
 
+    /// The newest warning that somebody wrote about a pod of the control plane's namespace.
+    pub(crate) fn last_warning(&self, pod: &Pod) -> Option<&str> {
+        let events = self.objects.events.as_deref().unwrap_or_default().iter();
+        let about = events.filter(|event| {
+            event.involved_object.kind.as_deref() == Some("Pod")
+                && event.involved_object.name == pod.metadata.name
+        });
+        about
+            .max_by_key(|event| event.last_timestamp.as_ref().map(|time| time.0))
+            .and_then(|event| event.message.as_deref())
+    }
+
     pub(crate) fn namespace(&self, name: &str) -> Option<&Namespace> {
         let all = self.objects.namespaces.as_ref().ok()?;
         all.iter().find(|namespace| namespace.name_any() == name)
@@ -280,6 +293,7 @@ impl Objects {
             leases: unseen(),
             pods: unseen(),
             services: unseen(),
+            events: unseen(),
             slices: unseen(),
             deployments: unseen(),
             daemon_sets: unseen(),

@@ -12,6 +12,7 @@ use x509_parser::certificate::X509Certificate;
 use super::{
     Category, Check, Facts, On, Outcome, Place, Verdict,
     certificate::{self, algorithm_problem, expires_soon, is_signed_by, span, time_problem},
+    count,
     facts::{Seen, full_name, proxy_container, see},
 };
 
@@ -36,7 +37,11 @@ pub(super) const CATEGORY: Category = Category {
                 let anchors = see(&facts.trust.anchors)?;
                 see(&facts.trust.issuer)?;
                 see(&facts.trust.key)?;
-                Ok(Outcome::ok(format!("{} trust anchor(s)", anchors.len())))
+                Ok(Outcome::ok(count(
+                    anchors.len(),
+                    "trust anchor",
+                    "trust anchors",
+                )))
             },
         },
         Check {
@@ -312,7 +317,7 @@ fn token_audience(facts: &Facts) -> Verdict {
 const EXPIRY: &str = "control_identity_cert_expiration_timestamp_seconds";
 
 fn proxy_certificates(facts: &Facts) -> Verdict {
-    let (mut wrong, mut first, mut count) = (Vec::new(), u64::MAX, 0_usize);
+    let (mut wrong, mut first, mut good) = (Vec::new(), u64::MAX, 0_usize);
     for proxy in &facts.proxies {
         let name = format!("{}/{}", proxy.namespace, proxy.pod);
         let samples = match &proxy.metrics {
@@ -330,13 +335,17 @@ fn proxy_certificates(facts: &Facts) -> Verdict {
             }
             Some(expiry) => {
                 first = first.min(expiry - facts.now);
-                count += 1;
+                good += 1;
             }
         }
     }
-    let ok = match count {
+    let ok = match good {
         0 => "no proxy was asked".to_owned(),
-        _ => format!("{count} proxies, the next expiry is in {}", span(first)),
+        _ => format!(
+            "{}, the next expiry is in {}",
+            count(good, "proxy", "proxies"),
+            span(first)
+        ),
     };
     Ok(Outcome::fail_if(wrong, ok))
 }

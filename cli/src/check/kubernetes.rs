@@ -95,11 +95,14 @@ pub(super) const CRD: Category = Category {
         on: On::Cluster,
         look: |facts| {
             let missing = missing(facts, &KINDS)?;
+            if missing.len() == KINDS.len() {
+                return Ok(Outcome::fail("none of the mesh's kinds is served"));
+            }
+            let wrong = missing
+                .into_iter()
+                .map(|kind| format!("{kind} is not served"));
             Ok(Outcome::fail_if(
-                missing
-                    .into_iter()
-                    .map(|kind| format!("{kind} is not served"))
-                    .collect(),
+                wrong.collect(),
                 format!("{} kinds", KINDS.len()),
             ))
         },

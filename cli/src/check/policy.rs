@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{
-    Category, Check, Facts, On, Outcome, Place, Verdict, data_plane,
+    Category, Check, Facts, On, Outcome, Place, Verdict, count, data_plane,
     facts::{Seen, see},
 };
 
@@ -69,10 +69,10 @@ fn of_kind<'a>(facts: &'a Facts, kind: &str) -> Seen<Vec<&'a Value>> {
 
 fn readable(facts: &Facts) -> Verdict {
     let mut wrong = Vec::new();
-    let mut count = 0_usize;
+    let mut seen = 0_usize;
     let mut judge = |kind: &str, problem: fn(&Value) -> Option<String>| -> Seen<()> {
         for value in of_kind(facts, kind)? {
-            count += 1;
+            seen += 1;
             if let Some(problem) = problem(value) {
                 wrong.push(format!("{}: {problem}", name(value)));
             }
@@ -90,7 +90,7 @@ fn readable(facts: &Facts) -> Verdict {
         problem::<mesh_k8s::crd::NetworkAuthentication>,
     )?;
     judge("HTTPRoute", problem::<mesh_k8s::crd::PolicyHttpRoute>)?;
-    Ok(Outcome::fail_if(wrong, format!("{count} objects")))
+    Ok(Outcome::fail_if(wrong, count(seen, "object", "objects")))
 }
 
 fn problem<T: DeserializeOwned>(value: &Value) -> Option<String> {

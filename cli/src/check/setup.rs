@@ -3,7 +3,7 @@
 use mesh_k8s::kinds::ResourceExt;
 
 use super::{
-    Category, Check, Facts, Mode, On, Outcome, Place, Verdict,
+    Category, Check, Facts, Mode, On, Outcome, Place, Verdict, count,
     facts::{Permission, see},
 };
 
@@ -153,7 +153,11 @@ fn nodes(facts: &Facts) -> Verdict {
     }
     Ok(Outcome::warn_if(
         wrong,
-        format!("{} nodes, kernel {}", nodes.len(), kernels.join(", ")),
+        format!(
+            "{}, kernel {}",
+            count(nodes.len(), "node", "nodes"),
+            kernels.join(", ")
+        ),
     ))
 }
 

@@ -231,6 +231,15 @@ const FAULTS: &[Fault] = &[
             slice.endpoints.clear();
         },
     ),
+    fails("l5d-api-control-ready", "secret \"x\" not found", |facts| {
+        not_ready(facts, "linkerd-destination-0");
+        not_ready(facts, "linkerd-destination-1");
+        let event = json!({
+            "metadata": {}, "involvedObject": {"kind": "Pod", "name": "linkerd-destination-0"},
+            "message": "MountVolume.SetUp failed: secret \"x\" not found", "type": "Warning"
+        });
+        facts.objects.events = Ok(vec![serde_json::from_value(event).unwrap()]);
+    }),
     fails("controllers-ready", "policy in linkerd/x", |facts| {
         facts.controllers[2].ready = Err("answers 503: waiting for servers".to_owned());
     }),
@@ -463,8 +472,8 @@ const FAULTS: &[Fault] = &[
             .push("a foreign program is attached above".to_owned());
     }),
     fails("agent-waiting", "shop/web-9: no cgroup yet", |facts| {
-        let status = facts.agents[0].status.as_mut().unwrap();
         let mut pod = facts.agents[1].pods.as_ref().unwrap()[0].pod.clone();
+        let status = facts.agents[0].status.as_mut().unwrap();
         pod.name = "web-9".to_owned();
         status.waiting.push(WaitingPod {
             pod,

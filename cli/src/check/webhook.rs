@@ -6,6 +6,7 @@ use x509_parser::certificate::X509Certificate;
 use super::{
     Category, Check, Facts, On, Outcome, Place, Verdict,
     certificate::{self, expires_soon, time_problem},
+    count,
     facts::{Seen, Trial, see},
 };
 use crate::talk::tls;
@@ -180,7 +181,7 @@ fn presented(facts: &Facts) -> Verdict {
     }
     Ok(Outcome::fail_if(
         wrong,
-        format!("{} pods", facts.webhook.presented.len()),
+        count(facts.webhook.presented.len(), "pod", "pods"),
     ))
 }
 

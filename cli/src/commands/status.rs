@@ -13,6 +13,7 @@ use super::version::counted;
 use crate::{
     args::Global,
     check::{self, CategoryReport, Facts, Mode, facts::proxy_container, gather},
+    exit::Failure,
     mesh::{Mesh, Scope},
     output::{
         self, Format,
@@ -102,6 +103,16 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         .during(gather::facts(Some(&mesh), mode, Scope::All))
         .await;
     progress.clear();
+    if let Ok(namespaces) = &facts.objects.namespaces
+        && facts.namespace(&facts.control_namespace).is_none()
+    {
+        return Err(Failure::Unreachable(format!(
+            "no mesh is installed in namespace {}; -L chooses another of the {} there are, `meshctl check --pre` says whether it can be installed",
+            facts.control_namespace,
+            namespaces.len()
+        ))
+        .into());
+    }
     let status = Status::of(&mesh, &facts, &check::judge(&facts));
     match args.output {
         Format::Json => output::json("Status", &status),
@@ -116,7 +127,7 @@ impl Status {
             Mesh::Cluster(cluster) => format!("context {}", cluster.context),
         };
         let expiry = |chain: &Result<Vec<Vec<u8>>, String>| {
-            check::certificate_expiry(chain.as_ref().ok()?, facts.now)
+            check::certificate::expiry(chain.as_ref().ok()?, facts.now)
         };
         Self {
             place,

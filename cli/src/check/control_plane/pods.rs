@@ -10,7 +10,7 @@ use mesh_k8s::{
 };
 
 use super::super::{
-    Facts, Outcome, Verdict,
+    Facts, Outcome, Verdict, count,
     facts::{Place, Seen, full_name, see},
 };
 use crate::cluster::agent;
@@ -199,7 +199,10 @@ pub(super) fn ready(facts: &Facts) -> Verdict {
         let late: Vec<String> = own
             .iter()
             .filter(|pod| !pod::is_ready(pod))
-            .map(|pod| full_name(pod))
+            .map(|pod| match facts.last_warning(pod) {
+                Some(warning) => format!("{} ({})", full_name(pod), warning.trim()),
+                None => full_name(pod),
+            })
             .collect();
         if own.is_empty() {
             wrong.push(format!("there is no pod of {component}"));
@@ -249,7 +252,7 @@ pub(super) fn proxies(facts: &Facts) -> Verdict {
     });
     Ok(Outcome::fail_if(
         wrong.collect(),
-        format!("{} proxies", own.len()),
+        count(own.len(), "proxy", "proxies"),
     ))
 }
 

@@ -9,7 +9,7 @@ use mesh_k8s::{
 };
 
 use super::super::{
-    Facts, Outcome, Place, Verdict,
+    Facts, Outcome, Place, Verdict, count,
     facts::{full_name, proxy_container},
 };
 
@@ -33,7 +33,7 @@ pub(super) fn enrolled(facts: &Facts) -> Verdict {
         .iter()
         .map(|agent| (agent.node.as_str(), &agent.pods))
         .collect();
-    let (mut wrong, mut silent, mut count) = (Vec::new(), BTreeSet::new(), 0_usize);
+    let (mut wrong, mut silent, mut redirected) = (Vec::new(), BTreeSet::new(), 0_usize);
     let control = facts
         .control_pods()?
         .filter(|pod| proxy_container(pod).is_some());
@@ -57,7 +57,7 @@ pub(super) fn enrolled(facts: &Facts) -> Verdict {
                     Some(&status.pod.namespace) == pod.namespace().as_ref()
                         && status.pod.name == pod.name_any()
                 });
-                count += usize::from(known);
+                redirected += usize::from(known);
                 if !known {
                     wrong.push(format!(
                         "{} is not enrolled on node {node}: its traffic goes around the proxy",
@@ -77,7 +77,7 @@ pub(super) fn enrolled(facts: &Facts) -> Verdict {
             nodes.join(", ")
         )));
     }
-    Ok(Outcome::fail_if(wrong, format!("{count} pods")))
+    Ok(Outcome::fail_if(wrong, count(redirected, "pod", "pods")))
 }
 
 /// Pods keep the way they were injected with until they are replaced.

@@ -42,9 +42,15 @@ pub(super) async fn served(cluster: &Cluster) -> Seen<BTreeSet<String>> {
     {
         for version in &group.versions {
             let version = &version.group_version;
-            let resources = cluster.client.list_api_group_resources(version).await;
-            for resource in seen(what, resources)?.resources {
-                served.insert(format!("{version}/{}", resource.kind));
+            match cluster.client.list_api_group_resources(version).await {
+                Ok(list) => served.extend(
+                    list.resources
+                        .iter()
+                        .map(|resource| format!("{version}/{}", resource.kind)),
+                ),
+                // A definition that was made or deleted this moment is in the one list and not in the other.
+                Err(error) if error::is_missing(&error) => {}
+                Err(error) => return seen(what, Err(error)),
             }
         }
     }
@@ -75,13 +81,15 @@ pub(super) async fn look(cluster: &Cluster, facts: &mut Facts) {
     };
     Box::pin(first).await;
     let second = async {
-        let (slices, deployments, daemon_sets, accounts, config) = tokio::join!(
+        let (events, slices, deployments, daemon_sets, accounts, config) = tokio::join!(
+            cluster.list(&own.0, own.1.clone().fields("type=Warning")),
             cluster.list(&own.0, own.1.clone()),
             cluster.list(&own.0, own.1.clone()),
             cluster.list(&own.0, own.1.clone()),
             cluster.list(&own.0, own.1.clone()),
             config(cluster),
         );
+        objects.events = seen("list the control plane's events", events);
         objects.slices = seen("list the control plane's EndpointSlices", slices);
         objects.deployments = seen("list the control plane's Deployments", deployments);
         objects.daemon_sets = seen("list the control plane's DaemonSets", daemon_sets);
