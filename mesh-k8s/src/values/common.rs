@@ -75,3 +75,20 @@ fn quantity<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String,
         Written::Number(number) => number.to_string(),
     })
 }
+
+/// A word that may be `off`, which YAML of Helm's age reads as `false`.
+pub(super) fn off_or_word<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Word(String),
+        Flag(bool),
+    }
+    match Written::deserialize(deserializer)? {
+        Written::Word(word) => Ok(word),
+        Written::Flag(false) => Ok("off".to_owned()),
+        Written::Flag(true) => Err(serde::de::Error::custom("expected a word, or off")),
+    }
+}

@@ -7,7 +7,10 @@ use mesh_core::annotation;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Image, Resources, common::Open};
+use super::{
+    Image, Resources,
+    common::{Open, off_or_word},
+};
 
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -26,8 +29,8 @@ pub struct Proxy {
     #[schemars(extend("enum" = ["plain", "json"]))]
     pub log_format: String,
     /// Whether headers of requests may be logged: `insecure` or `off`
-    #[serde(rename = "logHTTPHeaders")]
-    #[schemars(extend("enum" = ["", "off", "insecure"]))]
+    #[serde(rename = "logHTTPHeaders", deserialize_with = "off_or_word")]
+    #[schemars(extend("type" = ["string", "boolean"], "enum" = ["", "off", false, "insecure"]))]
     pub log_http_headers: String,
     /// Format of the access log; empty for none
     #[schemars(extend("enum" = ["", "apache", "json"]))]
@@ -290,13 +293,5 @@ impl Default for Streams {
             idle_timeout: "5m".into(),
             lifetime: "1h".into(),
         }
-    }
-}
-
-impl Ports {
-    pub(crate) fn are_distinct(self) -> bool {
-        let mut all = [self.inbound, self.outbound, self.admin, self.control];
-        all.sort_unstable();
-        all.windows(2).all(|pair| pair[0] != pair[1])
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Image,
-    common::{Open, Resources, Strings},
+    common::{Open, Resources, Strings, off_or_word},
 };
 
 /// The user and group of init containers that do not run as root.
@@ -25,7 +25,8 @@ pub struct MeshAgent {
     #[schemars(extend("enum" = ["auto", "full", "split", "nft", "iptables"]))]
     pub tier: String,
     /// Connections that bypass the proxy: `off`, `count` them, or `drop` them
-    #[schemars(extend("enum" = ["off", "count", "drop"]))]
+    #[serde(deserialize_with = "off_or_word")]
+    #[schemars(extend("type" = ["string", "boolean"], "enum" = ["off", false, "count", "drop"]))]
     pub guard: String,
     /// Directory of the node for CNI plugins
     pub cni_bin_dir: String,

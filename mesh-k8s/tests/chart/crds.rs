@@ -1,0 +1,223 @@
+//! The custom resources of the chart, held against the types that read them, and against an API server.
+
+use std::{
+    env, fs,
+    io::Write,
+    process::{Command, Stdio},
+};
+
+use kube::{CustomResourceExt, ResourceExt};
+use mesh_k8s::crd;
+use serde_json::Value;
+
+use crate::{generated::root, helm};
+
+/// Fields of the Gateway API's types that Linkerd's own HTTPRoute has not: what the type reads and the definition refuses is no harm.
+const ONLY_IN_TYPE: [&str; 9] = [
+    "cors",
+    "extensionRef",
+    "requestMirror",
+    "urlRewrite",
+    "sessionPersistence",
+    "retry",
+    "fraction",
+    "externalAuth",
+    "percent",
+];
+
+#[test]
+fn what_a_definition_accepts_its_type_reads() {
+    if !helm::is_there("what_a_definition_accepts_its_type_reads") {
+        return;
+    }
+    let objects = helm::crds();
+    let types = [
+        (crd::Server::crd(), "v1beta3"),
+        (crd::AuthorizationPolicy::crd(), "v1alpha1"),
+        (crd::MeshTLSAuthentication::crd(), "v1alpha1"),
+        (crd::NetworkAuthentication::crd(), "v1alpha1"),
+        (crd::PolicyHttpRoute::crd(), "v1beta3"),
+    ];
+    for (of_type, version) in types {
+        let definition = helm::find(&objects, "CustomResourceDefinition", &of_type.name_any());
+        let of_type = serde_json::to_value(&of_type).unwrap();
+        for names in ["plural", "kind"] {
+            assert_eq!(
+                definition["spec"]["names"][names],
+                of_type["spec"]["names"][names]
+            );
+        }
+        let short = |crd: &Value| {
+            crd["spec"]["names"]["shortNames"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default()
+        };
+        assert_eq!(short(definition), short(&of_type));
+        let versions = definition["spec"]["versions"].as_array().unwrap();
+        let stored: Vec<&Value> = versions
+            .iter()
+            .filter(|version| version["storage"] == true)
+            .collect();
+        assert_eq!(stored.len(), 1);
+        assert_eq!(stored[0]["name"], version);
+        let schema =
+            |version: &Value| version["schema"]["openAPIV3Schema"]["properties"]["spec"].clone();
+        let path = definition["spec"]["names"]["kind"].as_str().unwrap();
+        compare(
+            path,
+            &schema(stored[0]),
+            &schema(&of_type["spec"]["versions"][0]),
+        );
+    }
+}
+
+/// Both name the same fields, and what the type needs the definition demands or fills in.
+fn compare(path: &str, definition: &Value, of_type: &Value) {
+    if let (Some(items), Some(of_type)) = (definition.get("items"), of_type.get("items")) {
+        return compare(&format!("{path}[]"), items, of_type);
+    }
+    let Some(fields) = of_type["properties"].as_object() else {
+        return;
+    };
+    let Some(defined) = definition["properties"].as_object() else {
+        panic!("{path} is open in the definition");
+    };
+    for (name, field) in fields {
+        let path = format!("{path}.{name}");
+        match defined.get(name) {
+            Some(defined) => compare(&path, defined, field),
+            None => assert!(
+                ONLY_IN_TYPE.contains(&name.as_str()) || path.contains("matchExpressions"),
+                "the definition lacks {path}"
+            ),
+        }
+    }
+    for name in defined.keys() {
+        assert!(fields.contains_key(name), "no type reads {path}.{name}");
+    }
+    let required = |schema: &Value| schema["required"].as_array().cloned().unwrap_or_default();
+    for name in required(of_type) {
+        let name = name.as_str().unwrap();
+        let demanded =
+            required(definition).contains(&name.into()) || defined[name].get("default").is_some();
+        assert!(
+            demanded,
+            "{path}.{name} is needed by the type and optional in the definition"
+        );
+    }
+}
+
+#[test]
+fn definitions_are_kept_unless_said_otherwise() {
+    if !helm::is_there("definitions_are_kept_unless_said_otherwise") {
+        return;
+    }
+    let objects = helm::crds();
+    assert_eq!(objects.len(), 10);
+    for object in objects {
+        assert_eq!(
+            object["metadata"]["annotations"]["helm.sh/resource-policy"],
+            "keep"
+        );
+    }
+}
+
+/// The cluster that tests may use, with our definitions in it. Says why a test is skipped when there is none.
+fn cluster(test: &str) -> Option<String> {
+    let Ok(context) = env::var("MESH_TEST_CLUSTER") else {
+        println!("skipped: {test}: MESH_TEST_CLUSTER names no cluster");
+        return None;
+    };
+    helm::is_there(test).then_some(context)
+}
+
+#[test]
+fn an_api_server_accepts_and_refuses_as_written() {
+    let Some(context) = cluster("an_api_server_accepts_and_refuses_as_written") else {
+        return;
+    };
+    let definitions: String = helm::crds()
+        .iter()
+        .map(|object| format!("---\n{object}\n"))
+        .collect();
+    // The same field manager as every installation's: on a cluster with a mesh this changes nothing.
+    kubectl(
+        &context,
+        &["apply", "--server-side", "--force-conflicts"],
+        &definitions,
+    )
+    .unwrap();
+    kubectl(
+        &context,
+        &["wait", "--for=condition=Established", "--timeout=60s"],
+        &definitions,
+    )
+    .unwrap();
+    let check = ["apply", "--dry-run=server", "--validate=strict"];
+    for document in documents("accepted.yaml") {
+        if let Err(said) = kubectl(&context, &check, &document) {
+            panic!("refused: {said}\n{document}");
+        }
+    }
+    for document in documents("refused.yaml") {
+        let object: Value = serde_norway::from_str(&document).unwrap();
+        let expected = object["metadata"]["annotations"]["refused"]
+            .as_str()
+            .unwrap();
+        let said = kubectl(&context, &check, &document).expect_err(&document);
+        assert!(said.contains(expected), "expected {expected:?}: {said}");
+    }
+}
+
+/// What the definitions accept, the types read.
+#[test]
+fn accepted_objects_are_read() {
+    let mut read = 0;
+    for document in documents("accepted.yaml") {
+        let object: Value = serde_norway::from_str(&document).unwrap();
+        let result = match object["kind"].as_str().unwrap() {
+            "Server" => serde_json::from_value::<crd::Server>(object).map(drop),
+            "AuthorizationPolicy" => {
+                serde_json::from_value::<crd::AuthorizationPolicy>(object).map(drop)
+            }
+            "MeshTLSAuthentication" => {
+                serde_json::from_value::<crd::MeshTLSAuthentication>(object).map(drop)
+            }
+            "NetworkAuthentication" => {
+                serde_json::from_value::<crd::NetworkAuthentication>(object).map(drop)
+            }
+            "HTTPRoute" => serde_json::from_value::<crd::PolicyHttpRoute>(object).map(drop),
+            _ => continue,
+        };
+        result.unwrap_or_else(|error| panic!("{error}:\n{document}"));
+        read += 1;
+    }
+    assert!(read >= 14, "{read}");
+}
+
+fn documents(file: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join("mesh-k8s/testdata/crds").join(file)).unwrap();
+    text.split("\n---\n").map(str::to_owned).collect()
+}
+
+fn kubectl(context: &str, args: &[&str], input: &str) -> Result<(), String> {
+    let mut kubectl = Command::new("kubectl")
+        .args(["--context", context])
+        .args(args)
+        .args(["-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = kubectl.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    drop(stdin);
+    let output = kubectl.wait_with_output().unwrap();
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8(output.stderr).unwrap())
+    }
+}

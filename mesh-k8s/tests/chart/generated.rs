@@ -1,0 +1,205 @@
+//! `values.yaml`, `values.schema.json` and the reference page, written from the values struct.
+
+use std::{
+    env,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use mesh_k8s::values::Values;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+use serde_norway::Value as Yaml;
+
+const CHART: &str = "helm/linkerd-control-plane";
+
+/// Where comments and descriptions are broken.
+const WIDTH: usize = 120;
+
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .to_owned()
+}
+
+#[test]
+fn the_schema_is_that_of_the_struct() {
+    let text = serde_json::to_string_pretty(&schema()).unwrap();
+    compare(&format!("{CHART}/values.schema.json"), &format!("{text}\n"));
+}
+
+#[test]
+fn the_chart_s_values_are_the_defaults() {
+    let mut text = "# Values of the chart, with their defaults. Written from mesh-k8s/src/values.rs; change them there.\n".to_owned();
+    let defaults = serde_norway::to_value(Values::default()).unwrap();
+    write_values(&mut text, &defaults, &schema(), 0);
+    compare(&format!("{CHART}/values.yaml"), &text);
+    let read: Values = serde_norway::from_str(&text).unwrap();
+    assert_eq!(read, Values::default());
+}
+
+#[test]
+fn the_reference_page_names_every_value() {
+    let mut text = "# Values of the control plane's chart\n\nWritten from `mesh-k8s/src/values.rs`. Names and meanings are those of Linkerd's chart where it has \
+        the value; `meshAgent`, `identity.publishTrustRoots` and `podMonitor.agent` are ours.\nUnknown names are refused at installation.\n\n\
+        | value | default | meaning |\n|---|---|---|\n"
+        .to_owned();
+    let defaults = serde_norway::to_value(Values::default()).unwrap();
+    write_rows(&mut text, "", &defaults, &schema());
+    compare("docs/reference/values.md", &text);
+}
+
+/// What Helm checks values against: draft 7, which every Helm 3 understands, everything in its place, unknown names refused where names are known.
+pub(crate) fn schema() -> Value {
+    let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
+    let generated = settings.into_generator().into_root_schema_for::<Values>();
+    let mut schema = generated.to_value();
+    close(&mut schema);
+    let root = schema.as_object_mut().unwrap();
+    root.insert("title".into(), "Values of linkerd-control-plane".into());
+    root.remove("description");
+    // Helm adds it when the chart is a part of another one.
+    let global = json!({ "type": "object", "description": "Helm's own, for charts that contain this one; nothing reads it here" });
+    root["properties"]
+        .as_object_mut()
+        .unwrap()
+        .insert("global".into(), global);
+    schema
+}
+
+fn close(schema: &mut Value) {
+    let Some(schema) = schema.as_object_mut() else {
+        return;
+    };
+    // Rust's integer types, which are no formats of JSON Schema.
+    schema.remove("format");
+    schema.remove("default");
+    if let Some(Value::String(description)) = schema.get_mut("description") {
+        *description = description.split_whitespace().collect::<Vec<_>>().join(" ");
+    }
+    let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
+        if let Some(items) = schema.get_mut("items") {
+            close(items);
+        }
+        return;
+    };
+    properties.values_mut().for_each(close);
+    schema.insert("additionalProperties".into(), Value::Bool(false));
+}
+
+/// One mapping of values as YAML, each value under its description.
+fn write_values(out: &mut String, values: &Yaml, schema: &Value, depth: usize) {
+    let indent = "  ".repeat(depth);
+    for (name, value) in values.as_mapping().unwrap() {
+        let name = name.as_str().unwrap();
+        let schema = &schema["properties"][name];
+        if depth == 0 {
+            out.push('\n');
+        }
+        let mut prefix = "# -- ";
+        for line in wrap(
+            description(name, schema),
+            WIDTH - indent.len() - prefix.len(),
+        ) {
+            let _ = writeln!(out, "{indent}{prefix}{line}");
+            prefix = "# ";
+        }
+        if value.is_mapping() && schema.get("properties").is_some() {
+            let _ = writeln!(out, "{indent}{name}:");
+            write_values(out, value, schema, depth + 1);
+        } else if let Some(word) = value.as_str().filter(|word| is_flag(word)) {
+            let _ = writeln!(out, "{indent}{name}: '{word}'");
+        } else {
+            let single = Yaml::Mapping([(name.into(), value.clone())].into_iter().collect());
+            for line in serde_norway::to_string(&single).unwrap().lines() {
+                let _ = writeln!(out, "{indent}{line}");
+            }
+        }
+    }
+}
+
+/// Helm reads YAML 1.1, where these are no words.
+fn is_flag(word: &str) -> bool {
+    const FLAGS: [&str; 6] = ["on", "off", "yes", "no", "y", "n"];
+    FLAGS.iter().any(|flag| flag.eq_ignore_ascii_case(word))
+}
+
+/// Every value that has no values in it as a row of a table.
+fn write_rows(out: &mut String, path: &str, values: &Yaml, schema: &Value) {
+    for (name, value) in values.as_mapping().unwrap() {
+        let name = name.as_str().unwrap();
+        let schema = &schema["properties"][name];
+        let path = if path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{path}.{name}")
+        };
+        if value.is_mapping() && schema.get("properties").is_some() {
+            let _ = writeln!(out, "| **`{path}`** | | {} |", description(name, schema));
+            write_rows(out, &path, value, schema);
+        } else {
+            let default = serde_json::to_string(value).unwrap();
+            let meaning = description(name, schema);
+            let _ = writeln!(out, "| `{path}` | `{default}` | {meaning} |");
+        }
+    }
+}
+
+fn description<'a>(name: &str, schema: &'a Value) -> &'a str {
+    match schema["description"].as_str() {
+        Some(description) => description,
+        None => panic!("the value {name} has no description: give its field a comment"),
+    }
+}
+
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().unwrap();
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.len() + 1 + word.len() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+/// A file of the repository that must be `expected`; writes it when asked to.
+pub(crate) fn compare(path: &str, expected: &str) {
+    let file = root().join(path);
+    if env::var_os("MESH_UPDATE_GOLDEN").is_some() {
+        fs::write(&file, expected).unwrap();
+    }
+    let found = fs::read_to_string(&file).unwrap_or_default();
+    assert!(
+        found == expected,
+        "{path} is not what mesh-k8s/src/values.rs says; run MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s --test chart"
+    );
+}
+
+#[test]
+fn an_unknown_name_is_refused_at_every_known_level() {
+    fn visit(path: &str, schema: &Map<String, Value>, seen: &mut usize) {
+        let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
+            return;
+        };
+        assert_eq!(
+            schema.get("additionalProperties"),
+            Some(&Value::Bool(false)),
+            "{path}"
+        );
+        *seen += 1;
+        for (name, schema) in properties {
+            visit(&format!("{path}.{name}"), schema.as_object().unwrap(), seen);
+        }
+    }
+    let mut seen = 0;
+    visit("", schema().as_object().unwrap(), &mut seen);
+    assert!(seen > 30, "{seen} levels");
+}

@@ -1,0 +1,205 @@
+//! The proxies that the chart renders into the control plane's own pods, which no webhook sees, held against what the injector's function would have added.
+
+use mesh_k8s::{
+    inject::{self, Values},
+    kinds::{ObjectMeta, Pod},
+    pod::owner::Owner,
+};
+use serde_json::{Value, json};
+
+use crate::helm;
+
+/// Values that change something about a proxy, each set alone. `proxy.resources` of a controller's own are compared in a case of their own.
+const CASES: [&str; 12] = [
+    "{}",
+    "disableIPv6: false",
+    "meshAgent: {enabled: false}",
+    "{meshAgent: {enabled: false}, cniEnabled: true}",
+    "{meshAgent: {enabled: false}, proxyInit: {iptablesMode: legacy, ignoreInboundPorts: '25', skipSubnets: 10.1.0.0/16, closeWaitTimeoutSecs: 5, runAsRoot: true, logLevel: debug, logFormat: json}, proxy: {gid: 7}}",
+    "{meshAgent: {enabled: false}, cniEnabled: true, networkValidator: {connectAddr: '192.0.2.9:1', listenAddr: '0.0.0.0:4140', timeout: 3s}, disableIPv6: false}",
+    "{clusterDomain: example.org, identityTrustDomain: trust.example, clusterNetworks: 10.0.0.0/8, linkerdVersion: 9.9.9, imagePullPolicy: Always}",
+    "proxy: {image: {name: r/p, version: v1, pullPolicy: Never}, uid: 3000, gid: 3001, ports: {inbound: 5143, outbound: 5140, admin: 5191, control: 5190}, logLevel: debug, logFormat: json, logHTTPHeaders: insecure, accessLog: apache}",
+    "proxy: {cores: 3, runtime: {workers: {minimum: 2, maximum: 4, maximumCPURatio: 0.5}}, resources: {cpu: {request: 100m, limit: 1}, memory: {request: 20Mi, limit: 250Mi}, ephemeral-storage: {request: 1Gi}}}",
+    "proxy: {enableShutdownEndpoint: true, enableExternalProfiles: true, isGateway: true, isIngress: true, shutdownGracePeriod: 10s, disableOutboundProtocolDetectTimeout: true, disableInboundProtocolDetectTimeout: true, requireIdentityOnInboundPorts: '8086', metrics: {hostnameLabels: true}}",
+    "proxy: {outboundConnectTimeout: 1ms, inboundConnectTimeout: 2ms, outboundDiscoveryCacheUnusedTimeout: 3s, inboundDiscoveryCacheUnusedTimeout: 4s, opaquePorts: '25', control: {streams: {initialTimeout: 5s, idleTimeout: 6s, lifetime: 7s}}, livenessProbe: {initialDelaySeconds: 8, timeoutSeconds: 9}, readinessProbe: {initialDelaySeconds: 1, timeoutSeconds: 2}, startupProbe: {initialDelaySeconds: 3, periodSeconds: 4, failureThreshold: 5}, inbound: {server: {http2: {maxFrameSize: 16384}}}, outbound: {server: {http2: {keepAliveInterval: 1s}}}}",
+    "{proxy: {nativeSidecar: false, waitBeforeExitSeconds: 5, additionalEnv: [{name: A, value: b}], experimentalEnv: [{name: C, valueFrom: {fieldRef: {fieldPath: metadata.name}}}], securityContext: {runAsUser: 5}}, identity: {serviceAccountTokenProjection: false}}",
+];
+
+const COMPONENTS: [&str; 3] = ["identity", "destination", "proxy-injector"];
+
+#[test]
+fn the_chart_s_proxies_are_those_of_the_injector() {
+    if !helm::is_there("the_chart_s_proxies_are_those_of_the_injector") {
+        return;
+    }
+    for case in CASES {
+        let objects = helm::control_plane(case).unwrap();
+        // As the injector gets them.
+        let config = helm::find(&objects, "ConfigMap", "linkerd-config");
+        let mut values: Values =
+            serde_norway::from_str(config["data"]["values"].as_str().unwrap()).unwrap();
+        values.namespace = "linkerd".into();
+        for component in COMPONENTS {
+            let name = format!("linkerd-{component}");
+            let rendered = &helm::find(&objects, "Deployment", &name)["spec"]["template"];
+            let injected = inject(
+                &without_proxy(rendered),
+                &for_component(&values, component),
+                component,
+            );
+            let (rendered, injected) = (comparable(rendered), comparable(&injected));
+            for part in [
+                "annotations",
+                "labels",
+                "initContainers",
+                "containers",
+                "volumes",
+            ] {
+                pretty_assertions(case, component, &rendered[part], &injected[part]);
+            }
+        }
+    }
+}
+
+/// What the chart says for one controller's proxy and no annotation can.
+fn for_component(values: &Values, component: &str) -> Values {
+    let mut values = values.clone();
+    if component == "identity" {
+        values.proxy.require_tls_on_inbound_ports = "8080".into();
+        values.proxy.native_sidecar = false;
+    }
+    if component == "identity" || (component == "destination" && !values.proxy.native_sidecar) {
+        values.proxy.r#await = false;
+    }
+    values
+}
+
+fn without_proxy(template: &Value) -> Value {
+    let mut pod = template.clone();
+    for list in ["initContainers", "containers", "volumes"] {
+        let ours = [
+            "linkerd-proxy",
+            "linkerd-init",
+            "linkerd-network-validator",
+            "linkerd-identity-end-entity",
+            "linkerd-identity-token",
+            "linkerd-proxy-init-xtables-lock",
+        ];
+        if let Some(list) = pod["spec"][list].as_array_mut() {
+            list.retain(|item| !ours.iter().any(|name| item["name"] == *name));
+        }
+    }
+    // Of the chart's annotations, those that the injector's function is told in the same way.
+    let told = [
+        "config.linkerd.io/default-inbound-policy",
+        "config.linkerd.io/opaque-ports",
+    ];
+    pod["metadata"]["annotations"]
+        .as_object_mut()
+        .unwrap()
+        .retain(|key, _| told.contains(&key.as_str()));
+    pod["metadata"]["annotations"]["linkerd.io/inject"] = "enabled".into();
+    pod["metadata"]["namespace"] = "linkerd".into();
+    // The chart mounts tokens itself, where a container needs one; without a token the injector would leave the pod alone.
+    pod["spec"]["automountServiceAccountToken"] = true.into();
+    pod
+}
+
+fn inject(pod: &Value, values: &Values, component: &str) -> Value {
+    let read: Pod = serde_json::from_value(pod.clone()).unwrap();
+    let owner = Owner {
+        kind: "deployment".into(),
+        name: format!("linkerd-{component}"),
+    };
+    let outcome = inject::patch(values, &ObjectMeta::default(), &read, &owner).unwrap();
+    assert!(outcome.warnings.is_empty(), "{:?}", outcome.warnings);
+    let mut patched = pod.clone();
+    json_patch::patch(&mut patched, &outcome.patch).unwrap();
+    patched
+}
+
+/// Lists by name and order, without what the chart does otherwise on purpose.
+fn comparable(pod: &Value) -> Value {
+    let mut spec = pod["spec"].clone();
+    for list in ["initContainers", "containers"] {
+        for container in spec[list].as_array_mut().into_iter().flatten() {
+            let name = container["name"].as_str().unwrap().to_owned();
+            // The applications' own containers are not compared, only where they stand.
+            if !name.starts_with("linkerd-") {
+                *container = json!(name);
+                continue;
+            }
+            for var in container["env"].as_array_mut().into_iter().flatten() {
+                // By reference in the chart: the anchors may be made after it is rendered.
+                if var["name"] == "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS" {
+                    *var = json!("anchors");
+                }
+            }
+            // The token of the API server is for the controllers; the chart gives it to the proxy only where it proves the proxy's identity.
+            if let Some(mounts) = container["volumeMounts"].as_array_mut() {
+                mounts.retain(|mount| mount["name"] != "kube-api-access");
+            }
+        }
+    }
+    let own = ["identity-issuer", "config", "tls", "kube-api-access"];
+    let mut volumes: Vec<Value> = spec["volumes"].as_array().unwrap().clone();
+    volumes.retain(|volume| !own.iter().any(|name| volume["name"] == *name));
+    for volume in &mut volumes {
+        // Not optional in the chart: a controller cannot start without anchors.
+        if let Some(map) = volume["configMap"].as_object_mut() {
+            map.remove("optional");
+        }
+    }
+    volumes.sort_by_key(|volume| volume["name"].as_str().unwrap().to_owned());
+    volumes.dedup();
+    let mut annotations = pod["metadata"]["annotations"].clone();
+    // Who made it, whether a webhook was to look at it, and what makes a Deployment start anew.
+    for key in [
+        "linkerd.io/created-by",
+        "linkerd.io/inject",
+        "linkerd.io/trust-root-sha256",
+        "checksum/config",
+    ] {
+        annotations.as_object_mut().unwrap().remove(key);
+    }
+    if spec["initContainers"].as_array().is_some_and(Vec::is_empty) {
+        spec["initContainers"] = Value::Null;
+    }
+    json!({
+        "annotations": annotations,
+        "labels": pod["metadata"]["labels"],
+        "initContainers": spec["initContainers"],
+        "containers": spec["containers"],
+        "volumes": volumes,
+    })
+}
+
+fn pretty_assertions(case: &str, component: &str, rendered: &Value, injected: &Value) {
+    if rendered != injected {
+        let text = |value: &Value| serde_norway::to_string(value).unwrap();
+        let (rendered, injected) = (text(rendered), text(injected));
+        let differences: Vec<String> = similar(&rendered, &injected);
+        panic!(
+            "values {case}: the proxy of {component} differs (- chart, + injector):\n{}",
+            differences.join("\n")
+        );
+    }
+}
+
+/// The lines that only one of the two has.
+fn similar(left: &str, right: &str) -> Vec<String> {
+    let only = |sign: char, these: &str, those: &str| -> Vec<String> {
+        let those: Vec<&str> = those.lines().collect();
+        these
+            .lines()
+            .filter(|line| !those.contains(line))
+            .map(|line| format!("{sign} {line}"))
+            .collect()
+    };
+    let mut lines = only('-', left, right);
+    lines.extend(only('+', right, left));
+    if lines.is_empty() {
+        lines.push("the order of lines".to_owned());
+    }
+    lines
+}

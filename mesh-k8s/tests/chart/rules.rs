@@ -1,0 +1,259 @@
+//! What every rendering of the control plane keeps to: labels, pod security, rights, and values that contradict each other.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::{
+    generated::{compare, root},
+    helm,
+};
+
+#[test]
+fn every_object_says_what_it_is() {
+    if !helm::is_there("every_object_says_what_it_is") {
+        return;
+    }
+    let everything = "{enablePodDisruptionBudget: true, podMonitor: {enabled: true, agent: {enabled: true}}, meshAgent: {adminAddr: '0.0.0.0:9993'}, commonLabels: {team: mesh}}";
+    for object in helm::control_plane(everything).unwrap() {
+        let name = format!("{} {}", object["kind"], object["metadata"]["name"]);
+        if object["metadata"]["annotations"]["helm.sh/hook"] == "test" {
+            continue;
+        }
+        let labels = object["metadata"]["labels"].as_object();
+        let labels = labels.unwrap_or_else(|| panic!("{name} has no labels"));
+        for label in [
+            "app.kubernetes.io/name",
+            "app.kubernetes.io/instance",
+            "app.kubernetes.io/version",
+            "app.kubernetes.io/component",
+            "app.kubernetes.io/part-of",
+            "app.kubernetes.io/managed-by",
+            "helm.sh/chart",
+            "linkerd.io/control-plane-component",
+            "linkerd.io/control-plane-ns",
+            "team",
+        ] {
+            assert!(labels.contains_key(label), "{name} lacks {label}");
+        }
+    }
+}
+
+#[test]
+fn all_pods_but_the_agent_s_are_restricted() {
+    if !helm::is_there("all_pods_but_the_agent_s_are_restricted") {
+        return;
+    }
+    let mut seen = 0;
+    for object in helm::control_plane("{}").unwrap() {
+        let spec = match object["kind"].as_str().unwrap() {
+            "Deployment" | "Job" => &object["spec"]["template"]["spec"],
+            "Pod" => &object["spec"],
+            "DaemonSet" => {
+                assert_eq!(object["metadata"]["name"], "mesh-agent");
+                continue;
+            }
+            _ => continue,
+        };
+        let name = &object["metadata"]["name"];
+        assert_eq!(spec["automountServiceAccountToken"], false, "{name}");
+        for list in ["initContainers", "containers"] {
+            for container in spec[list].as_array().into_iter().flatten() {
+                let security = &container["securityContext"];
+                let name = format!("{name} {}", container["name"]);
+                assert_eq!(security["allowPrivilegeEscalation"], false, "{name}");
+                assert_eq!(security["readOnlyRootFilesystem"], true, "{name}");
+                assert_eq!(security["runAsNonRoot"], true, "{name}");
+                assert_eq!(security["capabilities"]["drop"][0], "ALL", "{name}");
+                assert!(security["capabilities"].get("add").is_none(), "{name}");
+                assert_eq!(
+                    security["seccompProfile"]["type"], "RuntimeDefault",
+                    "{name}"
+                );
+                seen += 1;
+            }
+        }
+        for volume in spec["volumes"].as_array().into_iter().flatten() {
+            assert!(volume.get("hostPath").is_none(), "{name}");
+        }
+    }
+    assert!(seen >= 9, "{seen} containers");
+}
+
+/// Every right of every service account, one a line: growth is seen in the diff.
+#[test]
+fn rights_are_those_on_the_list() {
+    if !helm::is_there("rights_are_those_on_the_list") {
+        return;
+    }
+    let objects = helm::control_plane("{}").unwrap();
+    let mut lines = BTreeSet::new();
+    for role in objects
+        .iter()
+        .filter(|object| object["kind"] == "Role" || object["kind"] == "ClusterRole")
+    {
+        let words = |value: &Value| -> Vec<String> {
+            value
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|word| word.as_str().unwrap().to_owned())
+                .collect()
+        };
+        for rule in role["rules"].as_array().unwrap() {
+            for group in words(&rule["apiGroups"]) {
+                for resource in words(&rule["resources"]) {
+                    let verbs = words(&rule["verbs"]).join(" ");
+                    let names = words(&rule["resourceNames"]).join(" ");
+                    let only = if names.is_empty() {
+                        String::new()
+                    } else {
+                        format!(" only {names}")
+                    };
+                    let point = if group.is_empty() { "" } else { "." };
+                    let name = role["metadata"]["name"].as_str().unwrap();
+                    let kind = role["kind"].as_str().unwrap();
+                    lines.insert(format!(
+                        "{kind} {name}: {resource}{point}{group}: {verbs}{only}\n"
+                    ));
+                }
+            }
+        }
+    }
+    let text: String = lines.into_iter().collect();
+    assert!(!text.contains('*'), "a right to everything:\n{text}");
+    compare("mesh-k8s/testdata/chart/rights.txt", &text);
+}
+
+#[test]
+fn values_that_contradict_each_other_are_refused_with_the_fix() {
+    if !helm::is_there("values_that_contradict_each_other_are_refused_with_the_fix") {
+        return;
+    }
+    let cases = [
+        ("identityTrustDomain: ''", "identityTrustDomain is empty"),
+        (
+            "{identity: {externalCA: true}, identityTrustAnchorsPEM: x}",
+            "remove one of the two",
+        ),
+        (
+            "{identityTrustAnchorsPEM: x, identity: {issuer: {tls: {crtPEM: x}}}}",
+            "belong together",
+        ),
+        (
+            "identity: {issuer: {scheme: kubernetes.io/tls, tls: {crtPEM: x, keyPEM: x}}}",
+            "remove identity.issuer.tls",
+        ),
+        (
+            "identity: {issuer: {tls: {crtPEM: x, keyPEM: x}}}",
+            "set identityTrustAnchorsPEM",
+        ),
+        ("identityTrustAnchorsPEM: x", "without an issuer"),
+        (
+            "proxyInjector: {crtPEM: x}",
+            "proxyInjector.crtPEM and proxyInjector.keyPEM belong together",
+        ),
+        (
+            "proxyInjector: {externalSecret: true, crtPEM: x, keyPEM: x, caBundle: x}",
+            "proxyInjector.externalSecret and proxyInjector.crtPEM",
+        ),
+        ("proxyInjector: {externalSecret: true}", "not who signed it"),
+        (
+            "proxyInjector: {externalSecret: true, caBundle: x, injectCaFrom: a/b}",
+            "exclude each other",
+        ),
+        ("proxyInjector: {caBundle: x}", "without a certificate"),
+        (
+            "proxyInit: {closeWaitTimeoutSecs: 5}",
+            "proxyInit.runAsRoot=true",
+        ),
+        (
+            "podMonitor: {enabled: true, agent: {enabled: true}}",
+            "meshAgent.adminAddr",
+        ),
+        // What the schema refuses.
+        ("controllerReplica: 3", "controllerReplica"),
+        ("proxy: {ports: {inbond: 1}}", "inbond"),
+        ("meshAgent: {tier: fastest}", "/meshAgent/tier"),
+        ("webhookFailurePolicy: Deny", "/webhookFailurePolicy"),
+        ("enablePSP: true", "/enablePSP"),
+    ];
+    for (values, expected) in cases {
+        let said = helm::control_plane(values).expect_err(values);
+        assert!(said.contains(expected), "{values}: {said}");
+    }
+}
+
+/// `--set meshAgent.guard=off` is a word on the command line and a flag in a file.
+#[test]
+fn off_is_a_word_or_a_flag() {
+    if !helm::is_there("off_is_a_word_or_a_flag") {
+        return;
+    }
+    for values in [
+        "meshAgent: {guard: off}",
+        "meshAgent: {guard: 'off'}",
+        "proxy: {logHTTPHeaders: off}",
+    ] {
+        let objects = helm::control_plane(values).unwrap();
+        let agent = &helm::find(&objects, "DaemonSet", "mesh-agent")["spec"]["template"]["spec"]["containers"]
+            [0];
+        assert!(
+            agent["args"]
+                .as_array()
+                .unwrap()
+                .contains(&"--guard=off".into()),
+            "{values}"
+        );
+    }
+}
+
+#[test]
+fn the_chart_is_of_the_program_s_version() {
+    for chart in ["linkerd-control-plane", "linkerd-crds"] {
+        let text =
+            std::fs::read_to_string(root().join("helm").join(chart).join("Chart.yaml")).unwrap();
+        let chart: Value = serde_norway::from_str(&text).unwrap();
+        assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
+    }
+}
+
+#[test]
+fn the_values_for_high_availability_are_understood() {
+    if !helm::is_there("the_values_for_high_availability_are_understood") {
+        return;
+    }
+    let values =
+        std::fs::read_to_string(root().join("helm/linkerd-control-plane/values-ha.yaml")).unwrap();
+    let objects = helm::control_plane(&values).unwrap();
+    for component in ["destination", "identity", "proxy-injector"] {
+        let deployment = helm::find(&objects, "Deployment", &format!("linkerd-{component}"));
+        assert_eq!(deployment["spec"]["replicas"], 3);
+        let pod = &deployment["spec"]["template"]["spec"];
+        assert!(pod["affinity"]["podAntiAffinity"].is_object());
+        for container in pod["containers"].as_array().unwrap() {
+            assert!(
+                container["resources"]["limits"]["memory"].is_string(),
+                "{}",
+                container["name"]
+            );
+            assert!(
+                container["resources"]["limits"].get("cpu").is_none(),
+                "{}",
+                container["name"]
+            );
+        }
+    }
+    let budgets: Vec<&Value> = objects
+        .iter()
+        .filter(|object| object["kind"] == "PodDisruptionBudget")
+        .collect();
+    assert_eq!(budgets.len(), 3);
+    let webhook = helm::find(
+        &objects,
+        "MutatingWebhookConfiguration",
+        "linkerd-proxy-injector-webhook-config",
+    );
+    assert_eq!(webhook["webhooks"][0]["failurePolicy"], "Fail");
+}
