@@ -1,6 +1,10 @@
 //! The command line of xtask. `main` dispatches it; `tidy::readme` parses the commands of the documents with it.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
+
+use crate::image::ImageName;
 
 /// Every automation of this repository.
 #[derive(Debug, Parser)]
@@ -38,6 +42,8 @@ pub(crate) enum Task {
         #[arg(long)]
         dev: bool,
     },
+    /// Make the container images of the mesh, without Docker
+    Image(ImageOptions),
     /// Start a whole mesh on this machine, show it at work, and take it down again
     Demo(DemoOptions),
     /// Check the dependencies: advisories, licences, duplicates, sources
@@ -68,6 +74,27 @@ pub(crate) struct DemoOptions {
     pub(crate) kubernetes: Option<Option<String>>,
 }
 
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ImageOptions {
+    /// Which images; all when none is named
+    pub(crate) images: Vec<ImageName>,
+    /// Unoptimised programs, as the tests start them: for a cluster on this machine
+    #[arg(long)]
+    pub(crate) dev: bool,
+    /// Take the programs as they are in target/debug
+    #[arg(long, requires = "dev", conflicts_with = "check")]
+    pub(crate) no_build: bool,
+    /// Where the images are written to [default: target/images/dev or target/images/release]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Also push them: below this registry or part of one, as in ghcr.io/example
+    #[arg(long, value_name = "REGISTRY", conflicts_with = "dev")]
+    pub(crate) push: Option<String>,
+    /// Build everything a second time from nothing, and fail unless the images are the same bytes
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct TestOptions {
     /// Formatting, tidy, clippy and unit tests only: no setup, no kernel programs, no integration tests
@@ -76,6 +103,12 @@ pub(crate) struct TestOptions {
     /// Run only the tests whose name contains this
     #[arg(long, value_name = "NAME")]
     pub(crate) filter: Option<String>,
+    /// Run only the end-to-end tests, on the cluster whose context MESH_TEST_CLUSTER names. Without this they are part of all tests, and skipped when there is no cluster
+    #[arg(long, conflicts_with = "quick")]
+    pub(crate) e2e: bool,
+    /// Make a cluster of two nodes with kind for them, and delete it at the end
+    #[arg(long, requires = "e2e")]
+    pub(crate) kind: bool,
     /// Also run the long tests (soak and volume)
     #[arg(long, conflicts_with = "quick")]
     pub(crate) long: bool,

@@ -18,8 +18,30 @@ const TARGET: &str = "bpfel-unknown-none";
 /// The newest `rustc 1.x` whose warnings the kernel programs were checked with: Debian's.
 const NEWEST_CHECKED: u32 = 96;
 
+/// Optimised for size, the same sources become other instructions: what the tests replace the programs by while connections go on.
+const OTHER_OPTIMISATION: &str = "s";
+
 /// Builds the kernel programs and returns the path of the object.
 pub(crate) fn build(root: &Path) -> anyhow::Result<PathBuf> {
+    build_as(root, "mesh-ebpf.o", "mesh-ebpf/target", None)
+}
+
+/// The same programs in other instructions, for the tests of an upgrade. The agent never has it.
+pub(crate) fn build_other(root: &Path) -> anyhow::Result<PathBuf> {
+    build_as(
+        root,
+        "mesh-ebpf-other.o",
+        "mesh-ebpf/target/other",
+        Some(OTHER_OPTIMISATION),
+    )
+}
+
+fn build_as(
+    root: &Path,
+    name: &str,
+    target_dir: &str,
+    optimisation: Option<&str>,
+) -> anyhow::Result<PathBuf> {
     let Some(compiler) = bpf_toolchain::compiler() else {
         bail!("there is no compiler for BPF on this machine; `cargo xtask setup` installs one");
     };
@@ -29,19 +51,20 @@ pub(crate) fn build(root: &Path) -> anyhow::Result<PathBuf> {
             bpf_toolchain::LINKER_VERSION
         );
     };
-    compile(root, &compiler, &linker)?;
-    let object = root.join("target/bpf/mesh-ebpf.o");
-    publish(
-        &root
-            .join("mesh-ebpf/target")
-            .join(TARGET)
-            .join("release/mesh-ebpf"),
-        &object,
-    )?;
+    let target_dir = root.join(target_dir);
+    compile(root, &compiler, &linker, &target_dir, optimisation)?;
+    let object = root.join("target/bpf").join(name);
+    publish(&target_dir.join(TARGET).join("release/mesh-ebpf"), &object)?;
     Ok(object)
 }
 
-fn compile(root: &Path, compiler: &Compiler, linker: &Path) -> anyhow::Result<()> {
+fn compile(
+    root: &Path,
+    compiler: &Compiler,
+    linker: &Path,
+    target_dir: &Path,
+    optimisation: Option<&str>,
+) -> anyhow::Result<()> {
     let mut command = workspace::cargo(root);
     command
         .args([
@@ -54,13 +77,16 @@ fn compile(root: &Path, compiler: &Compiler, linker: &Path) -> anyhow::Result<()
             TARGET,
         ])
         .arg("--target-dir")
-        .arg(root.join("mesh-ebpf/target"))
+        .arg(target_dir)
         .env("RUSTC", &compiler.rustc)
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", linker)
         .env(
             "CARGO_TARGET_BPFEL_UNKNOWN_NONE_RUSTFLAGS",
             flags(&compiler.rustc),
         );
+    if let Some(level) = optimisation {
+        command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", level);
+    }
     if compiler.build_core {
         command
             .args(["-Z", "build-std=core"])

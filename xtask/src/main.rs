@@ -12,14 +12,17 @@ mod audit;
 mod binaries;
 mod bpf_toolchain;
 mod clippy;
+mod cluster;
 mod command;
 mod demo;
 mod ebpf;
 mod fmt;
+mod image;
 mod progress;
 mod setup;
 mod stage;
 mod test;
+mod test_apps;
 mod tidy;
 mod workspace;
 
@@ -51,8 +54,11 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::Ebpf => {
             let object = ebpf::build(&root).context("build the kernel programs")?;
             println!("{}", object.display());
+            let other = ebpf::build_other(&root).context("build the kernel programs again")?;
+            println!("{} (for the tests of an upgrade)", other.display());
         }
         Task::Build { dev } => binaries::run(&root, dev)?,
+        Task::Image(options) => image::run(&root, &options)?,
         Task::Demo(options) => return demo::run(&root, options),
         Task::Audit { offline } => audit::run(&root, offline)?,
     }

@@ -7,7 +7,12 @@ use std::{path::Path, process::ExitCode};
 
 use anyhow::{Context, bail};
 
-use crate::{args::TestOptions, clippy, command, ebpf, fmt, setup, stage, tidy, workspace};
+use crate::{
+    args::TestOptions,
+    clippy,
+    cluster::{self, Kind},
+    command, ebpf, fmt, setup, stage, tidy, workspace,
+};
 use summary::{Summary, Tally};
 
 /// Tells the tests to run at full volume (`--long`).
@@ -15,45 +20,79 @@ const LONG_VARIABLE: &str = "MESH_TEST_LONG";
 
 /// Runs everything. Failed tests are no error here but an exit status, so that the counts are the last line.
 pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode> {
-    check(root, options)?;
-
     let mut tally = Tally::default();
-    let unit = ["--lib", "--bins"];
-    let tests = stage::run("unit tests", "the tests beside the code", || {
-        run_tests(root, &unit, options, &mut tally)
-    });
-    let tests = match tests {
-        Ok(()) if !options.quick => {
-            let integration = ["--test", "*"];
-            stage::run("integration tests", "the tests that start programs", || {
-                run_tests(root, &integration, options, &mut tally)
-            })
-        }
-        ended => ended,
-    };
-    if let Err(error) = &tests {
-        eprintln!("error: {error:#}");
-    }
-    report(&tally);
-    Ok(if tests.is_ok() {
-        ExitCode::SUCCESS
+    let ended = if options.e2e {
+        end_to_end(root, options, &mut tally)
     } else {
-        ExitCode::FAILURE
+        check(root, options).and_then(|()| everything(root, options, &mut tally))
+    };
+    let Err(error) = ended else {
+        report(&tally);
+        return Ok(ExitCode::SUCCESS);
+    };
+    if tally == Tally::default() {
+        return Err(error);
+    }
+    eprintln!("error: {error:#}");
+    report(&tally);
+    Ok(ExitCode::FAILURE)
+}
+
+/// The tests beside the code, then those that start programs.
+fn everything(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::Result<()> {
+    let unit = ["--lib", "--bins"];
+    stage::run("unit tests", "the tests beside the code", || {
+        run_tests(root, &unit, options, None, tally)
+    })?;
+    if options.quick {
+        return Ok(());
+    }
+    let context = cluster::given();
+    if let Some(context) = &context {
+        load_images(root, context)?;
+    }
+    let integration = ["--test", "*"];
+    stage::run("integration tests", "the tests that start programs", || {
+        run_tests(root, &integration, options, context.as_deref(), tally)
+    })
+}
+
+/// Only the tests on a cluster, with what they need.
+fn end_to_end(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::Result<()> {
+    let made = match options.kind {
+        true => Some(stage::run("kind", "a cluster of two nodes", || {
+            Kind::create(root)
+        })?),
+        false => None,
+    };
+    let context = match &made {
+        Some(kind) => kind.context(),
+        None => cluster::given().with_context(|| {
+            format!(
+                "which cluster? {} names the context of one on which nothing of the mesh is installed; --kind makes one",
+                cluster::CONTEXT_VARIABLE
+            )
+        })?,
+    };
+    build_kernel_programs(root)?;
+    build(root)?;
+    load_images(root, &context)?;
+    let tests = ["--test", "e2e"];
+    stage::run("end-to-end tests", "the mesh on a cluster", || {
+        run_tests(root, &tests, options, Some(&context), tally)
+    })
+}
+
+fn load_images(root: &Path, context: &str) -> anyhow::Result<()> {
+    stage::run("images", &format!("into the cluster {context}"), || {
+        cluster::load_images(root, context)
     })
 }
 
 /// Everything that must hold before tests are worth running.
 fn check(root: &Path, options: &TestOptions) -> anyhow::Result<()> {
     if !options.quick {
-        let missing = stage::run("setup", "what this machine lacks", || setup::ready(root))?;
-        if let Some(reason) = missing.bpf {
-            // The agent then embeds no object, says so, and its eBPF tests are skipped with the same reason.
-            eprintln!("==> ebpf: skipped, {reason}");
-        } else {
-            stage::run("ebpf", "the kernel programs", || {
-                ebpf::build(root).context("build the kernel programs")
-            })?;
-        }
+        build_kernel_programs(root)?;
     }
     stage::run("fmt", "formatting of both workspaces", || {
         fmt::run(root, true)
@@ -67,14 +106,7 @@ fn check(root: &Path, options: &TestOptions) -> anyhow::Result<()> {
     if options.quick {
         return Ok(());
     }
-    // One build with the features that the tests see, so that the programs they start are of the same build.
-    stage::run("build", "every program and test", || {
-        let mut command = workspace::cargo(root);
-        command::run(
-            "build",
-            command.args(["build", "--workspace", "--all-targets"]),
-        )
-    })?;
+    build(root)?;
     stage::run(
         "documents",
         "the meshctl commands of the documents exist",
@@ -82,10 +114,36 @@ fn check(root: &Path, options: &TestOptions) -> anyhow::Result<()> {
     )
 }
 
+fn build_kernel_programs(root: &Path) -> anyhow::Result<()> {
+    let missing = stage::run("setup", "what this machine lacks", || setup::ready(root))?;
+    if let Some(reason) = missing.bpf {
+        // The agent then embeds no object, says so, and its eBPF tests are skipped with the same reason.
+        eprintln!("==> ebpf: skipped, {reason}");
+        return Ok(());
+    }
+    stage::run("ebpf", "the kernel programs", || {
+        ebpf::build(root).context("build the kernel programs")?;
+        ebpf::build_other(root).context("build the kernel programs a second time")
+    })
+    .map(drop)
+}
+
+/// One build with the features that the tests see, so that the programs they start are of the same build.
+fn build(root: &Path) -> anyhow::Result<()> {
+    stage::run("build", "every program and test", || {
+        let mut command = workspace::cargo(root);
+        command::run(
+            "build",
+            command.args(["build", "--workspace", "--all-targets"]),
+        )
+    })
+}
+
 fn run_tests(
     root: &Path,
     targets: &[&str],
     options: &TestOptions,
+    context: Option<&str>,
     tally: &mut Tally,
 ) -> anyhow::Result<()> {
     let mut command = workspace::cargo(root);
@@ -97,6 +155,9 @@ fn run_tests(
     command.args(&options.filter);
     if options.long {
         command.env(LONG_VARIABLE, "1");
+    }
+    if let Some(context) = context {
+        command.env(cluster::CONTEXT_VARIABLE, context);
     }
     let mut summary = Summary::default();
     let finished = command::observe("tests", &mut command, |line| summary.line(line))?;

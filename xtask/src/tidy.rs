@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the house rules that no compiler checks. Part of `test`. Each rule is a pure function from the
 //! checkout's files (or packages) to findings, in a module named for its subject; this file only lists them.
 
+mod charts;
 mod documents;
 mod packages;
 mod rust_files;
@@ -39,7 +40,7 @@ impl fmt::Display for Finding {
 type FileRule = fn(&Tree) -> Vec<Finding>;
 type PackageRule = fn(&[Package]) -> Vec<Finding>;
 
-const FILE_RULES: [FileRule; 13] = [
+const FILE_RULES: [FileRule; 17] = [
     rust_files::module_docs,
     rust_files::length,
     rust_files::file_names,
@@ -53,6 +54,10 @@ const FILE_RULES: [FileRule; 13] = [
     documents::adr_index,
     workflows::only_xtask,
     workflows::only_known_actions,
+    charts::white_space,
+    charts::documented_values,
+    charts::versions,
+    charts::steady_templates,
 ];
 
 const PACKAGE_RULES: [PackageRule; 4] = [

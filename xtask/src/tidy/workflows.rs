@@ -14,7 +14,8 @@ pub(crate) fn only_xtask(tree: &Tree) -> Vec<Finding> {
         "run:",
         "workflow-commands",
         "call `cargo xtask …`, and put what is new into xtask",
-        |command| command.starts_with("cargo xtask "),
+        // `shell:` follows in the defaults of a job's steps: no command, but what the commands run in.
+        |command| command.starts_with("cargo xtask ") || command.starts_with("shell:"),
     )
 }
 
@@ -49,14 +50,19 @@ fn findings(
         .collect()
 }
 
+/// The values of a key, each with its line. Where there is none on the line of the key, what the next line says.
 fn values<'a>(file: &'a File, key: &'a str) -> impl Iterator<Item = (&'a File, usize, &'a str)> {
-    file.text
-        .lines()
-        .enumerate()
-        .filter_map(move |(index, line)| {
-            let line = line.trim_start().trim_start_matches("- ").trim_start();
-            Some((file, index + 1, line.strip_prefix(key)?.trim()))
-        })
+    let lines: Vec<&str> = file.text.lines().map(str::trim_start).collect();
+    let numbered = lines.clone().into_iter().enumerate();
+    numbered.filter_map(move |(index, line)| {
+        let line = line.trim_start_matches("- ").trim_start();
+        let mut value = line.strip_prefix(key)?.trim();
+        if value.is_empty() {
+            let mut after = lines[index + 1..].iter().copied();
+            value = after.find(|line| !line.is_empty() && !line.starts_with('#'))?;
+        }
+        Some((file, index + 1, value))
+    })
 }
 
 #[cfg(test)]
@@ -66,6 +72,9 @@ mod tests {
     const WORKFLOW: &str = "\
 jobs:
   test:
+    defaults:
+      run:
+        shell: bash
     steps:
       - uses: actions/checkout@v4
       - uses: someone/else@v1
@@ -74,6 +83,8 @@ jobs:
         run: cargo test
       - run: |
           cargo xtask tidy
+      - run:
+          cargo test
 ";
 
     fn lines(findings: &[Finding]) -> Vec<usize> {
@@ -86,7 +97,7 @@ jobs:
             (".github/workflows/ci.yml", WORKFLOW),
             ("docs/example.yml", WORKFLOW),
         ]);
-        assert_eq!(lines(&only_xtask(&tree)), [8, 9]);
+        assert_eq!(lines(&only_xtask(&tree)), [11, 12, 14]);
     }
 
     #[test]
@@ -96,7 +107,7 @@ jobs:
                 ".github/workflows/ci.yml",
                 WORKFLOW
             )]))),
-            [5]
+            [8]
         );
     }
 }

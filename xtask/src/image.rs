@@ -1,0 +1,162 @@
+//! `cargo xtask image`: container images of the mesh, without Docker. Builds the programs, puts each image together from nothing but files of this
+//! checkout and of the machine's packages, and writes it as a folder (an OCI layout) and as one tar that `docker load`, `ctr images import` and
+//! `kind load image-archive` take. `--push` sends it to a registry, `--check` builds twice.
+//!
+//! Nothing in an image depends on when, where or by whom it was built: entries are sorted, times are the commit's, owners are numbers, and the
+//! paths of this machine are mapped away (`programs`). `test` makes the development images for the end-to-end tests through `from_tests`.
+
+mod contents;
+mod debian;
+mod elf;
+mod layer;
+mod layout;
+mod licences;
+mod oci;
+mod origin;
+mod programs;
+mod registry;
+mod sbom;
+mod tree;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+
+pub(crate) use contents::ImageName;
+
+use crate::{args::ImageOptions, ebpf, setup, stage};
+use contents::Contents;
+use oci::Image;
+use origin::Origin;
+use programs::Programs;
+use sbom::Inventory;
+
+pub(crate) fn run(root: &Path, options: &ImageOptions) -> anyhow::Result<()> {
+    let names = wanted(&options.images);
+    let origin = Origin::read(root)?;
+    let out = options
+        .out
+        .clone()
+        .unwrap_or_else(|| default_folder(root, options.dev));
+    let programs = if options.no_build {
+        Programs::of_tests(root)
+    } else {
+        build(root, &names, options.dev)?
+    };
+    let images = stage::run("images", "layers, inventory, archives", || {
+        make(root, &names, &programs, &origin)
+    })?;
+    if options.check {
+        check_again(root, &names, options.dev, &origin, &images)?;
+    }
+    for image in &images {
+        println!("{}", layout::write(&out, image)?.display());
+    }
+    if let Some(registry) = &options.push {
+        stage::run("push", registry, || {
+            registry::push(registry, &out, &images, &origin)
+        })?;
+    }
+    Ok(())
+}
+
+/// Builds the programs of these images, with what they embed.
+fn build(root: &Path, names: &[ImageName], dev: bool) -> anyhow::Result<Programs> {
+    let missing = stage::run("setup", "what this machine lacks", || setup::ready(root))?;
+    let agent = names.contains(&ImageName::Agent);
+    if let (true, Some(reason)) = (agent, missing.bpf) {
+        bail!(
+            "the agent embeds the kernel programs, which cannot be built here: {reason}. The other images can: `cargo xtask image proxy controller`"
+        );
+    }
+    if agent {
+        stage::run("ebpf", "the kernel programs", || {
+            ebpf::build(root).context("build the kernel programs")
+        })?;
+    }
+    stage::run("build", "the programs", || {
+        Programs::build(root, names, dev)
+    })
+}
+
+/// The images of the programs that the tests were built with, for a cluster to load. Builds nothing.
+pub(crate) fn from_tests(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let programs = Programs::of_tests(root);
+    let origin = Origin::read(root)?;
+    let out = default_folder(root, true);
+    let images = make(root, &ImageName::ALL, &programs, &origin)?;
+    images
+        .iter()
+        .map(|image| layout::write(&out, image))
+        .collect()
+}
+
+/// All images when none is named; each one once.
+fn wanted(named: &[ImageName]) -> Vec<ImageName> {
+    let all = ImageName::ALL.into_iter();
+    all.filter(|name| named.is_empty() || named.contains(name))
+        .collect()
+}
+
+fn default_folder(root: &Path, dev: bool) -> PathBuf {
+    root.join("target/images")
+        .join(if dev { "dev" } else { "release" })
+}
+
+fn make(
+    root: &Path,
+    names: &[ImageName],
+    programs: &Programs,
+    origin: &Origin,
+) -> anyhow::Result<Vec<Image>> {
+    let inventory = Inventory::read(root)?;
+    let made = names.iter().map(|name| {
+        let contents = Contents::of(*name);
+        let tree = contents
+            .tree(root, programs, &inventory, origin)
+            .with_context(|| format!("put the {name} image together"))?;
+        oci::image(contents, &tree, origin, programs.compression())
+    });
+    made.collect()
+}
+
+/// Builds the programs a second time from nothing, and compares the images made of them with those of the first time.
+fn check_again(
+    root: &Path,
+    names: &[ImageName],
+    dev: bool,
+    origin: &Origin,
+    first: &[Image],
+) -> anyhow::Result<()> {
+    let again = stage::run("check", "the programs again, from nothing", || {
+        Programs::build_from_nothing(root, names, dev)
+    })?;
+    let second = make(root, names, &again, origin)?;
+    again.remove()?;
+    for (first, second) in first.iter().zip(&second) {
+        if first.manifest.digest != second.manifest.digest {
+            bail!(
+                "two builds of the {} image differ: {} and {}",
+                first.contents.name,
+                first.manifest.digest,
+                second.manifest.digest
+            );
+        }
+        eprintln!(
+            "    {}: twice {}",
+            first.contents.name, first.manifest.digest
+        );
+    }
+    Ok(())
+}
+
+/// Creates a folder afresh, so that nothing of an earlier run stays in it.
+fn empty_folder(folder: &Path) -> anyhow::Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("remove {}", folder.display()))?;
+    }
+    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))
+}

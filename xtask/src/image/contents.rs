@@ -1,0 +1,250 @@
+//! What each image holds: the one table of programs, paths, users and entry points. Charts and pods name these paths, so they change only together.
+
+use std::{fmt, path::Path};
+
+use anyhow::Context;
+use clap::ValueEnum;
+
+use super::{
+    debian, licences,
+    origin::Origin,
+    programs::{Program, Programs},
+    sbom::{self, Inventory},
+    tree::Tree,
+};
+
+/// An image that can be asked for by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ImageName {
+    Proxy,
+    Controller,
+    Agent,
+}
+
+/// An image: what is in it and how it is run.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    pub(crate) name: ImageName,
+    pub(crate) title: &'static str,
+    pub(crate) description: &'static str,
+    /// User and group by number: there is no /etc/passwd in the image, and a pod that must not run as root can be checked by number only.
+    pub(crate) user: &'static str,
+    pub(crate) entrypoint: &'static str,
+    /// Of everything in the image, as an SPDX expression.
+    pub(crate) licence: &'static str,
+    pub(crate) programs: &'static [Placed],
+    /// Other names of programs: path, and what it points to.
+    links: &'static [(&'static str, &'static str)],
+    /// Whether the iptables programs are in it.
+    packet_filters: bool,
+    /// Whether the kernel programs are embedded in one of its programs.
+    pub(crate) kernel_programs: bool,
+}
+
+/// A program and its path in the image.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub(crate) program: Program,
+    pub(crate) path: &'static str,
+}
+
+/// Everything that is not a program: licences and the inventory.
+const DOCUMENTS: &str = "usr/share/doc/mesh";
+
+/// The programs of the pods that Linkerd's own images carry are found by these names.
+const INIT: &str = "usr/lib/linkerd/mesh-init";
+
+const PROXY: Contents = Contents {
+    name: ImageName::Proxy,
+    title: "mesh proxy",
+    description: "The proxy that runs in every pod of the mesh, and the programs that pods without a node agent start first",
+    user: "2102:2102",
+    entrypoint: "/mesh-proxy",
+    licence: "Apache-2.0 AND LGPL-2.1-or-later",
+    programs: &[
+        placed("mesh-proxy", "mesh-proxy", "mesh-proxy"),
+        placed("mesh-agent", "mesh-init", INIT),
+    ],
+    links: &[
+        ("usr/lib/linkerd/linkerd-await", "mesh-init"),
+        ("usr/lib/linkerd/linkerd2-network-validator", "mesh-init"),
+        ("usr/lib/linkerd/linkerd2-proxy-init", "mesh-init"),
+    ],
+    packet_filters: false,
+    kernel_programs: false,
+};
+
+const CONTROLLER: Contents = Contents {
+    name: ImageName::Controller,
+    title: "mesh controller",
+    description: "The control plane: identity, destination, policy and the webhooks",
+    user: "2103:2103",
+    entrypoint: "/mesh-controller",
+    licence: "Apache-2.0 AND LGPL-2.1-or-later",
+    programs: &[placed(
+        "mesh-control-plane",
+        "mesh-controller",
+        "mesh-controller",
+    )],
+    links: &[],
+    packet_filters: false,
+    kernel_programs: false,
+};
+
+const AGENT: Contents = Contents {
+    name: ImageName::Agent,
+    title: "mesh agent",
+    description: "The node agent, its CNI plugin, and iptables for nodes whose kernel can do nothing better",
+    user: "0:0",
+    entrypoint: "/mesh-agent",
+    licence: "Apache-2.0 AND (MIT OR GPL-2.0-only) AND LGPL-2.1-or-later AND GPL-2.0-or-later",
+    programs: &[
+        placed("mesh-agent", "mesh-agent", "mesh-agent"),
+        placed("mesh-agent", "mesh-cni", "mesh-cni"),
+    ],
+    links: &[],
+    packet_filters: true,
+    kernel_programs: true,
+};
+
+const fn placed(package: &'static str, binary: &'static str, path: &'static str) -> Placed {
+    Placed {
+        program: Program { package, binary },
+        path,
+    }
+}
+
+impl ImageName {
+    pub(crate) const ALL: [Self; 3] = [Self::Proxy, Self::Controller, Self::Agent];
+
+    /// The name in a registry and in manifests, without registry and tag.
+    pub(crate) fn repository(self) -> String {
+        format!("mesh/{self}")
+    }
+}
+
+impl fmt::Display for ImageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Proxy => "proxy",
+            Self::Controller => "controller",
+            Self::Agent => "agent",
+        })
+    }
+}
+
+impl Contents {
+    pub(crate) const fn of(name: ImageName) -> &'static Self {
+        match name {
+            ImageName::Proxy => &PROXY,
+            ImageName::Controller => &CONTROLLER,
+            ImageName::Agent => &AGENT,
+        }
+    }
+
+    /// All files of the image.
+    pub(crate) fn tree(
+        &self,
+        root: &Path,
+        programs: &Programs,
+        inventory: &Inventory,
+        origin: &Origin,
+    ) -> anyhow::Result<Tree> {
+        let mut tree = Tree::default();
+        for placed in self.programs {
+            tree.add_program(placed.path, programs.content(&placed.program)?);
+        }
+        for (path, target) in self.links {
+            tree.add_link(path, target);
+        }
+        // Static programs hold the C library's code.
+        let mut packages = vec![debian::c_library()?];
+        if self.packet_filters {
+            packages.extend(debian::add_packet_filters(&mut tree)?);
+        }
+        for package in &packages {
+            let path = format!("usr/share/doc/{}/copyright", package.name);
+            tree.add_file(&path, package.copyright()?);
+        }
+        let crates = inventory.linked_into(self)?;
+        tree.add_file(&format!("{DOCUMENTS}/LICENSE"), licences::ours(root)?);
+        tree.add_file(
+            &format!("{DOCUMENTS}/THIRD-PARTY-LICENSES"),
+            licences::third_parties(&crates)?,
+        );
+        tree.add_file(
+            sbom::PATH,
+            sbom::document(self, &crates, &packages, inventory, origin)?,
+        );
+        Ok(tree)
+    }
+
+    /// The packages of the workspace whose programs are in the image.
+    pub(crate) fn packages(&self) -> Vec<&'static str> {
+        let mut packages: Vec<&str> = self
+            .programs
+            .iter()
+            .map(|placed| placed.program.package)
+            .collect();
+        packages.sort_unstable();
+        packages.dedup();
+        packages
+    }
+}
+
+/// The programs of these images, each once.
+pub(crate) fn programs(names: &[ImageName]) -> anyhow::Result<Vec<&'static Program>> {
+    let mut programs: Vec<&Program> = names
+        .iter()
+        .flat_map(|name| Contents::of(*name).programs)
+        .map(|placed| &placed.program)
+        .collect();
+    programs.sort_unstable();
+    programs.dedup();
+    programs.first().context("no image is asked for")?;
+    Ok(programs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_of_an_image_is_linked_statically() {
+        let wrapper = include_str!("../../wrapper/link-static");
+        let line = wrapper
+            .lines()
+            .find_map(|line| line.strip_prefix("for program in "))
+            .expect("the wrapper lists the programs");
+        let listed: Vec<&str> = line.trim_end_matches("; do").split(' ').collect();
+        for program in programs(&ImageName::ALL).expect("programs") {
+            let crate_name = program.binary.replace('-', "_");
+            assert!(
+                listed.contains(&crate_name.as_str()),
+                "{crate_name}: {listed:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_programs_of_linkerds_image_have_their_names() {
+        let names: Vec<&str> = PROXY.links.iter().map(|(path, _)| *path).collect();
+        assert_eq!(
+            names,
+            [
+                "usr/lib/linkerd/linkerd-await",
+                "usr/lib/linkerd/linkerd2-network-validator",
+                "usr/lib/linkerd/linkerd2-proxy-init",
+            ]
+        );
+    }
+
+    #[test]
+    fn only_the_agent_runs_as_root() {
+        let roots: Vec<ImageName> = ImageName::ALL
+            .into_iter()
+            .filter(|name| Contents::of(*name).user.starts_with("0:"))
+            .collect();
+        assert_eq!(roots, [ImageName::Agent]);
+    }
+}

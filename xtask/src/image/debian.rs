@@ -1,0 +1,201 @@
+//! What images take from packages of the machine they are built on: the C library inside static programs, and the iptables programs of the agent's
+//! last tier. Each comes with its package's name and version, for the inventory, and with the package's copyright file.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::Context;
+
+use super::tree::Tree;
+use crate::command::ask;
+
+/// An installed package that something in an image is from.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) architecture: String,
+}
+
+/// Both kinds, as the package has them: the legacy one serves kernels without nf_tables, for which the agent has its last tier; the other serves a pod
+/// whose rules are to be looked at with the usual program.
+const PROGRAMS: [(&str, &str); 2] = [
+    ("xtables-legacy-multi", "legacy"),
+    ("xtables-nft-multi", "nft"),
+];
+const FOLDER: &str = "usr/sbin";
+
+/// The extensions for bridges and ARP are left out.
+const EXTENSIONS: [&str; 3] = ["libxt_", "libipt_", "libip6t_"];
+
+impl Package {
+    pub(crate) fn copyright(&self) -> anyhow::Result<Vec<u8>> {
+        let file = Path::new("/usr/share/doc")
+            .join(&self.name)
+            .join("copyright");
+        fs::read(&file).with_context(|| {
+            format!(
+                "read {}: the licence of a package that goes into the image",
+                file.display()
+            )
+        })
+    }
+}
+
+/// The package of the C library that programs are linked with.
+pub(crate) fn c_library() -> anyhow::Result<Package> {
+    let library = ask(Command::new("cc").arg("-print-file-name=libc.a"))
+        .context("there is no C compiler; `cargo xtask setup` installs one")?;
+    let file = Path::new(library.trim())
+        .canonicalize()
+        .context("there is no static C library; libc6-dev brings it")?;
+    owner(&file)
+}
+
+/// Adds the iptables programs, the extensions they load and the libraries of both, and returns the packages they are from.
+pub(crate) fn add_packet_filters(tree: &mut Tree) -> anyhow::Result<BTreeSet<Package>> {
+    let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for (program, variant) in PROGRAMS {
+        let path = format!("{FOLDER}/{program}");
+        files.insert(path.clone(), Path::new("/").join(path));
+        for name in names(variant) {
+            tree.add_link(&format!("{FOLDER}/{name}"), program);
+        }
+    }
+    for file in listed("iptables")? {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        if EXTENSIONS.iter().any(|start| name.starts_with(start)) {
+            files.insert(inside(&file), file);
+        }
+    }
+    for library in libraries(files.values())? {
+        files.insert(inside(&library), library);
+    }
+    let mut packages = BTreeSet::new();
+    for (path, file) in files {
+        let content = fs::read(&file).with_context(|| {
+            format!(
+                "read {}; `apt-get install iptables` brings it",
+                file.display()
+            )
+        })?;
+        tree.add_program(&path, content);
+        packages.insert(owner(&file)?);
+    }
+    Ok(packages)
+}
+
+/// The names by which a variant's program does its several works.
+fn names(variant: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for family in ["iptables", "ip6tables"] {
+        for work in ["", "-save", "-restore"] {
+            names.push(format!("{family}-{variant}{work}"));
+        }
+    }
+    names
+}
+
+fn listed(package: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let files = ask(Command::new("dpkg-query").args(["--listfiles", package]))
+        .with_context(|| format!("the package {package} is not installed; `cargo xtask setup` installs it (images are built on Debian or Ubuntu)"))?;
+    Ok(files.lines().map(PathBuf::from).collect())
+}
+
+/// The shared libraries that programs and libraries need, the dynamic loader among them.
+fn libraries<'a>(files: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let printed = ask(Command::new("ldd").args(files))
+        .context("ldd cannot tell which libraries iptables needs")?;
+    Ok(printed
+        .lines()
+        .filter_map(library)
+        .map(PathBuf::from)
+        .collect())
+}
+
+/// The path in a line of ldd: `libm.so.6 => /lib/…/libm.so.6 (0x…)`, or the loader's own `/lib64/ld-linux-x86-64.so.2 (0x…)`.
+fn library(line: &str) -> Option<&str> {
+    line.split_whitespace()
+        .find(|word| word.starts_with('/') && !word.ends_with(':'))
+}
+
+/// The package that installed a file. Packages list files below /usr or not, whatever the file system does.
+fn owner(file: &Path) -> anyhow::Result<Package> {
+    let text = file.display().to_string();
+    let other = match text.strip_prefix("/usr") {
+        Some(short) => short.to_owned(),
+        None => format!("/usr{text}"),
+    };
+    let listed = [text.as_str(), &other].into_iter().find_map(|path| {
+        let answer = ask(Command::new("dpkg-query").args(["--search", path]))?;
+        Some(answer.split(':').next()?.to_owned())
+    });
+    let name = listed.with_context(|| {
+        format!("no package installed {text}, so its version and licence are unknown (images are built on Debian or Ubuntu)")
+    })?;
+    let mut command = Command::new("dpkg-query");
+    command.args([
+        "--show",
+        "--showformat",
+        "${Version} ${Architecture}",
+        &name,
+    ]);
+    let answer = ask(&mut command).with_context(|| format!("dpkg-query knows no {name}"))?;
+    let (version, architecture) = answer
+        .lines()
+        .next()
+        .and_then(|line| line.split_once(' '))
+        .with_context(|| format!("dpkg-query said of {name}: {answer}"))?;
+    Ok(Package {
+        name,
+        version: version.to_owned(),
+        architecture: architecture.to_owned(),
+    })
+}
+
+/// A path of this machine as a path in an image.
+fn inside(file: &Path) -> String {
+    file.strip_prefix("/").unwrap_or(file).display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_read_from_ldd() {
+        for (line, expected) in [
+            (
+                "\tlibmnl.so.0 => /lib/x86_64-linux-gnu/libmnl.so.0 (0x00007fb8334b6000)",
+                Some("/lib/x86_64-linux-gnu/libmnl.so.0"),
+            ),
+            (
+                "\t/lib64/ld-linux-x86-64.so.2 (0x00007fb833586000)",
+                Some("/lib64/ld-linux-x86-64.so.2"),
+            ),
+            ("\tlinux-vdso.so.1 (0x00007fb833584000)", None),
+            ("/usr/sbin/xtables-nft-multi:", None),
+        ] {
+            assert_eq!(library(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn every_variant_has_six_names() {
+        assert_eq!(
+            names("nft"),
+            [
+                "iptables-nft",
+                "iptables-nft-save",
+                "iptables-nft-restore",
+                "ip6tables-nft",
+                "ip6tables-nft-save",
+                "ip6tables-nft-restore",
+            ]
+        );
+    }
+}

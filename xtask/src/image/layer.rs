@@ -1,0 +1,147 @@
+//! The one layer of an image: its files as a tar, and the digests that name it. The same files at the same commit give the same bytes.
+
+use std::io::Write;
+
+use anyhow::Context;
+use flate2::{Compression as Level, GzBuilder};
+use tar::{EntryType, Header};
+
+use super::{
+    oci::{Blob, digest},
+    tree::{Entry, Tree},
+};
+
+/// Whether the layer is packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compression {
+    /// For a cluster on this machine: packing takes longer than loading.
+    None,
+    Gzip,
+}
+
+/// A layer: what is stored, and the digest of what it unpacks to.
+pub(crate) struct Layer {
+    pub(crate) blob: Blob,
+    pub(crate) diff_id: String,
+}
+
+pub(crate) fn layer(tree: &Tree, time: u64, compression: Compression) -> anyhow::Result<Layer> {
+    let tar = archive(tree, time).context("write the layer")?;
+    let diff_id = digest(&tar);
+    let blob = match compression {
+        Compression::None => Blob::new("application/vnd.oci.image.layer.v1.tar", tar),
+        Compression::Gzip => Blob::new(
+            "application/vnd.oci.image.layer.v1.tar+gzip",
+            gzip(&tar).context("pack the layer")?,
+        ),
+    };
+    Ok(Layer { blob, diff_id })
+}
+
+fn archive(tree: &Tree, time: u64) -> std::io::Result<Vec<u8>> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for (path, entry) in tree.entries() {
+        let mut header = Header::new_ustar();
+        header.set_mtime(time);
+        header.set_uid(0);
+        header.set_gid(0);
+        match entry {
+            Entry::Folder => {
+                header.set_entry_type(EntryType::Directory);
+                header.set_mode(0o755);
+                header.set_size(0);
+                tar.append_data(&mut header, format!("{path}/"), std::io::empty())?;
+            }
+            Entry::File {
+                content,
+                executable,
+            } => {
+                header.set_entry_type(EntryType::Regular);
+                header.set_mode(if *executable { 0o755 } else { 0o644 });
+                header.set_size(content.len() as u64);
+                tar.append_data(&mut header, path, content.as_slice())?;
+            }
+            Entry::Link(target) => {
+                header.set_entry_type(EntryType::Symlink);
+                header.set_mode(0o777);
+                header.set_size(0);
+                tar.append_link(&mut header, path, target)?;
+            }
+        }
+    }
+    tar.into_inner()
+}
+
+/// Without a name and a time in its header, which would differ between two runs.
+fn gzip(content: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut packer = GzBuilder::new().write(Vec::new(), Level::default());
+    packer.write_all(content)?;
+    packer.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn tree() -> Tree {
+        let mut tree = Tree::default();
+        tree.add_program("usr/lib/linkerd/mesh-init", b"program".to_vec());
+        tree.add_link("usr/lib/linkerd/linkerd-await", "mesh-init");
+        tree.add_file("usr/share/doc/mesh/LICENSE", b"text".to_vec());
+        tree
+    }
+
+    #[test]
+    fn the_same_files_give_the_same_bytes_however_they_came() {
+        let mut other = Tree::default();
+        other.add_file("usr/share/doc/mesh/LICENSE", b"text".to_vec());
+        other.add_link("usr/lib/linkerd/linkerd-await", "mesh-init");
+        other.add_program("usr/lib/linkerd/mesh-init", b"program".to_vec());
+        for compression in [Compression::None, Compression::Gzip] {
+            let first = layer(&tree(), 7, compression).expect("a layer");
+            let second = layer(&other, 7, compression).expect("a layer");
+            assert_eq!(first.blob.content, second.blob.content);
+            let later = layer(&tree(), 8, compression).expect("a layer");
+            assert_ne!(first.blob.digest, later.blob.digest);
+        }
+    }
+
+    #[test]
+    fn owners_are_numbers_and_times_the_commits() {
+        let layer = layer(&tree(), 7, Compression::Gzip).expect("a layer");
+        let mut tar = Vec::new();
+        flate2::read::GzDecoder::new(layer.blob.content.as_slice())
+            .read_to_end(&mut tar)
+            .expect("gzip");
+        assert_eq!(digest(&tar), layer.diff_id);
+        let mut archive = tar::Archive::new(tar.as_slice());
+        let mut seen = Vec::new();
+        for entry in archive.entries().expect("a tar") {
+            let entry = entry.expect("an entry");
+            let header = entry.header();
+            assert_eq!(header.uid().expect("uid"), 0);
+            assert_eq!(header.username().ok().flatten(), Some(""));
+            assert_eq!(header.mtime().expect("time"), 7);
+            seen.push((
+                entry.path().expect("path").display().to_string(),
+                header.mode().expect("mode"),
+            ));
+        }
+        assert_eq!(
+            seen,
+            [
+                ("usr/".to_owned(), 0o755),
+                ("usr/lib/".to_owned(), 0o755),
+                ("usr/lib/linkerd/".to_owned(), 0o755),
+                ("usr/lib/linkerd/linkerd-await".to_owned(), 0o777),
+                ("usr/lib/linkerd/mesh-init".to_owned(), 0o755),
+                ("usr/share/".to_owned(), 0o755),
+                ("usr/share/doc/".to_owned(), 0o755),
+                ("usr/share/doc/mesh/".to_owned(), 0o755),
+                ("usr/share/doc/mesh/LICENSE".to_owned(), 0o644),
+            ]
+        );
+    }
+}

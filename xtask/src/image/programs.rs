@@ -1,0 +1,192 @@
+//! Builds the programs of the images and hands out their bytes.
+//!
+//! Development images hold what `cargo build` makes anyway, so that an image costs no second compilation. Released ones are built in a folder of their
+//! own, optimised, with this machine's paths mapped away: the same commit gives the same bytes in any checkout. Each package is built by itself: building two
+//! together would give both the features of either, and an image would depend on which others were asked for. That a program is linked statically is
+//! decided by `xtask/wrapper/link-static`, for both kinds.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, bail};
+
+use super::{
+    contents::{self, ImageName},
+    elf, empty_folder,
+    layer::Compression,
+};
+use crate::{
+    binaries, command,
+    workspace::{self, find_program},
+};
+
+/// A program of this workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Program {
+    pub(crate) package: &'static str,
+    pub(crate) binary: &'static str,
+}
+
+/// Where built programs are.
+pub(crate) struct Programs {
+    folder: PathBuf,
+    /// Of the whole build, when it was made only to be compared.
+    scratch: Option<PathBuf>,
+    dev: bool,
+}
+
+/// The wrapper by its name alone. Cargo makes the wrapper's path part of every symbol's name, and a path would differ between checkouts.
+const WRAPPER: &str = "link-static";
+const WRAPPER_FOLDER: &str = "xtask/wrapper";
+
+impl Programs {
+    /// Builds what these images need.
+    pub(crate) fn build(root: &Path, names: &[ImageName], dev: bool) -> anyhow::Result<Self> {
+        if dev {
+            compile(root, names, |_| ())?;
+            return Ok(Self::of_tests(root));
+        }
+        Self::build_release(root, names, &root.join("target/image"), None)
+    }
+
+    /// Builds it all again in an empty folder, which `remove` removes.
+    pub(crate) fn build_from_nothing(
+        root: &Path,
+        names: &[ImageName],
+        dev: bool,
+    ) -> anyhow::Result<Self> {
+        let target = root.join("target/image-check");
+        empty_folder(&target)?;
+        if dev {
+            compile(root, names, |command| {
+                command.arg("--target-dir").arg(&target);
+            })?;
+            return Ok(Self {
+                folder: target.join("debug"),
+                scratch: Some(target),
+                dev,
+            });
+        }
+        let scratch = Some(target.clone());
+        Self::build_release(root, names, &target, scratch)
+    }
+
+    /// The programs that the tests start.
+    pub(crate) fn of_tests(root: &Path) -> Self {
+        Self {
+            folder: binaries::folder(root, true),
+            scratch: None,
+            dev: true,
+        }
+    }
+
+    fn build_release(
+        root: &Path,
+        names: &[ImageName],
+        target: &Path,
+        scratch: Option<PathBuf>,
+    ) -> anyhow::Result<Self> {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let folders = [root.join(WRAPPER_FOLDER)]
+            .into_iter()
+            .chain(env::split_paths(&path));
+        let path = env::join_paths(folders).context("put the wrapper on PATH")?;
+        let flags = format!(
+            "--remap-path-prefix={}=/mesh --remap-path-prefix={}=/cargo",
+            root.display(),
+            cargo_home()?.display()
+        );
+        compile(root, names, |command| {
+            command
+                .args(["--release", "--locked", "--target-dir"])
+                .arg(target)
+                .env("PATH", &path)
+                .env("RUSTC_WORKSPACE_WRAPPER", WRAPPER)
+                .env("RUSTFLAGS", &flags);
+        })?;
+        Ok(Self {
+            folder: target.join("release"),
+            scratch,
+            dev: false,
+        })
+    }
+
+    /// The bytes of a program as they go into an image: static, and without the debug information, which is most of it.
+    pub(crate) fn content(&self, program: &Program) -> anyhow::Result<Vec<u8>> {
+        let file = self.folder.join(program.binary);
+        let content = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
+        let is_static =
+            elf::is_static(&content).with_context(|| format!("look at {}", file.display()))?;
+        if !is_static {
+            bail!(
+                "{} is not linked statically, and an image has no C library: install libc6-dev (glibc-static on other distributions), then \
+                 `cargo clean -p {}` and build again",
+                file.display(),
+                program.package
+            );
+        }
+        stripped(&file)
+    }
+
+    pub(crate) fn compression(&self) -> Compression {
+        if self.dev {
+            Compression::None
+        } else {
+            Compression::Gzip
+        }
+    }
+
+    /// Removes a build that was made to be compared.
+    pub(crate) fn remove(self) -> anyhow::Result<()> {
+        match self.scratch {
+            Some(target) => {
+                fs::remove_dir_all(&target).with_context(|| format!("remove {}", target.display()))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn compile(
+    root: &Path,
+    names: &[ImageName],
+    configure: impl Fn(&mut Command),
+) -> anyhow::Result<()> {
+    let programs = contents::programs(names)?;
+    for of_package in programs.chunk_by(|one, other| one.package == other.package) {
+        let mut command = workspace::cargo(root);
+        command.arg("build");
+        for program in of_package {
+            command.args(["--package", program.package, "--bin", program.binary]);
+        }
+        configure(&mut command);
+        command::run("cargo build", &mut command)?;
+    }
+    Ok(())
+}
+
+/// A copy without debug information. Names of functions stay: a backtrace and a profile of the running program are readable.
+fn stripped(file: &Path) -> anyhow::Result<Vec<u8>> {
+    let strip = find_program("strip").context("there is no `strip` here; binutils brings it")?;
+    let copy = file.with_extension("stripped");
+    let mut command = Command::new(strip);
+    command
+        .args(["--strip-debug", "--enable-deterministic-archives", "-o"])
+        .arg(&copy)
+        .arg(file);
+    command::run("strip", &mut command)?;
+    let content = fs::read(&copy).with_context(|| format!("read {}", copy.display()))?;
+    fs::remove_file(&copy).with_context(|| format!("remove {}", copy.display()))?;
+    Ok(content)
+}
+
+/// Where cargo keeps the sources of the crates.
+fn cargo_home() -> anyhow::Result<PathBuf> {
+    env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))
+        .context("neither CARGO_HOME nor HOME is set")
+}

@@ -1,0 +1,373 @@
+//! The inventory of an image (CycloneDX 1.6): every crate linked into its programs, and every package of the machine that something in it is from.
+//!
+//! The crates are those that cargo resolves for the workspace on this platform, walked from the image's packages. A crate that only another program's
+//! features ask for may be named too; none that is linked is missing. Procedural macros and build scripts run while building and are left out.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, bail};
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, TargetKind};
+use serde_json::{Value, json};
+
+use super::{contents::Contents, debian, origin::Origin};
+use crate::command::ask;
+
+/// Where it is in an image.
+pub(crate) const PATH: &str = "usr/share/doc/mesh/sbom.cdx.json";
+
+/// The package of the kernel programs, which has a workspace of its own.
+const KERNEL_PROGRAMS: &str = "mesh-ebpf";
+
+/// The workspaces, and the platform that each is built for; none means this machine's.
+const WORKSPACES: [(&str, Option<&str>); 2] = [
+    ("Cargo.toml", None),
+    ("mesh-ebpf/Cargo.toml", Some("bpfel-unknown-none")),
+];
+
+pub(crate) struct Inventory {
+    /// By cargo's identifier.
+    crates: BTreeMap<String, Crate>,
+    /// The version of the compiler, whose standard library is in every program.
+    rust: String,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Crate {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) licence: Option<String>,
+    /// SHA-256 of the crate as the registry serves it.
+    pub(crate) checksum: Option<String>,
+    /// Where its sources are.
+    pub(crate) folder: PathBuf,
+    /// One of ours, rather than from the registry.
+    pub(crate) ours: bool,
+    /// The identifiers of what it is linked with.
+    pub(crate) needs: Vec<String>,
+}
+
+impl Inventory {
+    pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
+        let compiler = ask(Command::new("rustc").arg("-vV")).context("rustc does not run")?;
+        let field = |name: &str| {
+            let mut lines = compiler.lines();
+            lines.find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))
+        };
+        let host = field("host:").context("rustc does not say its platform")?;
+        let rust = field("release:").context("rustc does not say its version")?;
+        let mut crates: BTreeMap<String, Crate> = BTreeMap::new();
+        for (manifest, platform) in WORKSPACES {
+            let manifest = root.join(manifest);
+            let metadata = MetadataCommand::new()
+                .manifest_path(&manifest)
+                .other_options([
+                    "--filter-platform".to_owned(),
+                    platform.unwrap_or(&host).to_owned(),
+                ])
+                .exec()
+                .with_context(|| format!("ask cargo about {}", manifest.display()))?;
+            let lock = manifest.with_file_name("Cargo.lock");
+            let lock =
+                fs::read_to_string(&lock).with_context(|| format!("read {}", lock.display()))?;
+            for (id, found) in linkable(metadata, &checksums(&lock))? {
+                // A package of both workspaces needs what either says.
+                let needs = found.needs.clone();
+                crates.entry(id).or_insert(found).needs.extend(needs);
+            }
+        }
+        for one in crates.values_mut() {
+            one.needs.sort();
+            one.needs.dedup();
+        }
+        Ok(Self { crates, rust })
+    }
+
+    /// Every crate in the programs of an image, ours among them, sorted by name.
+    pub(crate) fn linked_into(&self, image: &Contents) -> anyhow::Result<Vec<&Crate>> {
+        let mut names = image.packages();
+        if image.kernel_programs {
+            names.push(KERNEL_PROGRAMS);
+        }
+        let mut open = Vec::new();
+        for name in names {
+            let root = self
+                .crates
+                .iter()
+                .find(|(_, one)| one.ours && one.name == name);
+            open.push(
+                root.with_context(|| format!("cargo knows no package {name}"))?
+                    .0,
+            );
+        }
+        let mut seen: BTreeSet<&String> = BTreeSet::new();
+        while let Some(id) = open.pop() {
+            if let (true, Some(one)) = (seen.insert(id), self.crates.get(id)) {
+                open.extend(
+                    one.needs
+                        .iter()
+                        .filter(|need| self.crates.contains_key(*need)),
+                );
+            }
+        }
+        let mut linked: Vec<&Crate> = seen
+            .into_iter()
+            .filter_map(|id| self.crates.get(id))
+            .collect();
+        linked.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
+        Ok(linked)
+    }
+}
+
+/// What cargo resolved, without what only runs while building.
+fn linkable(
+    metadata: Metadata,
+    checksums: &BTreeMap<(String, String), String>,
+) -> anyhow::Result<BTreeMap<String, Crate>> {
+    let resolve = metadata.resolve.context("cargo resolved nothing")?;
+    let mut needs: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for node in resolve.nodes {
+        let linked = node.deps.into_iter().filter(|dep| {
+            let mut kinds = dep.dep_kinds.iter();
+            kinds.any(|kind| kind.kind == DependencyKind::Normal)
+        });
+        needs.insert(node.id.repr, linked.map(|dep| dep.pkg.repr).collect());
+    }
+    let mut crates = BTreeMap::new();
+    for package in metadata.packages {
+        let macros = |target: &cargo_metadata::Target| target.kind.contains(&TargetKind::ProcMacro);
+        if package.targets.iter().any(macros) {
+            continue;
+        }
+        let version = package.version.to_string();
+        let name = package.name.to_string();
+        let folder = package
+            .manifest_path
+            .parent()
+            .context("a manifest is in a folder")?;
+        let found = Crate {
+            checksum: checksums.get(&(name.clone(), version.clone())).cloned(),
+            // Old manifests write `/` for `OR`.
+            licence: package.license.map(|licence| licence.replace('/', " OR ")),
+            folder: folder.into(),
+            ours: package.source.is_none(),
+            needs: needs.remove(&package.id.repr).unwrap_or_default(),
+            name,
+            version,
+        };
+        crates.insert(package.id.repr, found);
+    }
+    if crates.is_empty() {
+        bail!("cargo resolved nothing");
+    }
+    Ok(crates)
+}
+
+/// The checksums of a lock file, by name and version.
+fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
+    let mut checksums = BTreeMap::new();
+    for section in lock.split("[[package]]") {
+        let value = |key: &str| {
+            section.lines().find_map(|line| {
+                let quoted = line.strip_prefix(key)?.strip_prefix(" = ")?;
+                Some(quoted.trim_matches('"').to_owned())
+            })
+        };
+        if let (Some(name), Some(version), Some(checksum)) =
+            (value("name"), value("version"), value("checksum"))
+        {
+            checksums.insert((name, version), checksum);
+        }
+    }
+    checksums
+}
+
+/// The document. It has no number and no time of its own, so that the same image has the same inventory.
+pub(crate) fn document(
+    image: &Contents,
+    crates: &[&Crate],
+    packages: &[debian::Package],
+    inventory: &Inventory,
+    origin: &Origin,
+) -> anyhow::Result<Vec<u8>> {
+    let reference = format!("{}@{}", image.name.repository(), origin.version);
+    let mut components: Vec<Value> = crates.iter().map(|one| component(one)).collect();
+    components.push(json!({
+        "type": "library",
+        "bom-ref": format!("pkg:generic/rust-std@{}", inventory.rust),
+        "name": "rust-std",
+        "version": inventory.rust,
+        "licenses": [{ "expression": "MIT OR Apache-2.0" }],
+        "purl": format!("pkg:generic/rust-std@{}", inventory.rust),
+    }));
+    components.extend(packages.iter().map(|package| {
+        let purl = deb_purl(package);
+        json!({
+            "type": "library",
+            "bom-ref": purl,
+            "name": package.name,
+            "version": package.version,
+            "purl": purl,
+        })
+    }));
+    let mut dependencies = vec![json!({
+        "ref": reference,
+        "dependsOn": components.iter().map(|one| one["bom-ref"].clone()).collect::<Vec<_>>(),
+    })];
+    dependencies.extend(crates.iter().map(|one| {
+        let mut needs: Vec<String> = one
+            .needs
+            .iter()
+            .filter_map(|id| inventory.crates.get(id))
+            .map(purl)
+            .collect();
+        needs.sort();
+        json!({ "ref": purl(one), "dependsOn": needs })
+    }));
+    let document = json!({
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "timestamp": origin.created(),
+            "component": {
+                "type": "container",
+                "bom-ref": reference,
+                "name": image.name.repository(),
+                "version": origin.version,
+                "description": image.description,
+                "licenses": [{ "expression": image.licence }],
+            },
+        },
+        "components": components,
+        "dependencies": dependencies,
+    });
+    let mut text = serde_json::to_vec_pretty(&document).context("write the inventory")?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+fn component(one: &Crate) -> Value {
+    let purl = purl(one);
+    let mut component = json!({
+        "type": "library",
+        "bom-ref": purl,
+        "name": one.name,
+        "version": one.version,
+        "purl": purl,
+    });
+    if let Some(licence) = &one.licence {
+        component["licenses"] = json!([{ "expression": licence }]);
+    }
+    if let Some(checksum) = &one.checksum {
+        component["hashes"] = json!([{ "alg": "SHA-256", "content": checksum }]);
+    }
+    component
+}
+
+/// The package URL by which scanners look a crate up.
+fn purl(one: &Crate) -> String {
+    let kind = if one.ours { "generic" } else { "cargo" };
+    format!("pkg:{kind}/{}@{}", one.name, one.version)
+}
+
+fn deb_purl(package: &debian::Package) -> String {
+    format!(
+        "pkg:deb/debian/{}@{}?arch={}",
+        package.name,
+        // The only character of Debian's versions that a package URL reserves.
+        package.version.replace('+', "%2B"),
+        package.architecture
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::ImageName;
+
+    #[test]
+    fn checksums_are_read_from_the_lock() {
+        let lock = "version = 4\n\n[[package]]\nname = \"a\"\nversion = \"1.0.0\"\nsource = \"x\"\nchecksum = \"c0\"\n\n[[package]]\nname = \"ours\"\nversion = \"0.1.0\"\n";
+        assert_eq!(
+            checksums(lock),
+            BTreeMap::from([(("a".to_owned(), "1.0.0".to_owned()), "c0".to_owned())])
+        );
+    }
+
+    fn one(name: &str, ours: bool, needs: &[&str]) -> (String, Crate) {
+        let found = Crate {
+            name: name.to_owned(),
+            version: "1.0.0".to_owned(),
+            licence: Some("MIT".to_owned()),
+            checksum: Some("c0".to_owned()),
+            folder: PathBuf::new(),
+            ours,
+            needs: needs.iter().map(|need| (*need).to_owned()).collect(),
+        };
+        (name.to_owned(), found)
+    }
+
+    fn inventory() -> Inventory {
+        Inventory {
+            crates: BTreeMap::from([
+                one("mesh-control-plane", true, &["kube", "mesh-core"]),
+                one("mesh-core", true, &["a-macro"]),
+                one("kube", false, &["http"]),
+                one("http", false, &["kube"]),
+                one("aya", false, &[]),
+            ]),
+            rust: "1.95.0".to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_is_linked_is_what_can_be_reached() {
+        let inventory = inventory();
+        let image = Contents::of(ImageName::Controller);
+        let linked = inventory
+            .linked_into(image)
+            .expect("the packages are known");
+        let names: Vec<&str> = linked.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["http", "kube", "mesh-control-plane", "mesh-core"]);
+    }
+
+    #[test]
+    fn every_dependency_of_the_document_is_a_component() {
+        let inventory = inventory();
+        let image = Contents::of(ImageName::Controller);
+        let linked = inventory
+            .linked_into(image)
+            .expect("the packages are known");
+        let libc = debian::Package {
+            name: "libc6-dev".to_owned(),
+            version: "2.36-9+deb12u10".to_owned(),
+            architecture: "amd64".to_owned(),
+        };
+        let origin = Origin {
+            version: "0.1.0".to_owned(),
+            time: 0,
+            revision: None,
+        };
+        let text = document(image, &linked, &[libc], &inventory, &origin).expect("a document");
+        let document: Value = serde_json::from_slice(&text).expect("JSON");
+        let list = |value: &Value| value.as_array().cloned().expect("a list");
+        let known: Vec<Value> = list(&document["components"])
+            .iter()
+            .map(|one| one["bom-ref"].clone())
+            .collect();
+        assert!(known.contains(&json!(
+            "pkg:deb/debian/libc6-dev@2.36-9%2Bdeb12u10?arch=amd64"
+        )));
+        assert!(known.contains(&json!("pkg:cargo/kube@1.0.0")));
+        for dependency in list(&document["dependencies"]) {
+            for need in list(&dependency["dependsOn"]) {
+                assert!(known.contains(&need), "{need}");
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The files of an image, by path. What is added in any order comes out sorted, folders included.
+
+use std::collections::BTreeMap;
+
+#[derive(Debug, Default)]
+pub(crate) struct Tree {
+    entries: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Folder,
+    File {
+        content: Vec<u8>,
+        executable: bool,
+    },
+    /// Where a symbolic link points.
+    Link(String),
+}
+
+impl Tree {
+    /// Paths have no leading slash, as in a tar.
+    pub(crate) fn add_program(&mut self, path: &str, content: Vec<u8>) {
+        let executable = true;
+        self.add(
+            path,
+            Entry::File {
+                content,
+                executable,
+            },
+        );
+    }
+
+    pub(crate) fn add_file(&mut self, path: &str, content: Vec<u8>) {
+        let executable = false;
+        self.add(
+            path,
+            Entry::File {
+                content,
+                executable,
+            },
+        );
+    }
+
+    pub(crate) fn add_link(&mut self, path: &str, target: &str) {
+        self.add(path, Entry::Link(target.to_owned()));
+    }
+
+    /// Folders before what is in them.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
+        self.entries
+            .iter()
+            .map(|(path, entry)| (path.as_str(), entry))
+    }
+
+    pub(crate) fn content(&self, path: &str) -> Option<&[u8]> {
+        match self.entries.get(path)? {
+            Entry::File { content, .. } => Some(content),
+            Entry::Folder | Entry::Link(_) => None,
+        }
+    }
+
+    fn add(&mut self, path: &str, entry: Entry) {
+        for (slash, _) in path.match_indices('/') {
+            self.entries
+                .entry(path[..slash].to_owned())
+                .or_insert(Entry::Folder);
+        }
+        self.entries.insert(path.to_owned(), entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_come_before_what_is_in_them() {
+        let mut tree = Tree::default();
+        tree.add_file("usr/lib/b", vec![1]);
+        tree.add_link("usr/lib/a", "b");
+        tree.add_program("agent", vec![2]);
+        let paths: Vec<&str> = tree.entries().map(|(path, _)| path).collect();
+        assert_eq!(paths, ["agent", "usr", "usr/lib", "usr/lib/a", "usr/lib/b"]);
+        assert_eq!(tree.content("usr/lib/b"), Some(&[1][..]));
+        assert_eq!(tree.content("usr/lib"), None);
+    }
+}

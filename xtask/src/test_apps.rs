@@ -1,0 +1,262 @@
+//! The image of the end-to-end tests and of the demo on a cluster: `mesh/test-apps:dev`, a folder of Debian's own programs (nginx, MariaDB, redis, etcd, curl,
+//! h2load, …) taken from the packages installed on this machine, so that no registry is asked and nobody here wrote what is tested with. Never published.
+//!
+//! Unlike the images of the mesh it is no product: not reproducible, without inventory, one layer, run as root.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io::{self, BufWriter, Write},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, bail};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use tar::{Builder, EntryType, Header};
+
+use crate::command::ask;
+
+const REFERENCE: &str = "mesh/test-apps:dev";
+
+/// What the manifests of tests and demo run. What these depend on comes along.
+const PACKAGES: [&str; 23] = [
+    "bash",
+    "coreutils",
+    "curl",
+    "dash",
+    "etcd-client",
+    "etcd-server",
+    "findutils",
+    "grep",
+    "iproute2",
+    "mariadb-client-core",
+    "mariadb-server-core",
+    "nftables",
+    "nghttp2-client",
+    "nginx-light",
+    "procps",
+    "python3",
+    "python3-websockets",
+    "redis-server",
+    "redis-tools",
+    "sed",
+    "tcpdump",
+    "util-linux",
+    "wrk",
+];
+
+/// Nothing runs these.
+const LEFT_OUT: [&str; 5] = [
+    "/usr/share/doc/",
+    "/usr/share/info/",
+    "/usr/share/lintian/",
+    "/usr/share/locale/",
+    "/usr/share/man/",
+];
+
+/// Folders that are links on a Debian whose /usr is merged.
+const MERGED: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
+
+/// What programs ask for their own user.
+const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\ntcpdump:x:100:65534::/nonexistent:/bin/false\n";
+const GROUP: &str = "root:x:0:\nnogroup:x:65534:\ntcpdump:x:65534:\n";
+
+/// Writes the image as a tar that `docker load`, `ctr images import` and `kind load image-archive` take. Does nothing when the packages are those it was
+/// made from the last time.
+pub(crate) fn image(folder: &Path) -> anyhow::Result<PathBuf> {
+    let packages = closure()?;
+    let made_from = versions(&packages)?;
+    let tar = folder.join("test-apps.tar");
+    let note = folder.join("test-apps.packages");
+    if tar.exists() && fs::read_to_string(&note).is_ok_and(|noted| noted == made_from) {
+        return Ok(tar);
+    }
+    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    let layer = folder.join("test-apps.layer");
+    write_layer(&layer, &files(&packages)?).context("collect the programs of the test image")?;
+    write_archive(&tar, &layer).with_context(|| format!("write {}", tar.display()))?;
+    fs::remove_file(&layer)?;
+    fs::write(&note, made_from)?;
+    Ok(tar)
+}
+
+/// The packages and what they depend on, as far as it is installed.
+fn closure() -> anyhow::Result<BTreeSet<String>> {
+    for package in PACKAGES {
+        let mut query = Command::new("dpkg-query");
+        query.args(["--show", "--showformat", "${db:Status-Status}", package]);
+        if ask(&mut query).as_deref() != Some("installed") {
+            bail!(
+                "the package {package} is not installed; `cargo xtask setup` installs it (the test image is made on Debian or Ubuntu)"
+            );
+        }
+    }
+    let answer = ask(Command::new("apt-cache")
+        .args([
+            "depends",
+            "--recurse",
+            "--no-recommends",
+            "--no-suggests",
+            "--no-conflicts",
+            "--no-breaks",
+            "--no-replaces",
+            "--no-enhances",
+            "--installed",
+        ])
+        .args(PACKAGES));
+    let answer = answer.context("apt-cache does not know the packages of the test image")?;
+    let names = answer
+        .lines()
+        .filter(|line| line.starts_with(|first: char| first.is_ascii_alphanumeric()))
+        .map(str::to_owned);
+    Ok(names.collect())
+}
+
+fn versions(packages: &BTreeSet<String>) -> anyhow::Result<String> {
+    let mut query = Command::new("dpkg-query");
+    query.args(["--show", "--showformat", "${Package} ${Version}\n"]);
+    ask(query.args(packages)).context("dpkg-query does not know the packages of the test image")
+}
+
+/// Every file and link of the packages, without what nothing runs.
+fn files(packages: &BTreeSet<String>) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let listed = ask(Command::new("dpkg-query").arg("--listfiles").args(packages));
+    let listed = listed.context("dpkg-query cannot list the files of the test image")?;
+    let mut files: BTreeSet<PathBuf> = listed
+        .lines()
+        .filter(|line| is_wanted(line))
+        .map(PathBuf::from)
+        .collect();
+    // Which of several programs answers to a common name; the links belong to no package.
+    for entry in fs::read_dir("/etc/alternatives").context("read /etc/alternatives")? {
+        files.insert(entry?.path());
+    }
+    Ok(files)
+}
+
+/// Whether a line of the list is a path that some program may want.
+fn is_wanted(path: &str) -> bool {
+    path.starts_with('/') && !LEFT_OUT.iter().any(|start| path.starts_with(start))
+}
+
+fn write_layer(layer: &Path, files: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
+    let mut tar = Builder::new(BufWriter::new(File::create(layer)?));
+    for name in MERGED {
+        link(&mut tar, name, &format!("usr/{name}"))?;
+    }
+    for (path, mode) in [
+        ("tmp", 0o1777),
+        ("run", 0o755),
+        ("var/run", 0o755),
+        ("root", 0o700),
+        ("host", 0o755),
+    ] {
+        let mut header = header(EntryType::Directory, mode, 0);
+        tar.append_data(&mut header, format!("{path}/"), io::empty())?;
+    }
+    for (path, text) in [("etc/passwd", PASSWD), ("etc/group", GROUP)] {
+        let mut header = header(EntryType::Regular, 0o644, text.len());
+        tar.append_data(&mut header, path, text.as_bytes())?;
+    }
+    for file in files {
+        let path = inside(file);
+        let Ok(metadata) = file.symlink_metadata() else {
+            // Listed by a package and removed since, as local settings allow.
+            continue;
+        };
+        if MERGED.contains(&path.as_str()) || path.is_empty() {
+            continue;
+        }
+        if metadata.is_symlink() {
+            link(&mut tar, &path, &fs::read_link(file)?.to_string_lossy())?;
+        } else if metadata.is_file() {
+            let content = fs::read(file).with_context(|| format!("read {}", file.display()))?;
+            let mode = metadata.permissions().mode() & 0o777;
+            let mut header = header(EntryType::Regular, mode, content.len());
+            tar.append_data(&mut header, &path, content.as_slice())?;
+        }
+    }
+    tar.into_inner()?.flush()?;
+    Ok(())
+}
+
+/// A path in the image, where /bin and its like are links into /usr.
+fn inside(file: &Path) -> String {
+    let path = file.display().to_string();
+    let path = path.trim_start_matches('/').to_owned();
+    match path.split_once('/') {
+        Some((first, _)) if MERGED.contains(&first) => format!("usr/{path}"),
+        _ => path,
+    }
+}
+
+fn link(tar: &mut Builder<impl Write>, path: &str, target: &str) -> io::Result<()> {
+    let mut header = header(EntryType::Symlink, 0o777, 0);
+    tar.append_link(&mut header, path, target)
+}
+
+fn header(kind: EntryType, mode: u32, size: usize) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_size(size as u64);
+    header
+}
+
+/// Docker's form of an image, which every loader reads.
+fn write_archive(tar: &Path, layer: &Path) -> anyhow::Result<()> {
+    let mut digest = Sha256::new();
+    io::copy(&mut File::open(layer)?, &mut digest)?;
+    let config = json!({
+        "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
+        "os": "linux",
+        "config": { "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], "Cmd": ["/bin/sh"], "WorkingDir": "/" },
+        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{:x}", digest.finalize())] },
+    });
+    let config = serde_json::to_vec(&config)?;
+    let name = format!("{:x}.json", Sha256::digest(&config));
+    let manifest = json!([{ "Config": name, "RepoTags": [REFERENCE], "Layers": ["layer.tar"] }]);
+    let manifest = serde_json::to_vec(&manifest)?;
+    let mut archive = Builder::new(BufWriter::new(File::create(tar)?));
+    for (path, content) in [(name.as_str(), &config), ("manifest.json", &manifest)] {
+        let mut header = header(EntryType::Regular, 0o644, content.len());
+        archive.append_data(&mut header, path, content.as_slice())?;
+    }
+    archive.append_path_with_name(layer, "layer.tar")?;
+    archive.into_inner()?.flush()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_follow_the_merged_usr() {
+        for (file, expected) in [
+            ("/bin/sh", "usr/bin/sh"),
+            (
+                "/lib/x86_64-linux-gnu/libc.so.6",
+                "usr/lib/x86_64-linux-gnu/libc.so.6",
+            ),
+            ("/usr/bin/curl", "usr/bin/curl"),
+            ("/etc/nginx/nginx.conf", "etc/nginx/nginx.conf"),
+        ] {
+            assert_eq!(inside(Path::new(file)), expected);
+        }
+    }
+
+    #[test]
+    fn documentation_stays_out() {
+        assert!(!is_wanted("/usr/share/doc/curl/copyright"));
+        assert!(is_wanted("/usr/share/mysql/english/errmsg.sys"));
+        assert!(!is_wanted(""));
+        assert!(is_wanted("/usr/sbin/nginx"));
+    }
+}

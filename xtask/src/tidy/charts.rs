@@ -1,0 +1,255 @@
+//! House rules about the Helm charts: what a user may set is explained, versions agree, and two renders of the same values give the same objects.
+
+use super::{
+    Finding,
+    source::has_word,
+    tree::{File, Tree},
+};
+
+const FOLDER: &str = "helm/";
+
+/// Template functions whose result is another one at the next render: an upgrade would replace keys that proxies trust, or restart what did not change.
+const UNSTEADY: [&str; 13] = [
+    "derivePassword",
+    "genCA",
+    "genCAWithKey",
+    "genPrivateKey",
+    "genSelfSignedCert",
+    "genSignedCert",
+    "htpasswd",
+    "now",
+    "randAlpha",
+    "randAlphaNum",
+    "randBytes",
+    "randNumeric",
+    "uuidv4",
+];
+
+/// YAML has no tabs, and what is at the end of a line is seen by nobody.
+pub(crate) fn white_space(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (file, number, line) in lines(tree, "") {
+        if line.contains('\t') {
+            findings.push(file.finding(
+                number,
+                "chart-space",
+                "indent with spaces, not with a tab",
+            ));
+        }
+        if line.ends_with(' ') {
+            findings.push(file.finding(
+                number,
+                "chart-space",
+                "remove the space at the end of the line",
+            ));
+        }
+    }
+    findings
+}
+
+/// Every value of a chart says what it does, in the form that helm-docs reads (`# -- …`).
+pub(crate) fn documented_values(tree: &Tree) -> Vec<Finding> {
+    let values = charts(tree).filter(|file| file.path.ends_with("/values.yaml"));
+    values
+        .flat_map(|file| {
+            undocumented(&file.text)
+                .map(|(line, key)| {
+                    let advice = format!("say above it what `{key}` does: `# -- …`");
+                    file.finding(line, "chart-values", advice)
+                })
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Charts are published with the programs they install, under the same number.
+pub(crate) fn versions(tree: &Tree) -> Vec<Finding> {
+    let Some(version) = tree
+        .file("Cargo.toml")
+        .and_then(|file| value(&file.text, "version", " = "))
+    else {
+        return Vec::new();
+    };
+    let mut findings = Vec::new();
+    for chart in charts(tree).filter(|file| file.path.ends_with("/Chart.yaml")) {
+        for key in ["version", "appVersion"] {
+            if value(&chart.text, key, ": ") != Some(version) {
+                let advice = format!("`{key}` is that of the workspace, {version}");
+                findings.push(chart.finding(1, "chart-version", advice));
+            }
+        }
+    }
+    findings
+}
+
+/// Two renders of the same values are the same.
+pub(crate) fn steady_templates(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (file, number, line) in lines(tree, "/templates/") {
+        for action in actions(line) {
+            let action = without_texts(action);
+            let unsteady = UNSTEADY.iter().find(|name| has_word(&action, name));
+            findings.extend(unsteady.map(|name| {
+                let advice = format!(
+                    "`{name}` gives another result at every render; let a program of the control plane make it once"
+                );
+                file.finding(number, "chart-render", advice)
+            }));
+        }
+    }
+    findings
+}
+
+fn charts(tree: &Tree) -> impl Iterator<Item = &File> {
+    tree.files
+        .iter()
+        .filter(|file| file.path.starts_with(FOLDER))
+}
+
+fn lines<'a>(tree: &'a Tree, below: &'a str) -> impl Iterator<Item = (&'a File, usize, &'a str)> {
+    let files = charts(tree).filter(move |file| file.path.contains(below));
+    files.flat_map(|file| {
+        let numbered = file.text.lines().enumerate();
+        numbered.map(move |(index, line)| (file, index + 1, line))
+    })
+}
+
+/// What is between `{{` and `}}` on a line; comments are not actions.
+fn actions(line: &str) -> impl Iterator<Item = &str> {
+    line.split("{{")
+        .skip(1)
+        .filter_map(|rest| rest.split("}}").next())
+        .filter(|action| {
+            !action
+                .trim_start_matches('-')
+                .trim_start()
+                .starts_with("/*")
+        })
+}
+
+/// An action without what it quotes.
+fn without_texts(action: &str) -> String {
+    action.split('"').step_by(2).collect()
+}
+
+/// The first value of a key at the beginning of a line, without quotes.
+fn value<'a>(text: &'a str, key: &str, separator: &str) -> Option<&'a str> {
+    let found = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(separator))?;
+    Some(found.trim().trim_matches('"'))
+}
+
+/// The keys without a `# --` comment above them. What is in a list, and keys that are labels or annotations of Kubernetes (`kubernetes.io/os`), are parts
+/// of a value and no values.
+fn undocumented(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut documented = false;
+    let mut list: Option<usize> = None;
+    text.lines().enumerate().filter_map(move |(index, line)| {
+        let content = line.trim_start();
+        let indent = line.len() - content.len();
+        if let Some(comment) = content.strip_prefix('#') {
+            documented |= comment.trim_start().starts_with("-- ");
+            return None;
+        }
+        let had_comment = std::mem::take(&mut documented);
+        if content.is_empty() {
+            return None;
+        }
+        if content.starts_with("- ") {
+            list = Some(indent);
+            return None;
+        }
+        if list.is_some_and(|list| indent > list) {
+            return None;
+        }
+        list = None;
+        let (key, _) = content.split_once(':')?;
+        (!had_comment && !key.contains('/')).then_some((index + 1, key))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(findings: Vec<Finding>) -> Vec<(String, usize)> {
+        findings
+            .into_iter()
+            .map(|finding| (finding.file, finding.line))
+            .collect()
+    }
+
+    #[test]
+    fn every_value_is_explained() {
+        let text = "\
+# Values of the chart.
+
+# -- The agent
+agent:
+  # -- Tolerations, of which
+  # there are many
+  tolerations:
+  - operator: Exists
+    effect: NoSchedule
+  nodeSelector:
+    kubernetes.io/os: linux
+proxy: {}
+";
+        let found: Vec<_> = undocumented(text).collect();
+        assert_eq!(found, [(10, "nodeSelector"), (12, "proxy")]);
+    }
+
+    #[test]
+    fn only_values_yaml_documents_values() {
+        let tree = Tree::of(&[
+            ("helm/a/values.yaml", "a: 1\n"),
+            ("helm/a/values-ha.yaml", "a: 1\n"),
+            ("examples/values.yaml", "a: 1\n"),
+        ]);
+        assert_eq!(
+            found(documented_values(&tree)),
+            [("helm/a/values.yaml".to_owned(), 1)]
+        );
+    }
+
+    #[test]
+    fn charts_have_the_version_of_the_programs() {
+        let tree = Tree::of(&[
+            ("Cargo.toml", "[workspace.package]\nversion = \"0.2.0\"\n"),
+            (
+                "helm/a/Chart.yaml",
+                "version: 0.2.0\nappVersion: \"0.2.0\"\n",
+            ),
+            ("helm/b/Chart.yaml", "version: 0.2.0\nappVersion: 0.1.0\n"),
+        ]);
+        assert_eq!(
+            found(versions(&tree)),
+            [("helm/b/Chart.yaml".to_owned(), 1)]
+        );
+    }
+
+    #[test]
+    fn nothing_is_made_up_at_render_time() {
+        let tree = Tree::of(&[(
+            "helm/a/templates/secret.yaml",
+            "{{- /* not genCA */}}\nkey: {{ genCA \"x\" 1 }}\nnow: {{ fail \"do it now\" }}\n",
+        )]);
+        assert_eq!(
+            found(steady_templates(&tree)),
+            [("helm/a/templates/secret.yaml".to_owned(), 2)]
+        );
+    }
+
+    #[test]
+    fn tabs_and_trailing_spaces_are_found() {
+        let tree = Tree::of(&[("helm/a/values.yaml", "a:\n\tb: 1\nc: 2 \n")]);
+        assert_eq!(
+            found(white_space(&tree)),
+            [
+                ("helm/a/values.yaml".to_owned(), 2),
+                ("helm/a/values.yaml".to_owned(), 3)
+            ]
+        );
+    }
+}
