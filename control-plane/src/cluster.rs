@@ -14,8 +14,17 @@ use kube::{
 use crate::config;
 
 mod backoff;
+mod events;
+mod follow;
+mod pace;
 
-pub(crate) use self::backoff::Backoff;
+pub use self::pace::{Pace, Rate};
+pub(crate) use self::{
+    backoff::Backoff,
+    events::{Events, Posting, Severity},
+    follow::{follow, watch_error},
+    pace::Allowance,
+};
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]

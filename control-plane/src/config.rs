@@ -3,7 +3,6 @@
 use std::{
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
-    time::Duration,
 };
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -11,12 +10,16 @@ use ipnet::IpNet;
 use mesh_core::{annotation::DEFAULT_OPAQUE_PORTS, policy::inbound::DefaultPolicy, ports::PortSet};
 use mesh_runtime::log::Format;
 
+mod bootstrap;
 mod cluster;
 mod http2;
+mod identity;
 mod values;
 
-use self::values::{flag, go_duration, listen_addr};
-pub use self::{cluster::Cluster, http2::Http2Flag};
+use self::values::{flag, listen_addr};
+pub use self::{
+    bootstrap::Bootstrap, cluster::Cluster, http2::Http2Flag, identity::Identity,
+};
 
 /// One of the controllers of the mesh.
 #[derive(Debug, Parser)]
@@ -34,6 +37,8 @@ pub enum Service {
     Destination(Destination),
     /// Tells proxies who may talk to them, and where their traffic goes
     Policy(Policy),
+    /// Makes trust anchor and issuer where there are none, and ends
+    Bootstrap(Bootstrap),
 }
 
 #[derive(Debug, Args)]
@@ -54,50 +59,6 @@ pub struct Source {
     pub dirs: Vec<PathBuf>,
     #[command(flatten)]
     pub cluster: Cluster,
-}
-
-#[derive(Debug, Args)]
-pub struct Identity {
-    /// Where to serve gRPC
-    #[arg(long, default_value = ":8080", value_parser = listen_addr)]
-    pub addr: SocketAddr,
-    /// Where to serve /live, /ready and /metrics
-    #[arg(long, default_value = ":9990", value_parser = listen_addr)]
-    pub admin_addr: SocketAddr,
-    /// The namespace of the control plane, a part of every identity
-    #[arg(long, default_value = "linkerd")]
-    pub controller_namespace: String,
-    /// The end of every identity
-    #[arg(long, default_value = "cluster.local")]
-    pub identity_trust_domain: String,
-    /// How the issuer's files are named: crt.pem and key.pem for linkerd.io/tls, tls.crt and tls.key for anything else
-    #[arg(long, default_value = "linkerd.io/tls")]
-    pub identity_scheme: String,
-    /// How long certificates live
-    #[arg(long, default_value = "24h0m0s", value_parser = go_duration)]
-    pub identity_issuance_lifetime: Duration,
-    /// How far the clocks of two nodes may be apart
-    #[arg(long, default_value = "20s", value_parser = go_duration)]
-    pub identity_clock_skew_allowance: Duration,
-    /// The folder of the issuer's certificate and key
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/var/run/linkerd/identity/issuer"
-    )]
-    pub issuer_dir: PathBuf,
-    /// The trust anchors, in PEM
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "/var/run/linkerd/identity/trust-roots/ca-bundle.crt"
-    )]
-    pub trust_anchors: PathBuf,
-    /// The public key, in PEM, that workload tokens are verified with
-    #[arg(long, value_name = "FILE")]
-    pub token_verify_key: PathBuf,
-    #[command(flatten)]
-    pub log: Log,
 }
 
 #[derive(Debug, Args)]
@@ -197,6 +158,7 @@ impl Service {
             Self::Identity(identity) => &identity.log,
             Self::Destination(destination) => &destination.log,
             Self::Policy(policy) => &policy.log,
+            Self::Bootstrap(bootstrap) => &bootstrap.log,
         }
     }
 }
@@ -206,6 +168,8 @@ const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use clap::CommandFactory;
 
     use super::*;

@@ -22,9 +22,10 @@ use tokio::{
 use tonic::transport::server::{Router, TcpIncoming};
 
 use crate::{
+    bootstrap::{self, BootstrapError},
     cluster::{self, ConnectError},
     config::{Service, Source},
-    identity::LoadError,
+    identity::{AccessError, LoadError},
     serve::Calls,
     source::{
         self, Batch,
@@ -47,10 +48,18 @@ pub enum DaemonError {
     Signals(#[source] io::Error),
     #[error("cannot open the admin server")]
     Admin(#[source] admin::BindError),
-    #[error("cannot listen on {addr} for gRPC (is another instance running?)")]
-    Listen { addr: SocketAddr, source: io::Error },
+    #[error("cannot listen on {addr} for {what} (is another instance running?)")]
+    Listen {
+        addr: SocketAddr,
+        what: &'static str,
+        source: io::Error,
+    },
     #[error("cannot use an API server")]
     Connect(#[source] ConnectError),
+    #[error("{0}")]
+    Access(AccessError),
+    #[error("cannot make the certificates of the mesh")]
+    Bootstrap(#[source] BootstrapError),
     #[error("cannot start the identity service")]
     Identity(#[source] LoadError),
     #[error("{0} is no name of a {1}")]
@@ -74,9 +83,11 @@ struct Daemon {
 /// Runs a controller until it is told to stop.
 pub async fn run(service: Service) -> Result<(), DaemonError> {
     match service {
-        Service::Identity(config) => identity::run(config).await,
+        // It holds several clients; on the stack of `main` they would only be in the way.
+        Service::Identity(config) => Box::pin(identity::run(config)).await,
         Service::Destination(config) => destination::run(config).await,
         Service::Policy(config) => policy::run(config).await,
+        Service::Bootstrap(config) => bootstrap::run(config).await.map_err(DaemonError::Bootstrap),
     }
 }
 
@@ -151,6 +162,21 @@ impl Daemon {
         });
     }
 
+    /// Waits for something that has to happen at the start; nothing when the process is told to stop before.
+    async fn unless_ended<T>(
+        &mut self,
+        happens: impl Future<Output = T>,
+    ) -> Result<Option<T>, DaemonError> {
+        tokio::select! {
+            happened = happens => Ok(Some(happened)),
+            ended = self.ends.first() => Err(DaemonError::Died(ended)),
+            signal = self.termination.received() => {
+                tracing::info!(signal, "Stopped before the start was complete");
+                Ok(None)
+            }
+        }
+    }
+
     /// Waits for a signal and drains, or for the first piece that dies.
     async fn finish(mut self) -> Result<(), DaemonError> {
         tokio::select! {
@@ -175,14 +201,8 @@ async fn until_complete(
     daemon: &mut Daemon,
     complete: oneshot::Receiver<()>,
 ) -> Result<bool, DaemonError> {
-    tokio::select! {
-        complete = complete => Ok(complete.is_ok()),
-        ended = daemon.ends.first() => Err(DaemonError::Died(ended)),
-        signal = daemon.termination.received() => {
-            tracing::info!(signal, "Stopped before everything was read");
-            Ok(false)
-        }
-    }
+    let complete = daemon.unless_ended(complete).await?;
+    Ok(matches!(complete, Some(Ok(()))))
 }
 
 async fn feed(
@@ -207,9 +227,13 @@ async fn feed(
 }
 
 async fn listen(addr: SocketAddr) -> Result<TcpListener, DaemonError> {
+    listen_for(addr, "gRPC").await
+}
+
+async fn listen_for(addr: SocketAddr, what: &'static str) -> Result<TcpListener, DaemonError> {
     TcpListener::bind(addr)
         .await
-        .map_err(|source| DaemonError::Listen { addr, source })
+        .map_err(|source| DaemonError::Listen { addr, what, source })
 }
 
 /// Exports how many different values of two kinds are watched.

@@ -43,6 +43,14 @@ pub(super) fn go_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A number of requests a second.
+pub(super) fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok();
+    number
+        .filter(|number: &f64| number.is_finite() && *number > 0.0)
+        .ok_or_else(|| "expected a number greater than 0".to_owned())
+}
+
 pub(super) fn flag(text: &str) -> Result<bool, String> {
     match text {
         "true" | "1" | "t" | "T" | "TRUE" | "True" => Ok(true),
@@ -64,6 +72,14 @@ mod tests {
         assert_eq!(go_duration("1s500ms"), Ok(Duration::from_millis(1_500)));
         for bad in ["", "h", "10", "1h5", "-1s", "1.5h", "1h 5m"] {
             assert!(go_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn rates() {
+        assert_eq!(positive("0.5"), Ok(0.5));
+        for bad in ["0", "-1", "inf", "NaN", "many"] {
+            assert!(positive(bad).is_err(), "{bad}");
         }
     }
 

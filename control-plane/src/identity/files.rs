@@ -3,14 +3,12 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use mesh_runtime::metrics::{Counter, Labels, Registry};
 use tokio::time::MissedTickBehavior;
 
-use super::{Authority, Issuer, IssuerError, KeyError, TokenKey, Validity};
+use super::{Issuer, IssuerError, KeyError, TokenKey, Validity};
 
 /// Where everything is.
 #[derive(Clone, Debug)]
@@ -18,7 +16,8 @@ pub struct Files {
     pub issuer_certificate: PathBuf,
     pub issuer_key: PathBuf,
     pub trust_anchors: PathBuf,
-    pub token_key: PathBuf,
+    /// None where an API server reviews tokens.
+    pub token_key: Option<PathBuf>,
     pub validity: Validity,
 }
 
@@ -33,13 +32,14 @@ pub enum LoadError {
     TokenKey { path: PathBuf, source: KeyError },
 }
 
-/// How often the files are compared with what was read. Certificates are rotated in hours; seconds are soon enough.
-const INTERVAL: Duration = Duration::from_secs(2);
+/// How often the files are compared with what was read. Certificates are rotated in hours; seconds are soon enough. Comparing needs no event, so it does not
+/// matter that a mounted Secret changes by a symbolic link of its folder.
+const INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the files hold, read and proved to be usable.
 pub struct Loaded {
     pub issuer: Issuer,
-    pub token_key: TokenKey,
+    pub token_key: Option<TokenKey>,
     /// To tell later whether the files changed.
     pub contents: Contents,
 }
@@ -50,7 +50,14 @@ pub struct Contents {
     certificate: Vec<u8>,
     key: Vec<u8>,
     anchors: Vec<u8>,
-    token_key: Vec<u8>,
+    token_key: Option<Vec<u8>>,
+}
+
+impl Contents {
+    /// The trust anchors, in PEM.
+    pub fn anchors(&self) -> &[u8] {
+        &self.anchors
+    }
 }
 
 impl Files {
@@ -58,53 +65,41 @@ impl Files {
         self.use_contents(self.read()?)
     }
 
-    /// Follows the files until the process ends. What cannot be used is reported and not taken over.
+    /// Follows the files until the process ends, and hands on what they hold after each change: an issuer that was proved, or why it cannot be used.
     pub async fn follow(
         self,
         mut current: Contents,
-        authority: Arc<Authority>,
-        registry: Registry,
+        mut changed: impl FnMut(Result<Loaded, LoadError>),
     ) {
-        let results = registry.counter_family(
-            "identity_issuer_reloads_total",
-            "Issuer and token key files that changed, by whether the new ones could be used",
-        );
-        let result = |result: &str| results.with(&Labels::new().with("result", result));
-        let (loaded, refused): (Counter, Counter) = (result("loaded"), result("refused"));
         let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // A change counts once it has stood still for one look: certificate and key are two files, and may have been read from both sides of a rotation.
+        let mut candidate = current.clone();
         loop {
             ticks.tick().await;
             // Not being able to read is most likely a rotation half way; the next look decides.
             let Ok(now) = self.read() else {
                 continue;
             };
-            if current == now {
+            if now == current || std::mem::replace(&mut candidate, now.clone()) != now {
                 continue;
             }
             current = now.clone();
-            match self.use_contents(now) {
-                Ok(new) => {
-                    authority.set_issuer(new.issuer);
-                    authority.set_token_key(new.token_key);
-                    loaded.inc();
-                    tracing::info!(certificate = %self.issuer_certificate.display(), "Took over a changed issuer");
-                }
-                Err(error) => {
-                    refused.inc();
-                    let reason = std::error::Error::source(&error).map(ToString::to_string);
-                    tracing::error!(%error, reason, "The issuer's files changed and cannot be used; the old issuer stays in force");
-                }
-            }
+            changed(self.use_contents(now));
         }
     }
 
     fn use_contents(&self, contents: Contents) -> Result<Loaded, LoadError> {
-        let token_key =
-            TokenKey::from_pem(&contents.token_key).map_err(|source| LoadError::TokenKey {
-                path: self.token_key.clone(),
-                source,
-            })?;
+        let token_key = match (&self.token_key, &contents.token_key) {
+            (Some(path), Some(pem)) => {
+                let key = TokenKey::from_pem(pem).map_err(|source| LoadError::TokenKey {
+                    path: path.clone(),
+                    source,
+                })?;
+                Some(key)
+            }
+            _ => None,
+        };
         let issuer = Issuer::read(
             &contents.certificate,
             &contents.key,
@@ -128,7 +123,7 @@ impl Files {
             certificate: read(&self.issuer_certificate)?,
             key: read(&self.issuer_key)?,
             anchors: read(&self.trust_anchors)?,
-            token_key: read(&self.token_key)?,
+            token_key: self.token_key.as_deref().map(read).transpose()?,
         })
     }
 }

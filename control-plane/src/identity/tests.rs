@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use rcgen::{
     BasicConstraints, CertificateParams, CustomExtension, DnType, IsCa, KeyPair, KeyUsagePurpose,
     SanType,
@@ -76,7 +77,11 @@ impl Fixture {
             control_namespace: "linkerd".to_owned(),
             trust_domain: "cluster.local".to_owned(),
         };
-        let authority = Authority::new(names, Tokens::signed_by(key));
+        let rate = Rate {
+            per_second: 1000.0,
+            burst: 1000,
+        };
+        let authority = Authority::new(names, Tokens::signed_by(key), rate);
         authority.set_issuer(read_issuer(&issuer_files(HOUR * 100), now).unwrap());
         Self {
             authority,
@@ -99,10 +104,20 @@ impl Fixture {
             token,
             csr,
         };
-        self.authority.certify(request, self.now).map_err(|error| {
+        let certified = self.at_once(request, self.now).map_err(|error| {
             let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
             format!("{error}{}", source.unwrap_or_default())
-        })
+        })?;
+        assert_eq!(certified.proved.account.name, "web");
+        Ok(certified.issued)
+    }
+
+    /// A signed token is reviewed without waiting for anything.
+    fn at_once(&self, request: Request<'_>, now: SystemTime) -> Result<Certified, CertifyError> {
+        self.authority
+            .certify(request, now)
+            .now_or_never()
+            .expect("a signed token made somebody wait")
     }
 }
 
@@ -217,7 +232,7 @@ fn a_certificate_ends_with_its_issuer() {
         token: &fixture.token(&claims(end, "system:serviceaccount:shop:web")),
         csr: &csr(&csr_params(&[IDENTITY])),
     };
-    let error = fixture.authority.certify(request, end).unwrap_err();
+    let error = fixture.at_once(request, end).unwrap_err();
     assert!(matches!(error, CertifyError::Issue(IssueError::Expired)));
 }
 
@@ -340,7 +355,7 @@ fn refused_tokens() {
     refused(&sign(&fixture.signer, "HS256", &good), "ES256");
     refused(&sign(&token_keys().0, "ES256", &good), "signature");
     let mut forged = fixture.good_token();
-    let at = forged.iter().position(|byte| *byte == b'.').unwrap() + 5;
+    let at = forged.iter().rposition(|byte| *byte == b'.').unwrap() + 5;
     forged[at] ^= 1;
     refused(&forged, "signature");
     refused(&with("aud", "kubernetes".into()), "audience");
@@ -377,6 +392,22 @@ fn refused_tokens() {
     let mut newline = fixture.good_token();
     newline.push(b'\n');
     assert!(fixture.certify(&csr, &newline).is_ok());
+}
+
+#[test]
+fn a_caller_in_a_loop_is_sent_away() {
+    let mut fixture = Fixture::new();
+    let rate = Rate {
+        per_second: 0.001,
+        burst: 2,
+    };
+    fixture.authority.limits = Limits::new(rate);
+    let csr = csr(&csr_params(&[IDENTITY]));
+    for _ in 0..2 {
+        assert!(fixture.certify(&csr, &fixture.good_token()).is_ok());
+    }
+    let error = fixture.certify(&csr, &fixture.good_token()).unwrap_err();
+    assert!(error.contains("too many certificates"), "{error}");
 }
 
 #[test]

@@ -1,47 +1,48 @@
 //! Tokens: which ServiceAccount sent a request.
 //!
-//! [`Tokens`] is the seam: today tokens are JWTs that a node without an API server signed; with one, a TokenReview answers the same question.
+//! [`Tokens`] is the seam: on a cluster the API server reviews a token ([`reviewed`]), on a node without one the key of the node verifies it
+//! ([`signed`]). Both are told the same JWTs, so what a token says of itself is read here, once, and believed by nobody.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use parking_lot::RwLock;
-use rustls_pki_types::{SubjectPublicKeyInfoDer, pem::PemObject};
 use serde::Deserialize;
-use x509_parser::{
-    oid_registry::{OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY},
-    prelude::FromDer,
-    x509::SubjectPublicKeyInfo,
+
+mod reviewed;
+mod signed;
+
+pub use self::{
+    reviewed::{AccessError, Reviews},
+    signed::{KeyError, TokenKey},
 };
 
 /// Whom the tokens are for. A token for anybody else, the API server included, proves nothing here.
 const AUDIENCE: &str = "identity.l5d.io";
-
-/// How far the clocks of the signer and of this process may be apart.
-const CLOCK_SKEW: Duration = Duration::from_secs(20);
 
 /// Who reviews tokens.
 #[derive(Debug)]
 pub enum Tokens {
     /// JWTs, signed with ECDSA P-256 by the holder of a key. The lock is written when the key's file changes.
     Signed(RwLock<TokenKey>),
+    /// The API server that issued them.
+    Reviewed(Box<Reviews>),
 }
 
-/// The public key that tokens are verified with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TokenKey(Vec<u8>);
-
 /// A ServiceAccount.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Account {
     pub namespace: String,
     pub name: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it holds no PEM public key of type ECDSA P-256")]
-pub struct KeyError;
+/// An account that a token proved to be the sender.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proved {
+    pub account: Account,
+    /// The object's uid, where an API server told it.
+    pub uid: Option<String>,
+}
 
 /// Why a token was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +61,23 @@ pub enum TokenError {
     NotYetValid,
     #[error("its subject {0:?} is no ServiceAccount (system:serviceaccount:<namespace>:<name>)")]
     Subject(String),
+    #[error("the API server does not accept it: {0}")]
+    Rejected(String),
+    #[error("the API server says that nobody has it")]
+    NotAuthenticated,
+    #[error("the API server did not review it: {0}")]
+    NotReviewed(String),
+    #[error("too many tokens wait for the API server's review")]
+    Busy,
+}
+
+/// A token taken apart. Nothing of it is proved.
+pub(super) struct Token<'a> {
+    text: &'a str,
+    algorithm: String,
+    signed: &'a str,
+    signature: &'a str,
+    claims: Claims,
 }
 
 #[derive(Deserialize)]
@@ -82,51 +100,73 @@ enum Audience {
     Several(Vec<String>),
 }
 
-impl TokenKey {
-    pub fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
-        let der = SubjectPublicKeyInfoDer::from_pem_slice(pem).map_err(|_error| KeyError)?;
-        let (_, key) = SubjectPublicKeyInfo::from_der(&der).map_err(|_error| KeyError)?;
-        let curve = key.algorithm.parameters.as_ref();
-        let curve = curve.and_then(|parameters| parameters.as_oid().ok());
-        if key.algorithm.algorithm != OID_KEY_TYPE_EC_PUBLIC_KEY || curve != Some(OID_EC_P256) {
-            return Err(KeyError);
-        }
-        Ok(Self(key.subject_public_key.data.to_vec()))
-    }
-}
-
 impl Tokens {
     pub fn signed_by(key: TokenKey) -> Self {
         Self::Signed(RwLock::new(key))
     }
 
+    /// Nothing to set where the API server reviews.
     pub(super) fn set_key(&self, key: TokenKey) {
-        let Self::Signed(current) = self;
-        *current.write() = key;
+        if let Self::Signed(current) = self {
+            *current.write() = key;
+        }
     }
 
     /// The account that the token was issued to.
-    pub(super) fn review(&self, token: &[u8], now: SystemTime) -> Result<Account, TokenError> {
-        let Self::Signed(key) = self;
-        verify(&key.read(), token, now)
+    pub(super) async fn review(
+        &self,
+        token: &Token<'_>,
+        now: SystemTime,
+    ) -> Result<Proved, TokenError> {
+        match self {
+            Self::Signed(key) => {
+                let key = key.read().clone();
+                key.verify(token, now)?;
+                Ok(Proved {
+                    account: token.claimed()?,
+                    uid: None,
+                })
+            }
+            Self::Reviewed(reviews) => reviews.review(token).await,
+        }
     }
 }
 
-fn verify(key: &TokenKey, token: &[u8], now: SystemTime) -> Result<Account, TokenError> {
-    let text = std::str::from_utf8(token).map_err(|_error| TokenError::Unreadable)?;
-    let (signed, signature) = text.trim().rsplit_once('.').ok_or(TokenError::Unreadable)?;
-    let (header, claims) = signed.split_once('.').ok_or(TokenError::Unreadable)?;
-    let header: Header = decode_json(header)?;
-    if header.alg != "ES256" {
-        return Err(TokenError::Algorithm);
+impl<'a> Token<'a> {
+    pub(super) fn read(token: &'a [u8]) -> Result<Self, TokenError> {
+        let text = std::str::from_utf8(token).map_err(|_error| TokenError::Unreadable)?;
+        let text = text.trim();
+        let (signed, signature) = text.rsplit_once('.').ok_or(TokenError::Unreadable)?;
+        let (header, claims) = signed.split_once('.').ok_or(TokenError::Unreadable)?;
+        let header: Header = decode_json(header)?;
+        Ok(Self {
+            text,
+            algorithm: header.alg,
+            signed,
+            signature,
+            claims: decode_json(claims)?,
+        })
     }
-    UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &key.0)
-        .verify(signed.as_bytes(), &decode(signature)?)
-        .map_err(|_error| TokenError::Signature)?;
-    let claims: Claims = decode_json(claims)?;
-    check_audience(&claims.aud)?;
-    check_time(&claims, now)?;
-    account(&claims.sub).ok_or(TokenError::Subject(claims.sub))
+
+    /// Whose token it says it is.
+    pub(super) fn claimed(&self) -> Result<Account, TokenError> {
+        let subject = &self.claims.sub;
+        account(subject).ok_or_else(|| TokenError::Subject(subject.clone()))
+    }
+}
+
+impl Claims {
+    fn check_audience(&self) -> Result<(), TokenError> {
+        let ours = match &self.aud {
+            Audience::One(audience) => audience == AUDIENCE,
+            Audience::Several(audiences) => audiences.iter().any(|audience| audience == AUDIENCE),
+        };
+        if ours {
+            Ok(())
+        } else {
+            Err(TokenError::Audience)
+        }
+    }
 }
 
 fn decode(part: &str) -> Result<Vec<u8>, TokenError> {
@@ -137,35 +177,6 @@ fn decode(part: &str) -> Result<Vec<u8>, TokenError> {
 
 fn decode_json<T: serde::de::DeserializeOwned>(part: &str) -> Result<T, TokenError> {
     serde_json::from_slice(&decode(part)?).map_err(|_error| TokenError::Unreadable)
-}
-
-fn check_audience(audience: &Audience) -> Result<(), TokenError> {
-    let ours = match audience {
-        Audience::One(audience) => audience == AUDIENCE,
-        Audience::Several(audiences) => audiences.iter().any(|audience| audience == AUDIENCE),
-    };
-    if ours {
-        Ok(())
-    } else {
-        Err(TokenError::Audience)
-    }
-}
-
-fn check_time(claims: &Claims, now: SystemTime) -> Result<(), TokenError> {
-    let now = now
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs_f64();
-    if !claims.exp.is_some_and(|end| now < end) {
-        return Err(TokenError::Expired);
-    }
-    if claims
-        .nbf
-        .is_some_and(|begin| now + CLOCK_SKEW.as_secs_f64() < begin)
-    {
-        return Err(TokenError::NotYetValid);
-    }
-    Ok(())
 }
 
 /// `system:serviceaccount:<namespace>:<name>`, both DNS labels: a dot in a name would shift the parts of the identity.

@@ -9,40 +9,40 @@ use mesh_api::{
 use tonic::{Code, Request, Response, Status, async_trait};
 
 use super::calls::{Calls, Method};
-use crate::identity::{self, Authority, CertifyError, IssueError, TokenError};
+use crate::identity::{self, Authority, CertifyError, IssueError, Record, TokenError};
 
 #[derive(Debug)]
 pub struct IdentityService {
     authority: Arc<Authority>,
+    record: Record,
     certify: Method,
 }
 
 impl IdentityService {
-    pub fn new(authority: Arc<Authority>, calls: &Calls) -> Self {
+    pub fn new(authority: Arc<Authority>, record: Record, calls: &Calls) -> Self {
         Self {
             authority,
+            record,
             certify: calls.method("io.linkerd.proxy.identity.Identity", "Certify"),
         }
     }
 
-    fn certify(&self, request: &CertifyRequest) -> Result<CertifyResponse, Status> {
-        let certified = self.authority.certify(
-            identity::Request {
-                identity: &request.identity,
-                token: &request.token,
-                csr: &request.certificate_signing_request,
-            },
-            SystemTime::now(),
-        );
-        match certified {
-            Ok(issued) => {
-                let valid_until = jiff::Timestamp::try_from(issued.valid_until).ok();
+    async fn certify(&self, request: &CertifyRequest) -> Result<CertifyResponse, Status> {
+        let question = identity::Request {
+            identity: &request.identity,
+            token: &request.token,
+            csr: &request.certificate_signing_request,
+        };
+        match self.authority.certify(question, SystemTime::now()).await {
+            Ok(certified) => {
+                let valid_until = jiff::Timestamp::try_from(certified.issued.valid_until).ok();
                 tracing::info!(
                     identity = request.identity,
                     valid_until = valid_until.map(tracing::field::display),
                     "Issued a certificate"
                 );
-                Ok(to_proto(&issued))
+                self.record.issued(&request.identity, &certified);
+                Ok(to_proto(&certified.issued))
             }
             Err(error) => {
                 let message = with_reason(&error);
@@ -50,6 +50,9 @@ impl IdentityService {
                     identity = request.identity,
                     "Refused a certificate: {message}"
                 );
+                if matches!(error, CertifyError::Issue(IssueError::Expired)) {
+                    self.record.issuer_expired(&message);
+                }
                 Err(Status::new(code(&error), message))
             }
         }
@@ -62,7 +65,7 @@ impl Identity for IdentityService {
         &self,
         request: Request<CertifyRequest>,
     ) -> Result<Response<CertifyResponse>, Status> {
-        let response = self.certify(request.get_ref());
+        let response = self.certify(request.get_ref()).await;
         self.certify.count(response).map(Response::new)
     }
 }
@@ -77,6 +80,9 @@ fn code(error: &CertifyError) -> Code {
         CertifyError::Token(TokenError::Unreadable | TokenError::Subject(_)) => {
             Code::InvalidArgument
         }
+        CertifyError::Token(TokenError::Rejected(_)) => Code::InvalidArgument,
+        CertifyError::Token(TokenError::NotReviewed(_)) => Code::Internal,
+        CertifyError::Token(TokenError::Busy) | CertifyError::TooMany(_) => Code::ResourceExhausted,
         CertifyError::Token(_) => Code::FailedPrecondition,
         CertifyError::Issue(IssueError::Expired) => Code::Unknown,
         CertifyError::Issue(_) => Code::Internal,

@@ -8,37 +8,27 @@ use futures_util::StreamExt as _;
 use kube::{
     Api, Client,
     core::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta},
-    runtime::watcher::{self, Event, watcher},
+    runtime::watcher::{Config, Event},
 };
 use tokio::sync::watch;
 
-use crate::{cluster::Backoff, model::Kind};
+use crate::{
+    cluster::{self, Backoff},
+    model::Kind,
+};
 
 /// Tells `changed` about each change of a definition, as long as the process lives.
 pub(super) async fn follow(client: Client, changed: watch::Sender<()>) {
     let named = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     let resource = ApiResource::from_gvk_with_plural(&named, "customresourcedefinitions");
     let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, &resource);
-    let mut events = Box::pin(watcher(api, watcher::Config::default()));
     // Nothing hangs on this watch but a few seconds; when the role forbids it there is no point in asking often.
-    let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
-    let mut said = false;
+    let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
+    let what = "CustomResourceDefinitions, to notice new APIs at once";
+    let mut events = Box::pin(cluster::follow(api, Config::default(), what, backoff));
     while let Some(event) = events.next().await {
-        match event {
-            Ok(event) => {
-                if !matches!(event, Event::Init) {
-                    backoff.reset();
-                }
-                if concerns_us(&event) {
-                    changed.send_replace(());
-                }
-            }
-            Err(error) => {
-                if !std::mem::replace(&mut said, true) {
-                    tracing::info!(%error, "Cannot watch CustomResourceDefinitions; new APIs are found a little later");
-                }
-                backoff.wait().await;
-            }
+        if concerns_us(&event) {
+            changed.send_replace(());
         }
     }
 }

@@ -145,6 +145,8 @@ impl Table {
             kind: self.kind,
             name: name(&object.metadata),
         };
+        // The kind is known, and where only metadata is watched this says something else.
+        object.types = None;
         // Often half of an object, and never of interest here.
         object.metadata.managed_fields = None;
         let read = match serde_json::to_value(object) {

@@ -20,7 +20,7 @@ use super::{
     table::{Broken, Table},
 };
 use crate::{
-    cluster::{Backoff, explain},
+    cluster::{Backoff, explain, watch_error},
     model::Kind,
     source::Change,
 };
@@ -136,10 +136,18 @@ impl Watch {
     async fn missing(&mut self) -> Result<(), Closed> {
         self.metrics.served.set(0);
         self.metrics.synced.set(0);
-        tracing::warn!(
-            api = self.name(),
-            "The API server does not serve an API; its objects have no effect until it does"
-        );
+        if self.table.len() > 0 {
+            tracing::warn!(
+                api = self.name(),
+                "The API server does not serve an API any more; what is known stays in force for {} s",
+                GONE_AFTER.as_secs()
+            );
+        } else {
+            tracing::warn!(
+                api = self.name(),
+                "The API server does not serve an API; its objects have no effect until it does"
+            );
+        }
         self.report(Vec::new(), true).await
     }
 
@@ -169,7 +177,7 @@ impl Watch {
                 Some(Ok(event)) => event,
                 Some(Err(error)) if is_gone(&error) => return Ok(()),
                 Some(Err(error)) => {
-                    self.failed(&text(&error)).await;
+                    self.failed(&watch_error(&error)).await;
                     continue;
                 }
             };
@@ -308,15 +316,5 @@ fn is_gone(error: &watcher::Error) -> bool {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.is_not_found(),
         _ => false,
-    }
-}
-
-fn text(error: &watcher::Error) -> String {
-    match error {
-        watcher::Error::InitialListFailed(error)
-        | watcher::Error::WatchStartFailed(error)
-        | watcher::Error::WatchFailed(error) => explain(error),
-        watcher::Error::WatchError(status) => status.message.clone(),
-        watcher::Error::NoResourceVersion => error.to_string(),
     }
 }

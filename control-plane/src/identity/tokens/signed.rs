@@ -1,0 +1,65 @@
+//! Tokens that a node without an API server signed: JWTs, verified with its public key.
+
+use std::time::{Duration, SystemTime};
+
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
+use rustls_pki_types::{SubjectPublicKeyInfoDer, pem::PemObject};
+use x509_parser::{
+    oid_registry::{OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY},
+    prelude::FromDer,
+    x509::SubjectPublicKeyInfo,
+};
+
+use super::{Claims, Token, TokenError, decode};
+
+/// How far the clocks of the signer and of this process may be apart.
+const CLOCK_SKEW: Duration = Duration::from_secs(20);
+
+/// The public key that tokens are verified with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenKey(Vec<u8>);
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it holds no PEM public key of type ECDSA P-256")]
+pub struct KeyError;
+
+impl TokenKey {
+    pub fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
+        let der = SubjectPublicKeyInfoDer::from_pem_slice(pem).map_err(|_error| KeyError)?;
+        let (_, key) = SubjectPublicKeyInfo::from_der(&der).map_err(|_error| KeyError)?;
+        let curve = key.algorithm.parameters.as_ref();
+        let curve = curve.and_then(|parameters| parameters.as_oid().ok());
+        if key.algorithm.algorithm != OID_KEY_TYPE_EC_PUBLIC_KEY || curve != Some(OID_EC_P256) {
+            return Err(KeyError);
+        }
+        Ok(Self(key.subject_public_key.data.to_vec()))
+    }
+
+    pub(super) fn verify(&self, token: &Token<'_>, now: SystemTime) -> Result<(), TokenError> {
+        if token.algorithm != "ES256" {
+            return Err(TokenError::Algorithm);
+        }
+        UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &self.0)
+            .verify(token.signed.as_bytes(), &decode(token.signature)?)
+            .map_err(|_error| TokenError::Signature)?;
+        token.claims.check_audience()?;
+        check_time(&token.claims, now)
+    }
+}
+
+fn check_time(claims: &Claims, now: SystemTime) -> Result<(), TokenError> {
+    let now = now
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs_f64();
+    if !claims.exp.is_some_and(|end| now < end) {
+        return Err(TokenError::Expired);
+    }
+    if claims
+        .nbf
+        .is_some_and(|begin| now + CLOCK_SKEW.as_secs_f64() < begin)
+    {
+        return Err(TokenError::NotYetValid);
+    }
+    Ok(())
+}
