@@ -14,11 +14,13 @@ mod bootstrap;
 mod cluster;
 mod http2;
 mod identity;
+mod injector;
 mod values;
 
 use self::values::{flag, listen_addr};
 pub use self::{
     bootstrap::Bootstrap, cluster::Cluster, http2::Http2Flag, identity::Identity,
+    injector::ProxyInjector,
 };
 
 /// One of the controllers of the mesh.
@@ -37,6 +39,8 @@ pub enum Service {
     Destination(Destination),
     /// Tells proxies who may talk to them, and where their traffic goes
     Policy(Policy),
+    /// Adds the proxy to pods, as the API server's webhook
+    ProxyInjector(ProxyInjector),
     /// Makes trust anchor and issuer where there are none, and ends
     Bootstrap(Bootstrap),
 }
@@ -158,6 +162,7 @@ impl Service {
             Self::Identity(identity) => &identity.log,
             Self::Destination(destination) => &destination.log,
             Self::Policy(policy) => &policy.log,
+            Self::ProxyInjector(injector) => &injector.log,
             Self::Bootstrap(bootstrap) => &bootstrap.log,
         }
     }

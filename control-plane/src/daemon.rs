@@ -6,6 +6,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use http::StatusCode;
 use mesh_runtime::{
     admin::{self, Admin, Condition, Readiness},
     build_info::BuildInfo,
@@ -26,6 +27,7 @@ use crate::{
     cluster::{self, ConnectError},
     config::{Service, Source},
     identity::{AccessError, LoadError},
+    injector::SettingsError,
     serve::Calls,
     source::{
         self, Batch,
@@ -36,6 +38,7 @@ use crate::{
 
 mod destination;
 mod identity;
+mod injector;
 mod policy;
 
 /// How long open calls may take to end when the process stops. Kubernetes kills after 30 s.
@@ -60,6 +63,8 @@ pub enum DaemonError {
     Access(AccessError),
     #[error("cannot make the certificates of the mesh")]
     Bootstrap(#[source] BootstrapError),
+    #[error("cannot start the injector")]
+    Settings(#[source] SettingsError),
     #[error("cannot start the identity service")]
     Identity(#[source] LoadError),
     #[error("{0} is no name of a {1}")]
@@ -87,6 +92,7 @@ pub async fn run(service: Service) -> Result<(), DaemonError> {
         Service::Identity(config) => Box::pin(identity::run(config)).await,
         Service::Destination(config) => destination::run(config).await,
         Service::Policy(config) => policy::run(config).await,
+        Service::ProxyInjector(config) => injector::run(config).await,
         Service::Bootstrap(config) => bootstrap::run(config).await.map_err(DaemonError::Bootstrap),
     }
 }
@@ -113,7 +119,9 @@ impl Daemon {
 
     async fn serve_admin(&self, addr: SocketAddr) -> Result<(), DaemonError> {
         let listener = admin::bind(addr).await.map_err(DaemonError::Admin)?;
-        let admin = Admin::new(self.registry.clone(), self.readiness.clone());
+        // Linkerd's manifests probe it.
+        let ping = |_call| async { admin::text(StatusCode::OK, "pong\n") };
+        let admin = Admin::new(self.registry.clone(), self.readiness.clone()).route("/ping", ping);
         self.supervisor
             .spawn("admin server", admin::serve(listener, admin));
         Ok(())

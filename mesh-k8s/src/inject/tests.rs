@@ -695,3 +695,11 @@ fn a_complete_values_file_of_linkerd_is_read() {
     assert_eq!(values.image(&values.proxy.image), "a/b:v1");
     assert_eq!(values.proxy_init.kube_api_server_ports, "1");
 }
+
+#[test]
+fn every_annotation_is_documented() {
+    let documented = include_str!("../../../docs/reference/annotations.md");
+    for key in configuration_keys() {
+        assert!(documented.contains(&format!("`{key}`")), "{key}");
+    }
+}

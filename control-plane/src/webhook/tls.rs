@@ -1,0 +1,114 @@
+//! TLS of the webhooks' server: 1.3 alone, and a certificate that can change under it.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use arc_swap::ArcSwapOption;
+use rustls::{
+    ServerConfig,
+    crypto::aws_lc_rs,
+    server::{ClientHello, NoServerSessionStorage, ResolvesServerCert},
+    sign::CertifiedKey,
+    version::TLS13,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+use tokio_rustls::{TlsAcceptor, server};
+
+use super::certificate::Pair;
+
+/// The certificate that is served now.
+#[derive(Debug, Default)]
+pub(crate) struct Serving {
+    // Read by each handshake, written when the certificate changes.
+    certified: ArcSwapOption<CertifiedKey>,
+}
+
+/// Ends TLS.
+#[derive(Clone)]
+pub(super) struct Acceptor(TlsAcceptor);
+
+pub(super) struct TlsStream(server::TlsStream<TcpStream>);
+
+const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
+
+impl Serving {
+    /// Serves with another certificate from the next handshake on.
+    pub(crate) fn set(&self, pair: &Pair) -> Result<(), rustls::Error> {
+        let provider = aws_lc_rs::default_provider();
+        let chain = pair.chain().to_vec();
+        // Refuses a key that is not the certificate's.
+        let certified = CertifiedKey::from_der(chain, pair.key(), &provider)?;
+        self.certified.store(Some(Arc::new(certified)));
+        Ok(())
+    }
+}
+
+impl ResolvesServerCert for Serving {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.certified.load_full()
+    }
+}
+
+impl Acceptor {
+    pub(super) fn new(serving: Arc<Serving>) -> Self {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let mut config =
+            match ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]) {
+                Ok(builder) => builder.with_no_client_auth().with_cert_resolver(serving),
+                // The provider is compiled in and knows TLS 1.3.
+                Err(error) => unreachable!("TLS 1.3 is not supported: {error}"),
+            };
+        config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
+        // API servers keep their connections; sessions would only outlive certificates.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Self(TlsAcceptor::from(Arc::new(config)))
+    }
+
+    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream> {
+        // Boxed: the handshake's state is large, and the connection's future holds it for its whole life.
+        Box::pin(self.0.accept(stream)).await.map(TlsStream)
+    }
+}
+
+impl TlsStream {
+    pub(super) fn is_http2(&self) -> bool {
+        self.0.get_ref().1.alpn_protocol() == Some(HTTP2)
+    }
+}
+
+impl AsyncRead for TlsStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for TlsStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
