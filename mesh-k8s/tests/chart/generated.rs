@@ -109,6 +109,13 @@ fn write_values(out: &mut String, values: &Yaml, schema: &Value, depth: usize) {
         if value.is_mapping() && schema.get("properties").is_some() {
             let _ = writeln!(out, "{indent}{name}:");
             write_values(out, value, schema, depth + 1);
+        } else if value.is_mapping() {
+            // Open: its names are nobody's values, so it stands on one line under its one description.
+            let _ = writeln!(
+                out,
+                "{indent}{name}: {}",
+                serde_json::to_string(value).unwrap()
+            );
         } else if let Some(word) = value.as_str().filter(|word| is_flag(word)) {
             let _ = writeln!(out, "{indent}{name}: '{word}'");
         } else {
