@@ -35,10 +35,10 @@ use tokio::time::MissedTickBehavior;
 pub use caretaker::Caretaker;
 
 use crate::{
-    bpffs::{self, BpffsError},
     config::Config,
     ebpf::{Loaded, Programs},
     findings::Findings,
+    host,
     kubernetes::Departure,
     metrics::Metrics,
     node::Node,
@@ -79,8 +79,14 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
     let admin = questions.add_to(admin);
     supervisor.spawn("admin", admin::serve(listener, admin));
 
-    prepare_pins(&config)?;
-    let choice = choose(&config).await?;
+    let choice = tokio::select! {
+        choice = choose(&config) => choice?,
+        signal = termination.received() => {
+            tracing::info!(signal, "Stopping before the tier was chosen; what is there stays");
+            let _ = std::fs::remove_file(&config.socket);
+            return Ok(());
+        }
+    };
     let status = status(&config, &choice);
     registry.put_node(&NodeRecord { tier: choice.tier })?;
     let programs = match &choice.attached {
@@ -161,19 +167,6 @@ pub fn uninstall(config: &Config, keep_plugin: bool) -> anyhow::Result<()> {
     removal.finish()
 }
 
-/// Pins that are not the node's would end with the agent's container, and with them the redirection of every pod.
-fn prepare_pins(config: &Config) -> anyhow::Result<()> {
-    match bpffs::ensure_on_node(&config.pin_dir) {
-        Err(error @ BpffsError::Hidden { .. }) => Err(error.into()),
-        // The eBPF tiers will say that they do not work.
-        Err(error) => {
-            tracing::warn!(error = chain(&error), "There is no place for pins");
-            Ok(())
-        }
-        Ok(()) => Ok(()),
-    }
-}
-
 /// The trials block for up to a second; the admin server answers meanwhile.
 async fn choose(config: &Config) -> anyhow::Result<Choice> {
     let settings = Settings {
@@ -183,6 +176,10 @@ async fn choose(config: &Config) -> anyhow::Result<Choice> {
         bpf_object: config.bpf_object.clone(),
         guard: config.guard,
         program: env::current_exe().context("cannot find this program's own file")?,
+        // Pins that are not the node's would end with the agent's container, and with them the redirection of every pod.
+        no_pins: host::ensure_bpffs(&config.pin_dir)
+            .err()
+            .map(|error| chain(&error)),
     };
     let choice = tokio::task::spawn_blocking(move || tier::choose(&settings)).await??;
     for trial in choice.trials.iter().filter(|trial| !trial.works) {

@@ -20,7 +20,7 @@ use std::{
 use mesh_core::node::CniStatus;
 use mesh_runtime::log::chain;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 pub use keeper::{Outcome, keep};
 
@@ -52,9 +52,27 @@ pub struct Installer {
     directory: Directory,
     bin_dir: PathBuf,
     plugin: PathBuf,
-    entry: Value,
+    entry: Entry,
     /// Held by whoever changes something; true once everything was removed, after which nothing is put there again.
     is_removed: Mutex<bool>,
+}
+
+/// What the plugin is told, in the order in which a reader expects it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    socket: PathBuf,
+    pin_dir: PathBuf,
+    state_dir: PathBuf,
+    capabilities: Capabilities,
+}
+
+#[derive(Debug, Serialize)]
+struct Capabilities {
+    #[serde(rename = "io.kubernetes.cri.pod-annotations")]
+    annotations: bool,
 }
 
 /// What a look at the directory found and did.
@@ -102,13 +120,13 @@ struct Primary<'a> {
 
 impl Installer {
     pub fn new(settings: Settings) -> Self {
-        let entry = json!({
-            "type": PLUGIN,
-            "socket": settings.socket,
-            "pinDir": settings.pin_dir,
-            "stateDir": settings.state_dir,
-            "capabilities": {"io.kubernetes.cri.pod-annotations": true},
-        });
+        let entry = Entry {
+            kind: PLUGIN,
+            socket: settings.socket,
+            pin_dir: settings.pin_dir,
+            state_dir: settings.state_dir,
+            capabilities: Capabilities { annotations: true },
+        };
         Self {
             directory: Directory::new(settings.conf_dir),
             bin_dir: settings.bin_dir,

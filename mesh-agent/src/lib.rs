@@ -3,12 +3,12 @@
 //! `config` → `daemon` is the agent's way in, `cni` the plugin's; both redirect pods through `node`. Below it are the mechanisms: `ebpf` (kernel programs),
 //! `nft` and `iptables` (packet filters, from the list of `rules`). `tier` finds out which of them this node has.
 
-pub mod bpffs;
 pub mod cni;
 pub mod config;
 pub mod daemon;
 pub mod ebpf;
 pub mod findings;
+pub mod host;
 pub mod init;
 pub mod install;
 pub mod iptables;

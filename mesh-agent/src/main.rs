@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Parser;
 use mesh_agent::{
     config::{Args, Command},
-    daemon, selftest,
+    daemon, host, selftest,
 };
 use mesh_runtime::log;
 
@@ -30,16 +30,30 @@ fn main() -> ExitCode {
 
 fn start(args: Args) -> anyhow::Result<()> {
     let filter = log::init(log::Settings {
-        filter: &args.config.log_level,
+        filter: &quiet(&args.config.log_level),
         format: args.config.log_format,
         aliases: &[],
     })?;
     if let Some(Command::Uninstall { keep_plugin }) = args.command {
         return daemon::uninstall(&args.config, keep_plugin);
     }
+    if let Err(error) = host::enter_cgroup_namespace() {
+        tracing::warn!(
+            %error,
+            "Cannot see cgroups as the node does (it takes CAP_SYS_ADMIN and CAP_SYS_PTRACE), so that proxies which run already are not recognised"
+        );
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
     runtime.block_on(daemon::run(args.config, filter))
+}
+
+/// The Kubernetes client logs every attempt that fails as an error, for as long as the API server is away. We say it once.
+fn quiet(filter: &str) -> String {
+    match filter.contains("kube_client") {
+        true => filter.to_owned(),
+        false => format!("{filter},kube_client=off"),
+    }
 }

@@ -39,6 +39,12 @@ struct Identity(u64, u64);
 pub enum SandboxError {
     #[error("cannot list the node's processes")]
     Processes(#[source] io::Error),
+    #[error("cannot look at the namespaces of the pod's process {pid} (it takes CAP_SYS_PTRACE)")]
+    Process {
+        pid: u32,
+        #[source]
+        source: io::Error,
+    },
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
 }
@@ -74,8 +80,15 @@ impl Places {
         for process in processes {
             // A process that is being made for the pod, or one that watches over a container, is still in the node's namespace.
             let netns = process.netns(&self.processes);
-            let Some(identity) = identity(&netns).ok().filter(|found| *found != own) else {
-                continue;
+            let identity = match identity(&netns) {
+                Ok(identity) if identity == own => continue,
+                Ok(identity) => identity,
+                Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+                    let pid = process.pid;
+                    return Err(SandboxError::Process { pid, source });
+                }
+                // It has ended.
+                Err(_) => continue,
             };
             match candidates
                 .iter_mut()

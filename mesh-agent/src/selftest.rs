@@ -21,6 +21,7 @@ use std::{
     io::{self, BufRead, BufReader},
     path::{Path, PathBuf},
     process::{self, Child, ChildStdout, Command, Stdio},
+    thread,
 };
 
 use nix::{
@@ -112,7 +113,7 @@ pub fn run(object: &Object, settings: &Settings) -> Result<Vec<Check>, Error> {
     let stage = Stage::build(object, settings)?;
     let (mut proxy, mut said) = spawn(settings, &stage, "proxy", &stage.proxy_cgroup())?;
     let checks = wait_for_proxy(&mut proxy, &mut said).and_then(|()| observe(settings, &stage));
-    // The worker serves until it is ended; both errors mean that it has ended already.
+    // Killing may be refused, because the worker is another user by now and that takes CAP_KILL. Waiting closes the worker's input, which ends it too.
     let _ = proxy.kill();
     let _ = proxy.wait();
     drop(stage);
@@ -126,10 +127,15 @@ pub fn worker(arguments: &[String]) -> io::Result<()> {
             "a {WORKER_ARGUMENT} takes role, namespace, cgroup and the agent's process id, and is started by the agent"
         )));
     };
+    end_with_input();
     let result = end_with(agent)
         .and_then(|()| stage::enter(Path::new(netns), Path::new(cgroup)))
         .and_then(|()| match role.as_str() {
-            "proxy" => proxy::serve(),
+            "proxy" => {
+                proxy::become_user()?;
+                end_with(agent)?;
+                proxy::serve()
+            }
             "application" => application::run(),
             other => Err(io::Error::other(format!("has no role {other}"))),
         });
@@ -141,7 +147,7 @@ pub fn worker(arguments: &[String]) -> io::Result<()> {
     result
 }
 
-/// A worker never outlives its agent, also one that is killed.
+/// A worker never outlives its agent, also one that is killed. To be said again after a change of user, with which the kernel forgets it.
 fn end_with(agent: &str) -> io::Result<()> {
     set_pdeathsig(Signal::SIGKILL)?;
     // An agent that was killed before that call sends no signal any more: its child has another parent by now.
@@ -149,6 +155,18 @@ fn end_with(agent: &str) -> io::Result<()> {
         return Err(io::Error::other("has lost its agent"));
     }
     Ok(())
+}
+
+/// Nor one that may not signal it: the worker is another user, and an agent in a container may lack CAP_KILL. Its input ends with the agent, too.
+#[expect(
+    clippy::exit,
+    reason = "a worker has nothing to put in order, and its other threads wait for connections"
+)]
+fn end_with_input() {
+    thread::spawn(|| {
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        process::exit(0);
+    });
 }
 
 /// Removes what a self-test left that was killed: its pins and its cgroups below `cgroup_parent`, if that is known.
@@ -189,7 +207,7 @@ fn spawn(
         .arg(stage.netns())
         .arg(cgroup)
         .arg(process::id().to_string())
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .map_err(failed)?;

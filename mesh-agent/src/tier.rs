@@ -35,6 +35,8 @@ pub struct Settings {
     pub guard: GuardMode,
     /// This program; the self-test starts it again.
     pub program: PathBuf,
+    /// Why nothing can be pinned where it would outlive the agent, if so; the eBPF tiers are not tried then.
+    pub no_pins: Option<String>,
 }
 
 /// The node's tier, and why.
@@ -224,6 +226,9 @@ fn try_tier(tier: Tier, ebpf: &Result<Ebpf, String>) -> Result<(), String> {
 
 /// Finds out what the kernel programs can do here. Every reason why they cannot be used is one sentence.
 fn try_ebpf(settings: &Settings) -> Result<Ebpf, String> {
+    if let Some(reason) = &settings.no_pins {
+        return Err(reason.clone());
+    }
     let object =
         Object::open(settings.bpf_object.as_deref()).map_err(|error| log::chain(&error))?;
     let cgroup_root =

@@ -101,7 +101,7 @@ fn candidates(config: &PodConfig, netns_inode: u64) -> io::Result<Vec<Candidate>
         if !is_in_netns(pid, netns_inode) {
             continue;
         }
-        for fd in sockets(pid) {
+        for fd in sockets(pid)? {
             let Some(listener) = process::listener_of(pid, fd)? else {
                 continue;
             };
@@ -136,18 +136,24 @@ fn is_in_netns(pid: i32, inode: u64) -> bool {
 }
 
 /// The descriptors of a process that are sockets; none when it is gone.
-fn sockets(pid: i32) -> Vec<RawFd> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return Vec::new();
+fn sockets(pid: i32) -> io::Result<Vec<RawFd>> {
+    let path = format!("/proc/{pid}/fd");
+    let entries = match fs::read_dir(&path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let hint =
+                format!("cannot list {path} (it takes CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE)");
+            return Err(io::Error::new(error.kind(), hint));
+        }
+        Err(_) => return Ok(Vec::new()),
     };
-    entries
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            let target = fs::read_link(entry.path()).ok()?;
-            target.to_str()?.starts_with("socket:").then_some(())?;
-            entry.file_name().to_str()?.parse().ok()
-        })
-        .collect()
+    let sockets = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let target = fs::read_link(entry.path()).ok()?;
+        target.to_str()?.starts_with("socket:").then_some(())?;
+        entry.file_name().to_str()?.parse().ok()
+    });
+    Ok(sockets.collect())
 }
 
 /// The id of the process's cgroup: the inode of its directory.

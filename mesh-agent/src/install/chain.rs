@@ -3,7 +3,7 @@
 //! The text is edited and never written anew from a parsed form: key order, number formats, spacing and fields that only another plugin understands stay
 //! byte for byte what their owner wrote. Taking the entry out gives the text from before.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
 use crate::cni::Version;
@@ -36,6 +36,8 @@ pub(super) enum ChainError {
     Unreadable(#[source] serde_json::Error),
     #[error("it has no name")]
     NoName,
+    #[error("our entry cannot be written")]
+    Entry(#[source] serde_json::Error),
     #[error("it lists no plugin that makes a network")]
     NoNetwork,
     #[error("its cniVersion {0:?} is none that mesh-cni speaks ({supported})", supported = Version::ALL.map(Version::as_str).join(", "))]
@@ -146,7 +148,8 @@ impl Plugin {
 ///
 /// It is appended after the last plugin. Where another program appended itself after ours since, ours stays where it is: two programs that both want to be
 /// last would rewrite the file for ever, and mesh-cni needs only to come after a plugin that makes a network.
-pub(super) fn with_entry(text: &str, entry: &Value) -> Result<Option<String>, ChainError> {
+pub(super) fn with_entry(text: &str, entry: &impl Serialize) -> Result<Option<String>, ChainError> {
+    let entry = serde_json::to_string(entry).map_err(ChainError::Entry)?;
     let chain = Chain::read(text)?;
     let ours: Vec<usize> = (0..chain.plugins.len())
         .filter(|index| chain.plugins[*index].is_ours())
@@ -155,7 +158,7 @@ pub(super) fn with_entry(text: &str, entry: &Value) -> Result<Option<String>, Ch
         && index > 0
     {
         let plugin = &chain.plugins[index];
-        if plugin.entry == *entry {
+        if serde_json::from_str::<Value>(&entry).is_ok_and(|entry| entry == plugin.entry) {
             return Ok(None);
         }
         let (before, after) = (&text[..plugin.start], &text[plugin.end..]);

@@ -132,10 +132,10 @@ mod tests {
         };
         check("no proxy", |pod| pod["metadata"]["annotations"] = json!({}));
         check("the node's network", |pod| {
-            pod["spec"]["hostNetwork"] = true.into()
+            pod["spec"]["hostNetwork"] = true.into();
         });
         check("an init container of its own", |pod| {
-            pod["spec"]["initContainers"][1] = json!({"name": "linkerd-init"});
+            pod["spec"]["initContainers"] = json!([{"name": "linkerd-init"}]);
         });
         check("ended", |pod| pod["status"]["phase"] = "Succeeded".into());
         check("failed", |pod| pod["status"]["phase"] = "Failed".into());

@@ -29,14 +29,18 @@ struct Acceptor {
 /// Asks for new listeners; answered when they are open.
 type Relisten = Sender<()>;
 
-/// Serves until the process is killed.
-pub(super) fn serve() -> io::Result<()> {
+/// Takes the proxy's user id.
+pub(super) fn become_user() -> io::Result<()> {
     setuid(Uid::from_raw(PROXY_UID)).map_err(|errno| {
         io::Error::other(format!(
             "cannot become user {PROXY_UID} (it takes CAP_SETUID): {}",
             errno.desc()
         ))
-    })?;
+    })
+}
+
+/// Serves until the process is killed.
+pub(super) fn serve() -> io::Result<()> {
     let (relisten, requests): (Sender<Relisten>, Receiver<Relisten>) = channel();
     let mut acceptors = open_all(&relisten)?;
     let mut stdout = io::stdout();

@@ -1,8 +1,10 @@
-//! The node's bpffs, for an agent in a container. Pins must outlive the container, so they need a bpffs of the node; systemd mounts one at boot, and where
-//! nobody did, the daemon does it here before it tries the eBPF tiers.
+//! The node around the agent's container. A container has namespaces of its own, and some things are to be seen, or done, as the node sees them. Called at
+//! the start of the daemon; without a container there is nothing to do.
 //!
-//! Kubernetes lets only privileged containers hand a mount to the node (`Bidirectional`). So the mount is made where the node's first process is, and comes
-//! back into the container by propagation.
+//! * **cgroups**: `/proc/PID/cgroup` is relative to the reader's cgroup namespace, and fits the node's cgroup mount only in the node's.
+//! * **bpffs**: pins must outlive the container, so they need a bpffs of the node. systemd mounts one at boot; where nobody did, it is mounted here. Kubernetes
+//!   lets only privileged containers hand a mount to the node (`Bidirectional`), so it is mounted where the node's first process is, and comes back into the
+//!   container by propagation.
 
 use std::{
     fs::{self, File},
@@ -18,13 +20,17 @@ use nix::{
     sys::statfs::{BPF_FS_MAGIC, statfs},
 };
 
-/// The mount namespace of the node, if the container shares the node's process ids.
-const NODE: &str = "/proc/1/ns/mnt";
-const OWN: &str = "/proc/self/ns/mnt";
+/// Of the node, if the container shares its process ids; else of the container, which changes nothing.
+const NODES_MOUNTS: &str = "/proc/1/ns/mnt";
+const NODES_CGROUPS: &str = "/proc/1/ns/cgroup";
+const OWN_MOUNTS: &str = "/proc/self/ns/mnt";
+const OWN_CGROUPS: &str = "/proc/self/ns/cgroup";
 
 #[derive(Debug, thiserror::Error)]
 pub enum BpffsError {
-    #[error("cannot mount a bpffs on the node's {path}")]
+    #[error(
+        "there is no bpffs on the node's {path} and none can be mounted there (it takes CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE)"
+    )]
     Mount {
         path: PathBuf,
         #[source]
@@ -36,9 +42,20 @@ pub enum BpffsError {
     Hidden { path: PathBuf },
 }
 
+/// Lets this thread, and all that it starts, see cgroups as the node does. To be called while there is one thread.
+pub fn enter_cgroup_namespace() -> io::Result<()> {
+    if is_own(NODES_CGROUPS, OWN_CGROUPS) {
+        return Ok(());
+    }
+    Ok(setns(
+        File::open(NODES_CGROUPS)?,
+        CloneFlags::CLONE_NEWCGROUP,
+    )?)
+}
+
 /// Sees to it that `pin_dir` is, or will be, on a bpffs of the node. Without a container there is nothing to do: loading the programs mounts one.
-pub fn ensure_on_node(pin_dir: &Path) -> Result<(), BpffsError> {
-    if is_on_bpffs(pin_dir) || !is_in_container() {
+pub fn ensure_bpffs(pin_dir: &Path) -> Result<(), BpffsError> {
+    if is_on_bpffs(pin_dir) || is_own(NODES_MOUNTS, OWN_MOUNTS) {
         return Ok(());
     }
     let path = pin_dir.parent().unwrap_or(pin_dir);
@@ -61,17 +78,17 @@ fn is_on_bpffs(path: &Path) -> bool {
         .is_some_and(|status| status.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// Not being able to look counts as no: then there is no other namespace that could be entered.
-fn is_in_container() -> bool {
+/// Not being able to look counts as yes: then there is no other namespace that could be entered.
+fn is_own(nodes: &str, own: &str) -> bool {
     let inode = |path: &str| fs::metadata(path).map(|metadata| metadata.ino()).ok();
-    let (node, own) = (inode(NODE), inode(OWN));
-    node.is_some() && node != own
+    let nodes = inode(nodes);
+    nodes.is_none() || nodes == inode(own)
 }
 
 /// On a thread of its own, which then ends in the node's namespace. It must first give up the root and working directory that it shares with the others.
 fn mount_on_node(path: &Path) -> io::Result<()> {
     let work = || -> io::Result<()> {
-        let node = File::open(NODE)?;
+        let node = File::open(NODES_MOUNTS)?;
         unshare(CloneFlags::CLONE_FS)?;
         setns(node, CloneFlags::CLONE_NEWNS)?;
         fs::create_dir_all(path)?;
