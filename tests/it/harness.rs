@@ -31,6 +31,21 @@ pub(crate) fn program(name: &str) -> PathBuf {
     path
 }
 
+/// The kernel programs in other instructions, built from the same sources.
+pub(crate) fn other_programs() -> PathBuf {
+    let path = program("mesh-agent")
+        .ancestors()
+        .nth(2)
+        .expect("a program is in target/<profile>")
+        .join("bpf/mesh-ebpf-other.o");
+    assert!(
+        path.exists(),
+        "{} is not built: run `cargo xtask ebpf`",
+        path.display()
+    );
+    path
+}
+
 /// Whether this process may make namespaces and load programs. Says why a test is skipped when it may not.
 pub(crate) fn privileged(test: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();

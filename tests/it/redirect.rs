@@ -5,8 +5,12 @@
 //! beside it with its reason; no case is left out on any tier.
 
 mod cases;
+mod crowd;
+mod guard;
+mod helpers;
 mod lifecycle;
 mod stage;
+mod upgrade;
 
 use mesh_core::node::Tier;
 

@@ -1,8 +1,13 @@
 //! The connecting side: applications of every habit that the redirection must not disturb.
 
 use std::{
-    io::{BufRead, BufReader, Write},
+    collections::BTreeMap,
+    io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,7 +18,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::{event, flag, has, listen::plain, raw};
 
 /// How long a connection or an answer may take before the probe reports that it hangs. Nothing in these tests takes a tenth of it.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// `probe connect ADDR [--bind ADDR] [--device IF] [--transparent] [--nonblocking] [--fastopen] [--fastopen-connect] [--mptcp] [--v6only] [--uring]
 /// [--again ADDR] [--wait-stdin]`: prints what the far end said, and what this end sees of itself.
@@ -33,6 +38,7 @@ pub(crate) fn connect(args: &[&str]) -> anyhow::Result<()> {
     }
     if has(args, "--stay") {
         std::io::stdin().read_line(&mut String::new())?;
+        event(&[finish(&socket)]);
     }
     Ok(())
 }
@@ -100,6 +106,18 @@ fn dial(socket: &Socket, target: SocketAddr, args: &[&str]) -> std::io::Result<V
         ));
     }
     serde_json::from_str(&line).map_err(std::io::Error::other)
+}
+
+/// Ends a connection as both ends want it: the far end hears our end and answers with its own.
+fn finish(socket: &Socket) -> (&'static str, Value) {
+    let mut stream = socket;
+    let ended = socket
+        .shutdown(std::net::Shutdown::Write)
+        .and_then(|()| stream.read_to_end(&mut Vec::new()));
+    match ended {
+        Ok(_rest) => ("finished", true.into()),
+        Err(error) => ("finished", errno_name(&error).into()),
+    }
 }
 
 /// What an event-loop application does: `EINPROGRESS`, wait until writable, look at `SO_ERROR`.
@@ -186,20 +204,46 @@ pub(crate) fn options(args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `probe churn ADDR COUNT`: opens, reads the greeting and closes, one after the other.
+/// `probe churn ADDR COUNT|until-stdin`: opens, reads the greeting and closes, one after the other; so often, or until standard input ends or says a line.
+/// Says after the first hundred that it is at it, and at the end how many connections there were, how many failed, and how many reached whom.
 pub(crate) fn churn(args: &[&str]) -> anyhow::Result<()> {
+    const UNDER_WAY: u32 = 100;
     let target: SocketAddr = args.first().context("no address")?.parse()?;
-    let count: u32 = args.get(1).context("no count")?.parse()?;
-    let mut failed = 0;
-    for _ in 0..count {
+    let limit = match *args.get(1).context("no count")? {
+        "until-stdin" => u32::MAX,
+        count => count.parse()?,
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    if limit == u32::MAX {
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            let _end = std::io::stdin().read_line(&mut String::new());
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+    let (mut count, mut failed) = (0, 0);
+    let mut reached: BTreeMap<String, u32> = BTreeMap::new();
+    while count < limit && !stop.load(Ordering::Relaxed) {
         let socket = socket(target, args)?;
         // A reset instead of a FIN: tens of thousands of sockets in TIME_WAIT would use up the ports of the pod.
         socket.set_linger(Some(Duration::ZERO))?;
-        if dial(&socket, target, args).is_err() {
-            failed += 1;
+        match dial(&socket, target, args) {
+            Ok(greeting) => {
+                let who = greeting["reached"].as_str().unwrap_or("?").to_owned();
+                *reached.entry(who).or_default() += 1;
+            }
+            Err(_) => failed += 1,
+        }
+        count += 1;
+        if count == UNDER_WAY && limit == u32::MAX {
+            event(&[("churning", true.into())]);
         }
     }
-    event(&[("connections", count.into()), ("failed", failed.into())]);
+    event(&[
+        ("connections", count.into()),
+        ("failed", failed.into()),
+        ("reached", serde_json::to_value(reached)?),
+    ]);
     Ok(())
 }
 

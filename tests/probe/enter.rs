@@ -1,4 +1,5 @@
-//! `probe enter [--netns PATH] [--cgroup DIR] [--uid N] [--new-netns] -- COMMAND ARGS…`: joins a pod, then becomes the command.
+//! `probe enter [--netns PATH] [--cgroup DIR] [--uid N] [--new-netns | --inner-netns PATH] -- COMMAND ARGS…`: joins a pod, or a
+//! network namespace inside it, then becomes the command.
 
 use std::{fs::File, os::unix::process::CommandExt, process::Command};
 
@@ -24,7 +25,10 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
         )
         .with_context(|| format!("join cgroup {cgroup}"))?;
     }
-    if let Some(netns) = flag(options, "--netns") {
+    for netns in ["--netns", "--inner-netns"]
+        .iter()
+        .filter_map(|name| flag(options, name))
+    {
         let file = File::open(netns).with_context(|| format!("open {netns}"))?;
         setns(file, CloneFlags::CLONE_NEWNET).with_context(|| format!("join {netns}"))?;
     }

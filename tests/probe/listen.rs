@@ -6,6 +6,7 @@
 use std::{
     io::{Read, Write},
     net::{Ipv6Addr, Shutdown, SocketAddr, TcpStream},
+    os::fd::AsFd,
 };
 
 use anyhow::Context;
@@ -106,7 +107,7 @@ fn greeting(
 }
 
 /// What a proxy asks: the IPv4 option for IPv4 and mapped clients, the IPv6 option for others.
-fn original_dst(stream: &TcpStream, peer: SocketAddr) -> String {
+pub(crate) fn original_dst(stream: &impl AsFd, peer: SocketAddr) -> String {
     let v4 = match peer {
         SocketAddr::V4(_) => true,
         SocketAddr::V6(peer) => peer.ip().to_ipv4_mapped().is_some(),

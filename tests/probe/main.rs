@@ -7,8 +7,10 @@
 use std::process::ExitCode;
 
 mod client;
+mod crowd;
 mod enter;
 mod listen;
+mod packet;
 mod raw;
 
 fn main() -> ExitCode {
@@ -23,6 +25,8 @@ fn main() -> ExitCode {
         ["churn", rest @ ..] => client::churn(rest),
         ["two-sources", rest @ ..] => client::two_sources(rest),
         ["udp", rest @ ..] => client::udp(rest),
+        ["crowd", rest @ ..] => crowd::run(rest),
+        ["syn", rest @ ..] => packet::run(rest),
         other => Err(anyhow::anyhow!("unknown command {other:?}")),
     };
     match outcome {

@@ -141,3 +141,42 @@ fn read_option(fd: RawFd, level: i32, name: i32, size: usize) -> io::Result<usiz
         Err(io::Error::last_os_error())
     }
 }
+
+/// Sends a whole frame by one interface.
+pub(crate) fn send_frame(fd: RawFd, interface: u32, frame: &[u8]) -> io::Result<usize> {
+    // SAFETY: an all-zero sockaddr_ll is a valid value of the type.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_IP as u16).to_be();
+    address.sll_ifindex = interface.cast_signed();
+    // SAFETY: buffer and address live until the call returns, and their lengths are given.
+    let sent = unsafe {
+        libc::sendto(
+            fd,
+            frame.as_ptr().cast(),
+            frame.len(),
+            0,
+            (&raw const address).cast(),
+            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+        )
+    };
+    usize::try_from(sent).map_err(|_negative| io::Error::last_os_error())
+}
+
+/// Lets this process have as many descriptors as it may.
+pub(crate) fn use_all_descriptors() -> io::Result<()> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structure lives until the call returns, which fills it.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: as above; the kernel only reads it.
+    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -8,6 +8,7 @@ use mesh_ebpf_common::{
     counter::Counter,
     layout::{FLAG_INBOUND, PodStats, ProxyState},
 };
+use mesh_runtime::log::chain;
 
 use super::{
     error::Error,
@@ -122,7 +123,10 @@ fn write(
         .insert(cookie, plan.config, ANY)
         .map_err(map_error("write to", "PODS"))?;
     remove_stale(maps, cookie, plan)?;
-    guard::attach(pins, object, pod)?;
+    if let Err(error) = guard::attach(pins, object, pod) {
+        // The second line: the pod is redirected without it, and the sweep tries again and reports it.
+        tracing::warn!(pod = %pod.pod, error = chain(&error), "A pod is not guarded yet");
+    }
     // Again: a listener may have opened between the first look and the switch.
     registered += listeners::register(maps, cookie, &plan.config, inode)?;
     Ok(registered)

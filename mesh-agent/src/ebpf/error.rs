@@ -103,8 +103,10 @@ pub enum Error {
         "the pinned kernel programs are of a version without guard; start the agent that belongs to this plugin"
     )]
     NoGuard,
+    #[error("this kernel cannot attach the guard (it takes Linux 6.6)")]
+    GuardUnavailable(#[source] io::Error),
     #[error(
-        "cannot guard interface {interface} of network namespace {netns} (it takes Linux 6.6 and CAP_NET_ADMIN)"
+        "cannot guard interface {interface} of network namespace {netns} (it takes CAP_NET_ADMIN)"
     )]
     AttachGuard {
         interface: u32,

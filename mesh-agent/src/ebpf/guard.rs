@@ -26,8 +26,6 @@ use crate::{
 
 const NO_EXIST: u64 = 1;
 const ANY: u64 = 0;
-/// The kernel gives loopback the first index of every network namespace.
-const LOOPBACK_INDEX: u32 = 1;
 
 /// Connection requests of one pod that went around its proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,6 +181,6 @@ fn interfaces(path: &Path) -> Result<Vec<u32>, Error> {
         netns: path.to_owned(),
         source: io::Error::from(errno),
     })?;
-    indexes.retain(|index| *index != LOOPBACK_INDEX);
+    indexes.retain(|index| *index != loader::LOOPBACK_INDEX);
     Ok(indexes)
 }

@@ -7,6 +7,7 @@ use std::{
     io,
     os::{fd::AsFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
+    thread,
 };
 
 use aya::{
@@ -16,7 +17,10 @@ use aya::{
         CgroupSockAddr, CgroupSockopt, Program, ProgramError, SchedClassifier, SkLookup, SockOps,
     },
 };
-use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
+use nix::{
+    sched::{CloneFlags, unshare},
+    sys::statfs::{CGROUP2_SUPER_MAGIC, statfs},
+};
 
 use super::{
     error::Error,
@@ -35,6 +39,9 @@ use crate::{
 
 /// The constant of the programs of which each pod has its own (see `mesh-ebpf/src/steer.rs`).
 const POD_COOKIE: &str = "POD_COOKIE";
+
+/// The kernel gives loopback the first index of every network namespace.
+pub(super) const LOOPBACK_INDEX: u32 = 1;
 
 /// The cgroup the programs are attached to.
 pub(super) struct CgroupRoot {
@@ -176,9 +183,18 @@ pub(super) fn steers_something(link: impl AsFd) -> bool {
     bpf::link_info(link).is_ok_and(|info| !matches!(info.target, LinkTarget::Netns { inode: 0 }))
 }
 
-/// Does the kernel take the guard's program?
+/// Does the kernel take the guard's program, and attach it? Tried on the loopback interface of a network namespace that ends with the trial.
 pub(super) fn try_guard(object: &Object, pins: &Pins) -> Result<(), Error> {
-    load_one(GUARD, object, pins, 0).map(drop)
+    let ebpf = load_one(GUARD, object, pins, 0)?;
+    let program = loaded(&ebpf, GUARD)?;
+    let attempt = || {
+        unshare(CloneFlags::CLONE_NEWNET)?;
+        bpf::create_tcx_link(program, LOOPBACK_INDEX).map(drop)
+    };
+    let result = thread::scope(|scope| scope.spawn(attempt).join());
+    result
+        .map_err(|_panic| netns::NetnsError::Panicked)?
+        .map_err(Error::GuardUnavailable)
 }
 
 /// Guards one interface of the pod; false when it has vanished meanwhile.

@@ -49,6 +49,8 @@ pub(super) fn sweep(pins: &Pins, object: &Object, known: &[PodRedirect]) -> Resu
         done.orphans += 1;
     }
     guard::remove_zombies(pins)?;
+    // One pod's failure must not keep the others from being looked after; it is reported at the end.
+    let mut unguarded = None;
     for cookie in cookies {
         let Some(config) = found(maps.pods.get(&cookie, 0), "PODS")? else {
             continue;
@@ -57,10 +59,13 @@ pub(super) fn sweep(pins: &Pins, object: &Object, known: &[PodRedirect]) -> Resu
             done.listeners += listeners::register(&mut maps, cookie, &config, inode)?;
         }
         if let Some(pod) = known.iter().find(|pod| pod.cookie == cookie) {
-            done.guarded += guard::attach(pins, object, pod)?;
+            match guard::attach(pins, object, pod) {
+                Ok(guarded) => done.guarded += guarded,
+                Err(error) => unguarded = Some(error),
+            }
         }
     }
-    Ok(done)
+    unguarded.map_or(Ok(done), Err)
 }
 
 /// Is the network namespace of a remembered pod no longer where it was? For pods with a steering

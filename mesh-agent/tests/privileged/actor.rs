@@ -33,6 +33,9 @@ pub(super) enum Order {
         address: SocketAddr,
         share_port: bool,
     },
+    ListenMultipath {
+        address: SocketAddr,
+    },
     Accept {
         listener: Id,
     },
@@ -133,6 +136,14 @@ impl Actor {
 
     pub(super) fn listen_shared(&mut self, address: &str) -> Id {
         self.listener(address, true)
+    }
+
+    pub(super) fn listen_multipath(&mut self, address: &str) -> Id {
+        let address = address.parse().unwrap();
+        match self.order(Order::ListenMultipath { address }) {
+            Answer::Socket { id, .. } => id,
+            other => panic!("listen on {address}: {other:?}"),
+        }
     }
 
     fn listener(&mut self, address: &str, share_port: bool) -> Id {
@@ -246,7 +257,12 @@ impl Sockets {
             Order::Listen {
                 address,
                 share_port,
-            } => self.listen(address, share_port),
+            } => self.listen(new_socket(address)?, address, share_port),
+            Order::ListenMultipath { address } => {
+                let domain = Domain::for_address(address);
+                let socket = Socket::new(domain, Type::STREAM, Some(Protocol::MPTCP))?;
+                self.listen(socket, address, false)
+            }
             Order::Accept { listener } => {
                 let (socket, _) = self.socket(listener)?.accept()?;
                 self.keep(socket)
@@ -304,8 +320,12 @@ impl Sockets {
         }
     }
 
-    fn listen(&mut self, address: SocketAddr, share_port: bool) -> io::Result<Answer> {
-        let socket = new_socket(address)?;
+    fn listen(
+        &mut self,
+        socket: Socket,
+        address: SocketAddr,
+        share_port: bool,
+    ) -> io::Result<Answer> {
         socket.set_reuse_address(true)?;
         if share_port {
             socket.set_reuse_port(true)?;

@@ -19,6 +19,10 @@ pub(super) const CASES: &[Case] = &[
         application_first,
     ),
     (
+        "a Multipath TCP listener of the proxy is rejected, and that is counted",
+        multipath_listener,
+    ),
+    (
         "a restarted proxy in a new cgroup takes over",
         restarted_proxy,
     ),
@@ -94,6 +98,19 @@ fn application_first() {
     assert_eq!(app.connect(WEB), refused());
     assert_eq!(app.connect_from(OUTSIDE, SERVICE), refused());
     assert_eq!(programs.pods().unwrap()[0].proxy_cgroup, None);
+}
+
+/// Trap 18.
+fn multipath_listener() {
+    let world = World::new();
+    let programs = world.programs();
+    let pod = world.pod();
+    programs.enrol(&pod.redirect).unwrap();
+    let (mut proxy, mut app) = (pod.proxy(), pod.app());
+    proxy.listen_multipath("127.0.0.1:4140");
+    assert_eq!(pod.count(Counter::ListenerRejected), 1);
+    assert_eq!(programs.pods().unwrap()[0].listeners, 0);
+    assert_eq!(app.connect(WEB), refused(), "closed, not open");
 }
 
 fn restarted_proxy() {

@@ -13,12 +13,17 @@ use std::{
     thread,
 };
 
+use aya::maps::{HashMap, Map, MapData};
 use mesh_agent::{
     ebpf::{self, Loaded, Object, Programs},
     redirect::{PodRedirect, PodRef, RedirectSpec, Tier},
     sys::{loopback, netns},
 };
-use mesh_ebpf_common::counter::Counter;
+use mesh_ebpf_common::{
+    address::Address,
+    counter::Counter,
+    layout::{FlowKey, OriginalDst},
+};
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
     sched::{CloneFlags, unshare},
@@ -86,6 +91,32 @@ impl World {
         let path = self.directory.join("other.o");
         fs::write(&path, bytes).unwrap();
         Object::open(Some(&path)).unwrap()
+    }
+
+    /// Puts entries of a pod that does not exist into the table of connections in flight until it takes no more.
+    pub(super) fn fill_in_flight(&self) {
+        let mut table = self.in_flight();
+        let entry = OriginalDst::default();
+        for number in 0u32.. {
+            let address = Address::from_v4(number);
+            if table.insert(FlowKey::new(1, address, 1), entry, 0).is_err() {
+                break;
+            }
+        }
+    }
+
+    pub(super) fn clear_in_flight(&self) {
+        let mut table = self.in_flight();
+        let keys: Vec<FlowKey> = table.keys().collect::<Result<_, _>>().unwrap();
+        for key in keys {
+            table.remove(&key).unwrap();
+        }
+    }
+
+    fn in_flight(&self) -> HashMap<MapData, FlowKey, OriginalDst> {
+        let pin = self.pin_dir().join("v1/maps/IN_FLIGHT");
+        let map = Map::from_map_data(MapData::from_pin(pin).unwrap()).unwrap();
+        HashMap::try_from(map).unwrap()
     }
 
     pub(super) fn namespace(&self) -> Namespace {

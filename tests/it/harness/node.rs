@@ -11,7 +11,7 @@ use std::{
     net::IpAddr,
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Output},
     sync::atomic::{AtomicU16, Ordering},
 };
 
@@ -37,6 +37,8 @@ pub(crate) struct Node {
     pub(crate) pins: PathBuf,
     pub(crate) chain: Chain,
     tier: Tier,
+    /// Further flags of the agent.
+    flags: RefCell<Vec<String>>,
     agent: RefCell<Option<Process>>,
 }
 
@@ -56,6 +58,11 @@ pub(crate) struct Pod<'n> {
 
 impl Node {
     pub(crate) fn start(tier: Tier) -> Self {
+        Self::start_with(tier, &[])
+    }
+
+    /// With further flags for the agent.
+    pub(crate) fn start_with(tier: Tier, flags: &[&str]) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("mt{:x}-{number}", std::process::id() & 0xffff);
         let dir = tempfile::Builder::new()
@@ -73,6 +80,7 @@ impl Node {
             pins,
             chain,
             tier,
+            flags: RefCell::new(flags.iter().map(|flag| (*flag).to_owned()).collect()),
             agent: RefCell::default(),
         };
         node.start_agent();
@@ -80,12 +88,22 @@ impl Node {
     }
 
     /// Starts the agent and waits until it answers on its socket.
-    fn start_agent(&self) {
+    pub(crate) fn start_agent(&self) {
+        self.begin_agent();
+        let ready = || {
+            self.try_ask(&Request::Status)
+                .is_some_and(|answer| answer.get("status").is_some())
+        };
+        super::until("the agent says its status", ready, || self.agent_log());
+    }
+
+    /// Starts the agent and does not wait for it.
+    pub(crate) fn begin_agent(&self) {
         let log = fs::File::options()
             .create(true)
             .append(true)
             .open(self.dir.path().join("agent.log"));
-        let agent = Process::spawn(
+        let agent = Process::spawn_logged(
             Command::new(program("mesh-agent"))
                 .arg("--cgroup-root")
                 .arg(&self.cgroup)
@@ -101,14 +119,25 @@ impl Node {
                     "--tier",
                     &self.tier.to_string(),
                 ])
-                .stderr(log.expect("a log file")),
+                .args(self.flags.borrow().iter()),
+            &log.expect("a log file"),
         );
         *self.agent.borrow_mut() = Some(agent);
-        let ready = || {
-            self.try_ask(&Request::Status)
-                .is_some_and(|answer| answer.get("status").is_some())
-        };
-        super::until("the agent says its status", ready, || self.agent_log());
+    }
+
+    /// Ends the mesh on this node as an administrator does.
+    pub(crate) fn uninstall(&self) -> std::io::Result<Output> {
+        Command::new(program("mesh-agent"))
+            .arg("uninstall")
+            .arg("--cgroup-root")
+            .arg(&self.cgroup)
+            .arg("--pin-dir")
+            .arg(&self.pins)
+            .arg("--socket")
+            .arg(self.socket())
+            .arg("--state-dir")
+            .arg(self.dir.path().join("state"))
+            .output()
     }
 
     /// SIGKILL: nothing of the agent runs any more.
@@ -120,6 +149,12 @@ impl Node {
     pub(crate) fn restart_agent(&self) {
         self.kill_agent();
         self.start_agent();
+    }
+
+    /// SIGKILL, and the agent again with these flags in place of the earlier ones.
+    pub(crate) fn restart_agent_with(&self, flags: &[&str]) {
+        *self.flags.borrow_mut() = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        self.restart_agent();
     }
 
     pub(crate) fn agent_log(&self) -> String {
@@ -226,15 +261,8 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.kill_agent();
-        let uninstall = Command::new(program("mesh-agent"))
-            .arg("uninstall")
-            .arg("--pin-dir")
-            .arg(&self.pins)
-            .arg("--state-dir")
-            .arg(self.dir.path().join("state"))
-            .output();
         let _best_effort = (
-            uninstall,
+            self.uninstall(),
             run("ip", &["link", "del", &self.name]),
             fs::remove_dir(&self.cgroup),
         );
@@ -306,6 +334,23 @@ impl Pod<'_> {
         self.spawn(container, uid, &[], args)
     }
 
+    /// As [`Pod::probe_as`], with further options of `probe enter`.
+    pub(crate) fn probe_with(
+        &self,
+        container: &str,
+        uid: u32,
+        options: &[&str],
+        args: &[&str],
+    ) -> Process {
+        self.spawn(container, uid, options, args)
+    }
+
+    /// Runs a program, which need not be a probe, inside the pod's network namespace.
+    pub(crate) fn run(&self, program: &str, args: &[&str]) -> Result<String, String> {
+        let entering = ["netns", "exec", &self.uid, program];
+        run("ip", &[&entering[..], args].concat())
+    }
+
     /// Starts a probe as an application of the pod.
     pub(crate) fn app(&self, args: &[&str]) -> Process {
         self.spawn("app", 0, &[], args)
@@ -314,6 +359,20 @@ impl Pod<'_> {
     /// Starts a probe in a network namespace of its own below the pod's cgroup.
     pub(crate) fn nested(&self, args: &[&str]) -> Process {
         self.spawn("app", 0, &["--new-netns"], args)
+    }
+
+    /// The name of its network namespace, for `ip`.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.uid
+    }
+
+    /// The first three numbers of the node's IPv4 subnet, as in `10.241.7`, and the last of them alone.
+    pub(crate) fn subnet(&self) -> (String, u8) {
+        let IpAddr::V4(v4) = self.v4 else {
+            panic!("the first address is IPv4: {}", self.v4)
+        };
+        let [a, b, c, _] = v4.octets();
+        (format!("{a}.{b}.{c}"), c)
     }
 
     fn spawn(&self, container: &str, uid: u32, options: &[&str], args: &[&str]) -> Process {

@@ -1,6 +1,7 @@
 //! Child processes that speak JSON lines, ended with the value that holds them.
 
 use std::{
+    fs::File,
     io::{BufRead, BufReader, Write},
     process::{Child, Command, Stdio},
     sync::mpsc::{Receiver, channel},
@@ -37,6 +38,24 @@ impl Process {
                 }
             }
         });
+        Self {
+            child,
+            what,
+            events,
+        }
+    }
+
+    /// A child whose output is a log and not events.
+    pub(crate) fn spawn_logged(command: &mut Command, log: &File) -> Self {
+        let what = format!("{command:?}");
+        let copy = || log.try_clone().expect("a copy of the log");
+        let child = command
+            .stdin(Stdio::piped())
+            .stdout(copy())
+            .stderr(copy())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
+        let (_, events) = channel();
         Self {
             child,
             what,

@@ -114,6 +114,25 @@ fn socket_habits() -> Vec<Case> {
             ),
         },
         Case {
+            name: "bound to an address that is not the pod's (trap 11)",
+            run: |s| {
+                let foreign = format!("{}:0", s.foreign);
+                s.app(&[
+                    "connect",
+                    &s.peer4(PORT),
+                    "--transparent",
+                    "--bind",
+                    &foreign,
+                ])
+            },
+            expect: Differs {
+                full: "direct from FOREIGN4, app sees peer PEER4:7001 self FOREIGN4",
+                split: "direct from FOREIGN4, app sees peer PEER4:7001 self FOREIGN4",
+                filter: "proxy 4140, original PEER4:7001 from FOREIGN4, app sees peer PEER4:7001 self FOREIGN4",
+                because: "the kernel programs cannot know whether such an address finds back to the pod; the guard counts its connections",
+            },
+        },
+        Case {
             name: "bound to the pod's interface (trap 12)",
             run: |s| s.app(&["connect", &s.peer4(PORT), "--device", "eth0"]),
             expect: Differs {
@@ -402,6 +421,32 @@ fn ownership() -> Vec<Case> {
                 split: "squatter from 127.0.0.1, app sees peer PEER4:7001 self 127.0.0.1; squatter from PEER4, app sees peer OWN4:8001 self PEER4",
                 filter: "squatter from OWN4, app sees peer PEER4:7001 self OWN4; squatter from PEER4, app sees peer OWN4:8001 self PEER4",
                 because: "a packet filter redirects to a port, whoever listens on it",
+            },
+        },
+        Case {
+            name: "a proxy with Multipath TCP listeners (trap 18)",
+            run: |s| {
+                let addresses = ["127.0.0.1:4140", "0.0.0.0:4143"].map(str::to_owned);
+                let proxy = serve(
+                    &s.pod,
+                    "linkerd-proxy",
+                    2102,
+                    &["--mptcp", "--greet", "proxy"],
+                    &addresses,
+                );
+                let seen = format!(
+                    "{}; {}",
+                    s.app(&["connect", &s.peer4(PORT)]),
+                    s.peer_app(&["connect", &s.own4(APP)])
+                );
+                drop(proxy);
+                seen
+            },
+            expect: Differs {
+                full: "ECONNREFUSED; ECONNREFUSED",
+                split: "proxy 4140, original PEER4:7001 from 127.0.0.1, app sees peer PEER4:7001 self 127.0.0.1; proxy 4143, original OWN4:8001 from PEER4, app sees peer OWN4:8001 self PEER4",
+                filter: "proxy 4140, original PEER4:7001 from OWN4, app sees peer PEER4:7001 self OWN4; proxy 4143, original OWN4:8001 from PEER4, app sees peer OWN4:8001 self PEER4",
+                because: "kernels take no Multipath TCP socket into the map of listeners",
             },
         },
         Case {

@@ -1,12 +1,12 @@
 //! Pods, proxies and agents that come and go.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use mesh_core::node::Tier;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::stage::{APP, PORT, Stage, serve};
-use crate::harness::{node::Node, privileged, process::run};
+use crate::harness::{node::Node, privileged, process::run, until};
 
 const VIA_PROXY: &str =
     "proxy 4140, original PEER4:7001 from OWN4, app sees peer PEER4:7001 self OWN4";
@@ -14,7 +14,7 @@ const INBOUND: &str =
     "proxy 4143, original OWN4:8001 from PEER4, app sees peer OWN4:8001 self PEER4";
 
 /// How many entries each of the agent's keyed maps holds.
-fn entries(node: &Node) -> Vec<(String, usize)> {
+pub(super) fn entries(node: &Node) -> Vec<(String, usize)> {
     let mut counted = Vec::new();
     for pin in node.pinned() {
         let path = pin.display().to_string();
@@ -151,7 +151,7 @@ fn pod_enrolled_while_it_runs() {
     );
     // What was open stays as it was: it ends when its client wants, without an error.
     open.proceed();
-    assert!(open.rest().is_empty());
+    assert_eq!(open.rest(), [json!({"finished": true})]);
     drop((proxy, server));
 }
 
@@ -168,4 +168,62 @@ fn namespace_of_the_node_is_left_alone() {
     let pods = node.ask(&mesh_core::node::Request::Pods);
     assert_eq!(pods["pods"].as_array().map(Vec::len), Some(0), "{pods}");
     assert!(entries(&node).iter().all(|(_, count)| *count == 0));
+}
+
+/// The scratch cgroups of self-tests, and the processes in them.
+fn scratch(node: &Node) -> (Vec<PathBuf>, usize) {
+    let list = |folder: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    let found: Vec<PathBuf> = list(&node.cgroup)
+        .into_iter()
+        .filter(|path| path.to_string_lossy().contains("mesh-selftest-"))
+        .collect();
+    let processes = found
+        .iter()
+        .flat_map(|path| list(path))
+        .filter_map(|path| std::fs::read_to_string(path.join("cgroup.procs")).ok())
+        .map(|procs| procs.lines().count())
+        .sum();
+    (found, processes)
+}
+
+#[test]
+fn agent_killed_in_its_self_test_leaves_nothing() {
+    if !privileged("an agent that dies in its self-test") {
+        return;
+    }
+    let node = Node::start(Tier::Full);
+    let name = node.pins.file_name().expect("the pins have a name");
+    let scratch_pins = node
+        .pins
+        .with_file_name(format!("{}-selftest", name.to_string_lossy()));
+    let kill_in_self_test = || {
+        node.kill_agent();
+        node.begin_agent();
+        until(
+            "the workers of the self-test run",
+            || scratch(&node).1 >= 2,
+            || node.agent_log(),
+        );
+        node.kill_agent();
+        until(
+            "the workers end with their agent",
+            || scratch(&node).1 == 0,
+            || node.agent_log(),
+        );
+        assert!(scratch_pins.exists(), "it was killed before the end");
+        assert_eq!(scratch(&node).0.len(), 1);
+    };
+    kill_in_self_test();
+    node.start_agent();
+    assert_eq!(scratch(&node).0, [PathBuf::new(); 0]);
+    assert!(!scratch_pins.exists());
+
+    kill_in_self_test();
+    let uninstall = node.uninstall().expect("the agent runs");
+    assert!(uninstall.status.success(), "{uninstall:?}");
+    assert_eq!(scratch(&node).0, [PathBuf::new(); 0]);
+    assert!(!scratch_pins.exists() && !node.pins.exists());
 }

@@ -1,12 +1,12 @@
 //! The pods that every case of the table uses, and the words for what they see.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, net::IpAddr};
 
 use serde_json::Value;
 
 use crate::harness::{
     node::{Node, Pod},
-    process::Process,
+    process::{Process, run},
 };
 
 /// Ports of the peer, an ordinary pod: an ordinary one, a second one, one that the meshed pod skips, one inside a skipped range.
@@ -25,6 +25,8 @@ pub(crate) struct Stage<'n> {
     pub(crate) peer: Pod<'n>,
     /// Outside the mesh, with an address that the meshed pod skips.
     pub(crate) exempt: Pod<'n>,
+    /// An address that is routed to the meshed pod and that no interface of it has, as transparent proxies use.
+    pub(crate) foreign: IpAddr,
     /// The stand-in proxy; a case may restart it.
     pub(crate) proxy: RefCell<Option<Process>>,
     _servers: Vec<Process>,
@@ -68,10 +70,12 @@ impl<'n> Stage<'n> {
                     .collect::<Vec<_>>(),
             ),
         ];
+        let foreign = route_foreign(&pod);
         let stage = Self {
             pod,
             peer,
             exempt,
+            foreign,
             proxy: RefCell::new(None),
             _servers: servers,
         };
@@ -195,6 +199,7 @@ impl<'n> Stage<'n> {
             (self.peer.v4, "PEER4"),
             (self.peer.second, "SECOND"),
             (self.peer.v6, "PEER6"),
+            (self.foreign, "FOREIGN4"),
             (self.exempt.v4, "EXEMPT4"),
             (self.exempt.v6, "EXEMPT6"),
         ];
@@ -208,6 +213,17 @@ impl<'n> Stage<'n> {
             name
         }
     }
+}
+
+/// Routes an address to the pod: here through the node, there to whoever asks for it. The routes go with the bridge and the pod.
+fn route_foreign(pod: &Pod<'_>) -> IpAddr {
+    let (_, node) = pod.subnet();
+    let foreign = IpAddr::from([10, 242, node, 1]);
+    let prefix = format!("{foreign}/32");
+    run("ip", &["route", "add", &prefix, "via", &pod.v4.to_string()]).expect("a route");
+    pod.run("ip", &["route", "add", "local", &prefix, "dev", "lo"])
+        .expect("a route in the pod");
+    foreign
 }
 
 /// Both families of a wildcard listener.

@@ -1,0 +1,57 @@
+//! Very many connections at a time.
+
+use mesh_core::node::Tier;
+use serde_json::json;
+
+use super::{lifecycle::entries, stage::PORT};
+use crate::harness::{node::Node, privileged};
+
+/// More than the default range of ephemeral ports has, so the pod widens it (trap 55).
+const CONNECTIONS: u32 = 30_000;
+const PORT_RANGE: &str = "10000 65535";
+/// On either side: one process may have fewer descriptors than there are connections.
+const PROCESSES: u32 = 2;
+
+#[test]
+fn thirty_thousand_connections_at_once() {
+    if !privileged("30,000 connections at once") {
+        return;
+    }
+    let node = Node::start(Tier::Full);
+    let (peer, pod) = (node.plain_pod("peer"), node.meshed_pod("app", &[]));
+    let widen = format!("echo {PORT_RANGE} > /proc/sys/net/ipv4/ip_local_port_range");
+    pod.run("sh", &["-c", &widen]).expect("a wider range");
+    // A proxy whose threads each listen, as ours does; here they are processes of its container.
+    let proxies: Vec<_> = (0..PROCESSES)
+        .map(|_| {
+            let serve = ["crowd", "serve", "proxy", "127.0.0.1:4140"];
+            let proxy = pod.probe_as("linkerd-proxy", 2102, &serve);
+            assert_eq!(proxy.event()["listening"], "127.0.0.1:4140");
+            proxy
+        })
+        .collect();
+    let before = entries(&node);
+
+    let target = format!("{}:{PORT}", peer.v4);
+    let share = CONNECTIONS / PROCESSES;
+    let mut crowds: Vec<_> = (0..PROCESSES)
+        .map(|_| pod.app(&["crowd", "connect", &target, &share.to_string()]))
+        .collect();
+    let right = format!("proxy, original {target}");
+    for crowd in &crowds {
+        let expected = json!({"held": share, "outcomes": {&right: share}});
+        let last =
+            std::iter::repeat_with(|| crowd.event()).find(|event| event.get("begun").is_none());
+        assert_eq!(last, Some(expected));
+    }
+    // All of them are open, and have been accepted: none is in flight any more.
+    assert_eq!(entries(&node), before);
+    for crowd in &mut crowds {
+        crowd.proceed();
+    }
+    for crowd in crowds {
+        assert!(crowd.rest().is_empty());
+    }
+    assert_eq!(entries(&node), before);
+    drop(proxies);
+}

@@ -1,0 +1,303 @@
+//! The guard, and addresses that the agent is told by nobody: ways around the proxy, counted and stopped.
+
+use std::net::IpAddr;
+
+use mesh_core::node::{Request, Tier};
+use serde_json::Value;
+
+use super::{
+    lifecycle::entries,
+    stage::{PORT, PORT2, SKIPPED, Stage, serve},
+};
+use crate::harness::{
+    node::{Node, Pod},
+    privileged,
+    process::run,
+    until,
+};
+
+const VIA_PROXY: &str =
+    "proxy 4140, original PEER4:7001 from OWN4, app sees peer PEER4:7001 self OWN4";
+
+/// What the guard of the node's only meshed pod saw: let through, and dropped.
+fn seen(node: &Node) -> (u64, u64) {
+    let pods = node.ask(&Request::Pods);
+    let connections = &pods["pods"][0]["connections"];
+    let count = |name: &str| connections[name].as_u64().unwrap_or(0);
+    (count("guard_passed"), count("guard_dropped"))
+}
+
+/// Requests of the probe's own making: which of the ports answered.
+fn request(stage: &Stage<'_>, how: &str, ports: &[u16]) -> Vec<Value> {
+    let own = stage.pod.v4.to_string();
+    let targets: Vec<String> = ports.iter().map(|port| stage.peer4(*port)).collect();
+    let mut args = vec!["syn", how, own.as_str()];
+    args.extend(targets.iter().map(String::as_str));
+    let events = stage.pod.app(&args).rest();
+    assert_eq!(events.len(), ports.len(), "{events:?}");
+    events
+        .iter()
+        .map(|event| event["answered"].clone())
+        .collect()
+}
+
+/// A network namespace inside the pod, whose traffic the pod forwards; removed with its name.
+struct Inner {
+    name: String,
+}
+
+impl Inner {
+    fn build(pod: &Pod<'_>) -> Self {
+        let inner = Self {
+            name: format!("{}-inner", pod.namespace()),
+        };
+        let (_, node) = pod.subnet();
+        let subnet = format!("198.19.{node}");
+        run("ip", &["netns", "add", &inner.name]).expect("a namespace");
+        let link = [
+            "link", "add", "inner0", "type", "veth", "peer", "name", "outer0", "netns",
+        ];
+        pod.run("ip", &[&link[..], &[&inner.name]].concat())
+            .expect("a link");
+        let in_pod = |args: &[&str]| pod.run("ip", args).expect("ip in the pod");
+        in_pod(&["addr", "add", &format!("{subnet}.1/24"), "dev", "inner0"]);
+        in_pod(&["link", "set", "inner0", "up"]);
+        pod.run("sh", &["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"])
+            .expect("forwarding");
+        let inside = |args: &[&str]| {
+            run("ip", &[&["-n", &inner.name], args].concat()).expect("ip in the inner namespace");
+        };
+        inside(&["addr", "add", &format!("{subnet}.2/24"), "dev", "outer0"]);
+        inside(&["link", "set", "outer0", "up"]);
+        inside(&["route", "add", "default", "via", &format!("{subnet}.1")]);
+        // The way back; it goes with the node's bridge.
+        let back = [
+            "route",
+            "add",
+            &format!("{subnet}.0/24"),
+            "via",
+            &pod.v4.to_string(),
+        ];
+        run("ip", &back).expect("a route back");
+        inner
+    }
+
+    fn connect(&self, stage: &Stage<'_>, target: &str) -> String {
+        let netns = format!("/run/netns/{}", self.name);
+        let process =
+            stage
+                .pod
+                .probe_with("app", 0, &["--inner-netns", &netns], &["connect", target]);
+        stage.describe(&process.rest())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let _best_effort = run("ip", &["netns", "del", &self.name]);
+    }
+}
+
+#[test]
+fn ways_around_the_proxy_are_counted() {
+    if !privileged("the guard, counting") {
+        return;
+    }
+    let node = Node::start_with(Tier::Full, &["--guard", "count"]);
+    let stage = Stage::build(&node);
+    let inner = Inner::build(&stage.pod);
+    let mut passed = 0;
+    let mut check = |what: &str, more: u64| {
+        passed += more;
+        assert_eq!(seen(&node), (passed, 0), "{what}");
+    };
+
+    assert_eq!(stage.app(&["connect", &stage.peer4(PORT)]), VIA_PROXY);
+    check("a redirected connection", 0);
+    let own = stage
+        .pod
+        .probe_as("linkerd-proxy", 2102, &["connect", &stage.peer4(PORT)]);
+    assert!(stage.describe(&own.rest()).starts_with("direct"));
+    check("the proxy's own connection", 0);
+    assert!(
+        stage
+            .app(&["connect", &stage.peer4(SKIPPED)])
+            .starts_with("direct")
+    );
+    assert!(stage.app(&["connect", "127.0.0.1:8001"]).starts_with("app"));
+    check("a skipped port, and loopback", 0);
+
+    assert_eq!(request(&stage, "raw", &[PORT, SKIPPED]), [true, true]);
+    check("a raw socket", 1);
+    assert_eq!(request(&stage, "packet", &[PORT, SKIPPED]), [true, true]);
+    check("a packet socket", 1);
+    let foreign = format!("{}:0", stage.foreign);
+    let args = [
+        "connect",
+        &stage.peer4(PORT),
+        "--transparent",
+        "--bind",
+        &foreign,
+    ];
+    assert!(stage.app(&args).starts_with("direct from FOREIGN4"));
+    check("a source address that is not the pod's (trap 11)", 1);
+    let reached = inner.connect(&stage, &stage.peer4(PORT));
+    assert!(reached.starts_with("direct from 198.19."), "{reached}");
+    check("a network namespace inside the pod (trap 33)", 1);
+    let log = node.agent_log();
+    assert!(
+        log.contains("A pod sent connection requests around its proxy"),
+        "{log}"
+    );
+}
+
+#[test]
+fn ways_around_the_proxy_are_closed() {
+    if !privileged("the guard, dropping") {
+        return;
+    }
+    // On the split tier, whose inbound half is a packet filter, and where connections are redirected to loopback.
+    for tier in [Tier::Full, Tier::Split] {
+        let node = Node::start_with(tier, &["--guard", "drop"]);
+        let empty = entries(&node);
+        let stage = Stage::build(&node);
+        let dropped = |count: u64| assert_eq!(seen(&node), (0, count), "{tier}");
+        assert_eq!(
+            request(&stage, "raw", &[PORT, SKIPPED]),
+            [false, true],
+            "{tier}"
+        );
+        dropped(1);
+        assert_eq!(
+            request(&stage, "packet", &[PORT, PORT2, SKIPPED]),
+            [false, false, true]
+        );
+        dropped(3);
+        let inbound = stage.peer_app(&["connect", &stage.own4(super::stage::APP)]);
+        assert!(inbound.starts_with("proxy 4143"), "{inbound}");
+        let outbound = stage.app(&["connect", &stage.peer4(PORT)]);
+        assert!(outbound.starts_with("proxy 4140"), "{outbound}");
+        dropped(3);
+
+        // A restart forgets nothing; turned off, the guard is gone at once.
+        node.restart_agent();
+        assert_eq!(
+            request(&stage, "raw", &[PORT, SKIPPED]),
+            [false, true],
+            "{tier}"
+        );
+        dropped(4);
+        node.restart_agent_with(&[]);
+        assert_eq!(
+            request(&stage, "raw", &[PORT, SKIPPED]),
+            [true, true],
+            "{tier}"
+        );
+        let guards = |node: &Node| {
+            let pins = node.pinned();
+            let in_guard = |pin: &&std::path::PathBuf| pin.to_string_lossy().contains("/guard/");
+            pins.iter().filter(in_guard).count()
+        };
+        assert_eq!(guards(&node), 0);
+
+        // On again, for a pod that runs and for an interface that it made itself.
+        stage
+            .pod
+            .run("ip", &["link", "add", "extra0", "type", "veth"])
+            .expect("another interface, and its other end");
+        node.restart_agent_with(&["--guard", "drop"]);
+        assert_eq!(guards(&node), 3);
+        assert_eq!(
+            request(&stage, "raw", &[PORT, SKIPPED]),
+            [false, true],
+            "{tier}"
+        );
+        drop(stage);
+        assert_eq!(guards(&node), 0);
+        assert_eq!(entries(&node), empty);
+    }
+}
+
+#[test]
+fn connections_from_before_go_on_under_guard() {
+    if !privileged("the guard and older connections") {
+        return;
+    }
+    let node = Node::start_with(Tier::Full, &["--guard", "drop"]);
+    let (peer, pod) = (node.plain_pod("peer"), node.pod_before_enrolment("app"));
+    let target = format!("{}:{PORT}", peer.v4);
+    let options = ["--greet", "direct", "--hold"];
+    let server = serve(&peer, "app", 0, &options, std::slice::from_ref(&target));
+    let mut open = pod.app(&["connect", &target, "--stay"]);
+    assert_eq!(open.event()["greeting"]["reached"], "direct");
+    pod.enrol();
+    // Its socket is older than the enrolment (trap 34), its packets are not.
+    open.proceed();
+    assert_eq!(open.rest(), [serde_json::json!({"finished": true})]);
+    assert_eq!(seen(&node), (0, 0));
+    drop(server);
+}
+
+#[test]
+fn a_guard_that_cannot_be_is_said() {
+    if !privileged("the guard on a tier without programs") {
+        return;
+    }
+    let node = Node::start_with(Tier::Nft, &["--guard", "drop"]);
+    let status = node.ask(&Request::Status);
+    let warnings = status["status"]["warnings"].to_string();
+    assert!(
+        warnings.contains(
+            "--guard drop was asked for and is not in force: tier nft has no kernel programs"
+        ),
+        "{status}"
+    );
+}
+
+#[test]
+fn addresses_that_a_pod_gives_itself_are_followed() {
+    if !privileged("a pod with a new address") {
+        return;
+    }
+    let node = Node::start(Tier::Full);
+    let stage = Stage::build(&node);
+    let (subnet, _) = stage.pod.subnet();
+    let new = format!("{subnet}.250");
+    let prefix = format!("{new}/24");
+    let connect = || {
+        let source = format!("{new}:0");
+        stage.app(&["connect", &stage.peer4(PORT), "--bind", &source])
+    };
+    let in_pod = |args: &[&str]| stage.pod.run("ip", args).expect("ip in the pod");
+    in_pod(&["addr", "add", &prefix, "dev", "eth0"]);
+    let followed =
+        format!("proxy 4140, original PEER4:7001 from {new}, app sees peer PEER4:7001 self {new}");
+    until(
+        "connections from the new address are redirected",
+        || connect() == followed,
+        || node.agent_log(),
+    );
+    // The pod's own address stays the one that applications see.
+    assert_eq!(stage.app(&["connect", &stage.peer4(PORT)]), VIA_PROXY);
+
+    in_pod(&["addr", "del", &prefix, "dev", "eth0"]);
+    let knows = || -> bool {
+        let pods = node.ask(&Request::Pods);
+        let addresses = pods["pods"][0]["addresses"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let is_new = |address: &Value| {
+            address
+                .as_str()
+                .and_then(|text| text.parse::<IpAddr>().ok())
+                == new.parse().ok()
+        };
+        addresses.iter().any(is_new)
+    };
+    until(
+        "the agent forgets the address",
+        || !knows(),
+        || node.agent_log(),
+    );
+}

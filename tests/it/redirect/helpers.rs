@@ -1,0 +1,403 @@
+//! `mesh-init` under the three names of Linkerd's image, as the injector and the chart start it: in pods that no agent looks after.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpListener},
+    os::unix::fs::symlink,
+    path::PathBuf,
+    process::{Command, Output, Stdio},
+    thread::JoinHandle,
+};
+
+use mesh_core::node::Tier;
+
+use super::stage::{APP, PORT, serve};
+use crate::harness::{
+    node::{Node, Pod},
+    privileged,
+    process::Process,
+    program,
+};
+
+const FIREWALLS: [(&str, &[&str]); 3] = [
+    (
+        "what the chart writes for nft",
+        &[
+            "--firewall-bin-path",
+            "iptables-nft",
+            "--firewall-save-bin-path",
+            "iptables-nft-save",
+        ],
+    ),
+    ("the mode by its own flag", &["--iptables-mode=nft"]),
+    ("legacy, which the chart writes nothing for", &[]),
+];
+
+const FLAGS: [&str; 12] = [
+    "--incoming-proxy-port",
+    "4143",
+    "--outgoing-proxy-port",
+    "4140",
+    "--proxy-uid",
+    "2102",
+    "--inbound-ports-to-ignore",
+    "4190,4191,8100",
+    "--outbound-ports-to-ignore",
+    "7100,7150-7160",
+    "--log-level",
+    "warning",
+];
+
+/// A folder with the program under its names, as the image has it.
+fn image() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a folder");
+    for name in [
+        "linkerd2-proxy-init",
+        "linkerd2-network-validator",
+        "linkerd-await",
+    ] {
+        symlink(program("mesh-init"), dir.path().join(name)).expect("a link");
+    }
+    dir
+}
+
+fn helper(image: &tempfile::TempDir, name: &str) -> PathBuf {
+    image.path().join(name)
+}
+
+/// Runs a helper in the pod.
+fn run_in(pod: &Pod<'_>, program: &PathBuf, args: &[&str]) -> Output {
+    Command::new("ip")
+        .args(["netns", "exec", pod.namespace()])
+        .arg(program)
+        .args(args)
+        .output()
+        .expect("ip runs the helper")
+}
+
+fn said(output: &Output) -> String {
+    format!(
+        "{}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// Whom a connection reaches, and what the proxy was told.
+fn reached(process: Process) -> String {
+    let event = process.event();
+    let greeting = &event["greeting"];
+    match greeting["reached"].as_str() {
+        Some("proxy") => format!("proxy for {}", greeting["original"].as_str().unwrap_or("?")),
+        Some(other) => other.to_owned(),
+        None => event.to_string(),
+    }
+}
+
+#[test]
+fn proxy_init_redirects_its_own_pod() {
+    if !privileged("linkerd2-proxy-init") {
+        return;
+    }
+    let image = image();
+    // Its agent looks after none of these pods: they are not injected as far as it can see.
+    let node = Node::start(Tier::Nft);
+    let peer = node.plain_pod("peer");
+    let anywhere = |port: u16| [format!("0.0.0.0:{port}"), format!("[::]:{port}")];
+    let servers = serve(
+        &peer,
+        "app",
+        0,
+        &["--greet", "direct"],
+        &[anywhere(PORT), anywhere(7155)].concat(),
+    );
+    for (number, (what, firewall)) in FIREWALLS.iter().enumerate() {
+        let pod = node.plain_pod(&format!("app{number}"));
+        let flags = [*firewall, &FLAGS[..]].concat();
+        let output = run_in(&pod, &helper(&image, "linkerd2-proxy-init"), &flags);
+        assert!(output.status.success(), "{what}: {}", said(&output));
+        let addresses = ["127.0.0.1:4140", "[::1]:4140", "0.0.0.0:4143", "[::]:4143"];
+        let proxy = serve(
+            &pod,
+            "linkerd-proxy",
+            2102,
+            &["--greet", "proxy"],
+            &addresses.map(str::to_owned),
+        );
+        let app = serve(&pod, "app", 0, &["--greet", "app"], &anywhere(8100));
+        let (v4, v6) = (
+            format!("{}:{PORT}", peer.v4),
+            format!("[{}]:{PORT}", peer.v6),
+        );
+        let connect = |target: &str| reached(pod.app(&["connect", target]));
+        assert_eq!(connect(&v4), format!("proxy for {v4}"), "{what}");
+        assert_eq!(connect(&v6), format!("proxy for {v6}"), "{what}");
+        assert_eq!(
+            connect(&format!("{}:7155", peer.v4)),
+            "direct",
+            "{what}: a skipped range"
+        );
+        let own = pod.probe_as("linkerd-proxy", 2102, &["connect", &v4]);
+        assert_eq!(reached(own), "direct", "{what}: the proxy's own");
+        let arrive = |port: u16| reached(peer.app(&["connect", &format!("{}:{port}", pod.v4)]));
+        assert_eq!(arrive(APP), format!("proxy for {}:{APP}", pod.v4), "{what}");
+        assert_eq!(arrive(8100), "app", "{what}: a skipped port");
+        drop((proxy, app));
+    }
+    drop(servers);
+}
+
+#[test]
+fn proxy_init_says_what_it_would_do_and_what_it_cannot() {
+    if !privileged("linkerd2-proxy-init without rights") {
+        return;
+    }
+    let image = image();
+    let node = Node::start(Tier::Nft);
+    let pod = node.plain_pod("app");
+    let init = helper(&image, "linkerd2-proxy-init");
+    let nft = ["--iptables-mode", "nft", "--simulate"];
+    let simulated = run_in(&pod, &init, &[&nft[..], &FLAGS].concat());
+    assert!(simulated.status.success(), "{}", said(&simulated));
+    let script = String::from_utf8_lossy(&simulated.stdout).into_owned();
+    assert!(
+        script.contains("meta skuid 2102 counter accept"),
+        "{script}"
+    );
+    let tables = pod.run("nft", &["list", "tables"]).expect("nft lists");
+    assert_eq!(tables, "", "nothing was changed");
+    // What it prints is what nft understands: loaded, it is the table that the program writes by itself.
+    let file = image.path().join("script.nft");
+    std::fs::write(&file, &script).expect("a file");
+    pod.run("nft", &["-f", &file.to_string_lossy()])
+        .expect("nft takes the script");
+    let by_nft = pod
+        .run("nft", &["-s", "list", "ruleset"])
+        .expect("nft lists");
+    pod.run("nft", &["flush", "ruleset"]).expect("nft flushes");
+    let applied = run_in(
+        &pod,
+        &init,
+        &[&["--iptables-mode", "nft"], &FLAGS[..]].concat(),
+    );
+    assert!(applied.status.success(), "{}", said(&applied));
+    let by_us = pod
+        .run("nft", &["-s", "list", "ruleset"])
+        .expect("nft lists");
+    assert_eq!(by_us, by_nft);
+
+    // As a container without NET_ADMIN.
+    let output = Command::new("ip")
+        .args([
+            "netns",
+            "exec",
+            pod.namespace(),
+            "setpriv",
+            "--reuid=65534",
+            "--clear-groups",
+        ])
+        .arg(&init)
+        .args([&["--iptables-mode", "nft"], &FLAGS[..]].concat())
+        .output()
+        .expect("ip runs the helper");
+    assert!(!output.status.success(), "{}", said(&output));
+    assert!(
+        said(&output).contains("it takes the capability NET_ADMIN"),
+        "{}",
+        said(&output)
+    );
+    let wrong = run_in(&pod, &init, &["--incoming-proxy-port", "0"]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", said(&wrong));
+}
+
+#[test]
+fn proxy_init_leaves_ipv6_alone_when_told() {
+    if !privileged("linkerd2-proxy-init without IPv6") {
+        return;
+    }
+    let image = image();
+    let node = Node::start(Tier::Nft);
+    let (peer, pod) = (node.plain_pod("peer"), node.plain_pod("app"));
+    let anywhere = [format!("0.0.0.0:{PORT}"), format!("[::]:{PORT}")];
+    let server = serve(&peer, "app", 0, &["--greet", "direct"], &anywhere);
+    // As the chart writes it with disableIPv6, its default.
+    let flags = [FIREWALLS[0].1, &["--ipv6=false"], &FLAGS[..]].concat();
+    let output = run_in(&pod, &helper(&image, "linkerd2-proxy-init"), &flags);
+    assert!(output.status.success(), "{}", said(&output));
+    let proxy = serve(
+        &pod,
+        "linkerd-proxy",
+        2102,
+        &["--greet", "proxy"],
+        &["127.0.0.1:4140".to_owned()],
+    );
+    let connect = |target: &str| reached(pod.app(&["connect", target]));
+    let v4 = format!("{}:{PORT}", peer.v4);
+    assert_eq!(connect(&v4), format!("proxy for {v4}"));
+    assert_eq!(connect(&format!("[{}]:{PORT}", peer.v6)), "direct");
+    drop((server, proxy));
+}
+
+#[test]
+fn validator_tells_a_redirected_pod_from_another() {
+    if !privileged("linkerd2-network-validator") {
+        return;
+    }
+    let image = image();
+    let node = Node::start(Tier::Nft);
+    let validator = helper(&image, "linkerd2-network-validator");
+    // What the chart writes; the address is one that answers at once where nothing redirects, so that the test need not wait for the time-out.
+    let flags = |connect: &str| {
+        let fixed = [
+            "--log-format",
+            "plain",
+            "--log-level",
+            "debug",
+            "--listen-addr",
+            "0.0.0.0:4140",
+        ];
+        let rest = ["--timeout", "10s", "--connect-addr", connect];
+        fixed
+            .iter()
+            .chain(&rest)
+            .map(|flag| (*flag).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let run = |pod: &Pod<'_>, connect: &str| {
+        let flags = flags(connect);
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        run_in(pod, &validator, &flags)
+    };
+    let meshed = node.meshed_pod("meshed", &[]);
+    let output = run(&meshed, "1.1.1.1:20001");
+    assert!(output.status.success(), "{}", said(&output));
+
+    let plain = node.plain_pod("plain");
+    // Nobody listens there: refused at once.
+    let output = run(&plain, &format!("{}:20001", meshed.v4));
+    assert_eq!(output.status.code(), Some(95), "{}", said(&output));
+    assert!(
+        said(&output).contains("the pod's connections are not redirected"),
+        "{}",
+        said(&output)
+    );
+    // Somebody else listens there.
+    let address = [format!("0.0.0.0:{PORT}")];
+    let other = serve(&plain, "app", 0, &["--greet", "direct"], &address);
+    let output = run(&plain, &format!("{}:{PORT}", plain.v4));
+    assert_eq!(output.status.code(), Some(95), "{}", said(&output));
+    drop(other);
+}
+
+/// An admin server that answers `/ready` like this, in turn, and notes every request line.
+fn admin(answers: &'static [u16]) -> (SocketAddr, JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let thread = std::thread::spawn(move || {
+        let mut asked = Vec::new();
+        for answer in answers {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut line = String::new();
+            let mut reader = BufReader::new(stream.try_clone().expect("a copy"));
+            reader.read_line(&mut line).expect("a request");
+            while line.ends_with("\r\n") && {
+                let mut header = String::new();
+                reader.read_line(&mut header).expect("a header");
+                header != "\r\n"
+            } {}
+            asked.push(line.trim().to_owned());
+            let text =
+                format!("HTTP/1.1 {answer} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            stream.write_all(text.as_bytes()).expect("the client reads");
+        }
+        asked
+    });
+    (address, thread)
+}
+
+#[test]
+fn await_waits_and_wraps() {
+    let image = image();
+    let await_ = |args: &[&str], port: u16| {
+        Command::new(helper(&image, "linkerd-await"))
+            .args([&format!("--port={port}"), "--backoff=10ms"])
+            .args(args)
+            .env_remove("LINKERD_AWAIT_DISABLED")
+            .output()
+            .expect("the helper runs")
+    };
+    // As the hook of a container: ends well once the proxy is ready.
+    let (address, asked) = admin(&[503, 200]);
+    let output = await_(&["--timeout=2m"], address.port());
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(
+        asked.join().expect("the server ends"),
+        ["GET /ready HTTP/1.1"; 2]
+    );
+
+    // Becomes the program.
+    let (address, asked) = admin(&[200]);
+    let output = await_(&["--", "sh", "-c", "echo ran; exit 7"], address.port());
+    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    assert_eq!(output.stdout, b"ran\n");
+    asked.join().expect("the server ends");
+
+    // A Job: the proxy is told when the program has ended, and its code is kept.
+    let (address, asked) = admin(&[200, 200]);
+    let output = await_(&["--shutdown", "--", "sh", "-c", "exit 3"], address.port());
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    let asked = asked.join().expect("the server ends");
+    assert_eq!(asked, ["GET /ready HTTP/1.1", "POST /shutdown HTTP/1.1"]);
+
+    // Nobody answers there: the listener is closed.
+    let output = await_(&["--timeout=50ms"], address.port());
+    assert_eq!(output.status.code(), Some(69), "{}", said(&output));
+    assert!(
+        said(&output).contains("did not say it was ready"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn await_hands_signals_on_and_can_be_switched_off() {
+    let image = image();
+    let (address, asked) = admin(&[200, 200]);
+    let mut child = Command::new(helper(&image, "linkerd-await"))
+        .args([&format!("--port={}", address.port()), "--shutdown", "--"])
+        .args([
+            "sh",
+            "-c",
+            "trap 'exit 5' TERM; echo ready; while :; do read line; done",
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the helper starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("stdout is piped"))
+        .read_line(&mut line)
+        .expect("the program speaks");
+    assert_eq!(line, "ready\n");
+    let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("a signal");
+    // The program's shell looks at the signal when it has read a line.
+    let _gone = child.stdin.take().expect("stdin is piped").write_all(b"\n");
+    let status = child.wait().expect("the helper ends");
+    assert_eq!(status.code(), Some(5), "{status}");
+    assert_eq!(asked.join().expect("the server ends").len(), 2);
+
+    let output = Command::new(helper(&image, "linkerd-await"))
+        .args(["--port=1", "--verbose", "--", "echo", "ran"])
+        .env("LINKERD_AWAIT_DISABLED", "no proxy in this pod")
+        .output()
+        .expect("the helper runs");
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(output.stdout, b"ran\n");
+    assert!(
+        said(&output).contains("LINKERD_AWAIT_DISABLED is set"),
+        "{}",
+        said(&output)
+    );
+}

@@ -1,0 +1,85 @@
+//! Agents of one version after the other, while applications connect all the time.
+
+use std::path::PathBuf;
+
+use mesh_core::node::Tier;
+use serde_json::Value;
+
+use super::stage::{PORT, Stage};
+use crate::harness::{node::Node, other_programs, privileged, process::run};
+
+/// There and back, and again.
+const UPGRADES: usize = 4;
+
+/// The tag of each attached program, which the kernel makes of its instructions.
+fn tags(node: &Node) -> Vec<(PathBuf, String)> {
+    let links = node.pinned().into_iter().filter(|pin| {
+        let kind = pin.parent().and_then(|folder| folder.file_name());
+        kind.is_some_and(|kind| kind == "links" || kind == "steer")
+    });
+    let tag = |link: PathBuf| {
+        let show = |kind: &str, by: &str, what: &str| -> Value {
+            let text = run("bpftool", &["-j", kind, "show", by, what]).expect("bpftool shows it");
+            serde_json::from_str(&text).expect("bpftool speaks JSON")
+        };
+        let shown = show("link", "pinned", &link.display().to_string());
+        let program = show("prog", "id", &shown["prog_id"].to_string());
+        (link, program["tag"].as_str().unwrap_or("?").to_owned())
+    };
+    links.map(tag).collect()
+}
+
+#[test]
+fn programs_are_replaced_under_load() {
+    if !privileged("an upgrade of the kernel programs under load") {
+        return;
+    }
+    let node = Node::start(Tier::Full);
+    let stage = Stage::build(&node);
+    let before = tags(&node);
+    assert_eq!(before.len(), 8 + 1, "the node's programs and the pod's own");
+
+    let mut held = stage.pod.app(&["connect", &stage.peer4(PORT), "--stay"]);
+    assert_eq!(held.event()["greeting"]["reached"], "proxy");
+    let args = ["churn", &stage.peer4(PORT), "until-stdin"];
+    let churns: Vec<_> = (0..2).map(|_| stage.pod.app(&args)).collect();
+    for churn in &churns {
+        assert_eq!(churn.event()["churning"], true);
+    }
+
+    let other = other_programs();
+    let other = other.to_string_lossy();
+    for round in 0..UPGRADES {
+        if round % 2 == 0 {
+            node.restart_agent_with(&["--bpf-object", &other]);
+            let now = tags(&node);
+            let links = |tags: &[(PathBuf, String)]| -> Vec<PathBuf> {
+                tags.iter().map(|(link, _)| link.clone()).collect()
+            };
+            assert_eq!(links(&now), links(&before));
+            let changed = now
+                .iter()
+                .zip(&before)
+                .filter(|(now, before)| now != before);
+            assert!(changed.count() >= 7, "{before:?}\n{now:?}");
+        } else {
+            node.restart_agent_with(&[]);
+            assert_eq!(tags(&node), before);
+        }
+    }
+    let replaced = node.agent_log().matches("replaced in place").count();
+    assert_eq!(replaced, UPGRADES, "{}", node.agent_log());
+
+    for churn in churns {
+        // Standard input ends with `rest`, and with it the churn.
+        let outcome = churn.rest().pop().expect("a summary");
+        assert_eq!(outcome["failed"], 0, "{outcome}");
+        assert_eq!(
+            outcome["reached"],
+            serde_json::json!({"proxy": outcome["connections"]}),
+            "a connection went around the proxy"
+        );
+    }
+    held.proceed();
+    assert_eq!(held.rest(), [serde_json::json!({"finished": true})]);
+}

@@ -1,0 +1,144 @@
+//! Very many connections at a time, in one thread each side: `probe crowd serve NAME ADDR…` greets and holds each connection until its client closes;
+//! `probe crowd connect ADDR COUNT` opens so many, reads every greeting, says what they were, keeps all of them until standard input ends, and closes.
+//! Several of either kind can share the work: servers share a port.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpSocket, TcpStream},
+    task::JoinSet,
+};
+
+use super::{
+    client::{PATIENCE, errno_name},
+    event,
+    listen::{original_dst, plain},
+    raw,
+};
+
+/// Connections that are being opened at a time: below any backlog, so that none of them has to be sent again.
+const AT_ONCE: usize = 512;
+/// A long run says now and then that it goes on.
+const SIGN_OF_LIFE: u32 = 1000;
+/// Of the listener; the kernel lowers it to net.core.somaxconn.
+const BACKLOG: u32 = 4096;
+/// A crowd is patient: its handshakes share one processor.
+const CROWD_PATIENCE: u32 = 12;
+
+pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
+    raw::use_all_descriptors()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    match args {
+        ["serve", name, addresses @ ..] => runtime.block_on(serve(name, addresses)),
+        ["connect", address, count] => runtime.block_on(connect(address.parse()?, count.parse()?)),
+        _ => anyhow::bail!("usage: crowd serve NAME ADDR…, or crowd connect ADDR COUNT"),
+    }
+}
+
+async fn serve(name: &str, addresses: &[&str]) -> anyhow::Result<()> {
+    let mut accepting = JoinSet::new();
+    for address in addresses {
+        let address: SocketAddr = address.parse()?;
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        }?;
+        socket.set_reuseaddr(true)?;
+        socket.set_reuseport(true)?;
+        socket.bind(address)?;
+        let listener = socket.listen(BACKLOG)?;
+        event(&[("listening", listener.local_addr()?.to_string().into())]);
+        accepting.spawn(accept(listener, name.to_owned()));
+    }
+    while let Some(ended) = accepting.join_next().await {
+        ended??;
+    }
+    Ok(())
+}
+
+async fn accept(listener: TcpListener, name: String) -> anyhow::Result<()> {
+    loop {
+        let (stream, peer) = listener.accept().await?;
+        let greeting = serde_json::json!({
+            "reached": name,
+            "peer": plain(peer),
+            "original": original_dst(&stream, peer),
+        });
+        tokio::spawn(hold(stream, format!("{greeting}\n")));
+    }
+}
+
+/// Greets and waits for the end; a client that is gone earlier has its reasons.
+async fn hold(mut stream: TcpStream, greeting: String) -> std::io::Result<()> {
+    stream.write_all(greeting.as_bytes()).await?;
+    while stream.read(&mut [0; 64]).await? > 0 {}
+    Ok(())
+}
+
+async fn connect(target: SocketAddr, count: u32) -> anyhow::Result<()> {
+    static STARTED: AtomicU32 = AtomicU32::new(0);
+    let mut open = JoinSet::new();
+    for _ in 0..AT_ONCE {
+        open.spawn(async move {
+            let mut streams = Vec::new();
+            let mut outcomes: BTreeMap<String, u32> = BTreeMap::new();
+            loop {
+                let number = STARTED.fetch_add(1, Ordering::Relaxed);
+                if number >= count {
+                    break;
+                }
+                if number % SIGN_OF_LIFE == 0 {
+                    event(&[("begun", number.into())]);
+                }
+                let limit = PATIENCE * CROWD_PATIENCE;
+                let outcome = match tokio::time::timeout(limit, greeted(target)).await {
+                    Ok(Ok((stream, greeting))) => {
+                        streams.push(stream);
+                        greeting
+                    }
+                    Ok(Err(error)) => errno_name(&error),
+                    Err(_elapsed) => "timed out".to_owned(),
+                };
+                *outcomes.entry(outcome).or_default() += 1;
+            }
+            (streams, outcomes)
+        });
+    }
+    let mut held = Vec::new();
+    let mut outcomes: BTreeMap<String, u32> = BTreeMap::new();
+    while let Some(ended) = open.join_next().await {
+        let (streams, more) = ended?;
+        held.extend(streams);
+        for (outcome, count) in more {
+            *outcomes.entry(outcome).or_default() += count;
+        }
+    }
+    event(&[
+        ("held", held.len().into()),
+        ("outcomes", serde_json::to_value(outcomes)?),
+    ]);
+    std::io::stdin().read_line(&mut String::new())?;
+    for stream in &held {
+        // A reset instead of a FIN: tens of thousands of sockets in TIME_WAIT would use up the ports of the pod.
+        stream.set_zero_linger()?;
+    }
+    Ok(())
+}
+
+/// The connection, and who the far end said it was and was asked for.
+async fn greeted(target: SocketAddr) -> std::io::Result<(TcpStream, String)> {
+    let mut stream = TcpStream::connect(target).await?;
+    let mut line = String::new();
+    BufReader::new(&mut stream).read_line(&mut line).await?;
+    let greeting: serde_json::Value = serde_json::from_str(&line).map_err(std::io::Error::other)?;
+    let text = |field: &str| greeting[field].as_str().unwrap_or("?").to_owned();
+    let words = format!("{}, original {}", text("reached"), text("original"));
+    Ok((stream, words))
+}

@@ -1,0 +1,160 @@
+//! `probe syn raw|packet SOURCE TARGET…`: asks for TCP connections in packets of its own making, past connect(2): through a raw socket, or below the whole
+//! IP stack through a packet socket on `eth0` (to a target that was spoken with before). Says for each target whether it answered; the targets are asked in turn and the last one must answer.
+
+use std::{
+    io::Read,
+    net::{Ipv4Addr, SocketAddrV4},
+    os::fd::AsRawFd,
+    time::Instant,
+};
+
+use anyhow::Context;
+use nix::libc;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{client::PATIENCE, event};
+
+const INTERFACE: &str = "eth0";
+const IP_HEADER: usize = 20;
+const TCP_HEADER: usize = 20;
+const ETHERNET_HEADER: usize = 14;
+/// Nobody listens on it in the pod, so the kernel answers the answer with a reset, as it should.
+const SOURCE_PORT: u16 = 40_001;
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+
+pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
+    let [how, source, targets @ ..] = args else {
+        anyhow::bail!("usage: syn raw|packet SOURCE TARGET…")
+    };
+    let source: Ipv4Addr = source.parse()?;
+    let targets: Vec<SocketAddrV4> = targets
+        .iter()
+        .map(|target| target.parse())
+        .collect::<Result<_, _>>()?;
+    // Sees every TCP packet that arrives for this host, beside whoever it belongs to.
+    let mut answers =
+        Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::TCP)).context("open a raw socket")?;
+    answers.set_read_timeout(Some(PATIENCE))?;
+    for target in &targets {
+        let packet = connection_request(source, *target);
+        match *how {
+            "raw" => send_raw(&packet, *target)?,
+            "packet" => send_frame(&packet, *target)?,
+            other => anyhow::bail!("{other} is neither raw nor packet"),
+        }
+    }
+    let last = *targets.last().context("no target")?;
+    let answered = collect(&mut answers, last)?;
+    for target in targets {
+        event(&[
+            ("target", target.port().into()),
+            ("answered", answered.contains(&target.port()).into()),
+        ]);
+    }
+    Ok(())
+}
+
+/// The ports that answered, up to and with the last one's answer. Packets of one sender do not overtake each other on one link.
+fn collect(answers: &mut Socket, last: SocketAddrV4) -> anyhow::Result<Vec<u16>> {
+    let start = Instant::now();
+    let mut ports = Vec::new();
+    let mut buffer = [0; 2048];
+    while start.elapsed() < PATIENCE {
+        let length = answers
+            .read(&mut buffer)
+            .context("no answer of the last target")?;
+        let Some(port) = answer(&buffer[..length]) else {
+            continue;
+        };
+        ports.push(port);
+        if port == last.port() {
+            return Ok(ports);
+        }
+    }
+    anyhow::bail!("no answer of the last target, {last}")
+}
+
+/// The port that sent this packet, if it answers a request of ours.
+fn answer(packet: &[u8]) -> Option<u16> {
+    let tcp = packet.get(usize::from(packet.first()? & 0x0f) * 4..)?;
+    let port = |at: usize| Some(u16::from_be_bytes([*tcp.get(at)?, *tcp.get(at + 1)?]));
+    (port(2)? == SOURCE_PORT && *tcp.get(13)? & (SYN | ACK) == SYN | ACK).then_some(port(0)?)
+}
+
+/// An IPv4 packet with a first TCP segment.
+fn connection_request(source: Ipv4Addr, target: SocketAddrV4) -> Vec<u8> {
+    let mut ip = vec![0; IP_HEADER];
+    ip[0] = 0x45;
+    ip[2..4].copy_from_slice(&((IP_HEADER + TCP_HEADER) as u16).to_be_bytes());
+    ip[8] = 64; // hops
+    ip[9] = libc::IPPROTO_TCP as u8;
+    ip[12..16].copy_from_slice(&source.octets());
+    ip[16..20].copy_from_slice(&target.ip().octets());
+    let sum = checksum(&ip);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let mut tcp = vec![0; TCP_HEADER];
+    tcp[0..2].copy_from_slice(&SOURCE_PORT.to_be_bytes());
+    tcp[2..4].copy_from_slice(&target.port().to_be_bytes());
+    tcp[12] = 5 << 4; // its length in words
+    tcp[13] = SYN;
+    tcp[14..16].copy_from_slice(&1024_u16.to_be_bytes()); // window
+    let mut summed = ip[12..20].to_vec();
+    summed.extend([0, libc::IPPROTO_TCP as u8]);
+    summed.extend((TCP_HEADER as u16).to_be_bytes());
+    summed.extend(&tcp);
+    let sum = checksum(&summed);
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    [ip, tcp].concat()
+}
+
+/// RFC 1071.
+fn checksum(bytes: &[u8]) -> u16 {
+    let mut sum: u32 = bytes
+        .chunks(2)
+        .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+fn send_raw(packet: &[u8], target: SocketAddrV4) -> anyhow::Result<()> {
+    let protocol = Protocol::from(libc::IPPROTO_RAW);
+    let socket = Socket::new(Domain::IPV4, Type::RAW, Some(protocol))?;
+    socket
+        .send_to(packet, &target.into())
+        .context("send through a raw socket")?;
+    Ok(())
+}
+
+/// What the kernel learnt when somebody last spoke with the target, which is on the same link.
+fn link_address(target: SocketAddrV4) -> anyhow::Result<Vec<u8>> {
+    let table = std::fs::read_to_string("/proc/net/arp")?;
+    let ip = target.ip().to_string();
+    let line = table
+        .lines()
+        .find(|line| line.split_whitespace().next() == Some(ip.as_str()))
+        .with_context(|| format!("nobody has spoken with {ip} yet"))?;
+    let address = line.split_whitespace().nth(3).context("no link address")?;
+    let bytes = address.split(':').map(|byte| u8::from_str_radix(byte, 16));
+    Ok(bytes.collect::<Result<_, _>>()?)
+}
+
+fn send_frame(packet: &[u8], target: SocketAddrV4) -> anyhow::Result<()> {
+    let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
+    let index = nix::net::if_::if_nametoindex(INTERFACE)?;
+    let mut frame = link_address(target)?;
+    frame.extend([2, 0, 0, 0, 0, 1]); // a sender of our own invention
+    frame.extend((libc::ETH_P_IP as u16).to_be_bytes());
+    debug_assert_eq!(frame.len(), ETHERNET_HEADER);
+    frame.extend(packet);
+    match super::raw::send_frame(socket.as_raw_fd(), index, &frame) {
+        Ok(sent) => anyhow::ensure!(sent == frame.len(), "a part of the frame was sent"),
+        // So the kernel reports what a filter dropped; whether it arrived is told by the answer.
+        Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+        Err(error) => return Err(error).context("send through a packet socket"),
+    }
+    Ok(())
+}
