@@ -88,7 +88,7 @@ pub(crate) struct ImageOptions {
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Also push them: below this registry or part of one, as in ghcr.io/example
-    #[arg(long, value_name = "REGISTRY", conflicts_with = "dev")]
+    #[arg(long, value_name = "REGISTRY")]
     pub(crate) push: Option<String>,
     /// Build everything a second time from nothing, and fail unless the images are the same bytes
     #[arg(long)]

@@ -82,7 +82,7 @@ fn compile(
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", linker)
         .env(
             "CARGO_TARGET_BPFEL_UNKNOWN_NONE_RUSTFLAGS",
-            flags(&compiler.rustc),
+            flags(root, compiler)?,
         );
     if let Some(level) = optimisation {
         command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", level);
@@ -100,14 +100,18 @@ fn compile(
 
 /// BTF needs the debug information of the compiler and the linker's option; aya-ebpf wants to know whose registers a
 /// program sees. There is no clippy for this target, so the compiler's own warnings are errors here.
-fn flags(rustc: &Path) -> String {
+fn flags(root: &Path, compiler: &Compiler) -> anyhow::Result<String> {
     let arch = std::env::consts::ARCH;
-    let warnings = if clippy::warnings_are_errors(rustc, NEWEST_CHECKED) {
+    let warnings = if clippy::warnings_are_errors(&compiler.rustc, NEWEST_CHECKED) {
         " -D warnings"
     } else {
         ""
     };
-    format!("-C debuginfo=2 -C link-arg=--btf --cfg bpf_target_arch=\"{arch}\"{warnings}")
+    // The object names the files of its sources, for the verifier's messages.
+    let paths = workspace::path_flags(root)?;
+    Ok(format!(
+        "-C debuginfo=2 -C link-arg=--btf --cfg bpf_target_arch=\"{arch}\" {paths}{warnings}"
+    ))
 }
 
 /// Copies the object when it changed, so that an unchanged one rebuilds nothing.

@@ -44,7 +44,7 @@ pub(crate) fn run(root: &Path, options: &ImageOptions) -> anyhow::Result<()> {
     let programs = if options.no_build {
         Programs::of_tests(root)
     } else {
-        build(root, &names, options.dev)?
+        build(root, &names, options.dev, &origin)?
     };
     let images = stage::run("images", "layers, inventory, archives", || {
         make(root, &names, &programs, &origin)
@@ -64,7 +64,7 @@ pub(crate) fn run(root: &Path, options: &ImageOptions) -> anyhow::Result<()> {
 }
 
 /// Builds the programs of these images, with what they embed.
-fn build(root: &Path, names: &[ImageName], dev: bool) -> anyhow::Result<Programs> {
+fn build(root: &Path, names: &[ImageName], dev: bool, origin: &Origin) -> anyhow::Result<Programs> {
     let missing = stage::run("setup", "what this machine lacks", || setup::ready(root))?;
     let agent = names.contains(&ImageName::Agent);
     if let (true, Some(reason)) = (agent, missing.bpf) {
@@ -78,7 +78,7 @@ fn build(root: &Path, names: &[ImageName], dev: bool) -> anyhow::Result<Programs
         })?;
     }
     stage::run("build", "the programs", || {
-        Programs::build(root, names, dev)
+        Programs::build(root, names, dev, origin)
     })
 }
 
@@ -132,7 +132,7 @@ fn check_again(
     first: &[Image],
 ) -> anyhow::Result<()> {
     let again = stage::run("check", "the programs again, from nothing", || {
-        Programs::build_from_nothing(root, names, dev)
+        Programs::build_from_nothing(root, names, dev, origin)
     })?;
     let second = make(root, names, &again, origin)?;
     again.remove()?;

@@ -33,6 +33,19 @@ pub(crate) fn tools(root: &Path) -> PathBuf {
     root.join("target/tools")
 }
 
+/// The compiler's options that replace this machine's folders in what it writes, so that the same sources give the same bytes in any of them.
+pub(crate) fn path_flags(root: &Path) -> anyhow::Result<String> {
+    let cargo_home = env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))
+        .context("neither CARGO_HOME nor HOME is set")?;
+    Ok(format!(
+        "--remap-path-prefix={}=/mesh --remap-path-prefix={}=/cargo",
+        root.display(),
+        cargo_home.display()
+    ))
+}
+
 /// Finds a program as a shell would, system folders included.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();

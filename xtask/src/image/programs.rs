@@ -17,6 +17,7 @@ use super::{
     contents::{self, ImageName},
     elf, empty_folder,
     layer::Compression,
+    origin::Origin,
 };
 use crate::{
     binaries, command,
@@ -44,12 +45,18 @@ const WRAPPER_FOLDER: &str = "xtask/wrapper";
 
 impl Programs {
     /// Builds what these images need.
-    pub(crate) fn build(root: &Path, names: &[ImageName], dev: bool) -> anyhow::Result<Self> {
+    pub(crate) fn build(
+        root: &Path,
+        names: &[ImageName],
+        dev: bool,
+        origin: &Origin,
+    ) -> anyhow::Result<Self> {
         if dev {
             compile(root, names, |_| ())?;
             return Ok(Self::of_tests(root));
         }
-        Self::build_release(root, names, &root.join("target/image"), None)
+        let target = root.join("target/image");
+        Self::build_release(root, names, origin, &target, None)
     }
 
     /// Builds it all again in an empty folder, which `remove` removes.
@@ -57,6 +64,7 @@ impl Programs {
         root: &Path,
         names: &[ImageName],
         dev: bool,
+        origin: &Origin,
     ) -> anyhow::Result<Self> {
         let target = root.join("target/image-check");
         empty_folder(&target)?;
@@ -71,7 +79,7 @@ impl Programs {
             });
         }
         let scratch = Some(target.clone());
-        Self::build_release(root, names, &target, scratch)
+        Self::build_release(root, names, origin, &target, scratch)
     }
 
     /// The programs that the tests start.
@@ -86,6 +94,7 @@ impl Programs {
     fn build_release(
         root: &Path,
         names: &[ImageName],
+        origin: &Origin,
         target: &Path,
         scratch: Option<PathBuf>,
     ) -> anyhow::Result<Self> {
@@ -94,18 +103,18 @@ impl Programs {
             .into_iter()
             .chain(env::split_paths(&path));
         let path = env::join_paths(folders).context("put the wrapper on PATH")?;
-        let flags = format!(
-            "--remap-path-prefix={}=/mesh --remap-path-prefix={}=/cargo",
-            root.display(),
-            cargo_home()?.display()
-        );
+        let flags = workspace::path_flags(root)?;
         compile(root, names, |command| {
             command
                 .args(["--release", "--locked", "--target-dir"])
                 .arg(target)
                 .env("PATH", &path)
                 .env("RUSTC_WORKSPACE_WRAPPER", WRAPPER)
-                .env("RUSTFLAGS", &flags);
+                .env("RUSTFLAGS", &flags)
+                .env("MESH_BUILD_DATE", origin.created());
+            if let Some(revision) = &origin.revision {
+                command.env("MESH_BUILD_GIT_SHA", revision);
+            }
         })?;
         Ok(Self {
             folder: target.join("release"),
@@ -181,12 +190,4 @@ fn stripped(file: &Path) -> anyhow::Result<Vec<u8>> {
     let content = fs::read(&copy).with_context(|| format!("read {}", copy.display()))?;
     fs::remove_file(&copy).with_context(|| format!("remove {}", copy.display()))?;
     Ok(content)
-}
-
-/// Where cargo keeps the sources of the crates.
-fn cargo_home() -> anyhow::Result<PathBuf> {
-    env::var_os("CARGO_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))
-        .context("neither CARGO_HOME nor HOME is set")
 }

@@ -1,7 +1,7 @@
 //! The inventory of an image (CycloneDX 1.6): every crate linked into its programs, and every package of the machine that something in it is from.
 //!
-//! The crates are those that cargo resolves for the workspace on this platform, walked from the image's packages. A crate that only another program's
-//! features ask for may be named too; none that is linked is missing. Procedural macros and build scripts run while building and are left out.
+//! Which crates are linked is asked of `cargo tree`, for each package by itself, as it is built: `cargo metadata` also lists what no feature in use asks
+//! for. Licences, checksums and sources come from the metadata. Procedural macros and build scripts run while building and are left out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, TargetKind};
 use serde_json::{Value, json};
 
 use super::{contents::Contents, debian, origin::Origin};
-use crate::command::ask;
+use crate::{command::ask, workspace};
 
 /// Where it is in an image.
 pub(crate) const PATH: &str = "usr/share/doc/mesh/sbom.cdx.json";
@@ -23,15 +23,31 @@ pub(crate) const PATH: &str = "usr/share/doc/mesh/sbom.cdx.json";
 /// The package of the kernel programs, which has a workspace of its own.
 const KERNEL_PROGRAMS: &str = "mesh-ebpf";
 
-/// The workspaces, and the platform that each is built for; none means this machine's.
-const WORKSPACES: [(&str, Option<&str>); 2] = [
-    ("Cargo.toml", None),
-    ("mesh-ebpf/Cargo.toml", Some("bpfel-unknown-none")),
+/// A workspace, the platform that it is built for (none means this machine's), and the packages of it that images hold.
+struct Workspace {
+    manifest: &'static str,
+    platform: Option<&'static str>,
+    packages: &'static [&'static str],
+}
+
+const WORKSPACES: [Workspace; 2] = [
+    Workspace {
+        manifest: "Cargo.toml",
+        platform: None,
+        packages: &["mesh-agent", "mesh-control-plane", "mesh-proxy"],
+    },
+    Workspace {
+        manifest: "mesh-ebpf/Cargo.toml",
+        platform: Some("bpfel-unknown-none"),
+        packages: &[KERNEL_PROGRAMS],
+    },
 ];
 
 pub(crate) struct Inventory {
     /// By cargo's identifier.
     crates: BTreeMap<String, Crate>,
+    /// By package: the names and versions of what is linked into its programs, the package itself among them.
+    linked: BTreeMap<&'static str, BTreeSet<(String, String)>>,
     /// The version of the compiler, whose standard library is in every program.
     rust: String,
 }
@@ -61,14 +77,13 @@ impl Inventory {
         let host = field("host:").context("rustc does not say its platform")?;
         let rust = field("release:").context("rustc does not say its version")?;
         let mut crates: BTreeMap<String, Crate> = BTreeMap::new();
-        for (manifest, platform) in WORKSPACES {
-            let manifest = root.join(manifest);
+        let mut linked = BTreeMap::new();
+        for workspace in WORKSPACES {
+            let manifest = root.join(workspace.manifest);
+            let platform = workspace.platform.unwrap_or(&host);
             let metadata = MetadataCommand::new()
                 .manifest_path(&manifest)
-                .other_options([
-                    "--filter-platform".to_owned(),
-                    platform.unwrap_or(&host).to_owned(),
-                ])
+                .other_options(["--filter-platform".to_owned(), platform.to_owned()])
                 .exec()
                 .with_context(|| format!("ask cargo about {}", manifest.display()))?;
             let lock = manifest.with_file_name("Cargo.lock");
@@ -79,12 +94,19 @@ impl Inventory {
                 let needs = found.needs.clone();
                 crates.entry(id).or_insert(found).needs.extend(needs);
             }
+            for package in workspace.packages {
+                linked.insert(*package, tree(root, &manifest, package, platform)?);
+            }
         }
         for one in crates.values_mut() {
             one.needs.sort();
             one.needs.dedup();
         }
-        Ok(Self { crates, rust })
+        Ok(Self {
+            crates,
+            linked,
+            rust,
+        })
     }
 
     /// Every crate in the programs of an image, ours among them, sorted by name.
@@ -93,34 +115,45 @@ impl Inventory {
         if image.kernel_programs {
             names.push(KERNEL_PROGRAMS);
         }
-        let mut open = Vec::new();
+        let mut wanted = BTreeSet::new();
         for name in names {
-            let root = self
-                .crates
-                .iter()
-                .find(|(_, one)| one.ours && one.name == name);
-            open.push(
-                root.with_context(|| format!("cargo knows no package {name}"))?
-                    .0,
-            );
+            let linked = self.linked.get(name);
+            wanted.extend(linked.with_context(|| format!("nobody asked cargo about {name}"))?);
         }
-        let mut seen: BTreeSet<&String> = BTreeSet::new();
-        while let Some(id) = open.pop() {
-            if let (true, Some(one)) = (seen.insert(id), self.crates.get(id)) {
-                open.extend(
-                    one.needs
-                        .iter()
-                        .filter(|need| self.crates.contains_key(*need)),
-                );
+        let mut linked: BTreeMap<(&str, &str), &Crate> = BTreeMap::new();
+        for one in self.crates.values() {
+            if wanted.contains(&(one.name.clone(), one.version.clone())) {
+                linked.insert((&one.name, &one.version), one);
             }
         }
-        let mut linked: Vec<&Crate> = seen
-            .into_iter()
-            .filter_map(|id| self.crates.get(id))
-            .collect();
-        linked.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
-        Ok(linked)
+        Ok(linked.into_values().collect())
     }
+}
+
+/// The crates that cargo links into the programs of a package when it builds that package alone.
+fn tree(
+    root: &Path,
+    manifest: &Path,
+    package: &str,
+    platform: &str,
+) -> anyhow::Result<BTreeSet<(String, String)>> {
+    let mut command = workspace::cargo(root);
+    command
+        .args(["tree", "--manifest-path"])
+        .arg(manifest)
+        .args(["--package", package, "--target", platform])
+        .args(["--edges", "normal,no-proc-macro", "--prefix", "none"]);
+    let printed = ask(&mut command)
+        .with_context(|| format!("cargo cannot tell what {package} is linked with"))?;
+    Ok(printed.lines().filter_map(name_and_version).collect())
+}
+
+/// A line of `cargo tree`: `hyper v1.12.0`, `mesh-core v0.1.0 (/folder)`, or `hyper v1.12.0 (*)`.
+fn name_and_version(line: &str) -> Option<(String, String)> {
+    let mut words = line.split_whitespace();
+    let name = words.next()?;
+    let version = words.next()?.strip_prefix('v')?;
+    Some((name.to_owned(), version.to_owned()))
 }
 
 /// What cargo resolved, without what only runs while building.
@@ -195,6 +228,7 @@ pub(crate) fn document(
     origin: &Origin,
 ) -> anyhow::Result<Vec<u8>> {
     let reference = format!("{}@{}", image.name.repository(), origin.version);
+    let known: BTreeSet<String> = crates.iter().map(|one| purl(one)).collect();
     let mut components: Vec<Value> = crates.iter().map(|one| component(one)).collect();
     components.push(json!({
         "type": "library",
@@ -224,6 +258,7 @@ pub(crate) fn document(
             .iter()
             .filter_map(|id| inventory.crates.get(id))
             .map(purl)
+            .filter(|need| known.contains(need))
             .collect();
         needs.sort();
         json!({ "ref": purl(one), "dependsOn": needs })
@@ -315,18 +350,24 @@ mod tests {
     fn inventory() -> Inventory {
         Inventory {
             crates: BTreeMap::from([
-                one("mesh-control-plane", true, &["kube", "mesh-core"]),
+                one("mesh-control-plane", true, &["kube", "mesh-core", "ring"]),
                 one("mesh-core", true, &["a-macro"]),
                 one("kube", false, &["http"]),
-                one("http", false, &["kube"]),
-                one("aya", false, &[]),
+                one("http", false, &[]),
+                one("ring", false, &[]),
             ]),
+            linked: BTreeMap::from([(
+                "mesh-control-plane",
+                ["mesh-control-plane", "mesh-core", "kube", "http"]
+                    .map(|name| (name.to_owned(), "1.0.0".to_owned()))
+                    .into(),
+            )]),
             rust: "1.95.0".to_owned(),
         }
     }
 
     #[test]
-    fn what_is_linked_is_what_can_be_reached() {
+    fn only_what_cargo_links_is_listed() {
         let inventory = inventory();
         let image = Contents::of(ImageName::Controller);
         let linked = inventory
@@ -334,6 +375,22 @@ mod tests {
             .expect("the packages are known");
         let names: Vec<&str> = linked.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["http", "kube", "mesh-control-plane", "mesh-core"]);
+    }
+
+    #[test]
+    fn the_tree_is_read_line_by_line() {
+        for (line, expected) in [
+            ("hyper v1.12.0", Some(("hyper", "1.12.0"))),
+            ("hyper v1.12.0 (*)", Some(("hyper", "1.12.0"))),
+            (
+                "mesh-core v0.1.0 (/src/mesh-core)",
+                Some(("mesh-core", "0.1.0")),
+            ),
+            ("", None),
+        ] {
+            let expected = expected.map(|(name, version)| (name.to_owned(), version.to_owned()));
+            assert_eq!(name_and_version(line), expected, "{line}");
+        }
     }
 
     #[test]
