@@ -109,7 +109,7 @@ pub(crate) enum Command {
     /// One screen: control plane, agents, proxies, certificates, and what is wrong
     Status(commands::status::Args),
     /// Add the mesh's annotation, or the whole proxy, to manifests
-    Inject(commands::inject::Args),
+    Inject(Box<commands::inject::Args>),
     /// Take out of manifests what was injected
     Uninject(commands::uninject::Args),
     /// Requests per second, success rate and latency per workload, read from the proxies

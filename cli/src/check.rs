@@ -1,7 +1,7 @@
 //! The check framework: what was seen, judged by categories of checks, each with one outcome, a hint and a section of docs/operations/checks.md.
 //!
 //! [`gather`] asks cluster or node once, concurrently, and makes [`Facts`]. Every check is a pure function of them, so that each fault can be planted in a
-//! test as data. A fatal check that fails ends the run: what follows would only repeat it. Warnings leave the exit code alone.
+//! test as data. Some checks end their category or the run when they fail. Warnings leave the exit code alone.
 
 pub(crate) mod certificate;
 pub(crate) mod facts;
@@ -26,7 +26,7 @@ mod tests;
 use serde::Serialize;
 
 pub(crate) use self::facts::{Facts, Mode, Place};
-use crate::output::style::Mark;
+use crate::output::{count, style::Mark};
 
 /// Where every hint points.
 pub(crate) const GUIDE: &str = "docs/operations/checks.md";
@@ -50,11 +50,18 @@ pub(crate) struct Check {
     pub(crate) description: &'static str,
     /// The first thing to do, with the command; `{ns}` is the control plane's namespace.
     pub(crate) advice: &'static str,
-    /// Whether nothing after it makes sense when it fails.
-    pub(crate) fatal: bool,
+    /// What is not worth looking at any more when it fails, because it would only repeat the failure.
+    pub(crate) ends: Ends,
     /// Where it has something to look at.
     pub(crate) on: On,
     pub(crate) look: fn(&Facts) -> Verdict,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ends {
+    Nothing,
+    Category,
+    Run,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +125,7 @@ pub(crate) struct Report {
     pub(crate) mark: Mark,
 }
 
-/// Judges the facts, category by category, until a fatal check fails.
+/// Judges the facts, category by category, until one fails that ends the run.
 pub(crate) fn judge(facts: &Facts) -> Vec<CategoryReport> {
     let mut reports = Vec::new();
     for category in CATEGORIES {
@@ -129,19 +136,21 @@ pub(crate) fn judge(facts: &Facts) -> Vec<CategoryReport> {
             category_name: category.name,
             checks: Vec::new(),
         };
-        let mut fatal = false;
+        let mut ends = Ends::Nothing;
         for check in category.checks.iter().filter(|check| check.on.is(facts)) {
             let looked = Report::new(check, facts);
-            fatal = check.fatal && looked.mark == Mark::Fail;
+            if looked.mark == Mark::Fail {
+                ends = check.ends;
+            }
             report.checks.push(looked);
-            if fatal {
+            if ends != Ends::Nothing {
                 break;
             }
         }
         if !report.checks.is_empty() {
             reports.push(report);
         }
-        if fatal {
+        if ends == Ends::Run {
             break;
         }
     }
@@ -155,9 +164,13 @@ pub(crate) fn success(reports: &[CategoryReport]) -> bool {
         .all(|report| report.mark != Mark::Fail)
 }
 
-/// `1 node`, `2 nodes`.
-pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
+/// What a daemon answered may have several lines; a row of the report has one.
+fn one_line_each(detail: Vec<String>) -> Vec<String> {
+    let one_line = |text: String| -> String {
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        lines.join("; ")
+    };
+    detail.into_iter().map(one_line).collect()
 }
 
 impl On {
@@ -176,8 +189,8 @@ impl Report {
         let (mark, result, detail) = match outcome {
             Outcome::Ok(detail) if detail.is_empty() => (Mark::Ok, "success", Vec::new()),
             Outcome::Ok(detail) => (Mark::Ok, "success", vec![detail]),
-            Outcome::Warn(detail) => (Mark::Warn, "warning", detail),
-            Outcome::Fail(detail) => (Mark::Fail, "error", detail),
+            Outcome::Warn(detail) => (Mark::Warn, "warning", one_line_each(detail)),
+            Outcome::Fail(detail) => (Mark::Fail, "error", one_line_each(detail)),
         };
         let (hint, advice) = match mark {
             Mark::Ok => (String::new(), String::new()),

@@ -63,6 +63,11 @@ pub(crate) fn redraw(screen: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// `1 node`, `2 nodes`.
+pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 pub(crate) fn is_terminal() -> bool {
     std::io::IsTerminal::is_terminal(&std::io::stdout())
 }

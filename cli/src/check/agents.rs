@@ -1,6 +1,6 @@
 //! The node agents: one on each node, redirecting by the best tier, chained into the node's CNI configuration.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mesh_core::node::{NodeStatus, SelfTestOutcome, Tier};
 use mesh_k8s::{
@@ -9,7 +9,7 @@ use mesh_k8s::{
 };
 
 use super::{
-    Category, Check, Facts, On, Outcome, Place, Verdict,
+    Category, Check, Ends, Facts, On, Outcome, Place, Verdict,
     control_plane::container_problems,
     count,
     facts::{Agent, see},
@@ -26,7 +26,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "agent-ready",
             description: "a ready agent runs on every node",
             advice: "kubectl -n {ns} describe daemonset mesh-agent; kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent --all-containers",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: ready,
         },
@@ -34,7 +34,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "agent-answers",
             description: "node agents answer",
             advice: "kubectl -n {ns} rollout restart daemonset mesh-agent; on a local node: meshctl local logs --agent",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Anywhere,
             look: answers,
         },
@@ -42,7 +42,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "agent-version",
             description: "node agents are of the control plane's version",
             advice: "kubectl -n {ns} rollout status daemonset mesh-agent",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: version,
         },
@@ -50,7 +50,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "agent-cni",
             description: "mesh-cni is in the CNI chain of every node",
             advice: "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent; the agent puts its entry back by itself unless another plugin takes files away",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: chained,
         },
@@ -59,7 +59,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "agent-startup-taint",
             description: "no node is still held back by the agent's taint",
             advice: "kubectl taint node NODE mesh-agent/not-ready- (after the agent there is ready)",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: taint,
         },
@@ -67,7 +67,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "tier",
             description: "connections are redirected by the best tier",
             advice: "the reason says what the kernel lacks; docs/operations/agent.md has what each tier needs",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Anywhere,
             look: tier,
         },
@@ -75,7 +75,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "self-test",
             description: "redirection works on this kernel",
             advice: "docs/operations/redirection-limits.md says which applications notice",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Anywhere,
             look: self_test,
         },
@@ -83,20 +83,15 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "agent-warnings",
             description: "nothing on the nodes disturbs the redirection",
             advice: "the sentence names the program or pod that disturbs; the agent's log has the details",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Anywhere,
-            look: |facts| {
-                per_node(facts, "", |status| {
-                    status.warnings.iter().cloned().collect()
-                })
-                .map(as_warning)
-            },
+            look: |facts| per_node(facts, "", |status| status.warnings.to_vec()).map(as_warning),
         },
         Check {
             anchor: "agent-waiting",
             description: "no pod waits to be redirected",
             advice: "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent; kubectl -n NAMESPACE delete pod POD starts it anew",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Anywhere,
             look: |facts| {
                 per_node(facts, "", |status| {
@@ -115,7 +110,7 @@ pub(super) const FOREIGN_CNI: Check = Check {
     anchor: "agent-foreign-cni",
     description: "no other plugin keeps mesh-cni out of the CNI chain",
     advice: "helm upgrade cilium cilium/cilium -n kube-system --reuse-values --set cni.exclusive=false --set socketLB.hostNamespaceOnly=true; helm uninstall linkerd2-cni",
-    fatal: false,
+    ends: Ends::Nothing,
     on: On::Cluster,
     look: foreign_cni,
 };
@@ -139,7 +134,7 @@ fn agent_pods(facts: &Facts) -> Result<BTreeMap<String, Vec<&Pod>>, String> {
     Ok(by_node)
 }
 
-/// The nodes that the DaemonSet's selector chooses.
+/// The nodes that the DaemonSet's selector chooses, and those that run meshed pods although it does not.
 fn wanted_nodes(facts: &Facts) -> Result<Vec<&Node>, String> {
     let sets = see(&facts.objects.daemon_sets)?;
     let set = sets.iter().find(|set| set.name_any() == agent::NAME);
@@ -151,10 +146,15 @@ fn wanted_nodes(facts: &Facts) -> Result<Vec<&Node>, String> {
     let selector = template
         .and_then(|spec| spec.node_selector.clone())
         .unwrap_or_default();
+    let with_meshed_pods: BTreeSet<&str> = facts
+        .meshed_pods()?
+        .filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref())
+        .collect();
     let chosen = see(&facts.objects.nodes)?.iter().filter(|node| {
-        selector
+        let selected = selector
             .iter()
-            .all(|(key, value)| node.labels().get(key) == Some(value))
+            .all(|(key, value)| node.labels().get(key) == Some(value));
+        selected || with_meshed_pods.contains(node.name_any().as_str())
     });
     Ok(chosen.collect())
 }

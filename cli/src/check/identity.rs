@@ -10,7 +10,7 @@ use mesh_k8s::{
 use x509_parser::certificate::X509Certificate;
 
 use super::{
-    Category, Check, Facts, On, Outcome, Place, Verdict,
+    Category, Check, Ends, Facts, On, Outcome, Place, Verdict,
     certificate::{self, algorithm_problem, expires_soon, is_signed_by, span, time_problem},
     count,
     facts::{Seen, full_name, proxy_container, see},
@@ -31,7 +31,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-cert-config-valid",
             description: "trust anchors and issuer can be read, and the issuer's key is its own",
             advice: "kubectl -n {ns} get secret linkerd-identity-issuer configmap/linkerd-identity-trust-roots; the Job linkerd-bootstrap makes what is absent",
-            fatal: true,
+            ends: Ends::Category,
             on: On::Anywhere,
             look: |facts| {
                 let anchors = see(&facts.trust.anchors)?;
@@ -48,7 +48,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-trustAnchors-use-supported-crypto",
             description: "trust anchors use keys that proxies accept",
             advice: NEW_ANCHOR,
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Anywhere,
             look: |facts| {
                 judge(&facts.trust.anchors, |all| {
@@ -65,7 +65,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-trustAnchors-are-time-valid",
             description: "trust anchors are valid now",
             advice: NEW_ANCHOR,
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Anywhere,
             look: anchors_valid,
         },
@@ -73,7 +73,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-trustAnchors-not-expiring-soon",
             description: "trust anchors are valid for 60 days more",
             advice: NEW_ANCHOR,
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Anywhere,
             look: |facts| judge(&facts.trust.anchors, |all| expires_soon(all, facts.now)),
         },
@@ -81,7 +81,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-issuer-cert-uses-supported-crypto",
             description: "the issuer uses a key that proxies accept",
             advice: NEW_ISSUER,
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Anywhere,
             look: |facts| {
                 judge(&facts.trust.issuer, |chain| {
@@ -99,7 +99,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-issuer-cert-is-time-valid",
             description: "the issuer is valid now",
             advice: NEW_ISSUER,
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Anywhere,
             look: |facts| {
                 judge(&facts.trust.issuer, |chain| {
@@ -117,7 +117,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-issuer-cert-not-expiring-soon",
             description: "the issuer is valid for 60 days more",
             advice: NEW_ISSUER,
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Anywhere,
             look: |facts| judge(&facts.trust.issuer, |chain| expires_soon(chain, facts.now)),
         },
@@ -125,7 +125,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-issuer-cert-issued-by-trust-anchor",
             description: "the issuer is signed by a trust anchor",
             advice: NEW_ISSUER,
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Anywhere,
             look: issued_by_anchor,
         },
@@ -133,7 +133,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "trust-roots-published",
             description: "every namespace with meshed pods has the current trust anchors",
             advice: "kubectl -n {ns} logs deployment/linkerd-identity -c identity; deleting a stale ConfigMap makes identity write it again",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: published,
         },
@@ -141,7 +141,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-data-plane-proxies-certs-match-ca",
             description: "proxies trust the current anchors",
             advice: "kubectl -n NAMESPACE rollout restart WORKLOAD",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: proxies_trust,
         },
@@ -149,7 +149,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "token-audience",
             description: "proxies have tokens for the identity service",
             advice: "kubectl -n NAMESPACE rollout restart WORKLOAD: the injector adds the right token",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: token_audience,
         },
@@ -157,7 +157,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "proxy-certificates",
             description: "proxies hold certificates that have not expired",
             advice: "meshctl diagnostics proxy-metrics NAMESPACE/POD; the proxy's log says whether identity refused or could not be reached",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Anywhere,
             look: proxy_certificates,
         },

@@ -3,7 +3,7 @@
 use mesh_k8s::kinds::ResourceExt;
 
 use super::{
-    Category, Check, Facts, Mode, On, Outcome, Place, Verdict,
+    Category, Check, Ends, Facts, Mode, On, Outcome, Place, Verdict,
     facts::{Seen, see},
 };
 
@@ -17,7 +17,7 @@ pub(super) const API: Category = Category {
             anchor: "k8s-api",
             description: "the Kubernetes API answers",
             advice: "kubectl cluster-info; choose another cluster with --context or --kubeconfig",
-            fatal: true,
+            ends: Ends::Run,
             on: On::Cluster,
             look: |facts| Ok(Outcome::ok(&see(&facts.server)?.version)),
         },
@@ -25,7 +25,7 @@ pub(super) const API: Category = Category {
             anchor: "pre-k8s-clock-skew",
             description: "the clocks of this machine, the API server and the nodes agree",
             advice: "on the machine whose clock is off: timedatectl set-ntp true",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: clock_skew,
         },
@@ -42,7 +42,7 @@ pub(super) const VERSION: Category = Category {
         anchor: "k8s-version",
         description: "the cluster runs a supported version of Kubernetes",
         advice: "upgrade the cluster to Kubernetes 1.31 or newer",
-        fatal: false,
+        ends: Ends::Nothing,
         on: On::Cluster,
         look: |facts| {
             let server = see(&facts.server)?;
@@ -64,7 +64,7 @@ pub(super) const GATEWAY_API: Category = Category {
         anchor: "gateway-api-crd",
         description: "HTTPRoute and GRPCRoute of the Gateway API are served",
         advice: "install the Gateway API's standard channel, then look again; the controllers notice it by themselves",
-        fatal: false,
+        ends: Ends::Nothing,
         on: On::Cluster,
         look: |facts| {
             let missing = missing(facts, &GATEWAY_KINDS)?;
@@ -91,7 +91,7 @@ pub(super) const CRD: Category = Category {
         anchor: "l5d-existence-crd",
         description: "the custom resources of the mesh are served",
         advice: "meshctl install --crds | kubectl apply -f -",
-        fatal: true,
+        ends: Ends::Run,
         on: On::Cluster,
         look: |facts| {
             let missing = missing(facts, &KINDS)?;

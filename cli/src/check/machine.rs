@@ -1,6 +1,6 @@
 //! What this machine offers, whether or not a local node runs on it.
 
-use super::{Category, Check, Facts, On, Outcome, Place, Verdict};
+use super::{Category, Check, Ends, Facts, On, Outcome, Place, Verdict};
 
 pub(super) const CATEGORY: Category = Category {
     name: "machine",
@@ -10,7 +10,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "privileges",
             description: "you may see everything",
             advice: "run the command again with sudo",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Machine,
             look: |facts| {
                 Ok(if facts.machine.root {
@@ -26,7 +26,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "kernel",
             description: "kernel release is known",
             advice: "mount -t proc proc /proc",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Machine,
             look: kernel,
         },
@@ -34,7 +34,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "cgroup2",
             description: "cgroup2 is mounted",
             advice: "mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 none /sys/fs/cgroup/unified",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Machine,
             look: |facts| {
                 Ok(match mount_point(&facts.machine.mounts, "cgroup2") {
@@ -49,7 +49,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "btf",
             description: "kernel describes its types (BTF)",
             advice: "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' kernels are",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Machine,
             look: |facts| {
                 Ok(if facts.machine.btf {
@@ -65,7 +65,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "bpffs",
             description: "bpf file system is mounted",
             advice: "mount -t bpf bpf /sys/fs/bpf",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Machine,
             look: |facts| {
                 Ok(match mount_point(&facts.machine.mounts, "bpf") {

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{
-    Category, Check, Facts, On, Outcome, Place, Verdict, count, data_plane,
+    Category, Check, Ends, Facts, On, Outcome, Place, Verdict, count, data_plane,
     facts::{Seen, see},
 };
 
@@ -23,7 +23,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "policy-readable",
             description: "every policy can be read",
             advice: "kubectl -n NAMESPACE edit KIND NAME; until then the controller keeps the last version it could read",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: readable,
         },
@@ -31,7 +31,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "policy-references",
             description: "what policies name exists",
             advice: "kubectl -n NAMESPACE get server,meshtlsauthentication,networkauthentication,httproute; correct the name",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: references,
         },
@@ -39,7 +39,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "policy-servers",
             description: "every Server chooses a pod",
             advice: "kubectl -n NAMESPACE get pods --show-labels; correct the Server's podSelector",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: servers,
         },

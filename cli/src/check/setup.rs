@@ -3,7 +3,7 @@
 use mesh_k8s::kinds::ResourceExt;
 
 use super::{
-    Category, Check, Facts, Mode, On, Outcome, Place, Verdict, count,
+    Category, Check, Ends, Facts, Mode, On, Outcome, Place, Verdict, count,
     facts::{Permission, see},
 };
 
@@ -15,7 +15,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "pre-ns",
             description: "the control plane is not installed yet",
             advice: "to upgrade: meshctl upgrade | kubectl apply -f -; to start anew: meshctl uninstall | kubectl delete -f -",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: not_installed,
         },
@@ -23,7 +23,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "pre-k8s-cluster-k8s",
             description: "you may create objects of the whole cluster",
             advice: "kubectl create clusterrolebinding my-admin --clusterrole=cluster-admin --user=YOU (as somebody who may)",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: |facts| Ok(allowed(facts, false)),
         },
@@ -31,7 +31,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "pre-k8s",
             description: "you may create objects of the control plane's namespace",
             advice: "kubectl auth can-i --list -n {ns}",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: |facts| Ok(allowed(facts, true)),
         },
@@ -39,7 +39,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "pre-nodes",
             description: "the nodes can run the mesh",
             advice: "kubectl get nodes -o wide; keep the agent off a node with meshAgent.nodeSelector",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: nodes,
         },
@@ -47,7 +47,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "pre-pod-security",
             description: "the control plane's namespace admits the node agent",
             advice: "kubectl label namespace {ns} --overwrite pod-security.kubernetes.io/enforce=privileged",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: pod_security,
         },

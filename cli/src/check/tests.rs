@@ -736,7 +736,7 @@ fn what_cannot_be_seen_says_so() {
 }
 
 #[test]
-fn a_fatal_check_ends_the_run() {
+fn a_check_can_end_the_run() {
     let mut facts = healthy();
     facts.server = Err("no".to_owned());
     let reports = judge(&facts);

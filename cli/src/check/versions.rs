@@ -4,7 +4,7 @@ use mesh_core::annotation;
 use mesh_k8s::kinds::ResourceExt;
 
 use super::{
-    Category, Check, Facts, On, Outcome, Place, Verdict,
+    Category, Check, Ends, Facts, On, Outcome, Place, Verdict,
     control_plane::COMPONENTS,
     facts::{full_name, proxy_container, see},
 };
@@ -16,8 +16,8 @@ pub(super) const CATEGORY: Category = Category {
         Check {
             anchor: "l5d-version-control",
             description: "the control plane runs one version, the one that is written down",
-            advice: "kubectl -n {ns} rollout status deployment linkerd-destination; helm upgrade linkerd-control-plane --reuse-values -n {ns}",
-            fatal: false,
+            advice: "kubectl -n {ns} rollout status deployment linkerd-destination; helm upgrade linkerd-control-plane helm/linkerd-control-plane --reuse-values -n {ns}",
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: control,
         },
@@ -25,7 +25,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-version-cli",
             description: "this program is of the control plane's version",
             advice: "use the meshctl of the same release as the control plane",
-            fatal: false,
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: |facts| {
                 let version = facts.values()?.linkerd_version;
@@ -42,8 +42,8 @@ pub(super) const CATEGORY: Category = Category {
         Check {
             anchor: "l5d-cp-proxy-version",
             description: "the control plane's proxies are of its version",
-            advice: "helm upgrade linkerd-control-plane --reuse-values -n {ns}",
-            fatal: false,
+            advice: "helm upgrade linkerd-control-plane helm/linkerd-control-plane --reuse-values -n {ns}",
+            ends: Ends::Nothing,
             on: On::Cluster,
             look: own_proxies,
         },

@@ -21,6 +21,9 @@ pub(crate) fn explain(error: &Error) -> String {
             "the API server does not know you (401): log in again".to_owned()
         }
         Error::Api(status) => status.message.clone(),
+        Error::UpgradeConnection(refusal) => {
+            format!("the kubelet refused ({refusal}): is the pod running?")
+        }
         error if is_unreachable(error) => format!(
             "the API server does not answer: {}; is the cluster up, and is the kubeconfig's address right?",
             innermost(error)

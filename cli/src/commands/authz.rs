@@ -51,6 +51,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
                 authorizations: rows,
             },
         ),
+        Format::Table if rows.is_empty() => Ok(()),
         Format::Table => {
             let left = Align::Left;
             let mut table = Table::new(&[

@@ -78,7 +78,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
             output::line(&format!("{profile:#?}"))
         }
         What::Policy(args) => policy::run(&mesh, args, global).await,
-        What::Redirection(args) => redirection::run(&mesh, args).await,
+        What::Redirection(args) => redirection::run(&mesh, args, global).await,
         What::ProxyMetrics(args) => metrics::of_proxies(&mesh, args, global).await,
         What::ControllerMetrics => metrics::of_controllers(&mesh).await,
         What::Sysdump(args) => Box::pin(sysdump::run(&mesh, args, global)).await,

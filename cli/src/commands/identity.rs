@@ -10,7 +10,7 @@ use crate::{
     args::Global,
     exit::Failure,
     mesh::{Mesh, MeshPod},
-    output::{self, Format},
+    output::{self, Format, count},
     talk::tls,
 };
 
@@ -155,7 +155,11 @@ fn algorithm(oid: &str) -> String {
 }
 
 fn render(pod: &Presented) -> String {
-    let mut text = format!("POD {} ({} certificate(s))\n\n", pod.pod, pod.chain.len());
+    let mut text = format!(
+        "POD {} ({})\n\n",
+        pod.pod,
+        count(pod.chain.len(), "certificate", "certificates")
+    );
     for certificate in &pod.chain {
         let lines = [
             ("Subject", &certificate.subject),

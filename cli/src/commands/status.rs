@@ -103,6 +103,9 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         .during(gather::facts(Some(&mesh), mode, Scope::All))
         .await;
     progress.clear();
+    if let (Mesh::Cluster(_), Err(reason)) = (&mesh, &facts.server) {
+        return Err(Failure::Unreachable(reason.clone()).into());
+    }
     if let Ok(namespaces) = &facts.objects.namespaces
         && facts.namespace(&facts.control_namespace).is_none()
     {

@@ -190,7 +190,7 @@ pub(super) fn ready(facts: &Facts) -> Verdict {
         // Pods of a local node are patched by the node itself.
         _ => &COMPONENTS[..2],
     };
-    let (mut wrong, mut fatal) = (Vec::new(), false);
+    let (mut wrong, mut nobody) = (Vec::new(), false);
     for component in components {
         let own: Vec<&&Pod> = pods
             .iter()
@@ -209,9 +209,9 @@ pub(super) fn ready(facts: &Facts) -> Verdict {
         } else if !late.is_empty() {
             wrong.push(format!("{component} is not ready: {}", late.join(", ")));
         }
-        fatal |= late.len() == own.len();
+        nobody |= late.len() == own.len();
     }
-    Ok(match (wrong.is_empty(), fatal) {
+    Ok(match (wrong.is_empty(), nobody) {
         (true, _) => Outcome::ok(components.join(", ")),
         (false, true) => Outcome::Fail(wrong),
         // The others answer.

@@ -8,7 +8,7 @@ use super::super::{
     webhook,
 };
 use crate::{
-    mesh::{Mesh, MeshPod, Scope},
+    mesh::{Mesh, MeshPod},
     talk::{self, controllers::ADMIN_PORTS, http, metrics, tls},
 };
 
@@ -18,11 +18,9 @@ const WEBHOOK_PORT: u16 = 8443;
 pub(super) async fn ask(mesh: &Mesh, facts: &mut Facts) {
     let control = facts.control_namespace.clone();
     let proxies_too = facts.place == Place::Node || facts.mode == Mode::Installed { proxies: true };
-    let pods = match mesh.pods(&Scope::All).await {
-        Ok(pods) => pods,
-        // The check of the pods themselves says why.
-        Err(_) => Vec::new(),
-    };
+    // Where the pods cannot be listed, their own check says why. Whose they are does not matter here.
+    let pods = facts.objects.pods.as_deref().unwrap_or_default();
+    let pods: Vec<MeshPod> = pods.iter().map(|pod| MeshPod::new(pod, &[])).collect();
     let own: Vec<&MeshPod> = pods
         .iter()
         .filter(|pod| pod.namespace == control && pod.component.is_some() && !pod.ended)
@@ -72,8 +70,8 @@ fn text<T>(result: anyhow::Result<T>) -> Seen<T> {
 
 async fn proxy(mesh: &Mesh, pod: &MeshPod) -> Proxy {
     let ask = async |path: &str| {
-        let port = pod.admin_port()?;
-        http::get_ok_from(mesh, pod, port, path).await
+        let connection = mesh.connect(pod, pod.admin_port()?).await?;
+        http::get_ok(connection, "its admin port", path).await
     };
     let (ready, scrape) = tokio::join!(ask("/ready"), ask("/metrics"));
     Proxy {
@@ -85,7 +83,11 @@ async fn proxy(mesh: &Mesh, pod: &MeshPod) -> Proxy {
 }
 
 async fn controller(mesh: &Mesh, pod: &MeshPod, name: &'static str, port: u16) -> Controller {
-    let ready = http::get_ok_from(mesh, pod, port, "/ready").await;
+    let look = async {
+        let connection = mesh.connect(pod, port).await?;
+        http::get_ok(connection, &format!("its port {port}"), "/ready").await
+    };
+    let ready = look.await;
     Controller {
         pod: pod.to_string(),
         name,

@@ -4,6 +4,7 @@ use mesh_core::node::PodStatus;
 use serde::Serialize;
 
 use crate::{
+    args::Global,
     mesh::Mesh,
     output::{
         self, Format,
@@ -29,7 +30,7 @@ struct Row {
     status: PodStatus,
 }
 
-pub(super) async fn run(mesh: &Mesh, args: &Args) -> anyhow::Result<()> {
+pub(super) async fn run(mesh: &Mesh, args: &Args, global: &Global) -> anyhow::Result<()> {
     let mut pods = Vec::new();
     let mut failed = None;
     for agent in mesh.agents().await? {
@@ -47,6 +48,9 @@ pub(super) async fn run(mesh: &Mesh, args: &Args) -> anyhow::Result<()> {
     // What some nodes say is worth showing when others are silent.
     if let Some(error) = failed.filter(|_| pods.is_empty()) {
         return Err(error);
+    }
+    if let Some(namespace) = &global.namespace {
+        pods.retain(|row: &Row| row.status.pod.namespace == *namespace);
     }
     pods.sort_by(|a, b| {
         let key = |row: &Row| {

@@ -2,9 +2,14 @@
 
 use mesh_k8s::manifest::{Outcome, Report};
 
+use crate::output::count;
+
 pub(crate) fn report(reports: &[Report]) -> String {
     let mut lines = Vec::new();
-    for report in reports {
+    let (untouched, told): (Vec<&Report>, Vec<&Report>) = reports
+        .iter()
+        .partition(|report| report.outcome == Outcome::Untouched && report.warnings.is_empty());
+    for report in told {
         let object = name(report);
         let outcome = match &report.outcome {
             Outcome::Injected => "injected".to_owned(),
@@ -21,8 +26,13 @@ pub(crate) fn report(reports: &[Report]) -> String {
             lines.push(format!("  warning: {warning}"));
         }
     }
-    if lines.is_empty() {
-        lines.push("there is no object in the input".to_owned());
+    match (untouched.len(), lines.is_empty()) {
+        (0, true) => lines.push("there is no object in the input".to_owned()),
+        (0, false) => {}
+        (others, _) => lines.push(format!(
+            "{} as before",
+            count(others, "other object", "other objects")
+        )),
     }
     lines.join("\n")
 }
@@ -65,7 +75,7 @@ mod tests {
             ),
             one("configmap", Outcome::Untouched, &[]),
         ];
-        let expect = "deployment shop/web injected\n  warning: it has UDP ports\ndaemonset shop/web skipped: hostNetwork is enabled\nconfigmap shop/web left as it is";
+        let expect = "deployment shop/web injected\n  warning: it has UDP ports\ndaemonset shop/web skipped: hostNetwork is enabled\n1 other object as before";
         assert_eq!(report(&reports), expect);
     }
 }

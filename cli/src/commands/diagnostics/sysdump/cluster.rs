@@ -15,7 +15,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::Dump;
 use crate::{
     check::gather,
-    cluster::Cluster,
+    cluster::{Cluster, error},
     mesh::{Mesh, Scope},
     talk::{self, controllers::ADMIN_PORTS, http},
 };
@@ -29,7 +29,7 @@ pub(super) async fn collect(mesh: &Mesh, cluster: &Cluster, lines: i64, dump: &m
     of_kind::<Event>(cluster, "events", dump).await;
     match cluster.list_all::<Node>().await {
         Ok(nodes) => dump.json("nodes.json", &nodes),
-        Err(error) => dump.failed("nodes", &error),
+        Err(error) => dump.failed("nodes", &error::explain(&error)),
     }
     match gather::policies(mesh).await {
         Ok(policies) => dump.json("policies.json", &policies),
@@ -54,7 +54,7 @@ where
             objects.retain(|object| object.meta().name.as_deref() != Some("linkerd-config"));
             dump.json(&format!("{name}.json"), &objects);
         }
-        Err(error) => dump.failed(name, &error),
+        Err(error) => dump.failed(name, &error::explain(&error)),
     }
 }
 
@@ -63,7 +63,7 @@ async fn logs(cluster: &Cluster, lines: i64, dump: &mut Dump) {
     let scope = Scope::Namespace(cluster.control_namespace.clone());
     let pods: Vec<Pod> = match cluster.list(&scope, ListParams::default()).await {
         Ok(pods) => pods,
-        Err(error) => return dump.failed("logs", &error),
+        Err(error) => return dump.failed("logs", &error::explain(&error)),
     };
     let api: &Api<Pod> = &Api::namespaced(cluster.client.clone(), &cluster.control_namespace);
     let mut asked = Vec::new();
@@ -99,7 +99,7 @@ async fn logs(cluster: &Cluster, lines: i64, dump: &mut Dump) {
     for (name, answer) in answers {
         match answer {
             Ok(text) => dump.add(&name, text),
-            Err(error) => dump.failed(&name, &error),
+            Err(error) => dump.failed(&name, &error::explain(&error)),
         }
     }
 }
