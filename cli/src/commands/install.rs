@@ -2,7 +2,6 @@
 
 use crate::{
     args::Global,
-    cluster::Cluster,
     install::{self, Chart, Order, flags::ValueFlags, manifest, preflight},
     output::manifests::Form,
 };
@@ -36,7 +35,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let found = if args.ignore_cluster {
         None
     } else {
-        let cluster = Cluster::connect(global).await?;
+        let cluster = preflight::connect(global).await?;
         let found = preflight::survey(&cluster).await?;
         if !args.crds {
             preflight::free(&cluster).await?;

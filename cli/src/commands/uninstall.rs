@@ -8,7 +8,7 @@ use crate::{
     args::Global,
     cluster::{Cluster, error},
     exit::Failure,
-    install::{inventory, manifest},
+    install::{inventory, manifest, preflight},
     mesh::Scope,
     output::{self, manifests::Form},
 };
@@ -39,6 +39,12 @@ const NAMED: usize = 10;
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let cluster = Cluster::connect(global).await?;
+    if !args.force && preflight::is_helms(&cluster).await? {
+        bail!(
+            "namespace {} has a mesh that Helm installed: use `helm uninstall` for it, or --force to print its objects all the same",
+            cluster.control_namespace
+        );
+    }
     let meshed = meshed_pods(&cluster).await?;
     if !meshed.is_empty() {
         let listed = meshed
@@ -48,7 +54,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
             .collect::<Vec<_>>()
             .join("\n  ");
         let said = format!(
-            "{} pods have a proxy of this mesh:\n  {listed}\nRemove the annotation linkerd.io/inject and restart their workloads first",
+            "pods with a proxy of this mesh: {}\n  {listed}\nRemove the annotation linkerd.io/inject and restart their workloads first",
             meshed.len()
         );
         if !args.force {

@@ -51,13 +51,14 @@ pub(super) fn template(template: &Template<'_>) -> anyhow::Result<String> {
     String::from_utf8(output.stdout).context("helm's output is not UTF-8")
 }
 
-/// What Helm said, without the paths of our own temporary files around what the chart itself said.
+/// What Helm said, without the places in our own temporary files around what the chart itself said.
 fn reason(said: &str) -> String {
     let said = said.trim().trim_start_matches("Error: ");
-    match said.rsplit_once("error calling fail: ") {
-        Some((_, why)) => why.to_owned(),
-        None => said.to_owned(),
-    }
+    let said = said.split("\n\nUse --debug").next().unwrap_or(said);
+    let own_words = said
+        .strip_prefix("execution error at (")
+        .and_then(|rest| rest.split_once("): "));
+    own_words.map_or(said, |(_place, words)| words).to_owned()
 }
 
 #[cfg(test)]
@@ -66,9 +67,9 @@ mod tests {
 
     #[test]
     fn the_chart_s_own_words_come_alone() {
-        let said = "Error: execution error at (linkerd-control-plane/templates/validate.yaml:9:4): identityTrustDomain is empty";
-        assert_eq!(reason(said), said.trim_start_matches("Error: "));
-        let said = "Error: template: c/templates/x.yaml:1:2: executing \"x\" at <fail \"no\">: error calling fail: no";
-        assert_eq!(reason(said), "no");
+        let said = "Error: execution error at (linkerd-control-plane/templates/validate.yaml:9:4): identityTrustDomain is empty\n\nUse --debug flag to render out invalid YAML\n";
+        assert_eq!(reason(said), "identityTrustDomain is empty");
+        let said = "Error: values don't meet the specifications";
+        assert_eq!(reason(said), "values don't meet the specifications");
     }
 }

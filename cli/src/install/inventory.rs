@@ -76,7 +76,15 @@ pub(crate) async fn take(cluster: &Cluster) -> anyhow::Result<Vec<Found>> {
                 other.map_err(|error| error::failed(&format!("list {}", resource.plural), error))?
             }
         };
-        found.extend(list.items.into_iter().map(|object| Found {
+        // What belongs to another object goes with it, and would be gone before its turn came.
+        let on_its_own = list.items.into_iter().filter(|object| {
+            object
+                .metadata
+                .owner_references
+                .as_ref()
+                .is_none_or(Vec::is_empty)
+        });
+        found.extend(on_its_own.map(|object| Found {
             api_version: resource.api_version.clone(),
             name: Name {
                 kind: kind.to_owned(),

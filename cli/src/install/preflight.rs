@@ -13,6 +13,7 @@ use super::{
     overrides::{self, Overrides},
 };
 use crate::{
+    args::Global,
     cluster::{Cluster, error},
     exit::Failure,
 };
@@ -29,6 +30,17 @@ pub(crate) struct Found {
     pub(crate) version: String,
     /// Values that this cluster needs.
     pub(crate) values: Option<Value>,
+}
+
+/// The cluster to render for.
+pub(crate) async fn connect(global: &Global) -> anyhow::Result<Cluster> {
+    let cluster = Cluster::connect(global).await;
+    cluster.map_err(|error| {
+        Failure::Input(format!(
+            "{error:#}; --ignore-cluster renders without asking a cluster"
+        ))
+        .into()
+    })
 }
 
 /// Asks the cluster for what every rendering needs.
@@ -56,11 +68,8 @@ pub(crate) async fn survey(cluster: &Cluster) -> anyhow::Result<Found> {
 /// Is the cluster free for an installation?
 pub(crate) async fn free(cluster: &Cluster) -> anyhow::Result<()> {
     let namespace = &cluster.control_namespace;
-    if control::<ConfigMap>(cluster, "linkerd-config")
-        .await?
-        .is_some()
-    {
-        if control::<Secret>(cluster, overrides::NAME).await?.is_none() {
+    if is_installed(cluster).await? {
+        if is_helms(cluster).await? {
             bail!(
                 "namespace {namespace} has a mesh that Helm installed: use `helm upgrade` for it"
             );
@@ -84,14 +93,23 @@ pub(crate) async fn free(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
+async fn is_installed(cluster: &Cluster) -> anyhow::Result<bool> {
+    Ok(control::<ConfigMap>(cluster, "linkerd-config")
+        .await?
+        .is_some())
+}
+
+/// Is there a mesh that `meshctl` did not install?
+pub(crate) async fn is_helms(cluster: &Cluster) -> anyhow::Result<bool> {
+    let ours = control::<Secret>(cluster, overrides::NAME).await?.is_some();
+    Ok(!ours && is_installed(cluster).await?)
+}
+
 /// The values that an installation was made with.
 pub(crate) async fn stored(cluster: &Cluster) -> anyhow::Result<Overrides> {
     let namespace = &cluster.control_namespace;
     let Some(secret) = control::<Secret>(cluster, overrides::NAME).await? else {
-        if control::<ConfigMap>(cluster, "linkerd-config")
-            .await?
-            .is_none()
-        {
+        if !is_installed(cluster).await? {
             bail!(
                 "namespace {namespace} has no mesh to upgrade: use `meshctl install`, or -L for another namespace"
             );
