@@ -3,3 +3,4 @@
 mod clients;
 mod faults;
 mod manifests;
+mod rolling;

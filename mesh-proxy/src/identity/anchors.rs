@@ -39,6 +39,7 @@ fn look(
     match &content {
         Ok(pem) => match TrustAnchors::from_pem(pem) {
             Ok(new) => {
+                tracing::info!(?path, "Trust anchors in the file: {}", new.len());
                 anchors.send_if_modified(|current| {
                     let changed = *current != new;
                     if changed {

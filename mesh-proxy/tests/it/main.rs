@@ -19,6 +19,7 @@ mod opaque;
 mod policy;
 mod programs;
 mod redirection;
+mod rotation;
 mod routes;
 mod shutdown;
 mod start;

@@ -31,6 +31,14 @@ const STORIES: &[Story] = &[
         run: etcdctl,
     },
     Story {
+        name: "etcdctl watch",
+        run: etcdctl_watch,
+    },
+    Story {
+        name: "websockets",
+        run: websockets,
+    },
+    Story {
         name: "mariadb",
         run: mariadb,
     },
@@ -52,6 +60,7 @@ fn clients_see_no_difference() {
             manifests::redis(namespace),
             manifests::mariadb(namespace),
             manifests::etcd(namespace),
+            manifests::websocket(namespace),
         ]
         .concat()
     };
@@ -90,6 +99,7 @@ fn clients_see_no_difference() {
         ("meshed/redis", "6379"),
         ("meshed/mariadb", "3306"),
         ("meshed/etcd", "2379"),
+        ("meshed/websocket", "8765"),
     ] {
         let needle = format!("target_port=\"{port}\"");
         assert!(
@@ -241,6 +251,52 @@ fn etcdctl(mesh: &Mesh, client: &str, servers: &str) -> String {
          $e get --prefix k | md5sum; $e get k3 --print-value-only | wc -c; $e del k4; $e lease timetolive 123 2>&1; $e get k4 | wc -l"
     );
     mesh.exec(client, &["sh", "-c", &script])
+}
+
+/// gRPC streaming: twenty changes arrive on a stream while other calls make them.
+fn etcdctl_watch(mesh: &Mesh, client: &str, servers: &str) -> String {
+    let script = format!(
+        "export ETCDCTL_API=3; e=\"etcdctl --endpoints=http://etcd.{servers}:2379\"; \
+         now=$($e get k -w json | sed 's/.*\"revision\":\\([0-9]*\\).*/\\1/'); \
+         (for i in $(seq 1 20); do $e put w$i $(printf 'x%.0s' $(seq 1 $((i * 100)))) >/dev/null; done) & \
+         timeout 60 $e watch --prefix w --rev=$((now + 1)) | head -n 60 | md5sum; wait"
+    );
+    mesh.exec(client, &["sh", "-c", &script])
+}
+
+/// Messages of all sizes in both directions, fragments, pings, and a close with its reason.
+fn websockets(mesh: &Mesh, client: &str, servers: &str) -> String {
+    let script = "\
+import asyncio, hashlib, sys, websockets
+async def main():
+    digest = hashlib.sha256()
+    async with websockets.connect(sys.argv[1], max_size=None, compression=None) as socket:
+        for size in [0, 1, 125, 126, 65535, 65536, 3000000]:
+            for message in ['a' * size, bytes(size)]:
+                await socket.send(message)
+                echoed = await socket.recv()
+                assert echoed == message, size
+                digest.update(echoed if isinstance(echoed, bytes) else echoed.encode())
+        await socket.send('part %d ' % n for n in range(100))
+        digest.update((await socket.recv()).encode())
+        await (await socket.ping())
+        sent = asyncio.gather(*(socket.send(str(n)) for n in range(500)))
+        got = [await socket.recv() for n in range(500)]
+        await sent
+        digest.update(' '.join(got).encode())
+        await socket.close(4321, 'enough')
+    print(digest.hexdigest(), socket.close_code, socket.close_reason)
+asyncio.run(main())
+";
+    mesh.exec(
+        client,
+        &[
+            "python3",
+            "-c",
+            script,
+            &format!("ws://websocket.{servers}/echo"),
+        ],
+    )
 }
 
 fn mariadb(mesh: &Mesh, client: &str, servers: &str) -> String {

@@ -59,7 +59,7 @@ fn status(mesh: &Mesh, pod: &str, url: &str) -> String {
     )
 }
 
-fn send(pids: &[u32], signal: Signal) {
+pub(super) fn send(pids: &[u32], signal: Signal) {
     for pid in pids {
         kill(
             Pid::from_raw(i32::try_from(*pid).expect("a process id")),

@@ -15,50 +15,89 @@ pub(crate) fn client(namespace: &str) -> String {
 
 /// nginx: HTTP/1 on 8080, HTTP/2 without TLS on 8081.
 pub(crate) fn web(namespace: &str) -> String {
+    web_service(namespace) + &web_replica(namespace, "web")
+}
+
+/// The Service and the configuration of nginx, without a pod.
+pub(crate) fn web_service(namespace: &str) -> String {
     let config = "\
-    daemon off;
-    master_process off;
-    pid /data/nginx.pid;
-    error_log /dev/stderr warn;
-    events { worker_connections 1024; }
-    http {
-      access_log off;
-      client_body_temp_path /data/body;
-      proxy_temp_path /data/proxy;
-      fastcgi_temp_path /data/fastcgi;
-      uwsgi_temp_path /data/uwsgi;
-      scgi_temp_path /data/scgi;
-      keepalive_requests 1000000;
-      absolute_redirect off;
-      client_max_body_size 0;
-      server {
-        listen 8080;
-        listen [::]:8080;
-        listen 8081 http2;
-        default_type text/plain;
-        root /data;
-        location = / { return 200 \"hello\\n\"; }
-        location = /teapot { return 418 \"short and stout\\n\"; }
-        location = /empty { return 204; }
-        location = /moved { return 302 /; }
-        location = /headers { return 200 \"$request_method $http_x_test $http_host\\n\"; }
-      }
-    }
+daemon off;
+master_process off;
+pid /data/nginx.pid;
+error_log /dev/stderr warn;
+events { worker_connections 1024; }
+http {
+  access_log off;
+  client_body_temp_path /data/body;
+  proxy_temp_path /data/proxy;
+  fastcgi_temp_path /data/fastcgi;
+  uwsgi_temp_path /data/uwsgi;
+  scgi_temp_path /data/scgi;
+  keepalive_requests 1000000;
+  absolute_redirect off;
+  client_max_body_size 0;
+  server {
+    listen 8080;
+    listen [::]:8080;
+    listen 8081 http2;
+    default_type text/plain;
+    root /data;
+    location = / { return 200 \"hello\\n\"; }
+    location = /teapot { return 418 \"short and stout\\n\"; }
+    location = /empty { return 204; }
+    location = /moved { return 302 /; }
+    location = /headers { return 200 \"$request_method $http_x_test $http_host\\n\"; }
+  }
+}
 ";
-    let config = config.replace("\n    ", "\n        ");
-    let map = format!(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: web\n  namespace: {namespace}\ndata:\n  nginx.conf: |\n    {}---\n",
-        config.trim_start().replace("\n    ", "\n")
-    );
+    config_map(namespace, "web", "nginx.conf", config)
+        + &service(namespace, "web", &[("http", 80, 8080), ("h2c", 81, 8081)])
+}
+
+/// One pod of nginx behind the Service `web`, with a name of its own.
+pub(crate) fn web_replica(namespace: &str, name: &str) -> String {
     let setup = "head -c 3000000 /dev/zero | tr '\\\\0' 'x' > /data/large && exec nginx -e /dev/stderr -c /etc/web/nginx.conf";
     let volumes = "    volumeMounts: [{name: config, mountPath: /etc/web}, {name: data, mountPath: /data}]\n  volumes:\n  - {name: config, configMap: {name: web}}\n  - {name: data, emptyDir: {}}\n";
-    map + &pod(
-        namespace,
+    let ports = [("http", 8080), ("h2c", 8081)];
+    pod_of(
         "web",
+        namespace,
+        name,
         &["sh", "-c", setup],
-        &[("http", 8080), ("h2c", 8081)],
+        &ports,
         volumes,
-    ) + &service(namespace, "web", &[("http", 80, 8080), ("h2c", 81, 8081)])
+    )
+}
+
+/// WebSocket by Python's library: an echo server on 8765.
+pub(crate) fn websocket(namespace: &str) -> String {
+    let script = "\
+import asyncio, websockets
+async def echo(socket):
+    async for message in socket:
+        await socket.send(message)
+async def main():
+    async with websockets.serve(echo, None, 8765, max_size=None, compression=None):
+        await asyncio.Future()
+asyncio.run(main())
+";
+    let volumes = "    volumeMounts: [{name: script, mountPath: /etc/echo}]\n  volumes: [{name: script, configMap: {name: websocket}}]\n";
+    config_map(namespace, "websocket", "echo.py", script)
+        + &pod(
+            namespace,
+            "websocket",
+            &["python3", "/etc/echo/echo.py"],
+            &[("ws", 8765)],
+            volumes,
+        )
+        + &service(namespace, "websocket", &[("ws", 80, 8765)])
+}
+
+fn config_map(namespace: &str, name: &str, file: &str, content: &str) -> String {
+    let content = serde_json::Value::from(content);
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: {namespace}}}\ndata: {{{file}: {content}}}\n---\n"
+    )
 }
 
 pub(crate) fn redis(namespace: &str) -> String {
@@ -80,10 +119,11 @@ pub(crate) fn redis(namespace: &str) -> String {
         + &service(namespace, "redis", &[("redis", 6379, 6379)])
 }
 
-/// MariaDB speaks first: its greeting must reach the client without a word from it.
+/// MariaDB speaks first: its greeting must reach the client without a word from it. It counts the readiness probes as errors of the host they come from, which is the
+/// pod itself where there is a proxy, and would refuse everybody after a hundred.
 pub(crate) fn mariadb(namespace: &str) -> String {
     let setup = "mariadb-install-db --no-defaults --user=root --datadir=/data/db --skip-test-db >/dev/null && \
-                 exec mariadbd --no-defaults --user=root --datadir=/data/db --socket=/data/db.sock --port=3306 --bind-address=* --skip-grant-tables";
+                 exec mariadbd --no-defaults --user=root --datadir=/data/db --socket=/data/db.sock --port=3306 --bind-address=* --skip-grant-tables --max-connect-errors=4294967295";
     pod(
         namespace,
         "mariadb",
@@ -119,6 +159,18 @@ pub(crate) fn pod(
     ports: &[(&str, u16)],
     rest: &str,
 ) -> String {
+    pod_of(name, namespace, name, command, ports, rest)
+}
+
+/// The same, of the Service `app`.
+fn pod_of(
+    app: &str,
+    namespace: &str,
+    name: &str,
+    command: &[&str],
+    ports: &[(&str, u16)],
+    rest: &str,
+) -> String {
     let command = serde_json::to_string(command).expect("strings are JSON");
     let listed: Vec<String> = ports
         .iter()
@@ -129,7 +181,7 @@ pub(crate) fn pod(
     });
     format!(
         "apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: {name}, namespace: {namespace}}}\n---\n\
-         apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: {namespace}\n  labels: {{app: {name}}}\nspec:\n  serviceAccountName: {name}\n  containers:\n  \
+         apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: {namespace}\n  labels: {{app: {app}}}\nspec:\n  serviceAccountName: {name}\n  containers:\n  \
          - name: {name}\n    image: {name}:test\n    command: {command}\n    ports: [{}]\n{probe}{rest}---\n",
         listed.join(", ")
     )

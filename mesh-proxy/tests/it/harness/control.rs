@@ -34,7 +34,7 @@ pub(crate) struct ControlPlane {
 }
 
 struct State {
-    authority: Authority,
+    authority: Mutex<Authority>,
     profiles: Answers<String, Profile>,
     outbound: Answers<SocketAddr, OutboundPolicy>,
     endpoints: Answers<String, Vec<Endpoint>>,
@@ -69,7 +69,7 @@ impl<K: Eq + std::hash::Hash, V: Clone> Answers<K, V> {
 impl ControlPlane {
     pub(super) fn new() -> Self {
         let state = State {
-            authority: Authority::new(),
+            authority: Mutex::new(Authority::new()),
             profiles: Answers::new(),
             outbound: Answers::new(),
             endpoints: Answers::new(),
@@ -82,7 +82,15 @@ impl ControlPlane {
 
     /// The roots of trust, as PEM.
     pub(crate) fn anchors(&self) -> String {
-        self.state.authority.pem()
+        self.state.authority.lock().pem()
+    }
+
+    /// Signs with another root from now on, and returns it as PEM.
+    pub(crate) fn rotate(&self) -> String {
+        let new = Authority::new();
+        let pem = new.pem();
+        *self.state.authority.lock() = new;
+        pem
     }
 
     /// The policy of a pod's port. Before the first, the default policy is said.

@@ -158,7 +158,7 @@ impl Identity for Services {
             return Err(Status::unauthenticated("unknown token"));
         }
         let csr = &request.certificate_signing_request;
-        let issued = self.0.state.authority.sign(csr);
+        let issued = self.0.state.authority.lock().sign(csr);
         Ok(tonic::Response::new(mesh_api::identity::to_proto(&issued)))
     }
 }

@@ -1,0 +1,115 @@
+//! Trust anchors and certificates that change under load: no request fails, and no proxy is started again.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::harness::{HttpApp, Mesh, Pod, Program, eventually, policies};
+
+const SERVICE: ([u8; 4], u16) = ([10, 96, 0, 1], 80);
+/// An opaque one: each connection of a client is a handshake between the proxies.
+const OPAQUE: ([u8; 4], u16) = ([10, 96, 0, 2], 80);
+const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+const CLOSE: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok";
+
+/// Writes a bundle as a volume has it: replaced in one step.
+fn publish(folder: &Path, bundle: &str) {
+    let new = folder.join("new");
+    std::fs::write(&new, bundle).unwrap();
+    std::fs::rename(new, folder.join("ca-bundle.crt")).unwrap();
+}
+
+/// How many certificates the proxy has been given.
+async fn certified(pod: &Pod) -> f64 {
+    pod.metric(&["control_identity_cert_refreshes_total", "result=\"ok\""])
+        .await
+}
+
+async fn until_certified_anew(pods: &[&Pod]) {
+    for pod in pods {
+        // One that was asked for before may still come; the second was asked for after.
+        let wanted = certified(pod).await + 2.0;
+        eventually("two more certificates", || async {
+            (certified(pod).await >= wanted).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn roots_are_exchanged_under_load_and_no_request_fails() {
+    let Some(mesh) = Mesh::new() else { return };
+    let volume = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(volume.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let file = volume.path().join("ca-bundle.crt");
+    let environment = [
+        ("MESH_PROXY_TRUST_ANCHORS_FILE", file.to_str().unwrap()),
+        // A new certificate every second.
+        ("IDENTITY_MIN_REFRESH", "1s"),
+        ("IDENTITY_MAX_REFRESH", "1s"),
+    ];
+    let server = mesh.pod("server").meshed_with(&environment).await;
+    let client = mesh.pod("client").meshed_with(&environment).await;
+    let both = [&server, &client];
+    let _app = HttpApp::start(&server, 8080, OK).await;
+    mesh.control.outbound(SERVICE, policies::service("web", 80));
+    let endpoint = policies::meshed(&server, 8080);
+    mesh.control
+        .endpoints(&policies::authority("web", 80), vec![endpoint]);
+    let opaque = policies::opaque_service("tcp", 80);
+    mesh.control.outbound(OPAQUE, opaque);
+    let _closing = HttpApp::start(&server, 8081, CLOSE).await;
+    let endpoint = policies::meshed_opaque(&server, 8081);
+    mesh.control
+        .endpoints(&policies::authority("tcp", 80), vec![endpoint]);
+
+    let over = AtomicBool::new(false);
+    let load = async {
+        let mut runs = 0;
+        while !over.load(Ordering::Relaxed) {
+            let mut command = Command::new("h2load");
+            command.args("--h1 -n 400 -c 4 --rps 50 http://10.96.0.1/".split(' '));
+            let report = Program::run(&client, command).await;
+            let all = "400 succeeded, 0 failed, 0 errored, 0 timeout";
+            assert!(report.contains(all), "{report}");
+            assert!(report.contains("400 2xx"), "{report}");
+            runs += 1;
+        }
+        runs
+    };
+    let handshakes = async {
+        let mut made = 0.0;
+        while !over.load(Ordering::Relaxed) {
+            let answer = client.get(OPAQUE, "web", "/").await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            made += 1.0;
+        }
+        made
+    };
+    let story = async {
+        let old = mesh.control.anchors();
+        let new = mesh.control.rotate();
+        // What is signed by the new root is refused, by the proxy that was given it first of all, until the bundle has it: the present certificate goes on.
+        let united = format!("{old}{new}");
+        publish(volume.path(), &united);
+        for pod in both {
+            pod.proxy().logged("Trust anchors in the file: 2").await;
+        }
+        until_certified_anew(&both).await;
+        publish(volume.path(), &new);
+        for pod in both {
+            pod.proxy().logged("Trust anchors in the file: 1").await;
+        }
+        until_certified_anew(&both).await;
+        over.store(true, Ordering::Relaxed);
+    };
+    let (runs, made, ()) = tokio::join!(load, handshakes, story);
+    assert!(runs > 0);
+    let name = server.identity();
+    let opened = client
+        .metric(&["tcp_open_total", "peer=\"dst\"", &name])
+        .await;
+    assert!(made > 1.0 && opened > made, "{opened} opened for {made}");
+}

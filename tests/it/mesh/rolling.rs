@@ -1,0 +1,215 @@
+//! Pods and controllers that go and come while requests flow: not one of them fails.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::sys::signal::Signal;
+
+use super::{faults::send, manifests};
+use crate::harness::{mesh::Mesh, privileged, until};
+
+/// The pods that serve before, and those that take their places one after the other.
+const OLD: [&str; 3] = ["web-a", "web-b", "web-c"];
+const NEW: [&str; 3] = ["web-d", "web-e", "web-f"];
+
+/// One run of a load generator that is repeated for as long as a story takes. `SERVICE` stands for the address of the Service `web`: the DNS server of a local node is away for a
+/// moment whenever it is told of other records.
+#[derive(Clone, Copy)]
+struct Load {
+    command: &'static [&'static str],
+    is_flawless: fn(&str) -> bool,
+}
+
+/// Two hundred requests a second on eight connections that are kept.
+const KEPT: Load = Load {
+    command: &[
+        "h2load",
+        "--h1",
+        "-n",
+        "600",
+        "-c",
+        "8",
+        "--rps=25",
+        "http://SERVICE/",
+    ],
+    is_flawless: h2load_is_flawless,
+};
+
+/// The same by HTTP/2.
+const HTTP2: Load = Load {
+    command: &[
+        "h2load",
+        "-p",
+        "h2c",
+        "-n",
+        "600",
+        "-c",
+        "8",
+        "--rps=25",
+        "http://SERVICE:81/",
+    ],
+    is_flawless: h2load_is_flawless,
+};
+
+/// Each request on a connection of its own.
+const NEW_CONNECTIONS: Load = Load {
+    command: &[
+        "wrk",
+        "-t1",
+        "-c2",
+        "-d3s",
+        "-H",
+        "Connection: close",
+        "http://SERVICE/",
+    ],
+    is_flawless: wrk_is_flawless,
+};
+
+fn h2load_is_flawless(report: &str) -> bool {
+    report.contains("600 succeeded, 0 failed, 0 errored, 0 timeout") && report.contains("600 2xx")
+}
+
+fn wrk_is_flawless(report: &str) -> bool {
+    report.contains("requests in")
+        && !report.contains("Non-2xx")
+        && !report.contains("Socket errors")
+}
+
+/// Runs the loads again and again while `story` happens, and at least once; the reports that show a failed request.
+fn under_load(mesh: &Mesh, loads: &[Load], story: impl FnOnce()) -> Vec<String> {
+    /// Ends the loads even when the story fails.
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let over = AtomicBool::new(false);
+    let service = address(mesh, "web");
+    let repeat = |load: &Load| {
+        let mut flawed = Vec::new();
+        let command: Vec<String> = load
+            .command
+            .iter()
+            .map(|word| word.replace("SERVICE", &service))
+            .collect();
+        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        loop {
+            let last = over.load(Ordering::Relaxed);
+            let report = mesh.exec("app/client", &command);
+            if !(load.is_flawless)(&report) {
+                flawed.push(format!("{:?}: {report}", load.command));
+            }
+            if last {
+                return flawed;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> = loads
+            .iter()
+            .map(|load| scope.spawn(|| repeat(load)))
+            .collect();
+        {
+            let _over = Over(&over);
+            story();
+        }
+        running
+            .into_iter()
+            .flat_map(|load| load.join().expect("the load can be run"))
+            .collect()
+    })
+}
+
+/// The address of a Service of the namespace `app`.
+fn address(mesh: &Mesh, service: &str) -> String {
+    let name = format!("{service}.app.svc.cluster.local");
+    let found = mesh.exec("app/client", &["getent", "ahostsv4", &name]);
+    let address = found.split_whitespace().next();
+    address.expect("the Service has an address").to_owned()
+}
+
+fn file(pod: &str) -> String {
+    format!("{pod}.yaml")
+}
+
+fn start(mesh: &Mesh, pod: &str) {
+    mesh.write(&file(pod), &manifests::web_replica("app", pod));
+    mesh.meshctl(&["local", "apply"]);
+}
+
+/// How many requests the proxy of a pod has handed to its application.
+fn served(mesh: &Mesh, pod: &str) -> f64 {
+    mesh.metrics(&format!("app/{pod}"))
+        .iter()
+        .filter(|line| line.starts_with("request_total{direction=\"inbound\""))
+        .filter(|line| line.contains("target_port=\"808"))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum()
+}
+
+/// As a Deployment does it: a new pod is ready, an old one is told to stop, and the endpoints change while it stops. nginx stops without waiting for anybody.
+#[test]
+fn every_pod_of_a_service_is_replaced_under_load() {
+    if !privileged("pods replaced under load") {
+        return;
+    }
+    let base = manifests::namespace("app", true)
+        + &manifests::client("app")
+        + &manifests::web_service("app");
+    let mesh = Mesh::up(&[("app.yaml", &base)]);
+    for pod in OLD {
+        start(&mesh, pod);
+    }
+    let flawed = under_load(&mesh, &[KEPT, HTTP2, NEW_CONNECTIONS], || {
+        for pod in OLD {
+            let why = || mesh.metrics(&format!("app/{pod}")).join("\n");
+            until("each old pod serves", || served(&mesh, pod) > 0.0, why);
+        }
+        for (old, new) in OLD.iter().zip(NEW) {
+            start(&mesh, new);
+            mesh.remove(&file(old));
+            mesh.meshctl(&["local", "apply"]);
+        }
+    });
+    assert!(flawed.is_empty(), "{}", flawed.join("\n"));
+    for pod in NEW {
+        assert!(served(&mesh, pod) > 0.0, "{pod} serves");
+    }
+}
+
+/// Every controller and every proxy of the control plane dies at once, and all are started again.
+#[test]
+fn the_whole_control_plane_dies_under_load() {
+    if !privileged("the control plane killed under load") {
+        return;
+    }
+    let base = manifests::namespace("app", true)
+        + &manifests::client("app")
+        + &manifests::web("app")
+        + &manifests::redis("app");
+    let mesh = Mesh::up(&[("app.yaml", &base)]);
+    let ready = || {
+        let status = mesh.json(&["local", "status", "-o", "json"]);
+        let pods = status["pods"].as_array().expect("the status lists pods");
+        pods.iter().all(|pod| pod["ready"] == true)
+    };
+    let redis = address(&mesh, "redis");
+    let ping = || {
+        mesh.exec(
+            "app/client",
+            &["sh", "-c", &format!("timeout 60 redis-cli -h {redis} ping")],
+        )
+    };
+    let flawed = under_load(&mesh, &[KEPT, NEW_CONNECTIONS], || {
+        let before = mesh.processes("mesh-controller");
+        assert!(before.len() >= 3, "{before:?}");
+        send(&before, Signal::SIGKILL);
+        // Nobody in the pod has asked for this Service yet: it is found as soon as somebody can be asked.
+        assert_eq!(ping().trim(), "PONG");
+        let why = || mesh.meshctl(&["local", "status"]);
+        until("the control plane is back", ready, why);
+        let after = mesh.processes("mesh-controller");
+        assert!(before.iter().all(|pid| !after.contains(pid)), "{after:?}");
+    });
+    assert!(flawed.is_empty(), "{}", flawed.join("\n"));
+}
