@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use mesh_proxy::app::App;
 use mesh_proxy::config::Config;
 use mesh_runtime::build_info::BuildInfo;
-use mesh_runtime::log::{self, FilterHandle, Settings};
+use mesh_runtime::log::{self, FilterHandle, Settings, chain};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         Ok(log) => log,
         Err(error) => {
             // There is no log yet to say it in.
-            let _ = writeln!(std::io::stderr(), "mesh-proxy: {}", log::chain(&*error));
+            let _ = writeln!(std::io::stderr(), "mesh-proxy: {}", chain(&*error));
             return ExitCode::from(EX_USAGE);
         }
     };
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     match App::bind(config, log).and_then(App::run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{}", log::chain(&error));
+            tracing::error!("{}", chain(&error));
             ExitCode::FAILURE
         }
     }
