@@ -22,7 +22,7 @@ pub use self::pace::{Pace, Rate};
 pub(crate) use self::{
     backoff::Backoff,
     events::{Events, Posting, Severity},
-    follow::{follow, watch_error},
+    follow::{follow, is_beyond_resuming, watch_error},
     pace::Allowance,
 };
 
@@ -85,7 +85,7 @@ pub(crate) fn explain(error: &kube::Error) -> String {
         kube::Error::Api(status) if status.message.is_empty() => {
             format!("the API server answered {} {}", status.code, status.reason)
         }
-        kube::Error::Api(status) => status.message.clone(),
+        kube::Error::Api(status) => status.message.trim().to_owned(),
         // What happened is at the end of the chain: "connection refused", "certificate expired".
         error => {
             let mut causes = error.to_string();

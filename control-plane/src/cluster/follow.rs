@@ -11,6 +11,8 @@ use serde::de::DeserializeOwned;
 use super::{Backoff, explain};
 
 struct State<K> {
+    api: Api<K>,
+    config: Config,
     events: BoxStream<'static, watcher::Result<Event<K>>>,
     what: &'static str,
     backoff: Backoff,
@@ -28,7 +30,9 @@ where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
     let state = State {
-        events: watcher(api, config).boxed(),
+        events: watcher(api.clone(), config.clone()).boxed(),
+        api,
+        config,
         what,
         backoff,
         failing: false,
@@ -39,7 +43,10 @@ where
     })
 }
 
-impl<K> State<K> {
+impl<K> State<K>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
     async fn next(&mut self) -> Option<Event<K>> {
         loop {
             let what = self.what;
@@ -60,6 +67,9 @@ impl<K> State<K> {
                         tracing::warn!(what, error, "Cannot follow the API server; trying again");
                     }
                     self.backoff.wait().await;
+                    if is_beyond_resuming(&error) {
+                        self.events = watcher(self.api.clone(), self.config.clone()).boxed();
+                    }
                 }
             }
         }
@@ -69,10 +79,28 @@ impl<K> State<K> {
 /// An error of a watch in one line.
 pub(crate) fn watch_error(error: &watcher::Error) -> String {
     match error {
+        watcher::Error::WatchFailed(kube::Error::SerdeError(error)) => {
+            format!("the answer is no watch (is the API gone?): {error}")
+        }
         watcher::Error::InitialListFailed(error)
         | watcher::Error::WatchStartFailed(error)
         | watcher::Error::WatchFailed(error) => explain(error),
         watcher::Error::WatchError(status) => status.message.clone(),
         watcher::Error::NoResourceVersion => error.to_string(),
+    }
+}
+
+/// The library would ask for the same again and get the same answer. It notices a version that is too old as an event of a watch, but not as the answer to
+/// one; and what is no watch at all is what an API server answers that has forgotten the path.
+pub(crate) fn is_beyond_resuming(error: &watcher::Error) -> bool {
+    const GONE: u16 = 410;
+    match error {
+        watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => match error
+        {
+            kube::Error::Api(status) => status.code == GONE,
+            kube::Error::SerdeError(_) => true,
+            _ => false,
+        },
+        _ => false,
     }
 }

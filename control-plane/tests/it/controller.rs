@@ -121,6 +121,14 @@ impl Controller {
         .await
     }
 
+    pub(crate) fn times_logged(&self, text: &str) -> usize {
+        self.log
+            .lock()
+            .lines()
+            .filter(|line| line.contains(text))
+            .count()
+    }
+
     pub(crate) fn terminate(&self) {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();

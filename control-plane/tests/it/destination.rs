@@ -14,7 +14,7 @@ use crate::{
 
 const WEB: &str = "web.shop.svc.cluster.local:80";
 
-fn ask(path: &str) -> GetDestination {
+pub(crate) fn ask(path: &str) -> GetDestination {
     GetDestination {
         scheme: "k8s".to_owned(),
         path: path.to_owned(),
@@ -26,7 +26,7 @@ async fn get(client: &mut DestinationClient<Channel>) -> Streaming<Update> {
     client.get(ask(WEB)).await.unwrap().into_inner()
 }
 
-async fn update(stream: &mut Streaming<Update>) -> String {
+pub(crate) async fn update(stream: &mut Streaming<Update>) -> String {
     let message = next(stream).await.expect("the stream ended");
     let update = endpoint_update(message).unwrap();
     assert_eq!(update.skipped, []);

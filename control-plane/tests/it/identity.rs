@@ -99,7 +99,7 @@ impl Fixture {
     }
 }
 
-fn csr(name: &str) -> Vec<u8> {
+pub(crate) fn csr(name: &str) -> Vec<u8> {
     let mut params = CertificateParams::new([name.to_owned()]).unwrap();
     params.distinguished_name = rcgen::DistinguishedName::new();
     let key = KeyPair::generate().unwrap();

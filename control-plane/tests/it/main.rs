@@ -7,6 +7,7 @@
     reason = "a test that cannot go on has failed, and shows the log of the controller"
 )]
 
+mod cluster;
 mod controller;
 mod destination;
 mod identity;

@@ -20,7 +20,7 @@ use super::{
     table::{Broken, Table},
 };
 use crate::{
-    cluster::{Backoff, explain, watch_error},
+    cluster::{Backoff, explain, is_beyond_resuming, watch_error},
     model::Kind,
     source::Change,
 };
@@ -105,7 +105,6 @@ impl Watch {
         loop {
             match served::find(&self.client, self.watched).await {
                 Ok(Some(resource)) => {
-                    self.works();
                     self.metrics.served.set(1);
                     if missing_since.is_some() {
                         tracing::info!(api = self.name(), "The API server serves an API now");
@@ -178,6 +177,9 @@ impl Watch {
                 Some(Err(error)) if is_gone(&error) => return Ok(()),
                 Some(Err(error)) => {
                     self.failed(&watch_error(&error)).await;
+                    if is_beyond_resuming(&error) {
+                        return Ok(());
+                    }
                     continue;
                 }
             };
@@ -313,8 +315,9 @@ fn with_metadata(event: Event<PartialObjectMeta<DynamicObject>>) -> Event<Dynami
 /// Nothing is served under this path any more.
 fn is_gone(error: &watcher::Error) -> bool {
     match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.is_not_found(),
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => served::is_not_found(error),
         _ => false,
     }
 }

@@ -1,0 +1,256 @@
+//! The controllers against the API server of a real cluster: `MESH_TEST_CLUSTER` names its context, `KUBECONFIG` the file. Without one these tests are skipped.
+//!
+//! Each test works in a namespace of its own, which is deleted at the end. Pods are given to a scheduler that does not exist, so that nothing runs and the
+//! test writes their status itself: what a controller sees is what it would see of real pods.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use kube::{
+    Api, Client, Config, ResourceExt,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
+    config::{KubeConfigOptions, Kubeconfig},
+    core::{ApiResource, GroupVersionKind},
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::controller::{Controller, eventually};
+
+mod absent;
+mod certificates;
+mod endpoints;
+mod injector;
+mod policies;
+
+/// A namespace of a cluster.
+pub(crate) struct Cluster {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+    /// Names of the CustomResourceDefinitions that the test made, and that must go with it.
+    pub(crate) made: Mutex<Vec<String>>,
+    kubeconfig: String,
+    context: String,
+}
+
+/// The one that the environment names, with a fresh namespace; or says why the test is skipped.
+pub(crate) async fn cluster(name: &str) -> Option<Cluster> {
+    let Ok(context) = std::env::var("MESH_TEST_CLUSTER") else {
+        println!("skipped: no cluster: MESH_TEST_CLUSTER does not name the context of one");
+        return None;
+    };
+    let kubeconfig = std::env::var("KUBECONFIG").unwrap_or_else(|_| {
+        let home = std::env::var("HOME").unwrap();
+        format!("{home}/.kube/config")
+    });
+    let options = KubeConfigOptions {
+        context: Some(context_of(&kubeconfig, &context)),
+        ..KubeConfigOptions::default()
+    };
+    let file = Kubeconfig::read_from(&kubeconfig).unwrap();
+    let config = Config::from_custom_kubeconfig(file, &options)
+        .await
+        .unwrap();
+    let client = Client::try_from(config).unwrap();
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let namespace: Namespace = serde_json::from_value(
+        json!({ "metadata": { "generateName": format!("mesh-it-{name}-") } }),
+    )
+    .unwrap();
+    let created = namespaces
+        .create(&PostParams::default(), &namespace)
+        .await
+        .unwrap();
+    Some(Cluster {
+        client,
+        namespace: created.name_any(),
+        made: Mutex::default(),
+        context: context_of(&kubeconfig, &context),
+        kubeconfig,
+    })
+}
+
+/// A kubeconfig with one context under another name is meant all the same.
+fn context_of(kubeconfig: &str, context: &str) -> String {
+    let file = Kubeconfig::read_from(kubeconfig).unwrap();
+    match &file.contexts[..] {
+        [only] => only.name.clone(),
+        _ => context.to_owned(),
+    }
+}
+
+impl Cluster {
+    /// What a controller needs to come here.
+    pub(crate) fn flags(&self) -> Vec<String> {
+        vec![
+            format!("--kubeconfig={}", self.kubeconfig),
+            format!("--kube-context={}", self.context),
+        ]
+    }
+
+    pub(crate) async fn destination(&self) -> Controller {
+        let started = Controller::start("destination", "--addr", "--metrics-addr", &self.flags());
+        started.ready().await
+    }
+
+    /// Applies every document of a manifest, in our namespace wherever it says `shop`.
+    pub(crate) async fn apply(&self, manifest: &str) {
+        let manifest = manifest.replace("shop", &self.namespace);
+        for document in manifest
+            .split("---\n")
+            .filter(|text| !text.trim().is_empty())
+        {
+            let mut object: Value = serde_norway::from_str(document).unwrap();
+            let status = object
+                .as_object_mut()
+                .unwrap()
+                .remove("status")
+                .filter(|_| object["kind"] == "Pod");
+            if object["kind"] == "Pod" {
+                self.prepare(&mut object).await;
+            }
+            let object: DynamicObject = serde_json::from_value(object).unwrap();
+            let api = self.api(object.types.as_ref().unwrap());
+            let name = object.name_any();
+            let params = PatchParams::apply("mesh-it").force();
+            api.patch(&name, &params, &Patch::Apply(&object))
+                .await
+                .unwrap();
+            if let Some(status) = status {
+                let status = json!({ "status": status });
+                api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status))
+                    .await
+                    .unwrap();
+            }
+        }
+    }
+
+    /// What an API server wants of a pod and a folder does not.
+    async fn prepare(&self, pod: &mut Value) {
+        pod["spec"]["schedulerName"] = "nobody".into();
+        for container in pod["spec"]["containers"].as_array_mut().unwrap() {
+            container["image"] = "none.invalid/none".into();
+        }
+        if let Some(account) = pod["spec"]["serviceAccountName"].as_str() {
+            self.service_account(account).await;
+        }
+    }
+
+    pub(crate) async fn service_account(&self, name: &str) {
+        let accounts: Api<ServiceAccount> = self.namespaced();
+        let account = json!({
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": { "name": name },
+        });
+        let params = PatchParams::apply("mesh-it");
+        accounts
+            .patch(name, &params, &Patch::Apply(&account))
+            .await
+            .unwrap();
+    }
+
+    pub(crate) async fn delete(&self, api_version: &str, kind: &str, name: &str) {
+        let types = kube::core::TypeMeta {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+        };
+        let params = DeleteParams {
+            // No kubelet will ever confirm that a pod ended.
+            grace_period_seconds: Some(0),
+            ..DeleteParams::default()
+        };
+        self.api(&types).delete(name, &params).await.unwrap();
+    }
+
+    pub(crate) fn namespaced<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    fn api(&self, types: &kube::core::TypeMeta) -> Api<DynamicObject> {
+        let named = GroupVersionKind::try_from(types).unwrap();
+        let plural = match &*named.kind {
+            "AuthorizationPolicy" => "authorizationpolicies".to_owned(),
+            kind => format!("{}s", kind.to_lowercase()),
+        };
+        let resource = ApiResource::from_gvk_with_plural(&named, &plural);
+        Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
+    }
+
+    /// Asks until the object is there and satisfies.
+    pub(crate) async fn found<K, T>(&self, name: &str, satisfies: impl Fn(K) -> Option<T>) -> T
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + serde::de::DeserializeOwned,
+        K::DynamicType: Default,
+    {
+        let api: Api<K> = self.namespaced();
+        eventually(&format!("{name} in the cluster"), async || {
+            satisfies(api.get_opt(name).await.unwrap()?)
+        })
+        .await
+    }
+}
+
+impl Drop for Cluster {
+    /// On a thread of its own, since a destructor cannot wait on the runtime of its test.
+    fn drop(&mut self) {
+        let (kubeconfig, context) = (self.kubeconfig.clone(), self.context.clone());
+        let (namespace, made) = (self.namespace.clone(), self.made.lock().clone());
+        let deleting = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let options = KubeConfigOptions {
+                    context: Some(context),
+                    ..KubeConfigOptions::default()
+                };
+                let file = Kubeconfig::read_from(kubeconfig).unwrap();
+                let config = Config::from_custom_kubeconfig(file, &options)
+                    .await
+                    .unwrap();
+                let client = Client::try_from(config).unwrap();
+                for name in made {
+                    let deleted = definitions(&client)
+                        .delete(&name, &DeleteParams::default())
+                        .await;
+                    // Gone already where the test came that far.
+                    drop(deleted);
+                }
+                let namespaces: Api<Namespace> = Api::all(client);
+                namespaces
+                    .delete(&namespace, &DeleteParams::default())
+                    .await
+                    .map(drop)
+                    .unwrap();
+            });
+        });
+        if deleting.join().is_err() {
+            println!("namespace {} could not be deleted", self.namespace);
+        }
+    }
+}
+
+pub(crate) fn definitions(client: &Client) -> Api<DynamicObject> {
+    let named = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+    let resource = ApiResource::from_gvk_with_plural(&named, "customresourcedefinitions");
+    Api::all_with(client.clone(), &resource)
+}
+
+/// The metrics of a controller whose line begins so, by that beginning.
+pub(crate) async fn metric(controller: &Controller, beginning: &str) -> Option<f64> {
+    let (_, metrics) = controller.admin_get("/metrics").await?;
+    let lines: BTreeMap<&str, &str> = metrics
+        .lines()
+        .filter_map(|line| line.rsplit_once(' '))
+        .collect();
+    lines.get(beginning)?.parse().ok()
+}

@@ -1,0 +1,107 @@
+//! An API server that goes away and comes back: what was known stays in force, and what changed meanwhile is found out.
+
+use std::sync::Arc;
+
+use kube::config::Kubeconfig;
+use mesh_api::proto::destination::destination_client::DestinationClient;
+use parking_lot::Mutex;
+use tokio::{net::TcpStream, task::JoinSet};
+
+use super::{Cluster, cluster, metric};
+use crate::{
+    controller::{Controller, eventually},
+    destination::{ask, update},
+    manifests::service,
+};
+
+/// Stands between a controller and the API server, and can be cut.
+struct Relay {
+    dir: tempfile::TempDir,
+    open: Arc<Mutex<Option<JoinSet<()>>>>,
+}
+
+impl Relay {
+    async fn to(cluster: &Cluster) -> Self {
+        let mut file = Kubeconfig::read_from(&cluster.kubeconfig).unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let here = format!("https://{}", listener.local_addr().unwrap());
+        let mut there = String::new();
+        for named in &mut file.clusters {
+            let named = named.cluster.as_mut().unwrap();
+            let uri: http::Uri = named.server.as_deref().unwrap().parse().unwrap();
+            there = uri.authority().unwrap().to_string();
+            named.tls_server_name = uri.host().map(str::to_owned);
+            named.server = Some(here.clone());
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let text = serde_norway::to_string(&file).unwrap();
+        std::fs::write(dir.path().join("kubeconfig"), text).unwrap();
+        let open = Arc::new(Mutex::new(Some(JoinSet::new())));
+        let connections = open.clone();
+        tokio::spawn(async move {
+            loop {
+                let (near, _) = listener.accept().await.unwrap();
+                let there = there.clone();
+                // Accepted and closed at once while it is cut.
+                if let Some(connections) = &mut *connections.lock() {
+                    connections.spawn(async move {
+                        let mut near = near;
+                        let mut far = TcpStream::connect(there).await.unwrap();
+                        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                    });
+                }
+            }
+        });
+        Self { dir, open }
+    }
+
+    fn cut(&self) {
+        *self.open.lock() = None;
+    }
+
+    fn mend(&self) {
+        *self.open.lock() = Some(JoinSet::new());
+    }
+}
+
+#[tokio::test]
+async fn without_an_api_server_what_is_known_stays_in_force() {
+    let Some(cluster) = cluster("absent").await else {
+        return;
+    };
+    let manifest = |pods| service(pods).replace("clusterIP: 10.96.0.1, ", "");
+    cluster.apply(&manifest(&[("web-1", "10.1.0.1")])).await;
+    let relay = Relay::to(&cluster).await;
+    let kubeconfig = relay.dir.path().join("kubeconfig");
+    let flags = [
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!("--kube-context={}", cluster.context),
+    ];
+    let controller = Controller::start("destination", "--addr", "--metrics-addr", &flags)
+        .ready()
+        .await;
+    let mut client = DestinationClient::new(controller.channel().await);
+    let web = format!("web.{}.svc.cluster.local:80", cluster.namespace);
+    let mut stream = client.get(ask(&web)).await.unwrap().into_inner();
+    assert_eq!(update(&mut stream).await, "+10.1.0.1:8080");
+
+    relay.cut();
+    let line = controller.logged("what is known stays in force").await;
+    assert!(line.contains("WARN"), "{line}");
+    let synced = "source_kind_synced{group=\"\",kind=\"Pod\"}";
+    eventually("the metric to say so", async || {
+        (metric(&controller, synced).await? == 0.0).then_some(())
+    })
+    .await;
+    cluster.apply(&manifest(&[("web-2", "10.1.0.2")])).await;
+    let mut again = client.get(ask(&web)).await.unwrap().into_inner();
+    assert_eq!(update(&mut again).await, "+10.1.0.1:8080");
+
+    relay.mend();
+    assert_eq!(update(&mut stream).await, "+10.1.0.2:8080");
+    assert_eq!(update(&mut stream).await, "-10.1.0.1:8080");
+    eventually("the metric to say so", async || {
+        (metric(&controller, synced).await? == 1.0).then_some(())
+    })
+    .await;
+}

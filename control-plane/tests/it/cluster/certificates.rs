@@ -1,0 +1,210 @@
+//! From an empty namespace to a certificate: bootstrap, tokens that the API server issued and reviews, events, trust roots.
+
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
+
+use k8s_openapi::api::{
+    authentication::v1::{TokenRequest, TokenRequestSpec},
+    core::v1::{ConfigMap, Namespace, Secret, ServiceAccount},
+    events::v1::Event,
+};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use mesh_api::{
+    identity::certify_request,
+    proto::identity::{CertifyResponse, identity_client::IdentityClient},
+};
+use serde_json::json;
+use tonic::{Code, Status, transport::Channel};
+
+use super::{Cluster, cluster};
+use crate::{
+    controller::{Controller, eventually},
+    identity::csr,
+};
+
+const ISSUER: &str = "linkerd-identity-issuer";
+const ROOTS: &str = "linkerd-identity-trust-roots";
+const BUNDLE: &str = "ca-bundle.crt";
+
+fn bootstrap(cluster: &Cluster) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-controller"));
+    command
+        .arg("bootstrap")
+        .arg(format!("--controller-namespace={}", cluster.namespace))
+        .args(cluster.flags());
+    command
+}
+
+/// The Secrets and the ConfigMap, by name and key.
+async fn made(cluster: &Cluster) -> BTreeMap<String, String> {
+    let mut made = BTreeMap::new();
+    let secrets: Api<Secret> = cluster.namespaced();
+    for name in ["linkerd-trust-anchor", ISSUER] {
+        let secret = secrets.get(name).await.unwrap();
+        for (key, value) in secret.data.unwrap() {
+            made.insert(format!("{name}/{key}"), String::from_utf8(value.0).unwrap());
+        }
+    }
+    let maps: Api<ConfigMap> = cluster.namespaced();
+    let roots = maps.get(ROOTS).await.unwrap().data.unwrap();
+    made.insert(ROOTS.to_owned(), roots[BUNDLE].clone());
+    made
+}
+
+/// As the kubelet would mount them.
+fn mount(made: &BTreeMap<String, String>, dir: &Path) -> Vec<String> {
+    for file in ["crt.pem", "key.pem"] {
+        fs::write(dir.join(file), &made[&format!("{ISSUER}/{file}")]).unwrap();
+    }
+    fs::write(dir.join(BUNDLE), &made[ROOTS]).unwrap();
+    vec![
+        format!("--issuer-dir={}", dir.display()),
+        format!("--trust-anchors={}", dir.join(BUNDLE).display()),
+    ]
+}
+
+async fn token(cluster: &Cluster, account: &str, audience: &str) -> Vec<u8> {
+    let accounts: Api<ServiceAccount> = cluster.namespaced();
+    let request = TokenRequest {
+        spec: TokenRequestSpec {
+            audiences: vec![audience.to_owned()],
+            ..TokenRequestSpec::default()
+        },
+        ..TokenRequest::default()
+    };
+    let made = accounts
+        .create_token_request(account, &PostParams::default(), &request)
+        .await
+        .unwrap();
+    made.status.unwrap().token.into_bytes()
+}
+
+struct Client<'a> {
+    cluster: &'a Cluster,
+    client: IdentityClient<Channel>,
+}
+
+impl Client<'_> {
+    async fn certify(&mut self, account: &str, token: Vec<u8>) -> Result<CertifyResponse, Status> {
+        let namespace = &self.cluster.namespace;
+        let identity =
+            format!("{account}.{namespace}.serviceaccount.identity.{namespace}.cluster.local");
+        let request = certify_request(&identity, token, csr(&identity));
+        Ok(self.client.certify(request).await?.into_inner())
+    }
+}
+
+#[tokio::test]
+async fn from_an_empty_namespace_to_a_certificate() {
+    let Some(cluster) = cluster("identity").await else {
+        return;
+    };
+    // Three at once, one after: the same certificates.
+    let jobs: Vec<_> = (0..3)
+        .map(|_| bootstrap(&cluster).spawn().unwrap())
+        .collect();
+    for mut job in jobs {
+        assert!(job.wait().unwrap().success());
+    }
+    let first = made(&cluster).await;
+    assert!(bootstrap(&cluster).status().unwrap().success());
+    assert!(made(&cluster).await == first);
+
+    let dir = tempfile::tempdir().unwrap();
+    let mut args = mount(&first, dir.path());
+    args.push(format!("--controller-namespace={}", cluster.namespace));
+    args.extend(cluster.flags());
+    let controller = Controller::start("identity", "--addr", "--admin-addr", &args)
+        .ready()
+        .await;
+    let mut client = Client {
+        cluster: &cluster,
+        client: IdentityClient::new(controller.channel().await),
+    };
+    cluster.service_account("web").await;
+    cluster.service_account("other").await;
+    let good = token(&cluster, "web", "identity.l5d.io").await;
+    client.certify("web", good.clone()).await.unwrap();
+
+    // For somebody else, of somebody else, of nobody, and forged.
+    let audience = token(&cluster, "web", "https://kubernetes.default.svc").await;
+    let refused = client.certify("web", audience).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    assert!(refused.message().contains("audience"), "{refused}");
+    let refused = client.certify("other", good.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    let mut forged = good;
+    let at = forged.iter().rposition(|byte| *byte == b'.').unwrap() + 9;
+    forged[at] = if forged[at] == b'A' { b'B' } else { b'A' };
+    let refused = client.certify("web", forged).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    let gone = token(&cluster, "other", "identity.l5d.io").await;
+    cluster.delete("v1", "ServiceAccount", "other").await;
+    let refused = client.certify("other", gone).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+
+    let accounts: Api<ServiceAccount> = cluster.namespaced();
+    let uid = accounts.get("web").await.unwrap().metadata.uid;
+    let events: Api<Event> = cluster.namespaced();
+    let event = eventually("the event of the certificate", async || {
+        let events = events.list(&ListParams::default()).await.unwrap();
+        let issued = |event: &Event| event.reason.as_deref() == Some("IssuedLeafCertificate");
+        events.items.into_iter().find(issued)
+    })
+    .await;
+    let about = event.regarding.unwrap();
+    assert_eq!(about.name.as_deref(), Some("web"));
+    assert_eq!(about.uid, uid);
+}
+
+#[tokio::test]
+async fn the_trust_anchors_follow_the_meshed_pods() {
+    let Some(cluster) = cluster("roots").await else {
+        return;
+    };
+    let Some(control) = super::cluster("control").await else {
+        return;
+    };
+    assert!(bootstrap(&control).status().unwrap().success());
+    let made = made(&control).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut args = mount(&made, dir.path());
+    args.push(format!("--controller-namespace={}", control.namespace));
+    args.push("--publish-trust-roots".to_owned());
+    args.extend(control.flags());
+    let _controller = Controller::start("identity", "--addr", "--admin-addr", &args)
+        .ready()
+        .await;
+
+    let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
+    let ask = json!({ "metadata": { "annotations": { "linkerd.io/inject": "enabled" } } });
+    let params = PatchParams::default();
+    namespaces
+        .patch(&cluster.namespace, &params, &Patch::Merge(&ask))
+        .await
+        .unwrap();
+    let says = |bundle: &str| {
+        let bundle = bundle.to_owned();
+        move |map: ConfigMap| (map.data?.get(BUNDLE)? == &bundle).then_some(())
+    };
+    cluster.found(ROOTS, says(&made[ROOTS])).await;
+
+    // Somebody wrote into it.
+    let maps: Api<ConfigMap> = cluster.namespaced();
+    let evil = json!({ "data": { BUNDLE: "evil" } });
+    maps.patch(ROOTS, &params, &Patch::Merge(&evil))
+        .await
+        .unwrap();
+    cluster.found(ROOTS, says(&made[ROOTS])).await;
+
+    // A second anchor: running proxies learn it from the copy.
+    let anchor = rcgen::CertifiedIssuer::self_signed(
+        rcgen::CertificateParams::default(),
+        rcgen::KeyPair::generate().unwrap(),
+    );
+    let both = format!("{}{}", made[ROOTS], anchor.unwrap().pem());
+    fs::write(dir.path().join(BUNDLE), &both).unwrap();
+    cluster.found(ROOTS, says(&both)).await;
+}

@@ -1,0 +1,71 @@
+//! Endpoints of a Service, from objects of an API server.
+
+use mesh_api::proto::destination::destination_client::DestinationClient;
+use serde_json::json;
+
+use super::cluster;
+use crate::{
+    destination::{ask, update},
+    manifests::{pod, service},
+};
+
+/// Without the address of a folder's cluster.
+fn on_a_cluster(manifest: &str) -> String {
+    manifest.replace("clusterIP: 10.96.0.1, ", "")
+}
+
+#[tokio::test]
+async fn endpoints_follow_the_api_server() {
+    let Some(cluster) = cluster("endpoints").await else {
+        return;
+    };
+    cluster
+        .apply(&on_a_cluster(&service(&[("web-1", "10.1.0.1")])))
+        .await;
+    let controller = cluster.destination().await;
+    let mut client = DestinationClient::new(controller.channel().await);
+    let web = format!("web.{}.svc.cluster.local:80", cluster.namespace);
+    let mut stream = client.get(ask(&web)).await.unwrap().into_inner();
+    assert_eq!(update(&mut stream).await, "+10.1.0.1:8080");
+    // A pod is there before the slice names it, as it is in life.
+    cluster.apply(&pod("web-2", "10.1.0.2")).await;
+    cluster
+        .apply(&on_a_cluster(&service(&[
+            ("web-1", "10.1.0.1"),
+            ("web-2", "10.1.0.2"),
+        ])))
+        .await;
+    assert_eq!(update(&mut stream).await, "+10.1.0.2:8080");
+    // A deleted pod leaves, whatever the slice still says.
+    cluster.delete("v1", "Pod", "web-1").await;
+    assert_eq!(update(&mut stream).await, "-10.1.0.1:8080");
+    cluster
+        .delete("discovery.k8s.io/v1", "EndpointSlice", "web-1")
+        .await;
+    assert_eq!(update(&mut stream).await, "-10.1.0.2:8080");
+}
+
+#[tokio::test]
+async fn an_ended_pod_is_as_good_as_deleted() {
+    let Some(cluster) = cluster("ended").await else {
+        return;
+    };
+    cluster
+        .apply(&on_a_cluster(&service(&[("web-1", "10.1.0.1")])))
+        .await;
+    let controller = cluster.destination().await;
+    let mut client = DestinationClient::new(controller.channel().await);
+    let web = format!("web.{}.svc.cluster.local:80", cluster.namespace);
+    let mut stream = client.get(ask(&web)).await.unwrap().into_inner();
+    assert_eq!(update(&mut stream).await, "+10.1.0.1:8080");
+    let pods: kube::Api<k8s_openapi::api::core::v1::Pod> = cluster.namespaced();
+    let ended = json!({ "status": { "phase": "Succeeded" } });
+    pods.patch_status(
+        "web-1",
+        &kube::api::PatchParams::default(),
+        &kube::api::Patch::Merge(&ended),
+    )
+    .await
+    .unwrap();
+    assert_eq!(update(&mut stream).await, "-10.1.0.1:8080");
+}

@@ -1,0 +1,156 @@
+//! Policies: APIs that appear, objects that make no sense, APIs that go.
+
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use mesh_api::{
+    inbound::server_policy,
+    proto::inbound::{PortSpec, inbound_server_policies_client::InboundServerPoliciesClient},
+};
+use serde_json::json;
+
+use super::{Cluster, cluster, definitions, metric};
+use crate::{
+    controller::{Controller, eventually, next},
+    manifests::{ALLOW, SERVER, pod},
+};
+
+const APIS: [(&str, &str, &str); 2] = [
+    ("servers", "Server", "v1beta3"),
+    ("authorizationpolicies", "AuthorizationPolicy", "v1alpha1"),
+];
+
+async fn exist(cluster: &Cluster) -> bool {
+    let definitions = definitions(&cluster.client);
+    let found = definitions.get_opt("servers.policy.linkerd.io").await;
+    found.unwrap().is_some()
+}
+
+/// Definitions that take anything, so that objects can be written that make no sense.
+async fn define(cluster: &Cluster) {
+    for (plural, kind, version) in APIS {
+        let name = format!("{plural}.policy.linkerd.io");
+        let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": { "name": name },
+            "spec": {
+                "group": "policy.linkerd.io",
+                "scope": "Namespaced",
+                "names": { "plural": plural, "singular": kind.to_lowercase(), "kind": kind },
+                "versions": [{
+                    "name": version,
+                    "served": true,
+                    "storage": true,
+                    "schema": { "openAPIV3Schema": schema },
+                }],
+            },
+        });
+        let definition = serde_json::from_value(definition).unwrap();
+        cluster.made.lock().push(name);
+        definitions(&cluster.client)
+            .create(&PostParams::default(), &definition)
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn policies_follow_the_api_server_and_its_apis() {
+    let Some(cluster) = cluster("policies").await else {
+        return;
+    };
+    if exist(&cluster).await {
+        println!("skipped: the cluster has Linkerd's APIs already, so they cannot appear");
+        return;
+    }
+    cluster.apply(&pod("web-1", "10.1.0.1")).await;
+    let controller = Controller::start("policy", "--grpc-addr", "--admin-addr", &cluster.flags())
+        .ready()
+        .await;
+    let line = controller.logged("servers.policy.linkerd.io").await;
+    assert!(line.contains("does not serve"), "{line}");
+    let served = "source_kind_served{group=\"policy.linkerd.io\",kind=\"Server\"}";
+    assert_eq!(metric(&controller, served).await, Some(0.0));
+
+    let mut client = InboundServerPoliciesClient::new(controller.channel().await);
+    let web = PortSpec {
+        workload: format!("{{\"ns\":\"{}\",\"pod\":\"web-1\"}}", cluster.namespace),
+        port: 8080,
+    };
+    let mut stream = client.watch_port(web).await.unwrap().into_inner();
+    let mut policy = async || server_policy(next(&mut stream).await.unwrap()).unwrap();
+    assert_eq!(policy().await.meta.name(), "all-unauthenticated");
+
+    define(&cluster).await;
+    eventually("the API to be followed", async || {
+        (metric(&controller, served).await? == 1.0).then_some(())
+    })
+    .await;
+    eventually("the API server to take a Server", async || {
+        let api: Api<mesh_k8s::crd::Server> = cluster.namespaced();
+        api.list(&Default::default()).await.ok()
+    })
+    .await;
+    cluster.apply(SERVER).await;
+    let server = policy().await;
+    assert_eq!(
+        (server.meta.name(), server.authorizations.len()),
+        ("web-http", 0)
+    );
+    cluster.apply(ALLOW).await;
+    assert_eq!(policy().await.authorizations[0].meta.name(), "allow");
+
+    // What makes no sense is named, and the stream of the kind goes on.
+    cluster
+        .apply(&ALLOW.replace("kind: Server", "kind: Gadget"))
+        .await;
+    let line = controller.logged("last good version").await;
+    let object = format!("AuthorizationPolicy {}/allow", cluster.namespace);
+    assert!(
+        line.contains("ERROR") && line.contains(&object) && line.contains("spec.targetRef.kind"),
+        "{line}"
+    );
+    cluster
+        .apply(
+            &SERVER
+                .replace("web-http", "bad")
+                .replace("port: http", "port: 99999"),
+        )
+        .await;
+    let line = controller.logged("it has no effect").await;
+    assert!(
+        line.contains("/bad") && line.contains("spec.port"),
+        "{line}"
+    );
+    let broken = "source_broken_objects{group=\"policy.linkerd.io\",kind=\"Server\"}";
+    assert_eq!(metric(&controller, broken).await, Some(1.0));
+    cluster
+        .apply(
+            &SERVER
+                .replace("web-http", "admin")
+                .replace("port: http", "port: 9990"),
+        )
+        .await;
+    let known = "source_kind_objects{group=\"policy.linkerd.io\",kind=\"Server\"}";
+    eventually("the next good object", async || {
+        (metric(&controller, known).await? >= 2.0).then_some(())
+    })
+    .await;
+
+    // The APIs go, and their objects with them.
+    let made = cluster.made.lock().clone();
+    for name in made {
+        definitions(&cluster.client)
+            .delete(&name, &DeleteParams::default())
+            .await
+            .unwrap();
+    }
+    while policy().await.meta.name() != "all-unauthenticated" {}
+    eventually("the API to be missed", async || {
+        (metric(&controller, served).await? == 0.0).then_some(())
+    })
+    .await;
+}
