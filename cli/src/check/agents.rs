@@ -334,7 +334,8 @@ fn tier(facts: &Facts) -> Verdict {
         .map(|(tier, nodes)| format!("{tier} on {}", count(*nodes, "node", "nodes")))
         .collect();
     let outcome = per_node(facts, text.join(", "), |status| {
-        if status.tier == Tier::Full {
+        // Whoever forced a tier knows.
+        if status.tier == Tier::Full || status.forced {
             Vec::new()
         } else {
             vec![format!("{}: {}", status.tier, status.reason)]
