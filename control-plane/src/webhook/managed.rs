@@ -172,6 +172,7 @@ impl Managed {
     ) -> Result<Instant, kube::Error> {
         let later = Instant::now() + LOOK;
         match plan::next(&state.seen, &self.names, SystemTime::now()) {
+            Step::Look => {}
             Step::Wait(reason) => state.say(reason),
             Step::Make => self.make(secrets, state).await?,
             Step::Publish(authorities) => self.publish(hooks, state, &authorities).await?,

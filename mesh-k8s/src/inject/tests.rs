@@ -528,6 +528,28 @@ fn workers() {
 }
 
 #[test]
+fn resources_are_set_only_where_somebody_asks() {
+    let check = |annotations: &[(&str, &str)], expect: serde_json::Value| {
+        let (pod, _) = run(&agent(), &enabled(), &annotated(annotations));
+        let resources = serde_json::to_value(&proxy(&pod).resources).unwrap();
+        assert_eq!(resources, expect, "{annotations:?}");
+    };
+    check(&[], serde_json::Value::Null);
+    check(
+        &[
+            ("config.linkerd.io/proxy-cpu-request", "100m"),
+            ("config.linkerd.io/proxy-memory-request", "20Mi"),
+            ("config.linkerd.io/proxy-memory-limit", "250Mi"),
+            ("config.linkerd.io/proxy-ephemeral-storage-limit", "1Gi"),
+        ],
+        serde_json::json!({
+            "requests": {"cpu": "100m", "memory": "20Mi"},
+            "limits": {"memory": "250Mi", "ephemeral-storage": "1Gi"},
+        }),
+    );
+}
+
+#[test]
 fn capabilities_are_given_up_and_never_gained() {
     let check =
         |capabilities: &str, proxy_drop: Option<&[&str]>, add: &[&str], drop: Option<&[&str]>| {

@@ -194,6 +194,28 @@ fn workloads_that_are_left_alone_say_why() {
 }
 
 #[test]
+fn what_is_left_of_an_older_injection_is_replaced() {
+    let clean = documents(
+        "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c}]}}",
+    );
+    let partly_injected = documents(
+        "{apiVersion: v1, kind: Pod, metadata: {name: p, annotations: {linkerd.io/proxy-version: old}, labels: {linkerd.io/workload-ns: old}}, \
+         spec: {initContainers: [{name: linkerd-init}, {name: linkerd-network-validator}], containers: [{name: c}, {name: linkerd-proxy}], \
+         volumes: [{name: linkerd-identity-end-entity}, {name: linkerd-podinfo}, {name: linkerd-proxy-init-xtables-lock}]}}",
+    );
+    let values = values();
+    for manual in [None, Some(&values)] {
+        let injection = Injection {
+            manual,
+            ..Injection::default()
+        };
+        let (expect, _) = inject(clean.clone(), &injection).unwrap();
+        let (after, _) = inject(partly_injected.clone(), &injection).unwrap();
+        assert_same(&after, &expect);
+    }
+}
+
+#[test]
 fn flags_become_annotations() {
     let injection = Injection {
         annotations: [

@@ -50,6 +50,8 @@ pub(super) struct Hook {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
+    /// Not everything has been looked at.
+    Look,
     /// Nothing can be done, for this reason.
     Wait(String),
     /// Make a certificate, in place of the one there is.
@@ -65,7 +67,7 @@ const MAX_AUTHORITIES: usize = 4;
 
 pub(super) fn next(seen: &Seen, names: &[String], now: SystemTime) -> Step {
     let (Some(secret), Some(hook)) = (&seen.secret, &seen.hook) else {
-        return Step::Wait("waiting for the API server".into());
+        return Step::Look;
     };
     // Also the owner of the Secret, without which the Secret would outlive the mesh.
     let Some(hook) = hook else {
@@ -237,7 +239,7 @@ mod tests {
         let made = make(&names(), now).unwrap();
         let held = |ours| Some(Some(Held::read(secret(&made, ours))));
         let step = |secret, hook| next(&Seen { secret, hook }, &names(), now);
-        assert!(matches!(step(None, hook(&[])), Step::Wait(_)));
+        assert_eq!(step(None, hook(&[])), Step::Look);
         assert!(matches!(step(Some(None), Some(None)), Step::Wait(_)));
         assert_eq!(step(Some(None), hook(&[""])), Step::Make);
         let publish = Step::Publish(made.authority_pem.clone());
