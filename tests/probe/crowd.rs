@@ -94,7 +94,7 @@ async fn connect(target: SocketAddr, count: u32) -> anyhow::Result<()> {
                 if number >= count {
                     break;
                 }
-                if number % SIGN_OF_LIFE == 0 {
+                if number.is_multiple_of(SIGN_OF_LIFE) {
                     event(&[("begun", number.into())]);
                 }
                 let limit = PATIENCE * CROWD_PATIENCE;

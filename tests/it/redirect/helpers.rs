@@ -6,7 +6,8 @@ use std::{
     os::unix::fs::symlink,
     path::PathBuf,
     process::{Command, Output, Stdio},
-    thread::JoinHandle,
+    sync::mpsc::{Receiver, channel},
+    time::Duration,
 };
 
 use mesh_core::node::Tier;
@@ -18,6 +19,9 @@ use crate::harness::{
     process::Process,
     program,
 };
+
+/// A helper that does not ask in this time never will.
+const HANG: Duration = Duration::from_secs(30);
 
 const FIREWALLS: [(&str, &[&str]); 3] = [
     (
@@ -290,11 +294,22 @@ fn validator_tells_a_redirected_pod_from_another() {
     drop(other);
 }
 
-/// An admin server that answers `/ready` like this, in turn, and notes every request line.
-fn admin(answers: &'static [u16]) -> (SocketAddr, JoinHandle<Vec<String>>) {
+/// The request lines that an admin server got, once it has given all its answers.
+struct Asked(Receiver<Vec<String>>);
+
+impl Asked {
+    fn lines(self) -> Vec<String> {
+        let lines = self.0.recv_timeout(HANG);
+        lines.expect("as many questions as there were answers")
+    }
+}
+
+/// An admin server that answers like this, in turn.
+fn admin(answers: &'static [u16]) -> (SocketAddr, Asked) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
-    let thread = std::thread::spawn(move || {
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
         let mut asked = Vec::new();
         for answer in answers {
             let (mut stream, _) = listener.accept().expect("a client");
@@ -311,9 +326,10 @@ fn admin(answers: &'static [u16]) -> (SocketAddr, JoinHandle<Vec<String>>) {
                 format!("HTTP/1.1 {answer} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
             stream.write_all(text.as_bytes()).expect("the client reads");
         }
-        asked
+        // Nobody listens any more when the test has failed already.
+        let _ = tell.send(asked);
     });
-    (address, thread)
+    (address, Asked(told))
 }
 
 #[test]
@@ -331,23 +347,20 @@ fn await_waits_and_wraps() {
     let (address, asked) = admin(&[503, 200]);
     let output = await_(&["--timeout=2m"], address.port());
     assert!(output.status.success(), "{}", said(&output));
-    assert_eq!(
-        asked.join().expect("the server ends"),
-        ["GET /ready HTTP/1.1"; 2]
-    );
+    assert_eq!(asked.lines(), ["GET /ready HTTP/1.1"; 2]);
 
     // Becomes the program.
     let (address, asked) = admin(&[200]);
     let output = await_(&["--", "sh", "-c", "echo ran; exit 7"], address.port());
     assert_eq!(output.status.code(), Some(7), "{}", said(&output));
     assert_eq!(output.stdout, b"ran\n");
-    asked.join().expect("the server ends");
+    asked.lines();
 
     // A Job: the proxy is told when the program has ended, and its code is kept.
     let (address, asked) = admin(&[200, 200]);
     let output = await_(&["--shutdown", "--", "sh", "-c", "exit 3"], address.port());
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
-    let asked = asked.join().expect("the server ends");
+    let asked = asked.lines();
     assert_eq!(asked, ["GET /ready HTTP/1.1", "POST /shutdown HTTP/1.1"]);
 
     // Nobody answers there: the listener is closed.
@@ -386,7 +399,7 @@ fn await_hands_signals_on_and_can_be_switched_off() {
     let _gone = child.stdin.take().expect("stdin is piped").write_all(b"\n");
     let status = child.wait().expect("the helper ends");
     assert_eq!(status.code(), Some(5), "{status}");
-    assert_eq!(asked.join().expect("the server ends").len(), 2);
+    assert_eq!(asked.lines().len(), 2);
 
     let output = Command::new(helper(&image, "linkerd-await"))
         .args(["--port=1", "--verbose", "--", "echo", "ran"])

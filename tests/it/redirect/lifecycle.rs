@@ -218,12 +218,12 @@ fn agent_killed_in_its_self_test_leaves_nothing() {
     };
     kill_in_self_test();
     node.start_agent();
-    assert_eq!(scratch(&node).0, [PathBuf::new(); 0]);
+    assert_eq!(scratch(&node).0, Vec::<PathBuf>::new());
     assert!(!scratch_pins.exists());
 
     kill_in_self_test();
     let uninstall = node.uninstall().expect("the agent runs");
     assert!(uninstall.status.success(), "{uninstall:?}");
-    assert_eq!(scratch(&node).0, [PathBuf::new(); 0]);
+    assert_eq!(scratch(&node).0, Vec::<PathBuf>::new());
     assert!(!scratch_pins.exists() && !node.pins.exists());
 }
