@@ -4,7 +4,7 @@
 //! Unlike the images of the mesh it is no product: not reproducible, without inventory, one layer, run as root.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, BufWriter, Write},
     os::unix::fs::PermissionsExt,
@@ -85,14 +85,14 @@ pub(crate) fn image(folder: &Path) -> anyhow::Result<PathBuf> {
 
 /// The packages and what they depend on, as far as it is installed.
 fn closure() -> anyhow::Result<BTreeSet<String>> {
-    for package in PACKAGES {
-        let mut query = Command::new("dpkg-query");
-        query.args(["--show", "--showformat", "${db:Status-Status}", package]);
-        if ask(&mut query).as_deref() != Some("installed") {
-            bail!(
-                "the package {package} is not installed; `cargo xtask setup` installs it (the test image is made on Debian or Ubuntu)"
-            );
-        }
+    let installed = installed()?;
+    if let Some(package) = PACKAGES
+        .iter()
+        .find(|package| !installed.contains_key(**package))
+    {
+        bail!(
+            "the package {package} is not installed; `cargo xtask setup` installs it (the test image is made on Debian or Ubuntu)"
+        );
     }
     let answer = ask(Command::new("apt-cache")
         .args([
@@ -108,17 +108,36 @@ fn closure() -> anyhow::Result<BTreeSet<String>> {
         ])
         .args(PACKAGES));
     let answer = answer.context("apt-cache does not know the packages of the test image")?;
+    // Among the names are alternatives that are not installed.
     let names = answer
         .lines()
-        .filter(|line| line.starts_with(|first: char| first.is_ascii_alphanumeric()))
+        .filter(|name| installed.contains_key(*name))
         .map(str::to_owned);
     Ok(names.collect())
 }
 
-fn versions(packages: &BTreeSet<String>) -> anyhow::Result<String> {
+/// Every installed package with its version.
+fn installed() -> anyhow::Result<BTreeMap<String, String>> {
     let mut query = Command::new("dpkg-query");
-    query.args(["--show", "--showformat", "${Package} ${Version}\n"]);
-    ask(query.args(packages)).context("dpkg-query does not know the packages of the test image")
+    query.args([
+        "--show",
+        "--showformat",
+        "${db:Status-Status} ${Package} ${Version}\n",
+    ]);
+    let answer = ask(&mut query).context("dpkg-query does not list the installed packages")?;
+    let packages = answer.lines().filter_map(|line| {
+        let (name, version) = line.strip_prefix("installed ")?.split_once(' ')?;
+        Some((name.to_owned(), version.to_owned()))
+    });
+    Ok(packages.collect())
+}
+
+fn versions(packages: &BTreeSet<String>) -> anyhow::Result<String> {
+    let installed = installed()?;
+    let lines = packages
+        .iter()
+        .filter_map(|name| Some(format!("{name} {}\n", installed.get(name)?)));
+    Ok(lines.collect())
 }
 
 /// Every file and link of the packages, without what nothing runs.

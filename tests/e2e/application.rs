@@ -1,0 +1,118 @@
+//! An application of several services in a mesh that was just installed: by Helm, by `meshctl install`, on each tier; and nothing is left when it goes.
+
+use std::collections::BTreeSet;
+
+use crate::{cluster::Cluster, installation::Installation, node::Nodes, shop::Shop};
+
+#[test]
+fn installed_by_helm_on_every_tier() {
+    let Some(cluster) = Cluster::given("an application in a mesh installed by Helm") else {
+        return;
+    };
+    let nodes = Nodes::look_at(&cluster);
+    let before = (nodes.state(), objects(&cluster));
+    let mesh = Installation::by_helm(&cluster, &[]);
+    {
+        let shop = Shop::open(&cluster);
+        shop.works();
+        shop.asks_for_nothing();
+        shop.is_authenticated();
+        shop.is_redirected("full");
+        let (green, said) = cluster.try_meshctl(&["check", "--proxy", "--wait", "30s"]);
+        assert!(green, "meshctl check --proxy:\n{said}");
+        // A pod keeps its tier as long as it lives, so the pods are replaced after the change.
+        for tier in ["nft", "iptables"] {
+            let setting = format!("meshAgent.tier={tier}");
+            mesh.upgrade(&[&setting]);
+            shop.is_redirected("full");
+            shop.works();
+            shop.restart();
+            shop.works();
+            shop.is_authenticated();
+            shop.is_redirected(tier);
+            mesh.upgrade(&[]);
+            shop.restart();
+            shop.is_redirected("full");
+        }
+    }
+    mesh.remove();
+    nodes.are_as_before(&before.0);
+    assert_eq!(objects(&cluster), before.1, "objects of the cluster");
+    pods_still_come_and_go(&cluster);
+}
+
+#[test]
+fn installed_by_meshctl() {
+    let Some(cluster) = Cluster::given("an application in a mesh installed by meshctl") else {
+        return;
+    };
+    let nodes = Nodes::look_at(&cluster);
+    let before = (nodes.state(), objects(&cluster));
+    let mesh = Installation::by_meshctl(&cluster);
+    {
+        let shop = Shop::open(&cluster);
+        shop.works();
+        shop.asks_for_nothing();
+        shop.is_authenticated();
+        shop.is_redirected("full");
+    }
+    mesh.remove();
+    nodes.are_as_before(&before.0);
+    assert_eq!(objects(&cluster), before.1, "objects of the cluster");
+    pods_still_come_and_go(&cluster);
+}
+
+/// Where nodes can run no agent, each pod's own init container redirects it.
+#[test]
+fn with_init_containers() {
+    let Some(cluster) = Cluster::given("an application redirected by init containers") else {
+        return;
+    };
+    let _mesh = Installation::by_helm(&cluster, &["meshAgent.enabled=false"]);
+    let shop = Shop::open(&cluster);
+    shop.works();
+    shop.is_authenticated();
+    for pod in shop.pods() {
+        assert_eq!(
+            pod["spec"]["initContainers"][0]["name"], "linkerd-init",
+            "of {}",
+            pod["metadata"]["name"]
+        );
+    }
+}
+
+/// Everything of the cluster that belongs to no namespace, and every namespace, by kind and name; without what the cluster itself makes anew.
+fn objects(cluster: &Cluster) -> BTreeSet<String> {
+    let kinds = cluster.kubectl(&[
+        "api-resources",
+        "--namespaced=false",
+        "--verbs=list",
+        "-o",
+        "name",
+    ]);
+    let watched = kinds
+        .lines()
+        .filter(|kind| !matches!(*kind, "componentstatuses" | "nodes" | "persistentvolumes"));
+    let watched: Vec<&str> = watched.collect();
+    let list = cluster.kubectl(&[
+        "get",
+        &watched.join(","),
+        "-o",
+        "name",
+        "--ignore-not-found",
+    ]);
+    list.lines().map(str::to_owned).collect()
+}
+
+/// On every node a pod starts and ends.
+fn pods_still_come_and_go(cluster: &Cluster) {
+    cluster.apply(
+        "apiVersion: v1\nkind: Namespace\nmetadata: {name: after}\n---\n\
+         apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: after, namespace: after}\nspec:\n  \
+           selector: {matchLabels: {app: after}}\n  template:\n    metadata: {labels: {app: after}}\n    spec:\n      \
+           tolerations: [{operator: Exists}]\n      terminationGracePeriodSeconds: 1\n      \
+           containers: [{name: main, image: mesh/test-apps:dev, imagePullPolicy: IfNotPresent, command: [sleep, infinity]}]\n",
+    );
+    cluster.rolled_out("after", "daemonset/after");
+    cluster.delete_namespace("after");
+}

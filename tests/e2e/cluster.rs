@@ -1,0 +1,200 @@
+//! The cluster that the stories run on: any, by the context that `MESH_TEST_CLUSTER` names, driven through `kubectl` as a user would.
+
+use std::{
+    io::Write,
+    path::PathBuf,
+    process::{Command, Output, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+/// The context of the cluster; its kubeconfig is found as kubectl finds it.
+const CONTEXT: &str = "MESH_TEST_CLUSTER";
+
+/// A condition that does not hold in this time never will. It decides nothing else.
+const NEVER: Duration = Duration::from_secs(180);
+/// Between two looks at a condition; each look is a few processes.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// There is one cluster, and a mesh is installed into all of it: one story at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+pub(crate) struct Cluster {
+    context: String,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Cluster {
+    /// The cluster, once it is this test's turn. Without one, says that the test is skipped.
+    pub(crate) fn given(test: &str) -> Option<Self> {
+        let Ok(context) = std::env::var(CONTEXT) else {
+            println!("skipped: {test}: there is no cluster; {CONTEXT} names the context of one");
+            return None;
+        };
+        Some(Self {
+            context,
+            // A story that failed says nothing about the next one.
+            _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner),
+        })
+    }
+
+    /// A command that gets the cluster's context in its own way.
+    pub(crate) fn program(&self, name: &str) -> Command {
+        let mut command = match name {
+            "helm" => {
+                let mut command = Command::new(name);
+                command.args(["--kube-context", &self.context]);
+                command
+            }
+            "meshctl" => {
+                let mut command = Command::new(built("meshctl"));
+                command.args(["--context", &self.context]);
+                command
+            }
+            _ => {
+                let mut command = Command::new(name);
+                command.args(["--context", &self.context]);
+                command
+            }
+        };
+        command.stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn kubectl(&self, args: &[&str]) -> String {
+        succeed(self.program("kubectl").args(args))
+    }
+
+    /// Whether it succeeded, and everything it said.
+    pub(crate) fn try_kubectl(&self, args: &[&str]) -> (bool, String) {
+        attempt(self.program("kubectl").args(args))
+    }
+
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        let text = self.kubectl(&[args, &["-o", "json"]].concat());
+        serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("kubectl {args:?}: {error}: {text}"))
+    }
+
+    pub(crate) fn meshctl(&self, args: &[&str]) -> String {
+        succeed(self.program("meshctl").args(args))
+    }
+
+    pub(crate) fn try_meshctl(&self, args: &[&str]) -> (bool, String) {
+        attempt(self.program("meshctl").args(args))
+    }
+
+    /// Applies manifests given as text.
+    pub(crate) fn apply(&self, manifests: &str) {
+        self.feed(&["apply", "--server-side", "-f", "-"], manifests);
+    }
+
+    /// Deletes what manifests given as text name, as far as it is there.
+    pub(crate) fn delete(&self, manifests: &str) {
+        self.feed(
+            &["delete", "--ignore-not-found", "--timeout=180s", "-f", "-"],
+            manifests,
+        );
+    }
+
+    fn feed(&self, args: &[&str], manifests: &str) {
+        let mut child = self
+            .program("kubectl")
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("kubectl is on PATH");
+        let mut input = child.stdin.take().expect("stdin is piped");
+        input
+            .write_all(manifests.as_bytes())
+            .expect("kubectl reads");
+        drop(input);
+        let output = child.wait_with_output().expect("kubectl ends");
+        assert!(
+            output.status.success(),
+            "kubectl {args:?}: {}",
+            said(&output)
+        );
+    }
+
+    /// Runs a program in a workload's container; its output, whether or not it succeeded.
+    pub(crate) fn exec(&self, namespace: &str, workload: &str, command: &[&str]) -> (bool, String) {
+        let place = ["exec", "-n", namespace, workload, "-c", "main", "--"];
+        self.try_kubectl(&[&place, command].concat())
+    }
+
+    /// The items of a list.
+    pub(crate) fn list(&self, args: &[&str]) -> Vec<Value> {
+        match self.json(&[&["get"], args].concat())["items"].take() {
+            Value::Array(items) => items,
+            other => panic!("kubectl get {args:?} gave no list: {other}"),
+        }
+    }
+
+    pub(crate) fn rolled_out(&self, namespace: &str, workload: &str) {
+        self.kubectl(&[
+            "rollout",
+            "status",
+            "-n",
+            namespace,
+            workload,
+            "--timeout=180s",
+        ]);
+    }
+
+    /// Deletes a namespace and waits until it and everything in it is gone.
+    pub(crate) fn delete_namespace(&self, name: &str) {
+        self.kubectl(&[
+            "delete",
+            "namespace",
+            name,
+            "--ignore-not-found",
+            "--timeout=180s",
+        ]);
+    }
+}
+
+/// Waits until a condition holds; `look` says what is wrong as long as it does not.
+pub(crate) fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
+    let start = Instant::now();
+    while let Err(why) = look() {
+        assert!(start.elapsed() < NEVER, "never: {what}\n{why}");
+        std::thread::park_timeout(LOOK_AGAIN);
+    }
+}
+
+/// A program of this workspace, built beside the test.
+fn built(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("the test has a path");
+    let folder = test.parent().and_then(|deps| deps.parent());
+    folder
+        .expect("the test is in target/<profile>/deps")
+        .join(name)
+}
+
+/// Runs a command to its end; its output. Fails with what it said.
+pub(crate) fn succeed(command: &mut Command) -> String {
+    let output = run(command);
+    assert!(output.status.success(), "{command:?}: {}", said(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn attempt(command: &mut Command) -> (bool, String) {
+    let output = run(command);
+    (output.status.success(), said(&output))
+}
+
+fn run(command: &mut Command) -> Output {
+    command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+fn said(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    text(&output.stdout) + &text(&output.stderr)
+}

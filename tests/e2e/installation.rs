@@ -1,0 +1,159 @@
+//! A mesh installed into the cluster, by Helm or by `meshctl install`, and taken out again when the story ends.
+
+use std::path::PathBuf;
+
+use crate::cluster::{Cluster, succeed, until};
+
+/// Where the control plane is; the default of chart and CLI.
+pub(crate) const NAMESPACE: &str = "linkerd";
+
+const CRDS: &str = "linkerd-crds";
+const CONTROL_PLANE: &str = "linkerd-control-plane";
+
+pub(crate) struct Installation<'a> {
+    cluster: &'a Cluster,
+    by: By,
+    removed: bool,
+}
+
+enum By {
+    Helm,
+    Meshctl,
+}
+
+impl<'a> Installation<'a> {
+    /// `helm install`, with these values (`name=value`).
+    pub(crate) fn by_helm(cluster: &'a Cluster, values: &[&str]) -> Self {
+        helm(cluster, "install", CRDS, &[]);
+        helm(cluster, "install", CONTROL_PLANE, values);
+        Self::come_up(cluster, By::Helm)
+    }
+
+    /// `meshctl install --crds | kubectl apply -f -`, then the same without `--crds`.
+    pub(crate) fn by_meshctl(cluster: &'a Cluster) -> Self {
+        let crds = cluster.meshctl(&["install", "--crds"]);
+        cluster.apply(&crds);
+        let rest = cluster.meshctl(&["install"]);
+        cluster.apply(&rest);
+        Self::come_up(cluster, By::Meshctl)
+    }
+
+    fn come_up(cluster: &'a Cluster, by: By) -> Self {
+        let installation = Self {
+            cluster,
+            by,
+            removed: false,
+        };
+        installation.is_up();
+        installation
+    }
+
+    /// Waits until everything of the mesh runs and its own check finds nothing.
+    pub(crate) fn is_up(&self) {
+        for workload in [
+            "deployment/linkerd-identity",
+            "deployment/linkerd-destination",
+            "deployment/linkerd-proxy-injector",
+            "daemonset/mesh-agent",
+        ] {
+            self.cluster.rolled_out(NAMESPACE, workload);
+        }
+        let (green, said) = self.cluster.try_meshctl(&["check", "--wait", "60s"]);
+        assert!(green, "meshctl check:\n{said}");
+    }
+
+    pub(crate) fn upgrade(&self, values: &[&str]) {
+        helm(self.cluster, "upgrade", CONTROL_PLANE, values);
+        self.is_up();
+    }
+
+    /// Takes the mesh out as a user would, and waits until the namespace is gone.
+    pub(crate) fn remove(mut self) {
+        self.take_out();
+    }
+
+    fn take_out(&mut self) {
+        if std::mem::replace(&mut self.removed, true) {
+            return;
+        }
+        match &self.by {
+            By::Helm => {
+                for chart in [CONTROL_PLANE, CRDS] {
+                    succeed(self.cluster.program("helm").args([
+                        "uninstall",
+                        chart,
+                        "-n",
+                        NAMESPACE,
+                        "--wait",
+                        "--timeout",
+                        "3m",
+                    ]));
+                }
+            }
+            By::Meshctl => {
+                let resources = self.cluster.meshctl(&["uninstall", "--force"]);
+                self.cluster.delete(&resources);
+            }
+        }
+        self.cluster.delete_namespace(NAMESPACE);
+    }
+
+    /// Ends every pod of the control plane at once.
+    pub(crate) fn delete_control_plane_pods(&self) {
+        self.cluster.kubectl(&[
+            "delete",
+            "pods",
+            "-n",
+            NAMESPACE,
+            "-l",
+            "linkerd.io/control-plane-component",
+            "--wait=false",
+        ]);
+        until("the old pods of the control plane are gone", || {
+            let pods = self.cluster.list(&[
+                "pods",
+                "-n",
+                NAMESPACE,
+                "-l",
+                "linkerd.io/control-plane-component",
+            ]);
+            let ending = pods
+                .iter()
+                .filter(|pod| !pod["metadata"]["deletionTimestamp"].is_null())
+                .count();
+            if ending == 0 {
+                Ok(())
+            } else {
+                Err(format!("{ending} are still ending"))
+            }
+        });
+    }
+}
+
+impl Drop for Installation<'_> {
+    fn drop(&mut self) {
+        // A story that failed leaves the cluster as it is only when that is asked for: the next story needs it clean.
+        if std::thread::panicking() && std::env::var_os("MESH_TEST_KEEP").is_some() {
+            return;
+        }
+        self.take_out();
+    }
+}
+
+fn helm(cluster: &Cluster, verb: &str, chart: &str, values: &[&str]) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../helm")
+        .join(chart);
+    let mut command = cluster.program("helm");
+    command
+        .args([verb, chart])
+        .arg(path)
+        .args(["-n", NAMESPACE, "--wait", "--timeout", "5m"]);
+    if verb == "install" {
+        command.arg("--create-namespace");
+    }
+    for value in values {
+        command.args(["--set", value]);
+    }
+    succeed(&mut command);
+}

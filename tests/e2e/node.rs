@@ -1,0 +1,140 @@
+//! What a node looks like from outside: a privileged pod on each, which only looks, and what it saw before the mesh came.
+
+use std::collections::BTreeMap;
+
+use crate::cluster::{Cluster, until};
+
+/// Looks at the nodes. In a namespace of its own, which the mesh never sees.
+pub(crate) struct Nodes<'a> {
+    cluster: &'a Cluster,
+}
+
+const NAMESPACE: &str = "node-look";
+
+const MANIFEST: &str = "
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: node-look
+  labels: {pod-security.kubernetes.io/enforce: privileged}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: look, namespace: node-look}
+spec:
+  selector: {matchLabels: {app: look}}
+  template:
+    metadata: {labels: {app: look}}
+    spec:
+      hostPID: true
+      hostNetwork: true
+      tolerations: [{operator: Exists}]
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: main
+        image: mesh/test-apps:dev
+        imagePullPolicy: IfNotPresent
+        command: [sleep, infinity]
+        securityContext: {privileged: true}
+        volumeMounts: [{name: host, mountPath: /host, mountPropagation: HostToContainer}]
+      volumes: [{name: host, hostPath: {path: /}}]
+";
+
+/// Everything on a node that a mesh might leave behind, as text.
+const LOOK: &str = "
+cd /host
+for directory in etc/cni/net.d opt/cni/bin run/mesh sys/fs/bpf; do
+  find $directory -mindepth 1 2>/dev/null | sort
+done
+cat etc/cni/net.d/*
+nsenter -t 1 -n nft list tables | sort
+find sys/fs/cgroup -name '*mesh*' | sort
+";
+
+impl<'a> Nodes<'a> {
+    pub(crate) fn look_at(cluster: &'a Cluster) -> Self {
+        cluster.apply(MANIFEST);
+        cluster.rolled_out(NAMESPACE, "daemonset/look");
+        Self { cluster }
+    }
+
+    /// What each node looks like now.
+    pub(crate) fn state(&self) -> BTreeMap<String, String> {
+        let names = self.names();
+        let look = |node: &String| (node.clone(), self.run(node, LOOK));
+        names.iter().map(look).collect()
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        let pods = self.cluster.list(&["pods", "-n", NAMESPACE]);
+        let node = |pod: &serde_json::Value| pod["spec"]["nodeName"].as_str().map(str::to_owned);
+        pods.iter().filter_map(node).collect()
+    }
+
+    /// Runs a script on a node, as root in its own namespaces but those of files (the node's are at /host).
+    pub(crate) fn run(&self, node: &str, script: &str) -> String {
+        let selector = format!("spec.nodeName={node}");
+        let pods = self
+            .cluster
+            .list(&["pods", "-n", NAMESPACE, "--field-selector", &selector]);
+        let pod = pods.iter().find_map(|pod| pod["metadata"]["name"].as_str());
+        let pod = pod.unwrap_or_else(|| panic!("no pod looks at node {node}"));
+        let (ok, said) = self
+            .cluster
+            .exec(NAMESPACE, &format!("pod/{pod}"), &["sh", "-c", script]);
+        assert!(ok, "on node {node}: {said}");
+        said
+    }
+
+    /// How many connection requests went around a proxy, by the guard of each node's agent.
+    pub(crate) fn bypasses(&self) -> Vec<String> {
+        let read = |node: &String| self.run(node, "curl -sS --fail http://127.0.0.1:9993/metrics");
+        let metrics: Vec<String> = self.names().iter().map(read).collect();
+        assert!(
+            metrics
+                .iter()
+                .all(|text| text.contains("mesh_agent_guard_info{mode=\"count\"} 1")),
+            "the guard is not on: {metrics:?}"
+        );
+        let counts = metrics.iter().flat_map(|text| text.lines());
+        counts
+            .filter(|line| {
+                line.starts_with("mesh_agent_guard_bypasses_total") && !line.ends_with(" 0")
+            })
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Waits until every node looks as it did.
+    pub(crate) fn are_as_before(&self, before: &BTreeMap<String, String>) {
+        until("every node looks as it did before the mesh", || {
+            let now = self.state();
+            if now == *before {
+                return Ok(());
+            }
+            Err(difference(before, &now))
+        });
+    }
+}
+
+impl Drop for Nodes<'_> {
+    fn drop(&mut self) {
+        self.cluster.delete_namespace(NAMESPACE);
+    }
+}
+
+fn difference(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> String {
+    let mut text = String::new();
+    for (node, state) in now {
+        let old = before.get(node).map_or("", String::as_str);
+        let lines = |text: &str| -> Vec<String> { text.lines().map(str::to_owned).collect() };
+        let (old, new) = (lines(old), lines(state));
+        for line in old.iter().filter(|line| !new.contains(line)) {
+            text += &format!("{node}: - {line}\n");
+        }
+        for line in new.iter().filter(|line| !old.contains(line)) {
+            text += &format!("{node}: + {line}\n");
+        }
+    }
+    text
+}

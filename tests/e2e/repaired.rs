@@ -1,0 +1,135 @@
+//! What the agent does when somebody else was faster: pods that ran before it came, and a CNI configuration that another program wrote anew.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    cluster::{Cluster, until},
+    installation::{Installation, NAMESPACE},
+    node::Nodes,
+    shop::{self, Shop},
+};
+
+/// Keeps what is in the runtime's directory, as its owner left it.
+const KEEP: &str = "rm -rf /host/run/node-look && mkdir /host/run/node-look && cp -a /host/etc/cni/net.d/. /host/run/node-look/";
+/// What another program does that writes its configuration anew.
+const REWRITE: &str = "cp -a /host/run/node-look/. /host/etc/cni/net.d/";
+const CHAINED: &str = "cat /host/etc/cni/net.d/*conflist | grep -c mesh-cni || true";
+const FORGET: &str = "rm -rf /host/run/node-look";
+
+#[test]
+fn a_rewritten_configuration_is_meshed_again() {
+    let Some(cluster) = Cluster::given("a rewritten CNI configuration") else {
+        return;
+    };
+    let nodes = Nodes::look_at(&cluster);
+    on_all(&nodes, KEEP);
+    let mesh = Installation::by_helm(&cluster, &[]);
+    on_all(&nodes, REWRITE);
+    until("the plugin is in every node's configuration again", || {
+        let counts = on_all(&nodes, CHAINED);
+        match counts.values().all(|count| count.trim() == "1") {
+            true => Ok(()),
+            false => Err(format!("{counts:?}")),
+        }
+    });
+    let shop = Shop::open(&cluster);
+    shop.works();
+    shop.is_redirected("full");
+    mesh.remove();
+    on_all(&nodes, FORGET);
+}
+
+#[test]
+fn a_pod_that_started_without_the_plugin_is_enrolled_in_place() {
+    let Some(cluster) = Cluster::given("pods that started without the plugin") else {
+        return;
+    };
+    let nodes = Nodes::look_at(&cluster);
+    on_all(&nodes, KEEP);
+    let _mesh = Installation::by_helm(&cluster, &[]);
+    agents(&cluster, "add", r#","value":"everywhere""#);
+    on_all(&nodes, REWRITE);
+
+    cluster.apply(&pod());
+    until("the pod's containers run", || {
+        let pod = cluster.json(&["get", "pod", "first", "-n", shop::NAMESPACE]);
+        let proxy = &pod["status"]["initContainerStatuses"][0];
+        match proxy["state"]["running"].is_null() {
+            true => Err(pod["status"].to_string()),
+            // Its proxy asks, and is not answered: the application waits for it.
+            false if proxy["started"] == true => panic!("it runs unredirected: {pod}"),
+            false => Ok(()),
+        }
+    });
+
+    agents(&cluster, "remove", "");
+    cluster.rolled_out(NAMESPACE, "daemonset/mesh-agent");
+    cluster.kubectl(&[
+        "wait",
+        "-n",
+        shop::NAMESPACE,
+        "pod/first",
+        "--for=condition=Ready",
+        "--timeout=60s",
+    ]);
+    let told = [
+        "get",
+        "events",
+        "-n",
+        shop::NAMESPACE,
+        "--field-selector",
+        "reason=Repaired",
+    ];
+    until("the pod's events say that it was repaired", || {
+        let events = cluster.kubectl(&told);
+        match events.contains("pod/first") {
+            true => Ok(()),
+            false => Err(events),
+        }
+    });
+    cluster.delete_namespace(shop::NAMESPACE);
+    on_all(&nodes, FORGET);
+}
+
+fn on_all(nodes: &Nodes<'_>, script: &str) -> BTreeMap<String, String> {
+    let run = |node: String| {
+        let said = nodes.run(&node, script);
+        (node, said)
+    };
+    nodes.names().into_iter().map(run).collect()
+}
+
+/// Takes every agent away by a node selector that no node has, or takes that back.
+fn agents(cluster: &Cluster, op: &str, value: &str) {
+    let patch =
+        format!(r#"[{{"op":"{op}","path":"/spec/template/spec/nodeSelector/absent"{value}}}]"#);
+    cluster.kubectl(&[
+        "patch",
+        "-n",
+        NAMESPACE,
+        "daemonset/mesh-agent",
+        "--type=json",
+        "-p",
+        &patch,
+    ]);
+    let wants = op == "remove";
+    until("the agents are as they are wanted", || {
+        let daemon_set = cluster.json(&["get", "daemonset", "mesh-agent", "-n", NAMESPACE]);
+        let pods = cluster.kubectl(&["get", "pods", "-n", NAMESPACE, "-o", "name"]);
+        let are_there = pods.contains("pod/mesh-agent-");
+        match are_there == wants {
+            true => Ok(()),
+            false => Err(daemon_set["status"].to_string()),
+        }
+    });
+}
+
+fn pod() -> String {
+    format!(
+        "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {0}}}\n---\n\
+         apiVersion: v1\nkind: Pod\nmetadata:\n  name: first\n  namespace: {0}\n  annotations: {{linkerd.io/inject: enabled}}\nspec:\n  \
+           terminationGracePeriodSeconds: 1\n  \
+           containers: [{{name: main, image: mesh/test-apps:dev, imagePullPolicy: IfNotPresent, command: [sleep, infinity]}}]\n",
+        shop::NAMESPACE
+    )
+}

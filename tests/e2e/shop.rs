@@ -1,0 +1,213 @@
+//! The application of the stories, and what it must look like in the mesh.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, until};
+
+pub(crate) const NAMESPACE: &str = "shop";
+
+const MANIFEST: &str = include_str!("shop.yaml");
+
+const WORKLOADS: [&str; 5] = ["client", "web", "mariadb", "etcd", "chat"];
+
+const CLIENT: &str = "client.shop.serviceaccount.identity.linkerd.cluster.local";
+
+pub(crate) struct Shop<'a> {
+    cluster: &'a Cluster,
+}
+
+impl<'a> Shop<'a> {
+    /// Annotates the namespace and deploys the application into it.
+    pub(crate) fn open(cluster: &'a Cluster) -> Self {
+        cluster.apply(MANIFEST);
+        let shop = Self { cluster };
+        shop.is_up();
+        shop
+    }
+
+    pub(crate) fn is_up(&self) {
+        for workload in WORKLOADS {
+            self.cluster
+                .rolled_out(NAMESPACE, &format!("deployment/{workload}"));
+        }
+    }
+
+    /// Replaces every pod.
+    pub(crate) fn restart(&self) {
+        self.cluster
+            .kubectl(&["rollout", "restart", "deployment", "-n", NAMESPACE]);
+        self.is_up();
+    }
+
+    /// Replaces the pods of one workload.
+    pub(crate) fn restart_workload(&self, workload: &str) {
+        let workload = format!("deployment/{workload}");
+        self.cluster
+            .kubectl(&["rollout", "restart", "-n", NAMESPACE, &workload]);
+        self.cluster.rolled_out(NAMESPACE, &workload);
+    }
+
+    /// The pods that run and are not about to end.
+    pub(crate) fn pods(&self) -> Vec<Value> {
+        let mut pods = self.cluster.list(&["pods", "-n", NAMESPACE]);
+        pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        pods
+    }
+
+    /// Programs that know nothing of the mesh talk to each other: HTTP/1, gRPC, a database that speaks first, a WebSocket.
+    pub(crate) fn works(&self) {
+        let expect = |what: &str, command: &[&str], is_right: &dyn Fn(&str) -> bool| {
+            until(what, || {
+                let (ok, said) = self.client(command);
+                match ok && is_right(&said) {
+                    true => Ok(()),
+                    false => Err(said),
+                }
+            });
+        };
+        // The server is told who asks, by its proxy: that is the proof of mutual authentication at the other end.
+        expect(
+            "HTTP/1",
+            &["curl", "-sS", "--fail", "--max-time", "10", "http://web/"],
+            &|said| said.contains(CLIENT),
+        );
+        expect(
+            "gRPC",
+            &[
+                "env",
+                "ETCDCTL_API=3",
+                "etcdctl",
+                "--endpoints=http://etcd:2379",
+                "put",
+                "greeting",
+                "hello",
+            ],
+            &|said| said.trim() == "OK",
+        );
+        expect(
+            "MariaDB",
+            &[
+                "mariadb",
+                "-h",
+                "mariadb",
+                "-u",
+                "root",
+                "-N",
+                "-e",
+                "select 6*7",
+            ],
+            &|said| said.trim() == "42",
+        );
+        let chat = "import asyncio, websockets\n\
+            async def main():\n    \
+                async with websockets.connect('ws://chat/') as socket:\n        \
+                    for word in ('one', 'two', 'three'):\n            \
+                        await socket.send(word)\n            \
+                        print(await socket.recv())\n\
+            asyncio.run(main())";
+        expect("WebSocket", &["python3", "-c", chat], &|said| {
+            said.lines().eq(["one", "two", "three"])
+        });
+    }
+
+    /// No init container but the native sidecar, no capability in any container.
+    pub(crate) fn asks_for_nothing(&self) {
+        for pod in self.pods() {
+            let name = &pod["metadata"]["name"];
+            let init = pod["spec"]["initContainers"].as_array();
+            let init: Vec<&Value> = init.into_iter().flatten().collect();
+            let names: Vec<&Value> = init.iter().map(|container| &container["name"]).collect();
+            assert_eq!(names, ["linkerd-proxy"], "init containers of {name}");
+            assert_eq!(init[0]["restartPolicy"], "Always", "of {name}'s proxy");
+            let containers = pod["spec"]["containers"].as_array();
+            for container in init.into_iter().chain(containers.into_iter().flatten()) {
+                let added = &container["securityContext"]["capabilities"]["add"];
+                assert!(added.is_null(), "{name} {}: {added}", container["name"]);
+            }
+        }
+    }
+
+    /// Every connection from one pod to another was made by a proxy with a proven identity at the other end.
+    pub(crate) fn is_authenticated(&self) {
+        let client = self.metrics("client");
+        let outbound = |line: &&String| {
+            line.starts_with("tcp_open_total")
+                && line.contains("direction=\"outbound\"")
+                && line.contains("peer=\"dst\"")
+        };
+        let opened: Vec<&String> = client.iter().filter(outbound).collect();
+        for line in &opened {
+            assert!(
+                line.contains("tls=\"true\"") && line.contains("server_id=\""),
+                "a connection of the client without mutual TLS: {line}"
+            );
+        }
+        for workload in ["web", "mariadb", "etcd", "chat"] {
+            let seen = opened
+                .iter()
+                .any(|line| line.contains(&format!("dst_deployment=\"{workload}\"")));
+            assert!(
+                seen,
+                "no connection of the client's proxy to {workload}:\n{client:#?}"
+            );
+        }
+    }
+
+    /// The agent of every node redirects the pods on this tier, and no connection went around a proxy.
+    pub(crate) fn is_redirected(&self, tier: &str) {
+        let pods: BTreeSet<String> = self
+            .pods()
+            .iter()
+            .filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned))
+            .collect();
+        until("every pod is enrolled on the tier", || {
+            let text = self.cluster.meshctl(&[
+                "diagnostics",
+                "redirection",
+                "-n",
+                NAMESPACE,
+                "-o",
+                "json",
+            ]);
+            let answer: Value =
+                serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            let enrolled = answer["pods"].as_array().cloned().unwrap_or_default();
+            let on_tier: BTreeSet<String> = enrolled
+                .iter()
+                .filter(|status| status["tier"] == tier)
+                .filter_map(|status| status["pod"]["name"].as_str().map(str::to_owned))
+                .collect();
+            let missing: Vec<&String> = pods.difference(&on_tier).collect();
+            match missing.is_empty() {
+                true => Ok(()),
+                false => Err(format!("not on tier {tier}: {missing:?}\n{text}")),
+            }
+        });
+    }
+
+    /// Runs a program in the client's pod.
+    pub(crate) fn client(&self, command: &[&str]) -> (bool, String) {
+        self.cluster.exec(NAMESPACE, "deployment/client", command)
+    }
+
+    /// The metrics of the proxies of a workload, one sample a line.
+    fn metrics(&self, workload: &str) -> Vec<String> {
+        let workload = format!("deployment/{workload}");
+        let text =
+            self.cluster
+                .meshctl(&["diagnostics", "proxy-metrics", "-n", NAMESPACE, &workload]);
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        samples.map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Shop<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && std::env::var_os("MESH_TEST_KEEP").is_some() {
+            return;
+        }
+        self.cluster.delete_namespace(NAMESPACE);
+    }
+}

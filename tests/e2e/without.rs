@@ -1,0 +1,180 @@
+//! What goes on when a part is gone: the API server, the agent, everything that the agent left on a node.
+
+use serde_json::Value;
+
+use crate::{
+    cluster::{Cluster, until},
+    installation::{Installation, NAMESPACE},
+    load::{Load, Version},
+    node::Nodes,
+    shop::{self, Shop},
+};
+
+/// Two minutes without an API server, and the time to notice.
+const SECONDS: u32 = 170;
+
+/// Where kubeadm has the API server's manifest; its kubelet ends the server when the file goes, and starts it when it comes back.
+const MANIFEST: &str = "/host/etc/kubernetes/manifests/kube-apiserver.yaml";
+
+#[test]
+fn nothing_notices_that_the_api_server_is_gone() {
+    let test = "two minutes without the API server";
+    let Some(cluster) = Cluster::given(test) else {
+        return;
+    };
+    let nodes = Nodes::look_at(&cluster);
+    let is_here = |node: &String| {
+        nodes
+            .run(node, &format!("test -e {MANIFEST} && echo yes || echo no"))
+            .contains("yes")
+    };
+    let Some(node) = nodes.names().into_iter().find(is_here) else {
+        println!("skipped: {test}: no node of this cluster has {MANIFEST}");
+        return;
+    };
+    let _mesh = Installation::by_helm(&cluster, &[]);
+    let shop = Shop::open(&cluster);
+    shop.works();
+    let load = Load::start(&cluster, "http://web/", Version::Http1, SECONDS);
+    nodes.run(
+        &node,
+        &format!("mv {MANIFEST} /host/etc/kubernetes/gone.yaml && setsid sh -c 'sleep 125; mv /host/etc/kubernetes/gone.yaml {MANIFEST}' > /dev/null 2>&1 < /dev/null &"),
+    );
+    let answers = || {
+        cluster
+            .try_kubectl(&["get", "--raw", "/readyz", "--request-timeout=2s"])
+            .0
+    };
+    until("the API server is gone", || match answers() {
+        true => Err("it still answers".to_owned()),
+        false => Ok(()),
+    });
+    until("the API server is back", || match answers() {
+        true => Ok(()),
+        false => Err("it does not answer".to_owned()),
+    });
+    let counted = load.finish();
+    assert_eq!(counted.failed, 0, "{}", counted.report);
+    assert!(counted.succeeded > 0, "{}", counted.report);
+    // Everything that watches the API server finds its way back.
+    shop.restart();
+    shop.works();
+    shop.is_authenticated();
+    shop.is_redirected("full");
+}
+
+#[test]
+fn no_pod_that_asked_runs_unredirected_without_the_agent() {
+    let Some(cluster) = Cluster::given("pods that start without the agent") else {
+        return;
+    };
+    let nodes = Nodes::look_at(&cluster);
+    let _mesh = Installation::by_helm(&cluster, &[]);
+    let shop = Shop::open(&cluster);
+    shop.works();
+
+    agents(&cluster, false);
+    // What the agents left behind is enough: new pods are redirected all the same.
+    shop.restart();
+    shop.works();
+    shop.is_authenticated();
+
+    // A node on which nothing is left: who asked for the mesh does not start, everybody else does.
+    for node in nodes.names() {
+        nodes.run(
+            &node,
+            "rm -rf /host/run/mesh && find /host/sys/fs/bpf/mesh -depth -delete 2>/dev/null; true",
+        );
+    }
+    cluster.apply(&pod("asks", "enabled"));
+    cluster.apply(&pod("asks-not", "disabled"));
+    cluster.kubectl(&[
+        "wait",
+        "-n",
+        shop::NAMESPACE,
+        "pod/asks-not",
+        "--for=condition=Ready",
+        "--timeout=60s",
+    ]);
+    until("the runtime has tried to start the pod that asked", || {
+        let events = cluster.kubectl(&[
+            "get",
+            "events",
+            "-n",
+            shop::NAMESPACE,
+            "--field-selector",
+            "involvedObject.name=asks",
+        ]);
+        match events.contains("FailedCreatePodSandBox") {
+            true => Ok(()),
+            false => Err(events),
+        }
+    });
+    let asks = cluster.json(&["get", "pod", "asks", "-n", shop::NAMESPACE]);
+    assert!(!runs(&asks), "it runs: {asks}");
+
+    agents(&cluster, true);
+    cluster.kubectl(&[
+        "wait",
+        "-n",
+        shop::NAMESPACE,
+        "pod/asks",
+        "--for=condition=Ready",
+        "--timeout=120s",
+    ]);
+    shop.restart();
+    shop.works();
+    shop.is_redirected("full");
+}
+
+/// Takes every agent away, or brings them back.
+fn agents(cluster: &Cluster, present: bool) {
+    let selector = match present {
+        true => r#"[{"op":"remove","path":"/spec/template/spec/nodeSelector/absent"}]"#,
+        false => {
+            r#"[{"op":"add","path":"/spec/template/spec/nodeSelector/absent","value":"everywhere"}]"#
+        }
+    };
+    cluster.kubectl(&[
+        "patch",
+        "-n",
+        NAMESPACE,
+        "daemonset/mesh-agent",
+        "--type=json",
+        "-p",
+        selector,
+    ]);
+    until("the agents are as they are wanted", || {
+        let agents = cluster.list(&["pods", "-n", NAMESPACE]);
+        let ours = |pod: &&Value| {
+            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+            name.starts_with("mesh-agent-")
+        };
+        let count = agents.iter().filter(ours).count();
+        match present == (count > 0) {
+            true => Ok(()),
+            false => Err(format!("{count} agents")),
+        }
+    });
+    if present {
+        cluster.rolled_out(NAMESPACE, "daemonset/mesh-agent");
+    }
+}
+
+/// Whether any container of the pod has been started.
+fn runs(pod: &Value) -> bool {
+    let of = |kind: &str| pod["status"][kind].as_array().cloned().unwrap_or_default();
+    [of("initContainerStatuses"), of("containerStatuses")]
+        .concat()
+        .iter()
+        .any(|status| !status["state"]["running"].is_null())
+}
+
+fn pod(name: &str, inject: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: {}\n  annotations: {{linkerd.io/inject: {inject}}}\nspec:\n  \
+           terminationGracePeriodSeconds: 1\n  \
+           containers: [{{name: main, image: mesh/test-apps:dev, imagePullPolicy: IfNotPresent, command: [sleep, infinity]}}]\n",
+        shop::NAMESPACE
+    )
+}
