@@ -108,7 +108,7 @@ fn flags(root: &Path, compiler: &Compiler) -> anyhow::Result<String> {
         ""
     };
     // The object names the files of its sources, for the verifier's messages.
-    let paths = workspace::path_flags(root)?;
+    let paths = workspace::mapping_flags("--remap-path-prefix=", &workspace::mapped_folders(root)?);
     Ok(format!(
         "-C debuginfo=2 -C link-arg=--btf --cfg bpf_target_arch=\"{arch}\" {paths}{warnings}"
     ))

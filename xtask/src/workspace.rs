@@ -33,17 +33,22 @@ pub(crate) fn tools(root: &Path) -> PathBuf {
     root.join("target/tools")
 }
 
-/// The compiler's options that replace this machine's folders in what it writes, so that the same sources give the same bytes in any of them.
-pub(crate) fn path_flags(root: &Path) -> anyhow::Result<String> {
+/// The folders of this machine whose names compilers write into programs, each with the name to write instead, so that the same sources give the same
+/// bytes in any of them. A later one counts before an earlier one that it is in.
+pub(crate) fn mapped_folders(root: &Path) -> anyhow::Result<Vec<(PathBuf, &'static str)>> {
     let cargo_home = env::var_os("CARGO_HOME")
         .map(PathBuf::from)
         .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))
         .context("neither CARGO_HOME nor HOME is set")?;
-    Ok(format!(
-        "--remap-path-prefix={}=/mesh --remap-path-prefix={}=/cargo",
-        root.display(),
-        cargo_home.display()
-    ))
+    Ok(vec![(cargo_home, "/cargo"), (root.to_path_buf(), "/mesh")])
+}
+
+/// The options of a compiler that map these folders; `option` is how it calls the first half of each.
+pub(crate) fn mapping_flags(option: &str, folders: &[(PathBuf, &str)]) -> String {
+    let flags = folders
+        .iter()
+        .map(|(folder, name)| format!("{option}{}={name}", folder.display()));
+    flags.collect::<Vec<_>>().join(" ")
 }
 
 /// Finds a program as a shell would, system folders included.
@@ -81,6 +86,18 @@ mod tests {
     fn a_file_without_permission_to_run_is_no_program() {
         assert!(!is_executable(Path::new("/etc/passwd")));
         assert!(!is_executable(Path::new("/usr")));
+    }
+
+    #[test]
+    fn folders_are_mapped_in_order() {
+        let folders = [
+            (PathBuf::from("/src"), "/mesh"),
+            (PathBuf::from("/src/target"), "/mesh/target"),
+        ];
+        assert_eq!(
+            mapping_flags("-ffile-prefix-map=", &folders),
+            "-ffile-prefix-map=/src=/mesh -ffile-prefix-map=/src/target=/mesh/target"
+        );
     }
 
     #[test]

@@ -103,7 +103,11 @@ impl Programs {
             .into_iter()
             .chain(env::split_paths(&path));
         let path = env::join_paths(folders).context("put the wrapper on PATH")?;
-        let flags = workspace::path_flags(root)?;
+        let mut folders = workspace::mapped_folders(root)?;
+        folders.push((target.to_path_buf(), "/mesh/target"));
+        let flags = workspace::mapping_flags("--remap-path-prefix=", &folders);
+        // The TLS library is C, whose error reports name files.
+        let c_flags = workspace::mapping_flags("-ffile-prefix-map=", &folders);
         compile(root, names, |command| {
             command
                 .args(["--release", "--locked", "--target-dir"])
@@ -111,6 +115,7 @@ impl Programs {
                 .env("PATH", &path)
                 .env("RUSTC_WORKSPACE_WRAPPER", WRAPPER)
                 .env("RUSTFLAGS", &flags)
+                .env("CFLAGS", &c_flags)
                 .env("MESH_BUILD_DATE", origin.created());
             if let Some(revision) = &origin.revision {
                 command.env("MESH_BUILD_GIT_SHA", revision);
