@@ -149,9 +149,11 @@ fn helm(cluster: &Cluster, verb: &str, chart: &str, values: &[&str]) {
         .args([verb, chart])
         .arg(path)
         .args(["-n", NAMESPACE, "--wait", "--timeout", "5m"]);
-    if verb == "install" {
-        command.arg("--create-namespace");
-    }
+    // Without the second, Helm takes the values of the last time when none are given.
+    command.arg(match verb {
+        "install" => "--create-namespace",
+        _ => "--reset-values",
+    });
     for value in values {
         command.args(["--set", value]);
     }
