@@ -186,7 +186,7 @@ async fn run(instance: Instance) -> Result<(), NodeError> {
     node.read()?;
     node.reconcile()?;
     node.advance()?;
-    let outcome = node.serve(&mut requests, &mut termination, agent).await;
+    let outcome = Box::pin(node.serve(&mut requests, &mut termination, agent)).await;
     drop(requests);
     server.finish().await;
     outcome

@@ -4,10 +4,10 @@ use std::{
     io::Write,
     path::PathBuf,
     process::{Command, Output, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 /// The context of the cluster; its kubeconfig is found as kubectl finds it.
@@ -35,8 +35,7 @@ impl Cluster {
         };
         Some(Self {
             context,
-            // A story that failed says nothing about the next one.
-            _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner),
+            _turn: TURN.lock(),
         })
     }
 

@@ -182,12 +182,12 @@ fn tampering_is_noticed() {
     check(
         &Nft,
         "nft insert rule inet mesh_redirect outbound accept",
-        "chain outbound has \"a rule of someone else\" where \"proxy user 2102\" belongs",
+        "chain outbound has \"a rule of someone else\" where \"check address 192.0.2.1",
     );
     check(
         &Nft,
         "nft flush chain inet mesh_redirect outbound",
-        "the rule \"proxy user 2102\" of chain outbound is missing",
+        "the rule \"check address 192.0.2.1",
     );
     check(
         &Iptables,

@@ -109,17 +109,15 @@ fn compare(path: &str, definition: &Value, of_type: &Value) {
 }
 
 #[test]
-fn definitions_are_kept_unless_said_otherwise() {
-    if !helm::is_there("definitions_are_kept_unless_said_otherwise") {
+fn definitions_go_with_the_chart() {
+    if !helm::is_there("definitions_go_with_the_chart") {
         return;
     }
     let objects = helm::crds();
     assert_eq!(objects.len(), 10);
     for object in objects {
-        assert_eq!(
-            object["metadata"]["annotations"]["helm.sh/resource-policy"],
-            "keep"
-        );
+        let annotations = &object["metadata"]["annotations"];
+        assert!(annotations["helm.sh/resource-policy"].is_null());
     }
 }
 
