@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::{ASK, DO_NOT_ASK, NAMESPACE, Place, succeed};
+use crate::cluster;
 
 /// Where the control plane is installed; the chart's default.
 const CONTROL_PLANE: &str = "linkerd";
@@ -22,7 +23,7 @@ const IMAGE: &str = "mesh/test-apps:dev";
 
 pub(crate) struct Cluster {
     context: String,
-    charts: PathBuf,
+    root: PathBuf,
     meshctl: PathBuf,
     /// The application as text, once it was prepared.
     manifests: PathBuf,
@@ -47,7 +48,7 @@ impl Cluster {
         };
         Ok(Self {
             context,
-            charts: root.join("helm"),
+            root: root.to_owned(),
             meshctl: meshctl.to_owned(),
             manifests: root.join("target/demo-kubernetes.yaml"),
         })
@@ -147,8 +148,9 @@ impl Place for Cluster {
         for namespace in [CONTROL_PLANE, NAMESPACE] {
             self.create_namespace(namespace)?;
         }
+        cluster::load_images(&self.root, &self.context)?;
         for chart in CHARTS {
-            let path = self.charts.join(chart).display().to_string();
+            let path = self.root.join("helm").join(chart).display().to_string();
             self.helm(&["install", chart, &path, "--wait", "--timeout", "5m"])?;
         }
         self.meshctl(&["check", "--wait", "2m"])?;
