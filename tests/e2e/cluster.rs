@@ -12,6 +12,8 @@ use serde_json::Value;
 
 /// The context of the cluster; its kubeconfig is found as kubectl finds it.
 const CONTEXT: &str = "MESH_TEST_CLUSTER";
+/// Set by `--long`.
+const LONG: &str = "MESH_TEST_LONG";
 
 /// A condition that does not hold in this time never will. It decides nothing else.
 const NEVER: Duration = Duration::from_secs(180);
@@ -37,6 +39,15 @@ impl Cluster {
             context,
             _turn: TURN.lock(),
         })
+    }
+
+    /// The same for a story that takes minutes: only `--long` runs it.
+    pub(crate) fn given_time(test: &str) -> Option<Self> {
+        if std::env::var_os(LONG).is_none() {
+            println!("skipped: {test}: takes minutes; `cargo xtask test --e2e --long` runs it");
+            return None;
+        }
+        Self::given(test)
     }
 
     /// A command that gets the cluster's context in its own way.

@@ -16,7 +16,7 @@ const SECONDS: u32 = 75;
 
 #[test]
 fn replacing_anything_fails_no_request() {
-    let Some(cluster) = Cluster::given("restarts under load") else {
+    let Some(cluster) = Cluster::given_time("restarts under load") else {
         return;
     };
     let nodes = Nodes::look_at(&cluster);

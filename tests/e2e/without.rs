@@ -19,7 +19,7 @@ const MANIFEST: &str = "/host/etc/kubernetes/manifests/kube-apiserver.yaml";
 #[test]
 fn nothing_notices_that_the_api_server_is_gone() {
     let test = "two minutes without the API server";
-    let Some(cluster) = Cluster::given(test) else {
+    let Some(cluster) = Cluster::given_time(test) else {
         return;
     };
     let nodes = Nodes::look_at(&cluster);
