@@ -91,7 +91,7 @@ impl<'a> Installation<'a> {
                 }
             }
             By::Meshctl => {
-                let resources = self.cluster.meshctl(&["uninstall", "--force"]);
+                let resources = self.cluster.meshctl(&["uninstall", "--crds", "--force"]);
                 self.cluster.delete(&resources);
             }
         }

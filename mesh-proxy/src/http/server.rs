@@ -31,6 +31,9 @@ pub struct Server {
     drain: Watch,
 }
 
+/// RFC 9113, section 6.9.1.
+const MAX_WINDOW: u32 = (1 << 31) - 1;
+
 /// Limit for the head of an HTTP/1 request, counted from its first byte; waiting for a request is not limited. Linkerd has no limit and so no protection
 /// against clients that send a byte now and then. 30 s is what hyper recommends, and long enough for any honest client.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -154,13 +157,24 @@ fn http1_builder() -> hyper::server::conn::http1::Builder {
     builder
 }
 
+/// Room for what every stream may send before it is read.
+///
+/// Requests that wait for a place at an endpoint (a server may take 100 at a time) are not read, and what they sent stays in the connection's window. Were it smaller than
+/// that, they could fill it, and the requests that have a place would never get the rest of their bodies: everything would stand still.
+fn connection_window(params: &Http2Server) -> u32 {
+    let all = params
+        .stream_window
+        .saturating_mul(params.max_concurrent_streams);
+    params.connection_window.max(all).min(MAX_WINDOW)
+}
+
 fn http2_builder(params: &Http2Server) -> hyper::server::conn::http2::Builder<LocalExecutor> {
     let mut builder = hyper::server::conn::http2::Builder::new(LocalExecutor);
     builder
         .timer(TokioTimer::new())
         .auto_date_header(false)
         .initial_stream_window_size(params.stream_window)
-        .initial_connection_window_size(params.connection_window)
+        .initial_connection_window_size(connection_window(params))
         .max_concurrent_streams(params.max_concurrent_streams)
         .max_frame_size(params.max_frame_size)
         .max_header_list_size(params.max_header_list_size);
