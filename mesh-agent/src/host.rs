@@ -26,6 +26,9 @@ const NODES_CGROUPS: &str = "/proc/1/ns/cgroup";
 const OWN_MOUNTS: &str = "/proc/self/ns/mnt";
 const OWN_CGROUPS: &str = "/proc/self/ns/cgroup";
 
+/// The kernel makes this directory of sysfs for a bpffs; systemd mounts one there.
+const SYSTEM_BPFFS: &str = "/sys/fs/bpf";
+
 #[derive(Debug, thiserror::Error)]
 pub enum BpffsError {
     #[error(
@@ -58,7 +61,7 @@ pub fn ensure_bpffs(pin_dir: &Path) -> Result<(), BpffsError> {
     if is_on_bpffs(pin_dir) || is_own(NODES_MOUNTS, OWN_MOUNTS) {
         return Ok(());
     }
-    let path = pin_dir.parent().unwrap_or(pin_dir);
+    let path = bpffs_of(pin_dir);
     mount_on_node(path).map_err(|source| BpffsError::Mount {
         path: path.to_owned(),
         source,
@@ -69,6 +72,16 @@ pub fn ensure_bpffs(pin_dir: &Path) -> Result<(), BpffsError> {
             path: path.to_owned(),
         }),
     }
+}
+
+/// Where the bpffs for `pin_dir` is mounted when there is none: on the system's own place, below which no directory can be made before; anywhere else on
+/// the directory above.
+pub fn bpffs_of(pin_dir: &Path) -> &Path {
+    let system = Path::new(SYSTEM_BPFFS);
+    if pin_dir.starts_with(system) {
+        return system;
+    }
+    pin_dir.parent().unwrap_or(pin_dir)
 }
 
 fn is_on_bpffs(path: &Path) -> bool {
@@ -106,4 +119,21 @@ fn mount_on_node(path: &Path) -> io::Result<()> {
     };
     thread::scope(|scope| scope.spawn(work).join())
         .unwrap_or_else(|_| Err(io::Error::other("the thread that mounts panicked")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn below_the_systems_place_only_that_place_can_be_mounted_on() {
+        for (pin_dir, expected) in [
+            ("/sys/fs/bpf/mesh", "/sys/fs/bpf"),
+            ("/sys/fs/bpf/mesh-local/demo-selftest", "/sys/fs/bpf"),
+            ("/run/mesh/bpf/pins", "/run/mesh/bpf"),
+            ("/sys/fs/bpfx/pins", "/sys/fs/bpfx"),
+        ] {
+            assert_eq!(bpffs_of(Path::new(pin_dir)), Path::new(expected));
+        }
+    }
 }

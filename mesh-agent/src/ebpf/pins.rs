@@ -24,7 +24,7 @@ use nix::{
 };
 
 use super::{error::Error, object::Object};
-use crate::sys::bpf;
+use crate::{host::bpffs_of, sys::bpf};
 
 /// Name of the map in the kernel's listings (`bpftool map`).
 const OBJECT_MAP_NAME: &str = "mesh_object";
@@ -205,10 +205,9 @@ pub(super) fn pin_error(action: &'static str, path: &Path) -> impl FnOnce(io::Er
     }
 }
 
-/// Mounts a bpffs over the parent of `pin_dir` (`/sys/fs/bpf` by default, which exists for this)
-/// unless it is, or would be, on one already.
+/// Mounts a bpffs for `pin_dir` unless it is, or would be, on one already.
 fn ensure_bpffs(pin_dir: &Path) -> Result<(), Error> {
-    let mount_point = pin_dir.parent().unwrap_or(pin_dir);
+    let mount_point = bpffs_of(pin_dir);
     let failed = |source| Error::Bpffs {
         path: pin_dir.to_owned(),
         source,
