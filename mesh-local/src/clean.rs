@@ -76,7 +76,7 @@ pub async fn clean(instance: &Instance) -> Result<(), CleanError> {
         })?;
         remove_empty(&cgroup2.join("mesh-local"));
         if let Some(pins) = instance.pin_dir().parent() {
-            release_pins(pins);
+            remove_empty(pins);
         }
         return Ok(());
     }
@@ -175,17 +175,6 @@ fn remove_tree(path: &Path) -> Result<(), String> {
         }
         _ => Ok(()),
     }
-}
-
-/// The agent may have mounted an eBPF file system for the pins of all nodes; the last one takes it off.
-fn release_pins(parent: &Path) {
-    let mut entries = fs::read_dir(parent).into_iter().flatten().flatten();
-    if entries.any(|entry| entry.path().is_dir()) {
-        return;
-    }
-    // Where the machine's own is used there is no mount, and this says so.
-    let _ = umount2(parent, MntFlags::MNT_DETACH);
-    remove_empty(parent);
 }
 
 /// The parents are shared by all nodes; the last one to go takes them along.
