@@ -10,7 +10,7 @@ use super::{
     origin::Origin,
     programs::{Program, Programs},
     sbom::{self, Inventory},
-    tree::Tree,
+    tree::{Mode, Tree},
 };
 
 /// An image that can be asked for by name.
@@ -46,6 +46,7 @@ pub(crate) struct Contents {
 pub(crate) struct Placed {
     pub(crate) program: Program,
     pub(crate) path: &'static str,
+    mode: Mode,
 }
 
 /// Everything that is not a program: licences and the inventory.
@@ -53,6 +54,10 @@ const DOCUMENTS: &str = "usr/share/doc/mesh";
 
 /// The programs of the pods that Linkerd's own images carry are found by these names.
 const INIT: &str = "usr/lib/linkerd/mesh-init";
+
+/// Numbers of linux/capability.h.
+const NET_ADMIN: u32 = 12;
+const NET_RAW: u32 = 13;
 
 const PROXY: Contents = Contents {
     name: ImageName::Proxy,
@@ -63,7 +68,11 @@ const PROXY: Contents = Contents {
     licence: "Apache-2.0 AND LGPL-2.1-or-later",
     programs: &[
         placed("mesh-proxy", "mesh-proxy", "mesh-proxy"),
-        placed("mesh-agent", "mesh-init", INIT),
+        Placed {
+            // The init container runs as the proxy's user, with these two added: a user other than root has of them only what the file permits.
+            mode: Mode::Privileged(1 << NET_ADMIN | 1 << NET_RAW),
+            ..placed("mesh-agent", "mesh-init", INIT)
+        },
     ],
     links: &[
         ("usr/lib/linkerd/linkerd-await", "mesh-init"),
@@ -111,6 +120,7 @@ const fn placed(package: &'static str, binary: &'static str, path: &'static str)
     Placed {
         program: Program { package, binary },
         path,
+        mode: Mode::Execute,
     }
 }
 
@@ -152,7 +162,8 @@ impl Contents {
     ) -> anyhow::Result<Tree> {
         let mut tree = Tree::default();
         for placed in self.programs {
-            tree.add_program(placed.path, programs.content(&placed.program)?);
+            let content = programs.content(&placed.program)?;
+            tree.add_with_mode(placed.path, content, placed.mode);
         }
         for (path, target) in self.links {
             tree.add_link(path, target);

@@ -8,7 +8,7 @@ use tar::{EntryType, Header};
 
 use super::{
     oci::{Blob, digest},
-    tree::{Entry, Tree},
+    tree::{Entry, Mode, Tree},
 };
 
 /// Whether the layer is packed.
@@ -52,12 +52,16 @@ fn archive(tree: &Tree, time: u64) -> std::io::Result<Vec<u8>> {
                 header.set_size(0);
                 tar.append_data(&mut header, format!("{path}/"), std::io::empty())?;
             }
-            Entry::File {
-                content,
-                executable,
-            } => {
+            Entry::File { content, mode } => {
+                if let Mode::Privileged(capabilities) = mode {
+                    let attribute = file_capabilities(*capabilities);
+                    tar.append_pax_extensions([(CAPABILITY_RECORD, &attribute[..])])?;
+                }
                 header.set_entry_type(EntryType::Regular);
-                header.set_mode(if *executable { 0o755 } else { 0o644 });
+                header.set_mode(match mode {
+                    Mode::Read => 0o644,
+                    Mode::Execute | Mode::Privileged(_) => 0o755,
+                });
                 header.set_size(content.len() as u64);
                 tar.append_data(&mut header, path, content.as_slice())?;
             }
@@ -70,6 +74,19 @@ fn archive(tree: &Tree, time: u64) -> std::io::Result<Vec<u8>> {
         }
     }
     tar.into_inner()
+}
+
+/// How tars carry the extended attribute `security.capability`; container runtimes read this spelling.
+const CAPABILITY_RECORD: &str = "SCHILY.xattr.security.capability";
+
+/// The attribute's value: `struct vfs_cap_data` of linux/capability.h, revision 2, little-endian. Five words: revision and flags (none: not effective by itself),
+/// then permitted and inheritable of the lower 32 capabilities, then both of the upper.
+fn file_capabilities(permitted: u32) -> [u8; 20] {
+    const REVISION_2: u32 = 0x0200_0000;
+    let mut value = [0; 20];
+    value[..4].copy_from_slice(&REVISION_2.to_le_bytes());
+    value[4..8].copy_from_slice(&permitted.to_le_bytes());
+    value
 }
 
 /// Without a name and a time in its header, which would differ between two runs.
@@ -106,6 +123,35 @@ mod tests {
             let later = layer(&tree(), 8, compression).expect("a layer");
             assert_ne!(first.blob.digest, later.blob.digest);
         }
+    }
+
+    /// The bytes are those that `setcap cap_net_admin,cap_net_raw+p` writes.
+    #[test]
+    fn capabilities_are_an_attribute_of_the_file() {
+        let mut tree = Tree::default();
+        tree.add_with_mode("init", b"program".to_vec(), Mode::Privileged(0x3000));
+        tree.add_program("proxy", b"program".to_vec());
+        let tar = archive(&tree, 7).expect("a tar");
+        let mut archive = tar::Archive::new(tar.as_slice());
+        let mut seen = Vec::new();
+        for entry in archive.entries().expect("a tar") {
+            let mut entry = entry.expect("an entry");
+            let path = entry.path().expect("path").display().to_string();
+            let attribute = entry
+                .pax_extensions()
+                .expect("records")
+                .and_then(|mut records| records.next())
+                .map(|record| record.expect("a record").value_bytes().to_vec());
+            seen.push((path, attribute));
+        }
+        let expected = b"\x00\x00\x00\x02\x00\x30\x00\x00\0\0\0\0\0\0\0\0\0\0\0\0";
+        assert_eq!(
+            seen,
+            [
+                ("init".to_owned(), Some(expected.to_vec())),
+                ("proxy".to_owned(), None),
+            ]
+        );
     }
 
     #[test]

@@ -12,34 +12,34 @@ pub(crate) enum Entry {
     Folder,
     File {
         content: Vec<u8>,
-        executable: bool,
+        mode: Mode,
     },
     /// Where a symbolic link points.
     Link(String),
 }
 
+/// What may be done with a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Read,
+    Execute,
+    /// As a program that is permitted these capabilities, a bit for each by its number in linux/capability.h. Permitted only: it makes effective what it needs,
+    /// and can be started where the container was given none.
+    Privileged(u32),
+}
+
 impl Tree {
     /// Paths have no leading slash, as in a tar.
     pub(crate) fn add_program(&mut self, path: &str, content: Vec<u8>) {
-        let executable = true;
-        self.add(
-            path,
-            Entry::File {
-                content,
-                executable,
-            },
-        );
+        self.add_with_mode(path, content, Mode::Execute);
     }
 
     pub(crate) fn add_file(&mut self, path: &str, content: Vec<u8>) {
-        let executable = false;
-        self.add(
-            path,
-            Entry::File {
-                content,
-                executable,
-            },
-        );
+        self.add_with_mode(path, content, Mode::Read);
+    }
+
+    pub(crate) fn add_with_mode(&mut self, path: &str, content: Vec<u8>, mode: Mode) {
+        self.add(path, Entry::File { content, mode });
     }
 
     pub(crate) fn add_link(&mut self, path: &str, target: &str) {
