@@ -7,6 +7,8 @@ use crate::cluster::{Cluster, succeed, until};
 /// Where the control plane is; the default of chart and CLI.
 pub(crate) const NAMESPACE: &str = "linkerd";
 
+pub(crate) const AGENT: &str = "daemonset/mesh-agent";
+
 const CRDS: &str = "linkerd-crds";
 const CONTROL_PLANE: &str = "linkerd-control-plane";
 
@@ -50,13 +52,14 @@ impl<'a> Installation<'a> {
 
     /// Waits until everything of the mesh runs and its own check finds nothing.
     pub(crate) fn is_up(&self) {
-        for workload in [
-            "deployment/linkerd-identity",
-            "deployment/linkerd-destination",
-            "deployment/linkerd-proxy-injector",
-            "daemonset/mesh-agent",
-        ] {
-            self.cluster.rolled_out(NAMESPACE, workload);
+        // The agents' DaemonSet is there unless the installation is told to do without.
+        for kind in ["deployment", "daemonset"] {
+            let workloads = self
+                .cluster
+                .kubectl(&["get", kind, "-n", NAMESPACE, "-o", "name"]);
+            for workload in workloads.lines() {
+                self.cluster.rolled_out(NAMESPACE, workload);
+            }
         }
         let (green, said) = self.cluster.try_meshctl(&["check", "--wait", "60s"]);
         assert!(green, "meshctl check:\n{said}");
@@ -96,6 +99,33 @@ impl<'a> Installation<'a> {
             }
         }
         self.cluster.delete_namespace(NAMESPACE);
+    }
+
+    /// Takes every agent away, by a node selector that no node has.
+    pub(crate) fn take_agents_away(&self) {
+        self.select_nodes(
+            r#"{"op":"add","path":"/spec/template/spec/nodeSelector/absent","value":"everywhere"}"#,
+        );
+        until("the agents are gone", || {
+            let pods = self
+                .cluster
+                .kubectl(&["get", "pods", "-n", NAMESPACE, "-o", "name"]);
+            match pods.contains("pod/mesh-agent-") {
+                true => Err(pods),
+                false => Ok(()),
+            }
+        });
+    }
+
+    pub(crate) fn bring_agents_back(&self) {
+        self.select_nodes(r#"{"op":"remove","path":"/spec/template/spec/nodeSelector/absent"}"#);
+        self.cluster.rolled_out(NAMESPACE, AGENT);
+    }
+
+    fn select_nodes(&self, change: &str) {
+        let patch = format!("[{change}]");
+        self.cluster
+            .kubectl(&["patch", "-n", NAMESPACE, AGENT, "--type=json", "-p", &patch]);
     }
 
     /// Ends every pod of the control plane at once.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     cluster::{Cluster, until},
-    installation::{Installation, NAMESPACE},
+    installation::Installation,
     node::Nodes,
     shop::{self, Shop},
 };
@@ -46,8 +46,8 @@ fn a_pod_that_started_without_the_plugin_is_enrolled_in_place() {
     };
     let nodes = Nodes::look_at(&cluster);
     on_all(&nodes, KEEP);
-    let _mesh = Installation::by_helm(&cluster, &[]);
-    agents(&cluster, "add", r#","value":"everywhere""#);
+    let mesh = Installation::by_helm(&cluster, &[]);
+    mesh.take_agents_away();
     on_all(&nodes, REWRITE);
 
     cluster.apply(&pod());
@@ -62,8 +62,7 @@ fn a_pod_that_started_without_the_plugin_is_enrolled_in_place() {
         }
     });
 
-    agents(&cluster, "remove", "");
-    cluster.rolled_out(NAMESPACE, "daemonset/mesh-agent");
+    mesh.bring_agents_back();
     cluster.kubectl(&[
         "wait",
         "-n",
@@ -97,31 +96,6 @@ fn on_all(nodes: &Nodes<'_>, script: &str) -> BTreeMap<String, String> {
         (node, said)
     };
     nodes.names().into_iter().map(run).collect()
-}
-
-/// Takes every agent away by a node selector that no node has, or takes that back.
-fn agents(cluster: &Cluster, op: &str, value: &str) {
-    let patch =
-        format!(r#"[{{"op":"{op}","path":"/spec/template/spec/nodeSelector/absent"{value}}}]"#);
-    cluster.kubectl(&[
-        "patch",
-        "-n",
-        NAMESPACE,
-        "daemonset/mesh-agent",
-        "--type=json",
-        "-p",
-        &patch,
-    ]);
-    let wants = op == "remove";
-    until("the agents are as they are wanted", || {
-        let daemon_set = cluster.json(&["get", "daemonset", "mesh-agent", "-n", NAMESPACE]);
-        let pods = cluster.kubectl(&["get", "pods", "-n", NAMESPACE, "-o", "name"]);
-        let are_there = pods.contains("pod/mesh-agent-");
-        match are_there == wants {
-            true => Ok(()),
-            false => Err(daemon_set["status"].to_string()),
-        }
-    });
 }
 
 fn pod() -> String {

@@ -2,7 +2,7 @@
 
 use crate::{
     cluster::Cluster,
-    installation::{Installation, NAMESPACE},
+    installation::{AGENT, Installation, NAMESPACE},
     load::{Load, Version},
     node::Nodes,
     shop::Shop,
@@ -26,14 +26,8 @@ fn replacing_anything_fails_no_request() {
     let stories: [(&str, &dyn Fn()); 5] = [
         ("the servers restarted", &|| shop.restart_workload("web")),
         ("the agents restarted", &|| {
-            cluster.kubectl(&[
-                "rollout",
-                "restart",
-                "-n",
-                NAMESPACE,
-                "daemonset/mesh-agent",
-            ]);
-            cluster.rolled_out(NAMESPACE, "daemonset/mesh-agent");
+            cluster.kubectl(&["rollout", "restart", "-n", NAMESPACE, AGENT]);
+            cluster.rolled_out(NAMESPACE, AGENT);
         }),
         ("the control plane restarted", &|| {
             cluster.kubectl(&["rollout", "restart", "deployment", "-n", NAMESPACE]);

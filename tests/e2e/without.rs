@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::{
     cluster::{Cluster, until},
-    installation::{Installation, NAMESPACE},
+    installation::Installation,
     load::{Load, Version},
     node::Nodes,
     shop::{self, Shop},
@@ -69,11 +69,11 @@ fn no_pod_that_asked_runs_unredirected_without_the_agent() {
         return;
     };
     let nodes = Nodes::look_at(&cluster);
-    let _mesh = Installation::by_helm(&cluster, &[]);
+    let mesh = Installation::by_helm(&cluster, &[]);
     let shop = Shop::open(&cluster);
     shop.works();
 
-    agents(&cluster, false);
+    mesh.take_agents_away();
     // What the agents left behind is enough: new pods are redirected all the same.
     shop.restart();
     shop.works();
@@ -113,7 +113,7 @@ fn no_pod_that_asked_runs_unredirected_without_the_agent() {
     let asks = cluster.json(&["get", "pod", "asks", "-n", shop::NAMESPACE]);
     assert!(!runs(&asks), "it runs: {asks}");
 
-    agents(&cluster, true);
+    mesh.bring_agents_back();
     cluster.kubectl(&[
         "wait",
         "-n",
@@ -122,43 +122,10 @@ fn no_pod_that_asked_runs_unredirected_without_the_agent() {
         "--for=condition=Ready",
         "--timeout=120s",
     ]);
+    cluster.kubectl(&["delete", "pod", "asks", "asks-not", "-n", shop::NAMESPACE]);
     shop.restart();
     shop.works();
     shop.is_redirected("full");
-}
-
-/// Takes every agent away, or brings them back.
-fn agents(cluster: &Cluster, present: bool) {
-    let selector = match present {
-        true => r#"[{"op":"remove","path":"/spec/template/spec/nodeSelector/absent"}]"#,
-        false => {
-            r#"[{"op":"add","path":"/spec/template/spec/nodeSelector/absent","value":"everywhere"}]"#
-        }
-    };
-    cluster.kubectl(&[
-        "patch",
-        "-n",
-        NAMESPACE,
-        "daemonset/mesh-agent",
-        "--type=json",
-        "-p",
-        selector,
-    ]);
-    until("the agents are as they are wanted", || {
-        let agents = cluster.list(&["pods", "-n", NAMESPACE]);
-        let ours = |pod: &&Value| {
-            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-            name.starts_with("mesh-agent-")
-        };
-        let count = agents.iter().filter(ours).count();
-        match present == (count > 0) {
-            true => Ok(()),
-            false => Err(format!("{count} agents")),
-        }
-    });
-    if present {
-        cluster.rolled_out(NAMESPACE, "daemonset/mesh-agent");
-    }
 }
 
 /// Whether any container of the pod has been started.
