@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::image::ImageName;
+use crate::{bench::Peer, image::ImageName};
 
 /// Every automation of this repository.
 #[derive(Debug, Parser)]
@@ -46,6 +46,8 @@ pub(crate) enum Task {
     Image(ImageOptions),
     /// Start a whole mesh on this machine, show it at work, and take it down again
     Demo(DemoOptions),
+    /// Measure what the proxy costs, beside Envoy, HAProxy and nothing at all
+    Bench(BenchOptions),
     /// Check the dependencies: advisories, licences, duplicates, sources
     Audit {
         /// Leave out the advisories, which need the network
@@ -93,6 +95,34 @@ pub(crate) struct ImageOptions {
     /// Build everything a second time from nothing, and fail unless the images are the same bytes
     #[arg(long)]
     pub(crate) check: bool,
+}
+
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct BenchOptions {
+    /// Only this workload; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(crate) workload: Vec<String>,
+    /// Only this peer beside ours; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(crate) peer: Vec<Peer>,
+    /// A look in five minutes: few short rounds, and without the workloads that take long
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Count rounds too during which the machine did other things. Such results are no results; they show that everything works
+    #[arg(long)]
+    pub(crate) noisy: bool,
+    /// Rounds that must count [default: 7, or 3 with --quick]
+    #[arg(long, value_name = "N")]
+    pub(crate) rounds: Option<usize>,
+    /// Seconds of load on each peer in a round [default: 3, or 1 with --quick]
+    #[arg(long, value_name = "N")]
+    pub(crate) seconds: Option<u32>,
+    /// Where table, raw numbers and chart are written to [default: target/bench]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Only name the workloads and what must hold
+    #[arg(long)]
+    pub(crate) list: bool,
 }
 
 #[derive(Debug, Clone, Default, clap::Args)]

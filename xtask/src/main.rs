@@ -9,6 +9,7 @@
 
 mod args;
 mod audit;
+mod bench;
 mod binaries;
 mod bpf_toolchain;
 mod clippy;
@@ -60,6 +61,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::Build { dev } => binaries::run(&root, dev)?,
         Task::Image(options) => image::run(&root, &options)?,
         Task::Demo(options) => return demo::run(&root, options),
+        Task::Bench(options) => return bench::run(&root, &options),
         Task::Audit { offline } => audit::run(&root, offline)?,
     }
     Ok(ExitCode::SUCCESS)

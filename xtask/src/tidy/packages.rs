@@ -25,7 +25,7 @@ pub(crate) struct Dependency {
 }
 
 /// Each package and those of ours that it may depend on. Nothing depends on a program, on the tests or on xtask.
-const DIRECTION: [(&str, &[&str]); 13] = [
+const DIRECTION: [(&str, &[&str]); 14] = [
     ("mesh-core", &[]),
     ("mesh-runtime", &[]),
     ("mesh-ebpf-common", &[]),
@@ -69,6 +69,7 @@ const DIRECTION: [(&str, &[&str]); 13] = [
             "mesh-ebpf-common",
         ],
     ),
+    ("mesh-bench", &["mesh-core", "mesh-api"]),
     ("xtask", &[]),
 ];
 
@@ -117,6 +118,7 @@ const CONFINED: [(&str, &[&str]); 12] = [
             "mesh-control-plane",
             "meshctl",
             "mesh-tests",
+            "mesh-bench",
             "xtask",
         ],
     ),

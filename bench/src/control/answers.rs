@@ -1,0 +1,352 @@
+//! What the control plane of a benchmark says: pure functions of the question.
+//!
+//! A service is its address; the second byte says of which [`Kind`] it is. The endpoints of all but the ordinary ones are addresses out of 10.128.0.0/9, all of
+//! which the server's namespace takes for its own.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use mesh_core::{
+    endpoint::{Endpoint, ProtocolHint, TlsPeer},
+    identity::Identity,
+    meta::{Meta, Resource},
+    policy::{
+        inbound::{
+            Authentication, Authorization, HttpServer, Network, ServerPolicy, ServerProtocol,
+        },
+        outbound::{
+            Backend, BackendTarget, Distribution, HttpRoute, HttpRoutes, OutboundPolicy,
+            OutboundProtocol, OutboundRule, RouteBackend, TcpRoute, TcpVerdict,
+        },
+    },
+    resilience::{PeakEwma, Timeouts},
+    route::Rule,
+};
+
+use super::Options;
+
+/// What Linkerd's policy controller says.
+const DETECT_TIMEOUT: Duration = Duration::from_secs(10);
+const INBOUND_PORT: u16 = 4143;
+const NAMESPACE: &str = "bench";
+
+/// The first address that is an endpoint of something.
+const POOL: u32 = u32::from_be_bytes([10, 128, 0, 0]);
+/// The first address of the one crowded service, above those of all others.
+const CROWD: u32 = u32::from_be_bytes([10, 250, 0, 0]);
+/// Addresses set aside for each service.
+const SHARE: u32 = 16;
+const CROWD_SIZE: u32 = 20_000;
+
+/// What a service is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// 10.96.0.0/16: the server, under its own address.
+    Ordinary,
+    /// 10.97.0.0/16: one endpoint of its own.
+    One,
+    /// 10.98.0.0/16: ten endpoints of its own.
+    Ten,
+    /// 10.99.0.0/16: ten endpoints, one of which comes and goes at each turn.
+    Moving,
+    /// 10.100.0.0/16: so many endpoints that hardly any is met twice. A new endpoint is one that no session can be resumed with.
+    Crowded,
+}
+
+/// The answers to every question.
+pub(super) struct Answers {
+    server: Ipv4Addr,
+    server_identity: Identity,
+    client_identity: Identity,
+    opaque: Vec<u16>,
+    plain: Vec<u16>,
+}
+
+impl Kind {
+    fn of(service: Ipv4Addr) -> Option<Self> {
+        match service.octets() {
+            [10, 96, ..] => Some(Self::Ordinary),
+            [10, 97, ..] => Some(Self::One),
+            [10, 98, ..] => Some(Self::Ten),
+            [10, 99, ..] => Some(Self::Moving),
+            [10, 100, ..] => Some(Self::Crowded),
+            _ => None,
+        }
+    }
+}
+
+impl Answers {
+    pub(super) fn new(options: &Options) -> anyhow::Result<Self> {
+        Ok(Self {
+            server: options.server,
+            server_identity: Identity::parse(&options.server_identity)?,
+            client_identity: Identity::parse(&options.client_identity)?,
+            opaque: options.opaque.clone(),
+            plain: options.plain.clone(),
+        })
+    }
+
+    /// The policy of a service's address; `None` when it is no service.
+    pub(super) fn outbound(&self, addr: SocketAddr) -> Option<OutboundPolicy> {
+        let IpAddr::V4(service) = addr.ip() else {
+            return None;
+        };
+        Kind::of(service)?;
+        let name = name_of(service);
+        let backends = balance(&name, addr.port());
+        let tcp = TcpRoute {
+            meta: Meta::new_default("opaque"),
+            backends: backends.clone(),
+            verdict: TcpVerdict::Forward,
+        };
+        let protocol = if self.is_opaque(addr.port()) {
+            OutboundProtocol::Opaque(Some(tcp))
+        } else {
+            let http = http_routes(backends);
+            OutboundProtocol::Detect {
+                timeout: DETECT_TIMEOUT,
+                opaque: Some(tcp),
+                http1: http.clone(),
+                http2: http,
+            }
+        };
+        Some(OutboundPolicy {
+            parent: object("core", "Service", &name, Some(addr.port())),
+            protocol,
+        })
+    }
+
+    /// The policy of a port of the server: whoever has the client's identity may connect, and the network that the clients of plain ports are in.
+    pub(super) fn inbound(&self, port: u16) -> ServerPolicy {
+        let all = Network::from(ipnet::IpNet::from(ipnet::Ipv4Net::default()));
+        let authentication = match self.plain.contains(&port) {
+            true => Authentication::Unauthenticated,
+            false => Authentication::TlsAuthenticated {
+                identities: vec![self.client_identity.clone()],
+                suffixes: Vec::new(),
+            },
+        };
+        let protocol = match self.is_opaque(port) {
+            true => ServerProtocol::Opaque,
+            false => ServerProtocol::Detect {
+                timeout: DETECT_TIMEOUT,
+                http: HttpServer::default(),
+            },
+        };
+        ServerPolicy {
+            meta: object("policy.linkerd.io", "server", "server", None),
+            protocol,
+            authorizations: Arc::new([Authorization {
+                meta: object("policy.linkerd.io", "authorizationpolicy", "clients", None),
+                networks: vec![all],
+                authentication,
+            }]),
+        }
+    }
+
+    /// The endpoints behind an authority after so many turns; `None` when it is no service.
+    pub(super) fn endpoints(&self, authority: &str, turn: u64) -> Option<Vec<Endpoint>> {
+        let (service, port) = service_of(authority)?;
+        let own = |count: u32| {
+            let services = u32::from(service) - u32::from_be_bytes([10, 96, 0, 0]);
+            let first = POOL + services * SHARE;
+            (first..first + count).map(Ipv4Addr::from).collect()
+        };
+        let addresses: Vec<Ipv4Addr> = match Kind::of(service)? {
+            Kind::Ordinary => vec![self.server],
+            Kind::One => own(1),
+            Kind::Ten => own(10),
+            Kind::Moving => own(if turn.is_multiple_of(2) { 10 } else { 9 }),
+            Kind::Crowded => (CROWD..CROWD + CROWD_SIZE).map(Ipv4Addr::from).collect(),
+        };
+        let endpoint = |ip: Ipv4Addr| self.endpoint(SocketAddr::new(ip.into(), port));
+        Some(addresses.into_iter().map(endpoint).collect())
+    }
+
+    /// Whether an authority's endpoints ever change.
+    pub(super) fn moves(authority: &str) -> bool {
+        service_of(authority).and_then(|(service, _)| Kind::of(service)) == Some(Kind::Moving)
+    }
+
+    fn endpoint(&self, addr: SocketAddr) -> Endpoint {
+        if self.plain.contains(&addr.port()) {
+            return Endpoint::plain(addr);
+        }
+        let identity = self.server_identity.clone();
+        Endpoint {
+            tls: Some(TlsPeer {
+                server_name: identity.to_string().into(),
+                id: identity,
+            }),
+            hint: match self.is_opaque(addr.port()) {
+                true => ProtocolHint::Opaque,
+                false => ProtocolHint::Http2,
+            },
+            opaque_transport_port: Some(INBOUND_PORT),
+            // As many as the destination controller gives.
+            labels: [
+                ("pod", format!("server-{}", addr.ip())),
+                ("serviceaccount", "server".to_owned()),
+                ("control_plane_ns", "linkerd".to_owned()),
+                ("zone", "zone-a".to_owned()),
+                ("zone_locality", "local".to_owned()),
+                ("deployment", "server".to_owned()),
+            ]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into(),
+            ..Endpoint::plain(addr)
+        }
+    }
+
+    fn is_opaque(&self, port: u16) -> bool {
+        self.opaque.contains(&port) || self.plain.contains(&port)
+    }
+}
+
+fn http_routes(backends: Distribution) -> HttpRoutes {
+    HttpRoutes {
+        routes: vec![HttpRoute {
+            meta: Meta::new_default("http"),
+            hosts: Vec::new(),
+            rules: vec![Rule {
+                matches: Vec::new(),
+                then: OutboundRule {
+                    filters: Vec::new(),
+                    backends,
+                    timeouts: Timeouts::default(),
+                    retry: None,
+                    allow_request_headers: false,
+                },
+            }],
+        }],
+        failure_accrual: None,
+    }
+}
+
+fn balance(name: &str, port: u16) -> Distribution {
+    let authority = format!("{name}.{NAMESPACE}.svc.cluster.local:{port}");
+    Distribution::FirstAvailable(vec![Arc::new(RouteBackend {
+        backend: Backend {
+            meta: object("core", "Service", name, Some(port)),
+            target: BackendTarget::Balance {
+                authority: authority.into(),
+                load: PeakEwma::default(),
+            },
+        },
+        filters: Vec::new(),
+        verdict: TcpVerdict::Forward,
+    })])
+}
+
+fn object(group: &str, kind: &str, name: &str, port: Option<u16>) -> Meta {
+    Meta::Resource(Resource {
+        group: group.into(),
+        kind: kind.into(),
+        namespace: NAMESPACE.into(),
+        name: name.into(),
+        section: "".into(),
+        port,
+    })
+}
+
+/// A service is named for its address.
+fn name_of(service: Ipv4Addr) -> String {
+    let [_, b, c, d] = service.octets();
+    format!("s-{b}-{c}-{d}")
+}
+
+/// The address and port behind an authority of ours.
+fn service_of(authority: &str) -> Option<(Ipv4Addr, u16)> {
+    let (host, port) = authority.rsplit_once(':')?;
+    let name = host.split('.').next()?.strip_prefix("s-")?;
+    let mut bytes = name.splitn(3, '-').map(str::parse);
+    let mut byte = || bytes.next()?.ok();
+    Some((
+        Ipv4Addr::new(10, byte()?, byte()?, byte()?),
+        port.parse().ok()?,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn answers() -> Answers {
+        Answers {
+            server: [10, 78, 0, 2].into(),
+            server_identity: Identity::parse("server.example").unwrap(),
+            client_identity: Identity::parse("client.example").unwrap(),
+            opaque: vec![9001],
+            plain: vec![9002],
+        }
+    }
+
+    fn endpoints(service: [u8; 4], turn: u64) -> Vec<IpAddr> {
+        let authority = format!("{}.bench.svc.cluster.local:80", name_of(service.into()));
+        let endpoints = answers().endpoints(&authority, turn).unwrap();
+        endpoints.iter().map(|e| e.addr.ip()).collect()
+    }
+
+    #[test]
+    fn a_service_is_found_by_the_authority_of_its_policy() {
+        let addr = SocketAddr::from(([10, 98, 3, 4], 80));
+        let policy = answers().outbound(addr).unwrap();
+        let OutboundProtocol::Detect { opaque, .. } = policy.protocol else {
+            panic!("port 80 is not opaque");
+        };
+        let Distribution::FirstAvailable(backends) = opaque.unwrap().backends else {
+            panic!("one backend");
+        };
+        let BackendTarget::Balance { authority, .. } = &backends[0].backend.target else {
+            panic!("balanced");
+        };
+        assert_eq!(service_of(authority), Some(([10, 98, 3, 4].into(), 80)));
+    }
+
+    #[test]
+    fn endpoints_are_of_one_service() {
+        assert_eq!(endpoints([10, 96, 0, 1], 0), [IpAddr::from([10, 78, 0, 2])]);
+        let mut seen = HashSet::new();
+        for service in [
+            [10, 97, 0, 1],
+            [10, 98, 0, 1],
+            [10, 98, 0, 2],
+            [10, 98, 255, 255],
+            [10, 99, 0, 0],
+            [10, 100, 0, 1],
+        ] {
+            for endpoint in endpoints(service, 0) {
+                assert!(seen.insert(endpoint), "{endpoint} of {service:?}");
+            }
+        }
+        assert_eq!(seen.len(), 1 + 10 + 10 + 10 + 10 + CROWD_SIZE as usize);
+    }
+
+    #[test]
+    fn each_turn_moves_one_endpoint() {
+        let lengths: Vec<usize> = (0..3).map(|t| endpoints([10, 99, 0, 1], t).len()).collect();
+        assert_eq!(lengths, [10, 9, 10]);
+    }
+
+    #[test]
+    fn strangers_are_unknown() {
+        assert_eq!(answers().endpoints("web.shop:80", 0), None);
+        assert_eq!(answers().outbound(([10, 78, 0, 2], 80).into()), None);
+    }
+
+    #[test]
+    fn plain_ports_have_no_tls() {
+        let of = |port: u16| {
+            let authority = format!("s-96-0-1.bench.svc.cluster.local:{port}");
+            answers().endpoints(&authority, 0).unwrap().remove(0)
+        };
+        assert_eq!(of(9002).tls, None);
+        assert_eq!(of(9001).hint, ProtocolHint::Opaque);
+        assert_eq!(of(8001).hint, ProtocolHint::Http2);
+    }
+}

@@ -1,0 +1,113 @@
+//! `mesh-bench load`: clients whose like no distribution packages. Each says in the end how many operations it did, in what time, and how many failed.
+
+mod connect;
+mod hold;
+mod rate;
+mod start;
+mod streams;
+
+use std::{future::poll_fn, time::Duration};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use clap::Subcommand;
+use h2::SendStream;
+use serde_json::json;
+
+/// An operation that takes longer has failed: everything here takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Load {
+    /// HTTP/1.1 requests at a fixed rate, each timed from the moment it was due
+    Rate(rate::Options),
+    /// Messages on gRPC streams, the next one when the last is back
+    Streams(streams::Options),
+    /// A new connection for each byte
+    Connect(connect::Options),
+    /// Many connections that do nothing
+    Hold(hold::Options),
+    /// Wait until a program is ready, and say how long that took
+    Ready(start::ReadyOptions),
+    /// The first request to each of many targets
+    First(start::FirstOptions),
+}
+
+/// What a client found out.
+#[derive(Debug, Default)]
+struct Outcome {
+    /// How long each operation took, where that is asked for.
+    latencies: Vec<Duration>,
+    operations: u64,
+    failed: u64,
+}
+
+impl Load {
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Rate(options) => rate::run(&options),
+            Self::Streams(options) => streams::run(options).await,
+            Self::Connect(options) => connect::run(&options),
+            Self::Hold(options) => hold::run(options).await,
+            Self::Ready(options) => start::ready(&options),
+            Self::First(options) => start::first(&options),
+        }
+    }
+}
+
+impl Outcome {
+    /// The sum of what several did.
+    fn add(&mut self, mut other: Self) {
+        self.latencies.append(&mut other.latencies);
+        self.operations += other.operations;
+        self.failed += other.failed;
+    }
+
+    fn say(mut self, elapsed: Duration) -> anyhow::Result<()> {
+        self.latencies.sort_unstable();
+        let micros = |share: f64| percentile(&self.latencies, share).map(|t| t.as_secs_f64() * 1e6);
+        crate::say(&json!({
+            "operations": self.operations,
+            "failed": self.failed,
+            "seconds": elapsed.as_secs_f64(),
+            "p50": micros(0.5),
+            "p99": micros(0.99),
+            "p999": micros(0.999),
+        }))
+    }
+}
+
+/// The smallest value that so large a share of the sorted values does not exceed.
+fn percentile<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.max(1) - 1).copied()
+}
+
+/// Waits until so much may be sent on a stream.
+pub(crate) async fn has_capacity(
+    stream: &mut SendStream<Bytes>,
+    length: usize,
+) -> anyhow::Result<()> {
+    stream.reserve_capacity(length);
+    while stream.capacity() < length {
+        poll_fn(|cx| stream.poll_capacity(cx))
+            .await
+            .context("the stream was closed")??;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let hundred: Vec<u32> = (1..=100).collect();
+        for (share, expected) in [(0.5, 50), (0.99, 99), (0.999, 100), (0.001, 1)] {
+            assert_eq!(percentile(&hundred, share), Some(expected), "{share}");
+        }
+        assert_eq!(percentile(&[7], 0.5), Some(7));
+        assert_eq!(percentile::<u32>(&[], 0.5), None);
+    }
+}

@@ -1,0 +1,135 @@
+//! Many connections that did one thing and now do nothing, until standard input ends.
+
+use std::{future::pending, net::SocketAddr, sync::Arc};
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use clap::{Args, ValueEnum};
+use http::Request;
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::Semaphore,
+    task::JoinSet,
+};
+
+use super::{PATIENCE, rate::response_length};
+
+/// So many are being opened at a time; fewer than any listener's queue.
+const OPENING: usize = 16;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The first of the targets; the next ones have the next addresses
+    #[arg(long)]
+    target: SocketAddr,
+    /// How many targets, one connection after another to each
+    #[arg(long, default_value_t = 1)]
+    targets: u32,
+    #[arg(long)]
+    connections: u32,
+    #[arg(long)]
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    /// One request each
+    Http1,
+    /// One request each, with prior knowledge
+    Http2,
+    /// One byte, which is echoed
+    Tcp,
+}
+
+pub(super) async fn run(options: Options) -> anyhow::Result<()> {
+    let SocketAddr::V4(first) = options.target else {
+        bail!("targets have IPv4 addresses");
+    };
+    let opening = Arc::new(Semaphore::new(OPENING));
+    let mut opened = JoinSet::new();
+    for number in 0..options.connections {
+        let ip = u32::from(*first.ip()) + number % options.targets;
+        let target = SocketAddr::new(std::net::Ipv4Addr::from(ip).into(), first.port());
+        let (opening, kind) = (opening.clone(), options.kind);
+        opened.spawn(async move {
+            let _turn = opening.acquire_owned().await;
+            tokio::time::timeout(PATIENCE, open(kind, target))
+                .await
+                .context("the connection was not served in time")
+                .flatten()
+                .with_context(|| format!("connection {number}, to {target}"))
+        });
+    }
+    let mut held = Vec::new();
+    while let Some(connection) = opened.join_next().await {
+        held.push(connection.context("opening a connection panicked")??);
+    }
+    crate::say(&json!({ "held": held.len() }))?;
+    // A thread: a pipe cannot be read without one that may block.
+    let (end, ended) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        std::io::stdin().lines().for_each(drop);
+        // Nobody waits any more only when the process is ending.
+        let _told = end.send(());
+    });
+    drop(ended.await);
+    drop(held);
+    Ok(())
+}
+
+/// A connection that lives as long as this value.
+enum Held {
+    Tcp {
+        _tcp: TcpStream,
+    },
+    Http2 {
+        _sender: h2::client::SendRequest<Bytes>,
+    },
+}
+
+async fn open(kind: Kind, target: SocketAddr) -> anyhow::Result<Held> {
+    let mut tcp = TcpStream::connect(target).await.context("connect")?;
+    tcp.set_nodelay(true)?;
+    match kind {
+        Kind::Tcp => {
+            tcp.write_all(b"x").await?;
+            tcp.read_exact(&mut [0]).await.context("no echo")?;
+            Ok(Held::Tcp { _tcp: tcp })
+        }
+        Kind::Http1 => {
+            let request = format!("GET / HTTP/1.1\r\nhost: {target}\r\n\r\n");
+            tcp.write_all(request.as_bytes()).await?;
+            let mut response = Vec::new();
+            while response_length(&response)?.is_none_or(|whole| response.len() < whole) {
+                if tcp.read_buf(&mut response).await? == 0 {
+                    bail!("closed instead of a response");
+                }
+            }
+            Ok(Held::Tcp { _tcp: tcp })
+        }
+        Kind::Http2 => open_http2(tcp, target).await,
+    }
+}
+
+async fn open_http2(tcp: TcpStream, target: SocketAddr) -> anyhow::Result<Held> {
+    let (mut sender, connection) = h2::client::handshake(tcp).await?;
+    tokio::spawn(async move {
+        drop(connection.await);
+        // The value that holds the connection decides when it ends; a proxy that closed it early is not asked again.
+        pending::<()>().await;
+    });
+    let request = Request::get(format!("http://{target}/")).body(())?;
+    let (response, _) = sender.send_request(request, true)?;
+    let response = response.await.context("no response")?;
+    if response.status() != 200 {
+        bail!("{}", response.status());
+    }
+    let mut body = response.into_body();
+    while let Some(piece) = body.data().await {
+        let length = piece?.len();
+        body.flow_control().release_capacity(length)?;
+    }
+    Ok(Held::Http2 { _sender: sender })
+}

@@ -1,0 +1,156 @@
+//! HTTP/1.1 requests at a fixed rate over a fixed number of connections.
+//!
+//! A request is timed from when it was due, not from when the connection was free to send it: a proxy that makes requests wait is charged for their waiting.
+//! When the connection *was* free, the time it took this program to wake up is not the proxy's, and is left out. Each connection has a thread of its own,
+//! because timers of an asynchronous runtime are as coarse as what is measured.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+
+use super::{Outcome, PATIENCE};
+
+/// A response's head and the hundred bytes it carries fit easily.
+const BUFFER: usize = 4096;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[arg(long)]
+    target: SocketAddr,
+    /// Requests a second, over all connections
+    #[arg(long)]
+    rate: u32,
+    #[arg(long)]
+    connections: u32,
+    #[arg(long)]
+    seconds: f64,
+}
+
+pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+    let duration = Duration::from_secs_f64(options.seconds);
+    let interval =
+        Duration::from_secs_f64(f64::from(options.connections) / f64::from(options.rate));
+    let connect = |_| {
+        let tcp = TcpStream::connect(options.target)
+            .with_context(|| format!("connect to {}", options.target))?;
+        tcp.set_nodelay(true)?;
+        tcp.set_read_timeout(Some(PATIENCE))?;
+        Ok(tcp)
+    };
+    let connections: Vec<TcpStream> = (0..options.connections)
+        .map(connect)
+        .collect::<anyhow::Result<_>>()?;
+    let request = format!("GET / HTTP/1.1\r\nhost: {}\r\n\r\n", options.target);
+    let start = Instant::now();
+    let threads: Vec<_> = (0..)
+        .zip(connections)
+        .map(|(number, tcp)| {
+            // Spread, so that the requests of all are even in time.
+            let first = start + interval * number / options.connections;
+            let request = request.clone();
+            thread::spawn(move || {
+                requests(tcp, request.as_bytes(), first, interval, start + duration)
+            })
+        })
+        .collect();
+    let mut outcome = Outcome::default();
+    for thread in threads {
+        match thread.join() {
+            Ok(part) => outcome.add(part),
+            Err(_panic) => bail!("a connection's thread panicked"),
+        }
+    }
+    outcome.say(start.elapsed())
+}
+
+/// The requests of one connection.
+fn requests(
+    mut tcp: TcpStream,
+    request: &[u8],
+    first: Instant,
+    interval: Duration,
+    end: Instant,
+) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut due = first;
+    while due < end {
+        let from = match due.checked_duration_since(Instant::now()) {
+            Some(wait) => {
+                wait_for(wait);
+                Instant::now()
+            }
+            None => due,
+        };
+        if exchange(&mut tcp, request).is_err() {
+            outcome.failed += 1;
+            return outcome;
+        }
+        outcome.latencies.push(from.elapsed());
+        outcome.operations += 1;
+        due += interval;
+    }
+    outcome
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a request is due at a time, and that is all it waits for"
+)]
+fn wait_for(time: Duration) {
+    thread::sleep(time);
+}
+
+/// One request and its whole response.
+pub(super) fn exchange(tcp: &mut TcpStream, request: &[u8]) -> anyhow::Result<()> {
+    tcp.write_all(request)?;
+    let mut buffer = [0; BUFFER];
+    let mut filled = 0;
+    loop {
+        let length = tcp.read(&mut buffer[filled..])?;
+        if length == 0 {
+            bail!("the connection was closed");
+        }
+        filled += length;
+        if response_length(&buffer[..filled])?.is_some_and(|whole| filled >= whole) {
+            return Ok(());
+        }
+    }
+}
+
+/// The length of a response with `content-length`, once its head is complete. Any other status than 200 is an error.
+pub(super) fn response_length(bytes: &[u8]) -> anyhow::Result<Option<usize>> {
+    let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else {
+        return Ok(None);
+    };
+    let head = std::str::from_utf8(&bytes[..end]).context("a head that is no text")?;
+    if !head.starts_with("HTTP/1.1 200") {
+        bail!("{}", head.lines().next().unwrap_or_default());
+    }
+    let length = head.lines().skip(1).find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length")
+            .then(|| value.trim().parse().ok())?
+    });
+    let length: usize = length.context("a response without content-length")?;
+    Ok(Some(end + 4 + length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_is_measured_by_its_head() {
+        let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc";
+        assert_eq!(response_length(whole).unwrap(), Some(whole.len()));
+        assert_eq!(response_length(&whole[..30]).unwrap(), None);
+        assert!(response_length(b"HTTP/1.1 502 Bad\r\ncontent-length: 0\r\n\r\n").is_err());
+        assert!(response_length(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
+    }
+}

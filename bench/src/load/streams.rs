@@ -1,0 +1,122 @@
+//! Messages on long gRPC streams: each stream sends one, waits until it is back, and sends the next.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use bytes::{Bytes, BytesMut};
+use clap::Args;
+use h2::client::SendRequest;
+use http::Request;
+use tokio::{net::TcpStream, task::JoinSet};
+
+use super::{Outcome, PATIENCE, has_capacity};
+
+/// So that no stream waits for this end's windows.
+const WINDOW: u32 = 16 * 1024 * 1024;
+/// Not compressed, and the length.
+const PREFIX: usize = 5;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[arg(long)]
+    target: SocketAddr,
+    #[arg(long)]
+    connections: usize,
+    /// Over all connections
+    #[arg(long)]
+    streams: usize,
+    /// Bytes in a message
+    #[arg(long)]
+    size: usize,
+    #[arg(long)]
+    seconds: f64,
+}
+
+pub(super) async fn run(options: Options) -> anyhow::Result<()> {
+    let mut senders = Vec::new();
+    for _ in 0..options.connections {
+        senders.push(connect(options.target).await?);
+    }
+    let message = message(options.size)?;
+    let start = Instant::now();
+    let end = start + Duration::from_secs_f64(options.seconds);
+    let mut streams = JoinSet::new();
+    for number in 0..options.streams {
+        let sender = senders[number % senders.len()].clone();
+        streams.spawn(stream(sender, options.target, message.clone(), end));
+    }
+    let mut outcome = Outcome::default();
+    while let Some(stream) = streams.join_next().await {
+        match stream.context("a stream panicked")? {
+            Ok(messages) => outcome.operations += messages,
+            Err(_error) => outcome.failed += 1,
+        }
+    }
+    outcome.say(start.elapsed())
+}
+
+async fn connect(target: SocketAddr) -> anyhow::Result<SendRequest<Bytes>> {
+    let tcp = TcpStream::connect(target)
+        .await
+        .with_context(|| format!("connect to {target}"))?;
+    tcp.set_nodelay(true)?;
+    let (sender, connection) = h2::client::Builder::new()
+        .initial_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .handshake(tcp)
+        .await?;
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(sender)
+}
+
+/// A gRPC message of so many bytes.
+fn message(size: usize) -> anyhow::Result<Bytes> {
+    let length = u32::try_from(size).context("a message is shorter than 4 GiB")?;
+    let mut message = BytesMut::zeroed(PREFIX + size);
+    message[1..PREFIX].copy_from_slice(&length.to_be_bytes());
+    Ok(message.freeze())
+}
+
+/// How many messages one stream got back until `end`.
+async fn stream(
+    sender: SendRequest<Bytes>,
+    target: SocketAddr,
+    message: Bytes,
+    end: Instant,
+) -> anyhow::Result<u64> {
+    let mut sender = sender.ready().await?;
+    let request = Request::post(format!("http://{target}/bench.Echo/Stream"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(())?;
+    let (response, mut messages) = sender.send_request(request, false)?;
+    has_capacity(&mut messages, message.len()).await?;
+    messages.send_data(message.clone(), false)?;
+    let response = tokio::time::timeout(PATIENCE, response).await??;
+    if response.status() != 200 {
+        bail!("{}", response.status());
+    }
+    let mut echo = response.into_body();
+    let mut done = 0;
+    loop {
+        let mut missing = message.len();
+        while missing > 0 {
+            let piece = tokio::time::timeout(PATIENCE, echo.data()).await?;
+            let length = piece.context("the stream ended early")??.len();
+            echo.flow_control().release_capacity(length)?;
+            missing = missing
+                .checked_sub(length)
+                .context("more came back than was sent")?;
+        }
+        done += 1;
+        if Instant::now() >= end {
+            messages.send_data(Bytes::new(), true)?;
+            return Ok(done);
+        }
+        has_capacity(&mut messages, message.len()).await?;
+        messages.send_data(message.clone(), false)?;
+    }
+}

@@ -1,0 +1,127 @@
+//! `mesh-bench serve`: the applications behind the proxies that no packaged server is: a TCP echo, and a gRPC method that echoes a stream of messages.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use clap::Args;
+use h2::{RecvStream, SendStream, server::SendResponse};
+use http::{HeaderMap, HeaderValue, Request, Response};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+
+use crate::{load::has_capacity, say};
+
+/// Larger than any message that is echoed byte by byte.
+const ECHO_BUFFER: usize = 4096;
+/// So that the streams of a connection never wait for its window: the proxies between have smaller ones.
+const WINDOW: u32 = 16 * 1024 * 1024;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Where to echo bytes
+    #[arg(long, value_name = "ADDR")]
+    echo: Vec<SocketAddr>,
+    /// Where to echo the messages of gRPC streams
+    #[arg(long, value_name = "ADDR")]
+    grpc: Vec<SocketAddr>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Protocol {
+    Echo,
+    Grpc,
+}
+
+/// Serves until the process is ended.
+pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    let mut listeners = Vec::new();
+    for addr in options.echo {
+        listeners.push((listen(addr).await?, Protocol::Echo));
+    }
+    for addr in options.grpc {
+        listeners.push((listen(addr).await?, Protocol::Grpc));
+    }
+    let mut accepting = JoinSet::new();
+    for (listener, protocol) in listeners {
+        accepting.spawn(accept(listener, protocol));
+    }
+    say(&serde_json::json!({ "listening": true }))?;
+    match accepting.join_next().await {
+        Some(ended) => ended.context("accepting panicked")?,
+        None => bail!("nothing to serve"),
+    }
+}
+
+async fn accept(listener: TcpListener, protocol: Protocol) -> anyhow::Result<()> {
+    loop {
+        let (tcp, _) = listener.accept().await.context("accept a connection")?;
+        // How a connection ends is its client's affair.
+        match protocol {
+            Protocol::Echo => tokio::spawn(async move { drop(echo_bytes(tcp).await) }),
+            Protocol::Grpc => tokio::spawn(async move { drop(serve_grpc(tcp).await) }),
+        };
+    }
+}
+
+async fn listen(addr: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(addr)
+        .await
+        .with_context(|| format!("listen on {addr}"))
+}
+
+async fn echo_bytes(mut tcp: TcpStream) -> std::io::Result<()> {
+    tcp.set_nodelay(true)?;
+    let mut buffer = [0; ECHO_BUFFER];
+    loop {
+        let length = tcp.read(&mut buffer).await?;
+        if length == 0 {
+            return Ok(());
+        }
+        tcp.write_all(&buffer[..length]).await?;
+    }
+}
+
+async fn serve_grpc(tcp: TcpStream) -> anyhow::Result<()> {
+    tcp.set_nodelay(true)?;
+    let mut connection = h2::server::Builder::new()
+        .initial_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .handshake::<_, Bytes>(tcp)
+        .await?;
+    while let Some(stream) = connection.accept().await {
+        let (request, respond) = stream?;
+        tokio::spawn(async move { drop(echo_messages(request, respond).await) });
+    }
+    Ok(())
+}
+
+/// Sends every piece of the request back as it comes, and ends when the request does.
+async fn echo_messages(
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+) -> anyhow::Result<()> {
+    let response = Response::builder()
+        .header("content-type", "application/grpc")
+        .body(())?;
+    let mut answer = respond.send_response(response, false)?;
+    let mut messages = request.into_body();
+    while let Some(piece) = messages.data().await {
+        let piece = piece?;
+        messages.flow_control().release_capacity(piece.len())?;
+        send(&mut answer, piece).await?;
+    }
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", HeaderValue::from_static("0"));
+    answer.send_trailers(trailers)?;
+    Ok(())
+}
+
+async fn send(stream: &mut SendStream<Bytes>, piece: Bytes) -> anyhow::Result<()> {
+    has_capacity(stream, piece.len()).await?;
+    stream.send_data(piece, false)?;
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! The machine a benchmark runs on: what it is, which of its CPUs are used, and whether somebody else is using them.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
+
+use anyhow::{Context, bail};
+
+use crate::command::ask;
+
+/// More than this share of the CPU time taken by the hypervisor, and a round does not count.
+const MOST_STEAL: f64 = 0.02;
+/// More than this share taken by programs that are none of ours, and a round does not count.
+const MOST_OTHERS: f64 = 0.05;
+
+/// The CPUs of the two sides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cpus {
+    /// Clients and servers.
+    pub(crate) load: usize,
+    /// Proxies.
+    pub(crate) proxies: usize,
+}
+
+/// What others did with the machine in the meantime, as shares of all CPU time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Noise {
+    pub(crate) steal: f64,
+    pub(crate) others: f64,
+}
+
+/// Watches the machine from one moment to another.
+pub(crate) struct Watch<'c> {
+    begun: Instant,
+    before: Times,
+    /// The cgroup of everything that a benchmark starts.
+    cgroup: &'c Path,
+    own_before: f64,
+}
+
+/// Seconds of all CPUs together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Times {
+    idle: f64,
+    steal: f64,
+}
+
+impl Cpus {
+    /// The first two that this process may use.
+    pub(crate) fn choose() -> anyhow::Result<Self> {
+        let status = fs::read_to_string("/proc/self/status").context("read /proc/self/status")?;
+        let list = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+            .context("/proc/self/status lists no CPUs")?;
+        match cpu_list(list.trim())[..] {
+            [load, proxies, ..] => Ok(Self { load, proxies }),
+            _ => bail!(
+                "only one CPU may be used here; a benchmark gives one to clients and servers and another to the proxies"
+            ),
+        }
+    }
+}
+
+impl Noise {
+    pub(crate) fn is_quiet(self) -> bool {
+        self.steal <= MOST_STEAL && self.others <= MOST_OTHERS
+    }
+}
+
+impl<'c> Watch<'c> {
+    pub(crate) fn start(cgroup: &'c Path) -> anyhow::Result<Self> {
+        Ok(Self {
+            begun: Instant::now(),
+            before: Times::read()?,
+            cgroup,
+            own_before: cgroup_time(cgroup)?,
+        })
+    }
+
+    pub(crate) fn finish(self) -> anyhow::Result<Noise> {
+        let now = Times::read()?;
+        let cpus = std::thread::available_parallelism()?.get();
+        let all = self.begun.elapsed().as_secs_f64() * online_cpus().unwrap_or(cpus) as f64;
+        let own = cgroup_time(self.cgroup)? - self.own_before;
+        Ok(noise(self.before, now, own, all))
+    }
+}
+
+fn noise(before: Times, now: Times, own: f64, all: f64) -> Noise {
+    let steal = now.steal - before.steal;
+    let idle = now.idle - before.idle;
+    Noise {
+        steal: steal / all,
+        others: ((all - idle - steal - own) / all).max(0.0),
+    }
+}
+
+impl Times {
+    fn read() -> anyhow::Result<Self> {
+        let stat = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
+        Self::parse(&stat).context("/proc/stat has no line for all CPUs")
+    }
+
+    /// The first line: user nice system idle iowait irq softirq steal, in hundredths of a second.
+    fn parse(stat: &str) -> Option<Self> {
+        let line = stat.lines().next()?.strip_prefix("cpu ")?;
+        let ticks: Vec<f64> = line
+            .split_whitespace()
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .ok()?;
+        let seconds = |index: usize| ticks.get(index).map(|ticks| ticks / 100.0);
+        Some(Self {
+            idle: seconds(3)? + seconds(4)?,
+            steal: seconds(7)?,
+        })
+    }
+}
+
+/// The CPU time, in seconds, of a cgroup and all below it, ended processes included.
+pub(crate) fn cgroup_time(cgroup: &Path) -> anyhow::Result<f64> {
+    let path = cgroup.join("cpu.stat");
+    let stat = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let micros: f64 = stat
+        .lines()
+        .find_map(|line| line.strip_prefix("usage_usec "))
+        .and_then(|number| number.parse().ok())
+        .with_context(|| format!("{} has no usage_usec", path.display()))?;
+    Ok(micros / 1e6)
+}
+
+/// A list as the kernel writes it, `0-2,5`.
+fn cpu_list(text: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?)
+    };
+    text.split(',').filter_map(range).flatten().collect()
+}
+
+fn online_cpus() -> Option<usize> {
+    let list = fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
+    Some(cpu_list(list.trim()).len())
+}
+
+/// Where the unified cgroup hierarchy is: beside the version 1 controllers or in their place.
+pub(crate) fn cgroup2() -> anyhow::Result<PathBuf> {
+    let mounts = fs::read_to_string("/proc/mounts").context("read /proc/mounts")?;
+    mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .find(|words| words.get(2) == Some(&"cgroup2"))
+        .and_then(|words| words.get(1).map(PathBuf::from))
+        .context("no cgroup2 file system is mounted; the benchmark's processes need a cgroup")
+}
+
+/// What the machine is, for the report: name and value.
+pub(crate) fn description(cpus: Cpus) -> Vec<(&'static str, String)> {
+    let first = |path: &str, prefix: &str| {
+        let text = fs::read_to_string(path).ok()?;
+        let line = text.lines().find(|line| line.starts_with(prefix))?;
+        let value = line.split_once(':').map_or(line, |(_, value)| value);
+        Some(value.trim().to_owned())
+    };
+    let unknown = || "unknown".to_owned();
+    let hypervisor = ask(&mut Command::new("systemd-detect-virt"));
+    vec![
+        (
+            "CPU",
+            format!(
+                "{} × {}",
+                online_cpus().unwrap_or(0),
+                first("/proc/cpuinfo", "model name").unwrap_or_else(unknown)
+            ),
+        ),
+        (
+            "virtualisation",
+            hypervisor.map_or_else(unknown, |name| name.trim().to_owned()),
+        ),
+        (
+            "memory",
+            first("/proc/meminfo", "MemTotal").unwrap_or_else(unknown),
+        ),
+        (
+            "kernel",
+            first("/proc/sys/kernel/osrelease", "").unwrap_or_else(unknown),
+        ),
+        (
+            "system",
+            first("/etc/os-release", "PRETTY_NAME").unwrap_or_else(unknown),
+        ),
+        (
+            "congestion control",
+            first("/proc/sys/net/ipv4/tcp_congestion_control", "").unwrap_or_else(unknown),
+        ),
+        (
+            "pinning",
+            format!(
+                "clients and servers on CPU {}, proxies on CPU {}",
+                cpus.load, cpus.proxies
+            ),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(cpu_list("0-2,5"), [0, 1, 2, 5]);
+        assert_eq!(cpu_list("3"), [3]);
+        assert!(cpu_list("").is_empty());
+    }
+
+    #[test]
+    fn times_are_read_from_the_first_line() {
+        let stat = "cpu  100 0 200 3000 50 0 10 70 0 0\ncpu0 1 2 3\n";
+        assert_eq!(
+            Times::parse(stat),
+            Some(Times {
+                idle: 30.5,
+                steal: 0.7
+            })
+        );
+        assert_eq!(Times::parse("intr 1 2\n"), None);
+    }
+
+    #[test]
+    fn what_is_neither_idle_nor_stolen_nor_ours_is_others() {
+        let before = Times {
+            idle: 10.0,
+            steal: 1.0,
+        };
+        let now = Times {
+            idle: 11.0,
+            steal: 1.5,
+        };
+        // Two CPUs for five seconds.
+        let seen = noise(before, now, 8.0, 10.0);
+        assert!((seen.steal - 0.05).abs() < 1e-9, "{seen:?}");
+        assert!((seen.others - 0.05).abs() < 1e-9, "{seen:?}");
+        assert!(!seen.is_quiet());
+        let sampling_error = noise(before, now, 9.0, 10.0);
+        assert_eq!(sampling_error.others, 0.0);
+    }
+
+    #[test]
+    fn quiet_is_below_both_limits() {
+        let noise = |steal, others| Noise { steal, others };
+        assert!(noise(0.02, 0.05).is_quiet());
+        assert!(!noise(0.021, 0.0).is_quiet());
+        assert!(!noise(0.0, 0.051).is_quiet());
+    }
+}

@@ -1,0 +1,175 @@
+//! What is measured, what measured it, and in which unit a person reads it.
+
+use std::fmt;
+
+use clap::ValueEnum;
+
+/// A column of the tables: what carried the load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Peer {
+    /// Nothing between client and server: the floor
+    Direct,
+    /// A pair of mesh-proxy
+    Ours,
+    /// A pair of Envoy
+    Envoy,
+    /// A pair of HAProxy
+    Haproxy,
+    /// Redirection by iptables, where redirection is what is measured
+    Iptables,
+}
+
+/// A number of a sample. Times are seconds, memory is bytes; CPU is per operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Metric {
+    /// Scheduler run time of the client's proxy.
+    CpuOut,
+    /// Scheduler run time of the server's proxy.
+    CpuIn,
+    /// Scheduler run time of client and server together, where there is no proxy.
+    CpuBoth,
+    /// Operations a second.
+    Rate,
+    P50,
+    P99,
+    P999,
+    /// What the proxies add to the median: `P50` without that of [`Peer::Direct`] in the same round.
+    AddedP50,
+    /// What redirection adds to the CPU of a connection: `CpuBoth` without that of [`Peer::Direct`] in the same round.
+    AddedCpu,
+    /// The same where a thousand pods are enrolled.
+    AddedCpuCrowd,
+    /// p99 while endpoints change, over p99 while they do not.
+    P99Moved,
+    /// Anonymous memory of the client's proxy, per connection or target.
+    MemoryOut,
+    /// Anonymous memory of the server's proxy, per connection or target.
+    MemoryIn,
+    /// Anonymous memory of the client's proxy for each endpoint more.
+    MemoryEndpoint,
+    /// Resident memory of a proxy without traffic.
+    Resident,
+    /// The anonymous part of it.
+    Anonymous,
+    /// From exec to ready.
+    Start,
+    /// The first request to a target nobody asked for before.
+    FirstRequest,
+    /// Entries of the kernel's connection tracking.
+    Conntrack,
+}
+
+/// What one operation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Request,
+    Message,
+    Connection,
+    Gigabyte,
+    Target,
+}
+
+impl Peer {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Ours => "ours",
+            Self::Envoy => "Envoy",
+            Self::Haproxy => "HAProxy",
+            Self::Iptables => "iptables",
+        }
+    }
+}
+
+impl Metric {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::CpuOut => "CPU out",
+            Self::CpuIn => "CPU in",
+            Self::CpuBoth => "CPU client+server",
+            Self::Rate => "rate",
+            Self::P50 => "p50",
+            Self::P99 => "p99",
+            Self::P999 => "p99.9",
+            Self::AddedP50 => "added p50",
+            Self::AddedCpu => "added CPU",
+            Self::AddedCpuCrowd => "added CPU, 1,000 pods",
+            Self::P99Moved => "p99 with changes / without",
+            Self::MemoryOut => "memory out",
+            Self::MemoryIn => "memory in",
+            Self::MemoryEndpoint => "memory per endpoint",
+            Self::Resident => "resident",
+            Self::Anonymous => "anonymous",
+            Self::Start => "exec to ready",
+            Self::FirstRequest => "first request",
+            Self::Conntrack => "conntrack entries",
+        }
+    }
+
+    /// The name of the unit and how many of it make one of ours.
+    pub(crate) fn unit(self, operation: Unit) -> (&'static str, f64) {
+        match self {
+            Self::CpuOut | Self::CpuIn | Self::CpuBoth => match operation {
+                Unit::Request => ("µs/req", 1e6),
+                Unit::Message => ("µs/msg", 1e6),
+                Unit::Connection => ("µs/conn", 1e6),
+                Unit::Gigabyte => ("s/GB", 1.0),
+                Unit::Target => ("µs/target", 1e6),
+            },
+            Self::Rate => match operation {
+                Unit::Request => ("req/s", 1.0),
+                Unit::Message => ("msg/s", 1.0),
+                Unit::Connection => ("conn/s", 1.0),
+                Unit::Gigabyte => ("Gb/s", 8.0),
+                Unit::Target => ("targets/s", 1.0),
+            },
+            Self::P50 | Self::P99 | Self::P999 | Self::AddedP50 => ("µs", 1e6),
+            Self::AddedCpu | Self::AddedCpuCrowd => ("µs/conn", 1e6),
+            Self::P99Moved => ("×", 1.0),
+            Self::MemoryOut | Self::MemoryIn => match operation {
+                Unit::Target => ("KiB/target", 1.0 / 1024.0),
+                _ => ("KiB/conn", 1.0 / 1024.0),
+            },
+            Self::MemoryEndpoint => ("KiB/endpoint", 1.0 / 1024.0),
+            Self::Resident | Self::Anonymous => ("MiB", 1.0 / (1024.0 * 1024.0)),
+            Self::Start | Self::FirstRequest => ("ms", 1e3),
+            Self::Conntrack => ("", 1.0),
+        }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A number with as many digits as a reader can use.
+pub(crate) fn shown(value: f64) -> String {
+    match value.abs() {
+        size if size >= 10_000.0 => format!("{value:.0}"),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        for (value, expected) in [
+            (48_123.4, "48123"),
+            (312.7, "313"),
+            (31.14, "31.1"),
+            (1.234, "1.23"),
+            (0.3141, "0.314"),
+            (0.0, "0.000"),
+        ] {
+            assert_eq!(shown(value), expected);
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Network namespaces and cgroups in the manner of pods, and the programs in them.
+//!
+//! Names are fixed: a machine can be measured once at a time. Everything started is in one cgroup, so that [`clear`] finds what an earlier run left, however it
+//! ended.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use super::{interrupt, machine};
+use crate::command::{ask, shown};
+
+/// The beginning of every name of ours: of namespaces, cgroups, pins, folders.
+pub(crate) const NAME: &str = "mesh-bench";
+/// Logs, configurations, sockets. A reboot clears it.
+pub(crate) const FOLDER: &str = "/run/mesh-bench";
+/// Twenty thousand connections and their other ends with room to spare, or where that is more than this process may ask for, as much as it may.
+const RAISE: &str = "{ ulimit -n 100000 2>/dev/null || ulimit -Sn $(ulimit -Hn); }";
+/// What must happen and does not happen in this time never will.
+pub(crate) const NEVER: Duration = Duration::from_secs(60);
+/// Between two looks at what cannot be waited for otherwise.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// The pair of networks that one system under test lives in.
+#[derive(Debug)]
+pub(crate) struct Pods {
+    pub(crate) client: Pod,
+    pub(crate) server: Pod,
+}
+
+/// A network namespace with an address, and a cgroup for its containers.
+#[derive(Debug)]
+pub(crate) struct Pod {
+    /// Of the namespace, and the pod's UID.
+    pub(crate) name: String,
+    pub(crate) ip: Ipv4Addr,
+    pub(crate) cgroup: PathBuf,
+    cpus: machine::Cpus,
+}
+
+/// On whose CPU a program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Load,
+    Proxy,
+}
+
+/// How a program is started in a pod.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Container<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) side: Side,
+    pub(crate) user: Option<u32>,
+}
+
+/// A running program. Dropping it kills it.
+pub(crate) struct Process {
+    child: Child,
+    what: String,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    log: PathBuf,
+}
+
+/// The cgroup of everything that runs.
+pub(crate) fn root_cgroup() -> anyhow::Result<PathBuf> {
+    Ok(machine::cgroup2()?.join(NAME))
+}
+
+/// Ends and removes what a run left, this one or an earlier one.
+pub(crate) fn clear() -> anyhow::Result<()> {
+    let cgroup = root_cgroup()?;
+    if cgroup.exists() {
+        fs::write(cgroup.join("cgroup.kill"), "1").context("end what runs in the cgroup")?;
+        until("the processes of the benchmark end", || {
+            Ok(remove_cgroups(&cgroup).ok())
+        })?;
+    }
+    let names = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    for name in names.filter(|name| name.starts_with(NAME)) {
+        run(Command::new("ip").args(["netns", "del", &name]))?;
+    }
+    if Path::new(FOLDER).exists() {
+        fs::remove_dir_all(FOLDER).with_context(|| format!("remove {FOLDER}"))?;
+    }
+    Ok(())
+}
+
+/// The kernel refuses while a process is still ending.
+fn remove_cgroups(folder: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(folder)?.flatten() {
+        if entry.file_type()?.is_dir() {
+            remove_cgroups(&entry.path())?;
+        }
+    }
+    fs::remove_dir(folder)
+}
+
+impl Pods {
+    /// Two pods and a wire between them; `number` keeps the networks of several pairs apart.
+    pub(crate) fn new(name: &str, number: u8, cpus: machine::Cpus) -> anyhow::Result<Self> {
+        let pod = |role: &str, last: u8| -> anyhow::Result<Pod> {
+            let name = format!("{NAME}-{name}-{role}");
+            let cgroup = root_cgroup()?.join(format!("pod{name}"));
+            fs::create_dir_all(&cgroup).with_context(|| format!("create {}", cgroup.display()))?;
+            run(Command::new("ip").args(["netns", "add", &name]))?;
+            let ip = Ipv4Addr::new(10, 78, number, last);
+            Ok(Pod {
+                name,
+                ip,
+                cgroup,
+                cpus,
+            })
+        };
+        let (client, server) = (pod("client", 1)?, pod("server", 2)?);
+        run(Command::new("ip")
+            .args(["link", "add", "eth0", "netns", &client.name])
+            .args([
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                &server.name,
+            ]))?;
+        client.configure(server.ip)?;
+        server.configure(client.ip)?;
+        // The endpoints of services that have more than one are all the server.
+        server.ip(&["route", "add", "local", "10.128.0.0/9", "dev", "lo"])?;
+        Ok(Self { client, server })
+    }
+}
+
+impl Pod {
+    fn configure(&self, other: Ipv4Addr) -> anyhow::Result<()> {
+        self.ip(&["address", "add", &format!("{}/24", self.ip), "dev", "eth0"])?;
+        self.ip(&["link", "set", "lo", "up"])?;
+        self.ip(&["link", "set", "eth0", "up"])?;
+        self.ip(&["route", "add", "default", "via", &other.to_string()])?;
+        // Tens of thousands of connections between two addresses must not run out of ports, nor wait for old ones.
+        for (name, value) in [("ip_local_port_range", "1024 65535"), ("tcp_tw_reuse", "1")] {
+            let write = format!("echo {value} > /proc/sys/net/ipv4/{name}");
+            run(Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", &write]))?;
+        }
+        Ok(())
+    }
+
+    fn ip(&self, arguments: &[&str]) -> anyhow::Result<()> {
+        run(Command::new("ip").args(["-n", &self.name]).args(arguments))
+    }
+
+    /// A command that becomes `program` inside the pod.
+    pub(crate) fn command(
+        &self,
+        container: Container<'_>,
+        program: impl AsRef<OsStr>,
+    ) -> anyhow::Result<Command> {
+        let cgroup = self.cgroup.join(container.name);
+        fs::create_dir_all(&cgroup).with_context(|| format!("create {}", cgroup.display()))?;
+        let cpu = match container.side {
+            Side::Load => self.cpus.load,
+            Side::Proxy => self.cpus.proxies,
+        };
+        let mut command = within(&cgroup);
+        // Not `ip netns exec`, which mounts another /sys over ours.
+        command
+            .arg("nsenter")
+            .arg(format!("--net=/run/netns/{}", self.name))
+            .args(["taskset", "-c", &cpu.to_string()])
+            // As many descriptors as there may be: ten thousand connections have twenty thousand ends in a proxy.
+            .args(["sh", "-c", &format!("{RAISE} && exec \"$0\" \"$@\"")]);
+        if let Some(user) = container.user {
+            let (user, group) = (format!("--reuid={user}"), format!("--regid={user}"));
+            command.args(["setpriv", &user, &group, "--clear-groups"]);
+        }
+        command.arg(program);
+        Ok(command)
+    }
+}
+
+/// How many files a program in a pod may have open.
+pub(crate) fn descriptors() -> anyhow::Result<u32> {
+    let mut shell = Command::new("sh");
+    let said = ask(shell.args(["-c", &format!("{RAISE} && ulimit -Sn")]));
+    let limit = said.context("the shell does not say how many files may be open")?;
+    limit
+        .trim()
+        .parse()
+        .with_context(|| format!("open files: {limit:?}"))
+}
+
+/// A command whose arguments are a program that is to run in a cgroup.
+pub(crate) fn within(cgroup: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+        .arg(cgroup.join("cgroup.procs"));
+    command
+}
+
+impl Process {
+    /// Starts a command; what it writes to standard error goes to a file that is named for it.
+    pub(crate) fn start(name: &str, command: &mut Command) -> anyhow::Result<Self> {
+        let what = shown(command);
+        let log = Path::new(FOLDER).join(format!("{name}.log"));
+        let errors = File::create(&log).with_context(|| format!("create {}", log.display()))?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .with_context(|| format!("start `{what}`"))?;
+        let output = child.stdout.take().context("standard output is a pipe")?;
+        // Unbounded: nobody says more than a few lines, and nobody may be stopped by us not reading.
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            let read = BufReader::new(output).lines().map_while(Result::ok);
+            // Read to the end even when nobody listens, or the program would stop at its last words.
+            read.for_each(|line| drop(sender.send(line)));
+        });
+        Ok(Self {
+            input: child.stdin.take(),
+            child,
+            what,
+            lines,
+            log,
+        })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line it prints.
+    pub(crate) fn line(&self) -> anyhow::Result<String> {
+        let deadline = Instant::now() + NEVER;
+        loop {
+            interrupt::check()?;
+            match self.lines.recv_timeout(Duration::from_millis(100)) {
+                Ok(line) => return Ok(line),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("`{}` says nothing\n{}", self.what, self.log())
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    bail!("`{}` ended early\n{}", self.what, self.log())
+                }
+            }
+        }
+    }
+
+    /// The next line, which is JSON.
+    pub(crate) fn event(&self) -> anyhow::Result<Value> {
+        let line = self.line()?;
+        serde_json::from_str(&line).with_context(|| format!("`{}` said {line:?}", self.what))
+    }
+
+    /// Everything it prints until it ends by itself, which it must do well.
+    pub(crate) fn output(mut self) -> anyhow::Result<String> {
+        drop(self.input.take());
+        let mut output = String::new();
+        while let Ok(line) = self.lines.recv() {
+            output.push_str(&line);
+            output.push('\n');
+        }
+        let status = self.child.wait()?;
+        interrupt::check()?;
+        if !status.success() {
+            bail!("`{}`: {status}\n{output}{}", self.what, self.log());
+        }
+        Ok(output)
+    }
+
+    /// Writes a line to its standard input.
+    pub(crate) fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+        let input = self.input.as_mut().context("standard input is a pipe")?;
+        writeln!(input, "{line}")?;
+        Ok(())
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Ends it now.
+    pub(crate) fn end(&mut self) {
+        // The only error is that it has ended already.
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+
+    /// What it is and what it wrote to standard error, for an error message.
+    pub(crate) fn complaint(&self) -> String {
+        format!("`{}`\n{}", self.what, self.log())
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Runs a command that prints nothing when all is well.
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("run `{}`", shown(command)))?;
+    if !output.status.success() {
+        bail!(
+            "`{}`: {}\n{}",
+            shown(command),
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(())
+}
+
+/// Waits until `look` finds something.
+pub(crate) fn until<T>(
+    what: &str,
+    mut look: impl FnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        if begun.elapsed() > NEVER {
+            bail!("{what}: not within {} s", NEVER.as_secs());
+        }
+        std::thread::park_timeout(LOOK_AGAIN);
+    }
+}

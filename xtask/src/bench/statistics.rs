@@ -1,0 +1,136 @@
+//! Medians, ratios and how sure they are. Pure; `row` feeds it with what the rounds gave.
+
+/// Enough that the interval's bounds do not depend on the resampling.
+const RESAMPLES: usize = 10_000;
+/// The same rounds give the same interval, on any machine.
+const SEED: u64 = 0x6d65_7368;
+/// What is cut off at either end of the resampled medians: 95 % remain.
+const TAIL: f64 = 0.025;
+
+/// A median and the interval that resampling the rounds gives it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Estimate {
+    pub(crate) median: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+impl Estimate {
+    /// Of the values of the rounds; `None` without a round.
+    pub(crate) fn of(values: &[f64]) -> Option<Self> {
+        let median = median(values)?;
+        let mut random = SplitMix(SEED);
+        let mut resampled: Vec<f64> = (0..RESAMPLES)
+            .filter_map(|_| {
+                let drawn: Vec<f64> = values
+                    .iter()
+                    .map(|_| values[random.below(values.len())])
+                    .collect();
+                self::median(&drawn)
+            })
+            .collect();
+        resampled.sort_by(f64::total_cmp);
+        let at = |share: f64| resampled[(share * (RESAMPLES - 1) as f64).round() as usize];
+        Some(Self {
+            median,
+            low: at(TAIL),
+            high: at(1.0 - TAIL),
+        })
+    }
+}
+
+/// The middle value, or the mean of the two in the middle.
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        length if length % 2 == 1 => Some(sorted[middle]),
+        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
+    }
+}
+
+/// The smallest and the largest.
+pub(crate) fn range(values: &[f64]) -> Option<(f64, f64)> {
+    let low = values.iter().copied().min_by(f64::total_cmp)?;
+    let high = values.iter().copied().max_by(f64::total_cmp)?;
+    Some((low, high))
+}
+
+/// The generator of Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, which is far below the generator's range, so that no one is more likely than another.
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        for (values, expected) in [
+            (&[][..], None),
+            (&[3.0], Some(3.0)),
+            (&[9.0, 1.0, 5.0], Some(5.0)),
+            (&[4.0, 1.0, 2.0, 100.0], Some(3.0)),
+        ] {
+            assert_eq!(median(values), expected, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn an_interval_holds_the_median_and_lies_within_the_values() {
+        let values = [0.50, 0.52, 0.48, 0.55, 0.51, 0.49, 0.90];
+        let estimate = Estimate::of(&values).expect("there are values");
+        assert_eq!(estimate.median, 0.51);
+        assert!(
+            estimate.low <= 0.51 && 0.51 <= estimate.high,
+            "{estimate:?}"
+        );
+        assert!(
+            estimate.low >= 0.48 && estimate.high <= 0.90,
+            "{estimate:?}"
+        );
+        // One bad round in seven does not decide.
+        assert!(estimate.high < 0.90, "{estimate:?}");
+        assert_eq!(Estimate::of(&values), Some(estimate), "repeatable");
+    }
+
+    #[test]
+    fn without_spread_there_is_no_doubt() {
+        let estimate = Estimate::of(&[2.0; 7]).expect("there are values");
+        assert_eq!((estimate.low, estimate.high), (2.0, 2.0));
+        assert_eq!(Estimate::of(&[]), None);
+    }
+
+    #[test]
+    fn wider_values_give_a_wider_interval() {
+        let width = |values: &[f64]| {
+            let estimate = Estimate::of(values).expect("there are values");
+            estimate.high - estimate.low
+        };
+        let narrow = width(&[1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0]);
+        let wide = width(&[1.0, 1.3, 0.7, 1.1, 1.4, 0.6, 0.9]);
+        assert!(narrow < wide, "{narrow} {wide}");
+    }
+
+    #[test]
+    fn the_range_is_what_was_seen() {
+        assert_eq!(range(&[2.0, 1.0, 3.0]), Some((1.0, 3.0)));
+        assert_eq!(range(&[]), None);
+    }
+}

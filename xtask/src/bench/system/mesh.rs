@@ -1,0 +1,128 @@
+//! A pair of mesh-proxy as an injector would start it: own user, own cgroup, Linkerd's environment, and the check that redirection works.
+
+use std::{fs, net::Ipv4Addr, path::Path, process::Command};
+
+use anyhow::Context;
+
+use super::{Both, Control, Pair, wait_ready};
+use crate::bench::{
+    lab::{CLIENT, Lab, SERVER},
+    pod::{Container, FOLDER, Pod, Pods, Process, Side},
+    workload::Service,
+};
+
+/// As the agent expects of a pod: the user that may listen on the proxy's ports.
+const PROXY: Container<'_> = Container {
+    name: "linkerd-proxy",
+    side: Side::Proxy,
+    user: Some(2102),
+};
+const CONTROL: Container<'_> = Container {
+    name: "control",
+    side: Side::Load,
+    user: None,
+};
+
+const CONTROL_PORT: u16 = 8090;
+pub(crate) const ADMIN: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 4191);
+pub(crate) const READY: &str = "/ready";
+
+/// Starts the pair with its control planes, and waits until it is ready.
+pub(super) fn start(lab: &Lab, pods: &Pods) -> anyhow::Result<(Control, Pair)> {
+    let control = Control {
+        client: control(lab, pods, &pods.client)?,
+        _server: control(lab, pods, &pods.server)?,
+    };
+    let proxy = |pod: &Pod, identity: &str| -> anyhow::Result<Process> {
+        let mut command = pod.command(PROXY, &lab.tools.proxy)?;
+        configure(lab, pod, identity, &mut command)?;
+        Process::start(&format!("{}-proxy", pod.name), &mut command)
+    };
+    let proxies = Both {
+        inward: proxy(&pods.server, SERVER)?,
+        out: proxy(&pods.client, CLIENT)?,
+    };
+    for (pod, process) in [
+        (&pods.server, &proxies.inward),
+        (&pods.client, &proxies.out),
+    ] {
+        wait_ready(lab, pod, ADMIN.into(), Some(READY)).with_context(|| process.complaint())?;
+    }
+    Ok((control, proxies))
+}
+
+/// The client's proxy once more, by a program that says how long it takes until it is ready.
+pub(crate) fn timed_start(lab: &Lab, pod: &Pod) -> anyhow::Result<Command> {
+    let mut command = pod.command(PROXY, &lab.tools.bench)?;
+    configure(lab, pod, CLIENT, &mut command)?;
+    let at = format!("{}:{}", ADMIN.0, ADMIN.1);
+    command
+        .args(["load", "ready", "--at", &at, "--path", READY, "--"])
+        .arg(&lab.tools.proxy);
+    Ok(command)
+}
+
+pub(super) fn control(lab: &Lab, pods: &Pods, pod: &Pod) -> anyhow::Result<Process> {
+    let ports = |services: &[Service]| {
+        let ports = services.iter().map(|service| service.port().to_string());
+        ports.collect::<Vec<_>>().join(",")
+    };
+    let mut command = pod.command(CONTROL, &lab.tools.bench)?;
+    command
+        .args(["control", "--listen", &format!("127.0.0.1:{CONTROL_PORT}")])
+        .arg("--authority")
+        .arg(lab.authority())
+        .args(["--server", &pods.server.ip.to_string()])
+        .args(["--server-identity", SERVER, "--client-identity", CLIENT])
+        .args([
+            "--opaque",
+            &ports(&[Service::Bulk, Service::Echo, Service::EchoAnew]),
+        ])
+        .args(["--plain", &ports(&[Service::Plain])]);
+    let process = Process::start(&format!("{}-control", pod.name), &mut command)?;
+    process.event()?;
+    Ok(process)
+}
+
+/// The environment that the injector sets, as far as it decides about what is measured.
+fn configure(lab: &Lab, pod: &Pod, identity: &str, command: &mut Command) -> anyhow::Result<()> {
+    let token = Path::new(FOLDER).join("token");
+    fs::write(&token, "of the benchmark")?;
+    let anchors = fs::read_to_string(lab.certificate("client").anchor)?;
+    // The final dot keeps the search list of the machine out of it.
+    let control = format!("localhost.:{CONTROL_PORT}");
+    let all = "10.0.0.0/8".to_owned();
+    command.env_clear();
+    command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    command.env("MESH_PROXY_REDIRECT_CHECK", "192.0.2.1:20001");
+    for (name, value) in [
+        ("LOG", "warn,linkerd=info".to_owned()),
+        ("DESTINATION_SVC_ADDR", control.clone()),
+        ("POLICY_SVC_ADDR", control.clone()),
+        ("IDENTITY_SVC_ADDR", control),
+        (
+            "DESTINATION_CONTEXT",
+            format!("{{\"ns\":\"bench\",\"pod\":\"{}\"}}", pod.name),
+        ),
+        (
+            "POLICY_WORKLOAD",
+            format!("{{\"ns\":\"bench\",\"pod\":\"{}\"}}", pod.name),
+        ),
+        ("DESTINATION_PROFILE_NETWORKS", all.clone()),
+        ("POLICY_CLUSTER_NETWORKS", all),
+        ("IDENTITY_TRUST_ANCHORS", anchors),
+        ("IDENTITY_LOCAL_NAME", identity.to_owned()),
+        ("IDENTITY_TOKEN_FILE", token.display().to_string()),
+        ("INBOUND_DEFAULT_POLICY", "all-unauthenticated".to_owned()),
+        (
+            "OUTBOUND_LISTEN_ADDRS",
+            "127.0.0.1:4140,[::1]:4140".to_owned(),
+        ),
+        ("INBOUND_LISTEN_ADDR", "[::]:4143".to_owned()),
+        ("ADMIN_LISTEN_ADDR", "[::]:4191".to_owned()),
+        ("CORES", "1".to_owned()),
+    ] {
+        command.env(format!("LINKERD2_PROXY_{name}"), value);
+    }
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! What a process has used: run time from the scheduler, memory from its page tables.
+
+use std::{fs, path::Path};
+
+use anyhow::Context;
+
+/// Bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Memory {
+    pub(crate) resident: u64,
+    pub(crate) anonymous: u64,
+}
+
+/// Seconds that all threads of a process have run, exact to the nanosecond where clocks that count ticks miss what runs between them.
+pub(crate) fn run_time(process: u32) -> anyhow::Result<f64> {
+    let folder = format!("/proc/{process}/task");
+    let mut nanos = 0;
+    for thread in fs::read_dir(&folder).with_context(|| format!("read {folder}"))? {
+        let path = thread?.path().join("schedstat");
+        // A thread may end between the listing and the reading.
+        let Ok(text) = fs::read_to_string(&path) else {
+            continue;
+        };
+        nanos += parse_run_time(&text).with_context(|| format!("read {}", path.display()))?;
+    }
+    Ok(nanos as f64 / 1e9)
+}
+
+pub(crate) fn memory(process: u32) -> anyhow::Result<Memory> {
+    let path = format!("/proc/{process}/status");
+    let status = fs::read_to_string(Path::new(&path)).with_context(|| format!("read {path}"))?;
+    parse_memory(&status).with_context(|| format!("{path} says nothing of memory"))
+}
+
+/// Nanoseconds run, nanoseconds waited, time slices.
+fn parse_run_time(schedstat: &str) -> Option<u64> {
+    schedstat.split(' ').next()?.parse().ok()
+}
+
+fn parse_memory(status: &str) -> Option<Memory> {
+    let bytes = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib * 1024)
+    };
+    Some(Memory {
+        resident: bytes("VmRSS:")?,
+        anonymous: bytes("RssAnon:")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_files_are_read() {
+        assert_eq!(parse_run_time("123456 789 10\n"), Some(123_456));
+        assert_eq!(parse_run_time(""), None);
+        let status = "Name:\tx\nVmRSS:\t   12 kB\nRssAnon:\t  4 kB\n";
+        let memory = parse_memory(status).expect("both lines are there");
+        assert_eq!((memory.resident, memory.anonymous), (12 * 1024, 4 * 1024));
+    }
+
+    #[test]
+    fn this_process_has_used_something() {
+        let own = std::process::id();
+        assert!(run_time(own).expect("we run") > 0.0);
+        assert!(memory(own).expect("we run").resident > 0);
+    }
+}
