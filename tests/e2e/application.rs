@@ -65,7 +65,7 @@ fn installed_by_meshctl() {
 /// Where nodes can run no agent, each pod's own init container redirects it.
 #[test]
 fn with_init_containers() {
-    let Some(cluster) = Cluster::given_time("an application redirected by init containers") else {
+    let Some(cluster) = Cluster::given("an application redirected by init containers") else {
         return;
     };
     let _mesh = Installation::by_helm(&cluster, &["meshAgent.enabled=false"]);

@@ -18,7 +18,7 @@ const FORGET: &str = "rm -rf /host/run/node-look";
 
 #[test]
 fn a_rewritten_configuration_is_meshed_again() {
-    let Some(cluster) = Cluster::given_time("a rewritten CNI configuration") else {
+    let Some(cluster) = Cluster::given("a rewritten CNI configuration") else {
         return;
     };
     let nodes = Nodes::look_at(&cluster);
@@ -41,7 +41,7 @@ fn a_rewritten_configuration_is_meshed_again() {
 
 #[test]
 fn a_pod_that_started_without_the_plugin_is_enrolled_in_place() {
-    let Some(cluster) = Cluster::given_time("pods that started without the plugin") else {
+    let Some(cluster) = Cluster::given("pods that started without the plugin") else {
         return;
     };
     let nodes = Nodes::look_at(&cluster);

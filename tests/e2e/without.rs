@@ -65,7 +65,7 @@ fn nothing_notices_that_the_api_server_is_gone() {
 
 #[test]
 fn no_pod_that_asked_runs_unredirected_without_the_agent() {
-    let Some(cluster) = Cluster::given_time("pods that start without the agent") else {
+    let Some(cluster) = Cluster::given("pods that start without the agent") else {
         return;
     };
     let nodes = Nodes::look_at(&cluster);
