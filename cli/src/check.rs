@@ -23,6 +23,8 @@ mod fixture;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 pub(crate) use self::facts::{Facts, Mode, Place};
@@ -128,6 +130,8 @@ pub(crate) struct Report {
 /// Judges the facts, category by category, until one fails that ends the run.
 pub(crate) fn judge(facts: &Facts) -> Vec<CategoryReport> {
     let mut reports = Vec::new();
+    // What keeps several checks from looking is said by the first of them: one thing is wrong, not ten.
+    let mut unseen = BTreeSet::new();
     for category in CATEGORIES {
         if !(category.applies)(facts) {
             continue;
@@ -138,7 +142,13 @@ pub(crate) fn judge(facts: &Facts) -> Vec<CategoryReport> {
         };
         let mut ends = Ends::Nothing;
         for check in category.checks.iter().filter(|check| check.on.is(facts)) {
-            let looked = Report::new(check, facts);
+            let verdict = (check.look)(facts);
+            if let Err(reason) = &verdict
+                && !unseen.insert(reason.clone())
+            {
+                continue;
+            }
+            let looked = Report::new(check, verdict, facts);
             if looked.mark == Mark::Fail {
                 ends = check.ends;
             }
@@ -184,8 +194,8 @@ impl On {
 }
 
 impl Report {
-    fn new(check: &Check, facts: &Facts) -> Self {
-        let outcome = (check.look)(facts).unwrap_or_else(|unseen| Outcome::Fail(vec![unseen]));
+    fn new(check: &Check, verdict: Verdict, facts: &Facts) -> Self {
+        let outcome = verdict.unwrap_or_else(|unseen| Outcome::Fail(vec![unseen]));
         let (mark, result, detail) = match outcome {
             Outcome::Ok(detail) if detail.is_empty() => (Mark::Ok, "success", Vec::new()),
             Outcome::Ok(detail) => (Mark::Ok, "success", vec![detail]),

@@ -10,7 +10,7 @@ use mesh_k8s::{
 
 use super::{
     Category, Check, Ends, Facts, On, Outcome, Place, Verdict,
-    control_plane::container_problems,
+    control_plane::{container_problems, is_agent},
     count,
     facts::{Agent, see},
 };
@@ -30,6 +30,7 @@ pub(super) const CATEGORY: Category = Category {
             on: On::Cluster,
             look: ready,
         },
+        super::setup::POD_SECURITY,
         Check {
             anchor: "agent-answers",
             description: "node agents answer",
@@ -119,11 +120,7 @@ pub(super) const FOREIGN_CNI: Check = Check {
 fn agent_pods(facts: &Facts) -> Result<BTreeMap<String, Vec<&Pod>>, String> {
     let mut by_node: BTreeMap<String, Vec<&Pod>> = BTreeMap::new();
     for pod in facts.live_pods()? {
-        let owned = pod
-            .owner_references()
-            .iter()
-            .any(|owner| owner.kind == "DaemonSet" && owner.name == agent::NAME);
-        if owned && pod.namespace().as_deref() == Some(&facts.control_namespace) {
+        if is_agent(pod) && pod.namespace().as_deref() == Some(&facts.control_namespace) {
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
             by_node
                 .entry(node.unwrap_or_default())
@@ -185,16 +182,24 @@ fn ready(facts: &Facts) -> Verdict {
 }
 
 fn answers(facts: &Facts) -> Verdict {
-    let wrong = facts.agents.iter().filter_map(|agent| {
+    let silent = facts.agents.iter().filter_map(|agent| {
         let reason = agent.status.as_ref().err()?;
-        Some(format!("node {}: {reason}", agent.node))
+        Some((&agent.node, reason))
     });
-    let wrong: Vec<String> = wrong.collect();
-    Ok(if facts.agents.is_empty() {
-        Outcome::fail("there is no agent to ask")
-    } else {
-        Outcome::fail_if(wrong, kernels(facts))
-    })
+    let mut wrong = Vec::new();
+    for (node, reason) in silent {
+        // Of one that is not ready it was said why.
+        if facts.place != Place::Cluster || is_ready_on(facts, node)? {
+            wrong.push(format!("node {node}: {reason}"));
+        }
+    }
+    Ok(Outcome::fail_if(wrong, kernels(facts)))
+}
+
+fn is_ready_on(facts: &Facts, node: &str) -> Result<bool, String> {
+    let pods = agent_pods(facts)?;
+    let here = pods.get(node).map(Vec::as_slice).unwrap_or_default();
+    Ok(here.iter().any(|pod| pod::is_ready(pod)))
 }
 
 /// The kernels of the nodes, for the reader.
@@ -202,13 +207,13 @@ fn kernels(facts: &Facts) -> String {
     let mut kernels: Vec<&str> = statuses(facts)
         .map(|(_, status)| status.kernel.as_str())
         .collect();
+    let nodes = count(kernels.len(), "node", "nodes");
     kernels.sort_unstable();
     kernels.dedup();
-    format!(
-        "{}, kernel {}",
-        count(facts.agents.len(), "node", "nodes"),
-        kernels.join(", ")
-    )
+    match kernels.as_slice() {
+        [] => "no agent is ready".to_owned(),
+        kernels => format!("{nodes}, kernel {}", kernels.join(", ")),
+    }
 }
 
 fn statuses(facts: &Facts) -> impl Iterator<Item = (&str, &NodeStatus)> {

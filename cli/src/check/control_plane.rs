@@ -3,7 +3,7 @@
 mod config;
 mod pods;
 
-pub(super) use pods::{COMPONENTS, container_problems};
+pub(super) use pods::{COMPONENTS, container_problems, is_agent, may_answer};
 
 use super::{Category, Check, Ends, Facts, On, Outcome, Place, facts::see};
 
@@ -42,8 +42,8 @@ pub(super) const EXISTENCE: Category = Category {
         },
         Check {
             anchor: "l5d-existence-sa",
-            description: "the control plane's service accounts exist",
-            advice: "helm upgrade linkerd-control-plane helm/linkerd-control-plane --reuse-values -n {ns}, or meshctl upgrade | kubectl apply -f -",
+            description: "the control plane's service accounts exist, and their pods' tokens are theirs",
+            advice: "missing: upgrade; made anew: kubectl -n {ns} rollout restart deployment,daemonset",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: config::accounts,
@@ -51,7 +51,7 @@ pub(super) const EXISTENCE: Category = Category {
         Check {
             anchor: "control-plane-deployments",
             description: "the control plane's workloads exist and run as many pods as they should",
-            advice: "kubectl -n {ns} describe deployment,daemonset",
+            advice: "missing: upgrade; scaled to 0: kubectl -n {ns} scale deployment NAME --replicas=1; refused: the message has the API server's reason",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: pods::workloads,
@@ -95,6 +95,14 @@ pub(super) const EXISTENCE: Category = Category {
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: pods::controllers_ready,
+        },
+        Check {
+            anchor: "controllers-follow",
+            description: "controllers learn of every change",
+            advice: "kubectl -n {ns} logs deployment/linkerd-destination --all-containers: the log has the API server's reason; kubectl -n {ns} rollout restart deployment when it is \"Unauthorized\"",
+            ends: Ends::Nothing,
+            on: On::Cluster,
+            look: pods::controllers_follow,
         },
     ],
 };

@@ -121,8 +121,8 @@ pub(super) const CATEGORY: Category = Category {
         },
         Check {
             anchor: "config-annotations",
-            description: "every setting of the mesh is one that exists",
-            advice: "docs/reference/annotations.md has all of them; correct the spelling",
+            description: "every setting of the mesh exists and has a value that it can have",
+            advice: "docs/reference/annotations.md has all of them and their values; kubectl annotate namespace NAMESPACE KEY- takes one away",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: annotations::unknown,

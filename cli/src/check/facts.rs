@@ -152,6 +152,7 @@ pub(crate) struct Controller {
     pub(crate) pod: String,
     pub(crate) name: &'static str,
     pub(crate) ready: Seen<()>,
+    pub(crate) metrics: Seen<Vec<Sample>>,
 }
 
 #[derive(Debug)]
@@ -267,16 +268,30 @@ impl Facts {
         }))
     }
 
-    /// The newest warning that somebody wrote about a pod of the control plane's namespace.
-    pub(crate) fn last_warning(&self, pod: &Pod) -> Option<&str> {
+    /// The newest warning that somebody wrote about an object of the control plane's namespace.
+    pub(crate) fn last_warning(&self, kind: &str, name: &str) -> Option<&str> {
         let events = self.objects.events.as_deref().unwrap_or_default().iter();
         let about = events.filter(|event| {
-            event.involved_object.kind.as_deref() == Some("Pod")
-                && event.involved_object.name == pod.metadata.name
+            event.involved_object.kind.as_deref() == Some(kind)
+                && event.involved_object.name.as_deref() == Some(name)
         });
         about
             .max_by_key(|event| event.last_timestamp.as_ref().map(|time| time.0))
             .and_then(|event| event.message.as_deref())
+    }
+
+    /// Where a pod is created for trial: in the namespace of `-n`, in one that is meshed, or in `default`.
+    pub(crate) fn trial_namespace(&self) -> String {
+        if let Some(namespace) = self.scope.namespace() {
+            return namespace.to_owned();
+        }
+        let all = self.objects.namespaces.as_deref().unwrap_or_default();
+        let meshed = all.iter().find(|namespace| {
+            let mode = namespace.annotations().get(annotation::INJECT);
+            mode.is_some_and(|mode| mode == "enabled")
+                && namespace.name_any() != self.control_namespace
+        });
+        meshed.map_or_else(|| "default".to_owned(), ResourceExt::name_any)
     }
 
     pub(crate) fn namespace(&self, name: &str) -> Option<&Namespace> {

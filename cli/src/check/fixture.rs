@@ -252,6 +252,9 @@ pub(super) fn healthy() -> Facts {
             pod: "linkerd/x".to_owned(),
             name,
             ready: Ok(()),
+            metrics: Ok(metrics::parse(
+                "source_kind_served{kind=\"Pod\"} 1\nsource_kind_synced{kind=\"Pod\"} 1\n",
+            )),
         })
         .into();
     let objects = &mut facts.objects;

@@ -70,7 +70,7 @@ async fn of_cluster(mesh: &Mesh, cluster: &Cluster, facts: &mut Facts) {
         Mode::Installed { .. } => {
             Box::pin(objects::look(cluster, facts)).await;
             facts.trust = trust::of_cluster(cluster, facts).await;
-            let trial = trial::namespace(cluster, facts);
+            let trial = facts.trial_namespace();
             let (access, trial) = tokio::join!(
                 access::of_controllers(cluster, facts.has_agents()),
                 trial::run(cluster, &trial)

@@ -20,7 +20,7 @@ use super::{
 pub(super) const TRUST_ROOTS: &str = "linkerd-identity-trust-roots";
 pub(super) const BUNDLE_KEY: &str = "ca-bundle.crt";
 
-const NEW_ISSUER: &str = "replace Secret linkerd-identity-issuer in {ns} by one signed by the anchor; identity takes it within a minute";
+const NEW_ISSUER: &str = "an issuer that the mesh made: kubectl -n {ns} delete secret linkerd-identity-issuer, then upgrade; one that you gave: replace that Secret by one signed by the anchor";
 const NEW_ANCHOR: &str = "add a new anchor to ConfigMap linkerd-identity-trust-roots in {ns} first, then replace the issuer";
 
 pub(super) const CATEGORY: Category = Category {
@@ -30,7 +30,7 @@ pub(super) const CATEGORY: Category = Category {
         Check {
             anchor: "l5d-identity-cert-config-valid",
             description: "trust anchors and issuer can be read, and the issuer's key is its own",
-            advice: "kubectl -n {ns} get secret linkerd-identity-issuer configmap/linkerd-identity-trust-roots; the Job linkerd-bootstrap makes what is absent",
+            advice: "delete the one that cannot be read (Secret linkerd-identity-issuer or ConfigMap linkerd-identity-trust-roots in {ns}) and upgrade: the mesh makes what it made before; what you gave, give anew",
             ends: Ends::Category,
             on: On::Anywhere,
             look: |facts| {
@@ -124,7 +124,7 @@ pub(super) const CATEGORY: Category = Category {
         Check {
             anchor: "l5d-identity-issuer-cert-issued-by-trust-anchor",
             description: "the issuer is signed by a trust anchor",
-            advice: NEW_ISSUER,
+            advice: "put the anchor that signed it back into ConfigMap linkerd-identity-trust-roots in {ns} (Secret linkerd-trust-anchor has the one that the mesh made), or replace the issuer",
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: issued_by_anchor,

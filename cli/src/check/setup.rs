@@ -43,16 +43,19 @@ pub(super) const CATEGORY: Category = Category {
             on: On::Cluster,
             look: nodes,
         },
-        Check {
-            anchor: "pre-pod-security",
-            description: "the control plane's namespace admits the node agent",
-            advice: "kubectl label namespace {ns} --overwrite pod-security.kubernetes.io/enforce=privileged",
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: pod_security,
-        },
+        POD_SECURITY,
         super::agents::FOREIGN_CNI,
     ],
+};
+
+/// Also afterwards: an agent that runs is not asked again, one that is replaced is refused.
+pub(super) const POD_SECURITY: Check = Check {
+    anchor: "pre-pod-security",
+    description: "the control plane's namespace admits the node agent",
+    advice: "kubectl label namespace {ns} --overwrite pod-security.kubernetes.io/enforce=privileged",
+    ends: Ends::Nothing,
+    on: On::Cluster,
+    look: pod_security,
 };
 
 /// What installing takes. The first of each list is the kind that people most often may not create.

@@ -175,6 +175,14 @@ const FAULTS: &[Fault] = &[
             facts.objects.accounts.as_mut().unwrap().pop();
         },
     ),
+    fails("l5d-existence-sa", "refuses its token", |facts| {
+        let account = &mut facts.objects.accounts.as_mut().unwrap()[0];
+        account.metadata.creation_timestamp = Some(time("2026-01-01T00:00:01Z"));
+        let name = account.metadata.name.clone();
+        let pod = pod_named(facts, "linkerd-identity-0");
+        pod.metadata.creation_timestamp = Some(time("2026-01-01T00:00:00Z"));
+        pod.spec.as_mut().unwrap().service_account_name = name;
+    }),
     fails(
         "control-plane-deployments",
         "linkerd-identity is missing",
@@ -189,6 +197,22 @@ const FAULTS: &[Fault] = &[
         ]});
         deployment.status = serde_json::from_value(status).unwrap();
     }),
+    fails(
+        "control-plane-deployments",
+        "violates PodSecurity",
+        |facts| {
+            let set = &mut facts.objects.daemon_sets.as_mut().unwrap()[0];
+            let status = json!({
+                "currentNumberScheduled": 1, "desiredNumberScheduled": 2, "numberMisscheduled": 0, "numberReady": 1
+            });
+            set.status = serde_json::from_value(status).unwrap();
+            let event = json!({
+                "metadata": {}, "involvedObject": {"kind": "DaemonSet", "name": "mesh-agent"},
+                "message": "Error creating: pods is forbidden: violates PodSecurity", "type": "Warning"
+            });
+            facts.objects.events = Ok(vec![serde_json::from_value(event).unwrap()]);
+        },
+    ),
     warns(
         "l5d-existence-unschedulable-pods",
         "Insufficient cpu",
@@ -242,6 +266,10 @@ const FAULTS: &[Fault] = &[
     }),
     fails("controllers-ready", "policy in linkerd/x", |facts| {
         facts.controllers[2].ready = Err("answers 503: waiting for servers".to_owned());
+    }),
+    fails("controllers-follow", "policy in linkerd/x", |facts| {
+        let text = "source_kind_served{kind=\"Pod\"} 1\nsource_kind_synced{kind=\"Pod\"} 0\n";
+        facts.controllers[2].metrics = Ok(metrics::parse(text));
     }),
     fails(
         "controllers-permissions",
@@ -407,6 +435,13 @@ const FAULTS: &[Fault] = &[
     }),
     fails("webhook-injects", "without a proxy", |facts| {
         facts.webhook.trial = Ok(Trial::LeftAlone);
+    }),
+    fails("webhook-injects", "leaves namespace shop out", |facts| {
+        facts.webhook.trial = Ok(Trial::LeftAlone);
+        let configuration = facts.objects.webhooks.as_mut().unwrap().as_mut().unwrap();
+        let webhooks = configuration.webhooks.as_mut().unwrap();
+        let selector = json!({"matchLabels": {"mesh": "yes"}});
+        webhooks[0].namespace_selector = serde_json::from_value(selector).unwrap();
     }),
     fails("webhook-injects", "unknown authority", |facts| {
         let words = "failed calling webhook: x509: certificate signed by unknown authority";
@@ -600,6 +635,13 @@ const FAULTS: &[Fault] = &[
             );
         },
     ),
+    warns("config-annotations", "\"maybe\" is ignored", |facts| {
+        let annotations = pod_named(facts, "web-0").metadata.annotations.as_mut();
+        annotations.unwrap().insert(
+            "config.linkerd.io/proxy-await".to_owned(),
+            "maybe".to_owned(),
+        );
+    }),
     warns(
         "linkerd-opaque-ports-definition",
         "port 80 is opaque",
@@ -651,6 +693,10 @@ const FAULTS: &[Fault] = &[
 /// A machine with nothing on it.
 fn machine(facts: &mut Facts) {
     facts.place = Place::Machine;
+}
+
+fn time(text: &str) -> mesh_k8s::kinds::Time {
+    serde_json::from_value(json!(text)).unwrap()
 }
 
 fn p384() -> Vec<u8> {
@@ -733,6 +779,40 @@ fn what_cannot_be_seen_says_so() {
         ["cannot read the injector's Secret: forbidden"]
     );
     assert_eq!(find(&reports, "webhook-injects").unwrap().mark, Mark::Ok);
+}
+
+/// What ten checks need is missing once.
+#[test]
+fn the_same_obstacle_is_named_once() {
+    let mut facts = healthy();
+    facts.objects.config = Ok(None);
+    let reports = judge(&facts);
+    let checks = reports.iter().flat_map(|category| &category.checks);
+    let failed = checks.filter(|report| report.mark != Mark::Ok);
+    let failed: Vec<&str> = failed.map(|report| report.name).collect();
+    assert_eq!(failed, ["l5d-existence-linkerd-config"]);
+}
+
+/// A Gateway API that is not there cannot change.
+#[test]
+fn a_kind_that_is_not_served_need_not_be_followed() {
+    let mut facts = healthy();
+    let text =
+        "source_kind_served{kind=\"GrpcRoute\"} 0\nsource_kind_synced{kind=\"GrpcRoute\"} 0\n";
+    facts.controllers[1].metrics = Ok(metrics::parse(text));
+    let reports = judge(&facts);
+    assert_eq!(find(&reports, "controllers-follow").unwrap().mark, Mark::Ok);
+}
+
+/// The agent's own check says why it is not ready; that it does not answer either is no second fault.
+#[test]
+fn an_agent_that_is_not_ready_is_named_once() {
+    let mut facts = healthy();
+    not_ready(&mut facts, "mesh-agent-b");
+    facts.agents[1].status = Err("cannot reach port 9993".to_owned());
+    let reports = judge(&facts);
+    assert_eq!(find(&reports, "agent-ready").unwrap().mark, Mark::Fail);
+    assert_eq!(find(&reports, "agent-answers").unwrap().mark, Mark::Ok);
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! The injector's webhook: is it registered, is its certificate one that the API server accepts, and does it answer.
 
-use mesh_k8s::kinds::{MutatingWebhook, ResourceExt};
+use mesh_k8s::{
+    kinds::{LabelSelector, MutatingWebhook, ResourceExt},
+    select,
+};
 use x509_parser::certificate::X509Certificate;
 
 use super::{
@@ -56,7 +59,7 @@ pub(super) const CATEGORY: Category = Category {
         Check {
             anchor: "webhook-injects",
             description: "a pod that asks for the mesh gets a proxy (tried with a dry run)",
-            advice: "kubectl -n {ns} get endpointslices -l kubernetes.io/service-name=linkerd-proxy-injector; a NetworkPolicy must admit the API server to port 8443",
+            advice: "a selector: kubectl delete mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config, then upgrade; else a NetworkPolicy must admit the API server to port 8443 of the injector's pods",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: injects,
@@ -188,14 +191,37 @@ fn presented(facts: &Facts) -> Verdict {
 fn injects(facts: &Facts) -> Verdict {
     Ok(match see(&facts.webhook.trial)? {
         Trial::Injected => Outcome::ok(""),
-        Trial::LeftAlone => Outcome::fail(
-            "the API server created the pod without a proxy: it could not call the injector, or the webhook's selectors leave the namespace out",
-        ),
+        Trial::LeftAlone => Outcome::fail(format!(
+            "the API server created the pod without a proxy: {}",
+            left_out(facts)?.unwrap_or_else(|| "it could not call the injector".to_owned())
+        )),
         Trial::Refused(reason) => {
             Outcome::fail(format!("the API server refused the pod: {reason}"))
         }
         Trial::Forbidden => Outcome::warn(
             "you may not create pods in the namespace it was tried in; choose another with -n",
         ),
+    })
+}
+
+/// Which selector of the registration keeps the trial's pod from the injector.
+fn left_out(facts: &Facts) -> Seen<Option<String>> {
+    let (webhook, name) = (webhook(facts)?, facts.trial_namespace());
+    let labels = facts
+        .namespace(&name)
+        .and_then(|namespace| namespace.metadata.labels.as_ref());
+    let is_out = |selector: &Option<LabelSelector>, labels| {
+        selector
+            .as_ref()
+            .is_some_and(|selector| !select::matches(selector, labels))
+    };
+    Ok(if is_out(&webhook.namespace_selector, labels) {
+        Some(format!(
+            "the registration's namespaceSelector leaves namespace {name} out"
+        ))
+    } else if is_out(&webhook.object_selector, None) {
+        Some("the registration's objectSelector leaves ordinary pods out".to_owned())
+    } else {
+        None
     })
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use mesh_k8s::{
-    kinds::{EndpointSlice, ResourceExt},
+    kinds::{EndpointSlice, ResourceExt, ServiceAccount},
     pod,
 };
 
@@ -30,7 +30,31 @@ pub(super) fn accounts(facts: &Facts) -> Verdict {
         .into_iter()
         .filter(|name| !there.iter().any(|account| account.name_any() == *name));
     let missing = missing.map(|name| format!("ServiceAccount {name} is missing"));
-    Ok(Outcome::fail_if(missing.collect(), ""))
+    let mut wrong: Vec<String> = missing.collect();
+    wrong.extend(orphans(facts, there)?);
+    Ok(Outcome::fail_if(wrong, ""))
+}
+
+/// Pods that are older than their account: their tokens are of the one that was deleted.
+fn orphans(facts: &Facts, accounts: &[ServiceAccount]) -> Seen<Vec<String>> {
+    let mut orphans = Vec::new();
+    for pod in facts.live_pods()? {
+        let account = accounts.iter().find(|account| {
+            pod.namespace().as_ref() == Some(&facts.control_namespace)
+                && account.name_any() == pod::service_account(pod)
+        });
+        let account = account.and_then(|account| account.creation_timestamp());
+        if let (Some(account), Some(own)) = (account, pod.creation_timestamp())
+            && own.0 < account.0
+        {
+            orphans.push(format!(
+                "{} is older than its ServiceAccount {}: the API server refuses its token until it is restarted",
+                full_name(pod),
+                pod::service_account(pod)
+            ));
+        }
+    }
+    Ok(orphans)
 }
 
 /// The Services by which proxies and the API server find the control plane.

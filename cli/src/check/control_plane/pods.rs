@@ -13,7 +13,7 @@ use super::super::{
     Facts, Outcome, Verdict, count,
     facts::{Place, Seen, full_name, see},
 };
-use crate::cluster::agent;
+use crate::{cluster::agent, talk::metrics::Sample};
 
 /// The components, by the label of their pods; each is the Deployment `linkerd-NAME`.
 pub(in crate::check) const COMPONENTS: [&str; 3] = ["identity", "destination", "proxy-injector"];
@@ -38,7 +38,7 @@ pub(super) fn workloads(facts: &Facts) -> Verdict {
                 "DaemonSet {} is missing: no node redirects its pods",
                 agent::NAME
             )),
-            Some(set) => wrong.extend(daemon_set_problem(set)),
+            Some(set) => wrong.extend(daemon_set_problem(facts, set)),
         }
     }
     Ok(Outcome::fail_if(wrong, ""))
@@ -71,14 +71,19 @@ fn deployment_problem(deployment: &Deployment) -> Option<String> {
     }
 }
 
-fn daemon_set_problem(set: &DaemonSet) -> Option<String> {
+/// A DaemonSet has no condition that says why a pod was refused; its events do.
+fn daemon_set_problem(facts: &Facts, set: &DaemonSet) -> Option<String> {
     let status = set.status.as_ref()?;
+    let name = set.name_any();
     (status.current_number_scheduled < status.desired_number_scheduled).then(|| {
         format!(
-            "DaemonSet {} made {} of {} pods",
-            set.name_any(),
+            "DaemonSet {name} made {} of {} pods{}",
             status.current_number_scheduled,
-            status.desired_number_scheduled
+            status.desired_number_scheduled,
+            facts
+                .last_warning("DaemonSet", &name)
+                .map(|warning| format!(": {}", warning.trim()))
+                .unwrap_or_default()
         )
     })
 }
@@ -107,11 +112,19 @@ pub(super) fn unschedulable(facts: &Facts) -> Verdict {
 }
 
 pub(super) fn containers(facts: &Facts) -> Verdict {
-    let wrong = own_pods(facts)?
-        .into_iter()
-        .flat_map(container_problems)
-        .collect();
-    Ok(Outcome::fail_if(wrong, ""))
+    // Those of the agents are said with their nodes.
+    let pods = own_pods(facts)?.into_iter().filter(|pod| !is_agent(pod));
+    Ok(Outcome::fail_if(
+        pods.flat_map(container_problems).collect(),
+        "",
+    ))
+}
+
+/// Is the pod one of the agent's DaemonSet?
+pub(in crate::check) fn is_agent(pod: &Pod) -> bool {
+    pod.owner_references()
+        .iter()
+        .any(|owner| owner.kind == "DaemonSet" && owner.name == agent::NAME)
 }
 
 /// The control plane's pods and the agents'.
@@ -141,6 +154,20 @@ pub(in crate::check) fn container_problems(pod: &Pod) -> Vec<String> {
             ))
         })
         .collect()
+}
+
+/// Whether there is a process to ask: a container that waits for its image or for its next start has none. Where nobody wrote down what runs, it may.
+pub(in crate::check) fn may_answer(pod: &Pod, container: &str) -> bool {
+    let statuses = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.container_statuses.as_ref());
+    let own = statuses
+        .into_iter()
+        .flatten()
+        .find(|status| status.name == container);
+    let state = own.and_then(|status| status.state.as_ref());
+    state.is_none_or(|state| state.running.is_some())
 }
 
 /// Waiting for these is a matter of seconds, or of another container that is named itself.
@@ -199,7 +226,7 @@ pub(super) fn ready(facts: &Facts) -> Verdict {
         let late: Vec<String> = own
             .iter()
             .filter(|pod| !pod::is_ready(pod))
-            .map(|pod| match facts.last_warning(pod) {
+            .map(|pod| match facts.last_warning("Pod", &pod.name_any()) {
                 Some(warning) => format!("{} ({})", full_name(pod), warning.trim()),
                 None => full_name(pod),
             })
@@ -236,6 +263,37 @@ pub(super) fn controllers_ready(facts: &Facts) -> Verdict {
     names.dedup();
     Ok(Outcome::fail_if(wrong.collect(), names.join(", ")))
 }
+
+/// What a controller cannot follow it remembers, so it goes on answering with what was: nothing else shows it.
+pub(super) fn controllers_follow(facts: &Facts) -> Verdict {
+    let mut wrong = Vec::new();
+    for controller in &facts.controllers {
+        let samples = controller.metrics.as_deref().unwrap_or_default();
+        let is = |name: &str, kind: &Sample, value: f64| {
+            samples.iter().any(|sample| {
+                sample.name == name && sample.labels == kind.labels && sample.value == value
+            })
+        };
+        // A kind that is not served cannot change.
+        let stale = samples
+            .iter()
+            .filter(|kind| is(SYNCED, kind, 0.0) && kind.name == SERVED && kind.value == 1.0);
+        let kinds: Vec<&str> = stale.map(|kind| kind.label("kind")).collect();
+        if !kinds.is_empty() {
+            wrong.push(format!(
+                "{} in {} learns of no change of: {}",
+                controller.name,
+                controller.pod,
+                kinds.join(", ")
+            ));
+        }
+    }
+    Ok(Outcome::fail_if(wrong, ""))
+}
+
+/// The controllers' own word, from their metrics.
+const SERVED: &str = "source_kind_served";
+const SYNCED: &str = "source_kind_synced";
 
 pub(super) fn proxies(facts: &Facts) -> Verdict {
     let own: Vec<_> = facts

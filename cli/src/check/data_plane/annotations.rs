@@ -1,16 +1,19 @@
 //! Annotations and labels that do not mean what their author thought.
 
+use std::collections::BTreeSet;
+
 use mesh_core::{annotation as keys, ports::PortSet};
 use mesh_k8s::{
+    inject::{self, Values},
     kinds::{ObjectMeta, Pod, ResourceExt, Service},
-    pod::{self, ports},
+    pod::{self, owner::Owner, ports},
     select,
 };
 
 use super::{
     super::{
         Facts, Outcome, Verdict,
-        facts::{full_name, see},
+        facts::{Seen, full_name, see},
     },
     in_scope,
 };
@@ -130,13 +133,34 @@ pub(super) fn unknown(facts: &Facts) -> Verdict {
             );
         }
     }
-    for pod in facts.meshed_pods()? {
-        judge(full_name(pod), &pod.metadata);
-    }
     for service in services(facts)? {
         judge(service_name(service), &service.metadata);
     }
+    let values = facts.values()?;
+    let mut refused = BTreeSet::new();
+    for pod in facts.meshed_pods()? {
+        refused.extend(objections(facts, &values, pod)?);
+    }
+    wrong.extend(refused);
     Ok(Outcome::warn_if(wrong, ""))
+}
+
+/// What the injector says about the annotations that are in force for a pod, when it is given the pod as it was before.
+fn objections(facts: &Facts, values: &Values, pod: &Pod) -> Seen<Vec<String>> {
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", full_name(pod));
+    let mut before = serde_json::to_value(pod).map_err(|error| failed(&error))?;
+    inject::uninject(&mut before);
+    before["metadata"]["annotations"][keys::INJECT] = "enabled".into();
+    let before: Pod = serde_json::from_value(before).map_err(|error| failed(&error))?;
+    let namespace = facts.namespace(&pod.namespace().unwrap_or_default());
+    let namespace = namespace.map(|namespace| namespace.metadata.clone());
+    let owner = Owner {
+        kind: "pod".to_owned(),
+        name: pod.name_any(),
+    };
+    inject::patch(values, &namespace.unwrap_or_default(), &before, &owner)
+        .map(|outcome| outcome.warnings)
+        .map_err(|error| failed(&error))
 }
 
 /// Every annotation under `config.linkerd.io/`, as docs/reference/annotations.md describes them.

@@ -1,9 +1,10 @@
 //! What the daemons themselves say: agents, controllers, proxies and injectors, all asked at the same time.
 
 use futures_util::{StreamExt as _, stream};
+use mesh_k8s::kinds::Pod;
 
 use super::super::{
-    control_plane::COMPONENTS,
+    control_plane::{self, COMPONENTS},
     facts::{Agent, Controller, Facts, Mode, Place, Proxy, Seen},
     webhook,
 };
@@ -19,30 +20,34 @@ pub(super) async fn ask(mesh: &Mesh, facts: &mut Facts) {
     let control = facts.control_namespace.clone();
     let proxies_too = facts.place == Place::Node || facts.mode == Mode::Installed { proxies: true };
     // Where the pods cannot be listed, their own check says why. Whose they are does not matter here.
-    let pods = facts.objects.pods.as_deref().unwrap_or_default();
-    let pods: Vec<MeshPod> = pods.iter().map(|pod| MeshPod::new(pod, &[])).collect();
-    let own: Vec<&MeshPod> = pods
+    let live: Vec<&Pod> = facts.live_pods().map(Iterator::collect).unwrap_or_default();
+    let pods: Vec<MeshPod> = live.iter().map(|pod| MeshPod::new(pod, &[])).collect();
+    let own: Vec<(&Pod, &MeshPod)> = live
         .iter()
-        .filter(|pod| pod.namespace == control && pod.component.is_some() && !pod.ended)
+        .copied()
+        .zip(&pods)
+        .filter(|(_, pod)| pod.namespace == control && pod.component.is_some())
         .collect();
     let asked = pods.iter().filter(|pod| {
         let wanted =
             pod.namespace == control || proxies_too && facts.scope.contains(&pod.namespace);
-        pod.is_meshed() && !pod.ended && pod.ip.is_some() && wanted
+        pod.is_meshed() && pod.ip.is_some() && wanted
     });
     let proxies = stream::iter(asked.map(|pod| proxy(mesh, pod))).buffered(talk::AT_ONCE);
-    let controllers = own.iter().flat_map(|pod| {
+    let controllers = own.iter().flat_map(|(object, pod)| {
         let of_pod = ADMIN_PORTS.iter().filter(|(component, name, _)| {
             pod.component.as_deref() == Some(component)
                 && pod.containers.iter().any(|container| container == name)
+                // A check of its own says why a container does not run.
+                && control_plane::may_answer(object, name)
         });
         of_pod.map(|(_, name, port)| controller(mesh, pod, name, *port))
     });
     let controllers = stream::iter(controllers).buffered(talk::AT_ONCE);
     let injectors = own
         .iter()
-        .filter(|pod| pod.component.as_deref() == Some(COMPONENTS[2]) && pod.ready);
-    let injectors = injectors.map(|pod| presented(mesh, pod, &control));
+        .filter(|(_, pod)| pod.component.as_deref() == Some(COMPONENTS[2]) && pod.ready);
+    let injectors = injectors.map(|(_, pod)| presented(mesh, pod, &control));
     let injectors = stream::iter(injectors).buffered(talk::AT_ONCE);
     let (proxies, controllers, injectors, agents) = tokio::join!(
         proxies.collect::<Vec<_>>(),
@@ -83,15 +88,16 @@ async fn proxy(mesh: &Mesh, pod: &MeshPod) -> Proxy {
 }
 
 async fn controller(mesh: &Mesh, pod: &MeshPod, name: &'static str, port: u16) -> Controller {
-    let look = async {
+    let ask = async |path: &str| {
         let connection = mesh.connect(pod, port).await?;
-        http::get_ok(connection, &format!("its port {port}"), "/ready").await
+        http::get_ok(connection, &format!("its port {port}"), path).await
     };
-    let ready = look.await;
+    let (ready, scrape) = tokio::join!(ask("/ready"), ask("/metrics"));
     Controller {
         pod: pod.to_string(),
         name,
         ready: text(ready.map(|_body| ())),
+        metrics: text(scrape.map(|body| metrics::parse(&body))),
     }
 }
 

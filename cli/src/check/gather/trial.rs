@@ -1,28 +1,10 @@
 //! Creates a pod that asks for the mesh, as a dry run: the API server calls the injector as for a real one, and keeps nothing.
 
 use kube::{Api, api::PostParams};
-use mesh_core::annotation;
-use mesh_k8s::{
-    kinds::{Pod, ResourceExt},
-    pod::PROXY_CONTAINER,
-};
+use mesh_k8s::{kinds::Pod, pod::PROXY_CONTAINER};
 
-use super::super::facts::{Facts, Seen, Trial};
+use super::super::facts::{Seen, Trial};
 use crate::cluster::{Cluster, error};
-
-/// Where it is tried: the namespace of `-n`, a namespace that is meshed, or `default`.
-pub(super) fn namespace(cluster: &Cluster, facts: &Facts) -> String {
-    if let Some(namespace) = facts.scope.namespace() {
-        return namespace.to_owned();
-    }
-    let all = facts.objects.namespaces.as_deref().unwrap_or_default();
-    let meshed = all.iter().find(|namespace| {
-        let mode = namespace.annotations().get(annotation::INJECT);
-        mode.is_some_and(|mode| mode == "enabled")
-            && namespace.name_any() != cluster.control_namespace
-    });
-    meshed.map_or_else(|| "default".to_owned(), ResourceExt::name_any)
-}
 
 /// As restricted as any namespace may ask for, so that nothing but the injector decides.
 const POD: &str = r#"{
