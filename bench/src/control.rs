@@ -73,6 +73,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     say(&serde_json::json!({ "listening": options.listen.to_string() }))?;
     loop {
         let (tcp, _) = listener.accept().await.context("accept a proxy")?;
+        // An answer that waits for the acknowledgement of another is not given at once.
+        tcp.set_nodelay(true).context("send without delay")?;
         let services = Services(control_plane.clone());
         let service =
             TowerToHyperService::new(service_fn(move |request| services.clone().route(request)));

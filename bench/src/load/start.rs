@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream},
     process::{Child, Command},
     thread,
@@ -48,7 +48,11 @@ pub(super) fn ready(options: &ReadyOptions) -> anyhow::Result<()> {
     let begun = Instant::now();
     let started = match options.program.split_first() {
         Some((program, arguments)) => {
-            let child = Command::new(program).args(arguments).spawn();
+            // Its log is none of what this program says.
+            let child = Command::new(program)
+                .args(arguments)
+                .stdout(io::stderr())
+                .spawn();
             Some(Started(child.with_context(|| format!("start {program}"))?))
         }
         None => None,

@@ -26,6 +26,8 @@ pub(crate) const NAME: &str = "mesh-bench";
 pub(crate) const FOLDER: &str = "/run/mesh-bench";
 /// Twenty thousand connections and their other ends with room to spare, or where that is more than this process may ask for, as much as it may.
 const RAISE: &str = "{ ulimit -n 100000 2>/dev/null || ulimit -Sn $(ulimit -Hn); }";
+/// The last that a shell does before it is the program.
+const ENTER: &str = "exec \"$0\" \"$@\"";
 /// What must happen and does not happen in this time never will.
 pub(crate) const NEVER: Duration = Duration::from_secs(60);
 /// Between two looks at what cannot be waited for otherwise.
@@ -143,6 +145,22 @@ impl Pods {
     }
 }
 
+impl Drop for Pod {
+    fn drop(&mut self) {
+        // Whatever still runs in it ends with it, as on a node.
+        let killed = fs::write(self.cgroup.join("cgroup.kill"), "1");
+        let removed = killed.map_err(anyhow::Error::from).and_then(|()| {
+            run(Command::new("ip").args(["netns", "del", &self.name]))?;
+            until("the processes of the pod end", || {
+                Ok(remove_cgroups(&self.cgroup).ok())
+            })
+        });
+        if let Err(error) = removed {
+            eprintln!("    {} could not be removed: {error:#}", self.name);
+        }
+    }
+}
+
 impl Pod {
     fn configure(&self, other: Ipv4Addr) -> anyhow::Result<()> {
         self.ip(&["address", "add", &format!("{}/24", self.ip), "dev", "eth0"])?;
@@ -180,7 +198,7 @@ impl Pod {
             .arg(format!("--net=/run/netns/{}", self.name))
             .args(["taskset", "-c", &cpu.to_string()])
             // As many descriptors as there may be: ten thousand connections have twenty thousand ends in a proxy.
-            .args(["sh", "-c", &format!("{RAISE} && exec \"$0\" \"$@\"")]);
+            .args(["sh", "-c", &format!("{RAISE} && {ENTER}")]);
         if let Some(user) = container.user {
             let (user, group) = (format!("--reuid={user}"), format!("--regid={user}"));
             command.args(["setpriv", &user, &group, "--clear-groups"]);
@@ -213,7 +231,7 @@ pub(crate) fn within(cgroup: &Path) -> Command {
 impl Process {
     /// Starts a command; what it writes to standard error goes to a file that is named for it.
     pub(crate) fn start(name: &str, command: &mut Command) -> anyhow::Result<Self> {
-        let what = shown(command);
+        let what = without_wrapping(&shown(command));
         let log = Path::new(FOLDER).join(format!("{name}.log"));
         let errors = File::create(&log).with_context(|| format!("create {}", log.display()))?;
         let mut child = command
@@ -318,6 +336,14 @@ impl Drop for Process {
     }
 }
 
+/// The program of a pod's command, without what puts it into the pod.
+fn without_wrapping(command: &str) -> String {
+    match command.rsplit_once(ENTER) {
+        Some((_, program)) => program.trim().to_owned(),
+        None => command.to_owned(),
+    }
+}
+
 /// Runs a command that prints nothing when all is well.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     let output = command
@@ -349,5 +375,17 @@ pub(crate) fn until<T>(
             bail!("{what}: not within {} s", NEVER.as_secs());
         }
         std::thread::park_timeout(LOOK_AGAIN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_named_as_a_person_would_start_it() {
+        let command = format!("sh -c x nsenter taskset -c 0 sh -c {RAISE} && {ENTER} wrk -t1");
+        assert_eq!(without_wrapping(&command), "wrk -t1");
+        assert_eq!(without_wrapping("ip link"), "ip link");
     }
 }

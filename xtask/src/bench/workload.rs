@@ -130,7 +130,9 @@ const fn value(limit: f64, metric: Metric) -> Goal {
     }
 }
 
-const IDLE_GOALS: &[Goal] = &[
+/// Where the connections of clients share one between the proxies, the server's proxy has nothing to hold.
+const SHARED: &[Goal] = &[at_most(0.4, Envoy, MemoryOut)];
+const OWN: &[Goal] = &[
     at_most(0.4, Envoy, MemoryOut),
     at_most(0.4, Envoy, MemoryIn),
 ];
@@ -149,7 +151,10 @@ const fn idle(
         unit: Unit::Connection,
         peers: &[Envoy, Haproxy],
         shown: &[MemoryOut, MemoryIn],
-        goals: IDLE_GOALS,
+        goals: match held {
+            Held::Http1 | Held::Http2 => SHARED,
+            Held::Tcp => OWN,
+        },
     }
 }
 

@@ -7,10 +7,8 @@ use crate::bench::{
     metric::{Metric, Peer, shown},
     row::{Judged, Met, Row},
     statistics::{median, range},
+    workload::Limit,
 };
-
-/// Wide enough for a median with its range and most names.
-const WIDTH: usize = 24;
 
 /// The peers that were measured, the floor first.
 pub(super) fn peers(row: &Row) -> Vec<Peer> {
@@ -71,9 +69,7 @@ pub(super) fn rounds(row: &Row) -> String {
 
 pub(super) fn ratio(judged: &Judged, row: &Row) -> String {
     let in_unit = |value: f64| match judged.goal.limit {
-        crate::bench::workload::Limit::Value(_) => {
-            in_unit(judged.goal.metric, row.workload.unit, value)
-        }
+        Limit::Value(_) => in_unit(judged.goal.metric, row.workload.unit, value),
         _ => shown(value),
     };
     let estimate = judged.estimate;
@@ -94,35 +90,56 @@ pub(super) fn verdict(met: Met) -> &'static str {
 }
 
 pub(super) fn text(row: &Row) -> String {
-    let mut text = format!("{:<10}", "");
-    for metric in metrics(row) {
+    let metrics = metrics(row);
+    let heading = |metric: &Metric| {
         let unit = metric.unit(row.workload.unit).0;
-        text += &format!("{:<WIDTH$}", format!("{} {unit}", metric.name()));
-    }
-    let mut lines = vec![text];
+        format!("{} {unit}", metric.name()).trim().to_owned()
+    };
+    let mut table = vec![
+        std::iter::once(String::new())
+            .chain(metrics.iter().map(heading))
+            .collect::<Vec<_>>(),
+    ];
     for peer in peers(row) {
-        let mut line = format!("{peer:<10}");
-        for metric in metrics(row) {
-            let cell = match cell(row, peer, metric) {
-                Some((median, spread)) if spread.is_empty() => median,
-                Some((median, spread)) => format!("{median} ({spread})"),
-                None => "-".to_owned(),
-            };
-            line += &format!("{cell:<WIDTH$}");
-        }
-        lines.push(line);
+        let cell = |metric: &Metric| match cell(row, peer, *metric) {
+            Some((median, spread)) if spread.is_empty() => median,
+            Some((median, spread)) => format!("{median} ({spread})"),
+            None => "-".to_owned(),
+        };
+        let cells = metrics.iter().map(cell);
+        table.push(std::iter::once(peer.to_string()).chain(cells).collect());
     }
+    let mut text = aligned(&table);
     for judged in row.judged() {
-        lines.push(format!(
-            "  {:<11} {:<36} {}",
+        let _written = writeln!(
+            text,
+            "  {:<11} {:<42} {}",
             verdict(judged.met),
             wish(judged.goal, row.workload.unit),
             ratio(&judged, row)
-        ));
+        );
     }
-    lines.push(rounds(row));
-    let lines = lines.iter().map(|line| format!("{}\n", line.trim_end()));
-    lines.collect()
+    text + &rounds(row) + "\n"
+}
+
+/// Each column as wide as its widest cell.
+fn aligned(table: &[Vec<String>]) -> String {
+    let columns = table.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = table.iter().filter_map(|line| line.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for line in table {
+        let cells = line.iter().zip(&widths);
+        let cells: String = cells
+            .map(|(cell, width)| format!("{cell:<width$}  "))
+            .collect();
+        text.push_str(cells.trim_end());
+        text.push('\n');
+    }
+    text
 }
 
 #[cfg(test)]
@@ -177,7 +194,7 @@ mod tests {
         let text = text(&row());
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].contains("CPU out µs/req"), "{text}");
-        assert!(lines[1].starts_with("direct    -"), "{text}");
+        assert!(lines[1].starts_with("direct  -"), "{text}");
         assert!(lines[2].contains("11.0 (10.0–12.0)"), "{text}");
         assert!(
             text.contains("met         CPU out ≤ 0.55 × Envoy"),
