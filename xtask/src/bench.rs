@@ -32,6 +32,7 @@ use std::{
 use anyhow::bail;
 
 use crate::{args::BenchOptions, workspace};
+use interrupt::Interrupt;
 use lab::Lab;
 use machine::Cpus;
 pub(crate) use metric::Peer;
@@ -70,9 +71,9 @@ pub(crate) fn run(root: &Path, options: &BenchOptions) -> anyhow::Result<ExitCod
     let plan = Plan::new(options);
     let cpus = Cpus::choose()?;
     let tools = Tools::prepare(root, &plan.peers)?;
-    interrupt::watch()?;
+    let interrupt = Interrupt::watch()?;
     let mut report = Report::new(root, &plan, &tools, cpus);
-    let lab = Lab::new(tools, cpus)?;
+    let lab = Lab::new(tools, cpus, interrupt)?;
     let mut systems = Systems::new();
     for workload in workloads {
         if plan.quick && workload.is_long() && options.workload.is_empty() {
@@ -80,7 +81,7 @@ pub(crate) fn run(root: &Path, options: &BenchOptions) -> anyhow::Result<ExitCod
         }
         let begun = Instant::now();
         let outcome = measure(&lab, &mut systems, &plan, workload);
-        interrupt::check()?;
+        lab.interrupt.check()?;
         let measured = Measured {
             workload,
             outcome,

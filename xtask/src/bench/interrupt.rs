@@ -1,20 +1,30 @@
 //! Ctrl-C: what runs is ended and removed before xtask ends.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use anyhow::{Context, bail};
 
-/// Set by Ctrl-C and SIGTERM. The programs of the benchmark get the signal too and end; what waits for them then looks here for the reason.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// Whether the user wants to stop. The programs of the benchmark get the signal of a terminal too and end; the round at hand then fails, and whoever is told
+/// of that looks here for the reason.
+#[derive(Debug, Clone)]
+pub(crate) struct Interrupt(Arc<AtomicBool>);
 
-pub(crate) fn watch() -> anyhow::Result<()> {
-    ctrlc::set_handler(|| INTERRUPTED.store(true, Relaxed)).context("handle Ctrl-C")
-}
-
-/// An error once the user wants to stop.
-pub(crate) fn check() -> anyhow::Result<()> {
-    if INTERRUPTED.load(Relaxed) {
-        bail!("interrupted");
+impl Interrupt {
+    pub(crate) fn watch() -> anyhow::Result<Self> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&interrupted);
+        ctrlc::set_handler(move || flag.store(true, Relaxed)).context("handle Ctrl-C")?;
+        Ok(Self(interrupted))
     }
-    Ok(())
+
+    /// An error once it was wanted.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        if self.0.load(Relaxed) {
+            bail!("interrupted; what the benchmark made was removed");
+        }
+        Ok(())
+    }
 }

@@ -9,6 +9,7 @@ use std::{
 use anyhow::Context;
 
 use super::{
+    interrupt::Interrupt,
     machine::Cpus,
     pod::{self, Process},
     tools::Tools,
@@ -22,6 +23,7 @@ pub(crate) struct Lab {
     pub(crate) cpus: Cpus,
     pub(crate) tools: Tools,
     pub(crate) cgroup: PathBuf,
+    pub(crate) interrupt: Interrupt,
     spinners: Vec<Process>,
 }
 
@@ -35,12 +37,13 @@ pub(crate) struct Certificate {
 }
 
 impl Lab {
-    pub(crate) fn new(tools: Tools, cpus: Cpus) -> anyhow::Result<Self> {
+    pub(crate) fn new(tools: Tools, cpus: Cpus, interrupt: Interrupt) -> anyhow::Result<Self> {
         pod::clear().context("clear what an earlier benchmark left")?;
         let mut lab = Self {
             cpus,
             tools,
             cgroup: pod::root_cgroup()?,
+            interrupt,
             spinners: Vec::new(),
         };
         fs::create_dir(&lab.cgroup).context("make a cgroup")?;

@@ -5,7 +5,7 @@ use std::{net::Ipv4Addr, thread, time::Duration};
 use anyhow::{Context, bail};
 
 use super::{
-    Plan, interrupt,
+    Plan,
     lab::Lab,
     metric::{Metric, Peer},
     pod::{Pod, Process, descriptors},
@@ -44,16 +44,16 @@ pub(super) fn idle(
     rounds(lab, &plan, workload, |number, progress| {
         let mut round = Round::default();
         for peer in plan.peers(workload) {
-            interrupt::check()?;
+            lab.interrupt.check()?;
             progress.line(&format!("round {}, {peer}", number + 1));
             progress.tick();
             let system = System::start(lab, peer)?;
             let to = system.target(service);
             // The first of a kind brings what all others share.
             let first = hold(lab, &system.pods.client, &to.to_string(), 1, 1, held)?;
-            let before = settled(&system)?;
+            let before = settled(lab, &system)?;
             let all = hold(lab, &system.pods.client, &to.to_string(), 1, count, held)?;
-            let after = settled(&system)?;
+            let after = settled(lab, &system)?;
             drop((first, all));
             let each = |after: Memory, before: Memory| {
                 (after.anonymous as f64 - before.anonymous as f64) / f64::from(count)
@@ -76,10 +76,10 @@ pub(super) fn targets(lab: &Lab, plan: &Plan, workload: &'static Workload) -> an
         let mut base = None;
         for (first, _) in [FEW, MANY] {
             let system = System::start(lab, Peer::Ours)?;
-            let before = settled(&system)?;
+            let before = settled(lab, &system)?;
             let to = format!("{first}:{}", Service::Http1.port());
             let all = hold(lab, &system.pods.client, &to, TARGETS, TARGETS, Held::Http1)?;
-            let after = settled(&system)?;
+            let after = settled(lab, &system)?;
             drop(all);
             grown.push(after.out.anonymous as f64 - before.out.anonymous as f64);
             base = Some(before.out);
@@ -143,12 +143,12 @@ pub(super) fn hold(
 }
 
 /// The memory of the pair once it does not change any more.
-fn settled(system: &System) -> anyhow::Result<Both<Memory>> {
+fn settled(lab: &Lab, system: &System) -> anyhow::Result<Both<Memory>> {
     let read = || system.memory()?.context("there are proxies");
     let mut last = read()?;
     for _ in 0..READINGS {
         thread::park_timeout(SETTLES);
-        interrupt::check()?;
+        lab.interrupt.check()?;
         let now = read()?;
         let same = |now: Memory, last: Memory| {
             let (now, last) = (now.anonymous as f64, last.anonymous as f64);

@@ -17,19 +17,21 @@ use std::{
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::{interrupt, machine};
+use super::machine;
 use crate::command::{ask, shown};
 
 /// The beginning of every name of ours: of namespaces, cgroups, pins, folders.
 pub(crate) const NAME: &str = "mesh-bench";
 /// Logs, configurations, sockets. A reboot clears it.
 pub(crate) const FOLDER: &str = "/run/mesh-bench";
+/// Where the agents pin their programs, each in a folder with our name.
+pub(crate) const PINS: &str = "/sys/fs/bpf";
 /// Twenty thousand connections and their other ends with room to spare, or where that is more than this process may ask for, as much as it may.
 const RAISE: &str = "{ ulimit -n 100000 2>/dev/null || ulimit -Sn $(ulimit -Hn); }";
 /// The last that a shell does before it is the program.
 const ENTER: &str = "exec \"$0\" \"$@\"";
 /// What must happen and does not happen in this time never will.
-pub(crate) const NEVER: Duration = Duration::from_secs(60);
+pub(crate) const NEVER: Duration = Duration::from_mins(3);
 /// Between two looks at what cannot be waited for otherwise.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
@@ -92,6 +94,13 @@ pub(crate) fn clear() -> anyhow::Result<()> {
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
     for name in names.filter(|name| name.starts_with(NAME)) {
         run(Command::new("ip").args(["netns", "del", &name]))?;
+    }
+    // Programs that nothing names any more are detached by the kernel.
+    let pins = fs::read_dir(PINS).into_iter().flatten().flatten();
+    let named = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(NAME);
+    for pins in pins.filter(named) {
+        fs::remove_dir_all(pins.path())
+            .with_context(|| format!("remove {}", pins.path().display()))?;
     }
     if Path::new(FOLDER).exists() {
         fs::remove_dir_all(FOLDER).with_context(|| format!("remove {FOLDER}"))?;
@@ -263,19 +272,10 @@ impl Process {
 
     /// The next line it prints.
     pub(crate) fn line(&self) -> anyhow::Result<String> {
-        let deadline = Instant::now() + NEVER;
-        loop {
-            interrupt::check()?;
-            match self.lines.recv_timeout(Duration::from_millis(100)) {
-                Ok(line) => return Ok(line),
-                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
-                Err(RecvTimeoutError::Timeout) => {
-                    bail!("`{}` says nothing\n{}", self.what, self.log())
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    bail!("`{}` ended early\n{}", self.what, self.log())
-                }
-            }
+        match self.lines.recv_timeout(NEVER) {
+            Ok(line) => Ok(line),
+            Err(RecvTimeoutError::Timeout) => bail!("{} says nothing", self.complaint()),
+            Err(RecvTimeoutError::Disconnected) => bail!("{} ended early", self.complaint()),
         }
     }
 
@@ -294,7 +294,6 @@ impl Process {
             output.push('\n');
         }
         let status = self.child.wait()?;
-        interrupt::check()?;
         if !status.success() {
             bail!("`{}`: {status}\n{output}{}", self.what, self.log());
         }

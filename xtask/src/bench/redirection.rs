@@ -5,7 +5,7 @@ use std::{fs, path::Path, process::Command};
 use anyhow::Context;
 
 use super::{
-    Plan, interrupt,
+    Plan,
     lab::Lab,
     load,
     metric::{Metric, Peer},
@@ -80,7 +80,7 @@ fn with_crowd(
     let row = rounds(lab, plan, workload, |_, _| {
         let mut round = Round::default();
         for way in &*ways {
-            interrupt::check()?;
+            lab.interrupt.check()?;
             let (sample, failed) = way.measure(lab, plan.seconds)?;
             round.samples.insert(way.peer, sample);
             round.failed += failed;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Plan, interrupt,
+    Plan,
     lab::Lab,
     load,
     machine::Watch,
@@ -68,7 +68,7 @@ pub(super) fn rounds(
     };
     let mut progress = Progress::new(workload.name);
     while row.counted().count() < plan.rounds && row.rounds.len() < plan.attempts() {
-        interrupt::check()?;
+        lab.interrupt.check()?;
         let watch = Watch::start(&lab.cgroup)?;
         let mut round = measure(row.rounds.len(), &mut progress)?;
         round.noise = watch.finish()?;

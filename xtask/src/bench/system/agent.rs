@@ -55,7 +55,7 @@ impl Agent {
         let places = Places {
             cgroup: lab.cgroup.clone(),
             folder: Path::new(FOLDER).join(&name),
-            pins: Path::new("/sys/fs/bpf").join(format!("{}-{}", pod::NAME, tier.name())),
+            pins: Path::new(pod::PINS).join(format!("{}-{}", pod::NAME, tier.name())),
         };
         std::fs::create_dir_all(&places.folder)?;
         let cgroup = lab.cgroup.join(&name);
