@@ -16,6 +16,7 @@ use kube::{
     core::NamespaceResourceScope,
 };
 use mesh_k8s::{
+    inject::{TRUST_ROOTS_CONFIG_MAP, TRUST_ROOTS_KEY},
     kinds::{ConfigMap, Job, ObjectMeta, Pod, ReplicaSet, Resource},
     values::Values,
 };
@@ -139,6 +140,20 @@ impl Cluster {
             serde_norway::from_str(text).context("read the values of ConfigMap linkerd-config")?;
         values.namespace.clone_from(&self.control_namespace);
         Ok(values)
+    }
+
+    /// The trust anchors, as the identity service has them.
+    pub(crate) async fn trust_anchors(&self) -> anyhow::Result<String> {
+        let what = format!("read ConfigMap {TRUST_ROOTS_CONFIG_MAP}");
+        let map = self.control_object::<ConfigMap>(TRUST_ROOTS_CONFIG_MAP);
+        let map = map.await.map_err(|error| error::failed(&what, error))?;
+        let bundle = map.and_then(|map| map.data?.remove(TRUST_ROOTS_KEY));
+        bundle.with_context(|| {
+            format!(
+                "namespace {} has no ConfigMap {TRUST_ROOTS_CONFIG_MAP} with key {TRUST_ROOTS_KEY}; `meshctl check` says what to do",
+                self.control_namespace
+            )
+        })
     }
 
     async fn metadata<K>(&self, scope: &Scope) -> kube::Result<Vec<ObjectMeta>>

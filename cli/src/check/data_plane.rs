@@ -13,7 +13,7 @@ use mesh_k8s::{
 
 use super::{
     Category, Check, Ends, Facts, Mode, On, Outcome, Place, Verdict,
-    control_plane::container_problems,
+    control_plane::{container_problems, may_answer},
     count,
     facts::{full_name, see},
     versions,
@@ -192,11 +192,15 @@ fn ready(facts: &Facts) -> Verdict {
     }
     for pod in facts.meshed_pods()? {
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
-        let of_proxy = container_problems(pod).into_iter();
-        let of_proxy = of_proxy
-            .filter(|problem| problem.contains(&format!("container {}", pod::PROXY_CONTAINER)));
-        if !named.contains(&(&namespace, &name)) {
-            wrong.extend(of_proxy);
+        if named.contains(&(&namespace, &name)) {
+            continue;
+        }
+        let problems = container_problems(pod);
+        let of_proxy = format!("container {}", pod::PROXY_CONTAINER);
+        let known = wrong.len();
+        wrong.extend(problems.into_iter().filter(|one| one.contains(&of_proxy)));
+        if wrong.len() == known && !may_answer(pod, pod::PROXY_CONTAINER) {
+            wrong.push(format!("{namespace}/{name}: its proxy has not started yet"));
         }
     }
     Ok(Outcome::fail_if(wrong, count(asked, "proxy", "proxies")))

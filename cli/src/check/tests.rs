@@ -804,6 +804,22 @@ fn a_kind_that_is_not_served_need_not_be_followed() {
     assert_eq!(find(&reports, "controllers-follow").unwrap().mark, Mark::Ok);
 }
 
+/// Such a proxy is not asked, so nothing but its pod says so.
+#[test]
+fn a_proxy_that_has_not_started_is_not_ready() {
+    let mut facts = healthy();
+    facts.proxies.retain(|proxy| proxy.pod != "web-0");
+    change_pod(&mut facts, "web-0", |pod| {
+        pod["status"]["initContainerStatuses"] = json!([{
+            "name": "linkerd-proxy", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": "PodInitializing"}}
+        }]);
+    });
+    let reports = judge(&facts);
+    let report = find(&reports, "l5d-data-plane-ready").unwrap();
+    assert_eq!(report.detail, ["shop/web-0: its proxy has not started yet"]);
+}
+
 /// The agent's own check says why it is not ready; that it does not answer either is no second fault.
 #[test]
 fn an_agent_that_is_not_ready_is_named_once() {

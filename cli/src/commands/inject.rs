@@ -187,6 +187,15 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What the cluster's injector would go by: the values that are written down, and the anchors even where the mesh made them itself and nobody wrote them there.
+async fn in_force(cluster: &Cluster) -> anyhow::Result<Values> {
+    let mut values = cluster.values().await?;
+    if values.identity_trust_anchors_pem.trim().is_empty() {
+        values.identity_trust_anchors_pem = cluster.trust_anchors().await?;
+    }
+    Ok(values)
+}
+
 async fn values(args: &Args, global: &Global) -> anyhow::Result<Values> {
     let mut values = match &args.values {
         _ if args.ignore_cluster => Values::default(),
@@ -197,7 +206,7 @@ async fn values(args: &Args, global: &Global) -> anyhow::Result<Values> {
             serde_norway::from_str(&text)
                 .map_err(|error| Failure::Input(format!("{}: {error}", path.display())))?
         }
-        None => Cluster::connect(global).await?.values().await?,
+        None => in_force(&Cluster::connect(global).await?).await?,
     };
     values.namespace.clone_from(&global.linkerd_namespace);
     Ok(values)

@@ -135,16 +135,7 @@ fn own_pods(facts: &Facts) -> Seen<Vec<&Pod>> {
 
 /// Containers that cannot start or do not stay up, each with the kubelet's reason.
 pub(in crate::check) fn container_problems(pod: &Pod) -> Vec<String> {
-    let status = pod.status.as_ref();
-    let init = status
-        .and_then(|status| status.init_container_statuses.as_ref())
-        .into_iter()
-        .flatten();
-    let main = status
-        .and_then(|status| status.container_statuses.as_ref())
-        .into_iter()
-        .flatten();
-    init.chain(main)
+    container_statuses(pod)
         .filter_map(|container| {
             let problem = container_problem(container)?;
             Some(format!(
@@ -158,16 +149,17 @@ pub(in crate::check) fn container_problems(pod: &Pod) -> Vec<String> {
 
 /// Whether there is a process to ask: a container that waits for its image or for its next start has none. Where nobody wrote down what runs, it may.
 pub(in crate::check) fn may_answer(pod: &Pod, container: &str) -> bool {
-    let statuses = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.container_statuses.as_ref());
-    let own = statuses
-        .into_iter()
-        .flatten()
-        .find(|status| status.name == container);
+    let own = container_statuses(pod).find(|status| status.name == container);
     let state = own.and_then(|status| status.state.as_ref());
     state.is_none_or(|state| state.running.is_some())
+}
+
+/// Of the init containers first, as they start.
+fn container_statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    let status = pod.status.as_ref();
+    let init = status.and_then(|status| status.init_container_statuses.as_ref());
+    let main = status.and_then(|status| status.container_statuses.as_ref());
+    init.into_iter().flatten().chain(main.into_iter().flatten())
 }
 
 /// Waiting for these is a matter of seconds, or of another container that is named itself.

@@ -1,7 +1,7 @@
 //! What the daemons themselves say: agents, controllers, proxies and injectors, all asked at the same time.
 
 use futures_util::{StreamExt as _, stream};
-use mesh_k8s::kinds::Pod;
+use mesh_k8s::{kinds::Pod, pod::PROXY_CONTAINER};
 
 use super::super::{
     control_plane::{self, COMPONENTS},
@@ -28,12 +28,14 @@ pub(super) async fn ask(mesh: &Mesh, facts: &mut Facts) {
         .zip(&pods)
         .filter(|(_, pod)| pod.namespace == control && pod.component.is_some())
         .collect();
-    let asked = pods.iter().filter(|pod| {
+    let asked = live.iter().zip(&pods).filter(|(object, pod)| {
         let wanted =
             pod.namespace == control || proxies_too && facts.scope.contains(&pod.namespace);
-        pod.is_meshed() && pod.ip.is_some() && wanted
+        let runs = pod.ip.is_some() && control_plane::may_answer(object, PROXY_CONTAINER);
+        pod.is_meshed() && runs && wanted
     });
-    let proxies = stream::iter(asked.map(|pod| proxy(mesh, pod))).buffered(talk::AT_ONCE);
+    let asked = asked.map(|(_, pod)| proxy(mesh, pod));
+    let proxies = stream::iter(asked).buffered(talk::AT_ONCE);
     let controllers = own.iter().flat_map(|(object, pod)| {
         let of_pod = ADMIN_PORTS.iter().filter(|(component, name, _)| {
             pod.component.as_deref() == Some(component)
