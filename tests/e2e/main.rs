@@ -11,7 +11,6 @@
 
 mod application;
 mod cluster;
-mod faults;
 mod installation;
 mod load;
 mod node;

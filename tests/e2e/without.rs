@@ -32,7 +32,8 @@ fn nothing_notices_that_the_api_server_is_gone() {
         println!("skipped: {test}: no node of this cluster has {MANIFEST}");
         return;
     };
-    let _mesh = Installation::by_helm(&cluster, &[]);
+    let before = nodes.state();
+    let mesh = Installation::by_helm(&cluster, &[]);
     let shop = Shop::open(&cluster);
     shop.works();
     let load = Load::start(&cluster, "http://web/", Version::Http1, SECONDS);
@@ -61,6 +62,10 @@ fn nothing_notices_that_the_api_server_is_gone() {
     shop.works();
     shop.is_authenticated();
     shop.is_redirected("full");
+    // The agents, too: they still learn that they are not merely restarted.
+    drop(shop);
+    mesh.remove();
+    nodes.are_as_before(&before);
 }
 
 #[test]

@@ -3,11 +3,15 @@
 
 use std::{fmt, time::Duration};
 
+use backon::ExponentialBuilder;
 use futures_util::StreamExt;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{
     Api, Client,
-    runtime::{WatchStreamExt, watcher},
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, ExponentialBackoff},
+    },
 };
 use mesh_runtime::log::chain;
 use tokio::{sync::watch, time::timeout};
@@ -61,7 +65,7 @@ pub(super) async fn watch(
         return std::future::pending().await;
     };
     let api: Api<DaemonSet> = Api::namespaced(client.clone(), &daemon_set.namespace);
-    let mut stream = std::pin::pin!(watcher::watch_object(api, &daemon_set.name).default_backoff());
+    let mut stream = std::pin::pin!(watcher::watch_object(api, &daemon_set.name).backoff(patience()));
     let mut has_complained = false;
     while let Some(event) = stream.next().await {
         match event {
@@ -76,6 +80,17 @@ pub(super) async fn watch(
             Err(_) => {}
         }
     }
+}
+
+/// From half a second to eight, with jitter. kube's own goes up to a minute: an uninstall that follows soon on an absence of the API server would be missed, and
+/// the mesh would stay on the node. A single object is watched, so that even a thousand agents that ask this often are a small burden.
+fn patience() -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(500))
+        .with_max_delay(Duration::from_secs(4))
+        .with_jitter()
+        .without_max_times()
+        .into()
 }
 
 /// Asks once more and decides.
