@@ -65,7 +65,8 @@ pub(super) async fn watch(
         return std::future::pending().await;
     };
     let api: Api<DaemonSet> = Api::namespaced(client.clone(), &daemon_set.namespace);
-    let mut stream = std::pin::pin!(watcher::watch_object(api, &daemon_set.name).backoff(patience()));
+    let mut stream =
+        std::pin::pin!(watcher::watch_object(api, &daemon_set.name).backoff(patience()));
     let mut has_complained = false;
     while let Some(event) = stream.next().await {
         match event {
