@@ -117,6 +117,12 @@ pub(crate) struct BenchOptions {
     /// Seconds of load on each peer in a round [default: 3, or 1 with --quick]
     #[arg(long, value_name = "N")]
     pub(crate) seconds: Option<u32>,
+    /// Also show where our proxies spend their time under each load, by perf
+    #[arg(long)]
+    pub(crate) profile: bool,
+    /// Measure the programs as they are in target/release
+    #[arg(long)]
+    pub(crate) no_build: bool,
     /// Where table, raw numbers and chart are written to [default: target/bench]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,

@@ -12,6 +12,7 @@ mod machine;
 mod memory;
 mod metric;
 mod pod;
+mod profile;
 mod redirection;
 mod report;
 mod row;
@@ -36,8 +37,10 @@ use interrupt::Interrupt;
 use lab::Lab;
 use machine::Cpus;
 pub(crate) use metric::Peer;
+use profile::Profile;
 use report::{Measured, Report};
 use row::Row;
+use system::Both;
 use tools::Tools;
 use traffic::Systems;
 use workload::{Kind, WORKLOADS, Workload};
@@ -68,23 +71,35 @@ pub(crate) fn run(root: &Path, options: &BenchOptions) -> anyhow::Result<ExitCod
             "a benchmark makes network namespaces, cgroups and BPF programs, which needs root: run it with sudo"
         );
     }
+    if options.profile && !profile::is_possible() {
+        bail!("there is no perf here, which --profile asks; Debian's package is linux-perf");
+    }
     let plan = Plan::new(options);
     let cpus = Cpus::choose()?;
-    let tools = Tools::prepare(root, &plan.peers)?;
+    let tools = Tools::prepare(root, &plan.peers, !options.no_build)?;
     let interrupt = Interrupt::watch()?;
     let mut report = Report::new(root, &plan, &tools, cpus);
     let lab = Lab::new(tools, cpus, interrupt)?;
     let mut systems = Systems::new();
     for workload in workloads {
         if plan.quick && workload.is_long() && options.workload.is_empty() {
+            println!(
+                "\n== {}  ({}): left out by --quick",
+                workload.title, workload.name
+            );
             continue;
         }
         let begun = Instant::now();
         let outcome = measure(&lab, &mut systems, &plan, workload);
         lab.interrupt.check()?;
+        let profile = match (&outcome, options.profile) {
+            (Ok(_), true) => profile(&lab, &mut systems, &plan, workload)?,
+            _ => None,
+        };
         let measured = Measured {
             workload,
             outcome,
+            profile,
             took: begun.elapsed(),
         };
         measured.print();
@@ -134,6 +149,21 @@ fn measure(
         Kind::Start => start::ready(lab, plan, workload),
         Kind::FirstRequest => start::first_request(lab, plan, workload),
         Kind::Redirection => redirection::row(lab, plan, workload),
+    }
+}
+
+/// Where our proxies spend their time in a workload that is load.
+fn profile(
+    lab: &Lab,
+    systems: &mut Systems,
+    plan: &Plan,
+    workload: &Workload,
+) -> anyhow::Result<Option<Both<Profile>>> {
+    match (workload.kind, systems.get_mut(&Peer::Ours)) {
+        (Kind::Traffic(service, load), Some(system)) => {
+            profile::record(lab, system, service, load, plan.seconds).map(Some)
+        }
+        _ => Ok(None),
     }
 }
 

@@ -235,8 +235,8 @@ mod tests {
             interrupts: 0.0,
         };
         assert_eq!(Times::parse(stat), Some(times));
-        let apart = Times::parse("cpu  100 0 200 3000 50 5 10 70 0 0\n");
-        assert_eq!(apart.map(|times| times.interrupts), Some(0.15));
+        let apart = Times::parse("cpu  100 0 200 3000 50 25 25 70 0 0\n");
+        assert_eq!(apart.map(|times| times.interrupts), Some(0.5));
         assert_eq!(Times::parse("intr 1 2\n"), None);
     }
 

@@ -40,8 +40,13 @@ pub(super) fn idle(
     count: u32,
 ) -> anyhow::Result<Row> {
     let plan = few(plan);
-    let count = count.min(descriptors()?.saturating_sub(SPARE) / 2);
-    rounds(lab, &plan, workload, |number, progress| {
+    let descriptors = descriptors()?;
+    let possible = descriptors.saturating_sub(SPARE) / 2;
+    let note = (possible < count).then(|| {
+        format!("{possible} connections, since a process here may have {descriptors} files open")
+    });
+    let count = count.min(possible);
+    let row = rounds(lab, &plan, workload, |number, progress| {
         let mut round = Round::default();
         for peer in plan.peers(workload) {
             lab.interrupt.check()?;
@@ -65,7 +70,8 @@ pub(super) fn idle(
             round.samples.insert(peer, sample);
         }
         Ok(round)
-    })
+    })?;
+    Ok(Row { note, ..row })
 }
 
 /// What targets and their endpoints cost, and a proxy without any.

@@ -3,6 +3,7 @@
 mod chart;
 mod document;
 mod raw;
+mod spent;
 mod table;
 
 use std::{fs, path::Path, process::ExitCode, time::Duration};
@@ -13,7 +14,9 @@ use super::{
     Plan,
     machine::{self, Cpus},
     metric::{Metric, Unit, shown},
+    profile::Profile,
     row::{Met, Row},
+    system::Both,
     tools::Tools,
     workload::{Goal, Limit, WORKLOADS, Workload},
 };
@@ -32,6 +35,7 @@ pub(super) struct Report {
 pub(super) struct Measured {
     pub(super) workload: &'static Workload,
     pub(super) outcome: anyhow::Result<Row>,
+    pub(super) profile: Option<Both<Profile>>,
     pub(super) took: Duration,
 }
 
@@ -106,6 +110,9 @@ impl Measured {
         match &self.outcome {
             Ok(row) => print!("{}", table::text(row)),
             Err(error) => println!("not measured: {error:#}"),
+        }
+        if let Some(profile) = &self.profile {
+            print!("{}", spent::text(profile));
         }
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Row {
     pub(crate) rounds: Vec<Round>,
     /// Whether rounds of a noisy machine count too.
     pub(crate) with_noisy: bool,
+    /// What a reader has to know besides.
+    pub(crate) note: Option<String>,
 }
 
 /// What the rounds say about a goal.
@@ -169,6 +171,7 @@ mod tests {
                 round(9.0, 9.0, 0.5),
             ],
             with_noisy,
+            note: None,
         }
     }
 

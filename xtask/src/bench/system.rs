@@ -105,6 +105,15 @@ impl System {
         }
     }
 
+    /// The process ids of the proxies.
+    pub(crate) fn processes(&self) -> Option<Both<u32>> {
+        let proxies = self.proxies.as_ref()?;
+        Some(Both {
+            out: proxies.out.id(),
+            inward: proxies.inward.id(),
+        })
+    }
+
     /// Seconds that each proxy has run.
     pub(crate) fn run_times(&self) -> anyhow::Result<Option<Both<f64>>> {
         self.each(usage::run_time)
@@ -128,12 +137,12 @@ impl System {
     }
 
     fn each<T>(&self, ask: fn(u32) -> anyhow::Result<T>) -> anyhow::Result<Option<Both<T>>> {
-        let Some(proxies) = &self.proxies else {
+        let Some(processes) = self.processes() else {
             return Ok(None);
         };
         Ok(Some(Both {
-            out: ask(proxies.out.id())?,
-            inward: ask(proxies.inward.id())?,
+            out: ask(processes.out)?,
+            inward: ask(processes.inward)?,
         }))
     }
 }

@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 
 use super::metric::Peer;
 use crate::{
+    binaries,
     command::{self, ask},
     setup, stage,
     workspace::{self, find_program},
@@ -42,32 +43,31 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Builds and installs what is missing.
-    pub(crate) fn prepare(root: &Path, peers: &[Peer]) -> anyhow::Result<Self> {
+    /// Installs what is missing, and builds.
+    pub(crate) fn prepare(root: &Path, peers: &[Peer], build: bool) -> anyhow::Result<Self> {
         install_packages()?;
         let envoy = root.join("target/tools/envoy").join(ENVOY_VERSION);
         if peers.contains(&Peer::Envoy) {
             install_envoy(&envoy)?;
         }
-        stage::run("build", "the proxy and the load, optimised", || {
-            for package in ["mesh-proxy", "mesh-bench"] {
-                // Each by itself, as for its image: two together would each have the other's features.
-                let mut cargo = workspace::cargo(root);
-                cargo.args(["build", "--release", "--package", package]);
-                command::run("cargo build", &mut cargo)?;
-            }
-            // Its kernel programs are the same in every profile, and nothing else of it runs while there is load.
-            let mut cargo = workspace::cargo(root);
-            cargo.args(["build", "--workspace", "--bin", "mesh-agent"]);
-            command::run("cargo build", &mut cargo)
-        })?;
-        let target = root.join("target");
-        Ok(Self {
-            proxy: target.join("release/mesh-proxy"),
-            bench: target.join("release/mesh-bench"),
-            agent: target.join("debug/mesh-agent"),
+        if build {
+            stage::run("build", "the proxy and the load, optimised", || {
+                compile(root)
+            })?;
+        }
+        let (release, dev) = (binaries::folder(root, false), binaries::folder(root, true));
+        let tools = Self {
+            proxy: release.join("mesh-proxy"),
+            bench: release.join("mesh-bench"),
+            agent: dev.join("mesh-agent"),
             envoy: envoy.join("envoy/_bin/envoy"),
-        })
+        };
+        for program in [&tools.proxy, &tools.bench, &tools.agent] {
+            if !program.exists() {
+                bail!("{} is not there: run without --no-build", program.display());
+            }
+        }
+        Ok(tools)
     }
 
     /// What was measured with what: name and version.
@@ -114,6 +114,19 @@ impl Tools {
             .filter_map(|(name, version)| Some((name, version?)))
             .collect()
     }
+}
+
+fn compile(root: &Path) -> anyhow::Result<()> {
+    for package in ["mesh-proxy", "mesh-bench"] {
+        // Each by itself, as for its image: two together would each have the other's features.
+        let mut cargo = workspace::cargo(root);
+        cargo.args(["build", "--release", "--package", package]);
+        command::run("cargo build", &mut cargo)?;
+    }
+    // Its kernel programs are the same in every profile, and nothing else of it runs while there is load. With the features of the whole workspace, as the tests build it.
+    let mut cargo = workspace::cargo(root);
+    cargo.args(["build", "--workspace", "--bin", "mesh-agent"]);
+    command::run("cargo build", &mut cargo)
 }
 
 fn install_packages() -> anyhow::Result<()> {

@@ -65,6 +65,7 @@ pub(super) fn rounds(
         workload,
         rounds: Vec::new(),
         with_noisy: plan.with_noisy,
+        note: None,
     };
     let mut progress = Progress::new(workload.name);
     while row.counted().count() < plan.rounds && row.rounds.len() < plan.attempts() {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    Measured, Report,
+    Measured, Report, spent,
     table::{cell, metrics, peers, ratio, rounds, verdict},
     wish,
 };
@@ -52,7 +52,10 @@ fn section(measured: &Measured) -> String {
         measured.workload.title, measured.workload.name
     );
     match &measured.outcome {
-        Ok(row) => heading + &numbers(row),
+        Ok(row) => {
+            let profile = measured.profile.as_ref().map(spent::markdown);
+            heading + &numbers(row) + &profile.unwrap_or_default()
+        }
         Err(error) => format!("{heading}Not measured: {error:#}\n"),
     }
 }

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 
-use super::{Measured, Report, wish};
+use super::{Measured, Report, spent, wish};
 use crate::bench::{
     report::table::verdict,
     row::{Judged, Round, Row},
@@ -46,6 +46,9 @@ fn workload(measured: &Measured) -> Value {
             value["rounds"] = row.rounds.iter().map(|seen| round(seen, row)).collect();
         }
         Err(error) => value["error"] = json!(format!("{error:#}")),
+    }
+    if let Some(profile) = &measured.profile {
+        value["profile of ours"] = spent::json(profile);
     }
     value
 }

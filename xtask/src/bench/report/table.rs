@@ -61,6 +61,9 @@ pub(super) fn rounds(row: &Row) -> String {
     if noisy > 0 {
         let _written = write!(text, ", {noisy} of them while the machine did other things");
     }
+    if let Some(note) = &row.note {
+        let _written = write!(text, "; {note}");
+    }
     if row.failed() > 0 {
         let _written = write!(text, ", {} operations failed", row.failed());
     }
@@ -177,6 +180,7 @@ mod tests {
                 round(12e-6, 30e-6),
             ],
             with_noisy: false,
+            note: None,
         }
     }
 
