@@ -11,6 +11,7 @@
 
 mod application;
 mod cluster;
+mod faults;
 mod installation;
 mod load;
 mod node;

@@ -1,0 +1,120 @@
+//! Faults of every kind, planted on a real cluster one after the other: `meshctl check` names each, and who does what its hint says is rid of it.
+//!
+//! Plants and repairs are shell commands, as an operator types them. A repair is not the test's own idea: each of its steps is found, word for word but for
+//! the names, in the advice of the row that failed, in its section of docs/operations/checks.md, or in one that this section points to.
+
+mod agents;
+mod authority;
+mod control_plane;
+mod data_plane;
+mod guide;
+mod identity;
+mod report;
+mod shell;
+mod webhook;
+
+use std::time::Instant;
+
+use crate::{
+    cluster::{Cluster, until},
+    installation::Installation,
+    node::Nodes,
+};
+
+use self::{guide::Guide, report::Report, shell::Shell};
+
+/// A fault, and what becomes of it.
+struct Fault {
+    name: &'static str,
+    /// What breaks it.
+    plant: &'static [&'static str],
+    /// The row that names it, and words of it.
+    check: &'static str,
+    says: &'static str,
+    /// Rows that the fault makes true as well. Any other row that is not in order fails the story.
+    also: &'static [&'static str],
+    /// The steps of the hint, as they are written there.
+    follow: &'static [&'static str],
+    /// What its words in capitals stand for; and a command for a step that is a sentence.
+    names: &'static [(&'static str, &'static str)],
+}
+
+/// What is broken: a workload in the mesh, and its Service.
+const APPLICATION: &str = include_str!("faults/application.yaml");
+const NAMESPACE: &str = "faults";
+
+#[test]
+fn every_fault_is_named_and_its_hint_repairs_it() {
+    let Some(cluster) = Cluster::given("planted faults") else {
+        return;
+    };
+    let tables = [
+        control_plane::FAULTS,
+        identity::FAULTS,
+        webhook::FAULTS,
+        agents::FAULTS,
+        data_plane::FAULTS,
+    ];
+    plant_and_repair(&cluster, &tables);
+}
+
+#[test]
+fn and_so_are_those_that_take_their_time() {
+    let Some(cluster) = Cluster::given_time("planted faults that take their time") else {
+        return;
+    };
+    // Some are planted on a node.
+    let _nodes = Nodes::look_at(&cluster);
+    plant_and_repair(&cluster, &[control_plane::SLOW, agents::SLOW]);
+}
+
+/// One after the other, on an installation that is healthy before each.
+fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]]) {
+    let guide = Guide::read();
+    let _mesh = Installation::by_helm(cluster, &[]);
+    cluster.apply(APPLICATION);
+    cluster.rolled_out(NAMESPACE, "deployment/web");
+    let shell = Shell::new(cluster);
+    authority::make_certificates(&shell);
+    is_healthy(cluster, "the mesh is healthy");
+
+    let mut count = 0;
+    for fault in tables.iter().copied().flatten() {
+        let start = Instant::now();
+        for command in fault.plant {
+            shell.run(command);
+        }
+        until(&format!("{}: it is named", fault.name), || {
+            let report = Report::of(cluster);
+            let row = report.names(fault)?;
+            guide.tells(fault, &row.advice);
+            Ok(())
+        });
+        let named = start.elapsed();
+        for step in fault.follow {
+            shell.run(&guide::command(step, fault));
+        }
+        is_healthy(cluster, fault.name);
+        count += 1;
+        println!(
+            "{}: named by {} after {:.1} s, repaired after {:.1} s",
+            fault.name,
+            fault.check,
+            named.as_secs_f32(),
+            start.elapsed().as_secs_f32()
+        );
+    }
+    println!("{count} faults named and repaired");
+    cluster.delete_namespace(NAMESPACE);
+}
+
+/// Waits until every row is in order.
+fn is_healthy(cluster: &Cluster, what: &str) {
+    until(&format!("{what}: it is in order"), || {
+        let report = Report::of(cluster);
+        match report.not_in_order().is_empty() {
+            true => Ok(()),
+            false => Err(report.to_string()),
+        }
+    });
+}

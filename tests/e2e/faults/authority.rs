@@ -1,0 +1,77 @@
+//! Certificates to plant: issuers of the mesh's own anchor that are good, too old, too young, almost over or of the wrong kind, and a stranger's.
+
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, DnValue, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, SignatureAlgorithm,
+};
+
+use super::shell::Shell;
+
+const DAY: i64 = 24 * 3600;
+
+/// Writes each pair into a folder of its name, as `crt.pem` and `key.pem`; a good one into the shell's folder itself.
+pub(super) fn make_certificates(shell: &Shell) {
+    for entry in ["crt", "key"] {
+        shell.run(&format!(
+            "kubectl -n linkerd get secret linkerd-trust-anchor -o jsonpath='{{.data.tls\\.{entry}}}' | base64 -d > anchor.{entry}"
+        ));
+    }
+    let folder = shell.folder();
+    let read = |name: &str| fs::read_to_string(folder.join(name)).expect("the anchor is there");
+    let key = KeyPair::from_pem(&read("anchor.key")).expect("the anchor's key");
+    let anchor = Issuer::from_ca_cert_pem(&read("anchor.crt"), key).expect("the anchor");
+
+    let p256 = &PKCS_ECDSA_P256_SHA256;
+    let issue = |name: &str, from: i64, to: i64| {
+        write(&folder.join(name), from, to, p256, Some(&anchor));
+    };
+    issue("", -1, 365);
+    issue("expired", -300, -1);
+    issue("tomorrow", 1, 365);
+    issue("ending", -300, 10);
+    let p384 = &PKCS_ECDSA_P384_SHA384;
+    write(&folder.join("p384"), -1, 365, p384, Some(&anchor));
+    write(&folder.join("stranger"), -1, 365, p256, None);
+    write(&folder.join("old"), -300, -1, p256, None);
+}
+
+/// An authority that is valid in these days from now, signed by itself when nobody else signs it.
+fn write(
+    folder: &Path,
+    from: i64,
+    to: i64,
+    kind: &'static SignatureAlgorithm,
+    signer: Option<&Issuer<'_, KeyPair>>,
+) {
+    let key = KeyPair::generate_for(kind).expect("a key");
+    let name = "identity.linkerd.cluster.local";
+    let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
+    let subject = DnValue::Utf8String(name.to_owned());
+    params.distinguished_name.push(DnType::CommonName, subject);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.not_before = day(from).into();
+    params.not_after = day(to).into();
+    let certificate = match signer {
+        Some(signer) => params.signed_by(&key, signer),
+        None => params.self_signed(&key),
+    };
+    let certificate = certificate.expect("a certificate").pem();
+    fs::create_dir_all(folder).expect("a folder");
+    fs::write(folder.join("crt.pem"), certificate).expect("the certificate is written");
+    fs::write(folder.join("key.pem"), key.serialize_pem()).expect("the key is written");
+}
+
+fn day(from_now: i64) -> SystemTime {
+    let span = Duration::from_secs((from_now * DAY).unsigned_abs());
+    match from_now {
+        0.. => SystemTime::now() + span,
+        _ => SystemTime::now() - span,
+    }
+}

@@ -1,0 +1,214 @@
+//! Faults of the control plane's objects and pods, and of the custom resources.
+
+use super::{Fault, guide::AN_UPGRADE};
+
+/// What an injector that is away takes along.
+const WITHOUT_INJECTOR: &[&str] = &[
+    "l5d-api-control-ready",
+    "control-plane-endpoints",
+    "webhook-presents",
+    "webhook-injects",
+];
+const WITHOUT_CONTROLLER: &[&str] = &["l5d-api-control-ready", "control-plane-endpoints"];
+
+pub(super) const FAULTS: &[Fault] = &[
+    Fault {
+        name: "the values are gone",
+        plant: &["kubectl -n linkerd delete configmap linkerd-config"],
+        check: "l5d-existence-linkerd-config",
+        says: "no ConfigMap linkerd-config",
+        also: &[],
+        follow: &[AN_UPGRADE],
+        names: &[],
+    },
+    Fault {
+        name: "a value was edited by hand and cannot be read",
+        plant: &[
+            "kubectl -n linkerd get configmap linkerd-config -o yaml | sed 's/controllerReplicas: 1/controllerReplicas: [many]/' | kubectl replace -f -",
+        ],
+        check: "l5d-existence-linkerd-config",
+        says: "controllerReplicas: invalid type",
+        also: &[],
+        follow: &[AN_UPGRADE],
+        names: &[],
+    },
+    Fault {
+        name: "the trust domain was edited by hand",
+        plant: &[
+            "kubectl -n linkerd get configmap linkerd-config -o yaml | sed 's/identityTrustDomain: cluster.local/identityTrustDomain: example.org/' | kubectl replace -f -",
+        ],
+        check: "config-drift",
+        says: "linkerd-config says \"example.org\"",
+        also: &[],
+        follow: &[AN_UPGRADE],
+        names: &[],
+    },
+    Fault {
+        name: "a Deployment is gone",
+        plant: &["kubectl -n linkerd delete deployment linkerd-proxy-injector"],
+        check: "control-plane-deployments",
+        says: "Deployment linkerd-proxy-injector is missing",
+        also: WITHOUT_INJECTOR,
+        follow: &[AN_UPGRADE],
+        names: &[],
+    },
+    Fault {
+        name: "the injector is scaled to 0",
+        plant: &["kubectl -n linkerd scale deployment linkerd-proxy-injector --replicas=0"],
+        check: "control-plane-deployments",
+        says: "linkerd-proxy-injector is scaled to 0",
+        also: WITHOUT_INJECTOR,
+        follow: &["kubectl -n linkerd scale deployment NAME --replicas=1"],
+        names: &[("NAME", "linkerd-proxy-injector")],
+    },
+    Fault {
+        name: "identity is scaled to 0",
+        plant: &["kubectl -n linkerd scale deployment linkerd-identity --replicas=0"],
+        check: "control-plane-deployments",
+        says: "linkerd-identity is scaled to 0",
+        also: WITHOUT_CONTROLLER,
+        follow: &["kubectl -n linkerd scale deployment NAME --replicas=1"],
+        names: &[("NAME", "linkerd-identity")],
+    },
+    Fault {
+        name: "destination is scaled to 0",
+        plant: &["kubectl -n linkerd scale deployment linkerd-destination --replicas=0"],
+        check: "control-plane-deployments",
+        says: "linkerd-destination is scaled to 0",
+        also: WITHOUT_CONTROLLER,
+        follow: &["kubectl -n linkerd scale deployment NAME --replicas=1"],
+        names: &[("NAME", "linkerd-destination")],
+    },
+    Fault {
+        name: "the policy controller does not stay up",
+        plant: &[
+            r#"kubectl -n linkerd patch deployment linkerd-destination --type=json -p '[{"op": "add", "path": "/spec/template/spec/containers/1/args/-", "value": "--unknown"}]'"#,
+        ],
+        check: "control-plane-containers",
+        says: "container policy",
+        also: &["l5d-api-control-ready"],
+        follow: &["kubectl -n linkerd rollout undo WORKLOAD"],
+        names: &[("WORKLOAD", "deployment/linkerd-destination")],
+    },
+    Fault {
+        name: "the destination controller's image cannot be had",
+        plant: &[
+            "kubectl -n linkerd set image deployment/linkerd-destination destination=mesh/controller:absent",
+        ],
+        check: "control-plane-containers",
+        says: "mesh/controller:absent",
+        also: &["l5d-api-control-ready", "l5d-version-control"],
+        follow: &["kubectl -n linkerd rollout undo WORKLOAD"],
+        names: &[("WORKLOAD", "deployment/linkerd-destination")],
+    },
+    Fault {
+        name: "the policy controller's Service is gone",
+        plant: &["kubectl -n linkerd delete service linkerd-policy"],
+        check: "control-plane-endpoints",
+        says: "Service linkerd-policy is missing",
+        also: &[],
+        follow: &[AN_UPGRADE],
+        names: &[],
+    },
+    Fault {
+        name: "a Service chooses no pod",
+        plant: &[
+            r#"kubectl -n linkerd patch service linkerd-dst-headless -p '{"spec": {"selector": {"linkerd.io/control-plane-component": "dst"}}}'"#,
+        ],
+        check: "control-plane-endpoints",
+        says: "linkerd-dst-headless leads to no ready pod",
+        also: &[],
+        follow: &[AN_UPGRADE],
+        names: &[],
+    },
+    Fault {
+        name: "identity may not review tokens",
+        plant: &["kubectl delete clusterrolebinding linkerd-linkerd-identity"],
+        check: "controllers-permissions",
+        says: "linkerd-identity may not create tokenreviews",
+        also: &[],
+        follow: &[AN_UPGRADE],
+        names: &[],
+    },
+    Fault {
+        name: "the agents' role is gone",
+        plant: &["kubectl delete clusterrole linkerd-linkerd-mesh-agent"],
+        check: "controllers-permissions",
+        says: "mesh-agent may not list pods",
+        also: &[],
+        follow: &[AN_UPGRADE],
+        names: &[],
+    },
+    Fault {
+        name: "a custom resource is not defined",
+        plant: &["kubectl delete crd servers.policy.linkerd.io"],
+        check: "l5d-existence-crd",
+        says: "policy.linkerd.io/v1beta3/Server is not served",
+        also: &["controllers-follow"],
+        follow: &["meshctl install --crds | kubectl apply -f -"],
+        names: &[],
+    },
+    Fault {
+        name: "a custom resource is not served in the version that is read",
+        plant: &[
+            r#"kubectl patch crd authorizationpolicies.policy.linkerd.io --type=json -p '[{"op": "replace", "path": "/spec/versions/0/served", "value": false}]'"#,
+        ],
+        check: "l5d-existence-crd",
+        says: "policy.linkerd.io/v1alpha1/AuthorizationPolicy is not served",
+        also: &["controllers-follow"],
+        follow: &["meshctl install --crds | kubectl apply -f -"],
+        names: &[],
+    },
+];
+
+/// Their repair takes more than ten seconds.
+pub(super) const SLOW: &[Fault] = &[
+    Fault {
+        name: "pods have addresses that the mesh does not know",
+        plant: &[
+            "kubectl -n linkerd get configmap linkerd-config -o yaml | sed 's#clusterNetworks: .*#clusterNetworks: 203.0.113.0/24#' | kubectl replace -f -",
+        ],
+        check: "l5d-cluster-networks-pods",
+        says: "Service faults/web has",
+        also: &["l5d-cluster-networks-cidr"],
+        follow: &[
+            "helm upgrade linkerd-control-plane helm/linkerd-control-plane -n linkerd --reuse-values --set clusterNetworks='10.0.0.0/8\\,192.0.2.0/24'",
+        ],
+        names: &[],
+    },
+    Fault {
+        name: "a service account is gone",
+        plant: &["kubectl -n linkerd delete serviceaccount linkerd-destination"],
+        check: "l5d-existence-sa",
+        says: "ServiceAccount linkerd-destination is missing",
+        also: &["controllers-follow"],
+        follow: &[
+            AN_UPGRADE,
+            "kubectl -n linkerd rollout restart deployment,daemonset",
+        ],
+        names: &[],
+    },
+    Fault {
+        name: "a quota admits no pod",
+        plant: &[
+            "kubectl -n linkerd create quota none --hard=pods=0",
+            "kubectl -n linkerd delete pods -l linkerd.io/control-plane-component=proxy-injector",
+        ],
+        check: "control-plane-deployments",
+        says: "exceeded quota: none",
+        also: WITHOUT_INJECTOR,
+        follow: &["kubectl -n linkerd delete resourcequota NAME"],
+        names: &[("NAME", "none")],
+    },
+    Fault {
+        name: "a service account was made anew, and the tokens of its pods are worth nothing",
+        plant: &[
+            "kubectl -n linkerd get serviceaccount linkerd-identity -o yaml | kubectl replace --force -f -",
+        ],
+        check: "l5d-existence-sa",
+        says: "is older than its ServiceAccount linkerd-identity",
+        also: &[],
+        follow: &["kubectl -n linkerd rollout restart deployment,daemonset"],
+        names: &[],
+    },
+];

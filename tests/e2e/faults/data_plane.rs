@@ -1,0 +1,152 @@
+//! Faults of workloads: pods without proxy, proxies that do not start, settings that do not mean what was meant, policies for nobody.
+
+use super::Fault;
+
+const RESTART: &[&str] = &["kubectl -n NAMESPACE rollout restart WORKLOAD"];
+const WEB: &[(&str, &str)] = &[("NAMESPACE", "faults"), ("WORKLOAD", "deployment/web")];
+
+pub(super) const FAULTS: &[Fault] = &[
+    Fault {
+        name: "a pod was made while there was no injector",
+        plant: &[
+            "kubectl -n linkerd scale deployment linkerd-proxy-injector --replicas=0",
+            "kubectl -n linkerd wait --for=delete pods -l linkerd.io/control-plane-component=proxy-injector --timeout=60s",
+            "kubectl -n faults rollout restart deployment/web",
+            "kubectl -n faults rollout status deployment/web --timeout=60s",
+            "kubectl -n linkerd scale deployment linkerd-proxy-injector --replicas=1",
+            "kubectl -n linkerd rollout status deployment/linkerd-proxy-injector --timeout=60s",
+        ],
+        check: "pods-meshed",
+        says: "has no proxy",
+        also: &[],
+        follow: RESTART,
+        names: WEB,
+    },
+    Fault {
+        name: "the annotation has a value that means nothing",
+        plant: &["kubectl annotate namespace faults --overwrite linkerd.io/inject=yes"],
+        check: "inject-annotation",
+        says: "\"yes\" is none of enabled, ingress, disabled",
+        also: &[],
+        follow: &["kubectl annotate namespace NAMESPACE --overwrite linkerd.io/inject=enabled"],
+        names: WEB,
+    },
+    Fault {
+        name: "a setting is spelt wrong",
+        plant: &["kubectl annotate namespace faults config.linkerd.io/skip-inbound-prots=1234"],
+        check: "config-annotations",
+        says: "config.linkerd.io/skip-inbound-prots is no setting",
+        also: &[],
+        follow: &["kubectl annotate namespace NAMESPACE KEY-"],
+        names: &[
+            ("NAMESPACE", "faults"),
+            ("KEY", "config.linkerd.io/skip-inbound-prots"),
+        ],
+    },
+    Fault {
+        name: "a setting has a value that it cannot have",
+        plant: &["kubectl annotate namespace faults config.linkerd.io/skip-outbound-ports=many"],
+        check: "config-annotations",
+        says: "\"many\" is ignored",
+        also: &[],
+        follow: &["kubectl annotate namespace NAMESPACE KEY-"],
+        names: &[
+            ("NAMESPACE", "faults"),
+            ("KEY", "config.linkerd.io/skip-outbound-ports"),
+        ],
+    },
+    Fault {
+        name: "a Service's setting is a label",
+        plant: &["kubectl -n faults label service web config.linkerd.io/skip-inbound-ports=1234"],
+        check: "l5d-data-plane-services-labels",
+        says: "Service faults/web has config.linkerd.io/skip-inbound-ports as a label",
+        also: &[],
+        follow: &[
+            "kubectl -n NAMESPACE label service NAME KEY-",
+            "kubectl -n NAMESPACE annotate service NAME KEY=VALUE",
+        ],
+        names: &[
+            ("NAMESPACE", "faults"),
+            ("NAME", "web"),
+            ("KEY", "config.linkerd.io/skip-inbound-ports"),
+            ("VALUE", "1234"),
+        ],
+    },
+    Fault {
+        name: "a Service's export is an annotation",
+        plant: &["kubectl -n faults annotate service web mirror.linkerd.io/exported=true"],
+        check: "l5d-data-plane-services-annotations",
+        says: "Service faults/web has mirror.linkerd.io/exported as an annotation",
+        also: &[],
+        follow: &[
+            "kubectl -n NAMESPACE annotate service NAME mirror.linkerd.io/exported-",
+            "kubectl -n NAMESPACE label service NAME mirror.linkerd.io/exported=true",
+        ],
+        names: &[("NAMESPACE", "faults"), ("NAME", "web")],
+    },
+    Fault {
+        name: "Service and pod disagree about an opaque port",
+        plant: &[
+            "kubectl -n faults annotate service web --overwrite config.linkerd.io/opaque-ports=80",
+        ],
+        check: "linkerd-opaque-ports-definition",
+        says: "Service faults/web port 80 is opaque",
+        also: &[],
+        follow: &[
+            "kubectl -n NAMESPACE annotate service NAME --overwrite config.linkerd.io/opaque-ports=PORTS",
+        ],
+        names: &[("NAMESPACE", "faults"), ("NAME", "web"), ("PORTS", "3306")],
+    },
+    Fault {
+        name: "a proxy is of an older version",
+        plant: &[
+            "kubectl -n faults annotate pods -l app=web --overwrite linkerd.io/proxy-version=0.0.1",
+        ],
+        check: "l5d-data-plane-version",
+        says: "has 0.0.1, new pods get",
+        also: &[],
+        follow: RESTART,
+        names: WEB,
+    },
+    Fault {
+        name: "a proxy's image cannot be had",
+        plant: &[
+            r#"kubectl -n faults patch deployment web -p '{"spec": {"template": {"metadata": {"annotations": {"config.linkerd.io/proxy-image": "mesh/none"}}}}}'"#,
+        ],
+        check: "l5d-data-plane-ready",
+        says: "mesh/none",
+        also: &["proxy-certificates", "pods-enrolled"],
+        follow: &["kubectl -n NAMESPACE rollout undo WORKLOAD"],
+        names: WEB,
+    },
+    Fault {
+        name: "a policy is for a Server that does not exist",
+        plant: &[
+            r#"echo '{"apiVersion": "policy.linkerd.io/v1alpha1", "kind": "AuthorizationPolicy", "metadata": {"name": "web", "namespace": "faults"},
+                "spec": {"targetRef": {"group": "policy.linkerd.io", "kind": "Server", "name": "web"}, "requiredAuthenticationRefs": []}}' | kubectl apply -f -"#,
+        ],
+        check: "policy-references",
+        says: "is for Server web, which does not exist",
+        also: &[],
+        follow: &["apply the missing object"],
+        names: &[(
+            "apply the missing object",
+            r#"echo '{"apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server", "metadata": {"name": "web", "namespace": "faults"},
+                "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "port": "http"}}' | kubectl apply -f -"#,
+        )],
+    },
+    Fault {
+        name: "a Server chooses no pod",
+        plant: &[
+            r#"kubectl -n faults patch server web --type=merge -p '{"spec": {"podSelector": {"matchLabels": {"app": "wbe"}}}}'"#,
+        ],
+        check: "policy-servers",
+        says: "Server faults/web (port http) chooses no pod",
+        also: &[],
+        follow: &["Compare its `podSelector`"],
+        names: &[(
+            "Compare its `podSelector`",
+            r#"kubectl -n faults patch server web --type=merge -p '{"spec": {"podSelector": {"matchLabels": {"app": "web"}}}}'"#,
+        )],
+    },
+];

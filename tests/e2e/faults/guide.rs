@@ -1,0 +1,85 @@
+//! docs/operations/checks.md, read as the person who follows it does.
+
+use std::collections::BTreeMap;
+
+use super::Fault;
+
+pub(super) struct Guide {
+    /// What stands before the first section.
+    beginning: String,
+    sections: BTreeMap<String, String>,
+}
+
+/// How a hint says [`UPGRADE`]; the guide's beginning has the command.
+pub(super) const AN_UPGRADE: &str = "pgrade";
+const UPGRADE: &str =
+    "helm upgrade linkerd-control-plane helm/linkerd-control-plane -n linkerd --reuse-values";
+
+impl Guide {
+    pub(super) fn read() -> Self {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations/checks.md");
+        let text = std::fs::read_to_string(path).expect("the guide is there");
+        let mut parts = text.split("\n### ");
+        let beginning = one_line(parts.next().unwrap_or_default());
+        let section = |part: &str| {
+            let (name, text) = part.split_once('\n').unwrap_or((part, ""));
+            (name.to_owned(), one_line(text))
+        };
+        Self {
+            beginning,
+            sections: parts.map(section).collect(),
+        }
+    }
+
+    /// Fails unless every step of the repair is in the advice, in the check's section, or in one that this section points to.
+    pub(super) fn tells(&self, fault: &Fault, advice: &str) {
+        let own = self.section(fault.check);
+        let pointed_to = own.split("](#").skip(1).filter_map(|rest| {
+            let (name, _) = rest.split_once(')')?;
+            Some(self.section(name))
+        });
+        let mut told = vec![advice, own];
+        told.extend(pointed_to);
+        for step in fault.follow {
+            assert!(
+                told.iter().any(|text| text.contains(step)),
+                "{}: neither the advice nor the guide says {step:?}\nadvice: {advice}",
+                fault.name
+            );
+        }
+        assert!(self.beginning.contains(UPGRADE), "what an upgrade is");
+    }
+
+    fn section(&self, check: &str) -> &str {
+        let section = self.sections.get(check);
+        section.unwrap_or_else(|| panic!("the guide has no section {check}"))
+    }
+}
+
+/// What is typed for a step: the command with the names filled in, or what the fault says that a sentence means.
+pub(super) fn command(step: &str, fault: &Fault) -> String {
+    if step == AN_UPGRADE {
+        return UPGRADE.to_owned();
+    }
+    let meaning = |word: &str| {
+        let found = fault.names.iter().find(|(name, _)| *name == word);
+        found.map(|(_, meaning)| *meaning)
+    };
+    if let Some(command) = meaning(step) {
+        return command.to_owned();
+    }
+    // What stands for a name is in capitals.
+    let words = step.split_inclusive(|letter: char| !letter.is_ascii_uppercase());
+    words
+        .map(|word| {
+            let name = word.trim_end_matches(|letter: char| !letter.is_ascii_uppercase());
+            let rest = &word[name.len()..];
+            format!("{}{rest}", meaning(name).unwrap_or(name))
+        })
+        .collect()
+}
+
+/// Lines are broken where they are full; that is not a part of a command.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

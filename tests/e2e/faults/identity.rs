@@ -1,0 +1,153 @@
+//! Faults of trust: the issuer, the anchors, and the tokens that proxies show.
+
+use super::{Fault, guide::AN_UPGRADE};
+
+/// The mesh made its own certificates, so it makes the issuer again.
+const ANOTHER_ISSUER: &[&str] = &[
+    "kubectl -n linkerd delete secret linkerd-identity-issuer",
+    AN_UPGRADE,
+];
+
+pub(super) const FAULTS: &[Fault] = &[
+    Fault {
+        name: "the issuer has expired",
+        plant: &[
+            "kubectl -n linkerd create secret generic linkerd-identity-issuer --from-file=expired/crt.pem --from-file=expired/key.pem --dry-run=client -o yaml | kubectl apply -f -",
+        ],
+        check: "l5d-identity-issuer-cert-is-time-valid",
+        says: "expired on",
+        also: &["l5d-identity-issuer-cert-not-expiring-soon"],
+        follow: &[AN_UPGRADE],
+        names: &[],
+    },
+    Fault {
+        name: "the issuer is not valid yet: it comes from a machine whose clock is ahead",
+        plant: &[
+            "kubectl -n linkerd create secret generic linkerd-identity-issuer --from-file=tomorrow/crt.pem --from-file=tomorrow/key.pem --dry-run=client -o yaml | kubectl apply -f -",
+        ],
+        check: "l5d-identity-issuer-cert-is-time-valid",
+        says: "is not valid before",
+        also: &[],
+        follow: &[
+            "kubectl -n linkerd create secret generic linkerd-identity-issuer --from-file=crt.pem --from-file=key.pem --dry-run=client -o yaml | kubectl apply -f -",
+        ],
+        names: &[],
+    },
+    Fault {
+        name: "the issuer ends soon",
+        plant: &[
+            "kubectl -n linkerd create secret generic linkerd-identity-issuer --from-file=ending/crt.pem --from-file=ending/key.pem --dry-run=client -o yaml | kubectl apply -f -",
+        ],
+        check: "l5d-identity-issuer-cert-not-expiring-soon",
+        says: "expires in",
+        also: &[],
+        follow: &[AN_UPGRADE],
+        names: &[],
+    },
+    Fault {
+        name: "the issuer's key is another's",
+        plant: &[
+            "kubectl -n linkerd create secret generic linkerd-identity-issuer --from-file=crt.pem --from-file=stranger/key.pem --dry-run=client -o yaml | kubectl apply -f -",
+        ],
+        check: "l5d-identity-cert-config-valid",
+        says: "does not belong to its certificate",
+        also: &[],
+        follow: ANOTHER_ISSUER,
+        names: &[],
+    },
+    Fault {
+        name: "no anchor signed the issuer",
+        plant: &[
+            "kubectl -n linkerd create secret generic linkerd-identity-issuer --from-file=stranger/crt.pem --from-file=stranger/key.pem --dry-run=client -o yaml | kubectl apply -f -",
+        ],
+        check: "l5d-identity-issuer-cert-issued-by-trust-anchor",
+        says: "no trust anchor signed it",
+        also: &[],
+        follow: ANOTHER_ISSUER,
+        names: &[],
+    },
+    Fault {
+        name: "the issuer's key is of a kind that proxies do not take",
+        plant: &[
+            "kubectl -n linkerd create secret generic linkerd-identity-issuer --from-file=p384/crt.pem --from-file=p384/key.pem --dry-run=client -o yaml | kubectl apply -f -",
+        ],
+        check: "l5d-identity-issuer-cert-uses-supported-crypto",
+        says: "an ECDSA key of 384 bits",
+        also: &[],
+        follow: ANOTHER_ISSUER,
+        names: &[],
+    },
+    Fault {
+        name: "the issuer is gone",
+        plant: &["kubectl -n linkerd delete secret linkerd-identity-issuer"],
+        check: "l5d-identity-cert-config-valid",
+        says: "no Secret linkerd-identity-issuer",
+        also: &[],
+        follow: &[AN_UPGRADE],
+        names: &[],
+    },
+    Fault {
+        name: "the anchors are a stranger's",
+        plant: &[
+            "kubectl -n linkerd create configmap linkerd-identity-trust-roots --from-file=ca-bundle.crt=stranger/crt.pem --dry-run=client -o yaml | kubectl apply -f -",
+        ],
+        check: "l5d-identity-issuer-cert-issued-by-trust-anchor",
+        says: "no trust anchor signed it",
+        also: &["trust-roots-published"],
+        follow: &[
+            "kubectl -n linkerd get secret linkerd-trust-anchor -o jsonpath='{.data.tls\\.crt}' | base64 -d >> ca-bundle.crt",
+            "kubectl -n linkerd create configmap linkerd-identity-trust-roots --from-file=ca-bundle.crt --dry-run=client -o yaml | kubectl apply -f -",
+        ],
+        names: &[],
+    },
+    Fault {
+        name: "an old anchor was left in the bundle",
+        plant: &[
+            "cat anchor.crt old/crt.pem > both.crt",
+            "kubectl -n linkerd create configmap linkerd-identity-trust-roots --from-file=ca-bundle.crt=both.crt --dry-run=client -o yaml | kubectl apply -f -",
+        ],
+        check: "l5d-identity-trustAnchors-are-time-valid",
+        says: "expired on",
+        also: &[
+            "l5d-identity-trustAnchors-not-expiring-soon",
+            "trust-roots-published",
+        ],
+        follow: &[
+            "take it out of the file",
+            "kubectl -n linkerd create configmap linkerd-identity-trust-roots --from-file=ca-bundle.crt --dry-run=client -o yaml | kubectl apply -f -",
+        ],
+        names: &[("take it out of the file", "cp anchor.crt ca-bundle.crt")],
+    },
+    Fault {
+        name: "the bundle of anchors is empty",
+        plant: &[
+            "kubectl -n linkerd create configmap linkerd-identity-trust-roots --from-literal=ca-bundle.crt= --dry-run=client -o yaml | kubectl apply -f -",
+        ],
+        check: "l5d-identity-cert-config-valid",
+        says: "holds no certificate",
+        also: &[],
+        follow: &[
+            "kubectl -n linkerd delete configmap linkerd-identity-trust-roots",
+            AN_UPGRADE,
+        ],
+        names: &[],
+    },
+    Fault {
+        name: "a proxy that was injected by hand has a token for somebody else",
+        plant: &[
+            "kubectl -n faults create deployment by-hand --image=mesh/test-apps:dev --dry-run=client -o yaml -- sleep infinity | meshctl inject --manual - | sed 's/identity.l5d.io/vault/' | kubectl apply -f -",
+        ],
+        check: "token-audience",
+        says: "no token for identity.l5d.io but for vault",
+        also: &["proxy-certificates", "l5d-data-plane-ready"],
+        follow: &["kubectl -n NAMESPACE edit WORKLOAD"],
+        names: &[
+            ("NAMESPACE", "faults"),
+            ("WORKLOAD", "deployment/by-hand"),
+            (
+                "kubectl -n NAMESPACE edit WORKLOAD",
+                "export KUBE_EDITOR=\"sed -i s/vault/identity.l5d.io/\"; kubectl -n faults edit deployment/by-hand",
+            ),
+        ],
+    },
+];

@@ -1,0 +1,80 @@
+//! What `meshctl check --proxy` says, row by row.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::Fault;
+use crate::cluster::Cluster;
+
+pub(super) struct Report {
+    rows: Vec<Row>,
+}
+
+pub(super) struct Row {
+    name: String,
+    result: String,
+    detail: String,
+    /// The first thing to do, as it is shown.
+    pub(super) advice: String,
+}
+
+impl Report {
+    pub(super) fn of(cluster: &Cluster) -> Self {
+        let mut command = cluster.program("meshctl");
+        let output = command.args(["check", "--proxy", "-o", "json"]).output();
+        let output = output.expect("meshctl runs");
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+            let said = String::from_utf8_lossy(&output.stderr);
+            panic!("meshctl check -o json: {error}: {said}")
+        });
+        let categories = answer["categories"].as_array().into_iter().flatten();
+        let checks = categories.flat_map(|category| category["checks"].as_array());
+        Self {
+            rows: checks.flatten().map(Row::new).collect(),
+        }
+    }
+
+    pub(super) fn not_in_order(&self) -> Vec<&Row> {
+        let rows = self.rows.iter();
+        rows.filter(|row| row.result != "success").collect()
+    }
+
+    /// The fault's row, when it is there and no other row complains of something that has nothing to do with it.
+    pub(super) fn names(&self, fault: &Fault) -> Result<&Row, String> {
+        let wrong = self.not_in_order();
+        let stranger = wrong
+            .iter()
+            .find(|row| row.name != fault.check && !fault.also.contains(&row.name.as_str()));
+        if let Some(row) = stranger {
+            return Err(format!("{} has nothing to do with it\n{self}", row.name));
+        }
+        let named = wrong.into_iter().find(|row| row.name == fault.check);
+        named
+            .filter(|row| row.detail.contains(fault.says))
+            .ok_or_else(|| format!("{} does not say {:?}\n{self}", fault.check, fault.says))
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for row in self.not_in_order() {
+            writeln!(f, "{} {}: {}", row.result, row.name, row.detail)?;
+        }
+        Ok(())
+    }
+}
+
+impl Row {
+    fn new(check: &Value) -> Self {
+        let text = |field: &str| check[field].as_str().unwrap_or_default().to_owned();
+        let lines = check["detail"].as_array().into_iter().flatten();
+        let lines: Vec<&str> = lines.filter_map(Value::as_str).collect();
+        Self {
+            name: text("name"),
+            result: text("result"),
+            detail: lines.join("\n"),
+            advice: text("advice"),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! A shell as an operator of the cluster has it: kubectl, helm and meshctl know which cluster is meant, and the folder has the charts and the certificates.
+
+use std::{
+    os::unix::fs::symlink,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use crate::cluster::{Cluster, succeed};
+
+pub(super) struct Shell {
+    folder: tempfile::TempDir,
+    /// What every command finds defined.
+    prelude: String,
+}
+
+/// One node is as good as any; what is on it is below /host.
+const ON_NODE: &str =
+    "on_node() { kubectl exec -n node-look daemonset/look -c main -- sh -c \"$1\"; }";
+
+impl Shell {
+    pub(super) fn new(cluster: &Cluster) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let charts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../helm");
+        symlink(charts, folder.path().join("helm")).expect("a link to the charts");
+        let programs = ["kubectl", "helm", "meshctl"].map(|name| {
+            let words = words(&cluster.program(name));
+            format!("{name}() {{ command {words} \"$@\"; }}\n")
+        });
+        let nodes = cluster.list(&["nodes"]);
+        let node = nodes
+            .first()
+            .and_then(|node| node["metadata"]["name"].as_str());
+        let node = node.expect("the cluster has a node");
+        let prelude = format!(
+            "set -euo pipefail\n{}{ON_NODE}\nnode={node}\n",
+            programs.concat()
+        );
+        Self { folder, prelude }
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Runs a command line; what it said.
+    pub(super) fn run(&self, line: &str) -> String {
+        let mut command = Command::new("bash");
+        command
+            .args(["-c", &format!("{}{line}", self.prelude)])
+            .current_dir(self.folder())
+            .stdin(Stdio::null());
+        succeed(&mut command)
+    }
+}
+
+/// A command and its arguments, quoted.
+fn words(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let quoted = words.map(|word| format!("'{}'", word.to_string_lossy()));
+    quoted.collect::<Vec<_>>().join(" ")
+}
