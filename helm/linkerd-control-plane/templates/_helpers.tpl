@@ -157,7 +157,12 @@ priorityClassName: {{ . }}
 {{- with $values.runtimeClassName }}
 runtimeClassName: {{ . }}
 {{- end }}
-{{- with $values.tolerations }}
+{{- $tolerations := $values.tolerations | default list }}
+{{- /* The agents, which take that taint from their nodes, are installed after this Job: on a cluster whose nodes all have it, it would wait for ever. */ -}}
+{{- if and (eq .component "bootstrap") $values.meshAgent.enabled $values.meshAgent.startupTaint }}
+{{- $tolerations = append $tolerations (dict "key" $values.meshAgent.startupTaint "operator" "Exists") }}
+{{- end }}
+{{- with $tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
