@@ -28,8 +28,8 @@ use tokio_stream::Stream;
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::tls::Credentials;
 use crate::tls::server::{ClientTlsInfo, terminate};
+use crate::tls::{Credentials, Purpose};
 use crate::transport::Io;
 
 /// One call that waits for its answer.
@@ -185,7 +185,9 @@ async fn secure(tcp: TcpStream, tls: Option<Tls>) -> Option<Io> {
     let Some((credentials, clients)) = tls else {
         return Some(io);
     };
-    let (stream, client) = terminate(io, &credentials, false).await.ok()?;
+    let (stream, client) = terminate(io, &credentials, false, Purpose::Messages)
+        .await
+        .ok()?;
     clients.send(client).unwrap();
     Some(Io::tls(stream))
 }

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
             return ExitCode::from(EX_USAGE);
         }
     };
+    close_memory();
     let config = match Config::from_env(|name| std::env::var(name).ok()) {
         Ok(config) => config,
         Err(errors) => {
@@ -62,6 +63,14 @@ fn start_log() -> Result<FilterHandle, Box<dyn Error>> {
         format: format.as_deref().unwrap_or("plain").parse()?,
         aliases: LOG_ALIASES,
     })?)
+}
+
+/// The keys of the pod's identity will lie in this memory. Others of the same user, such as a container that shares the pod's processes, must not read it with ptrace or
+/// `/proc/PID/mem`, and no core dump shall take it to a disk. Root still may.
+fn close_memory() {
+    if let Err(error) = nix::sys::prctl::set_dumpable(false) {
+        tracing::warn!(%error, "Cannot keep the process's memory from being dumped; whoever runs as the same user can read its keys");
+    }
 }
 
 fn print_version() -> ExitCode {

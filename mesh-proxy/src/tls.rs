@@ -8,11 +8,16 @@
 //!
 //! Rules that hold for every connection: TLS 1.3 only; a peer's certificate chains to a trust anchor and holds exactly one
 //! identity; a server's identity is the one that discovery named. A resumed session is held to the same rules.
+//!
+//! Who makes the records depends on what they carry ([`Purpose`]): [`record`] for tunnels, after [`handshake`]; the library for everything else.
 
+mod chains;
 pub mod client;
 mod credentials;
 mod crypto;
 mod error;
+mod handshake;
+mod record;
 mod request;
 pub mod server;
 mod sessions;
@@ -26,11 +31,21 @@ use tokio::sync::watch;
 pub use self::credentials::{Credentials, Issued};
 pub use self::crypto::export_rustls_info;
 pub use self::error::{CredentialsError, PeerError, TlsError};
+pub use self::record::{BulkError, Moved, RecordStream};
 pub use self::request::SigningRequest;
 pub use self::trust::{TrustAnchors, TrustAnchorsError};
 
 /// The newest credentials; `None` until the first certificate is issued.
 pub type CredentialsRx = watch::Receiver<Option<Arc<Credentials>>>;
+
+/// What a connection is meant to carry, as far as that is known before its handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Bytes that nobody interprets, perhaps very many: records are sealed and opened in place.
+    Tunnel,
+    /// Requests: the library makes the records.
+    Messages,
+}
 
 /// Offered when the client wants to send a transport header, selected by proxies that understand it.
 const TRANSPORT_ALPN: &[u8] = b"transport.l5d.io/v1";

@@ -17,7 +17,7 @@ use super::peer::Peer;
 use super::tcp::Tunnel;
 use crate::http::Protocol;
 use crate::telemetry::labels::{Direction, NoServerTls, ServerTls};
-use crate::tls::{self, Credentials, TlsError};
+use crate::tls::{self, Credentials, Purpose, TlsError};
 use crate::transport::Io;
 use crate::transport::connect::ConnectError;
 use crate::transport::detect::{self, FirstWord, HttpDetected, TlsDetected};
@@ -226,7 +226,8 @@ impl Inbound {
         if sni.as_deref() != Some(credentials.server_name()) {
             return Ok(Some((io, ServerTls::Opaque { sni })));
         }
-        let (stream, info) = tls::server::terminate(io, &credentials, false).await?;
+        let (stream, info) =
+            tls::server::terminate(io, &credentials, false, Purpose::Messages).await?;
         let tls = ServerTls::Established { client: info.id };
         Ok(Some((Io::tls(stream), tls)))
     }

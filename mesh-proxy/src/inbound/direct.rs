@@ -9,7 +9,7 @@ use super::accept::{ConnectionError, Decided, Next};
 use super::peer::Peer;
 use crate::http::Protocol;
 use crate::telemetry::labels::ServerTls;
-use crate::tls;
+use crate::tls::{self, Purpose};
 use crate::transport::Io;
 use crate::transport::detect::{self, TlsDetected};
 use crate::transport::header::{self, Session};
@@ -31,7 +31,9 @@ impl Inbound {
                 return Err(ConnectionError::NotAuthenticated);
             }
         }
-        let (stream, info) = tls::server::terminate(io, &credentials, true).await?;
+        // Transport headers are for ports whose connections are opaque.
+        let (stream, info) =
+            tls::server::terminate(io, &credentials, true, Purpose::Tunnel).await?;
         let Some(id) = info.id else {
             return Err(ConnectionError::NotAuthenticated);
         };

@@ -14,7 +14,7 @@ use crate::http::Protocol;
 use crate::http::client::Dial;
 use crate::telemetry::labels::{self, ClientTls, NoClientTls};
 use crate::telemetry::tcp::Transport;
-use crate::tls;
+use crate::tls::{self, Purpose};
 use crate::transport::Io;
 use crate::transport::connect::{self, ConnectError, ConnectOptions};
 use crate::transport::header::{self, Session, TransportHeader};
@@ -135,12 +135,14 @@ impl EndpointDial {
         };
         let credentials = self.worker.credentials().ok_or(DialError::NoCertificate)?;
         let wants_header = self.plan.header.is_some();
-        let (stream, negotiated) = tls::client::connect(tcp, &credentials, peer, wants_header)
-            .await
-            .map_err(|error| DialError::Tls {
-                addr,
-                message: error.to_string().into(),
-            })?;
+        let purpose = purpose(session);
+        let (stream, negotiated) =
+            tls::client::connect(tcp, &credentials, peer, wants_header, purpose)
+                .await
+                .map_err(|error| DialError::Tls {
+                    addr,
+                    message: error.to_string().into(),
+                })?;
         let mut io = Io::tls(stream);
         if let Some(header) = self.plan.header.as_ref().filter(|_| negotiated) {
             let header = TransportHeader {
@@ -173,6 +175,14 @@ impl Dial for EndpointDial {
             Protocol::Http2 => Session::Http2,
         })
         .await
+    }
+}
+
+/// Opaque connections are the ones that carry bulk.
+fn purpose(session: Session) -> Purpose {
+    match session {
+        Session::Opaque => Purpose::Tunnel,
+        Session::Http1 | Session::Http2 => Purpose::Messages,
     }
 }
 

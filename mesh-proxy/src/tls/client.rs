@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use mesh_core::endpoint::TlsPeer;
-use rustls::client::{ClientConfig, ClientConnection};
-use rustls::{Error, HandshakeKind};
+use rustls::client::{ClientConfig, UnbufferedClientConnection};
+use rustls::{CommonState, Error, HandshakeKind};
 use rustls_pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
@@ -14,7 +14,7 @@ use super::error::{PeerError, TlsError};
 use super::sessions::Target;
 use super::trust::TrustAnchors;
 use super::verify::ServerVerifier;
-use super::{Credentials, crypto, verify};
+use super::{Credentials, Purpose, crypto, handshake, verify};
 use crate::transport::Io;
 use crate::transport::tls::TlsStream;
 
@@ -25,6 +25,7 @@ pub async fn connect(
     credentials: &Credentials,
     peer: &TlsPeer,
     alpn: bool,
+    purpose: Purpose,
 ) -> Result<(TlsStream, bool), TlsError> {
     let target = Target {
         peer: peer.clone(),
@@ -34,7 +35,7 @@ pub async fn connect(
     let config = credentials
         .client(&target)
         .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
-    handshake(io, config, peer).await
+    shake(io, config, peer, purpose).await
 }
 
 /// As [`connect`], without a certificate of our own: how the first one is asked for.
@@ -45,7 +46,7 @@ pub async fn connect_anonymously(
 ) -> Result<TlsStream, TlsError> {
     let config = anonymous_config(anchors, peer)
         .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
-    let (stream, _alpn) = handshake(io, config, peer).await?;
+    let (stream, _alpn) = shake(io, config, peer, Purpose::Messages).await?;
     Ok(stream)
 }
 
@@ -53,7 +54,7 @@ pub(super) fn anonymous_config(
     anchors: &TrustAnchors,
     peer: &TlsPeer,
 ) -> Result<Arc<ClientConfig>, Error> {
-    let verifier = ServerVerifier::new(peer.id.clone(), anchors);
+    let verifier = ServerVerifier::new(peer.id.clone(), anchors, Arc::default());
     let config = ClientConfig::builder_with_provider(crypto::provider())
         .with_protocol_versions(crypto::VERSIONS)?
         .dangerous()
@@ -62,24 +63,33 @@ pub(super) fn anonymous_config(
     Ok(Arc::new(config))
 }
 
-async fn handshake(
+async fn shake(
     io: Io,
     config: Arc<ClientConfig>,
     peer: &TlsPeer,
+    purpose: Purpose,
 ) -> Result<(TlsStream, bool), TlsError> {
     let name = ServerName::try_from(peer.server_name.to_string())
         .map_err(|_invalid| TlsError::ServerName(peer.server_name.to_string()))?;
-    let connector = TlsConnector::from(config);
+    let check = |session: &CommonState| check_peer(session, peer).map_err(TlsError::Peer);
     // Boxed: see `server::terminate`.
-    let stream = Box::pin(connector.connect(name, io))
-        .await
-        .map_err(TlsError::Handshake)?;
-    let alpn = check_peer(stream.get_ref().1, peer).map_err(TlsError::Peer)?;
-    Ok((stream.into(), alpn))
+    match purpose {
+        Purpose::Tunnel => {
+            let connection = UnbufferedClientConnection::new(config, name)
+                .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
+            let (stream, alpn) = Box::pin(handshake::shake(io, connection, check)).await?;
+            Ok((TlsStream::Own(Box::new(stream)), alpn))
+        }
+        Purpose::Messages => {
+            let stream = Box::pin(TlsConnector::from(config).connect(name, io)).await?;
+            let alpn = check(stream.get_ref().1)?;
+            Ok((TlsStream::Library(Box::new(stream.into())), alpn))
+        }
+    }
 }
 
 /// A full handshake has verified all of this; a resumed one has verified nothing.
-fn check_peer(session: &ClientConnection, peer: &TlsPeer) -> Result<bool, PeerError> {
+fn check_peer(session: &CommonState, peer: &TlsPeer) -> Result<bool, PeerError> {
     if session.handshake_kind() == Some(HandshakeKind::Resumed) {
         let leaf = session
             .peer_certificates()

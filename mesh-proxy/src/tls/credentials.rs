@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mesh_core::endpoint::TlsPeer;
 use mesh_core::identity::Identity;
 use rustls::client::{ClientConfig, ResolvesClientCert, Resumption};
 use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::{NoServerSessionStorage, ResolvesServerCert, ServerConfig};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{Error, InconsistentKeys};
 use rustls_pki_types::CertificateDer;
 
+use super::chains::VerifiedChains;
 use super::error::CredentialsError;
 use super::request::SigningRequest;
 use super::sessions::{ClientConfigs, Target, Tickets};
@@ -40,6 +41,8 @@ pub struct Credentials {
     server: Arc<ServerConfig>,
     server_transport: Arc<ServerConfig>,
     clients: ClientConfigs,
+    /// Of servers that were dialled.
+    server_chains: Arc<VerifiedChains>,
 }
 
 impl Credentials {
@@ -56,9 +59,12 @@ impl Credentials {
             .chain(&issued.intermediates)
             .map(|der| CertificateDer::from(der.clone()))
             .collect();
-        let provider = crypto::provider();
-        let certified = CertifiedKey::from_der(chain, request.into_key(), &provider)
-            .map_err(CredentialsError::WrongKey)?;
+        let key = request.into_key().map_err(CredentialsError::WrongKey)?;
+        let certified = CertifiedKey::new(chain, key);
+        match certified.keys_match() {
+            Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
+            Err(error) => return Err(CredentialsError::WrongKey(error)),
+        }
         Self::with_key(id, server_name, Arc::new(certified), anchors, generation)
     }
 
@@ -89,8 +95,9 @@ impl Credentials {
         let not_after = verify::not_after(leaf).map_err(CredentialsError::Unusable)?;
 
         let certificate = Arc::new(SingleCertAndKey::from(certified.clone()));
-        let server = server_config(&certificate, anchors, false)?;
-        let server_transport = server_config(&certificate, anchors, true)?;
+        let client_chains = Arc::<VerifiedChains>::default();
+        let server = server_config(&certificate, anchors, &client_chains, false)?;
+        let server_transport = server_config(&certificate, anchors, &client_chains, true)?;
         Ok(Self {
             id: id.clone(),
             server_name: server_name.clone(),
@@ -102,6 +109,7 @@ impl Credentials {
             server,
             server_transport,
             clients: ClientConfigs::default(),
+            server_chains: Arc::default(),
         })
     }
 
@@ -136,9 +144,11 @@ impl Credentials {
         }
     }
 
-    pub(super) fn client(&self, target: &Target) -> Result<Arc<ClientConfig>, rustls::Error> {
+    pub(super) fn client(&self, target: &Target) -> Result<Arc<ClientConfig>, Error> {
         self.clients.of(target, || {
-            client_config(&self.certificate, &self.anchors, &target.peer, target.alpn)
+            let peer = target.peer.id.clone();
+            let verifier = ServerVerifier::new(peer, &self.anchors, self.server_chains.clone());
+            client_config(&self.certificate, verifier, target.alpn)
         })
     }
 }
@@ -146,9 +156,10 @@ impl Credentials {
 fn server_config(
     certificate: &Arc<SingleCertAndKey>,
     anchors: &TrustAnchors,
+    chains: &Arc<VerifiedChains>,
     alpn: bool,
 ) -> Result<Arc<ServerConfig>, CredentialsError> {
-    let verifier = ClientVerifier::new(anchors).map_err(CredentialsError::Setup)?;
+    let verifier = ClientVerifier::new(anchors, chains.clone()).map_err(CredentialsError::Setup)?;
     let resolver: Arc<dyn ResolvesServerCert> = certificate.clone();
     let mut config = ServerConfig::builder_with_provider(crypto::provider())
         .with_protocol_versions(crypto::VERSIONS)
@@ -160,6 +171,8 @@ fn server_config(
     config.ticketer = Ticketer::new().map_err(CredentialsError::Setup)?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 1;
+    // For the tunnels' own records.
+    config.enable_secret_extraction = true;
     if alpn {
         config.alpn_protocols = vec![TRANSPORT_ALPN.to_vec()];
     }
@@ -168,18 +181,18 @@ fn server_config(
 
 fn client_config(
     certificate: &Arc<SingleCertAndKey>,
-    anchors: &TrustAnchors,
-    peer: &TlsPeer,
+    verifier: ServerVerifier,
     alpn: bool,
-) -> Result<Arc<ClientConfig>, rustls::Error> {
-    let verifier = Arc::new(ServerVerifier::new(peer.id.clone(), anchors));
+) -> Result<Arc<ClientConfig>, Error> {
     let resolver: Arc<dyn ResolvesClientCert> = certificate.clone();
     let mut config = ClientConfig::builder_with_provider(crypto::provider())
         .with_protocol_versions(crypto::VERSIONS)?
         .dangerous()
-        .with_custom_certificate_verifier(verifier)
+        .with_custom_certificate_verifier(Arc::new(verifier))
         .with_client_cert_resolver(resolver);
     config.resumption = Resumption::store(Arc::new(Tickets::default()));
+    // For the tunnels' own records.
+    config.enable_secret_extraction = true;
     if alpn {
         config.alpn_protocols = vec![TRANSPORT_ALPN.to_vec()];
     }

@@ -42,7 +42,7 @@ pub enum PeerError {
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("TLS handshake failed")]
-    Handshake(#[source] io::Error),
+    Handshake(#[from] io::Error),
     #[error("TLS handshake did not end within {0:?}")]
     TimedOut(std::time::Duration),
     #[error("the peer is not accepted")]

@@ -1,9 +1,18 @@
 //! A fresh key and the request to certify it. The key is made here, used here and never written anywhere.
+//!
+//! It lies in AWS-LC's memory, which is wiped when it is freed; what it has to be spelled out for (the TLS library wants it as DER) is wiped with its document.
 
 use std::fmt;
+use std::sync::Arc;
 
+use aws_lc_rs::pkcs8::Document;
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair as _};
 use mesh_core::identity::Identity;
-use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+use rcgen::{CertificateParams, DistinguishedName, DnType, PublicKeyData, SignatureAlgorithm};
+use rustls::Error;
+use rustls::crypto::aws_lc_rs::sign::any_ecdsa_type;
+use rustls::sign::SigningKey;
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use super::error::CredentialsError;
@@ -11,14 +20,19 @@ use super::error::CredentialsError;
 /// An ECDSA P-256 key and its certificate signing request. One per certificate: a key that leaked is worth one lifetime.
 pub struct SigningRequest {
     der: Vec<u8>,
-    key: PrivateKeyDer<'static>,
+    key: Key,
 }
+
+struct Key(EcdsaKeyPair);
 
 impl SigningRequest {
     /// Subject CN and one DNS SAN, both the identity, as the identity service expects.
     pub fn new(id: &Identity) -> Result<Self, CredentialsError> {
-        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)
-            .map_err(CredentialsError::SigningRequest)?;
+        let key =
+            EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).map_err(|_unspecified| {
+                CredentialsError::SigningRequest(rcgen::Error::RingUnspecified)
+            })?;
+        let key = Key(key);
         let mut params = CertificateParams::new(vec![id.as_str().to_owned()])
             .map_err(CredentialsError::SigningRequest)?;
         let mut subject = DistinguishedName::new();
@@ -29,7 +43,7 @@ impl SigningRequest {
             .map_err(CredentialsError::SigningRequest)?;
         Ok(Self {
             der: request.der().to_vec(),
-            key: PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
+            key,
         })
     }
 
@@ -38,8 +52,38 @@ impl SigningRequest {
         &self.der
     }
 
-    pub(super) fn into_key(self) -> PrivateKeyDer<'static> {
+    pub(super) fn into_key(self) -> Result<Arc<dyn SigningKey>, Error> {
+        let document = self.key_document()?;
+        let der = PrivatePkcs8KeyDer::from(document.as_ref());
+        any_ecdsa_type(&PrivateKeyDer::from(der))
+    }
+
+    /// The key itself.
+    pub(super) fn key_document(&self) -> Result<Document, Error> {
         self.key
+            .0
+            .to_pkcs8v1()
+            .map_err(|_unspecified| Error::General("the key cannot be encoded".into()))
+    }
+}
+
+impl PublicKeyData for Key {
+    fn der_bytes(&self) -> &[u8] {
+        self.0.public_key().as_ref()
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &rcgen::PKCS_ECDSA_P256_SHA256
+    }
+}
+
+impl rcgen::SigningKey for Key {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
+        let signature = self
+            .0
+            .sign(&SystemRandom::new(), message)
+            .map_err(|_unspecified| rcgen::Error::RingUnspecified)?;
+        Ok(signature.as_ref().to_vec())
     }
 }
 

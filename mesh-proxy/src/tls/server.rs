@@ -1,13 +1,15 @@
 //! Ends TLS that a peer of the mesh began. Runs on data threads, and on the control thread for the admin interface.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_core::identity::Identity;
-use rustls::{HandshakeKind, ServerConnection};
+use rustls::server::{ServerConfig, UnbufferedServerConnection};
+use rustls::{CommonState, HandshakeKind};
 use tokio_rustls::TlsAcceptor;
 
 use super::error::TlsError;
-use super::{Credentials, verify};
+use super::{Credentials, Purpose, handshake, verify};
 use crate::transport::Io;
 use crate::transport::tls::TlsStream;
 
@@ -29,19 +31,36 @@ pub async fn terminate(
     io: Io,
     credentials: &Credentials,
     alpn: bool,
+    purpose: Purpose,
 ) -> Result<(TlsStream, ClientTlsInfo), TlsError> {
-    let acceptor = TlsAcceptor::from(credentials.server(alpn));
     // Boxed: kilobytes of handshake state would otherwise be part of every connection's future for its whole life.
-    let handshake = Box::pin(acceptor.accept(io));
-    let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake)
+    let shaking = Box::pin(shake(io, credentials.server(alpn), purpose));
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, shaking)
         .await
         .map_err(|_elapsed| TlsError::TimedOut(HANDSHAKE_TIMEOUT))?
-        .map_err(TlsError::Handshake)?;
-    let info = client_info(stream.get_ref().1)?;
-    Ok((stream.into(), info))
 }
 
-fn client_info(session: &ServerConnection) -> Result<ClientTlsInfo, TlsError> {
+async fn shake(
+    io: Io,
+    config: Arc<ServerConfig>,
+    purpose: Purpose,
+) -> Result<(TlsStream, ClientTlsInfo), TlsError> {
+    match purpose {
+        Purpose::Tunnel => {
+            let connection = UnbufferedServerConnection::new(config)
+                .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
+            let (stream, info) = handshake::shake(io, connection, client_info).await?;
+            Ok((TlsStream::Own(Box::new(stream)), info))
+        }
+        Purpose::Messages => {
+            let stream = TlsAcceptor::from(config).accept(io).await?;
+            let info = client_info(stream.get_ref().1)?;
+            Ok((TlsStream::Library(Box::new(stream.into())), info))
+        }
+    }
+}
+
+fn client_info(session: &CommonState) -> Result<ClientTlsInfo, TlsError> {
     let leaf = session
         .peer_certificates()
         .and_then(|certificates| certificates.first());

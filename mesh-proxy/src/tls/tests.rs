@@ -91,11 +91,11 @@ impl Authority {
     }
 }
 
-fn identity(name: &str) -> Identity {
+pub(in crate::tls) fn identity(name: &str) -> Identity {
     Identity::parse(name).unwrap()
 }
 
-fn peer(name: &str) -> TlsPeer {
+pub(in crate::tls) fn peer(name: &str) -> TlsPeer {
     TlsPeer {
         id: identity(name),
         server_name: name.into(),
@@ -103,18 +103,18 @@ fn peer(name: &str) -> TlsPeer {
 }
 
 /// A server that takes connections one by one, so that all come from the same address.
-struct Server {
-    listener: TcpListener,
+pub(in crate::tls) struct Server {
+    pub(in crate::tls) listener: TcpListener,
     credentials: Arc<Credentials>,
 }
 
-type Connected = (
+pub(in crate::tls) type Connected = (
     Result<(TlsStream, bool), TlsError>,
     Result<(TlsStream, ClientTlsInfo), TlsError>,
 );
 
 impl Server {
-    async fn new(credentials: Arc<Credentials>) -> Self {
+    pub(in crate::tls) async fn new(credentials: Arc<Credentials>) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         Self {
             listener,
@@ -123,21 +123,41 @@ impl Server {
     }
 
     async fn accept_from(&self, client: &Credentials, peer: &TlsPeer, alpn: bool) -> Connected {
+        self.accept_for(client, peer, alpn, [Purpose::Messages; 2])
+            .await
+    }
+
+    pub(in crate::tls) async fn accept_for(
+        &self,
+        client: &Credentials,
+        peer: &TlsPeer,
+        alpn: bool,
+        [client_purpose, server_purpose]: [Purpose; 2],
+    ) -> Connected {
         let addr = self.listener.local_addr().unwrap();
         let dial = async {
             let tcp = TcpStream::connect(addr).await.unwrap();
-            client::connect(Io::plain(tcp), client, peer, alpn).await
+            client::connect(Io::plain(tcp), client, peer, alpn, client_purpose).await
         };
         let accept = async {
             let (tcp, _) = self.listener.accept().await.unwrap();
-            server::terminate(Io::plain(tcp), &self.credentials, alpn).await
+            server::terminate(Io::plain(tcp), &self.credentials, alpn, server_purpose).await
         };
         tokio::join!(dial, accept)
     }
 
     /// A connection that carries bytes both ways, so that the client has seen the server's ticket.
     async fn exchange(&self, client: &Credentials, peer: &TlsPeer) -> (ClientTlsInfo, bool) {
-        let (dialled, accepted) = self.accept_from(client, peer, false).await;
+        self.exchange_for(client, peer, Purpose::Messages).await
+    }
+
+    async fn exchange_for(
+        &self,
+        client: &Credentials,
+        peer: &TlsPeer,
+        purpose: Purpose,
+    ) -> (ClientTlsInfo, bool) {
+        let (dialled, accepted) = self.accept_for(client, peer, false, [purpose; 2]).await;
         let (mut dialled, _) = dialled.unwrap();
         let (mut accepted, info) = accepted.unwrap();
         let mut byte = [0];
@@ -146,9 +166,11 @@ impl Server {
         dialled.write_all(b"b").await.unwrap();
         accepted.read_exact(&mut byte).await.unwrap();
         assert_eq!(byte, *b"b");
-        let resumed = match dialled.get_ref().1.handshake_kind() {
-            Some(kind) => kind == rustls::HandshakeKind::Resumed,
-            None => panic!("the handshake is over"),
+        let resumed = match dialled {
+            TlsStream::Own(stream) => stream.is_resumed(),
+            TlsStream::Library(stream) => {
+                stream.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
+            }
         };
         (info, resumed)
     }
@@ -159,9 +181,14 @@ async fn both_sides_learn_who_the_other_is() {
     let ca = authority();
     let server = Server::new(ca.credentials("server.test")).await;
     let client = ca.credentials("client.test");
-    for alpn in [false, true] {
+    for (alpn, purposes) in [
+        (false, [Purpose::Messages, Purpose::Messages]),
+        (true, [Purpose::Messages, Purpose::Tunnel]),
+        (false, [Purpose::Tunnel, Purpose::Messages]),
+        (true, [Purpose::Tunnel, Purpose::Tunnel]),
+    ] {
         let (dialled, accepted) = server
-            .accept_from(&client, &peer("server.test"), alpn)
+            .accept_for(&client, &peer("server.test"), alpn, purposes)
             .await;
         assert_eq!(dialled.unwrap().1, alpn);
         let expected = ClientTlsInfo {
@@ -181,15 +208,23 @@ async fn a_server_with_another_identity_is_refused() {
         id: identity("other.test"),
         server_name: "server.test".into(),
     };
-    let (dialled, _) = server.accept_from(&client, &other, false).await;
-    let TlsError::Handshake(cause) = dialled.unwrap_err() else {
-        panic!("the handshake must fail");
-    };
-    let cause = cause.to_string();
-    assert!(
-        cause.contains("server.test") && cause.contains("other.test"),
-        "{cause}"
-    );
+    for purpose in [Purpose::Messages, Purpose::Tunnel] {
+        let (dialled, accepted) = server
+            .accept_for(&client, &other, false, [purpose; 2])
+            .await;
+        let TlsError::Handshake(cause) = dialled.unwrap_err() else {
+            panic!("the handshake must fail");
+        };
+        let cause = cause.to_string();
+        assert!(
+            cause.contains("server.test") && cause.contains("other.test"),
+            "{cause}"
+        );
+        let TlsError::Handshake(told) = accepted.unwrap_err() else {
+            panic!("the server is told with an alert");
+        };
+        assert!(told.to_string().contains("alert"), "{told}");
+    }
 }
 
 #[tokio::test]
@@ -226,7 +261,13 @@ async fn without_a_certificate_a_client_is_nobody() {
     };
     let accept = async {
         let (tcp, _) = server.listener.accept().await.unwrap();
-        server::terminate(Io::plain(tcp), &server.credentials, false).await
+        server::terminate(
+            Io::plain(tcp),
+            &server.credentials,
+            false,
+            Purpose::Messages,
+        )
+        .await
     };
     let (dialled, accepted) = tokio::join!(dial, accept);
     dialled.unwrap();
@@ -247,6 +288,14 @@ async fn sessions_resume_within_one_generation_only() {
         id: Some(identity("client.test")),
         alpn: false,
     };
+    // Tickets that our own records have carried, before the library's.
+    for resumed in [false, true, true] {
+        assert_eq!(
+            server.exchange_for(&client, &peer, Purpose::Tunnel).await,
+            (info.clone(), resumed)
+        );
+    }
+    let client = client.under(&ca.anchors(), 1).unwrap();
     assert_eq!(server.exchange(&client, &peer).await, (info.clone(), false));
     assert_eq!(
         server.exchange(&client, &peer).await,

@@ -1,5 +1,6 @@
 //! Whether a peer's certificate is acceptable: its chain, its one identity, and for servers whose identity it is.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use mesh_core::identity::Identity;
@@ -16,6 +17,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use super::chains::VerifiedChains;
 use super::crypto;
 use super::error::PeerError;
 use super::trust::TrustAnchors;
@@ -25,6 +27,7 @@ use super::trust::TrustAnchors;
 pub(super) struct ServerVerifier {
     expected: Identity,
     roots: Arc<RootCertStore>,
+    chains: Arc<VerifiedChains>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -32,13 +35,20 @@ pub(super) struct ServerVerifier {
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
     chain: Arc<dyn ClientCertVerifier>,
+    chains: Arc<VerifiedChains>,
 }
 
 impl ServerVerifier {
-    pub(super) fn new(expected: Identity, anchors: &TrustAnchors) -> Self {
+    /// `chains` must be of these anchors, and of servers only.
+    pub(super) fn new(
+        expected: Identity,
+        anchors: &TrustAnchors,
+        chains: Arc<VerifiedChains>,
+    ) -> Self {
         Self {
             expected,
             roots: anchors.roots(),
+            chains,
             algorithms: crypto::provider().signature_verification_algorithms,
         }
     }
@@ -55,13 +65,15 @@ impl ServerCertVerifier for ServerVerifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        verify_server_cert_signed_by_trust_anchor(
-            &ParsedCertificate::try_from(end_entity)?,
-            &self.roots,
-            intermediates,
-            now,
-            self.algorithms.all,
-        )?;
+        self.chains.verify(end_entity, intermediates, now, || {
+            verify_server_cert_signed_by_trust_anchor(
+                &ParsedCertificate::try_from(end_entity)?,
+                &self.roots,
+                intermediates,
+                now,
+                self.algorithms.all,
+            )
+        })?;
         expect_identity(end_entity, &self.expected).map_err(refused)?;
         Ok(ServerCertVerified::assertion())
     }
@@ -90,14 +102,15 @@ impl ServerCertVerifier for ServerVerifier {
 }
 
 impl ClientVerifier {
-    pub(super) fn new(anchors: &TrustAnchors) -> Result<Self, Error> {
+    /// `chains` must be of these anchors, and of clients only.
+    pub(super) fn new(anchors: &TrustAnchors, chains: Arc<VerifiedChains>) -> Result<Self, Error> {
         let chain = WebPkiClientVerifier::builder_with_provider(anchors.roots(), crypto::provider())
             // Clients of the mesh have one certificate; a list of roots would only lengthen each handshake.
             .clear_root_hint_subjects()
             .allow_unauthenticated()
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self { chain })
+        Ok(Self { chain, chains })
     }
 }
 
@@ -116,11 +129,13 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self
-            .chain
-            .verify_client_cert(end_entity, intermediates, now)?;
+        self.chains.verify(end_entity, intermediates, now, || {
+            self.chain
+                .verify_client_cert(end_entity, intermediates, now)
+                .map(|_verified| ())
+        })?;
         identity_of(end_entity).map_err(refused)?;
-        Ok(verified)
+        Ok(ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -157,7 +172,7 @@ pub(super) fn verify_own(
     };
     let name = ServerName::try_from("own.certificate")
         .map_err(|error| Error::General(error.to_string()))?;
-    ServerVerifier::new(id.clone(), anchors)
+    ServerVerifier::new(id.clone(), anchors, Arc::default())
         .verify_server_cert(leaf, intermediates, &name, &[], UnixTime::now())
         .map(|_| ())
 }
@@ -195,9 +210,16 @@ pub(super) fn still_valid(certificate: &CertificateDer<'_>) -> Result<(), PeerEr
 
 /// When a certificate expires, in seconds since the epoch.
 pub(super) fn not_after(certificate: &CertificateDer<'_>) -> Result<u64, PeerError> {
+    validity(certificate).map(|validity| *validity.end())
+}
+
+/// From when until when a certificate is valid, in seconds since the epoch.
+pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<RangeInclusive<u64>, PeerError> {
     let parsed = parse(certificate)?;
-    // Before 1970: long expired.
-    Ok(u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0))
+    let validity = parsed.validity();
+    // Before 1970 is 1970: valid since then, or long expired.
+    let seconds = |timestamp: i64| u64::try_from(timestamp).unwrap_or(0);
+    Ok(seconds(validity.not_before.timestamp())..=seconds(validity.not_after.timestamp()))
 }
 
 pub(super) fn expect_identity(

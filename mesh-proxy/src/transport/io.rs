@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 
 use super::tls::TlsStream;
 use crate::telemetry::tcp::OpenConnection;
+use crate::tls::RecordStream;
 
 /// A connection. Dropping it closes it and counts the close.
 #[derive(Debug)]
@@ -25,8 +26,7 @@ pub struct Io {
 #[derive(Debug)]
 enum Stream {
     Plain(TcpStream),
-    /// Boxed: a TLS session is over a kilobyte, and every future that holds an `Io` would carry it.
-    Tls(Box<TlsStream>),
+    Tls(TlsStream),
 }
 
 impl Io {
@@ -35,7 +35,7 @@ impl Io {
     }
 
     pub fn tls(stream: TlsStream) -> Self {
-        Self::new(Stream::Tls(Box::new(stream)))
+        Self::new(Stream::Tls(stream))
     }
 
     fn new(stream: Stream) -> Self {
@@ -79,7 +79,7 @@ impl Io {
     pub fn tcp(&self) -> &TcpStream {
         match &self.stream {
             Stream::Plain(tcp) => tcp,
-            Stream::Tls(tls) => tls.get_ref().0.tcp(),
+            Stream::Tls(tls) => tls.tcp(),
         }
     }
 
@@ -88,6 +88,41 @@ impl Io {
         match &self.stream {
             Stream::Plain(tcp) if self.replay.is_empty() => Some(tcp),
             _ => None,
+        }
+    }
+
+    /// The socket when no layer lies above it: bytes may be written to it directly.
+    pub(super) fn plain_tcp(&self) -> Option<&TcpStream> {
+        match &self.stream {
+            Stream::Plain(tcp) => Some(tcp),
+            Stream::Tls(_) => None,
+        }
+    }
+
+    /// The TLS connection when its records are ours to seal.
+    pub(super) fn sealing(&mut self) -> Option<&mut RecordStream> {
+        match &mut self.stream {
+            Stream::Tls(TlsStream::Own(records)) => Some(records),
+            Stream::Tls(TlsStream::Library(_)) | Stream::Plain(_) => None,
+        }
+    }
+
+    /// The TLS connection when its records are ours to open and every byte opened before has been handed on.
+    pub(super) fn opening(&mut self) -> Option<&mut RecordStream> {
+        if !self.replay.is_empty() {
+            return None;
+        }
+        self.sealing().filter(|records| records.is_drained())
+    }
+
+    /// Takes a connection that nobody measures yet apart: its socket, and what was read but not handed on. An error when it is not plain.
+    pub fn into_plain(self) -> io::Result<(TcpStream, Bytes)> {
+        match self.stream {
+            Stream::Plain(tcp) => Ok((tcp, self.replay)),
+            Stream::Tls(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "TLS within TLS cannot be taken apart",
+            )),
         }
     }
 
@@ -111,7 +146,7 @@ impl Io {
     ) -> Poll<io::Result<()>> {
         match &mut self.stream {
             Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
-            Stream::Tls(tls) => Pin::new(tls.as_mut()).poll_read(cx, buf),
+            Stream::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
         }
     }
 
@@ -175,7 +210,7 @@ impl AsyncWrite for Io {
     ) -> Poll<io::Result<usize>> {
         let written = match &mut self.stream {
             Stream::Plain(tcp) => ready!(Pin::new(tcp).poll_write(cx, bytes)),
-            Stream::Tls(tls) => ready!(Pin::new(tls.as_mut()).poll_write(cx, bytes)),
+            Stream::Tls(tls) => ready!(Pin::new(tls).poll_write(cx, bytes)),
         };
         Poll::Ready(self.count_write(written))
     }
@@ -187,7 +222,7 @@ impl AsyncWrite for Io {
     ) -> Poll<io::Result<usize>> {
         let written = match &mut self.stream {
             Stream::Plain(tcp) => ready!(Pin::new(tcp).poll_write_vectored(cx, slices)),
-            Stream::Tls(tls) => ready!(Pin::new(tls.as_mut()).poll_write_vectored(cx, slices)),
+            Stream::Tls(tls) => ready!(Pin::new(tls).poll_write_vectored(cx, slices)),
         };
         Poll::Ready(self.count_write(written))
     }
@@ -202,14 +237,14 @@ impl AsyncWrite for Io {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.stream {
             Stream::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
-            Stream::Tls(tls) => Pin::new(tls.as_mut()).poll_flush(cx),
+            Stream::Tls(tls) => Pin::new(tls).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.stream {
             Stream::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
-            Stream::Tls(tls) => Pin::new(tls.as_mut()).poll_shutdown(cx),
+            Stream::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::replicas::Connection;
-use crate::tls::{self, Credentials, CredentialsRx, TlsError, TrustAnchors};
+use crate::tls::{self, Credentials, CredentialsRx, Purpose, TlsError, TrustAnchors};
 use crate::transport::Io;
 use crate::transport::connect::{ConnectError, ConnectOptions, dial};
 
@@ -126,9 +126,10 @@ impl Trust {
         let refused = |source| DialError::Tls { addr, source };
         match (self.credentials(), self) {
             (Some(own), _) => {
-                let (stream, _alpn) = tls::client::connect(io, &own, peer, false)
-                    .await
-                    .map_err(refused)?;
+                let (stream, _alpn) =
+                    tls::client::connect(io, &own, peer, false, Purpose::Messages)
+                        .await
+                        .map_err(refused)?;
                 Ok((Io::tls(stream), own.generation()))
             }
             (None, Self::Anonymous(_, anchors)) => {

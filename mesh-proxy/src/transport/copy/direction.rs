@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use super::{CopyError, Side};
+use crate::tls::{BulkError, Moved};
 use crate::transport::scratch::SCRATCH_SIZE;
 use crate::transport::splice::Pipe;
 use crate::transport::{Io, Scratch};
@@ -155,6 +156,9 @@ impl Direction {
         {
             return self.poll_fill_pipe(pipe, from, scratch, cx);
         }
+        if let Some(moved) = poll_records(from, to, cx) {
+            return self.take_moved(ready!(moved), from, to);
+        }
         let mut scratch = scratch.borrow();
         let mut buf = ReadBuf::new(&mut scratch);
         ready!(Pin::new(&mut *from).poll_read(cx, &mut buf)).map_err(DirectionError::Taking)?;
@@ -175,6 +179,34 @@ impl Direction {
                     break;
                 }
             }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Accounts for what records of ours have carried.
+    fn take_moved(
+        &mut self,
+        moved: Result<Moved, BulkError>,
+        from: &Io,
+        to: &Io,
+    ) -> Poll<Result<(), DirectionError>> {
+        let Moved { taken, left } = match moved {
+            Ok(moved) => moved,
+            Err(BulkError::Source(error)) => {
+                return Poll::Ready(Err(DirectionError::Taking(from.note_error(error))));
+            }
+            Err(BulkError::Sink(error)) => {
+                return Poll::Ready(Err(DirectionError::Delivering(to.note_error(error))));
+            }
+        };
+        from.count_read(taken);
+        to.count_written(taken - left.len());
+        self.taken(taken);
+        if !left.is_empty() {
+            self.held = Held::Bytes {
+                bytes: left,
+                written: 0,
+            };
         }
         Poll::Ready(Ok(()))
     }
@@ -215,6 +247,18 @@ impl Direction {
         }
         self.bulk = bytes >= if self.bulk { MIN_BULK } else { SCRATCH_SIZE };
     }
+}
+
+/// Moves bytes between a plain socket and records that are ours; `None` when the two sides are something else.
+fn poll_records(
+    from: &mut Io,
+    to: &mut Io,
+    cx: &mut Context<'_>,
+) -> Option<Poll<Result<Moved, BulkError>>> {
+    if let Some(records) = to.sealing() {
+        return Some(records.poll_seal_from(from.bare_tcp()?, cx));
+    }
+    Some(from.opening()?.poll_open_to(to.plain_tcp()?, cx))
 }
 
 fn poll_write_some(to: &mut Io, bytes: &[u8], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {

@@ -1,0 +1,645 @@
+//! Sessions between ourselves, in memory: every suite, every split, and everything a peer may not send.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use rustls::client::UnbufferedClientConnection;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::cipher_suite;
+use rustls::server::UnbufferedServerConnection;
+use rustls::{AlertDescription, ClientConfig, SupportedCipherSuite};
+use rustls_pki_types::ServerName;
+
+use super::error::RecordError;
+use super::session::Content;
+use super::slots::{self, Opened, SLOT, SLOTS};
+use super::*;
+use crate::tls::handshake::{Established, Handshake, Progress};
+use crate::tls::tests::{Authority, authority, identity};
+use crate::tls::verify::ServerVerifier;
+use crate::tls::{Credentials, crypto};
+
+mod openssl;
+mod stream;
+
+const SUITES: [SupportedCipherSuite; 3] = [
+    cipher_suite::TLS13_AES_128_GCM_SHA256,
+    cipher_suite::TLS13_AES_256_GCM_SHA384,
+    cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+];
+
+const UPDATE_REQUESTED: u8 = 1;
+
+/// A client and a server with one suite.
+struct Ends {
+    client: Session,
+    server: Session,
+}
+
+fn ends(suite: SupportedCipherSuite) -> Ends {
+    let ca = authority();
+    let credentials = ca.credentials("server.test");
+    ends_of(&ca, &credentials, suite, usize::MAX)
+}
+
+/// The handshake's bytes arrive `chunk` by `chunk`.
+fn ends_of(
+    ca: &Authority,
+    credentials: &Credentials,
+    suite: SupportedCipherSuite,
+    chunk: usize,
+) -> Ends {
+    let provider = CryptoProvider {
+        cipher_suites: vec![suite],
+        ..CryptoProvider::clone(&crypto::provider())
+    };
+    let verifier = ServerVerifier::new(identity("server.test"), &ca.anchors(), Arc::default());
+    let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(crypto::VERSIONS)
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    config.enable_secret_extraction = true;
+    let name = ServerName::try_from("server.test").unwrap();
+    let client = UnbufferedClientConnection::new(Arc::new(config), name).unwrap();
+    let server = UnbufferedServerConnection::new(credentials.server(false)).unwrap();
+    let (mut client, mut server) = (Handshake::new(client), Handshake::new(server));
+    let mut progress = (Progress::More, Progress::More);
+    while progress != (Progress::Done, Progress::Done) {
+        progress.0 = client.advance().unwrap();
+        for bytes in client.take_outgoing().chunks(chunk) {
+            server.receive(bytes);
+            progress.1 = server.advance().unwrap();
+        }
+        for bytes in server.take_outgoing().chunks(chunk) {
+            client.receive(bytes);
+            if progress.0 == Progress::More {
+                progress.0 = client.advance().unwrap();
+            }
+        }
+    }
+    let Established {
+        session: mut client,
+        received: mut tickets,
+    } = client.finish().unwrap();
+    let server = server.finish().unwrap();
+    assert!(server.received.is_empty());
+    assert!(!tickets.is_empty(), "the server's ticket is left to us");
+    let Opened {
+        consumed, ended, ..
+    } = slots::open(&mut client, &mut tickets);
+    assert_eq!((consumed, ended), (tickets.len(), Ok(false)));
+    Ends {
+        client,
+        server: server.session,
+    }
+}
+
+fn data(length: usize) -> Vec<u8> {
+    (0..length).map(|n| (n % 251) as u8).collect()
+}
+
+/// Puts `content` into slots and seals it.
+fn seal(session: &mut Session, content: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; SLOT * SLOTS];
+    for (room, part) in slots::contents(&mut bytes)
+        .iter_mut()
+        .zip(content.chunks(MAX_CONTENT))
+    {
+        room[..part.len()].copy_from_slice(part);
+    }
+    let sealed = session.seal(&mut bytes, content.len()).unwrap();
+    bytes.truncate(sealed);
+    bytes
+}
+
+/// Content of all whole records, how much of `bytes` that was, and whether the stream has ended.
+fn open(session: &mut Session, bytes: &[u8]) -> (Vec<u8>, usize, Result<bool, RecordError>) {
+    let mut bytes = bytes.to_vec();
+    let opened = slots::open(session, &mut bytes);
+    let content = opened
+        .pieces
+        .iter()
+        .flat_map(|piece| bytes[piece].to_vec())
+        .collect();
+    (content, opened.consumed, opened.ended)
+}
+
+/// One record of any kind.
+fn record(session: &mut Session, content: &[u8], content_type: u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    session.append(&mut bytes, content, content_type).unwrap();
+    bytes
+}
+
+#[test]
+fn every_suite_carries_every_length_both_ways() {
+    for suite in SUITES {
+        let Ends { client, server } = ends(suite);
+        for (mut from, mut to) in [(client, server)] {
+            for length in [
+                0,
+                1,
+                MAX_CONTENT - 1,
+                MAX_CONTENT,
+                MAX_CONTENT + 1,
+                MAX_CONTENT * SLOTS,
+            ] {
+                for _ in 0..2 {
+                    let records = seal(&mut from, &data(length));
+                    let full = length / MAX_CONTENT;
+                    let part = usize::from(!length.is_multiple_of(MAX_CONTENT));
+                    assert_eq!(records.len(), length + (full + part) * OVERHEAD);
+                    let (content, consumed, ended) = open(&mut to, &records);
+                    assert!(content == data(length), "{suite:?}: {length} bytes");
+                    assert_eq!((consumed, ended), (records.len(), Ok(false)));
+                    std::mem::swap(&mut from, &mut to);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_handshake_may_come_in_pieces_of_any_length() {
+    let ca = authority();
+    let credentials = ca.credentials("server.test");
+    for chunk in [1, 2, 5, 6, 100, 1000] {
+        let Ends {
+            mut client,
+            mut server,
+        } = ends_of(&ca, &credentials, SUITES[0], chunk);
+        let records = seal(&mut client, b"hello");
+        assert_eq!(open(&mut server, &records).0, b"hello");
+    }
+}
+
+#[test]
+fn small_records_are_gathered() {
+    let Ends {
+        mut client,
+        mut server,
+    } = ends(SUITES[0]);
+    let mut records = Vec::new();
+    let mut sent = Vec::new();
+    for n in 0..5000 {
+        let content = data(n % 37 + 1);
+        records.extend(record(&mut client, &content, DATA));
+        sent.extend(content);
+    }
+    let opened = slots::open(&mut server, &mut records);
+    assert_eq!(opened.pieces.iter().count(), 1);
+    let piece = opened.pieces.iter().next().unwrap();
+    assert!(records[piece] == sent);
+    // Long ones stay where they are, as many as one call writes, and what comes behind those is moved up.
+    let mut records = Vec::new();
+    let mut sent = Vec::new();
+    for _ in 0..slots::Pieces::MAX + 9 {
+        records.extend(record(&mut client, &data(5000), DATA));
+        sent.extend(data(5000));
+    }
+    assert!(open(&mut server, &records).0 == sent);
+}
+
+/// Everything a peer may send, with what its data comes to.
+fn lively(session: &mut Session) -> (Vec<u8>, Vec<u8>) {
+    let mut bytes = seal(session, &data(20_000));
+    session.update_keys(&mut bytes).unwrap();
+    bytes.extend(record(session, b"", DATA));
+    bytes.extend(seal(session, &data(300)));
+    // A key update that asks for ours, in two fragments: the second is still under the old key.
+    bytes.extend(record(session, &[24, 0], HANDSHAKE));
+    bytes.extend(record(session, &[0, 1, UPDATE_REQUESTED], HANDSHAKE));
+    session.take_next_key().unwrap();
+    // Padded: the type is followed by zeros.
+    let mut padded = b"padded".to_vec();
+    padded.push(DATA);
+    padded.extend([0; 500]);
+    bytes.extend(record(session, &padded, 0));
+    session
+        .alert(&mut bytes, AlertDescription::UserCanceled)
+        .unwrap();
+    session
+        .alert(&mut bytes, AlertDescription::CloseNotify)
+        .unwrap();
+    let content = [data(20_000), data(300), b"padded".to_vec()].concat();
+    (bytes, content)
+}
+
+/// Feeds `parts` one by one, as a socket would give them.
+fn open_parts(session: &mut Session, parts: &[&[u8]]) -> (Vec<u8>, Result<bool, RecordError>) {
+    let (mut waiting, mut content) = (Vec::new(), Vec::new());
+    for part in parts {
+        waiting.extend_from_slice(part);
+        let (more, consumed, ended) = open(session, &waiting);
+        content.extend(more);
+        waiting.drain(..consumed);
+        if ended != Ok(false) {
+            return (content, ended);
+        }
+    }
+    (content, Ok(false))
+}
+
+#[test]
+fn records_may_be_split_at_every_byte() {
+    let Ends {
+        mut client,
+        mut server,
+    } = ends(SUITES[0]);
+    // Keys move on with each record, so each split has a stream of its own; not to make 20,000, one has many splits.
+    let (bytes, content) = lively(&mut client);
+    let single: Vec<&[u8]> = bytes.chunks(1).collect();
+    let expected = (content, Ok(true));
+    assert!(open_parts(&mut server, &single) == expected);
+    assert!(server.is_update_due());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn splits_do_not_matter(cuts in prop::collection::vec(0..21_000usize, 0..8), suite in 0..3usize) {
+        let Ends { mut client, mut server } = ends(SUITES[suite]);
+        let (bytes, content) = lively(&mut server);
+        let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
+        cuts.extend([0, bytes.len()]);
+        cuts.sort_unstable();
+        let parts: Vec<_> = cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]).collect();
+        prop_assert!(open_parts(&mut client, &parts) == (content, Ok(true)));
+    }
+
+    #[test]
+    fn noise_is_refused_or_waited_for(mut bytes in prop::collection::vec(any::<u8>(), 0..600), is_record: bool) {
+        let Ends { mut server, .. } = ends(SUITES[0]);
+        if is_record && bytes.len() >= HEADER {
+            let body = (bytes.len() - HEADER) as u16;
+            bytes[..3].copy_from_slice(&[DATA, 3, 3]);
+            bytes[3..HEADER].copy_from_slice(&body.to_be_bytes());
+        }
+        let (content, _, ended) = open(&mut server, &bytes);
+        prop_assert!(content.is_empty());
+        prop_assert!(!is_record || bytes.len() < HEADER || ended == Err(RecordError::Forged));
+    }
+
+    #[test]
+    fn handshake_noise_never_passes(message in prop::collection::vec(any::<u8>(), 0..300), as_client: bool) {
+        let Ends { mut client, mut server } = ends(SUITES[0]);
+        let (from, to) = match as_client {
+            true => (&mut server, &mut client),
+            false => (&mut client, &mut server),
+        };
+        let bytes = record(from, &message, HANDSHAKE);
+        let (_, _, ended) = open(to, &bytes);
+        let may_wait = message.len() < 4 || matches!(message[0], 4 | 24);
+        prop_assert!(ended.is_err() || (!message.is_empty() && may_wait));
+    }
+}
+
+#[test]
+fn a_changed_bit_is_found_wherever_it_is() {
+    let Ends {
+        mut client,
+        mut server,
+    } = ends(SUITES[0]);
+    let good = seal(&mut client, b"attack at dawn");
+    // The number moves on with each attempt, so each bit has a record of its own.
+    for bit in 0..good.len() * 8 {
+        let mut ends = ends(SUITES[0]);
+        let mut bad = seal(&mut ends.client, b"attack at dawn");
+        bad[bit / 8] ^= 1 << (bit % 8);
+        let (content, _, ended) = open(&mut ends.server, &bad);
+        assert!(content.is_empty());
+        match (bit / 8, ended) {
+            (0, Err(RecordError::Unprotected(_))) => {}
+            // Longer than it is: the rest is waited for. So much longer that it cannot be: refused.
+            (3 | 4, Ok(false) | Err(RecordError::TooLong | RecordError::Forged)) => {}
+            (1 | 2 | 5.., Err(RecordError::Forged)) => {}
+            (byte, other) => panic!("bit {bit} in byte {byte}: {other:?}"),
+        }
+    }
+    assert_eq!(open(&mut server, &good).0, b"attack at dawn");
+}
+
+#[test]
+fn records_are_counted() {
+    let refused = |order: &[usize]| {
+        let Ends {
+            mut client,
+            mut server,
+        } = ends(SUITES[0]);
+        let records: Vec<_> = (0..3).map(|n| seal(&mut client, &[n])).collect();
+        let bytes: Vec<u8> = order.iter().flat_map(|n| records[*n].clone()).collect();
+        open(&mut server, &bytes)
+    };
+    assert_eq!(refused(&[0, 1, 2]).0, [0, 1, 2]);
+    // Left out, out of order, repeated: what came before stays good.
+    for (order, before) in [
+        (vec![1], vec![]),
+        (vec![0, 2], vec![0]),
+        (vec![1, 0], vec![]),
+        (vec![0, 0], vec![0]),
+        (vec![0, 1, 2, 1], vec![0, 1, 2]),
+    ] {
+        let (content, _, ended) = refused(&order);
+        assert_eq!((content, ended), (before, Err(RecordError::Forged)));
+    }
+}
+
+/// Content and type of each.
+type Records<'a> = &'a [(&'a [u8], u8)];
+
+#[test]
+fn what_may_not_follow_a_handshake() {
+    use AlertDescription as Say;
+    let message = |kind: u8, body: &[u8]| [&[kind, 0, 0, body.len() as u8], body].concat();
+    let update = message(24, &[0]);
+    let beyond = |length: usize| {
+        let mut inner = vec![1; length];
+        inner.push(DATA);
+        inner
+    };
+    let cases: &[(Records<'_>, Option<Say>, &str)] = &[
+        (
+            &[(&[1], 20)],
+            Some(Say::UnexpectedMessage),
+            "encrypted change of cipher",
+        ),
+        (&[(&[1], 24)], Some(Say::UnexpectedMessage), "heartbeat"),
+        (&[(&[], 0)], Some(Say::UnexpectedMessage), "no content type"),
+        (
+            &[(&[0; 100], 0)],
+            Some(Say::UnexpectedMessage),
+            "only padding",
+        ),
+        (
+            &[(&beyond(MAX_CONTENT), 0)],
+            Some(Say::RecordOverflow),
+            "content and padding of 2^14 + 1",
+        ),
+        (
+            &[(&[1; MAX_CONTENT + 1], DATA)],
+            Some(Say::RecordOverflow),
+            "content of 2^14 + 1",
+        ),
+        (
+            &[(&[], HANDSHAKE)],
+            Some(Say::UnexpectedMessage),
+            "empty handshake record",
+        ),
+        (&[(&[], ALERT)], Some(Say::UnexpectedMessage), "empty alert"),
+        (&[(&[2], ALERT)], Some(Say::DecodeError), "half an alert"),
+        (
+            &[(&[1, 0, 0], ALERT)],
+            Some(Say::DecodeError),
+            "an alert and a half",
+        ),
+        (
+            &[(&message(1, b"hello"), HANDSHAKE)],
+            Some(Say::UnexpectedMessage),
+            "client hello",
+        ),
+        (
+            &[(&message(13, b""), HANDSHAKE)],
+            Some(Say::UnexpectedMessage),
+            "certificate request",
+        ),
+        (
+            &[(&message(20, &[0; 32]), HANDSHAKE)],
+            Some(Say::UnexpectedMessage),
+            "finished",
+        ),
+        (
+            &[(&[24, 1, 0, 0], HANDSHAKE)],
+            Some(Say::DecodeError),
+            "message of 64 KiB",
+        ),
+        (
+            &[(&message(24, &[]), HANDSHAKE)],
+            Some(Say::DecodeError),
+            "empty key update",
+        ),
+        (
+            &[(&message(24, &[0, 0]), HANDSHAKE)],
+            Some(Say::DecodeError),
+            "long key update",
+        ),
+        (
+            &[(&message(24, &[2]), HANDSHAKE)],
+            Some(Say::IllegalParameter),
+            "unknown key update",
+        ),
+        (
+            &[(&[update.clone(), update.clone()].concat(), HANDSHAKE)],
+            Some(Say::UnexpectedMessage),
+            "two key updates in a record",
+        ),
+        (
+            &[(&[update.clone(), vec![4]].concat(), HANDSHAKE)],
+            Some(Say::UnexpectedMessage),
+            "key update before a message",
+        ),
+        (
+            &[(&[24, 0], HANDSHAKE), (b"x", DATA)],
+            Some(Say::UnexpectedMessage),
+            "data within a message",
+        ),
+        (
+            &[(&[24, 0], HANDSHAKE), (&[1, 0], ALERT)],
+            Some(Say::UnexpectedMessage),
+            "end within a message",
+        ),
+        (
+            &[(&[24, 0], HANDSHAKE), (&[1, 90], ALERT)],
+            Some(Say::UnexpectedMessage),
+            "warning within a message",
+        ),
+        (&[(&[2, 40], ALERT)], None, "fatal alert"),
+        (
+            &[(&[1, 40], ALERT)],
+            None,
+            "fatal alert that calls itself a warning",
+        ),
+        (&[(&[2, 255], ALERT)], None, "unknown alert"),
+    ];
+    for (records, say, what) in cases {
+        for to_client in [false, true] {
+            let Ends { client, server } = ends(SUITES[0]);
+            let (mut from, mut to) = match to_client {
+                true => (server, client),
+                false => (client, server),
+            };
+            let (last, first) = records.split_last().unwrap();
+            for (content, kind) in first {
+                assert_eq!(
+                    open(&mut to, &record(&mut from, content, *kind)).2,
+                    Ok(false),
+                    "{what}"
+                );
+            }
+            let (content, _, ended) = open(&mut to, &record(&mut from, last.0, last.1));
+            assert!(content.is_empty(), "{what}");
+            assert_eq!(ended.expect_err(what).alert(), *say, "{what}");
+        }
+    }
+    // Tickets come from servers, and must be such.
+    let Ends {
+        mut client,
+        mut server,
+    } = ends(SUITES[0]);
+    let ticket = message(4, &[0; 20]);
+    let error = open(&mut server, &record(&mut client, &ticket, HANDSHAKE)).2;
+    assert_eq!(error, Err(RecordError::Message(4)));
+    let error = open(&mut client, &record(&mut server, &ticket, HANDSHAKE)).2;
+    assert_eq!(error.unwrap_err().alert(), Some(Say::DecodeError));
+}
+
+#[test]
+fn records_without_data_are_not_endless() {
+    for (content, kind) in [
+        (&b""[..], DATA),
+        (&[1, 90], ALERT),
+        (&[24, 0, 0, 1, 0], HANDSHAKE),
+    ] {
+        let Ends {
+            mut client,
+            mut server,
+        } = ends(SUITES[0]);
+        let mut send = |content: &[u8], kind| {
+            let bytes = record(&mut client, content, kind);
+            if kind == HANDSHAKE {
+                client.take_next_key().unwrap();
+            }
+            open(&mut server, &bytes).2
+        };
+        // Data makes up for what was before.
+        for _ in 0..3 {
+            for _ in 0..32 {
+                assert_eq!(send(content, kind), Ok(false));
+            }
+            assert_eq!(send(b"data", DATA), Ok(false));
+        }
+        for _ in 0..32 {
+            assert_eq!(send(content, kind), Ok(false));
+        }
+        assert_eq!(send(content, kind), Err(RecordError::Quiet(33)));
+    }
+}
+
+#[test]
+fn records_of_the_greatest_length_are_accepted_and_no_longer_ones() {
+    let Ends {
+        mut client,
+        mut server,
+    } = ends(SUITES[0]);
+    // 2^14 bytes and their type, which padding has to share.
+    let mut padded = vec![7; 100];
+    padded.push(DATA);
+    padded.resize(MAX_CONTENT, 0);
+    let bytes = record(&mut client, &padded, 0);
+    assert_eq!(open(&mut server, &bytes).0, vec![7; 100]);
+    for (body, expected) in [
+        (MAX_BODY, Ok(false)),
+        (MAX_BODY + 1, Err(RecordError::TooLong)),
+        (0xffff, Err(RecordError::TooLong)),
+    ] {
+        let [high, low] = (body as u16).to_be_bytes();
+        let header = [DATA, 3, 3, high, low];
+        assert_eq!(
+            open(&mut server, &header).2,
+            expected,
+            "known from the header"
+        );
+    }
+    for kind in (0..=255).filter(|kind| *kind != DATA) {
+        let plain = [kind, 3, 3, 0, 2, 1, 0];
+        let error = open(&mut server, &plain).2;
+        assert_eq!(
+            error,
+            Err(RecordError::Unprotected(kind)),
+            "not even alerts come in clear"
+        );
+    }
+    for body in 0..TAG as u8 {
+        let Ends { mut server, .. } = ends(SUITES[0]);
+        let short = [vec![DATA, 3, 3, 0, body], vec![0; body.into()]].concat();
+        assert_eq!(open(&mut server, &short).2, Err(RecordError::Forged));
+    }
+}
+
+#[test]
+fn keys_are_changed_before_they_wear_out() {
+    for suite in SUITES {
+        let Ends {
+            mut client,
+            mut server,
+        } = ends(suite);
+        let limit = 3 * SLOTS as u64;
+        client.limit_records(limit);
+        let mut changes = 0;
+        for _ in 0..40 {
+            let mut bytes = Vec::new();
+            if client.is_update_due() {
+                client.update_keys(&mut bytes).unwrap();
+                changes += 1;
+                assert_eq!(client.sent(), 0);
+                assert!(!client.is_update_due());
+            }
+            let sent = data(SLOTS * 100);
+            for part in sent.chunks(100) {
+                bytes.extend(seal(&mut client, part));
+            }
+            assert!(client.sent() <= limit);
+            let (content, _, ended) = open(&mut server, &bytes);
+            assert!(content == sent);
+            assert_eq!(ended, Ok(false));
+        }
+        assert!(changes >= 10, "{changes}");
+        assert!(!server.is_update_due(), "nobody asked for the server's");
+    }
+}
+
+#[test]
+fn a_request_for_new_keys_is_answered_once() {
+    let Ends {
+        mut client,
+        mut server,
+    } = ends(SUITES[1]);
+    for _ in 0..2 {
+        let asked = record(&mut client, &[24, 0, 0, 1, UPDATE_REQUESTED], HANDSHAKE);
+        client.take_next_key().unwrap();
+        assert_eq!(open(&mut server, &asked).2, Ok(false));
+    }
+    assert!(server.is_update_due());
+    let mut answer = Vec::new();
+    server.update_keys(&mut answer).unwrap();
+    assert!(!server.is_update_due());
+    answer.extend(seal(&mut server, b"new"));
+    assert_eq!(open(&mut client, &answer).0, b"new");
+    assert!(!client.is_update_due(), "the answer asks for nothing");
+}
+
+#[test]
+fn nothing_after_the_end_counts() {
+    let Ends {
+        mut client,
+        mut server,
+    } = ends(SUITES[0]);
+    let mut bytes = seal(&mut client, b"last words");
+    client
+        .alert(&mut bytes, AlertDescription::CloseNotify)
+        .unwrap();
+    let end = bytes.len();
+    bytes.extend(seal(&mut client, b"and more"));
+    assert_eq!(
+        open(&mut server, &bytes),
+        (b"last words".to_vec(), end, Ok(true))
+    );
+    // The other direction goes on.
+    let bytes = seal(&mut server, b"answer");
+    assert_eq!(
+        client.open(&mut bytes.clone()),
+        Ok(Content::Data(HEADER..HEADER + 6))
+    );
+}
