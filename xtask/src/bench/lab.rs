@@ -1,12 +1,12 @@
 //! What all systems under test share: CPUs, tools, certificates, and programs that keep the CPUs awake. Removed with this value.
 
 use std::{
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use super::{
     interrupt::Interrupt,
@@ -19,12 +19,17 @@ use super::{
 pub(crate) const CLIENT: &str = "client.bench.serviceaccount.identity.linkerd.cluster.local";
 pub(crate) const SERVER: &str = "server.bench.serviceaccount.identity.linkerd.cluster.local";
 
+/// Locked while a benchmark runs: two would use the same names, and measure each other.
+const LOCK: &str = "/run/mesh-bench.lock";
+
 pub(crate) struct Lab {
     pub(crate) cpus: Cpus,
     pub(crate) tools: Tools,
     pub(crate) cgroup: PathBuf,
     pub(crate) interrupt: Interrupt,
     spinners: Vec<Process>,
+    /// Held for as long as anything of ours is there.
+    _alone: File,
 }
 
 /// The files of one end's certificate.
@@ -38,6 +43,10 @@ pub(crate) struct Certificate {
 
 impl Lab {
     pub(crate) fn new(tools: Tools, cpus: Cpus, interrupt: Interrupt) -> anyhow::Result<Self> {
+        let alone = File::create(LOCK).with_context(|| format!("create {LOCK}"))?;
+        if alone.try_lock().is_err() {
+            bail!("another benchmark is running on this machine");
+        }
         pod::clear().context("clear what an earlier benchmark left")?;
         let mut lab = Self {
             cpus,
@@ -45,6 +54,7 @@ impl Lab {
             cgroup: pod::root_cgroup()?,
             interrupt,
             spinners: Vec::new(),
+            _alone: alone,
         };
         fs::create_dir(&lab.cgroup).context("make a cgroup")?;
         fs::create_dir_all(lab.authority()).context("make a folder")?;
