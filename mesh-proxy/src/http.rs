@@ -1,9 +1,10 @@
-//! The HTTP engine: hyper's connection API behind one seam, on the data threads.
+//! The HTTP engine behind one seam, on the data threads: HTTP/1 is our own, HTTP/2 hyper's connection API.
 //!
 //! `inbound` and `outbound` implement [`Handle`]; [`server::serve`] calls them once per request of a connection. They answer by sending the request
-//! through a [`client::Client`], which owns the connections to one endpoint. Nothing outside this module names hyper, so the codec can be changed here.
+//! through a [`client::Client`], which owns the connections to one endpoint. Nothing outside this module names a codec, so they can be changed here.
 //!
-//! Everything runs on the thread of its connection: one local task per HTTP/1 connection, one per HTTP/2 stream, and hyper's own per HTTP/2 connection.
+//! Everything runs on the thread of its connection: one local task per accepted HTTP/1 connection, in which its requests are also sent on; one per HTTP/2
+//! stream, and hyper's own per HTTP/2 connection.
 
 use std::future::Future;
 
@@ -13,6 +14,7 @@ mod executor;
 pub mod filter;
 pub mod grpc;
 pub mod headers;
+mod http1;
 mod measure;
 pub mod orig_proto;
 pub mod respond;

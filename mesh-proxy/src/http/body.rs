@@ -1,6 +1,7 @@
-//! [`Body`], the one body type of the proxy: what hyper delivers, or a few bytes of our own, with at most one observer and one set of time limits.
+//! [`Body`], the one body type of the proxy: what an HTTP/1 connection or hyper delivers, or a few bytes of our own, with at most one observer and one set of
+//! time limits.
 //!
-//! A body may also carry the [`Lease`] of the connection it arrives on, given back when the body has ended well.
+//! A body may also carry what belongs to its message and the connection it arrived on: see [`Link`].
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -15,6 +16,8 @@ use hyper::body::Incoming;
 pub use self::limits::{Limits, Progress, TimedOut};
 use super::client::Lease;
 use super::grpc;
+use super::http1::{self, Interim};
+use crate::transport::Io;
 
 mod limits;
 
@@ -23,7 +26,17 @@ mod limits;
 pub struct Body {
     content: Content,
     extras: Option<Box<Extras>>,
-    lease: Option<Lease>,
+    link: Option<Link>,
+}
+
+/// What comes with a message besides its content.
+enum Link {
+    /// Of a response: given back when the body has ended well.
+    Lease(Lease),
+    /// Of a request: the way for responses before the response.
+    Interim(Interim),
+    /// Of a response that agrees to a tunnel: the connection that it came on.
+    Tunnel(Box<Io>),
 }
 
 #[derive(Default)]
@@ -31,7 +44,8 @@ enum Content {
     #[default]
     Empty,
     Full(Bytes),
-    Incoming(Incoming),
+    Http1(http1::Incoming),
+    Http2(Incoming),
 }
 
 /// What only some bodies have, in one allocation.
@@ -72,7 +86,9 @@ pub enum End<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     #[error("the body could not be read from the connection")]
-    Read(#[from] hyper::Error),
+    Http1(#[from] http1::Error),
+    #[error("the body could not be read from the connection")]
+    Http2(#[from] hyper::Error),
     /// The HTTP/2 stream is reset with CANCEL: the peer must not believe that it failed.
     #[error("timed out waiting for the response to complete: {0}")]
     TimedOut(TimedOut, #[source] h2::Error),
@@ -82,8 +98,8 @@ impl BodyError {
     /// The reason of an HTTP/2 reset by the other side.
     pub fn reset(&self) -> Option<h2::Reason> {
         match self {
-            Self::Read(error) => h2_error(error).filter(|e| e.is_remote())?.reason(),
-            Self::TimedOut(..) => None,
+            Self::Http2(error) => h2_error(error).filter(|e| e.is_remote())?.reason(),
+            Self::Http1(_) | Self::TimedOut(..) => None,
         }
     }
 }
@@ -106,16 +122,48 @@ impl Body {
         let content = if http_body::Body::is_end_stream(&incoming) {
             Content::Empty
         } else {
-            Content::Incoming(incoming)
+            Content::Http2(incoming)
         };
         Self::of(content)
+    }
+
+    pub(super) fn http1(incoming: http1::Incoming) -> Self {
+        Self::of(Content::Http1(incoming))
+    }
+
+    /// The body of a response that turned its connection into a tunnel.
+    pub(super) fn tunnel(io: Box<Io>) -> Self {
+        let mut body = Self::empty();
+        body.link = Some(Link::Tunnel(io));
+        body
+    }
+
+    /// Takes the tunnel's connection out.
+    pub(super) fn take_tunnel(&mut self) -> Option<Box<Io>> {
+        match self.link.take()? {
+            Link::Tunnel(io) => Some(io),
+            Link::Lease(_) | Link::Interim(_) => None,
+        }
+    }
+
+    /// Lets the request's interim responses go to the client.
+    pub(super) fn with_interim(mut self, interim: Interim) -> Self {
+        self.link = Some(Link::Interim(interim));
+        self
+    }
+
+    pub(super) fn interim(&self) -> Option<Interim> {
+        match &self.link {
+            Some(Link::Interim(interim)) => Some(interim.clone()),
+            _ => None,
+        }
     }
 
     fn of(content: Content) -> Self {
         Self {
             content,
             extras: None,
-            lease: None,
+            link: None,
         }
     }
 
@@ -123,7 +171,7 @@ impl Body {
     pub(super) fn leased(mut self, lease: Lease) -> Self {
         match &self.content {
             Content::Empty => lease.give_back(),
-            _ => self.lease = Some(lease),
+            _ => self.link = Some(Link::Lease(lease)),
         }
         self
     }
@@ -185,9 +233,13 @@ impl Body {
         let frame = match &mut self.content {
             Content::Empty => None,
             Content::Full(bytes) => Some(Ok(Frame::data(std::mem::take(bytes)))),
-            Content::Incoming(incoming) => {
+            Content::Http1(incoming) => {
+                let frame = ready!(incoming.poll_frame(cx));
+                frame.map(|frame| frame.map_err(BodyError::Http1))
+            }
+            Content::Http2(incoming) => {
                 let frame = ready!(http_body::Body::poll_frame(Pin::new(incoming), cx));
-                frame.map(|frame| frame.map_err(BodyError::Read))
+                frame.map(|frame| frame.map_err(BodyError::Http2))
             }
         };
         if let Some((_, progress)) = self.extras.as_ref().and_then(|e| e.limits.as_ref()) {
@@ -200,13 +252,16 @@ impl Body {
         match &self.content {
             Content::Empty => true,
             Content::Full(bytes) => bytes.is_empty(),
-            Content::Incoming(incoming) => http_body::Body::is_end_stream(incoming),
+            Content::Http1(incoming) => incoming.is_end_stream(),
+            Content::Http2(incoming) => http_body::Body::is_end_stream(incoming),
         }
     }
 
     /// Ends the body: the connection is free again when it `ended` completely.
     fn finish(&mut self, end: End<'_>) {
-        if let Some(lease) = self.lease.take()
+        // Before the lease: the connection must not be held any more when it is given back.
+        self.content = Content::Empty;
+        if let Some(Link::Lease(lease)) = self.link.take_if(|link| matches!(link, Link::Lease(_)))
             && matches!(end, End::Complete(_))
         {
             lease.give_back();
@@ -214,7 +269,6 @@ impl Body {
         if let Some(extras) = &mut self.extras {
             extras.end(end);
         }
-        self.content = Content::Empty;
     }
 }
 
@@ -287,7 +341,10 @@ impl http_body::Body for Body {
             // Not "exactly 0", or hyper adds a `content-length` that the sender did not send.
             Content::Empty => SizeHint::default(),
             Content::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Content::Incoming(incoming) => http_body::Body::size_hint(incoming),
+            Content::Http1(incoming) => incoming
+                .remaining()
+                .map_or_else(SizeHint::default, SizeHint::with_exact),
+            Content::Http2(incoming) => http_body::Body::size_hint(incoming),
         }
     }
 }
@@ -297,7 +354,8 @@ impl std::fmt::Debug for Body {
         let content = match &self.content {
             Content::Empty => "empty",
             Content::Full(_) => "full",
-            Content::Incoming(_) => "incoming",
+            Content::Http1(_) => "http1",
+            Content::Http2(_) => "http2",
         };
         f.debug_tuple("Body").field(&content).finish()
     }

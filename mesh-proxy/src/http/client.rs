@@ -75,7 +75,10 @@ pub enum SendError {
     },
     /// The connection failed after the request, or part of it, had been sent.
     #[error("the connection failed before the response: {0}")]
-    Exchange(#[source] hyper::Error),
+    Http1(#[from] super::http1::Error),
+    /// The same.
+    #[error("the connection failed before the response: {0}")]
+    Http2(#[source] hyper::Error),
 }
 
 /// How often one request is given to another connection because the one before turned out to be dead, before the endpoint counts as failed. Dead connections
@@ -131,8 +134,8 @@ impl SendError {
     /// The reason when the other side reset the stream.
     pub fn reset(&self) -> Option<h2::Reason> {
         match self {
-            Self::Dial { .. } => None,
-            Self::Exchange(error) => super::body::h2_error(error)
+            Self::Dial { .. } | Self::Http1(_) => None,
+            Self::Http2(error) => super::body::h2_error(error)
                 .filter(|error| error.is_reset() && error.is_remote())?
                 .reason(),
         }
@@ -140,8 +143,10 @@ impl SendError {
 
     /// Whether the other side said that it has not begun with the request, so that even a request with effects may be sent again.
     pub fn is_unprocessed(&self) -> bool {
-        let Self::Exchange(error) = self else {
-            return true;
+        let error = match self {
+            Self::Dial { .. } => return true,
+            Self::Http1(_) => return false,
+            Self::Http2(error) => error,
         };
         let Some(error) = super::body::h2_error(error) else {
             return false;
@@ -172,12 +177,12 @@ impl<D: Dial + 'static> Client<D> {
         let kind = if request.version() == Version::HTTP_2 {
             Kind::Http2(self.http2.slot(&self.dial).await?)
         } else if needs_own_connection(request) {
-            Kind::Once(Box::pin(http1::connect(&*self.dial, http1::Upgrades::Allowed)).await?)
+            Kind::Once(Box::pin(http1::connect(&*self.dial)).await?)
         } else if let Some(conn) = self.http1.take() {
             let pool = self.http1.clone();
             Kind::Http1 { conn, pool }
         } else {
-            let conn = Box::pin(http1::connect(&*self.dial, http1::Upgrades::None)).await?;
+            let conn = Box::pin(http1::connect(&*self.dial)).await?;
             let pool = self.http1.clone();
             Kind::Http1 { conn, pool }
         };
@@ -202,7 +207,7 @@ impl<D: Dial + 'static> Client<D> {
                 (Ok(response), _) => return Ok(response),
                 (Err(error), _) if dead == MAX_DEAD_CONNECTIONS => return Err(error),
                 (Err(SendError::Dial { request, .. }), _) => *request,
-                (Err(SendError::Exchange(_)), Some(again)) => again,
+                (Err(SendError::Http1(_) | SendError::Http2(_)), Some(again)) => again,
                 (Err(error), None) => return Err(error),
             };
             dead += 1;
@@ -247,7 +252,7 @@ impl Lease {
 fn unsent_or_failed(mut error: TrySendError<Request>) -> SendError {
     match error.take_message() {
         Some(request) => SendError::dead(request),
-        None => SendError::Exchange(error.into_error()),
+        None => SendError::Http2(error.into_error()),
     }
 }
 
@@ -264,7 +269,7 @@ pub fn is_replayable(request: &Request) -> bool {
     request.method().is_idempotent() && request.body().is_empty() && !upgrade::is_requested(request)
 }
 
-/// The same request again. Its extensions come along except hyper's own.
+/// The same request again, with its extensions.
 pub fn replay(request: &Request) -> Request {
     let mut again = Request::new(Body::empty());
     *again.method_mut() = request.method().clone();

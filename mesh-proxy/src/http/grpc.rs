@@ -27,7 +27,7 @@ pub fn status(headers: &HeaderMap) -> Option<u16> {
 pub(super) fn error_trailers(error: &BodyError, told: GrpcErrors) -> HeaderMap {
     let code = match error {
         BodyError::TimedOut(..) => grpc_code::DEADLINE_EXCEEDED,
-        BodyError::Read(_) => grpc_code::UNAVAILABLE,
+        BodyError::Http1(_) | BodyError::Http2(_) => grpc_code::UNAVAILABLE,
     };
     let mut trailers = HeaderMap::with_capacity(2);
     trailers.insert(GRPC_STATUS, code.into());

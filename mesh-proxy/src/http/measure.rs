@@ -33,8 +33,8 @@ impl From<&BodyError> for StreamError {
             (BodyError::TimedOut(TimedOut::Request(_), _), _) => Self::RequestTimeout,
             (BodyError::TimedOut(TimedOut::Response(_), _), _) => Self::ResponseStreamTimeout,
             (BodyError::TimedOut(TimedOut::Idle(_), _), _) => Self::IdleTimeout,
-            (BodyError::Read(_), Some(reason)) => reason.into(),
-            (BodyError::Read(_), None) => Self::Io,
+            (BodyError::Http1(_) | BodyError::Http2(_), Some(reason)) => reason.into(),
+            (BodyError::Http1(_) | BodyError::Http2(_), None) => Self::Io,
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Serves HTTP on one accepted connection: calls the handler per request, keeps connection headers at the connection, ends it when it must.
+//! Serves HTTP on one accepted connection: calls the handler per request, keeps connection headers at the connection, ends it when it must. HTTP/1 is ours
+//! ([`super::http1`]), HTTP/2 hyper's.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::time::Duration;
 
 use http::{StatusCode, Version};
 use hyper::body::Incoming;
@@ -14,8 +14,9 @@ use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
 use super::executor::LocalExecutor;
+use super::http1::{self, server::Ended};
 use super::respond::CloseConnection;
-use super::{Body, Handle, Protocol, Request, Response, respond, upgrade, uri};
+use super::{Body, Handle, Protocol, Request, Response, respond, upgrade};
 use crate::config::Http2Server;
 use crate::transport::{Io, Scratch};
 use crate::worker::Worker;
@@ -34,9 +35,14 @@ pub struct Server {
 /// RFC 9113, section 6.9.1.
 const MAX_WINDOW: u32 = (1 << 31) - 1;
 
-/// Limit for the head of an HTTP/1 request, counted from its first byte; waiting for a request is not limited. Linkerd has no limit and so no protection
-/// against clients that send a byte now and then. 30 s is what hyper recommends, and long enough for any honest client.
-const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// How serving a connection failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error(transparent)]
+    Http1(#[from] http1::Error),
+    #[error(transparent)]
+    Http2(#[from] hyper::Error),
+}
 
 impl Server {
     pub fn new(http2: &Http2Server, worker: &Worker) -> Self {
@@ -74,14 +80,38 @@ impl Server {
         io: Io,
         protocol: Protocol,
         handler: Rc<H>,
+    ) -> Result<(), ServeError> {
+        // Boxed: connections of either kind would be as large as the larger one.
+        match protocol {
+            Protocol::Http1 => Ok(Box::pin(self.serve_http1(io, &*handler)).await?),
+            Protocol::Http2 => Ok(Box::pin(self.serve_http2(io, handler)).await?),
+        }
+    }
+
+    async fn serve_http1<H: Handle>(&self, io: Io, handler: &H) -> Result<(), http1::Error> {
+        match http1::server::serve(io, &self.drain, handler).await? {
+            Ended::Closed => {}
+            Ended::Tunnel(ends) => {
+                let (scratch, drain) = (self.scratch.clone(), self.drain.clone());
+                self.tasks.spawn_local(async move {
+                    let (client, server) = *ends;
+                    upgrade::join(client, server, &scratch, &drain).await;
+                });
+            }
+        }
+        Ok(())
+    }
+
+    async fn serve_http2<H: Handle + 'static>(
+        &self,
+        io: Io,
+        handler: Rc<H>,
     ) -> Result<(), hyper::Error> {
         let close = Rc::new(Notify::new());
         let connection = Connection {
             handler,
             close: close.clone(),
-            scratch: self.scratch.clone(),
             tasks: self.tasks.clone(),
-            drain: self.drain.clone(),
         };
         let service = service_fn(move |request| answer(connection.clone(), request));
         let end = async {
@@ -90,19 +120,8 @@ impl Server {
                 () = close.notified() => {}
             }
         };
-        match protocol {
-            Protocol::Http1 => {
-                let connection = http1_builder()
-                    .serve_connection(TokioIo::new(io), service)
-                    .with_upgrades();
-                drive(connection, end, |c| c.graceful_shutdown()).await
-            }
-            Protocol::Http2 => {
-                let connection =
-                    http2_builder(&self.http2).serve_connection(TokioIo::new(io), service);
-                drive(connection, end, |c| c.graceful_shutdown()).await
-            }
-        }
+        let connection = http2_builder(&self.http2).serve_connection(TokioIo::new(io), service);
+        drive(connection, end, |c| c.graceful_shutdown()).await
     }
 }
 
@@ -110,9 +129,7 @@ impl Server {
 struct Connection<H> {
     handler: Rc<H>,
     close: Rc<Notify>,
-    scratch: Rc<Scratch>,
     tasks: TaskTracker,
-    drain: Watch,
 }
 
 impl<H> Clone for Connection<H> {
@@ -120,9 +137,7 @@ impl<H> Clone for Connection<H> {
         Self {
             handler: self.handler.clone(),
             close: self.close.clone(),
-            scratch: self.scratch.clone(),
             tasks: self.tasks.clone(),
-            drain: self.drain.clone(),
         }
     }
 }
@@ -144,17 +159,6 @@ where
     }
     graceful(connection.as_mut());
     connection.await
-}
-
-fn http1_builder() -> hyper::server::conn::http1::Builder {
-    let mut builder = hyper::server::conn::http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_READ_TIMEOUT)
-        .half_close(true)
-        .auto_date_header(false)
-        .pipeline_flush(true);
-    builder
 }
 
 /// Room for what every stream may send before it is read.
@@ -201,29 +205,27 @@ async fn answer<H: Handle>(
     request: http::Request<Incoming>,
 ) -> Result<Response, h2::Error> {
     let mut request: Request = request.map(Body::incoming);
-    let version = request.version();
     let tunnel = match upgrade::accept(&mut request) {
-        Ok(tunnel) => tunnel,
-        Err(upgrade::BadTarget) => return Ok(respond::status(version, StatusCode::BAD_REQUEST)),
+        Ok(wanted) => wanted.map(|wanted| (wanted, hyper::upgrade::on(&mut request))),
+        Err(upgrade::BadTarget) => {
+            return Ok(respond::status(Version::HTTP_2, StatusCode::BAD_REQUEST));
+        }
     };
-    uri::mark_form(&mut request);
     let mut response = connection
         .handler
         .handle(request)
         .await
         .map_err(|reset| h2::Error::from(reset.0))?;
-    if let Some(tunnel) = tunnel {
-        upgrade::join(
-            tunnel,
-            &mut response,
-            &connection.tasks,
-            connection.scratch,
-            connection.drain,
-        );
+    if let Some((wanted, client)) = tunnel
+        && let Some(joined) = upgrade::join_streams(wanted, client, &mut response)
+    {
+        connection.tasks.spawn_local(joined);
     }
-    let closes = response.extensions_mut().remove::<CloseConnection>();
-    if version == Version::HTTP_2 && closes.is_some() {
-        // HTTP/1 connections close because the response says so.
+    if response
+        .extensions_mut()
+        .remove::<CloseConnection>()
+        .is_some()
+    {
         connection.close.notify_one();
     }
     Ok(response)

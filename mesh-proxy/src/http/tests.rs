@@ -21,6 +21,7 @@ use crate::config::Http1Pool;
 use crate::error::DialError;
 use crate::transport::Io;
 
+mod http1;
 mod http2;
 
 /// Connects without TLS.

@@ -24,7 +24,9 @@ impl Undelivered {
     pub fn of(error: &SendError) -> Option<Self> {
         match error {
             SendError::Dial { .. } => Some(Self::Unsent),
-            SendError::Exchange(_) => error.reset().is_none().then_some(Self::Lost),
+            SendError::Http1(_) | SendError::Http2(_) => {
+                error.reset().is_none().then_some(Self::Lost)
+            }
         }
     }
 

@@ -1,9 +1,8 @@
 //! `Upgrade` (WebSocket and whatever else) and `CONNECT`: requests that turn their connection into a tunnel.
 //!
-//! [`accept`] recognises them as they arrive and keeps hyper's promise of the client's connection; [`join`] is given the final response and, when the far
-//! side agreed, copies bytes between both connections until they end. The handlers in between need not know.
-
-use std::rc::Rc;
+//! [`accept`] recognises them as they arrive, and what it returns says whether a response agrees. Then bytes are copied between both connections until they
+//! end: [`join`] does it for connections, which [`super::http1`] hands over with what it has read ahead, and [`join_streams`] for tunnels within HTTP/2, which
+//! hyper keeps. The handlers in between need not know.
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING, UPGRADE,
@@ -12,8 +11,6 @@ use http::{Method, StatusCode, Version};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use mesh_runtime::drain::Watch;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_util::task::TaskTracker;
 
 use super::headers::{connection_lists, strip_connection_headers};
 use super::{Request, Response, uri};
@@ -27,10 +24,21 @@ struct Requested;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BadTarget;
 
-/// What the client may be switched to once the far side has agreed.
-pub(super) struct Tunnel {
-    client: OnUpgrade,
-    method: Method,
+/// A request that may become a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Upgrade,
+    Connect,
+}
+
+impl Wanted {
+    /// Whether a response of this status makes it one.
+    pub(super) fn is_agreed(self, status: StatusCode) -> bool {
+        match self {
+            Self::Connect => status.is_success(),
+            Self::Upgrade => status == StatusCode::SWITCHING_PROTOCOLS,
+        }
+    }
 }
 
 /// Whether `request` asks for an upgrade; `CONNECT` is recognised by its method.
@@ -38,10 +46,9 @@ pub fn is_requested(request: &Request) -> bool {
     request.extensions().get::<Requested>().is_some()
 }
 
-/// Cleans a request's connection headers, and returns the tunnel it may become.
-pub(super) fn accept(request: &mut Request) -> Result<Option<Tunnel>, BadTarget> {
+/// Cleans a request's connection headers, and says what it may become.
+pub(super) fn accept(request: &mut Request) -> Result<Option<Wanted>, BadTarget> {
     check_target(request)?;
-    let method = request.method().clone();
     let wanted = wanted_protocol(request);
     strip_connection_headers(request.headers_mut());
     if let Some(protocol) = &wanted {
@@ -50,11 +57,11 @@ pub(super) fn accept(request: &mut Request) -> Result<Option<Tunnel>, BadTarget>
         headers.insert(UPGRADE, protocol.clone());
         request.extensions_mut().insert(Requested);
     }
-    if wanted.is_none() && method != Method::CONNECT {
-        return Ok(None);
-    }
-    let client = hyper::upgrade::on(request);
-    Ok(Some(Tunnel { client, method }))
+    Ok(match wanted {
+        _ if *request.method() == Method::CONNECT => Some(Wanted::Connect),
+        Some(_) => Some(Wanted::Upgrade),
+        None => None,
+    })
 }
 
 /// The protocol of a genuine upgrade. `h2c` is none: the proxy speaks HTTP/2 itself and the handshake would bypass it.
@@ -88,64 +95,37 @@ pub(super) fn clean_response(headers: &mut HeaderMap, status: StatusCode) {
     }
 }
 
-/// Starts the tunnel when `response` agrees to it. The drain is told of the tunnel and waits for it.
-pub(super) fn join(
-    tunnel: Tunnel,
-    response: &mut Response,
-    tasks: &TaskTracker,
-    scratch: Rc<Scratch>,
-    drain: Watch,
-) {
-    let agreed = match tunnel.method {
-        Method::CONNECT => response.status().is_success(),
-        _ => response.status() == StatusCode::SWITCHING_PROTOCOLS,
-    };
-    if !agreed {
-        return;
+/// Copies between two connections until both directions have ended. The drain is told of the tunnel and waits for it.
+pub(super) async fn join(client: Io, server: Io, scratch: &Scratch, drain: &Watch) {
+    if let Err(error) = transport::copy::duplex(client, server, scratch, drain).await {
+        tracing::debug!(%error, "Tunnel failed");
     }
-    if tunnel.method == Method::CONNECT {
+}
+
+/// Prepares the tunnel when `response` agrees to it; it is run by the future that is returned, after the response has been sent.
+pub(super) fn join_streams(
+    wanted: Wanted,
+    client: OnUpgrade,
+    response: &mut Response,
+) -> Option<impl Future<Output = ()> + use<>> {
+    if !wanted.is_agreed(response.status()) {
+        return None;
+    }
+    if wanted == Wanted::Connect {
         response.headers_mut().remove(CONTENT_LENGTH);
         response.headers_mut().remove(TRANSFER_ENCODING);
     }
     let server = hyper::upgrade::on(response);
-    tasks.spawn_local(async move {
-        match futures_util::future::try_join(tunnel.client, server).await {
-            Ok((client, server)) => copy(client, server, &scratch, &drain).await,
-            Err(error) => tracing::debug!(%error, "The connection could not be upgraded"),
+    Some(async move {
+        match futures_util::future::try_join(client, server).await {
+            Ok((client, server)) => copy(TokioIo::new(client), TokioIo::new(server)).await,
+            Err(error) => tracing::debug!(%error, "The stream could not be upgraded"),
         }
-    });
+    })
 }
 
-/// Copies until both directions have ended.
-async fn copy(client: Upgraded, server: Upgraded, scratch: &Scratch, drain: &Watch) {
-    match (into_io(client), into_io(server)) {
-        (Ok(client), Ok(server)) => {
-            if let Err(error) = transport::copy::duplex(client, server, scratch, drain).await {
-                tracing::debug!(%error, "Upgraded connection failed");
-            }
-        }
-        // A tunnel within an HTTP/2 stream is no connection of its own.
-        (Ok(client), Err(server)) => copy_stream(client, TokioIo::new(server)).await,
-        (Err(client), Ok(server)) => copy_stream(TokioIo::new(client), server).await,
-        (Err(client), Err(server)) => {
-            copy_stream(TokioIo::new(client), TokioIo::new(server)).await;
-        }
-    }
-}
-
-/// The connection under an upgrade, with what hyper has read from it in front.
-fn into_io(upgraded: Upgraded) -> Result<Io, Upgraded> {
-    let parts = upgraded.downcast::<TokioIo<Io>>()?;
-    let mut io = parts.io.into_inner();
-    io.push_replay(&parts.read_buf);
-    Ok(io)
-}
-
-async fn copy_stream(
-    mut client: impl AsyncRead + AsyncWrite + Unpin,
-    mut server: impl AsyncRead + AsyncWrite + Unpin,
-) {
+async fn copy(mut client: TokioIo<Upgraded>, mut server: TokioIo<Upgraded>) {
     if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut server).await {
-        tracing::debug!(%error, "Upgraded stream failed");
+        tracing::debug!(%error, "Tunnel failed");
     }
 }

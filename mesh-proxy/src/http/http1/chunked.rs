@@ -1,0 +1,168 @@
+//! Chunked bodies: the decoder, which takes bytes as they come, and the few bytes that an encoder adds. Pure; RFC 9112, section 7, without its leniencies.
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use memchr::memchr;
+
+use super::head::{self, End};
+use super::limits::{MAX_CHUNK_EXTENSIONS, MAX_TRAILER_BYTES};
+use super::refused::Refused;
+
+/// Where in a chunked body the next byte stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Decoder {
+    state: State,
+    /// What all extensions together may still take.
+    extensions_left: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Size,
+    /// So much of the chunk is to come.
+    Data(u64),
+    DataEnd,
+    /// The trailers are known to go on after this many bytes.
+    Trailers(usize),
+}
+
+/// One piece of a body.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    Data(Bytes),
+    /// The body is over.
+    End(Option<HeaderMap>),
+}
+
+/// A size of 16 digits is the largest that 64 bits hold.
+const MAX_SIZE_DIGITS: usize = 16;
+
+impl Decoder {
+    pub(super) fn new() -> Self {
+        Self {
+            state: State::Size,
+            extensions_left: MAX_CHUNK_EXTENSIONS,
+        }
+    }
+
+    /// Takes the next piece off `input`; `None` when more has to be read first. Not to be called again after the end or an error.
+    pub(super) fn next(&mut self, input: &mut BytesMut) -> Result<Option<Piece>, Refused> {
+        loop {
+            match self.state {
+                State::Size => match self.size(input)? {
+                    None => return Ok(None),
+                    Some(0) => self.state = State::Trailers(0),
+                    Some(size) => self.state = State::Data(size),
+                },
+                State::Data(_) if input.is_empty() => return Ok(None),
+                State::Data(left) => {
+                    let here = usize::try_from(left).map_or(input.len(), |n| n.min(input.len()));
+                    self.state = match left - here as u64 {
+                        0 => State::DataEnd,
+                        left => State::Data(left),
+                    };
+                    return Ok(Some(Piece::Data(input.split_to(here).freeze())));
+                }
+                State::DataEnd => match line_end(input)? {
+                    false => return Ok(None),
+                    true => self.state = State::Size,
+                },
+                State::Trailers(from) => return self.trailers(input, from),
+            }
+        }
+    }
+
+    /// The line with the size, if it is there.
+    fn size(&mut self, input: &mut BytesMut) -> Result<Option<u64>, Refused> {
+        let digits = input.iter().take_while(|b| b.is_ascii_hexdigit()).count();
+        if digits > MAX_SIZE_DIGITS || (digits == 0 && !input.is_empty()) {
+            return Err(Refused::ChunkSize);
+        }
+        match input.get(digits) {
+            None => return Ok(None),
+            Some(b'\r' | b';') => {}
+            Some(_) => return Err(Refused::ChunkSize),
+        }
+        let Some(feed) = memchr(b'\n', &input[digits..]) else {
+            // The carriage return is no part of the extension.
+            return match input.len() - digits > self.extensions_left + 1 {
+                true => Err(Refused::ChunkExtensionsTooLarge),
+                false => Ok(None),
+            };
+        };
+        let Some((b'\r', extension)) = input[digits..digits + feed].split_last() else {
+            return Err(Refused::BareLineFeed);
+        };
+        if extension
+            .iter()
+            .any(|b| b.is_ascii_control() && *b != b'\t')
+        {
+            return Err(Refused::ChunkExtension);
+        }
+        self.extensions_left = self
+            .extensions_left
+            .checked_sub(extension.len())
+            .ok_or(Refused::ChunkExtensionsTooLarge)?;
+        let size = input[..digits].iter().fold(0, |size: u64, digit| {
+            size << 4 | u64::from(char::from(*digit).to_digit(16).unwrap_or_default())
+        });
+        drop(input.split_to(digits + feed + 1));
+        Ok(Some(size))
+    }
+
+    fn trailers(&mut self, input: &mut BytesMut, from: usize) -> Result<Option<Piece>, Refused> {
+        if input.starts_with(b"\r\n") {
+            drop(input.split_to(2));
+            return Ok(Some(Piece::End(None)));
+        }
+        let (length, is_whole) = match head::end(input, from)? {
+            End::At(length) => (length, true),
+            End::Later(length) => (length, false),
+        };
+        if length > MAX_TRAILER_BYTES {
+            return Err(Refused::TrailersTooLarge);
+        }
+        if !is_whole {
+            // A first line end may be half there.
+            self.state = State::Trailers(if length < 2 { 0 } else { length });
+            return Ok(None);
+        }
+        let trailers = head::trailers(&input.split_to(length).freeze())?;
+        Ok(Some(Piece::End((!trailers.is_empty()).then_some(trailers))))
+    }
+}
+
+/// Takes the line end behind a chunk, if it is there.
+fn line_end(input: &mut BytesMut) -> Result<bool, Refused> {
+    match **input {
+        [] | [b'\r'] => Ok(false),
+        [b'\r', b'\n', ..] => {
+            drop(input.split_to(2));
+            Ok(true)
+        }
+        _ => Err(Refused::ChunkEnd),
+    }
+}
+
+/// Writes what stands in front of a chunk. Behind it stands [`CHUNK_END`]. An empty chunk would end the body.
+pub(super) fn write_size(out: &mut Vec<u8>, size: usize) {
+    let digits = (usize::BITS - size.leading_zeros()).div_ceil(4).max(1);
+    for digit in (0..digits).rev() {
+        out.push(b"0123456789abcdef"[size >> (4 * digit) & 15]);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+pub(super) const CHUNK_END: &[u8] = b"\r\n";
+
+/// Writes the end of a body.
+pub(super) fn write_end(out: &mut Vec<u8>, trailers: Option<&HeaderMap>) {
+    out.extend_from_slice(b"0\r\n");
+    for (name, value) in trailers.into_iter().flatten() {
+        super::encode::field(out, name, value);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! The decoder, with its input cut everywhere.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The data, the trailers, and what is left behind the body.
+type Decoded = (Vec<u8>, Option<HeaderMap>, Vec<u8>);
+
+/// Decodes what arrives in `pieces`.
+fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Option<Decoded>, Refused> {
+    let (mut decoder, mut input) = (Decoder::new(), BytesMut::new());
+    let (mut data, mut end) = (Vec::new(), None);
+    for piece in pieces {
+        input.extend_from_slice(piece);
+        while end.is_none() {
+            match decoder.next(&mut input)? {
+                None => break,
+                Some(Piece::Data(bytes)) => data.extend_from_slice(&bytes),
+                Some(Piece::End(trailers)) => end = Some(trailers),
+            }
+        }
+    }
+    Ok(end.map(|trailers| (data, trailers, input.to_vec())))
+}
+
+/// In one piece, cut in two at every byte, and byte by byte: always the same.
+fn decode_every_way(text: &[u8]) -> Result<Option<Decoded>, Refused> {
+    let whole = decode([text]);
+    assert_eq!(decode(text.chunks(1)), whole);
+    for cut in 0..text.len() {
+        let (left, right) = text.split_at(cut);
+        assert_eq!(decode([left, right]), whole, "cut at {cut}");
+    }
+    whole
+}
+
+#[test]
+fn bodies() {
+    let rows: &[(&str, &str, usize)] = &[
+        ("0\r\n\r\n", "", 0),
+        ("000\r\n\r\n", "", 0),
+        ("5\r\nhello\r\n0\r\n\r\n", "hello", 0),
+        (
+            "5;a=b;c=\"d\"\r\nhello\r\n1\r\n!\r\n0;x\r\n\r\n",
+            "hello!",
+            0,
+        ),
+        (
+            "00000000000000a\r\n0123456789\r\n0\r\n\r\n",
+            "0123456789",
+            0,
+        ),
+        ("A\r\n\r\n0\r\n\r\n..x\r\n0\r\n\r\n", "\r\n0\r\n\r\n..x", 0),
+        ("1\r\na\r\n0\r\nx-sum: 1\r\nX-Two: 2\r\n\r\n", "a", 2),
+        ("0\r\ncontent-length: 5\r\n\r\n", "", 0),
+    ];
+    for (text, body, trailers) in rows {
+        for behind in ["", "GET / HTTP/1.1\r\n"] {
+            let text = format!("{text}{behind}");
+            let (data, found, left) = decode_every_way(text.as_bytes()).unwrap().unwrap();
+            assert_eq!(String::from_utf8(data).unwrap(), *body, "{text:?}");
+            assert_eq!(found.map_or(0, |found| found.len()), *trailers, "{text:?}");
+            assert_eq!(left, behind.as_bytes(), "{text:?}");
+        }
+    }
+}
+
+#[test]
+fn bodies_that_are_refused() {
+    use Refused::{BareLineFeed, ChunkEnd, ChunkExtension, ChunkSize, HeaderName};
+    let rows: &[(&[u8], Refused)] = &[
+        (b"x\r\n", ChunkSize),
+        (b"\r\n", ChunkSize),
+        (b";a\r\n", ChunkSize),
+        (b" 5\r\nhello\r\n", ChunkSize),
+        (b"+5\r\nhello\r\n", ChunkSize),
+        (b"-5\r\nhello\r\n", ChunkSize),
+        (b"0x5\r\nhello\r\n", ChunkSize),
+        (b"5 \r\nhello\r\n", ChunkSize),
+        (b"5 ;a\r\nhello\r\n", ChunkSize),
+        (b"5_0\r\nhello\r\n", ChunkSize),
+        (b"5\nhello\r\n", ChunkSize),
+        (b"10000000000000005\r\nhello\r\n", ChunkSize),
+        (b"5;a\nhello\r\n", BareLineFeed),
+        (b"5\r5\r\nhello\r\n", ChunkExtension),
+        (b"5;a\rb\r\nhello\r\n", ChunkExtension),
+        (b"5;\0\r\nhello\r\n", ChunkExtension),
+        (b"5\r\nhello\n0\r\n\r\n", ChunkEnd),
+        (b"5\r\nhello!\r\n0\r\n\r\n", ChunkEnd),
+        (b"5\r\nhello0\r\n\r\n", ChunkEnd),
+        (b"5\r\nhello\r0\r\n\r\n", ChunkEnd),
+        (b"0\r\nx: 1\n\r\n", BareLineFeed),
+        (b"0\r\n\n", BareLineFeed),
+        (b"0\r\nx : 1\r\n\r\n", HeaderName),
+        (b"0\r\nx: 1\r\n y\r\n\r\n", HeaderName),
+    ];
+    for (text, expected) in rows {
+        let shown = String::from_utf8_lossy(text);
+        assert_eq!(decode_every_way(text), Err(*expected), "{shown:?}");
+    }
+}
+
+#[test]
+fn extensions_and_trailers_are_limited() {
+    let endless = format!("1;{}", "x".repeat(MAX_CHUNK_EXTENSIONS + 2));
+    assert_eq!(
+        decode([endless.as_bytes()]),
+        Err(Refused::ChunkExtensionsTooLarge)
+    );
+    let often = "1;xxxxxxx\r\na\r\n".repeat(MAX_CHUNK_EXTENSIONS / 8 + 1);
+    assert_eq!(
+        decode([often.as_bytes()]),
+        Err(Refused::ChunkExtensionsTooLarge)
+    );
+    let trailers = format!("0\r\nx: {}", "x".repeat(MAX_TRAILER_BYTES));
+    assert_eq!(
+        decode([trailers.as_bytes()]),
+        Err(Refused::TrailersTooLarge)
+    );
+    let many = format!("0\r\n{}\r\n", "x: 1\r\n".repeat(101));
+    assert_eq!(decode([many.as_bytes()]), Err(Refused::TooManyHeaders));
+}
+
+#[test]
+fn sizes_are_written_in_hexadecimal() {
+    for size in [0, 1, 9, 15, 16, 255, 256, 65_536, usize::MAX] {
+        let mut out = Vec::new();
+        write_size(&mut out, size);
+        assert_eq!(String::from_utf8(out).unwrap(), format!("{size:x}\r\n"));
+    }
+}
+
+proptest! {
+    /// What the encoder writes, the decoder reads, however it is cut.
+    #[test]
+    fn there_and_back(
+        chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..300), 0..8),
+        cuts in prop::collection::vec(1_usize..64, 1..8),
+        trailer in any::<bool>(),
+    ) {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-sum", http::HeaderValue::from_static("1"));
+        let trailers = trailer.then_some(trailers);
+        let mut text = Vec::new();
+        for chunk in &chunks {
+            write_size(&mut text, chunk.len());
+            text.extend_from_slice(chunk);
+            text.extend_from_slice(CHUNK_END);
+        }
+        write_end(&mut text, trailers.as_ref());
+        let mut pieces = Vec::new();
+        let mut rest = &text[..];
+        for cut in cuts.iter().cycle() {
+            if rest.is_empty() { break; }
+            let (piece, behind) = rest.split_at((*cut).min(rest.len()));
+            pieces.push(piece);
+            rest = behind;
+        }
+        let (data, found, left) = decode(pieces).unwrap().unwrap();
+        prop_assert_eq!(data, chunks.concat());
+        prop_assert_eq!(found, trailers);
+        prop_assert!(left.is_empty());
+    }
+
+    /// No input makes it fall over, and cutting changes nothing.
+    #[test]
+    fn noise(text in "[0-9a-f;\r\n x:]{0,40}", cut in 0_usize..40) {
+        let (left, right) = text.as_bytes().split_at(cut.min(text.len()));
+        prop_assert_eq!(decode([left, right]), decode([text.as_bytes()]));
+    }
+}

@@ -1,0 +1,230 @@
+//! Heads of requests and responses out of the bytes that were read. Pure; called by [`super::connection`] for whole heads only, which [`end`] finds.
+//!
+//! httparse judges characters; what it lets pass although readers differ in it (bare line feeds, repeated hosts, fragments, framing) is refused here. Values are
+//! slices of the bytes, so a head costs one allocation whatever its size.
+
+use bytes::Bytes;
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
+    TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use http::uri::Authority;
+use http::{Method, StatusCode, Uri, Version};
+use memchr::memchr_iter;
+
+use super::framing::{self, Asked, BodyLength, tokens};
+use super::limits::{MAX_HEAD_BYTES, MAX_HEADERS};
+use super::refused::Refused;
+
+/// A request's head and what it means for the connection.
+#[derive(Debug)]
+pub(super) struct RequestHead {
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    pub(super) version: Version,
+    pub(super) headers: HeaderMap,
+    pub(super) body: BodyLength,
+    pub(super) keeps_alive: bool,
+    /// The client waits for a 100 before it sends the body.
+    pub(super) expects_continue: bool,
+}
+
+/// A response's head.
+#[derive(Debug)]
+pub(crate) struct ResponseHead {
+    pub(crate) status: StatusCode,
+    pub(crate) version: Version,
+    pub(crate) headers: HeaderMap,
+    pub(crate) keeps_alive: bool,
+    /// When it is not the one that everybody uses.
+    pub(crate) reason: Option<Reason>,
+}
+
+/// The words behind a status, carried to the client as an extension of the response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reason(Bytes);
+
+/// Where a head ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// This many bytes, with the empty line.
+    At(usize),
+    /// Not yet; the next look may begin at this byte.
+    Later(usize),
+}
+
+/// Looks for the empty line from byte `from` on, where an earlier look has ended. A line feed that no carriage return precedes is refused: half of the world
+/// takes it for a line end and the other half does not.
+pub(super) fn end(bytes: &[u8], from: usize) -> Result<End, Refused> {
+    for feed in memchr_iter(b'\n', &bytes[from..]) {
+        let line = &bytes[..from + feed];
+        if !line.ends_with(b"\r") {
+            return Err(Refused::BareLineFeed);
+        }
+        if line.ends_with(b"\r\n\r") {
+            return Ok(End::At(line.len() + 1));
+        }
+    }
+    if bytes.len() > MAX_HEAD_BYTES {
+        return Err(Refused::HeadTooLarge);
+    }
+    Ok(End::Later(bytes.len()))
+}
+
+/// The whole head of a request.
+pub(super) fn request(bytes: &Bytes) -> Result<RequestHead, Refused> {
+    check_size(bytes)?;
+    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut parsed = httparse::Request::new(&mut fields);
+    if parsed.parse(bytes)?.is_partial() {
+        return Err(Refused::StartLine);
+    }
+    let (Some(method), Some(target), Some(minor)) = (parsed.method, parsed.path, parsed.version)
+    else {
+        return Err(Refused::StartLine);
+    };
+    let method = Method::from_bytes(method.as_bytes()).map_err(|_invalid| Refused::Method)?;
+    let uri = target_of(&method, bytes.slice_ref(target.as_bytes()))?;
+    let version = version_of(minor);
+    let headers = fields_of(bytes, parsed.headers)?;
+    check_host(&headers)?;
+    let body = framing::of_request(&method, version, &headers)?;
+    Ok(RequestHead {
+        keeps_alive: framing::keeps_alive(version, &headers),
+        expects_continue: version == Version::HTTP_11
+            && body != BodyLength::Bytes(0)
+            && expects_continue(&headers),
+        method,
+        uri,
+        version,
+        headers,
+        body,
+    })
+}
+
+/// The whole head of a response.
+pub(crate) fn response(bytes: &Bytes) -> Result<ResponseHead, Refused> {
+    check_size(bytes)?;
+    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut parsed = httparse::Response::new(&mut fields);
+    if parsed.parse(bytes)?.is_partial() {
+        return Err(Refused::StartLine);
+    }
+    let (Some(code), Some(minor)) = (parsed.code, parsed.version) else {
+        return Err(Refused::StartLine);
+    };
+    let status = StatusCode::from_u16(code).map_err(|_invalid| Refused::Status)?;
+    let version = version_of(minor);
+    let reason = parsed.reason.unwrap_or_default();
+    let usual = status.canonical_reason().unwrap_or_default();
+    let headers = fields_of(bytes, parsed.headers)?;
+    Ok(ResponseHead {
+        reason: (reason != usual && !reason.is_empty())
+            .then(|| Reason(bytes.slice_ref(reason.as_bytes()))),
+        keeps_alive: framing::keeps_alive(version, &headers),
+        status,
+        version,
+        headers,
+    })
+}
+
+/// Trailers, with the empty line behind them. Fields that concern the framing or the way of a message have no place there and are left out (RFC 9110, section
+/// 6.5.1): whoever merges trailers into the headers would read another message.
+pub(super) fn trailers(bytes: &Bytes) -> Result<HeaderMap, Refused> {
+    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let headers = match httparse::parse_headers(bytes, &mut fields)? {
+        httparse::Status::Complete((_, fields)) => fields_of(bytes, fields)?,
+        httparse::Status::Partial => return Err(Refused::HeaderName),
+    };
+    let mut trailers = headers;
+    for name in NEVER_TRAILERS {
+        trailers.remove(name);
+    }
+    Ok(trailers)
+}
+
+const NEVER_TRAILERS: [HeaderName; 8] = [
+    CONTENT_LENGTH,
+    TRANSFER_ENCODING,
+    HOST,
+    CONNECTION,
+    UPGRADE,
+    TE,
+    TRAILER,
+    AUTHORIZATION,
+];
+
+impl ResponseHead {
+    /// How long the body is, of a response to what was `asked`.
+    pub(crate) fn body(&self, asked: Asked) -> Result<BodyLength, Refused> {
+        framing::of_response(asked, self.status, self.version, &self.headers)
+    }
+}
+
+impl Reason {
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+fn check_size(head: &[u8]) -> Result<(), Refused> {
+    match head.len() {
+        0..=MAX_HEAD_BYTES => Ok(()),
+        _ => Err(Refused::HeadTooLarge),
+    }
+}
+
+fn version_of(minor: u8) -> Version {
+    match minor {
+        0 => Version::HTTP_10,
+        _ => Version::HTTP_11,
+    }
+}
+
+/// `http::Uri` drops fragments, which must not be there, silently; and `*` is a target of OPTIONS only.
+fn target_of(method: &Method, target: Bytes) -> Result<Uri, Refused> {
+    if target.contains(&b'#') || (&*target == b"*" && *method != Method::OPTIONS) {
+        return Err(Refused::Target);
+    }
+    Uri::from_maybe_shared(target).map_err(|_invalid| Refused::Target)
+}
+
+fn fields_of(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<HeaderMap, Refused> {
+    let mut headers = HeaderMap::with_capacity(fields.len());
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes())
+            .map_err(|_invalid| Refused::HeaderName)?;
+        let value = match field.value {
+            // Empty slices may point nowhere.
+            [] => HeaderValue::from_static(""),
+            value => HeaderValue::from_maybe_shared(bytes.slice_ref(value))
+                .map_err(|_invalid| Refused::HeaderValue)?,
+        };
+        headers.append(name, value);
+    }
+    Ok(headers)
+}
+
+/// A request may have no host (the address that was dialled says who is meant), but not two, and none that names nobody.
+fn check_host(headers: &HeaderMap) -> Result<(), Refused> {
+    let mut hosts = headers.get_all(HOST).iter();
+    let Some(host) = hosts.next() else {
+        return Ok(());
+    };
+    if hosts.next().is_some() {
+        return Err(Refused::SeveralHosts);
+    }
+    let host = host.as_bytes();
+    if host.is_empty() {
+        return Ok(());
+    }
+    let valid = !host.contains(&b'@') && Authority::try_from(host).is_ok();
+    if valid { Ok(()) } else { Err(Refused::Host) }
+}
+
+fn expects_continue(headers: &HeaderMap) -> bool {
+    tokens(headers, EXPECT).any(|token| token.eq_ignore_ascii_case(b"100-continue"))
+}
+
+#[cfg(test)]
+mod tests;

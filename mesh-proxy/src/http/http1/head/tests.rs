@@ -1,0 +1,191 @@
+//! The table of heads: what is read, and what is refused with which status.
+
+use super::*;
+
+fn parse(text: &[u8]) -> Result<RequestHead, Refused> {
+    match end(text, 0)? {
+        End::At(length) if length == text.len() => request(&Bytes::copy_from_slice(text)),
+        other => panic!("{other:?} of {:?}", String::from_utf8_lossy(text)),
+    }
+}
+
+#[test]
+fn a_request() {
+    let head = parse(
+        b"POST /a?b=c HTTP/1.1\r\nHost: web:80\r\nX-One:1\r\nx-one: \t2 \t\r\nexpect: 100-Continue\r\nContent-Length: 7\r\nx-empty:\r\nx-8: \xff\r\n\r\n",
+    )
+    .unwrap();
+    assert_eq!(head.method, Method::POST);
+    assert_eq!(head.uri, "/a?b=c");
+    assert_eq!(head.version, Version::HTTP_11);
+    let ones: Vec<_> = head.headers.get_all("x-one").iter().collect();
+    assert_eq!(ones, ["1", "2"]);
+    assert_eq!(head.headers["x-empty"], "");
+    assert_eq!(head.headers["x-8"].as_bytes(), b"\xff");
+    assert_eq!(head.body, BodyLength::Bytes(7));
+    assert!(head.keeps_alive && head.expects_continue);
+}
+
+#[test]
+fn a_response() {
+    let bytes = Bytes::from_static(b"HTTP/1.0 404 Nothing Here\r\nConnection: keep-alive\r\n\r\n");
+    let head = response(&bytes).unwrap();
+    assert_eq!(head.status, 404);
+    assert_eq!(head.version, Version::HTTP_10);
+    assert!(head.keeps_alive);
+    assert_eq!(head.reason.unwrap().as_bytes(), b"Nothing Here");
+    for usual in [
+        "HTTP/1.1 200 OK\r\n\r\n",
+        "HTTP/1.1 200 \r\n\r\n",
+        "HTTP/1.1 200\r\n\r\n",
+    ] {
+        let head = response(&Bytes::from(usual)).unwrap();
+        assert_eq!(
+            (head.status.as_u16(), head.reason),
+            (200, None),
+            "{usual:?}"
+        );
+    }
+}
+
+/// Every row is a whole head.
+#[test]
+fn requests_that_are_refused() {
+    use Refused::{
+        BareLineFeed, ConnectBody, EncodingInHttp10, HeaderName, HeaderValue, Host,
+        LengthAndEncoding, SeveralHosts, StartLine, Target, UnknownCoding, Version as BadVersion,
+    };
+    let rows: &[(&[u8], Refused, u16)] = &[
+        (b"GET / HTTP/1.1\r\nhost: a\nx: 1\r\n\r\n", BareLineFeed, 400),
+        (b"GET / HTTP/1.1\nhost: a\r\n\r\n", BareLineFeed, 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\n\n\r\n\r\n", BareLineFeed, 400),
+        (b"GET / HTTP/1.1\r\nhost: a\rx: 1\r\n\r\n", HeaderValue, 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nx: a\0b\r\n\r\n", HeaderValue, 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nx: a\x7fb\r\n\r\n", HeaderValue, 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nx: a\r\n b\r\n\r\n", HeaderName, 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nx: a\r\n\tb\r\n\r\n", HeaderName, 400),
+        (b"GET / HTTP/1.1\r\n host: a\r\n\r\n", HeaderName, 400),
+        (b"GET / HTTP/1.1\r\nhost : a\r\n\r\n", HeaderName, 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\ncontent-length : 5\r\n\r\n", HeaderName, 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\n: 1\r\n\r\n", HeaderName, 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nx\r\n\r\n", HeaderName, 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nx\0y: 1\r\n\r\n", HeaderName, 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\n\xffx: 1\r\n\r\n", HeaderName, 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", SeveralHosts, 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n", SeveralHosts, 400),
+        (b"GET / HTTP/1.1\r\nhost: a/b\r\n\r\n", Host, 400),
+        (b"GET / HTTP/1.1\r\nhost: a b\r\n\r\n", Host, 400),
+        (b"GET / HTTP/1.1\r\nhost: a, b\r\n\r\n", Host, 400),
+        (b"GET / HTTP/1.1\r\nhost: x@a\r\n\r\n", Host, 400),
+        (b"GET / HTTP/1.1\r\nhost: a\xff\r\n\r\n", Host, 400),
+        (b"GET / HTTP/1.1 \r\nhost: a\r\n\r\n", StartLine, 400),
+        (b"GET  / HTTP/1.1\r\nhost: a\r\n\r\n", StartLine, 400),
+        (b"GET /  HTTP/1.1\r\nhost: a\r\n\r\n", BadVersion, 505),
+        (b"GET\t/\tHTTP/1.1\r\nhost: a\r\n\r\n", StartLine, 400),
+        (b" GET / HTTP/1.1\r\nhost: a\r\n\r\n", StartLine, 400),
+        (b"G\0ET / HTTP/1.1\r\nhost: a\r\n\r\n", StartLine, 400),
+        (b"GET / HTTP/1.2\r\nhost: a\r\n\r\n", BadVersion, 505),
+        (b"GET / HTTP/2.0\r\nhost: a\r\n\r\n", BadVersion, 505),
+        (b"PRI * HTTP/2.0\r\n\r\n", BadVersion, 505),
+        (b"GET / HTTP/0.9\r\nhost: a\r\n\r\n", BadVersion, 505),
+        (b"GET / http/1.1\r\nhost: a\r\n\r\n", BadVersion, 505),
+        (b"GET /\r\nhost: a\r\n\r\n", StartLine, 400),
+        (b"GET /a#b HTTP/1.1\r\nhost: a\r\n\r\n", Target, 400),
+        (b"GET * HTTP/1.1\r\nhost: a\r\n\r\n", Target, 400),
+        (b"GET /a\x01 HTTP/1.1\r\nhost: a\r\n\r\n", StartLine, 400),
+        (b"GET http:// HTTP/1.1\r\nhost: a\r\n\r\n", Target, 400),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n", LengthAndEncoding, 400),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: \x0bchunked\r\n\r\n", HeaderValue, 400),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n", UnknownCoding, 501),
+        (b"POST / HTTP/1.0\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n", EncodingInHttp10, 400),
+        (b"CONNECT a:1 HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\n", ConnectBody, 400),
+    ];
+    let wrong: Vec<_> = rows
+        .iter()
+        .filter_map(|(text, expected, status)| {
+            let found = parse(text)
+                .map(|_| ())
+                .map_err(|r| (r, r.status().as_u16()));
+            (found != Err((*expected, *status))).then(|| {
+                let text = String::from_utf8_lossy(text);
+                format!("{text:?}: {found:?} instead of {expected:?}")
+            })
+        })
+        .collect();
+    assert_eq!(wrong, [""; 0]);
+}
+
+#[test]
+fn responses_that_are_refused() {
+    use Refused::{HeaderName, HeaderValue, Status, Version as BadVersion};
+    let rows: &[(&[u8], Refused)] = &[
+        (b"HTTP/1.1  200 OK\r\n\r\n", Status),
+        (b"HTTP/1.1 20 OK\r\n\r\n", Status),
+        (b"HTTP/1.1 2000 OK\r\n\r\n", Status),
+        (b"HTTP/1.1 099 OK\r\n\r\n", Status),
+        (b"HTTP/2.0 200 OK\r\n\r\n", BadVersion),
+        (b"ICY 200 OK\r\n\r\n", BadVersion),
+        (b"HTTP/1.1 200 O\0K\r\n\r\n", Status),
+        (b"HTTP/1.1 200 OK\r\nx : 1\r\n\r\n", HeaderName),
+        (b"HTTP/1.1 200 OK\r\nx: 1\r\n 2\r\n\r\n", HeaderName),
+        (b"HTTP/1.1 200 OK\r\nx: a\0b\r\n\r\n", HeaderValue),
+    ];
+    for (text, expected) in rows {
+        let shown = String::from_utf8_lossy(text);
+        let refused = response(&Bytes::copy_from_slice(text)).unwrap_err();
+        assert_eq!(refused, *expected, "{shown:?}");
+    }
+}
+
+/// However the bytes arrive, the end is found once, at the same place, and looking again begins where the last look ended.
+#[test]
+fn the_end_is_found_in_pieces() {
+    let text = b"GET / HTTP/1.1\r\nhost: a\r\n\r\nGET";
+    let mut from = 0;
+    for length in 0..text.len() {
+        match end(&text[..length], from).unwrap() {
+            End::Later(next) => {
+                assert!(length < text.len() - 3, "missed");
+                assert_eq!(next, length);
+                from = next;
+            }
+            End::At(at) => {
+                assert_eq!((at, length), (text.len() - 3, text.len() - 3));
+                return;
+            }
+        }
+    }
+    panic!("no end");
+}
+
+#[test]
+fn sizes_are_limited() {
+    let head = |fields: usize, value: usize| {
+        let field = format!("x: {}\r\n", "v".repeat(value));
+        format!("GET / HTTP/1.1\r\n{}\r\n", field.repeat(fields)).into_bytes()
+    };
+    assert_eq!(
+        parse(&head(MAX_HEADERS, 10)).unwrap().headers.len(),
+        MAX_HEADERS
+    );
+    let refused = parse(&head(MAX_HEADERS + 1, 10)).unwrap_err();
+    assert_eq!(refused, Refused::TooManyHeaders);
+    assert_eq!(refused.status(), 431);
+    assert!(parse(&head(1, MAX_HEAD_BYTES - 100)).is_ok());
+    let refused = parse(&head(1, MAX_HEAD_BYTES)).unwrap_err();
+    assert_eq!(refused, Refused::HeadTooLarge);
+    assert_eq!(refused.status(), 431);
+    let endless = vec![b'a'; MAX_HEAD_BYTES + 1];
+    assert_eq!(end(&endless, 0), Err(Refused::HeadTooLarge));
+}
+
+#[test]
+fn trailers_hold_no_framing() {
+    let read = |text: &'static str| trailers(&Bytes::from_static(text.as_bytes()));
+    let found =
+        read("x-sum: 1\r\ncontent-length: 5\r\nHost: b\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let found = found.unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found["x-sum"], "1");
+    assert_eq!(read("x : 1\r\n\r\n"), Err(Refused::HeaderName));
+}

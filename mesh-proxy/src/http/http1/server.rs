@@ -1,0 +1,317 @@
+//! The loop of an accepted HTTP/1 connection: read a head, ask the handler, write the response, see to the rest of the request, again.
+//!
+//! While it waits for a request it is small: everything that belongs to one exchange is in a future of its own, which exists as long as the exchange does.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, Version};
+use mesh_runtime::drain::Watch;
+use tokio::time::timeout;
+
+use self::plan::{Facts, Plan};
+use super::connection::Rest;
+use super::framing::Asked;
+use super::head::{self, Reason};
+use super::limits::{HEADER_READ_TIMEOUT, LINGER, MAX_DRAINED_BODY, MAX_LINGER_BYTES};
+use super::{Connection, Encoder, Error, Framing, Interim, Outgoing, Refused, encode};
+use crate::http::respond::{self, CloseConnection};
+use crate::http::upgrade;
+use crate::http::{Body, Handle, Request, Response, uri};
+use crate::transport::Io;
+
+mod plan;
+
+/// What the connection has become.
+#[derive(Debug)]
+pub(in crate::http) enum Ended {
+    Closed,
+    /// The client's and the server's connection, to be joined.
+    Tunnel(Box<(Io, Io)>),
+}
+
+/// What follows an exchange.
+enum After {
+    Next,
+    Close,
+    /// Close, but the client may still be sending: what it sends is read for a while, or it would never see the response.
+    Linger,
+    /// The server's connection.
+    Tunnel(Box<Io>),
+}
+
+/// Serves `io` until it ends. While the proxy drains, a request that has begun is answered, and no other.
+pub(in crate::http) async fn serve<H: Handle>(
+    io: Io,
+    drain: &Watch,
+    handler: &H,
+) -> Result<Ended, Error> {
+    let connection = Connection::new(io);
+    let mut draining = pin!(drain.draining());
+    while begun(&connection, draining.as_mut()).await? {
+        let exchange = Box::pin(exchange(&connection, drain, handler));
+        match exchange.await {
+            Ok(After::Next) => {}
+            Ok(After::Close) => break,
+            Ok(After::Linger) => {
+                Box::pin(linger(&connection)).await;
+                return Ok(Ended::Closed);
+            }
+            Ok(After::Tunnel(server)) => {
+                let client = connection.into_io().ok_or(Error::Busy)?;
+                return Ok(Ended::Tunnel(Box::new((client, *server))));
+            }
+            Err(error) => {
+                Box::pin(refuse(&connection, &error)).await;
+                connection.cut_off();
+                return Err(error);
+            }
+        }
+    }
+    poll_fn(|cx| connection.poll_shutdown(cx)).await?;
+    Ok(Ended::Closed)
+}
+
+/// Waits for a request. False when none will come: the client has closed, or the proxy drains.
+async fn begun(
+    connection: &Connection,
+    mut draining: Pin<&mut impl Future<Output = ()>>,
+) -> Result<bool, Error> {
+    poll_fn(|cx| match connection.poll_begun(cx) {
+        Poll::Ready(begun) => Poll::Ready(begun),
+        Poll::Pending => draining.as_mut().poll(cx).map(|()| Ok(false)),
+    })
+    .await
+}
+
+/// One request and its response. An error is answered if it has an answer, and ends the connection.
+async fn exchange<H: Handle>(
+    connection: &Rc<Connection>,
+    drain: &Watch,
+    handler: &H,
+) -> Result<After, Error> {
+    let (mut request, facts) = read_request(connection).await?;
+    let wanted = upgrade::accept(&mut request).map_err(|_bad| Refused::Target)?;
+    uri::mark_form(&mut request);
+    let Some(mut response) = handle(connection, handler, request).await? else {
+        return Ok(After::Close);
+    };
+    if wanted.is_some_and(|wanted| wanted.is_agreed(response.status())) {
+        return switch(connection, response).await;
+    }
+    if response.status().is_informational() {
+        // Nobody has asked for it, and nothing of the connection could be understood after it.
+        response = respond::status(facts.version, StatusCode::BAD_GATEWAY);
+        response.extensions_mut().insert(CloseConnection);
+    }
+    let is_leaving = drain.is_draining() || cannot_finish(connection);
+    let plan = Plan::of(facts, &response, is_leaving);
+    write_response(connection, plan, response).await?;
+    let is_over = match connection.rest() {
+        Rest::Over => true,
+        _ => Box::pin(finish_request(connection, plan.keeps_alive)).await,
+    };
+    Ok(match is_over {
+        true if plan.keeps_alive => After::Next,
+        true if !connection.has_surplus() => After::Close,
+        _ => After::Linger,
+    })
+}
+
+/// Reads the head of a request whose first byte is there.
+async fn read_request(connection: &Rc<Connection>) -> Result<(Request, Facts), Error> {
+    let head = match connection.try_head()? {
+        Some(head) => head,
+        None => Box::pin(read_slow_head(connection)).await?,
+    };
+    let head = head::request(&head)?;
+    let facts = Facts {
+        asked: Asked::by(&head.method),
+        version: head.version,
+        keeps_alive: head.keeps_alive,
+    };
+    let body = match connection.begin_body(head.body, head.expects_continue) {
+        Some(incoming) => Body::http1(incoming),
+        None => Body::empty(),
+    };
+    let body = match head.version {
+        // There are no interim responses in HTTP/1.0.
+        Version::HTTP_10 => body,
+        _ => body.with_interim(Interim::of(connection)),
+    };
+    let mut request = Request::new(body);
+    *request.method_mut() = head.method;
+    *request.uri_mut() = head.uri;
+    *request.version_mut() = head.version;
+    *request.headers_mut() = head.headers;
+    Ok((request, facts))
+}
+
+/// A head that has not come in one piece.
+async fn read_slow_head(connection: &Connection) -> Result<Bytes, Error> {
+    let head = poll_fn(|cx| connection.poll_head(cx));
+    match timeout(HEADER_READ_TIMEOUT, head).await {
+        Ok(head) => head?.ok_or(Error::Incomplete),
+        Err(_elapsed) => Err(Error::HeadTimeout(HEADER_READ_TIMEOUT)),
+    }
+}
+
+/// Asks the handler. `None` when it does not want to answer. Gives up when the client has, and when the request turns out to be no HTTP.
+async fn handle<H: Handle>(
+    connection: &Connection,
+    handler: &H,
+    request: Request,
+) -> Result<Option<Response>, Error> {
+    let mut handling = pin!(handler.handle(request));
+    let response = poll_fn(|cx| {
+        if let Poll::Ready(answer) = handling.as_mut().poll(cx) {
+            return Poll::Ready(Ok(answer.ok()));
+        }
+        // Interim responses that were passed on, and requests for the body.
+        if let Poll::Ready(Err(error)) = connection.poll_flush(cx) {
+            return Poll::Ready(Err(error));
+        }
+        connection.poll_vanished(cx).map(Err)
+    })
+    .await?;
+    // Whatever the handler has made of it.
+    match connection.refused() {
+        Some(refused) => Err(refused.into()),
+        None => Ok(response),
+    }
+}
+
+/// Whether it is known already that the rest of the request will not be read: it is too much, or the client will never send it.
+fn cannot_finish(connection: &Connection) -> bool {
+    connection.is_undecided()
+        || match connection.rest() {
+            Rest::Over | Rest::Held => false,
+            Rest::Unwanted(left) => left.is_some_and(|left| left > MAX_DRAINED_BODY),
+            Rest::Lost => true,
+        }
+}
+
+async fn write_response(
+    connection: &Connection,
+    plan: Plan,
+    response: Response,
+) -> Result<(), Error> {
+    let (head, body) = response.into_parts();
+    connection.write(|output| {
+        encode::response(
+            output.flat(),
+            (plan.version, head.status, head.extensions.get::<Reason>()),
+            &head.headers,
+            plan.framing,
+            plan.connection(),
+        );
+    });
+    let body = if plan.has_body { body } else { Body::empty() };
+    let mut outgoing = Outgoing::new(body, plan.encoder);
+    let written = poll_fn(|cx| match outgoing.poll(connection, cx) {
+        Poll::Ready(written) => Poll::Ready(written),
+        Poll::Pending => connection.poll_vanished(cx).map(Err),
+    })
+    .await;
+    if written.is_err() && plan.encoder == Encoder::Close {
+        // Closing would say that the body is complete.
+        connection.reset();
+    }
+    written
+}
+
+/// Sees to what is left of the request's body. False when it has not come to its end.
+async fn finish_request(connection: &Connection, keeps_alive: bool) -> bool {
+    // Somebody may still send it on. That ends when the other side has had enough, or the client.
+    match poll_fn(|cx| connection.poll_rest(cx)).await {
+        Rest::Over => return true,
+        Rest::Unwanted(_) if keeps_alive => {}
+        Rest::Unwanted(_) | Rest::Held | Rest::Lost => return false,
+    }
+    let mut left = MAX_DRAINED_BODY;
+    let discard = poll_fn(|cx| connection.poll_discard(cx, &mut left));
+    timeout(LINGER, discard).await.unwrap_or(false)
+}
+
+/// Says that protocols are switched, and lets go of the server's connection.
+async fn switch(connection: &Connection, mut response: Response) -> Result<After, Error> {
+    if connection.rest() != Rest::Over {
+        return Err(Error::Busy);
+    }
+    let tunnel = response.body_mut().take_tunnel();
+    connection.write(|output| {
+        let head = (
+            Version::HTTP_11,
+            response.status(),
+            response.extensions().get(),
+        );
+        encode::response(output.flat(), head, response.headers(), Framing::None, None);
+    });
+    poll_fn(|cx| connection.poll_flush(cx)).await?;
+    Ok(tunnel.map_or(After::Close, After::Tunnel))
+}
+
+/// Answers what is no request.
+async fn refuse(connection: &Connection, error: &Error) {
+    let Some(status) = error.answer() else { return };
+    let response = respond::status(Version::HTTP_11, status);
+    connection.write(|output| {
+        encode::response(
+            output.flat(),
+            (Version::HTTP_11, status, None),
+            response.headers(),
+            Framing::AsGiven,
+            Some(HeaderValue::from_static("close")),
+        );
+    });
+    linger(connection).await;
+}
+
+/// Closes the writing half, and reads for a while what the client still sends: a connection that is closed with bytes unread is reset, and the client's
+/// kernel throws away the response (RFC 9112, section 9.6).
+async fn linger(connection: &Connection) {
+    let mut left = MAX_LINGER_BYTES;
+    let lingering = async {
+        poll_fn(|cx| connection.poll_shutdown(cx)).await?;
+        poll_fn(|cx| connection.poll_linger(cx, &mut left)).await;
+        Ok::<_, Error>(())
+    };
+    // The client may be gone, or never stop.
+    let _ended = timeout(LINGER, lingering).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_runtime::drain;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::http::Reset;
+
+    /// As large as the real ones.
+    struct Large;
+
+    impl Handle for Large {
+        async fn handle(&self, request: Request) -> Result<Response, Reset> {
+            let state = [0_u8; 4096];
+            tokio::task::yield_now().await;
+            drop((request, state));
+            Ok(Response::new(Body::empty()))
+        }
+    }
+
+    /// What an idle connection costs, besides the socket: its task and what that points to.
+    #[tokio::test]
+    async fn idle_connections_are_small() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).await;
+        let (_drain, watch) = drain::channel();
+        let task = size_of_val(&serve(Io::plain(tcp.unwrap()), &watch, &Large));
+        let connection = size_of::<Connection>();
+        assert!(task <= 512, "{task}");
+        assert!(connection <= 512, "{connection}");
+    }
+}
