@@ -12,6 +12,7 @@ mod machine;
 mod memory;
 mod metric;
 mod pod;
+mod process;
 mod profile;
 mod redirection;
 mod report;

@@ -11,7 +11,8 @@ use anyhow::{Context, bail};
 use super::{
     interrupt::Interrupt,
     machine::Cpus,
-    pod::{self, Process},
+    pod,
+    process::{Process, run},
     tools::Tools,
 };
 
@@ -58,13 +59,11 @@ impl Lab {
         };
         fs::create_dir(&lab.cgroup).context("make a cgroup")?;
         fs::create_dir_all(lab.authority()).context("make a folder")?;
-        pod::run(
-            Command::new(&lab.tools.bench)
-                .args(["authority", "--folder"])
-                .arg(lab.authority())
-                .args(["--leaf", &format!("client={CLIENT}")])
-                .args(["--leaf", &format!("server={SERVER}")]),
-        )?;
+        run(Command::new(&lab.tools.bench)
+            .args(["authority", "--folder"])
+            .arg(lab.authority())
+            .args(["--leaf", &format!("client={CLIENT}")])
+            .args(["--leaf", &format!("server={SERVER}")]))?;
         for name in ["client", "server"] {
             let certificate = lab.certificate(name);
             let chain = fs::read_to_string(&certificate.chain)?;

@@ -12,7 +12,7 @@ use anyhow::Context;
 use super::{
     lab::Lab,
     metric::Metric,
-    pod::Process,
+    process::Process,
     row::Sample,
     system::{CLIENT, System},
     workload::{Load, Service},

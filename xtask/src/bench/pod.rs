@@ -1,24 +1,23 @@
-//! Network namespaces and cgroups in the manner of pods, and the programs in them.
+//! Network namespaces and cgroups in the manner of pods, and the commands that put programs into them.
 //!
 //! Names are fixed: a machine can be measured once at a time. Everything started is in one cgroup, so that [`clear`] finds what an earlier run left, however it
 //! ended.
 
 use std::{
     ffi::OsStr,
-    fs::{self, File},
-    io::{BufRead, BufReader, Write},
+    fs,
     net::Ipv4Addr,
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
-    sync::mpsc::{Receiver, RecvTimeoutError, channel},
-    time::{Duration, Instant},
+    process::Command,
 };
 
-use anyhow::{Context, bail};
-use serde_json::Value;
+use anyhow::Context;
 
-use super::machine;
-use crate::command::{ask, shown};
+use super::{
+    machine,
+    process::{run, until},
+};
+use crate::command::ask;
 
 /// The beginning of every name of ours: of namespaces, cgroups, pins, folders.
 pub(crate) const NAME: &str = "mesh-bench";
@@ -29,12 +28,7 @@ pub(crate) const PINS: &str = "/sys/fs/bpf";
 /// Twenty thousand connections and their other ends with room to spare, or where that is more than this process may ask for, as much as it may.
 const RAISE: &str = "{ ulimit -n 100000 2>/dev/null || ulimit -Sn $(ulimit -Hn); }";
 /// The last that a shell does before it is the program.
-const ENTER: &str = "exec \"$0\" \"$@\"";
-/// What must happen and does not happen in this time never will.
-pub(crate) const NEVER: Duration = Duration::from_mins(3);
-/// Between two looks at what cannot be waited for otherwise.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
-
+pub(crate) const ENTER: &str = "exec \"$0\" \"$@\"";
 /// The pair of networks that one system under test lives in.
 #[derive(Debug)]
 pub(crate) struct Pods {
@@ -65,15 +59,6 @@ pub(crate) struct Container<'a> {
     pub(crate) name: &'a str,
     pub(crate) side: Side,
     pub(crate) user: Option<u32>,
-}
-
-/// A running program. Dropping it kills it.
-pub(crate) struct Process {
-    child: Child,
-    what: String,
-    input: Option<ChildStdin>,
-    lines: Receiver<String>,
-    log: PathBuf,
 }
 
 /// The cgroup of everything that runs.
@@ -235,156 +220,4 @@ pub(crate) fn within(cgroup: &Path) -> Command {
         .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
         .arg(cgroup.join("cgroup.procs"));
     command
-}
-
-impl Process {
-    /// Starts a command; what it writes to standard error goes to a file that is named for it.
-    pub(crate) fn start(name: &str, command: &mut Command) -> anyhow::Result<Self> {
-        let what = without_wrapping(&shown(command));
-        let log = Path::new(FOLDER).join(format!("{name}.log"));
-        let errors = File::create(&log).with_context(|| format!("create {}", log.display()))?;
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(errors)
-            .spawn()
-            .with_context(|| format!("start `{what}`"))?;
-        let output = child.stdout.take().context("standard output is a pipe")?;
-        // Unbounded: nobody says more than a few lines, and nobody may be stopped by us not reading.
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            let read = BufReader::new(output).lines().map_while(Result::ok);
-            // Read to the end even when nobody listens, or the program would stop at its last words.
-            read.for_each(|line| drop(sender.send(line)));
-        });
-        Ok(Self {
-            input: child.stdin.take(),
-            child,
-            what,
-            lines,
-            log,
-        })
-    }
-
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// The next line it prints.
-    pub(crate) fn line(&self) -> anyhow::Result<String> {
-        match self.lines.recv_timeout(NEVER) {
-            Ok(line) => Ok(line),
-            Err(RecvTimeoutError::Timeout) => bail!("{} says nothing", self.complaint()),
-            Err(RecvTimeoutError::Disconnected) => bail!("{} ended early", self.complaint()),
-        }
-    }
-
-    /// The next line, which is JSON.
-    pub(crate) fn event(&self) -> anyhow::Result<Value> {
-        let line = self.line()?;
-        serde_json::from_str(&line).with_context(|| format!("`{}` said {line:?}", self.what))
-    }
-
-    /// Everything it prints until it ends by itself, which it must do well.
-    pub(crate) fn output(mut self) -> anyhow::Result<String> {
-        drop(self.input.take());
-        let mut output = String::new();
-        while let Ok(line) = self.lines.recv() {
-            output.push_str(&line);
-            output.push('\n');
-        }
-        let status = self.child.wait()?;
-        if !status.success() {
-            bail!("`{}`: {status}\n{output}{}", self.what, self.log());
-        }
-        Ok(output)
-    }
-
-    /// Writes a line to its standard input.
-    pub(crate) fn tell(&mut self, line: &str) -> anyhow::Result<()> {
-        let input = self.input.as_mut().context("standard input is a pipe")?;
-        writeln!(input, "{line}")?;
-        Ok(())
-    }
-
-    /// How it ended, if it has.
-    pub(crate) fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
-        Ok(self.child.try_wait()?)
-    }
-
-    /// Ends it now.
-    pub(crate) fn end(&mut self) {
-        // The only error is that it has ended already.
-        let _gone = self.child.kill();
-        let _reaped = self.child.wait();
-    }
-
-    /// What it is and what it wrote to standard error, for an error message.
-    pub(crate) fn complaint(&self) -> String {
-        format!("`{}`\n{}", self.what, self.log())
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// The program of a pod's command, without what puts it into the pod.
-fn without_wrapping(command: &str) -> String {
-    match command.rsplit_once(ENTER) {
-        Some((_, program)) => program.trim().to_owned(),
-        None => command.to_owned(),
-    }
-}
-
-/// Runs a command that prints nothing when all is well.
-pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("run `{}`", shown(command)))?;
-    if !output.status.success() {
-        bail!(
-            "`{}`: {}\n{}",
-            shown(command),
-            output.status,
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    Ok(())
-}
-
-/// Waits until `look` finds something.
-pub(crate) fn until<T>(
-    what: &str,
-    mut look: impl FnMut() -> anyhow::Result<Option<T>>,
-) -> anyhow::Result<T> {
-    let begun = Instant::now();
-    loop {
-        if let Some(found) = look()? {
-            return Ok(found);
-        }
-        if begun.elapsed() > NEVER {
-            bail!("{what}: not within {} s", NEVER.as_secs());
-        }
-        std::thread::park_timeout(LOOK_AGAIN);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_is_named_as_a_person_would_start_it() {
-        let command = format!("sh -c x nsenter taskset -c 0 sh -c {RAISE} && {ENTER} wrk -t1");
-        assert_eq!(without_wrapping(&command), "wrk -t1");
-        assert_eq!(without_wrapping("ip link"), "ip link");
-    }
 }

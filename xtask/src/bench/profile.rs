@@ -7,7 +7,8 @@ use anyhow::{Context, bail};
 use super::{
     lab::Lab,
     load,
-    pod::{self, FOLDER, Process, until},
+    pod::FOLDER,
+    process::{Process, run, until},
     system::{Both, System},
     workload::{Load, Service},
 };
@@ -96,7 +97,7 @@ pub(super) fn record(
 
 /// Whether perf can be asked at all.
 pub(super) fn is_possible() -> bool {
-    pod::run(Command::new("perf").arg("--version")).is_ok()
+    run(Command::new("perf").arg("--version")).is_ok()
 }
 
 /// The profile of a process out of a list of samples, each `PID ADDRESS SYMBOL (OBJECT)`.

@@ -9,7 +9,8 @@ use super::{
     lab::Lab,
     load,
     metric::{Metric, Peer},
-    pod::{self, Container, Pod, Pods, Process, Side},
+    pod::{self, Container, Pod, Pods, Side},
+    process::{Process, run},
     row::{Round, Row, Sample},
     system::{Agent, CLIENT, Tier, crowd},
     traffic::rounds,
@@ -143,7 +144,7 @@ fn conntrack(pod: &Pod) -> anyhow::Result<f64> {
     }
     let file = Path::new(pod::FOLDER).join("conntrack");
     let read = format!("cat {COUNT} > {}", file.display());
-    pod::run(Command::new("ip").args(["netns", "exec", &pod.name, "sh", "-c", &read]))?;
+    run(Command::new("ip").args(["netns", "exec", &pod.name, "sh", "-c", &read]))?;
     let count = fs::read_to_string(file)?;
     count.trim().parse().context("a count of connections")
 }

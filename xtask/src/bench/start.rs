@@ -9,7 +9,7 @@ use super::{
     lab::Lab,
     load,
     metric::{Metric, Peer},
-    pod::Process,
+    process::Process,
     row::{Round, Row, Sample},
     system::{CLIENT, Starting, System},
     traffic::rounds,

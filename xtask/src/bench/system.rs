@@ -17,7 +17,8 @@ pub(crate) use self::agent::{Agent, Tier, crowd};
 use super::{
     lab::Lab,
     metric::Peer,
-    pod::{Container, Pod, Pods, Process, Side},
+    pod::{Container, Pod, Pods, Side},
+    process::Process,
     usage::{self, Memory},
     workload::Service,
 };

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use crate::{
     bench::{
         lab::Lab,
-        pod::{self, FOLDER, Pod, Pods, Process, until},
+        pod::{self, FOLDER, Pod, Pods},
+        process::{Process, run, until},
     },
     command::ask,
 };
@@ -138,7 +139,7 @@ pub(crate) fn crowd(agent: &mut Agent, pods: u32) -> anyhow::Result<()> {
     }
     let file = agent.places.folder.join("crowd");
     std::fs::write(&file, batch)?;
-    pod::run(Command::new("bpftool").arg("batch").arg("file").arg(&file))
+    run(Command::new("bpftool").arg("batch").arg("file").arg(&file))
 }
 
 impl Places {
@@ -166,7 +167,7 @@ impl Drop for Agent {
         self.process.end();
         let mut uninstall = Command::new(&self.program);
         uninstall.arg("uninstall").args(self.places.flags());
-        if let Err(error) = pod::run(&mut uninstall) {
+        if let Err(error) = run(&mut uninstall) {
             eprintln!(
                 "    the redirection of the benchmark's pods could not be removed: {error:#}"
             );

@@ -4,7 +4,8 @@ use std::{fs, path::Path};
 
 use crate::bench::{
     lab::Lab,
-    pod::{Container, FOLDER, Pod, Process, Side},
+    pod::{Container, FOLDER, Pod, Side},
+    process::Process,
     system::wait_ready,
     workload::Service,
 };

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::{Both, IN, OUT, Pair, wait_ready};
 use crate::bench::{
     lab::{CLIENT, Certificate, Lab, SERVER},
-    pod::{Container, FOLDER, Pod, Pods, Process, Side},
+    pod::{Container, FOLDER, Pod, Pods, Side},
+    process::Process,
     workload::Service,
 };
 

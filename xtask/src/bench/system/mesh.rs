@@ -7,7 +7,8 @@ use anyhow::Context;
 use super::{Both, Control, Pair, wait_ready};
 use crate::bench::{
     lab::{CLIENT, Lab, SERVER},
-    pod::{Container, FOLDER, Pod, Pods, Process, Side},
+    pod::{Container, FOLDER, Pod, Pods, Side},
+    process::Process,
     workload::Service,
 };
 
