@@ -86,8 +86,8 @@ pub(super) fn request(bytes: &Bytes) -> Result<RequestHead, Refused> {
     let method = Method::from_bytes(method.as_bytes()).map_err(|_invalid| Refused::Method)?;
     let uri = target_of(&method, bytes.slice_ref(target.as_bytes()))?;
     let version = version_of(minor);
+    check_host(bytes, parsed.headers)?;
     let headers = fields_of(bytes, parsed.headers)?;
-    check_host(&headers)?;
     let body = framing::of_request(&method, version, &headers)?;
     Ok(RequestHead {
         keeps_alive: framing::keeps_alive(version, &headers),
@@ -206,20 +206,22 @@ fn fields_of(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<HeaderMap
 }
 
 /// A request may have no host (the address that was dialled says who is meant), but not two, and none that names nobody.
-fn check_host(headers: &HeaderMap) -> Result<(), Refused> {
-    let mut hosts = headers.get_all(HOST).iter();
+fn check_host(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<(), Refused> {
+    let is_host = |field: &&httparse::Header<'_>| field.name.eq_ignore_ascii_case(HOST.as_str());
+    let mut hosts = fields.iter().filter(is_host);
     let Some(host) = hosts.next() else {
         return Ok(());
     };
     if hosts.next().is_some() {
         return Err(Refused::SeveralHosts);
     }
-    let host = host.as_bytes();
-    if host.is_empty() {
-        return Ok(());
+    let names_nobody = host.value.contains(&b'@')
+        || !(host.value.is_empty()
+            || Authority::from_maybe_shared(bytes.slice_ref(host.value)).is_ok());
+    if names_nobody {
+        return Err(Refused::Host);
     }
-    let valid = !host.contains(&b'@') && Authority::try_from(host).is_ok();
-    if valid { Ok(()) } else { Err(Refused::Host) }
+    Ok(())
 }
 
 fn expects_continue(headers: &HeaderMap) -> bool {

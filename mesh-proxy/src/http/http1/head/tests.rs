@@ -1,6 +1,9 @@
 //! The table of heads: what is read, and what is refused with which status.
 
+use proptest::prelude::*;
+
 use super::*;
+use crate::http::http1::encode::{self, Framing};
 
 fn parse(text: &[u8]) -> Result<RequestHead, Refused> {
     match end(text, 0)? {
@@ -188,4 +191,58 @@ fn trailers_hold_no_framing() {
     assert_eq!(found.len(), 1);
     assert_eq!(found["x-sum"], "1");
     assert_eq!(read("x : 1\r\n\r\n"), Err(Refused::HeaderName));
+}
+
+/// Pieces of which heads are made, and of which they had better not be.
+const PIECES: &[&str] = &[
+    "GET ",
+    "POST ",
+    "/",
+    "/a?b=c ",
+    "* ",
+    "http://x/ ",
+    "HTTP/1.1",
+    "HTTP/1.0",
+    "\r\n",
+    "\r\n",
+    "\r\n",
+    "host: a",
+    "Host: b:80",
+    "content-length: 5",
+    "transfer-encoding: chunked",
+    "x: 1",
+    "x:",
+    ": ",
+    " ",
+    "\t",
+    "\n",
+    "\r",
+    "\0",
+    "\u{e4}",
+    "connection: close",
+    "expect: 100-continue",
+    "#",
+    ",",
+];
+
+proptest! {
+    /// No input makes it fall over; and what is taken is written so that it is read in the same way again.
+    #[test]
+    fn what_is_taken_is_passed_on_unchanged(pieces in prop::collection::vec(prop::sample::select(PIECES), 0..12)) {
+        let text = format!("{}\r\n\r\n", pieces.concat());
+        let Ok(End::At(length)) = end(text.as_bytes(), 0) else { return Ok(()) };
+        let _no_panic = response(&Bytes::copy_from_slice(&text.as_bytes()[..length]));
+        let Ok(head) = request(&Bytes::copy_from_slice(&text.as_bytes()[..length])) else { return Ok(()) };
+        let mut written = Vec::new();
+        let line = (&head.method, &head.uri, head.version);
+        encode::request(&mut written, line, &head.headers, Framing::AsGiven);
+        prop_assert_eq!(end(&written, 0), Ok(End::At(written.len())));
+        let again = request(&Bytes::from(written)).unwrap();
+        prop_assert_eq!(again.headers, head.headers);
+        prop_assert_eq!(again.uri, head.uri);
+        prop_assert_eq!(
+            (again.method, again.version, again.body, again.keeps_alive),
+            (head.method, head.version, head.body, head.keeps_alive)
+        );
+    }
 }
