@@ -3,6 +3,7 @@
 //! A direction reads into the thread's [`Scratch`] and writes what it read at once. Only what the other side does not take is kept, in a buffer that exists as
 //! long as that lasts. Between two plain sockets, a direction that fills the scratch moves on to the kernel's splice and comes back from it when the traffic is
 //! small again: splice costs a third for bulk and gains nothing for chatter.
+//! Between a plain socket and a TLS connection whose records are ours, bytes go through the records' own slots ([`crate::tls::RecordStream`]) and the scratch is not used.
 
 use std::io;
 use std::task::{Context, Poll};

@@ -2,10 +2,12 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid};
 
 /// A proxy with listeners on ports of the kernel's choice and a control plane that is not there.
 fn proxy(changes: &[(&str, &str)]) -> Command {
@@ -57,7 +59,11 @@ struct Running {
 
 impl Running {
     fn start() -> Self {
-        let mut child = proxy(&[]).spawn().unwrap();
+        Self::spawn(proxy(&[]))
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let mut log = BufReader::new(child.stdout.take().unwrap());
         let admin = loop {
             let mut line = String::new();
@@ -159,6 +165,20 @@ fn admin_answers_before_there_is_a_certificate_and_stops_the_proxy() {
         log.contains("Received shutdown via admin interface"),
         "{log}"
     );
+}
+
+#[test]
+fn its_memory_is_closed_to_others_of_its_user() {
+    const ANY_GROUP: u32 = 65534;
+    let mut command = proxy(&[]);
+    // So that it can be told from root's even when the tests are root's.
+    if geteuid().is_root() {
+        command.gid(ANY_GROUP);
+    }
+    let running = Running::spawn(command);
+    // The kernel gives root the files of a process whose memory must not be dumped or traced.
+    let status = std::fs::metadata(format!("/proc/{}/mem", running.child.id())).unwrap();
+    assert_eq!((status.uid(), status.gid()), (0, 0));
 }
 
 #[test]

@@ -51,6 +51,7 @@ const PACKAGES: &[Package] = &[
     package("nftables", Program("nft"), Test, "service addresses of a local node, and a look at the nft tier's rules"),
     package("iptables", Program("iptables"), Test, "the iptables tier"),
     package("dnsmasq-base", Program("dnsmasq"), Test, "the DNS server of a local node"),
+    package("openssl", Program("openssl"), Test, "another TLS to hold the proxy's records against"),
     package("curl", Program("curl"), Test, "HTTP requests of a client that knows nothing of the mesh"),
     package("wrk", Program("wrk"), Test, "HTTP/1.1 load"),
     package("nghttp2-client", Program("h2load"), Test, "HTTP/2 load"),

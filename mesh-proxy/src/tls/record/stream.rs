@@ -81,7 +81,7 @@ enum Writing {
 
 /// How many records' worth of bytes a short cut takes at once.
 ///
-/// What the sink does not take has to be kept, so a slow one must not make us hold a full batch: only sinks that take everything get larger batches.
+/// What the sink does not take has to be kept, so one that stays slow must not make us hold a full batch: sinks that take everything get larger batches.
 #[derive(Clone, Copy)]
 struct BulkSize(usize);
 
@@ -310,8 +310,9 @@ impl BulkSize {
     }
 
     fn judge(&mut self, was_full: bool, was_delivered: bool) {
+        // A fast sink is full now and then too.
         if !was_delivered {
-            *self = Self::LEAST;
+            self.0 = (self.0 / 2).max(Self::LEAST.0);
         } else if was_full {
             self.0 = (self.0 * 2).min(SLOTS);
         }

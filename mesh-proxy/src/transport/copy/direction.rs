@@ -48,7 +48,7 @@ enum State {
     Ended,
 }
 
-/// Reads and writes before the other connections of the thread have their turn: 1 MiB at most through the scratch.
+/// Reads and writes before the other connections of the thread have their turn: 1 MiB at most through the scratch, 4 MiB through records of ours.
 const ROUNDS_PER_POLL: usize = 16;
 
 /// Below this a splice moved too little to be worth its second system call and its pipe.
