@@ -130,6 +130,38 @@ fn cluster(test: &str) -> Option<String> {
     helm::is_there(test).then_some(context)
 }
 
+/// Definitions that were not on the cluster before, and go again: whoever installs a mesh next must find it clean.
+struct Made<'a> {
+    context: &'a str,
+    names: Vec<String>,
+}
+
+impl<'a> Made<'a> {
+    fn beside(context: &'a str) -> Self {
+        let there = kubectl(context, &["get", "crd", "-o", "name"], "").unwrap();
+        let names = helm::crds()
+            .iter()
+            .filter_map(|object| object["metadata"]["name"].as_str())
+            .map(|name| format!("customresourcedefinition.apiextensions.k8s.io/{name}"))
+            .filter(|name| !there.lines().any(|line| line == name))
+            .collect();
+        Self { context, names }
+    }
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        if self.names.is_empty() {
+            return;
+        }
+        let mut delete = vec!["delete", "--ignore-not-found"];
+        delete.extend(self.names.iter().map(String::as_str));
+        if let Err(said) = kubectl(self.context, &delete, "") {
+            println!("definitions are left on the cluster: {said}");
+        }
+    }
+}
+
 #[test]
 fn an_api_server_accepts_and_refuses_as_written() {
     let Some(context) = cluster("an_api_server_accepts_and_refuses_as_written") else {
@@ -139,6 +171,7 @@ fn an_api_server_accepts_and_refuses_as_written() {
         .iter()
         .map(|object| format!("---\n{object}\n"))
         .collect();
+    let _leftover = Made::beside(&context);
     // The same field manager as every installation's: on a cluster with a mesh this changes nothing.
     kubectl(
         &context,
@@ -199,13 +232,16 @@ fn documents(file: &str) -> Vec<String> {
     text.split("\n---\n").map(str::to_owned).collect()
 }
 
-fn kubectl(context: &str, args: &[&str], input: &str) -> Result<(), String> {
-    let mut kubectl = Command::new("kubectl")
-        .args(["--context", context])
-        .args(args)
-        .args(["-f", "-"])
+/// What kubectl prints. `input` are manifests, if it is to get any.
+fn kubectl(context: &str, args: &[&str], input: &str) -> Result<String, String> {
+    let mut command = Command::new("kubectl");
+    command.args(["--context", context]).args(args);
+    if !input.is_empty() {
+        command.args(["-f", "-"]);
+    }
+    let mut kubectl = command
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -213,9 +249,10 @@ fn kubectl(context: &str, args: &[&str], input: &str) -> Result<(), String> {
     stdin.write_all(input.as_bytes()).unwrap();
     drop(stdin);
     let output = kubectl.wait_with_output().unwrap();
-    if output.status.success() {
-        Ok(())
-    } else {
-        Err(String::from_utf8(output.stderr).unwrap())
-    }
+    let said = match output.status.success() {
+        true => Ok(output.stdout),
+        false => Err(output.stderr),
+    };
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    said.map(text).map_err(text)
 }
