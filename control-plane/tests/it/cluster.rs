@@ -12,10 +12,16 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
     core::{ApiResource, GroupVersionKind},
 };
+use mesh_api::proto::destination::{Update, destination_client::DestinationClient};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tonic::Streaming;
 
-use crate::controller::{Controller, eventually};
+use crate::{
+    controller::{Controller, eventually},
+    destination::ask,
+    manifests::service,
+};
 
 mod absent;
 mod certificates;
@@ -31,6 +37,11 @@ pub(crate) struct Cluster {
     pub(crate) made: Mutex<Vec<String>>,
     kubeconfig: String,
     context: String,
+}
+
+/// The Service `web` and its pods, without the address that it has in a folder: a cluster gives its own.
+pub(crate) fn web(pods: &[(&str, &str)]) -> String {
+    service(pods).replace("clusterIP: 10.96.0.1, ", "")
 }
 
 /// The one that the environment names, with a fresh namespace; or says why the test is skipped.
@@ -91,6 +102,13 @@ impl Cluster {
     pub(crate) async fn destination(&self) -> Controller {
         let started = Controller::start("destination", "--addr", "--metrics-addr", &self.flags());
         started.ready().await
+    }
+
+    /// What the controller says of the endpoints of `web`.
+    pub(crate) async fn endpoints_of_web(&self, controller: &Controller) -> Streaming<Update> {
+        let mut client = DestinationClient::new(controller.channel().await);
+        let web = format!("web.{}.svc.cluster.local:80", self.namespace);
+        client.get(ask(&web)).await.unwrap().into_inner()
     }
 
     /// Applies every document of a manifest, in our namespace wherever it says `shop`.

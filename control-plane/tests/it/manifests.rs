@@ -27,10 +27,6 @@ status: {{phase: Running, podIP: {ip}}}
 
 /// The Service `web` and the pods behind it.
 pub(crate) fn service(pods: &[(&str, &str)]) -> String {
-    let endpoint = |(name, ip): &(&str, &str)| {
-        format!("{{addresses: ['{ip}'], targetRef: {{kind: Pod, name: {name}, namespace: shop}}}}")
-    };
-    let endpoints: Vec<String> = pods.iter().map(endpoint).collect();
     let all: String = pods.iter().map(|(name, ip)| pod(name, ip)).collect();
     format!(
         "---
@@ -38,14 +34,26 @@ apiVersion: v1
 kind: Service
 metadata: {{name: web, namespace: shop}}
 spec: {{clusterIP: 10.96.0.1, ports: [{{name: http, port: 80}}]}}
----
+{}{all}",
+        slice(pods)
+    )
+}
+
+/// The EndpointSlice of `web`, naming these pods.
+pub(crate) fn slice(pods: &[(&str, &str)]) -> String {
+    let endpoint = |(name, ip): &(&str, &str)| {
+        format!("{{addresses: ['{ip}'], targetRef: {{kind: Pod, name: {name}, namespace: shop}}}}")
+    };
+    let endpoints: Vec<String> = pods.iter().map(endpoint).collect();
+    format!(
+        "---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {{name: web-1, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}
 addressType: IPv4
 ports: [{{name: http, port: 8080}}]
 endpoints: [{}]
-{all}",
+",
         endpoints.join(", ")
     )
 }

@@ -1,39 +1,23 @@
 //! Endpoints of a Service, from objects of an API server.
 
-use mesh_api::proto::destination::destination_client::DestinationClient;
 use serde_json::json;
 
-use super::cluster;
-use crate::{
-    destination::{ask, update},
-    manifests::{pod, service},
-};
-
-/// Without the address of a folder's cluster.
-fn on_a_cluster(manifest: &str) -> String {
-    manifest.replace("clusterIP: 10.96.0.1, ", "")
-}
+use super::{cluster, web};
+use crate::{destination::update, manifests::pod};
 
 #[tokio::test]
 async fn endpoints_follow_the_api_server() {
     let Some(cluster) = cluster("endpoints").await else {
         return;
     };
-    cluster
-        .apply(&on_a_cluster(&service(&[("web-1", "10.1.0.1")])))
-        .await;
+    cluster.apply(&web(&[("web-1", "10.1.0.1")])).await;
     let controller = cluster.destination().await;
-    let mut client = DestinationClient::new(controller.channel().await);
-    let web = format!("web.{}.svc.cluster.local:80", cluster.namespace);
-    let mut stream = client.get(ask(&web)).await.unwrap().into_inner();
+    let mut stream = cluster.endpoints_of_web(&controller).await;
     assert_eq!(update(&mut stream).await, "+10.1.0.1:8080");
     // A pod is there before the slice names it, as it is in life.
     cluster.apply(&pod("web-2", "10.1.0.2")).await;
     cluster
-        .apply(&on_a_cluster(&service(&[
-            ("web-1", "10.1.0.1"),
-            ("web-2", "10.1.0.2"),
-        ])))
+        .apply(&web(&[("web-1", "10.1.0.1"), ("web-2", "10.1.0.2")]))
         .await;
     assert_eq!(update(&mut stream).await, "+10.1.0.2:8080");
     // A deleted pod leaves, whatever the slice still says.
@@ -50,13 +34,9 @@ async fn an_ended_pod_is_as_good_as_deleted() {
     let Some(cluster) = cluster("ended").await else {
         return;
     };
-    cluster
-        .apply(&on_a_cluster(&service(&[("web-1", "10.1.0.1")])))
-        .await;
+    cluster.apply(&web(&[("web-1", "10.1.0.1")])).await;
     let controller = cluster.destination().await;
-    let mut client = DestinationClient::new(controller.channel().await);
-    let web = format!("web.{}.svc.cluster.local:80", cluster.namespace);
-    let mut stream = client.get(ask(&web)).await.unwrap().into_inner();
+    let mut stream = cluster.endpoints_of_web(&controller).await;
     assert_eq!(update(&mut stream).await, "+10.1.0.1:8080");
     let pods: kube::Api<k8s_openapi::api::core::v1::Pod> = cluster.namespaced();
     let ended = json!({ "status": { "phase": "Succeeded" } });
