@@ -5,7 +5,6 @@
 //! hold, `docs/bench` is where published results are. Whatever happens, everything is removed again.
 
 mod changes;
-mod interrupt;
 mod lab;
 mod load;
 mod machine;
@@ -33,8 +32,7 @@ use std::{
 
 use anyhow::bail;
 
-use crate::{args::BenchOptions, workspace};
-use interrupt::Interrupt;
+use crate::{args::BenchOptions, interrupt::Interrupt, workspace};
 use lab::Lab;
 use machine::Cpus;
 pub(crate) use metric::Peer;
@@ -92,7 +90,7 @@ pub(crate) fn run(root: &Path, options: &BenchOptions) -> anyhow::Result<ExitCod
         }
         let begun = Instant::now();
         let outcome = measure(&lab, &mut systems, &plan, workload);
-        lab.interrupt.check()?;
+        lab.check_interrupt()?;
         let profile = match (&outcome, options.profile) {
             (Ok(_), true) => profile(&lab, &mut systems, &plan, workload)?,
             _ => None,

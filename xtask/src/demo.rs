@@ -8,18 +8,11 @@ mod capture;
 mod claims;
 mod mesh;
 
-use std::{
-    path::Path,
-    process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{path::Path, process::ExitCode};
 
 use anyhow::{Context, bail};
 
-use crate::{args::DemoOptions, binaries, workspace};
+use crate::{args::DemoOptions, binaries, interrupt::Interrupt, workspace};
 use claims::Claim;
 use mesh::{Cluster, Local, Mesh, Place};
 
@@ -36,21 +29,21 @@ pub(crate) fn run(root: &Path, options: DemoOptions) -> anyhow::Result<ExitCode>
         return Ok(ExitCode::SUCCESS);
     }
     binaries::run(root, true)?;
-    let interrupted = watch_for_interrupt()?;
+    let interrupt = Interrupt::watch()?;
     let mesh = mesh(root, &options)?;
     // What an earlier run left behind, by --keep or by a crash, would make this one's numbers wrong.
     mesh.place
         .down()
         .context("clear what an earlier demo left")?;
 
-    let shown = show(root, &mesh, &interrupted);
+    let shown = show(root, &mesh, &interrupt);
     if let (Ok(claims), true) = (&shown, options.keep) {
         let end = summary(claims);
         print_ways_to_look(&mesh, &options);
         return Ok(end);
     }
     let down = mesh.place.down().context("take the demo's mesh down");
-    let claims = shown.map_err(|error| match interrupted.load(Ordering::Relaxed) {
+    let claims = shown.map_err(|error| match interrupt.wanted() {
         true => anyhow::anyhow!("interrupted; the mesh was taken down"),
         false => error,
     })?;
@@ -74,20 +67,12 @@ fn mesh(root: &Path, options: &DemoOptions) -> anyhow::Result<Mesh> {
     Ok(Mesh::new(meshctl, place))
 }
 
-/// Set by Ctrl-C and SIGTERM. The programs of the step at hand get the signal too and end; the step then fails, and the mesh is taken down.
-fn watch_for_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&interrupted);
-    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed)).context("handle Ctrl-C")?;
-    Ok(interrupted)
-}
-
 /// Every claim, measured in an order that lets each build on the one before.
-fn show(root: &Path, mesh: &Mesh, interrupted: &AtomicBool) -> anyhow::Result<Vec<Claim>> {
+fn show(root: &Path, mesh: &Mesh, interrupt: &Interrupt) -> anyhow::Result<Vec<Claim>> {
     mesh.place.prepare(&root.join("examples/demo"))?;
     let mut claims = Vec::new();
     let mut step = |title: &str, claim: &dyn Fn() -> anyhow::Result<Claim>| -> anyhow::Result<()> {
-        if interrupted.load(Ordering::Relaxed) {
+        if interrupt.wanted() {
             bail!("interrupted");
         }
         println!("\n== {title}");

@@ -1,13 +1,13 @@
-//! Ctrl-C: what runs is ended and removed before xtask ends.
+//! Ctrl-C and SIGTERM: what runs is ended and removed before xtask ends.
 
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
-/// Whether the user wants to stop. The programs of the benchmark get the signal of a terminal too and end; the round at hand then fails, and whoever is told
+/// Whether the user wants to stop. The programs that xtask started get the signal of a terminal too and end; the step at hand then fails, and whoever is told
 /// of that looks here for the reason.
 #[derive(Debug, Clone)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
@@ -20,11 +20,7 @@ impl Interrupt {
         Ok(Self(interrupted))
     }
 
-    /// An error once it was wanted.
-    pub(crate) fn check(&self) -> anyhow::Result<()> {
-        if self.0.load(Relaxed) {
-            bail!("interrupted; what the benchmark made was removed");
-        }
-        Ok(())
+    pub(crate) fn wanted(&self) -> bool {
+        self.0.load(Relaxed)
     }
 }

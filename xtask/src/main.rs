@@ -19,6 +19,7 @@ mod demo;
 mod ebpf;
 mod fmt;
 mod image;
+mod interrupt;
 mod progress;
 mod setup;
 mod stage;

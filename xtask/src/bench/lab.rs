@@ -9,12 +9,12 @@ use std::{
 use anyhow::{Context, bail};
 
 use super::{
-    interrupt::Interrupt,
     machine::Cpus,
     pod,
     process::{Process, run},
     tools::Tools,
 };
+use crate::interrupt::Interrupt;
 
 /// The identities of the two ends, as a mesh names them.
 pub(crate) const CLIENT: &str = "client.bench.serviceaccount.identity.linkerd.cluster.local";
@@ -27,7 +27,7 @@ pub(crate) struct Lab {
     pub(crate) cpus: Cpus,
     pub(crate) tools: Tools,
     pub(crate) cgroup: PathBuf,
-    pub(crate) interrupt: Interrupt,
+    interrupt: Interrupt,
     spinners: Vec<Process>,
     /// Held for as long as anything of ours is there.
     _alone: File,
@@ -72,6 +72,14 @@ impl Lab {
         }
         lab.keep_awake()?;
         Ok(lab)
+    }
+
+    /// An error once the user wanted to stop.
+    pub(crate) fn check_interrupt(&self) -> anyhow::Result<()> {
+        if self.interrupt.wanted() {
+            bail!("interrupted; what the benchmark made was removed");
+        }
+        Ok(())
     }
 
     /// The folder of anchor, issuer and certificates.

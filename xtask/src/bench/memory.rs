@@ -50,7 +50,7 @@ pub(super) fn idle(
     let row = rounds(lab, &plan, workload, |number, progress| {
         let mut round = Round::default();
         for peer in plan.peers(workload) {
-            lab.interrupt.check()?;
+            lab.check_interrupt()?;
             progress.line(&format!("round {}, {peer}", number + 1));
             progress.tick();
             let system = System::start(lab, peer)?;
@@ -155,7 +155,7 @@ fn settled(lab: &Lab, system: &System) -> anyhow::Result<Both<Memory>> {
     let mut last = read()?;
     for _ in 0..READINGS {
         thread::park_timeout(SETTLES);
-        lab.interrupt.check()?;
+        lab.check_interrupt()?;
         let now = read()?;
         let same = |now: Memory, last: Memory| {
             let (now, last) = (now.anonymous as f64, last.anonymous as f64);

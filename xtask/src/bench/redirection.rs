@@ -81,7 +81,7 @@ fn with_crowd(
     let row = rounds(lab, plan, workload, |_, _| {
         let mut round = Round::default();
         for way in &*ways {
-            lab.interrupt.check()?;
+            lab.check_interrupt()?;
             let (sample, failed) = way.measure(lab, plan.seconds)?;
             round.samples.insert(way.peer, sample);
             round.failed += failed;

@@ -69,7 +69,7 @@ pub(super) fn rounds(
     };
     let mut progress = Progress::new(workload.name);
     while row.counted().count() < plan.rounds && row.rounds.len() < plan.attempts() {
-        lab.interrupt.check()?;
+        lab.check_interrupt()?;
         let watch = Watch::start(&lab.cgroup)?;
         let mut round = measure(row.rounds.len(), &mut progress)?;
         round.noise = watch.finish()?;
