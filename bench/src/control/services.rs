@@ -1,10 +1,6 @@
 //! The gRPC services of the control plane, over `answers`.
 
-use std::{
-    convert::Infallible,
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::{convert::Infallible, pin::Pin};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -32,7 +28,7 @@ use mesh_core::{
     profile::Profile,
 };
 use tokio::sync::mpsc;
-use tokio_stream::Stream;
+use tokio_stream::{Stream, StreamExt as _, wrappers::UnboundedReceiverStream};
 use tonic::{Status, body::Body};
 
 use super::{ControlPlane, answers::Answers};
@@ -41,32 +37,13 @@ use super::{ControlPlane, answers::Answers};
 #[derive(Clone)]
 pub(super) struct Services(pub(super) ControlPlane);
 
-/// A response stream. It stays open when nothing more will be said, as a control plane's does.
-pub(super) struct Messages<M> {
-    messages: mpsc::UnboundedReceiver<Result<M, Status>>,
-    /// Kept so that the stream does not end.
-    _open: Option<mpsc::UnboundedSender<Result<M, Status>>>,
-}
+/// A response stream.
+pub(super) type Messages<M> = Pin<Box<dyn Stream<Item = Result<M, Status>> + Send>>;
 
-impl<M> Messages<M> {
-    fn one(message: M) -> Self {
-        // Unbounded: one message is never more than one.
-        let (tx, messages) = mpsc::unbounded_channel();
-        // Its receiver is right here.
-        let _sent = tx.send(Ok(message));
-        Self {
-            messages,
-            _open: Some(tx),
-        }
-    }
-}
-
-impl<M> Stream for Messages<M> {
-    type Item = Result<M, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.messages.poll_recv(cx)
-    }
+/// One message of a stream that stays open when nothing more will be said, as a control plane's does.
+fn one<M: Send + 'static>(message: M) -> tonic::Response<Messages<M>> {
+    let said = tokio_stream::once(Ok(message)).chain(tokio_stream::pending());
+    tonic::Response::new(Box::pin(said))
 }
 
 impl Services {
@@ -109,10 +86,7 @@ impl Services {
                 }
             }
         });
-        Messages {
-            messages,
-            _open: None,
-        }
+        Box::pin(UnboundedReceiverStream::new(messages))
     }
 }
 
@@ -136,7 +110,7 @@ impl Destination for Services {
             set_labels: Default::default(),
         };
         let update = mesh_api::destination::update_to_proto(&update);
-        Ok(tonic::Response::new(Messages::one(update)))
+        Ok(one(update))
     }
 
     async fn get_profile(
@@ -144,7 +118,7 @@ impl Destination for Services {
         _request: tonic::Request<dst::GetDestination>,
     ) -> Result<tonic::Response<Self::GetProfileStream>, Status> {
         let profile = mesh_api::destination::profile_to_proto(&Profile::default());
-        Ok(tonic::Response::new(Messages::one(profile)))
+        Ok(one(profile))
     }
 }
 
@@ -171,7 +145,7 @@ impl OutboundPolicies for Services {
         };
         let policy = policy.ok_or_else(|| Status::not_found("no such service"))?;
         let policy = mesh_api::outbound::to_proto(&policy);
-        Ok(tonic::Response::new(Messages::one(policy)))
+        Ok(one(policy))
     }
 }
 
@@ -193,7 +167,7 @@ impl InboundServerPolicies for Services {
         let port = u16::try_from(request.into_inner().port)
             .map_err(|_out_of_range| Status::invalid_argument("no such port"))?;
         let policy = mesh_api::inbound::to_proto(&self.0.answers.inbound(port));
-        Ok(tonic::Response::new(Messages::one(policy)))
+        Ok(one(policy))
     }
 }
 
