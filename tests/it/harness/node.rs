@@ -376,9 +376,8 @@ impl Pod<'_> {
     }
 
     fn spawn(&self, container: &str, uid: u32, options: &[&str], args: &[&str]) -> Process {
-        let probe = program("probe");
         Process::spawn(
-            Command::new(&probe)
+            Command::new(program("probe"))
                 .args(["enter", "--uid", &uid.to_string()])
                 .arg("--netns")
                 .arg(&self.netns)
@@ -386,7 +385,6 @@ impl Pod<'_> {
                 .arg(self.cgroup.join(container))
                 .args(options)
                 .arg("--")
-                .arg(&probe)
                 .args(args),
         )
     }
