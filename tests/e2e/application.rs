@@ -1,6 +1,6 @@
 //! An application of several services in a mesh that was just installed: by Helm, by `meshctl install`, on each tier; and nothing is left when it goes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{cluster::Cluster, installation::Installation, node::Nodes, shop::Shop};
 
@@ -9,17 +9,10 @@ fn installed_by_helm_on_every_tier() {
     let Some(cluster) = Cluster::given("an application in a mesh installed by Helm") else {
         return;
     };
-    let nodes = Nodes::look_at(&cluster);
-    let before = (nodes.state(), objects(&cluster));
+    let before = Before::look_at(&cluster);
     let mesh = Installation::by_helm(&cluster, &[]);
     {
-        let shop = Shop::open(&cluster);
-        shop.works();
-        shop.asks_for_nothing();
-        shop.is_authenticated();
-        shop.is_redirected("full");
-        let (green, said) = cluster.try_meshctl(&["check", "--proxy", "--wait", "30s"]);
-        assert!(green, "meshctl check --proxy:\n{said}");
+        let shop = opened(&cluster);
         // A pod keeps its tier as long as it lives, so the pods are replaced after the change.
         for tier in ["nft", "iptables"] {
             let setting = format!("meshAgent.tier={tier}");
@@ -36,9 +29,7 @@ fn installed_by_helm_on_every_tier() {
         }
     }
     mesh.remove();
-    nodes.are_as_before(&before.0);
-    assert_eq!(objects(&cluster), before.1, "objects of the cluster");
-    pods_still_come_and_go(&cluster);
+    before.is_all_there_is();
 }
 
 #[test]
@@ -46,20 +37,11 @@ fn installed_by_meshctl() {
     let Some(cluster) = Cluster::given("an application in a mesh installed by meshctl") else {
         return;
     };
-    let nodes = Nodes::look_at(&cluster);
-    let before = (nodes.state(), objects(&cluster));
+    let before = Before::look_at(&cluster);
     let mesh = Installation::by_meshctl(&cluster);
-    {
-        let shop = Shop::open(&cluster);
-        shop.works();
-        shop.asks_for_nothing();
-        shop.is_authenticated();
-        shop.is_redirected("full");
-    }
+    drop(opened(&cluster));
     mesh.remove();
-    nodes.are_as_before(&before.0);
-    assert_eq!(objects(&cluster), before.1, "objects of the cluster");
-    pods_still_come_and_go(&cluster);
+    before.is_all_there_is();
 }
 
 /// Where nodes can run no agent, each pod's own init container redirects it.
@@ -78,6 +60,49 @@ fn with_init_containers() {
             "of {}",
             pod["metadata"]["name"]
         );
+    }
+}
+
+/// The application, meshed by the agent as it should be.
+fn opened(cluster: &Cluster) -> Shop<'_> {
+    let shop = Shop::open(cluster);
+    shop.works();
+    shop.asks_for_nothing();
+    shop.is_authenticated();
+    shop.is_redirected("full");
+    let (green, said) = cluster.try_meshctl(&["check", "--proxy", "--wait", "30s"]);
+    assert!(green, "meshctl check --proxy:\n{said}");
+    shop
+}
+
+/// The cluster as it was without the mesh.
+struct Before<'a> {
+    cluster: &'a Cluster,
+    nodes: Nodes<'a>,
+    state: BTreeMap<String, String>,
+    objects: BTreeSet<String>,
+}
+
+impl<'a> Before<'a> {
+    fn look_at(cluster: &'a Cluster) -> Self {
+        let nodes = Nodes::look_at(cluster);
+        Self {
+            cluster,
+            state: nodes.state(),
+            nodes,
+            objects: objects(cluster),
+        }
+    }
+
+    /// On the nodes and among the objects, and pods start and end there.
+    fn is_all_there_is(&self) {
+        self.nodes.are_as_before(&self.state);
+        assert_eq!(
+            objects(self.cluster),
+            self.objects,
+            "objects of the cluster"
+        );
+        pods_still_come_and_go(self.cluster);
     }
 }
 
