@@ -5,13 +5,10 @@
 //! hold, `docs/bench` is where published results are. Whatever happens, everything is removed again.
 
 mod changes;
-mod lab;
 mod load;
 mod machine;
 mod memory;
 mod metric;
-mod pod;
-mod process;
 mod profile;
 mod redirection;
 mod report;
@@ -32,15 +29,16 @@ use std::{
 
 use anyhow::bail;
 
-use crate::{args::BenchOptions, interrupt::Interrupt, workspace};
-use lab::Lab;
-use machine::Cpus;
+use crate::{
+    args::BenchOptions,
+    interrupt::Interrupt,
+    lab::{Both, Cpus, Lab},
+    workspace,
+};
 pub(crate) use metric::Peer;
 use profile::Profile;
 use report::{Measured, Report};
 use row::Row;
-use system::Both;
-use tools::Tools;
 use traffic::Systems;
 use workload::{Kind, WORKLOADS, Workload};
 
@@ -75,10 +73,11 @@ pub(crate) fn run(root: &Path, options: &BenchOptions) -> anyhow::Result<ExitCod
     }
     let plan = Plan::new(options);
     let cpus = Cpus::choose()?;
-    let tools = Tools::prepare(root, &plan.peers, !options.no_build)?;
+    let programs = tools::prepare(root, &plan.peers, !options.no_build)?;
     let interrupt = Interrupt::watch()?;
-    let mut report = Report::new(root, &plan, &tools, cpus);
-    let lab = Lab::new(tools, cpus, interrupt)?;
+    let mut report = Report::new(root, &plan, &programs, cpus);
+    let mut lab = Lab::new(programs, cpus, interrupt)?;
+    lab.keep_awake()?;
     let mut systems = Systems::new();
     for workload in workloads {
         if plan.quick && workload.is_long() && options.workload.is_empty() {

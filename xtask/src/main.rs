@@ -20,6 +20,7 @@ mod ebpf;
 mod fmt;
 mod image;
 mod interrupt;
+mod lab;
 mod progress;
 mod setup;
 mod stage;

@@ -1,9 +1,7 @@
 //! Load at a fixed rate while the endpoints of other services come and go, and while they do not.
 
 use super::{
-    Plan,
-    lab::Lab,
-    load,
+    Plan, load,
     memory::hold,
     metric::{Metric, Peer},
     row::{Round, Row, Sample},
@@ -11,6 +9,7 @@ use super::{
     traffic::rounds,
     workload::{Held, Load, Service, Workload},
 };
+use crate::lab::Lab;
 
 const RATE: Load = Load::FixedRate { rate: 5000 };
 /// Services whose endpoints change, and how often each does in a second: a thousand changes, in a hundred bursts, as a rollout makes them.

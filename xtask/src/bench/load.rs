@@ -10,13 +10,12 @@ use std::process::Command;
 use anyhow::Context;
 
 use super::{
-    lab::Lab,
     metric::Metric,
-    process::Process,
     row::Sample,
     system::{CLIENT, System},
     workload::{Load, Service},
 };
+use crate::lab::{Lab, process::Process};
 
 /// Connections of the workloads at a fixed rate.
 const RATE_CONNECTIONS: u32 = 64;
@@ -94,7 +93,7 @@ fn command(
     let (to, duration) = (target.to_string(), seconds.to_string());
     let pod = &system.pods.client;
     let own = |name: &str| -> anyhow::Result<Command> {
-        let mut command = pod.command(CLIENT, &lab.tools.bench)?;
+        let mut command = pod.command(CLIENT, &lab.programs.bench)?;
         command.args(["load", name, "--target", &to, "--seconds", &duration]);
         Ok(command)
     };

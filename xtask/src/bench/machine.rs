@@ -1,29 +1,18 @@
-//! The machine a benchmark runs on: what it is, which of its CPUs are used, and whether somebody else is using them.
+//! The machine a benchmark runs on: what it is, and whether somebody else is using them.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-    time::Instant,
+use std::{fs, path::Path, process::Command, time::Instant};
+
+use anyhow::Context;
+
+use crate::{
+    command::ask,
+    lab::{Cpus, parse_list},
 };
-
-use anyhow::{Context, bail};
-
-use crate::command::ask;
 
 /// More than this share of the CPU time taken by the hypervisor, and a round does not count.
 const MOST_STEAL: f64 = 0.02;
 /// More than this share taken by programs that are none of ours, and a round does not count.
 const MOST_OTHERS: f64 = 0.05;
-
-/// The CPUs of the two sides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Cpus {
-    /// Clients and servers.
-    pub(crate) load: usize,
-    /// Proxies.
-    pub(crate) proxies: usize,
-}
 
 /// What others did with the machine in the meantime, as shares of all CPU time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -48,23 +37,6 @@ struct Times {
     steal: f64,
     /// Of interrupts, where the kernel does not count it as time of whatever was interrupted.
     interrupts: f64,
-}
-
-impl Cpus {
-    /// The first two that this process may use.
-    pub(crate) fn choose() -> anyhow::Result<Self> {
-        let status = fs::read_to_string("/proc/self/status").context("read /proc/self/status")?;
-        let list = status
-            .lines()
-            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
-            .context("/proc/self/status lists no CPUs")?;
-        match cpu_list(list.trim())[..] {
-            [load, proxies, ..] => Ok(Self { load, proxies }),
-            _ => bail!(
-                "only one CPU may be used here; a benchmark gives one to clients and servers and another to the proxies"
-            ),
-        }
-    }
 }
 
 impl Noise {
@@ -141,29 +113,9 @@ pub(crate) fn cgroup_time(cgroup: &Path) -> anyhow::Result<f64> {
     Ok(micros / 1e6)
 }
 
-/// A list as the kernel writes it, `0-2,5`.
-fn cpu_list(text: &str) -> Vec<usize> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?)
-    };
-    text.split(',').filter_map(range).flatten().collect()
-}
-
 fn online_cpus() -> Option<usize> {
     let list = fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
-    Some(cpu_list(list.trim()).len())
-}
-
-/// Where the unified cgroup hierarchy is: beside the version 1 controllers or in their place.
-pub(crate) fn cgroup2() -> anyhow::Result<PathBuf> {
-    let mounts = fs::read_to_string("/proc/mounts").context("read /proc/mounts")?;
-    mounts
-        .lines()
-        .map(|line| line.split(' ').collect::<Vec<_>>())
-        .find(|words| words.get(2) == Some(&"cgroup2"))
-        .and_then(|words| words.get(1).map(PathBuf::from))
-        .context("no cgroup2 file system is mounted; the benchmark's processes need a cgroup")
+    Some(parse_list(list.trim()).len())
 }
 
 /// What the machine is, for the report: name and value.
@@ -218,13 +170,6 @@ pub(crate) fn description(cpus: Cpus) -> Vec<(&'static str, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lists_of_cpus() {
-        assert_eq!(cpu_list("0-2,5"), [0, 1, 2, 5]);
-        assert_eq!(cpu_list("3"), [3]);
-        assert!(cpu_list("").is_empty());
-    }
 
     #[test]
     fn times_are_read_from_the_first_line() {

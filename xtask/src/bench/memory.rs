@@ -6,15 +6,17 @@ use anyhow::{Context, bail};
 
 use super::{
     Plan,
-    lab::Lab,
     metric::{Metric, Peer},
-    pod::{Pod, descriptors},
-    process::Process,
     row::{Round, Row, Sample},
-    system::{Both, CLIENT, System},
+    system::{CLIENT, System},
     traffic::rounds,
     usage::Memory,
     workload::{Held, Service, Workload},
+};
+use crate::lab::{
+    Both, Lab,
+    pod::{Pod, descriptors},
+    process::Process,
 };
 
 /// Memory is not what noise disturbs, and a fresh pair of each takes long: so few tell whether it repeats.
@@ -136,7 +138,7 @@ pub(super) fn hold(
         Held::Http2 => "http2",
         Held::Tcp => "tcp",
     };
-    let mut command = pod.command(CLIENT, &lab.tools.bench)?;
+    let mut command = pod.command(CLIENT, &lab.programs.bench)?;
     command
         .args(["load", "hold", "--target", to, "--kind", kind])
         .args(["--targets", &targets.to_string()])

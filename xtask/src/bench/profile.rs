@@ -5,14 +5,16 @@ use std::{collections::BTreeMap, path::Path, process::Command};
 use anyhow::{Context, bail};
 
 use super::{
-    lab::Lab,
     load,
-    pod::FOLDER,
-    process::{Process, run, until},
-    system::{Both, System},
+    system::System,
     workload::{Load, Service},
 };
 use crate::command::ask;
+use crate::lab::{
+    Both, Lab,
+    pod::FOLDER,
+    process::{Process, run, until},
+};
 
 /// Not a divisor of any timer's rate, so that nothing that runs at one is met again and again.
 const RATE: u32 = 997;

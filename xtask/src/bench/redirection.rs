@@ -5,16 +5,17 @@ use std::{fs, path::Path, process::Command};
 use anyhow::Context;
 
 use super::{
-    Plan,
-    lab::Lab,
-    load,
+    Plan, load,
     metric::{Metric, Peer},
-    pod::{self, Container, Pod, Pods, Side},
-    process::{Process, run},
     row::{Round, Row, Sample},
-    system::{Agent, CLIENT, Tier, crowd},
+    system::CLIENT,
     traffic::rounds,
     workload::{Service, Workload},
+};
+use crate::lab::{
+    Agent, Lab, Tier,
+    pod::{self, Container, Pod, Pods, Side},
+    process::{Process, run},
 };
 
 /// Where the agent redirects to, and who may listen there.
@@ -76,7 +77,7 @@ fn with_crowd(
 ) -> anyhow::Result<Vec<Round>> {
     let full = ways.iter_mut().find(|way| way.peer == Peer::Ours);
     if let Some(agent) = full.and_then(|way| way.agent.as_mut()) {
-        crowd(agent, CROWD).context("enrol a crowd of pods")?;
+        agent.crowd(CROWD).context("enrol a crowd of pods")?;
     }
     let row = rounds(lab, plan, workload, |_, _| {
         let mut round = Round::default();
@@ -99,7 +100,7 @@ impl Way {
             Peer::Iptables => Some(Agent::start(lab, &pods, Tier::Iptables)?),
             _ => None,
         };
-        let mut command = pods.client.command(LISTENER, &lab.tools.bench)?;
+        let mut command = pods.client.command(LISTENER, &lab.programs.bench)?;
         command.args(["serve", "--echo", OUTBOUND]);
         let listener = Process::start(&format!("{}-listener", pods.client.name), &mut command)?;
         listener.event()?;
@@ -118,7 +119,7 @@ impl Way {
             // Nobody is there: only what is redirected gets an answer.
             _ => format!("10.96.0.1:{}", Service::Echo.port()),
         };
-        let mut command = pod.command(CLIENT, &lab.tools.bench)?;
+        let mut command = pod.command(CLIENT, &lab.programs.bench)?;
         command.args(["load", "connect", "--target", &target]);
         command.args(["--seconds", &seconds.to_string()]);
         let before = cpu(pod)?;

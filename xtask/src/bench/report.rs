@@ -11,15 +11,14 @@ use std::{fs, path::Path, process::ExitCode, time::Duration};
 use anyhow::Context;
 
 use super::{
-    Plan,
-    machine::{self, Cpus},
+    Plan, machine,
     metric::{Metric, Unit, shown},
     profile::Profile,
     row::{Met, Row},
-    system::Both,
-    tools::Tools,
+    tools,
     workload::{Goal, Limit, WORKLOADS, Workload},
 };
+use crate::lab::{Both, Cpus, Programs};
 
 /// A run, as far as it has come.
 pub(super) struct Report {
@@ -40,7 +39,7 @@ pub(super) struct Measured {
 }
 
 impl Report {
-    pub(super) fn new(root: &Path, plan: &Plan, tools: &Tools, cpus: Cpus) -> Self {
+    pub(super) fn new(root: &Path, plan: &Plan, programs: &Programs, cpus: Cpus) -> Self {
         let mut caveats = Vec::new();
         if plan.quick {
             caveats.push("--quick: too few rounds, too short, to compare anything closely.");
@@ -50,7 +49,7 @@ impl Report {
         }
         Self {
             machine: machine::description(cpus),
-            versions: tools.versions(root),
+            versions: tools::versions(programs, root),
             command: command_line(),
             caveats,
             rows: Vec::new(),

@@ -5,16 +5,14 @@ use std::net::Ipv4Addr;
 use anyhow::Context;
 
 use super::{
-    Plan,
-    lab::Lab,
-    load,
+    Plan, load,
     metric::{Metric, Peer},
-    process::Process,
     row::{Round, Row, Sample},
     system::{CLIENT, Starting, System},
     traffic::rounds,
     workload::{Service, Workload},
 };
+use crate::lab::{Lab, process::Process};
 
 /// Unknown targets in a round.
 const TARGETS: u32 = 20;
@@ -61,7 +59,7 @@ pub(super) fn first_request(
     // A proxy is never asked for the first time about nothing at all: its control plane has a connection by then.
     let first = |round: u32| -> anyhow::Result<String> {
         let ip = Ipv4Addr::from(u32::from(FIRST) + round * TARGETS);
-        let mut command = system.pods.client.command(CLIENT, &lab.tools.bench)?;
+        let mut command = system.pods.client.command(CLIENT, &lab.programs.bench)?;
         command
             .args(["load", "first", "--targets", &TARGETS.to_string()])
             .args(["--target", &format!("{ip}:{}", Service::Http1.port())]);

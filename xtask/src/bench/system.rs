@@ -1,10 +1,8 @@
 //! A system under test: client pod, server pod, the applications, and between them a pair of proxies of one make, or nothing.
 
-mod agent;
 mod applications;
 mod envoy;
 mod haproxy;
-mod mesh;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -13,14 +11,16 @@ use std::{
 
 use anyhow::{Context, bail};
 
-pub(crate) use self::agent::{Agent, Tier, crowd};
 use super::{
-    lab::Lab,
     metric::Peer,
-    pod::{Container, Pod, Pods, Side},
-    process::Process,
     usage::{self, Memory},
     workload::Service,
+};
+use crate::lab::{
+    Agent, Both, Lab, Pair, Tier,
+    pod::{Container, Pods, Side},
+    process::Process,
+    proxies::{self, Control, Ports},
 };
 
 /// Where the listeners of a proxy that is not redirected to are.
@@ -48,21 +48,6 @@ pub(crate) struct System {
     pub(crate) pods: Pods,
 }
 
-/// A value for each of the two proxies.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Both<T> {
-    pub(crate) out: T,
-    pub(crate) inward: T,
-}
-
-type Pair = Both<Process>;
-
-/// The control planes of the two proxies.
-pub(crate) struct Control {
-    pub(crate) client: Process,
-    _server: Process,
-}
-
 impl System {
     /// Starts everything and waits until it serves.
     pub(crate) fn start(lab: &Lab, peer: Peer) -> anyhow::Result<Self> {
@@ -81,7 +66,7 @@ impl System {
                 Peer::Direct => {}
                 Peer::Ours => {
                     let agent = Agent::start(lab, &system.pods, Tier::Full)?;
-                    let (control, proxies) = mesh::start(lab, &system.pods)?;
+                    let (control, proxies) = proxies::start(lab, &system.pods, &ports())?;
                     system._agent = Some(agent);
                     system.control = Some(control);
                     system.proxies = Some(proxies);
@@ -162,7 +147,7 @@ impl Starting {
         let (agent, control) = match peer {
             Peer::Ours => (
                 Some(Agent::start(lab, &pods, Tier::Full)?),
-                Some(mesh::control(lab, &pods, &pods.client)?),
+                Some(proxies::control(lab, &pods, &pods.client, &ports())?),
             ),
             _ => (None, None),
         };
@@ -177,7 +162,7 @@ impl Starting {
     /// A program that starts the proxy, says how long it took until it was ready, and ends it.
     pub(crate) fn command(&self, lab: &Lab) -> anyhow::Result<Command> {
         match self.peer {
-            Peer::Ours => mesh::timed_start(lab, &self.pods.client),
+            Peer::Ours => proxies::timed_start(lab, &self.pods.client),
             Peer::Envoy => envoy::timed_start(lab, &self.pods),
             Peer::Haproxy => haproxy::timed_start(lab, &self.pods),
             Peer::Direct | Peer::Iptables => bail!("{} is no proxy", self.peer),
@@ -190,22 +175,11 @@ fn number(peer: Peer) -> u8 {
     peer as u8
 }
 
-/// Waits until something answers in a pod: 200 to a path, or without one, a connection.
-pub(crate) fn wait_ready(
-    lab: &Lab,
-    pod: &Pod,
-    at: SocketAddr,
-    path: Option<&str>,
-) -> anyhow::Result<()> {
-    let container = Container {
-        name: "wait",
-        ..CLIENT
-    };
-    let mut command = pod.command(container, &lab.tools.bench)?;
-    command.args(["load", "ready", "--at", &at.to_string()]);
-    if let Some(path) = path {
-        command.args(["--path", path]);
+/// What the control planes say of the ports of the workloads.
+fn ports() -> Ports {
+    let opaque = [Service::Bulk, Service::Echo, Service::EchoAnew];
+    Ports {
+        opaque: opaque.map(Service::port).to_vec(),
+        plain: vec![Service::Plain.port()],
     }
-    let name = format!("{}-wait", pod.name);
-    Process::start(&name, &mut command)?.output().map(drop)
 }

@@ -12,6 +12,7 @@ use super::metric::Peer;
 use crate::{
     binaries,
     command::{self, ask},
+    lab::Programs,
     setup, stage,
     workspace::{self, find_program},
 };
@@ -33,87 +34,85 @@ const PACKAGED: [(&str, &str, &str); 9] = [
     ("bpftool", "bpftool", "enrols a crowd of pods"),
 ];
 
-/// Where the programs are.
-#[derive(Debug)]
-pub(crate) struct Tools {
-    pub(crate) proxy: PathBuf,
-    pub(crate) bench: PathBuf,
-    pub(crate) agent: PathBuf,
-    pub(crate) envoy: PathBuf,
+/// Installs what is missing, and builds.
+pub(crate) fn prepare(root: &Path, peers: &[Peer], build: bool) -> anyhow::Result<Programs> {
+    install_packages()?;
+    if peers.contains(&Peer::Envoy) {
+        install_envoy(&envoy_folder(root))?;
+    }
+    if build {
+        stage::run("build", "the proxy and the load, optimised", || {
+            compile(root)
+        })?;
+    }
+    let (release, dev) = (binaries::folder(root, false), binaries::folder(root, true));
+    let programs = Programs {
+        proxy: release.join("mesh-proxy"),
+        bench: release.join("mesh-bench"),
+        agent: dev.join("mesh-agent"),
+    };
+    for program in [&programs.proxy, &programs.bench, &programs.agent] {
+        if !program.exists() {
+            bail!("{} is not there: run without --no-build", program.display());
+        }
+    }
+    Ok(programs)
 }
 
-impl Tools {
-    /// Installs what is missing, and builds.
-    pub(crate) fn prepare(root: &Path, peers: &[Peer], build: bool) -> anyhow::Result<Self> {
-        install_packages()?;
-        let envoy = root.join("target/tools/envoy").join(ENVOY_VERSION);
-        if peers.contains(&Peer::Envoy) {
-            install_envoy(&envoy)?;
-        }
-        if build {
-            stage::run("build", "the proxy and the load, optimised", || {
-                compile(root)
-            })?;
-        }
-        let (release, dev) = (binaries::folder(root, false), binaries::folder(root, true));
-        let tools = Self {
-            proxy: release.join("mesh-proxy"),
-            bench: release.join("mesh-bench"),
-            agent: dev.join("mesh-agent"),
-            envoy: envoy.join("envoy/_bin/envoy"),
-        };
-        for program in [&tools.proxy, &tools.bench, &tools.agent] {
-            if !program.exists() {
-                bail!("{} is not there: run without --no-build", program.display());
-            }
-        }
-        Ok(tools)
-    }
+/// Where Envoy is once it is installed.
+pub(crate) fn envoy() -> anyhow::Result<PathBuf> {
+    Ok(envoy_folder(&workspace::root()?).join("envoy/_bin/envoy"))
+}
 
-    /// What was measured with what: name and version.
-    pub(crate) fn versions(&self, root: &Path) -> Vec<(&'static str, String)> {
-        let first_line = |command: &mut Command| {
-            let text = ask(command)?;
-            Some(text.lines().next().unwrap_or_default().trim().to_owned())
-        };
-        let mut versions = vec![
-            (
-                "ours",
-                first_line(Command::new(&self.proxy).arg("--version")),
+fn envoy_folder(root: &Path) -> PathBuf {
+    root.join("target/tools/envoy").join(ENVOY_VERSION)
+}
+
+/// What was measured with what: name and version.
+pub(crate) fn versions(programs: &Programs, root: &Path) -> Vec<(&'static str, String)> {
+    let first_line = |command: &mut Command| {
+        let text = ask(command)?;
+        Some(text.lines().next().unwrap_or_default().trim().to_owned())
+    };
+    let mut versions = vec![
+        (
+            "ours",
+            first_line(Command::new(&programs.proxy).arg("--version")),
+        ),
+        (
+            "commit",
+            first_line(
+                Command::new("git")
+                    .args(["describe", "--always", "--dirty", "--abbrev=12"])
+                    .current_dir(root),
             ),
-            (
-                "commit",
-                first_line(
-                    Command::new("git")
-                        .args(["describe", "--always", "--dirty", "--abbrev=12"])
-                        .current_dir(root),
-                ),
-            ),
-            (
-                "Envoy",
-                first_line(Command::new(&self.envoy).arg("--version")),
-            ),
-            ("HAProxy", first_line(Command::new("haproxy").arg("-v"))),
-            (
-                "h2load",
-                first_line(Command::new("h2load").arg("--version")),
-            ),
-            (
-                "iperf3",
-                first_line(Command::new("iperf3").arg("--version")),
-            ),
-        ];
-        for (program, package) in [("nginx", "nginx-light"), ("wrk", "wrk")] {
-            // Neither says its version where it can be read.
-            let mut query = Command::new("dpkg-query");
-            query.args(["--show", "--showformat", "${Version}", package]);
-            versions.push((program, first_line(&mut query)));
-        }
-        let known = versions.into_iter();
-        known
-            .filter_map(|(name, version)| Some((name, version?)))
-            .collect()
+        ),
+        (
+            "Envoy",
+            envoy()
+                .ok()
+                .and_then(|envoy| first_line(Command::new(envoy).arg("--version"))),
+        ),
+        ("HAProxy", first_line(Command::new("haproxy").arg("-v"))),
+        (
+            "h2load",
+            first_line(Command::new("h2load").arg("--version")),
+        ),
+        (
+            "iperf3",
+            first_line(Command::new("iperf3").arg("--version")),
+        ),
+    ];
+    for (program, package) in [("nginx", "nginx-light"), ("wrk", "wrk")] {
+        // Neither says its version where it can be read.
+        let mut query = Command::new("dpkg-query");
+        query.args(["--show", "--showformat", "${Version}", package]);
+        versions.push((program, first_line(&mut query)));
     }
+    let known = versions.into_iter();
+    known
+        .filter_map(|(name, version)| Some((name, version?)))
+        .collect()
 }
 
 fn compile(root: &Path) -> anyhow::Result<()> {

@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Plan,
-    lab::Lab,
-    load,
+    Plan, load,
     machine::Watch,
     metric::Peer,
     row::{Round, Row},
     system::System,
     workload::{Load, Service, Workload},
 };
+use crate::lab::Lab;
 use crate::progress::Progress;
 
 /// The systems under test that were asked for so far. Starting one takes longer than measuring it once.

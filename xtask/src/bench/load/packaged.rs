@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::Outcome;
-use crate::bench::pod::FOLDER;
+use crate::lab::pod::FOLDER;
 
 /// The file with a gRPC message of a hundred bytes that h2load sends.
 pub(super) fn grpc_message() -> anyhow::Result<PathBuf> {

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::bench::{profile::Profile, system::Both};
+use crate::bench::profile::Profile;
+use crate::lab::Both;
 
 /// A smaller share tells nobody anything.
 const LEAST: f64 = 0.01;

@@ -2,12 +2,11 @@
 
 use std::{fs, path::Path};
 
-use crate::bench::{
-    lab::Lab,
+use crate::bench::workload::Service;
+use crate::lab::{
+    Lab,
     pod::{Container, FOLDER, Pod, Side},
     process::Process,
-    system::wait_ready,
-    workload::Service,
 };
 
 const APPLICATION: Container<'_> = Container {
@@ -40,14 +39,14 @@ pub(super) fn start(lab: &Lab, pod: &Pod) -> anyhow::Result<Vec<Process>> {
     }
     running.push(process(
         "serve",
-        pod.command(APPLICATION, &lab.tools.bench)?
+        pod.command(APPLICATION, &lab.programs.bench)?
             .arg("serve")
             .args(["--echo", &anywhere(Service::Echo)])
             .args(["--echo", &anywhere(Service::EchoAnew)])
             .args(["--grpc", &anywhere(Service::Grpc)]),
     )?);
     for service in Service::ALL {
-        wait_ready(lab, pod, ([127, 0, 0, 1], service.port()).into(), None)?;
+        lab.wait_ready(pod, ([127, 0, 0, 1], service.port()).into(), None)?;
     }
     Ok(running)
 }

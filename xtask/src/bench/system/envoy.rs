@@ -5,12 +5,12 @@ use std::{fs, net::Ipv4Addr, path::Path, path::PathBuf, process::Command};
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use super::{Both, IN, OUT, Pair, wait_ready};
-use crate::bench::{
-    lab::{CLIENT, Certificate, Lab, SERVER},
+use super::{IN, OUT};
+use crate::bench::{tools, workload::Service};
+use crate::lab::{
+    Both, CLIENT, Certificate, Lab, Pair, SERVER,
     pod::{Container, FOLDER, Pod, Pods, Side},
     process::Process,
-    workload::Service,
 };
 
 const PROXY: Container<'_> = Container {
@@ -25,7 +25,7 @@ const UNLIMITED: u32 = 1_000_000_000;
 
 pub(super) fn start(lab: &Lab, pods: &Pods) -> anyhow::Result<Pair> {
     let proxy = |pod: &Pod, configuration: &Value| {
-        let mut command = pod.command(PROXY, &lab.tools.envoy)?;
+        let mut command = pod.command(PROXY, tools::envoy()?)?;
         command.args(arguments(&write(pod, configuration)?));
         Process::start(&format!("{}-envoy", pod.name), &mut command)
     };
@@ -37,7 +37,8 @@ pub(super) fn start(lab: &Lab, pods: &Pods) -> anyhow::Result<Pair> {
         (&pods.server, &proxies.inward),
         (&pods.client, &proxies.out),
     ] {
-        wait_ready(lab, pod, ADMIN.into(), Some("/ready")).with_context(|| process.complaint())?;
+        lab.wait_ready(pod, ADMIN.into(), Some("/ready"))
+            .with_context(|| process.complaint())?;
     }
     Ok(proxies)
 }
@@ -45,11 +46,11 @@ pub(super) fn start(lab: &Lab, pods: &Pods) -> anyhow::Result<Pair> {
 /// The client's proxy once more, by a program that says how long it takes until it is ready.
 pub(crate) fn timed_start(lab: &Lab, pods: &Pods) -> anyhow::Result<Command> {
     let configuration = write(&pods.client, &outward(lab, pods.server.ip))?;
-    let mut command = pods.client.command(PROXY, &lab.tools.bench)?;
+    let mut command = pods.client.command(PROXY, &lab.programs.bench)?;
     let at = format!("{}:{}", ADMIN.0, ADMIN.1);
     command
         .args(["load", "ready", "--at", &at, "--path", "/ready", "--"])
-        .arg(&lab.tools.envoy)
+        .arg(tools::envoy()?)
         .args(arguments(&configuration));
     Ok(command)
 }

@@ -4,12 +4,12 @@ use std::{fmt::Write as _, fs, net::Ipv4Addr, path::Path, process::Command};
 
 use anyhow::Context;
 
-use super::{Both, IN, OUT, Pair, wait_ready};
-use crate::bench::{
-    lab::{Lab, SERVER},
+use super::{IN, OUT};
+use crate::bench::workload::Service;
+use crate::lab::{
+    Both, Lab, Pair, SERVER,
     pod::{Container, FOLDER, Pod, Pods, Side},
     process::Process,
-    workload::Service,
 };
 
 const PROXY: Container<'_> = Container {
@@ -27,7 +27,8 @@ pub(super) fn start(lab: &Lab, pods: &Pods) -> anyhow::Result<Pair> {
     for service in Service::ALL {
         for (pod, first, process) in [(&pods.server, IN, &inward), (&pods.client, OUT, &out)] {
             let at = (Ipv4Addr::LOCALHOST, first + service.port());
-            wait_ready(lab, pod, at.into(), None).with_context(|| process.complaint())?;
+            lab.wait_ready(pod, at.into(), None)
+                .with_context(|| process.complaint())?;
         }
     }
     Ok(Both { out, inward })
@@ -36,7 +37,7 @@ pub(super) fn start(lab: &Lab, pods: &Pods) -> anyhow::Result<Pair> {
 /// The client's proxy once more, by a program that says how long it takes until it accepts connections.
 pub(crate) fn timed_start(lab: &Lab, pods: &Pods) -> anyhow::Result<Command> {
     let configuration = write(&pods.client, &outward(lab, pods.server.ip))?;
-    let mut command = pods.client.command(PROXY, &lab.tools.bench)?;
+    let mut command = pods.client.command(PROXY, &lab.programs.bench)?;
     let at = format!("127.0.0.1:{}", OUT + Service::Http1.port());
     command
         .args(["load", "ready", "--at", &at, "--", "haproxy", "-db", "-f"])

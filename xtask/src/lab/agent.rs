@@ -10,14 +10,12 @@ use std::{
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-use crate::{
-    bench::{
-        lab::Lab,
-        pod::{self, FOLDER, Pod, Pods},
-        process::{Process, run, until},
-    },
-    command::ask,
+use super::{
+    Lab,
+    pod::{self, FOLDER, Pod, Pods},
+    process::{Process, run, until},
 };
+use crate::command::ask;
 
 /// How connections are redirected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +60,7 @@ impl Agent {
         let cgroup = lab.cgroup.join(&name);
         std::fs::create_dir_all(&cgroup)?;
         let mut command = pod::within(&cgroup);
-        command.arg(&lab.tools.agent).args(places.flags()).args([
+        command.arg(&lab.programs.agent).args(places.flags()).args([
             "--admin-addr",
             "127.0.0.1:0",
             "--tier",
@@ -70,7 +68,7 @@ impl Agent {
         ]);
         let agent = Self {
             process: Process::start(&name, &mut command)?,
-            program: lab.tools.agent.clone(),
+            program: lab.programs.agent.clone(),
             places,
         };
         until("the agent answers", || {
@@ -108,38 +106,38 @@ impl Agent {
         BufReader::new(stream).read_line(&mut answer)?;
         serde_json::from_str(&answer).context("the agent's answer is JSON")
     }
-}
 
-/// Fills the table of enrolled pods with so many more. Nothing belongs to them, as nothing of a pod on the same node belongs to another: what there is to
-/// measure is how long it takes to find one of so many. The agent ends, which would remove what it does not know; what it pinned goes on.
-pub(crate) fn crowd(agent: &mut Agent, pods: u32) -> anyhow::Result<()> {
-    agent.process.end();
-    let table = agent.places.pins.join("v1/maps/PODS");
-    let mut dump = Command::new("bpftool");
-    dump.args(["--json", "map", "dump", "pinned"]).arg(&table);
-    let dumped = ask(&mut dump).context("bpftool does not show the table of pods")?;
-    let dumped: Value = serde_json::from_str(&dumped).context("bpftool speaks JSON")?;
-    let value: Vec<&str> = dumped[0]["value"]
-        .as_array()
-        .context("no pod is enrolled")?
-        .iter()
-        .filter_map(Value::as_str)
-        .collect();
-    let value = value.join(" ");
-    let mut batch = String::new();
-    for number in 0..pods {
-        // Cookies of network namespaces count up from one; these are far beyond.
-        let cookie = u64::MAX - u64::from(number);
-        let key: Vec<String> = cookie.to_ne_bytes().iter().map(u8::to_string).collect();
-        batch += &format!(
-            "map update pinned {} key {} value {value}\n",
-            table.display(),
-            key.join(" ")
-        );
+    /// Fills the table of enrolled pods with so many more. Nothing belongs to them, as nothing of a pod on the same node belongs to another: what there is to
+    /// measure is how long it takes to find one of so many. The agent ends, which would remove what it does not know; what it pinned goes on.
+    pub(crate) fn crowd(&mut self, pods: u32) -> anyhow::Result<()> {
+        self.process.end();
+        let table = self.places.pins.join("v1/maps/PODS");
+        let mut dump = Command::new("bpftool");
+        dump.args(["--json", "map", "dump", "pinned"]).arg(&table);
+        let dumped = ask(&mut dump).context("bpftool does not show the table of pods")?;
+        let dumped: Value = serde_json::from_str(&dumped).context("bpftool speaks JSON")?;
+        let value: Vec<&str> = dumped[0]["value"]
+            .as_array()
+            .context("no pod is enrolled")?
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        let value = value.join(" ");
+        let mut batch = String::new();
+        for number in 0..pods {
+            // Cookies of network namespaces count up from one; these are far beyond.
+            let cookie = u64::MAX - u64::from(number);
+            let key: Vec<String> = cookie.to_ne_bytes().iter().map(u8::to_string).collect();
+            batch += &format!(
+                "map update pinned {} key {} value {value}\n",
+                table.display(),
+                key.join(" ")
+            );
+        }
+        let file = self.places.folder.join("crowd");
+        std::fs::write(&file, batch)?;
+        run(Command::new("bpftool").arg("batch").arg("file").arg(&file))
     }
-    let file = agent.places.folder.join("crowd");
-    std::fs::write(&file, batch)?;
-    run(Command::new("bpftool").arg("batch").arg("file").arg(&file))
 }
 
 impl Places {
@@ -168,9 +166,7 @@ impl Drop for Agent {
         let mut uninstall = Command::new(&self.program);
         uninstall.arg("uninstall").args(self.places.flags());
         if let Err(error) = run(&mut uninstall) {
-            eprintln!(
-                "    the redirection of the benchmark's pods could not be removed: {error:#}"
-            );
+            eprintln!("    the redirection of the pods could not be removed: {error:#}");
         }
     }
 }

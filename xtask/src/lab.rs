@@ -1,18 +1,30 @@
-//! What all systems under test share: CPUs, tools, certificates, and programs that keep the CPUs awake. Removed with this value.
+//! A pair of pods with a pair of our proxies between them, as the node agent and a control plane make it, without a cluster: what `bench` measures and `suites`
+//! put to the test.
+//!
+//! The lab is what everything in it shares: programs, certificates, a cgroup, and which CPUs are used. Removed with this value.
+
+mod agent;
+mod cpus;
+pub(crate) mod pod;
+pub(crate) mod process;
+pub(crate) mod proxies;
 
 use std::{
     fs::{self, File},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context, bail};
 
-use super::{
-    machine::Cpus,
-    pod,
+pub(crate) use self::{
+    agent::{Agent, Tier},
+    cpus::{Cpus, parse_list},
+};
+use self::{
+    pod::{Container, Pod, Side},
     process::{Process, run},
-    tools::Tools,
 };
 use crate::interrupt::Interrupt;
 
@@ -20,18 +32,35 @@ use crate::interrupt::Interrupt;
 pub(crate) const CLIENT: &str = "client.bench.serviceaccount.identity.linkerd.cluster.local";
 pub(crate) const SERVER: &str = "server.bench.serviceaccount.identity.linkerd.cluster.local";
 
-/// Locked while a benchmark runs: two would use the same names, and measure each other.
-const LOCK: &str = "/run/mesh-bench.lock";
+/// Locked while a lab exists: two would use the same names, and what is measured in one would be disturbed by the other.
+const LOCK: &str = "/run/mesh-lab.lock";
 
 pub(crate) struct Lab {
     pub(crate) cpus: Cpus,
-    pub(crate) tools: Tools,
+    pub(crate) programs: Programs,
     pub(crate) cgroup: PathBuf,
     interrupt: Interrupt,
     spinners: Vec<Process>,
     /// Held for as long as anything of ours is there.
     _alone: File,
 }
+
+/// Where our programs are.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    pub(crate) proxy: PathBuf,
+    pub(crate) bench: PathBuf,
+    pub(crate) agent: PathBuf,
+}
+
+/// A value for each of the two proxies.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Both<T> {
+    pub(crate) out: T,
+    pub(crate) inward: T,
+}
+
+pub(crate) type Pair = Both<Process>;
 
 /// The files of one end's certificate.
 pub(crate) struct Certificate {
@@ -43,15 +72,19 @@ pub(crate) struct Certificate {
 }
 
 impl Lab {
-    pub(crate) fn new(tools: Tools, cpus: Cpus, interrupt: Interrupt) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        programs: Programs,
+        cpus: Cpus,
+        interrupt: Interrupt,
+    ) -> anyhow::Result<Self> {
         let alone = File::create(LOCK).with_context(|| format!("create {LOCK}"))?;
         if alone.try_lock().is_err() {
-            bail!("another benchmark is running on this machine");
+            bail!("another benchmark or run of the suites is going on on this machine");
         }
-        pod::clear().context("clear what an earlier benchmark left")?;
-        let mut lab = Self {
+        pod::clear().context("clear what an earlier run left")?;
+        let lab = Self {
             cpus,
-            tools,
+            programs,
             cgroup: pod::root_cgroup()?,
             interrupt,
             spinners: Vec::new(),
@@ -59,7 +92,7 @@ impl Lab {
         };
         fs::create_dir(&lab.cgroup).context("make a cgroup")?;
         fs::create_dir_all(lab.authority()).context("make a folder")?;
-        run(Command::new(&lab.tools.bench)
+        run(Command::new(&lab.programs.bench)
             .args(["authority", "--folder"])
             .arg(lab.authority())
             .args(["--leaf", &format!("client={CLIENT}")])
@@ -70,14 +103,13 @@ impl Lab {
             let key = fs::read_to_string(&certificate.key)?;
             fs::write(&certificate.both, chain + &key)?;
         }
-        lab.keep_awake()?;
         Ok(lab)
     }
 
     /// An error once the user wanted to stop.
     pub(crate) fn check_interrupt(&self) -> anyhow::Result<()> {
         if self.interrupt.wanted() {
-            bail!("interrupted; what the benchmark made was removed");
+            bail!("interrupted; what was made for it was removed");
         }
         Ok(())
     }
@@ -100,7 +132,7 @@ impl Lab {
 
     /// A CPU that falls asleep between two packets takes longer to wake up than a proxy to forward them. Work that runs only when nothing else wants to
     /// keeps it from that, and counts as our own.
-    fn keep_awake(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn keep_awake(&mut self) -> anyhow::Result<()> {
         let cgroup = self.cgroup.join("awake");
         fs::create_dir(&cgroup)?;
         for cpu in [self.cpus.load, self.cpus.proxies] {
@@ -113,13 +145,34 @@ impl Lab {
         }
         Ok(())
     }
+
+    /// Waits until something answers in a pod: 200 to a path, or without one, a connection.
+    pub(crate) fn wait_ready(
+        &self,
+        pod: &Pod,
+        at: SocketAddr,
+        path: Option<&str>,
+    ) -> anyhow::Result<()> {
+        let container = Container {
+            name: "wait",
+            side: Side::Load,
+            user: None,
+        };
+        let mut command = pod.command(container, &self.programs.bench)?;
+        command.args(["load", "ready", "--at", &at.to_string()]);
+        if let Some(path) = path {
+            command.args(["--path", path]);
+        }
+        let name = format!("{}-wait", pod.name);
+        Process::start(&name, &mut command)?.output().map(drop)
+    }
 }
 
 impl Drop for Lab {
     fn drop(&mut self) {
         self.spinners.clear();
         if let Err(error) = pod::clear() {
-            eprintln!("    what the benchmark made could not be removed: {error:#}");
+            eprintln!("    what was made for it could not be removed: {error:#}");
         }
     }
 }

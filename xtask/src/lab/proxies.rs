@@ -4,12 +4,10 @@ use std::{fs, net::Ipv4Addr, path::Path, process::Command};
 
 use anyhow::Context;
 
-use super::{Both, Control, Pair, wait_ready};
-use crate::bench::{
-    lab::{CLIENT, Lab, SERVER},
+use super::{
+    Both, CLIENT, Lab, Pair, SERVER,
     pod::{Container, FOLDER, Pod, Pods, Side},
     process::Process,
-    workload::Service,
 };
 
 /// As the agent expects of a pod: the user that may listen on the proxy's ports.
@@ -25,17 +23,32 @@ const CONTROL: Container<'_> = Container {
 };
 
 const CONTROL_PORT: u16 = 8090;
-pub(crate) const ADMIN: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 4191);
-pub(crate) const READY: &str = "/ready";
+const ADMIN: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 4191);
+const READY: &str = "/ready";
+
+/// What the control planes say of ports. Bytes on all others are looked into, and are the mesh's.
+#[derive(Debug, Default)]
+pub(crate) struct Ports {
+    /// Nobody looks at the bytes.
+    pub(crate) opaque: Vec<u16>,
+    /// The same, and there is no TLS of the mesh.
+    pub(crate) plain: Vec<u16>,
+}
+
+/// The control planes of the two proxies.
+pub(crate) struct Control {
+    pub(crate) client: Process,
+    _server: Process,
+}
 
 /// Starts the pair with its control planes, and waits until it is ready.
-pub(super) fn start(lab: &Lab, pods: &Pods) -> anyhow::Result<(Control, Pair)> {
+pub(crate) fn start(lab: &Lab, pods: &Pods, ports: &Ports) -> anyhow::Result<(Control, Pair)> {
     let control = Control {
-        client: control(lab, pods, &pods.client)?,
-        _server: control(lab, pods, &pods.server)?,
+        client: control(lab, pods, &pods.client, ports)?,
+        _server: control(lab, pods, &pods.server, ports)?,
     };
     let proxy = |pod: &Pod, identity: &str| -> anyhow::Result<Process> {
-        let mut command = pod.command(PROXY, &lab.tools.proxy)?;
+        let mut command = pod.command(PROXY, &lab.programs.proxy)?;
         configure(lab, pod, identity, &mut command)?;
         Process::start(&format!("{}-proxy", pod.name), &mut command)
     };
@@ -47,39 +60,36 @@ pub(super) fn start(lab: &Lab, pods: &Pods) -> anyhow::Result<(Control, Pair)> {
         (&pods.server, &proxies.inward),
         (&pods.client, &proxies.out),
     ] {
-        wait_ready(lab, pod, ADMIN.into(), Some(READY)).with_context(|| process.complaint())?;
+        lab.wait_ready(pod, ADMIN.into(), Some(READY))
+            .with_context(|| process.complaint())?;
     }
     Ok((control, proxies))
 }
 
 /// The client's proxy once more, by a program that says how long it takes until it is ready.
 pub(crate) fn timed_start(lab: &Lab, pod: &Pod) -> anyhow::Result<Command> {
-    let mut command = pod.command(PROXY, &lab.tools.bench)?;
+    let mut command = pod.command(PROXY, &lab.programs.bench)?;
     configure(lab, pod, CLIENT, &mut command)?;
     let at = format!("{}:{}", ADMIN.0, ADMIN.1);
     command
         .args(["load", "ready", "--at", &at, "--path", READY, "--"])
-        .arg(&lab.tools.proxy);
+        .arg(&lab.programs.proxy);
     Ok(command)
 }
 
-pub(super) fn control(lab: &Lab, pods: &Pods, pod: &Pod) -> anyhow::Result<Process> {
-    let ports = |services: &[Service]| {
-        let ports = services.iter().map(|service| service.port().to_string());
-        ports.collect::<Vec<_>>().join(",")
-    };
-    let mut command = pod.command(CONTROL, &lab.tools.bench)?;
+/// The control plane of one pod's proxy.
+pub(crate) fn control(lab: &Lab, pods: &Pods, pod: &Pod, ports: &Ports) -> anyhow::Result<Process> {
+    let mut command = pod.command(CONTROL, &lab.programs.bench)?;
     command
         .args(["control", "--listen", &format!("127.0.0.1:{CONTROL_PORT}")])
         .arg("--authority")
         .arg(lab.authority())
         .args(["--server", &pods.server.ip.to_string()])
-        .args(["--server-identity", SERVER, "--client-identity", CLIENT])
-        .args([
-            "--opaque",
-            &ports(&[Service::Bulk, Service::Echo, Service::EchoAnew]),
-        ])
-        .args(["--plain", &ports(&[Service::Plain])]);
+        .args(["--server-identity", SERVER, "--client-identity", CLIENT]);
+    for (flag, ports) in [("--opaque", &ports.opaque), ("--plain", &ports.plain)] {
+        let ports = ports.iter().map(|port| format!("{flag}={port}"));
+        command.args(ports);
+    }
     let process = Process::start(&format!("{}-control", pod.name), &mut command)?;
     process.event()?;
     Ok(process)
@@ -88,7 +98,7 @@ pub(super) fn control(lab: &Lab, pods: &Pods, pod: &Pod) -> anyhow::Result<Proce
 /// The environment that the injector sets, as far as it decides about what is measured.
 fn configure(lab: &Lab, pod: &Pod, identity: &str, command: &mut Command) -> anyhow::Result<()> {
     let token = Path::new(FOLDER).join("token");
-    fs::write(&token, "of the benchmark")?;
+    fs::write(&token, "of the lab")?;
     let anchors = fs::read_to_string(lab.certificate("client").anchor)?;
     // The final dot keeps the search list of the machine out of it.
     let control = format!("localhost.:{CONTROL_PORT}");

@@ -1,6 +1,6 @@
 //! Network namespaces and cgroups in the manner of pods, and the commands that put programs into them.
 //!
-//! Names are fixed: a machine can be measured once at a time. Everything started is in one cgroup, so that [`clear`] finds what an earlier run left, however it
+//! Names are fixed: there is one lab on a machine at a time. Everything started is in one cgroup, so that [`clear`] finds what an earlier run left, however it
 //! ended.
 
 use std::{
@@ -14,15 +14,15 @@ use std::{
 use anyhow::Context;
 
 use super::{
-    machine,
+    cpus::Cpus,
     process::{run, until},
 };
 use crate::command::ask;
 
 /// The beginning of every name of ours: of namespaces, cgroups, pins, folders.
-pub(crate) const NAME: &str = "mesh-bench";
+pub(crate) const NAME: &str = "mesh-lab";
 /// Logs, configurations, sockets. A reboot clears it.
-pub(crate) const FOLDER: &str = "/run/mesh-bench";
+pub(crate) const FOLDER: &str = "/run/mesh-lab";
 /// Where the agents pin their programs, each in a folder with our name.
 pub(crate) const PINS: &str = "/sys/fs/bpf";
 /// Twenty thousand connections and their other ends with room to spare, or where that is more than this process may ask for, as much as it may.
@@ -43,7 +43,7 @@ pub(crate) struct Pod {
     pub(crate) name: String,
     pub(crate) ip: Ipv4Addr,
     pub(crate) cgroup: PathBuf,
-    cpus: machine::Cpus,
+    cpus: Cpus,
 }
 
 /// On whose CPU a program runs.
@@ -63,7 +63,18 @@ pub(crate) struct Container<'a> {
 
 /// The cgroup of everything that runs.
 pub(crate) fn root_cgroup() -> anyhow::Result<PathBuf> {
-    Ok(machine::cgroup2()?.join(NAME))
+    Ok(cgroup2()?.join(NAME))
+}
+
+/// Where the unified cgroup hierarchy is: beside the version 1 controllers or in their place.
+fn cgroup2() -> anyhow::Result<PathBuf> {
+    let mounts = fs::read_to_string("/proc/mounts").context("read /proc/mounts")?;
+    mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .find(|words| words.get(2) == Some(&"cgroup2"))
+        .and_then(|words| words.get(1).map(PathBuf::from))
+        .context("no cgroup2 file system is mounted; what runs in pods needs a cgroup")
 }
 
 /// Ends and removes what a run left, this one or an earlier one.
@@ -71,7 +82,7 @@ pub(crate) fn clear() -> anyhow::Result<()> {
     let cgroup = root_cgroup()?;
     if cgroup.exists() {
         fs::write(cgroup.join("cgroup.kill"), "1").context("end what runs in the cgroup")?;
-        until("the processes of the benchmark end", || {
+        until("the processes of the lab end", || {
             Ok(remove_cgroups(&cgroup).ok())
         })?;
     }
@@ -105,7 +116,7 @@ fn remove_cgroups(folder: &Path) -> std::io::Result<()> {
 
 impl Pods {
     /// Two pods and a wire between them; `number` keeps the networks of several pairs apart.
-    pub(crate) fn new(name: &str, number: u8, cpus: machine::Cpus) -> anyhow::Result<Self> {
+    pub(crate) fn new(name: &str, number: u8, cpus: Cpus) -> anyhow::Result<Self> {
         let pod = |role: &str, last: u8| -> anyhow::Result<Pod> {
             let name = format!("{NAME}-{name}-{role}");
             let cgroup = root_cgroup()?.join(format!("pod{name}"));

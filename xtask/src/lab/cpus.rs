@@ -1,0 +1,52 @@
+//! Which CPUs the two sides of a lab run on.
+
+use std::fs;
+
+use anyhow::{Context, bail};
+
+/// The CPUs of the two sides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cpus {
+    /// Clients and servers.
+    pub(crate) load: usize,
+    /// Proxies.
+    pub(crate) proxies: usize,
+}
+
+impl Cpus {
+    /// The first two that this process may use.
+    pub(crate) fn choose() -> anyhow::Result<Self> {
+        let status = fs::read_to_string("/proc/self/status").context("read /proc/self/status")?;
+        let list = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+            .context("/proc/self/status lists no CPUs")?;
+        match parse_list(list.trim())[..] {
+            [load, proxies, ..] => Ok(Self { load, proxies }),
+            _ => bail!(
+                "only one CPU may be used here, but clients and servers take one and the proxies another"
+            ),
+        }
+    }
+}
+
+/// A list as the kernel writes it, `0-2,5`.
+pub(crate) fn parse_list(text: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?)
+    };
+    text.split(',').filter_map(range).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(parse_list("0-2,5"), [0, 1, 2, 5]);
+        assert_eq!(parse_list("3"), [3]);
+        assert!(parse_list("").is_empty());
+    }
+}
