@@ -23,6 +23,7 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("--version") {
         return print_version();
     }
+    use_small_pages();
     let log = match start_log() {
         Ok(log) => log,
         Err(error) => {
@@ -52,6 +53,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A sidecar's heap is small and scattered: in pages of 2 MiB it takes 10 MB before the first connection, in pages of 4 KiB less than 1 MB. The allocator is built not to
+/// ask for large pages; this is for nodes that give them to everybody (`always` in `/sys/kernel/mm/transparent_hugepage/enabled`).
+fn use_small_pages() {
+    // Kernels without large pages refuse, and need nothing of it.
+    let _refused = nix::sys::prctl::set_thp_disable(true);
 }
 
 fn start_log() -> Result<FilterHandle, Box<dyn Error>> {
