@@ -1,17 +1,27 @@
-//! An ordered set of label pairs. Building one allocates; cloning and comparing do not. Called by whoever resolves
-//! handles, never on the request path.
+//! An ordered set of label pairs. Building one allocates; cloning does not, and a set made from another shares what it begins with. Called by whoever
+//! resolves handles, never on the request path.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use prometheus::proto::LabelPair;
 
 /// Label names and values in print order. Names may come from the control plane, so they are made valid here.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+///
+/// One target resolves a few dozen series with the same first twenty labels and one or two of its own behind them, so both parts are shared, and each
+/// takes no more than it needs: with a thousand targets these sets are a good part of a proxy's memory.
+#[derive(Clone, Debug, Default)]
 pub struct Labels {
-    // Shared, because one target resolves a dozen families with the same set.
-    pairs: Arc<Vec<(Cow<'static, str>, Arc<str>)>>,
+    /// Comes first; of the set that this one was made from.
+    base: Option<Arc<Pairs>>,
+    own: Arc<Pairs>,
 }
+
+type Pairs = Vec<(Cow<'static, str>, Arc<str>)>;
+
+/// Sets grow by so many pairs at a time. Most have between ten and twenty; doubling would leave a third of them unused.
+const STEP: usize = 4;
 
 impl Labels {
     pub fn new() -> Self {
@@ -27,19 +37,34 @@ impl Labels {
 
     /// Adds one pair at the end.
     pub fn push(&mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Arc<str>>) {
-        Arc::make_mut(&mut self.pairs).push((valid_name(name.into()), value.into()));
+        if self.base.is_none() && !self.own.is_empty() && Arc::get_mut(&mut self.own).is_none() {
+            self.base = Some(std::mem::take(&mut self.own));
+        }
+        let own = Arc::make_mut(&mut self.own);
+        if own.len() == own.capacity() {
+            own.reserve_exact(STEP);
+        }
+        own.push((valid_name(name.into()), value.into()));
     }
 
     /// Adds all pairs of another set at the end.
     pub fn extend(&mut self, other: &Labels) {
-        Arc::make_mut(&mut self.pairs).extend(other.pairs.iter().cloned());
+        for (name, value) in other.pairs() {
+            self.push(name.clone(), value.clone());
+        }
     }
 
     /// The pairs in print order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.pairs
-            .iter()
+        self.pairs()
             .map(|(name, value)| (name.as_ref(), value.as_ref()))
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = &(Cow<'static, str>, Arc<str>)> {
+        self.base
+            .iter()
+            .flat_map(|base| base.iter())
+            .chain(&*self.own)
     }
 
     pub(super) fn to_pairs(&self) -> Vec<LabelPair> {
@@ -51,6 +76,28 @@ impl Labels {
                 pair
             })
             .collect()
+    }
+}
+
+// Where one set ends and the next begins is nobody's business: sets with the same pairs are the same.
+
+impl PartialEq for Labels {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Labels {}
+
+impl PartialOrd for Labels {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Labels {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.iter().cmp(other.iter())
     }
 }
 
@@ -83,6 +130,20 @@ mod tests {
         ] {
             assert_eq!(valid_name(given.into()), expect, "{given}");
         }
+    }
+
+    #[test]
+    fn sets_with_the_same_pairs_are_the_same() {
+        let alone = Labels::new().with("a", "1").with("b", "2").with("c", "3");
+        let base = Labels::new().with("a", "1").with("b", "2");
+        let derived = base.clone().with("c", "3");
+        assert!(derived.base.is_some());
+        assert_eq!(derived, alone);
+        assert!(base < derived);
+        // From a derived set too, and without touching it.
+        let twice = derived.clone().with("d", "4");
+        assert_eq!(twice.iter().count(), 4);
+        assert_eq!(derived, alone);
     }
 
     #[test]
