@@ -4,7 +4,7 @@
 //! sets, the limit of waiting requests and fail-fast. Each thread has balancers of its own, so nothing here is shared or locked, and a pick is a plain
 //! function call.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -29,10 +29,13 @@ mod service;
 pub use self::gate::{Gate, Refusal};
 pub use self::service::{Service, Settings};
 
-/// The endpoints of one destination. `T` is what the caller keeps per endpoint: a client, metric handles.
+/// The endpoints of one destination. `T` is what the caller keeps per endpoint: a client, metric handles. It is made when the endpoint is first picked: a
+/// service may have hundreds of endpoints of which this pod uses a few.
 pub struct Balancer<T> {
     ewma: PeakEwma,
     backoff: Backoff,
+    make: Box<Make<T>>,
+    /// In order of address.
     members: RefCell<Vec<Rc<Member<T>>>>,
     rng: RefCell<SmallRng>,
     metrics: Metrics,
@@ -40,16 +43,20 @@ pub struct Balancer<T> {
     shown: Cell<Shown>,
 }
 
+/// Makes what the caller keeps per endpoint.
+type Make<T> = dyn Fn(&Arc<Endpoint>) -> T;
+
 /// One endpoint.
 pub struct Member<T> {
     pub endpoint: Arc<Endpoint>,
-    pub value: T,
+    value: OnceCell<Rc<T>>,
     load: Load,
     health: Health,
 }
 
 /// An endpoint that was picked. While it lives, it counts as one more in flight.
 pub struct Picked<T> {
+    pub value: Rc<T>,
     member: Rc<Member<T>>,
     ewma: PeakEwma,
     since: Instant,
@@ -65,10 +72,17 @@ struct Shown {
 }
 
 impl<T> Balancer<T> {
-    pub fn new(ewma: PeakEwma, backoff: Backoff, metrics: Metrics, seed: u64) -> Self {
+    pub fn new(
+        ewma: PeakEwma,
+        backoff: Backoff,
+        metrics: Metrics,
+        seed: u64,
+        make: impl Fn(&Arc<Endpoint>) -> T + 'static,
+    ) -> Self {
         Self {
             ewma,
             backoff,
+            make: Box::new(make),
             members: RefCell::default(),
             rng: RefCell::new(SmallRng::seed_from_u64(seed)),
             metrics,
@@ -76,20 +90,27 @@ impl<T> Balancer<T> {
         }
     }
 
-    /// Takes over a new set of endpoints. Endpoints that did not change keep their connections and measurements.
-    pub fn update(&self, endpoints: &[Arc<Endpoint>], make: impl Fn(&Arc<Endpoint>) -> T) {
+    /// Takes over a new set of endpoints, in order of address. Endpoints that did not change keep their connections and measurements. Returns whether there is an
+    /// address among them that was not there before.
+    pub fn update(&self, endpoints: &[Arc<Endpoint>]) -> bool {
         let now = Instant::now();
         let mut members = self.members.borrow_mut();
         let old = std::mem::take(&mut *members);
-        let mut added = 0;
+        members.reserve_exact(endpoints.len());
+        let (mut added, mut has_new) = (0, false);
         for endpoint in endpoints {
-            let kept = old.iter().find(|member| same(&member.endpoint, endpoint));
+            let before = old.binary_search_by_key(&endpoint.addr, |member| member.endpoint.addr);
+            has_new |= before.is_err();
+            let kept = before
+                .ok()
+                .map(|at| &old[at])
+                .filter(|member| same(&member.endpoint, endpoint));
             members.push(match kept {
                 Some(member) => member.clone(),
                 None => {
                     added += 1;
                     Rc::new(Member {
-                        value: make(endpoint),
+                        value: OnceCell::new(),
                         endpoint: endpoint.clone(),
                         load: Load::new(self.ewma.default_rtt, now),
                         health: Health::default(),
@@ -105,6 +126,7 @@ impl<T> Balancer<T> {
             self.metrics.reset.inc();
         }
         self.show(now);
+        has_new
     }
 
     /// The less loaded of two random endpoints that can be used now. `avoid` is picked only if there is no other.
@@ -123,8 +145,12 @@ impl<T> Balancer<T> {
         };
         let index = pick(avoid).or_else(|| avoid.and_then(|_| pick(None)))?;
         let member = members[index].clone();
+        drop(members);
+        let make = || Rc::new((self.make)(&member.endpoint));
+        let value = member.value.get_or_init(make).clone();
         member.load.begin();
         Some(Picked {
+            value,
             member,
             ewma: self.ewma,
             since: now,
@@ -158,11 +184,6 @@ impl<T> Balancer<T> {
             self.show(Instant::now());
         }
         recovered
-    }
-
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        let members = self.members.borrow();
-        members.iter().map(|member| member.endpoint.addr).collect()
     }
 
     fn show(&self, now: Instant) {

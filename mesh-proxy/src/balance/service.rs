@@ -31,13 +31,9 @@ pub struct Service<T> {
     sets: RefCell<watch::Receiver<Arc<EndpointSet>>>,
     balancer: Balancer<T>,
     gate: Gate,
-    make: Box<Make<T>>,
     /// Wakes the waiting when an endpoint works again, or when all must fail.
     stirred: Notify,
 }
-
-/// Makes what the caller keeps per endpoint.
-type Make<T> = dyn Fn(&Arc<Endpoint>) -> T;
 
 impl<T> Service<T> {
     pub fn new(
@@ -55,8 +51,7 @@ impl<T> Service<T> {
                 settings.failfast,
                 metrics.queue.clone(),
             ),
-            balancer: Balancer::new(ewma, settings.backoff, metrics, rand::random()),
-            make: Box::new(make),
+            balancer: Balancer::new(ewma, settings.backoff, metrics, rand::random(), make),
             stirred: Notify::new(),
         }
     }
@@ -148,10 +143,7 @@ impl<T> Service<T> {
         }
         let set = sets.borrow_and_update().clone();
         drop(sets);
-        let had = self.balancer.addresses();
-        self.balancer.update(&set.endpoints, &self.make);
-        let is_new = |endpoint: &Arc<Endpoint>| !had.contains(&endpoint.addr);
-        if set.endpoints.iter().any(is_new) {
+        if self.balancer.update(&set.endpoints) {
             // Nobody knows yet whether it works, but it deserves the usual patience.
             self.gate.open();
         }

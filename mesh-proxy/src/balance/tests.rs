@@ -45,7 +45,7 @@ fn metrics(registry: &Registry) -> Metrics {
 
 fn balancer() -> Balancer<u8> {
     let metrics = metrics(&Registry::new());
-    Balancer::new(PeakEwma::default(), BACKOFF, metrics, 7)
+    Balancer::new(PeakEwma::default(), BACKOFF, metrics, 7, last_byte)
 }
 
 fn last_byte(endpoint: &Arc<Endpoint>) -> u8 {
@@ -120,48 +120,72 @@ async fn the_queue_is_measured() {
 
 #[test]
 fn an_update_keeps_what_did_not_change() {
-    let balancer = balancer();
-    let (a, b) = (endpoint(1), endpoint(2));
-    let made = Cell::new(0);
-    let make = |endpoint: &Arc<Endpoint>| {
-        made.set(made.get() + 1);
-        last_byte(endpoint)
+    let made = Rc::new(Cell::new(0));
+    let make = {
+        let made = made.clone();
+        move |endpoint: &Arc<Endpoint>| {
+            made.set(made.get() + 1);
+            last_byte(endpoint)
+        }
     };
-    balancer.update(&[a.clone(), b.clone()], make);
+    let metrics = metrics(&Registry::new());
+    let balancer = Balancer::new(PeakEwma::default(), BACKOFF, metrics, 7, make);
+    // Held, so that each is as busy as the other.
+    let pick_all = || {
+        let pick = |_| balancer.pick(Instant::now(), None).unwrap();
+        let held: Vec<_> = (0..100).map(pick).collect();
+        held.iter().map(|p| *p.value).collect::<BTreeSet<u8>>()
+    };
+    assert!(balancer.update(&[endpoint(1), endpoint(2)]));
+    assert_eq!(made.get(), 0, "nothing is made for what was not picked");
+    assert_eq!(pick_all(), [1, 2].into());
     // An equal endpoint in another allocation is the same endpoint.
-    balancer.update(&[endpoint(2), endpoint(3)], make);
+    assert!(balancer.update(&[endpoint(2), endpoint(3)]));
+    assert_eq!(pick_all(), [2, 3].into());
     assert_eq!(made.get(), 3);
-    assert_eq!(balancer.addresses(), [b.addr, endpoint(3).addr]);
-    balancer.update(&[], make);
+    let changed = Endpoint {
+        hint: ProtocolHint::Http2,
+        ..(*endpoint(3)).clone()
+    };
+    assert!(!balancer.update(&[endpoint(2), Arc::new(changed)]));
+    assert_eq!(pick_all(), [2, 3].into());
+    assert_eq!(made.get(), 4);
+    balancer.update(&[]);
     assert!(balancer.pick(Instant::now(), None).is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn slow_and_busy_endpoints_are_avoided() {
     let balancer = balancer();
-    balancer.update(&[endpoint(1), endpoint(2)], last_byte);
+    balancer.update(&[endpoint(1), endpoint(2)]);
     let mut slow = balancer.pick(Instant::now(), None).unwrap();
-    let slow_one = slow.value;
+    let slow_one = *slow.value;
     tokio::time::advance(Duration::from_secs(1)).await;
     slow.measure();
     drop(slow);
     for _ in 0..100 {
         let picked = balancer.pick(Instant::now(), None).unwrap();
-        assert_ne!(picked.value, slow_one);
+        assert_ne!(*picked.value, slow_one);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn gauges_follow_and_are_taken_back() {
     let registry = Registry::new();
-    let balancer = Balancer::new(PeakEwma::default(), BACKOFF, metrics(&registry), 7);
+    let balancer = Balancer::new(
+        PeakEwma::default(),
+        BACKOFF,
+        metrics(&registry),
+        7,
+        last_byte,
+    );
     let shows = |ready: &str| {
         let text = String::from_utf8(registry.encode()).unwrap();
         let line =
             format!("outbound_http_balancer_endpoints{{endpoint_state=\"ready\"}} {ready}\n");
         assert!(text.contains(&line), "{text}");
     };
-    balancer.update(&[endpoint(1), endpoint(2)], last_byte);
+    balancer.update(&[endpoint(1), endpoint(2)]);
     shows("2");
     let picked = balancer.pick(Instant::now(), None).unwrap();
     balancer.mark_failed(&picked, Instant::now());
@@ -178,16 +202,16 @@ async fn a_failed_endpoint_rests_and_comes_back() {
     let (_sender, service) = service(set(&[1, 2]), 10);
     let failed = service.acquire(Instant::now()).await.unwrap();
     service.failed(&failed);
-    let resting = failed.value;
+    let resting = *failed.value;
     drop(failed);
     for _ in 0..50 {
         let other = service.acquire(Instant::now()).await.unwrap();
-        assert_ne!(other.value, resting);
+        assert_ne!(*other.value, resting);
     }
     tokio::time::advance(Duration::from_millis(101)).await;
     let mut seen = BTreeSet::new();
     for _ in 0..50 {
-        seen.insert(service.acquire(Instant::now()).await.unwrap().value);
+        seen.insert(*service.acquire(Instant::now()).await.unwrap().value);
     }
     assert!(seen.contains(&resting));
 }
@@ -200,7 +224,7 @@ async fn waits_for_the_first_endpoint() {
         tokio::time::sleep(Duration::from_secs(2)).await;
         sender.send_replace(set(&[5]));
     });
-    assert_eq!(picked.unwrap().value, 5);
+    assert_eq!(*picked.unwrap().value, 5);
     assert_eq!(began.elapsed(), Duration::from_secs(2));
 }
 
@@ -218,7 +242,7 @@ async fn fails_fast_after_the_patience_then_sheds_until_an_endpoint_comes() {
     assert_eq!(began.elapsed(), Duration::from_secs(3));
     sender.send_replace(set(&[1]));
     assert!(service.is_available());
-    assert_eq!(service.acquire(Instant::now()).await.unwrap().value, 1);
+    assert_eq!(*service.acquire(Instant::now()).await.unwrap().value, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -271,19 +295,19 @@ async fn an_unreachable_service_is_probed_after_its_rest() {
 fn what_failed_a_request_is_avoided_unless_it_is_alone() {
     let balancer = balancer();
     let (a, b) = (endpoint(1), endpoint(2));
-    balancer.update(&[a.clone(), b], last_byte);
+    balancer.update(&[a.clone(), b]);
     for _ in 0..100 {
         let picked = balancer.pick(Instant::now(), Some(a.addr)).unwrap();
-        assert_eq!(picked.value, 2);
+        assert_eq!(*picked.value, 2);
     }
-    balancer.update(std::slice::from_ref(&a), last_byte);
+    balancer.update(std::slice::from_ref(&a));
     assert!(balancer.pick(Instant::now(), Some(a.addr)).is_some());
 }
 
 #[test]
 fn a_lost_peak_does_not_keep_an_endpoint_busy() {
     let balancer = balancer();
-    balancer.update(&[endpoint(1)], last_byte);
+    balancer.update(&[endpoint(1)]);
     let now = Instant::now();
     let picked = balancer.pick(now, None).unwrap();
     let busy = picked.load.cost(now, balancer.ewma.decay);
