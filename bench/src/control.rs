@@ -47,6 +47,9 @@ pub(crate) struct Options {
     /// Ports that are opaque, and served without the mesh's TLS
     #[arg(long, value_name = "PORT", value_delimiter = ',')]
     plain: Vec<u16>,
+    /// Ports that are looked into, and served without the mesh's TLS
+    #[arg(long, value_name = "PORT", value_delimiter = ',')]
+    clear: Vec<u16>,
 }
 
 /// What all connections share.

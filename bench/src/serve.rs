@@ -1,4 +1,5 @@
-//! `mesh-bench serve`: the applications behind the proxies that no packaged server is: a TCP echo, and a gRPC method that echoes a stream of messages.
+//! `mesh-bench serve`: the applications behind the proxies that no packaged server is: a TCP echo, a gRPC method that echoes a stream of messages,
+//! and HTTP/2 that answers everything alike.
 
 use std::net::SocketAddr;
 
@@ -8,15 +9,19 @@ use clap::Args;
 use h2::{RecvStream, SendStream, server::SendResponse};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::{TcpListener, TcpStream},
     task::JoinSet,
 };
 
 use crate::{load::has_capacity, say};
 
+/// What every request is answered with. Not nothing: a test suite wants to see that a small window holds it back.
+const ANSWER: Bytes = Bytes::from_static(b"the answer\n");
 /// Larger than any message that is echoed byte by byte.
 const ECHO_BUFFER: usize = 4096;
+/// Streams at a time of a client of [`serve_http2`]. Any limit will do, but whether one is kept can only be tested where there is one.
+const STREAMS: u32 = 100;
 /// So that the streams of a connection never wait for its window: the proxies between have smaller ones.
 const WINDOW: u32 = 16 * 1024 * 1024;
 
@@ -28,12 +33,16 @@ pub(crate) struct Options {
     /// Where to echo the messages of gRPC streams
     #[arg(long, value_name = "ADDR")]
     grpc: Vec<SocketAddr>,
+    /// Where to answer every HTTP/2 request with a short text
+    #[arg(long, value_name = "ADDR")]
+    http2: Vec<SocketAddr>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Protocol {
     Echo,
     Grpc,
+    Http2,
 }
 
 /// Serves until the process is ended.
@@ -44,6 +53,9 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     }
     for addr in options.grpc {
         listeners.push((listen(addr).await?, Protocol::Grpc));
+    }
+    for addr in options.http2 {
+        listeners.push((listen(addr).await?, Protocol::Http2));
     }
     let mut accepting = JoinSet::new();
     for (listener, protocol) in listeners {
@@ -63,6 +75,7 @@ async fn accept(listener: TcpListener, protocol: Protocol) -> anyhow::Result<()>
         match protocol {
             Protocol::Echo => tokio::spawn(async move { drop(echo_bytes(tcp).await) }),
             Protocol::Grpc => tokio::spawn(async move { drop(serve_grpc(tcp).await) }),
+            Protocol::Http2 => tokio::spawn(async move { drop(serve_http2(tcp).await) }),
         };
     }
 }
@@ -123,5 +136,39 @@ async fn echo_messages(
 async fn send(stream: &mut SendStream<Bytes>, piece: Bytes) -> anyhow::Result<()> {
     has_capacity(stream, piece.len()).await?;
     stream.send_data(piece, false)?;
+    Ok(())
+}
+
+async fn serve_http2(tcp: TcpStream) -> anyhow::Result<()> {
+    tcp.set_nodelay(true)?;
+    // Reads ahead, because closing a connection whose client has said more than was read resets it.
+    let tcp = BufReader::new(tcp);
+    let mut connection = h2::server::Builder::new()
+        .max_concurrent_streams(STREAMS)
+        .handshake(tcp)
+        .await?;
+    while let Some(stream) = connection.accept().await {
+        let (request, respond) = stream?;
+        tokio::spawn(async move { drop(answer(request, respond).await) });
+    }
+    Ok(())
+}
+
+/// Answers once the request has come to its end, so that a client that breaks the protocol in its body hears of that first.
+async fn answer(
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+) -> anyhow::Result<()> {
+    let is_head = request.method() == http::Method::HEAD;
+    let mut body = request.into_body();
+    while let Some(piece) = body.data().await {
+        let length = piece?.len();
+        body.flow_control().release_capacity(length)?;
+    }
+    body.trailers().await?;
+    let mut answer = respond.send_response(Response::new(()), is_head)?;
+    if !is_head {
+        answer.send_data(ANSWER, true)?;
+    }
     Ok(())
 }

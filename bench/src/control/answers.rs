@@ -63,6 +63,7 @@ pub(super) struct Answers {
     client_identity: Identity,
     opaque: Vec<u16>,
     plain: Vec<u16>,
+    clear: Vec<u16>,
 }
 
 impl Kind {
@@ -86,6 +87,7 @@ impl Answers {
             client_identity: Identity::parse(&options.client_identity)?,
             opaque: options.opaque.clone(),
             plain: options.plain.clone(),
+            clear: options.clear.clone(),
         })
     }
 
@@ -119,10 +121,11 @@ impl Answers {
         })
     }
 
-    /// The policy of a port of the server: whoever has the client's identity may connect, and the network that the clients of plain ports are in.
+    /// The policy of a port of the server: whoever has the client's identity may connect, and anybody to a port
+    /// without TLS.
     pub(super) fn inbound(&self, port: u16) -> ServerPolicy {
         let all = Network::from(ipnet::IpNet::from(ipnet::Ipv4Net::default()));
-        let authentication = match self.plain.contains(&port) {
+        let authentication = match self.has_no_tls(port) {
             true => Authentication::Unauthenticated,
             false => Authentication::TlsAuthenticated {
                 identities: vec![self.client_identity.clone()],
@@ -172,7 +175,7 @@ impl Answers {
     }
 
     fn endpoint(&self, addr: SocketAddr) -> Endpoint {
-        if self.plain.contains(&addr.port()) {
+        if self.has_no_tls(addr.port()) {
             return Endpoint::plain(addr);
         }
         let identity = self.server_identity.clone();
@@ -199,6 +202,10 @@ impl Answers {
             .into(),
             ..Endpoint::plain(addr)
         }
+    }
+
+    fn has_no_tls(&self, port: u16) -> bool {
+        self.plain.contains(&port) || self.clear.contains(&port)
     }
 
     fn is_opaque(&self, port: u16) -> bool {
@@ -283,6 +290,7 @@ mod tests {
             client_identity: Identity::parse("client.example").unwrap(),
             opaque: vec![9001],
             plain: vec![9002],
+            clear: vec![9003],
         }
     }
 
@@ -340,12 +348,25 @@ mod tests {
     }
 
     #[test]
+    fn whoever_has_no_tls_is_let_in_without_identity() {
+        let policy = |port: u16| answers().inbound(port);
+        let admits = |port: u16| policy(port).authorizations[0].authentication.clone();
+        let looks = |port: u16| matches!(policy(port).protocol, ServerProtocol::Detect { .. });
+        for port in [9002, 9003] {
+            assert_eq!(admits(port), Authentication::Unauthenticated, "{port}");
+        }
+        assert_ne!(admits(8001), Authentication::Unauthenticated);
+        assert!(looks(9003) && looks(8001) && !looks(9002) && !looks(9001));
+    }
+
+    #[test]
     fn plain_ports_have_no_tls() {
         let of = |port: u16| {
             let authority = format!("s-96-0-1.bench.svc.cluster.local:{port}");
             answers().endpoints(&authority, 0).unwrap().remove(0)
         };
         assert_eq!(of(9002).tls, None);
+        assert_eq!(of(9003).tls, None);
         assert_eq!(of(9001).hint, ProtocolHint::Opaque);
         assert_eq!(of(8001).hint, ProtocolHint::Http2);
     }
