@@ -19,7 +19,7 @@ use std::{
 use anyhow::{Context, bail};
 
 pub(crate) use self::{
-    agent::{Agent, Tier},
+    agent::{Agent, Skipped, Tier},
     cpus::{Cpus, parse_list},
 };
 use self::{

@@ -24,6 +24,7 @@ mod lab;
 mod progress;
 mod setup;
 mod stage;
+mod suites;
 mod test;
 mod test_apps;
 mod tidy;

@@ -11,7 +11,7 @@ use crate::{
     args::TestOptions,
     clippy,
     cluster::{self, Kind},
-    command, ebpf, fmt, setup, stage, tidy, workspace,
+    command, ebpf, fmt, setup, stage, suites, tidy, workspace,
 };
 use summary::{Summary, Tally};
 
@@ -20,6 +20,12 @@ const LONG_VARIABLE: &str = "MESH_TEST_LONG";
 
 /// Runs everything. Failed tests are no error here but an exit status, so that the counts are the last line.
 pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode> {
+    if let Some(suites) = &options.suites {
+        if !options.no_build {
+            build_kernel_programs(root)?;
+        }
+        return suites::run(root, suites, !options.no_build);
+    }
     let mut tally = Tally::default();
     let ended = if options.e2e {
         end_to_end(root, options, &mut tally)

@@ -13,7 +13,7 @@ use super::{
     workload::{Service, Workload},
 };
 use crate::lab::{
-    Agent, Lab, Tier,
+    Agent, Lab, Skipped, Tier,
     pod::{self, Container, Pod, Pods, Side},
     process::{Process, run},
 };
@@ -96,8 +96,13 @@ impl Way {
     fn start(lab: &Lab, peer: Peer) -> anyhow::Result<Self> {
         let pods = Pods::new(&peer.name().to_lowercase(), peer as u8, lab.cpus)?;
         let agent = match peer {
-            Peer::Ours => Some(Agent::start(lab, &pods, Tier::Full)?),
-            Peer::Iptables => Some(Agent::start(lab, &pods, Tier::Iptables)?),
+            Peer::Ours => Some(Agent::start(lab, &pods, Tier::Full, &Skipped::default())?),
+            Peer::Iptables => Some(Agent::start(
+                lab,
+                &pods,
+                Tier::Iptables,
+                &Skipped::default(),
+            )?),
             _ => None,
         };
         let mut command = pods.client.command(LISTENER, &lab.programs.bench)?;

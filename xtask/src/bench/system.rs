@@ -17,7 +17,7 @@ use super::{
     workload::Service,
 };
 use crate::lab::{
-    Agent, Both, Lab, Pair, Tier,
+    Agent, Both, Lab, Pair, Skipped, Tier,
     pod::{Container, Pods, Side},
     process::Process,
     proxies::{self, Control, Ports},
@@ -65,7 +65,7 @@ impl System {
             match peer {
                 Peer::Direct => {}
                 Peer::Ours => {
-                    let agent = Agent::start(lab, &system.pods, Tier::Full)?;
+                    let agent = Agent::start(lab, &system.pods, Tier::Full, &Skipped::default())?;
                     let (control, proxies) = proxies::start(lab, &system.pods, &ports())?;
                     system._agent = Some(agent);
                     system.control = Some(control);
@@ -146,7 +146,7 @@ impl Starting {
         let pods = Pods::new(&peer.name().to_lowercase(), number(peer), lab.cpus)?;
         let (agent, control) = match peer {
             Peer::Ours => (
-                Some(Agent::start(lab, &pods, Tier::Full)?),
+                Some(Agent::start(lab, &pods, Tier::Full, &Skipped::default())?),
                 Some(proxies::control(lab, &pods, &pods.client, &ports())?),
             ),
             _ => (None, None),
@@ -181,5 +181,6 @@ fn ports() -> Ports {
     Ports {
         opaque: opaque.map(Service::port).to_vec(),
         plain: vec![Service::Plain.port()],
+        clear: Vec::new(),
     }
 }

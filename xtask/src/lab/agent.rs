@@ -24,6 +24,13 @@ pub(crate) enum Tier {
     Iptables,
 }
 
+/// Ports whose connections are left alone in both pods.
+#[derive(Debug, Default)]
+pub(crate) struct Skipped {
+    pub(crate) inbound: Vec<u16>,
+    pub(crate) outbound: Vec<u16>,
+}
+
 /// A running agent. Dropping it removes what it did.
 pub(crate) struct Agent {
     process: Process,
@@ -49,7 +56,12 @@ impl Tier {
 
 impl Agent {
     /// Starts an agent for these pods and enrols them.
-    pub(crate) fn start(lab: &Lab, pods: &Pods, tier: Tier) -> anyhow::Result<Self> {
+    pub(crate) fn start(
+        lab: &Lab,
+        pods: &Pods,
+        tier: Tier,
+        skipped: &Skipped,
+    ) -> anyhow::Result<Self> {
         let name = format!("agent-{}", tier.name());
         let places = Places {
             cgroup: lab.cgroup.clone(),
@@ -76,12 +88,12 @@ impl Agent {
         })
         .with_context(|| agent.process.complaint())?;
         for pod in [&pods.client, &pods.server] {
-            agent.enrol(pod)?;
+            agent.enrol(pod, skipped)?;
         }
         Ok(agent)
     }
 
-    fn enrol(&self, pod: &Pod) -> anyhow::Result<()> {
+    fn enrol(&self, pod: &Pod, skipped: &Skipped) -> anyhow::Result<()> {
         let answer = self.ask(&json!({
             "op": "add",
             "containerId": pod.name,
@@ -90,7 +102,11 @@ impl Agent {
             "netns": format!("/run/netns/{}", pod.name),
             "pod": { "namespace": "bench", "name": pod.name, "uid": pod.name },
             "addresses": [pod.ip],
-            "annotations": { "linkerd.io/proxy-version": "bench" },
+            "annotations": {
+                "linkerd.io/proxy-version": "bench",
+                "config.linkerd.io/skip-inbound-ports": list(&skipped.inbound),
+                "config.linkerd.io/skip-outbound-ports": list(&skipped.outbound),
+            },
         }))?;
         match answer.get("added") {
             Some(_) => Ok(()),
@@ -138,6 +154,11 @@ impl Agent {
         std::fs::write(&file, batch)?;
         run(Command::new("bpftool").arg("batch").arg("file").arg(&file))
     }
+}
+
+fn list(ports: &[u16]) -> String {
+    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+    ports.join(",")
 }
 
 impl Places {

@@ -78,18 +78,24 @@ impl Process {
     }
 
     /// Everything it prints until it ends by itself, which it must do well.
-    pub(crate) fn output(mut self) -> anyhow::Result<String> {
+    pub(crate) fn output(self) -> anyhow::Result<String> {
+        let (what, log) = (self.what.clone(), self.log.clone());
+        let (status, output) = self.finish()?;
+        if !status.success() {
+            bail!("`{what}`: {status}\n{output}{}", read(&log));
+        }
+        Ok(output)
+    }
+
+    /// Everything it prints until it ends by itself, and how it ended.
+    pub(crate) fn finish(mut self) -> anyhow::Result<(ExitStatus, String)> {
         drop(self.input.take());
         let mut output = String::new();
         while let Ok(line) = self.lines.recv() {
             output.push_str(&line);
             output.push('\n');
         }
-        let status = self.child.wait()?;
-        if !status.success() {
-            bail!("`{}`: {status}\n{output}{}", self.what, self.log());
-        }
-        Ok(output)
+        Ok((self.child.wait()?, output))
     }
 
     /// Writes a line to its standard input.
@@ -113,11 +119,12 @@ impl Process {
 
     /// What it is and what it wrote to standard error, for an error message.
     pub(crate) fn complaint(&self) -> String {
-        format!("`{}`\n{}", self.what, self.log())
+        format!("`{}`\n{}", self.what, read(&self.log))
     }
 
-    fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
+    /// Where what it writes to standard error goes.
+    pub(crate) fn log(&self) -> &Path {
+        &self.log
     }
 }
 
@@ -159,6 +166,10 @@ pub(crate) fn until<T>(
         }
         std::thread::park_timeout(LOOK_AGAIN);
     }
+}
+
+fn read(log: &Path) -> String {
+    fs::read_to_string(log).unwrap_or_default()
 }
 
 /// The program of a pod's command, without what puts it into the pod.

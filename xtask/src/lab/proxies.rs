@@ -33,6 +33,8 @@ pub(crate) struct Ports {
     pub(crate) opaque: Vec<u16>,
     /// The same, and there is no TLS of the mesh.
     pub(crate) plain: Vec<u16>,
+    /// Bytes are looked into, and there is no TLS of the mesh.
+    pub(crate) clear: Vec<u16>,
 }
 
 /// The control planes of the two proxies.
@@ -86,7 +88,11 @@ pub(crate) fn control(lab: &Lab, pods: &Pods, pod: &Pod, ports: &Ports) -> anyho
         .arg(lab.authority())
         .args(["--server", &pods.server.ip.to_string()])
         .args(["--server-identity", SERVER, "--client-identity", CLIENT]);
-    for (flag, ports) in [("--opaque", &ports.opaque), ("--plain", &ports.plain)] {
+    for (flag, ports) in [
+        ("--opaque", &ports.opaque),
+        ("--plain", &ports.plain),
+        ("--clear", &ports.clear),
+    ] {
         let ports = ports.iter().map(|port| format!("{flag}={port}"));
         command.args(ports);
     }

@@ -1,0 +1,293 @@
+//! slowhttptest: thousands of clients that are slow on purpose, and beside them an honest one, of which every request must be served.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use serde_json::Value;
+
+use super::{
+    outcome::{Case, Outcome},
+    range::{LARGE_PATH, Range},
+};
+use crate::lab::process::Process;
+
+/// Slow clients, and how many of them begin in a second.
+const CLIENTS: u32 = 4000;
+const RATE: u32 = 500;
+/// How long each attack lasts: longer than the proxies wait for a head.
+const SECONDS: u32 = 60;
+/// How long the honest client is watched before any attack.
+const BEFORE: u32 = 10;
+
+/// What honest clients do meanwhile: so many requests a second, over so many connections.
+const HONEST_RATE: u32 = 200;
+const HONEST_CONNECTIONS: u32 = 8;
+
+struct Attack {
+    name: &'static str,
+    path: &'static str,
+    arguments: &'static [&'static str],
+}
+
+const ATTACKS: [Attack; 4] = [
+    Attack {
+        name: "slow-headers",
+        path: "/",
+        arguments: &["-H", "-t", "GET", "-i", "10"],
+    },
+    Attack {
+        name: "slow-body",
+        path: "/",
+        arguments: &["-B", "-t", "POST", "-s", "8192", "-i", "10"],
+    },
+    Attack {
+        name: "slow-read",
+        path: LARGE_PATH,
+        arguments: &[
+            "-X", "-t", "GET", "-w", "512", "-y", "1024", "-n", "5", "-z", "32", "-k", "3",
+        ],
+    },
+    Attack {
+        name: "range",
+        path: LARGE_PATH,
+        arguments: &["-R", "-t", "HEAD", "-a", "10", "-b", "3000"],
+    },
+];
+
+/// What the honest client saw.
+#[derive(Debug, PartialEq)]
+struct Honest {
+    served: u64,
+    failed: u64,
+    /// Milliseconds; absent when nothing was served.
+    p99: Option<f64>,
+}
+
+/// What slowhttptest saw with a fresh connection each second.
+#[derive(Debug, PartialEq, Eq)]
+struct Probes {
+    seconds: usize,
+    unavailable: usize,
+}
+
+/// Fills a folder with the suite's reports.
+pub(super) fn run(
+    range: &Range<'_>,
+    target: SocketAddr,
+    name: &str,
+    folder: &Path,
+) -> anyhow::Result<Outcome> {
+    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    let before = honest(range, target, &format!("{name}-before"), BEFORE)?;
+    let before = read_honest(&before.output()?)?;
+    let mut cases = Vec::new();
+    let mut meanwhile = Vec::new();
+    let mut report = format!("before: {}\n", before.said());
+    for attack in &ATTACKS {
+        let prefix = folder.join(attack.name);
+        let process = Process::start(
+            &format!("{name}-{}", attack.name),
+            &mut attack.command(range, target, &prefix)?,
+        )?;
+        let honest = honest(range, target, &format!("{name}-honest"), SECONDS)?;
+        // An honest client that could not even connect says so by its end.
+        let seen = honest.output().and_then(|output| read_honest(&output));
+        let (status, output) = process.finish()?;
+        let statistics = prefix.with_extension("csv");
+        let statistics = fs::read_to_string(&statistics)
+            .with_context(|| format!("slowhttptest wrote no statistics: {status}\n{output}"))?;
+        let probes = read_probes(&statistics);
+        let case = judge(attack.name, &seen, &probes);
+        report += &format!("{}: {}\n", case.name, case.said);
+        if let Ok(seen) = &seen {
+            meanwhile.extend(seen.p99);
+        }
+        cases.push(case);
+    }
+    let file: PathBuf = folder.join("summary.txt");
+    fs::write(&file, report).with_context(|| format!("write {}", file.display()))?;
+    let time = |p99: Option<f64>| p99.map_or("none".to_owned(), |p99| format!("{p99:.1} ms"));
+    Ok(Outcome {
+        cases,
+        file,
+        note: Some(format!(
+            "p99 of the honest client {}, before {}",
+            time(meanwhile.into_iter().reduce(f64::max)),
+            time(before.p99)
+        )),
+    })
+}
+
+impl Attack {
+    fn command(
+        &self,
+        range: &Range<'_>,
+        target: SocketAddr,
+        prefix: &Path,
+    ) -> anyhow::Result<std::process::Command> {
+        let mut command = range.client("slowhttptest")?;
+        command
+            .args(self.arguments)
+            .args(["-c", &CLIENTS.to_string(), "-r", &RATE.to_string()])
+            .args(["-l", &SECONDS.to_string(), "-g", "-o"])
+            .arg(prefix)
+            .args(["-u", &format!("http://{target}{}", self.path)]);
+        Ok(command)
+    }
+}
+
+/// Starts an honest client.
+fn honest(
+    range: &Range<'_>,
+    target: SocketAddr,
+    name: &str,
+    seconds: u32,
+) -> anyhow::Result<Process> {
+    let mut command = range.own_client()?;
+    command
+        .args(["load", "rate", "--target", &target.to_string()])
+        .args(["--rate", &HONEST_RATE.to_string()])
+        .args(["--connections", &HONEST_CONNECTIONS.to_string()])
+        .args(["--seconds", &seconds.to_string()]);
+    Process::start(name, &mut command)
+}
+
+fn read_honest(said: &str) -> anyhow::Result<Honest> {
+    let said: Value = serde_json::from_str(said).with_context(|| format!("{said:?} is JSON"))?;
+    let count = |name: &str| {
+        said[name]
+            .as_u64()
+            .with_context(|| format!("{name} in {said}"))
+    };
+    Ok(Honest {
+        served: count("operations")?,
+        failed: count("failed")?,
+        p99: said["p99"].as_f64().map(|micros| micros / 1e3),
+    })
+}
+
+/// A line for each second: seconds, closed, pending, connected, and the last column is 0 when the probe got no answer.
+fn read_probes(statistics: &str) -> Probes {
+    let lines = statistics.lines().skip(1);
+    let last: Vec<&str> = lines.filter_map(|line| line.rsplit(',').next()).collect();
+    Probes {
+        seconds: last.len(),
+        unavailable: last.iter().filter(|value| value.trim() == "0").count(),
+    }
+}
+
+/// Every request of the honest client must have been served, and every probe answered.
+fn judge(name: &str, honest: &anyhow::Result<Honest>, probes: &Probes) -> Case {
+    let honest = match honest {
+        Ok(honest) => honest,
+        Err(error) => {
+            return Case {
+                name: name.to_owned(),
+                passed: false,
+                said: format!("the honest client: {error:#}"),
+            };
+        }
+    };
+    Case {
+        name: name.to_owned(),
+        passed: honest.served > 0
+            && honest.failed == 0
+            && probes.seconds > 0
+            && probes.unavailable == 0,
+        said: format!(
+            "{}; {} of {} new connections were not served in time",
+            honest.said(),
+            probes.unavailable,
+            probes.seconds
+        ),
+    }
+}
+
+impl Honest {
+    fn said(&self) -> String {
+        let Self { served, failed, .. } = self;
+        match self.p99 {
+            Some(p99) => {
+                format!("{served} honest requests served, {failed} failed, p99 {p99:.1} ms")
+            }
+            None => format!("{served} honest requests served, {failed} failed"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATISTICS: &str = "Seconds,Closed,Pending,Connected,Service Available\n0,0,1,0,200\n1,0,1,77,0\n2,3,0,9,200\n";
+
+    #[test]
+    fn statistics_are_read() {
+        let probes = read_probes(STATISTICS);
+        assert_eq!(
+            probes,
+            Probes {
+                seconds: 3,
+                unavailable: 1
+            }
+        );
+        let honest = read_honest(r#"{"operations": 7, "failed": 1, "p99": 1500.0}"#);
+        assert_eq!(
+            honest.expect("a client's words"),
+            Honest {
+                served: 7,
+                failed: 1,
+                p99: Some(1.5)
+            }
+        );
+        assert!(read_honest("{}").is_err());
+    }
+
+    #[test]
+    fn only_a_client_that_lost_nothing_was_unharmed() {
+        let well = || Honest {
+            served: 7,
+            failed: 0,
+            p99: None,
+        };
+        let passed = |honest: Honest, seconds: usize, unavailable: usize| {
+            let probes = Probes {
+                seconds,
+                unavailable,
+            };
+            judge("slow-body", &Ok(honest), &probes).passed
+        };
+        assert!(passed(well(), 60, 0));
+        assert!(!passed(well(), 60, 1));
+        assert!(!passed(well(), 0, 0));
+        assert!(!passed(
+            Honest {
+                failed: 1,
+                ..well()
+            },
+            60,
+            0
+        ));
+        assert!(!passed(
+            Honest {
+                served: 0,
+                ..well()
+            },
+            60,
+            0
+        ));
+        let gone = judge(
+            "slow-body",
+            &Err(anyhow::anyhow!("refused")),
+            &read_probes(""),
+        );
+        assert_eq!(
+            (gone.passed, gone.said.as_str()),
+            (false, "the honest client: refused")
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! smugglex: attempts to make two programs in a line disagree where a request ends.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use super::{
+    outcome::{Case, Outcome},
+    range::Range,
+};
+use crate::lab::process::Process;
+
+/// Every check that can be made of a server without TLS, those included that are made only when asked for.
+const CHECKS: &str = "cl-te,te-cl,te-te,h2c,h2,cl-edge,cl-0,0-cl,parser-discrepancy";
+/// What a check says of itself that could not be made.
+const BROKEN: &str = "check_failed";
+
+pub(super) fn run(
+    range: &Range<'_>,
+    program: &Path,
+    target: SocketAddr,
+    name: &str,
+    file: PathBuf,
+) -> anyhow::Result<Outcome> {
+    let mut command = range.client(program)?;
+    command
+        .args(["--no-color", "--checks", CHECKS, "--output"])
+        .arg(&file)
+        .arg(format!("http://{target}/"));
+    // An old report must not pass for a new one.
+    drop(fs::remove_file(&file));
+    // It ends with an error when it found something; what matters is the report.
+    let (status, output) = Process::start(name, &mut command)?.finish()?;
+    let report = fs::read_to_string(&file)
+        .with_context(|| format!("smugglex wrote no report: {status}\n{output}"))?;
+    let report = serde_json::from_str(&report).context("smugglex's report is JSON")?;
+    let cases = read(&report)?;
+    if cases.len() != CHECKS.split(',').count() {
+        bail!("smugglex made {} checks of {CHECKS}", cases.len());
+    }
+    Ok(Outcome {
+        cases,
+        file,
+        note: None,
+    })
+}
+
+fn read(report: &Value) -> anyhow::Result<Vec<Case>> {
+    let checks = report["checks"].as_array().context("a list of checks")?;
+    checks.iter().map(case).collect()
+}
+
+/// A check that could not be made has found nothing, and has not passed either.
+fn case(check: &Value) -> anyhow::Result<Case> {
+    let name = check["check_type"].as_str().context("a check has a name")?;
+    let vulnerable = check["vulnerable"]
+        .as_bool()
+        .with_context(|| format!("{name} does not say what it found"))?;
+    let diagnostics = check["diagnostics"].as_array().into_iter().flatten();
+    let broken = diagnostics
+        .filter_map(Value::as_str)
+        .find(|diagnostic| diagnostic.starts_with(BROKEN));
+    let said = match (vulnerable, broken) {
+        (true, _) => format!("vulnerable: {}", check["payload"]),
+        (false, Some(broken)) => broken.to_owned(),
+        (false, None) => String::new(),
+    };
+    Ok(Case {
+        name: name.to_owned(),
+        passed: said.is_empty(),
+        said,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_finding_and_a_broken_check_are_failures() {
+        let report = json!({ "checks": [
+            { "check_type": "cl-te", "vulnerable": false },
+            { "check_type": "te-cl", "vulnerable": true, "payload": "POST /" },
+            { "check_type": "h2c", "vulnerable": false, "diagnostics": ["check_failed: refused"] },
+            { "check_type": "cl-0", "vulnerable": false, "diagnostics": ["no_shift"] },
+        ]});
+        let cases = read(&report).expect("a report");
+        let passed: Vec<bool> = cases.iter().map(|case| case.passed).collect();
+        assert_eq!(passed, [true, false, false, true]);
+        assert!(cases[1].said.contains("POST /"), "{}", cases[1].said);
+        assert!(read(&json!({})).is_err());
+        assert!(read(&json!({ "checks": [{ "check_type": "x" }] })).is_err());
+    }
+}
