@@ -8,6 +8,7 @@ pub mod backoff;
 pub mod client;
 pub mod dns;
 pub mod follow;
+pub mod stream;
 
 use tonic::Status;
 

@@ -80,7 +80,8 @@ where
 {
     let opened = Instant::now();
     let first_by = deadline(opened, limits.initial);
-    let mut stream = match timeout_at(first_by, opening).await {
+    // Boxed, because it is large and soon over, and what is left of this task lives on.
+    let mut stream = match timeout_at(first_by, Box::pin(opening)).await {
         Ok(Ok(response)) => response.into_inner(),
         Ok(Err(status)) => return End::Failed(status),
         Err(_elapsed) => return End::Failed(no_answer(limits.initial)),

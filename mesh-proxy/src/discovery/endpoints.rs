@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use mesh_api::proto::destination::destination_client::DestinationClient;
 use mesh_api::proto::destination::{GetDestination, Update};
 use mesh_core::endpoint::{Endpoint, EndpointUpdate};
 use tokio::sync::watch;
 use tonic::Code;
 
 use super::{ASK_AGAIN, Context, EndpointSet, EndpointState};
-use crate::control;
 use crate::control::follow::{Event, Then, follow};
+use crate::control::{self, stream};
+
+const GET: &str = "/io.linkerd.proxy.destination.Destination/Get";
 
 /// Publishes the set whenever the destination service changes it.
 pub(super) async fn keep(
@@ -21,16 +22,13 @@ pub(super) async fn keep(
     published: watch::Sender<Arc<EndpointSet>>,
 ) {
     context.destination.ready().await;
-    let client = DestinationClient::new(context.destination.clone())
-        .max_decoding_message_size(control::MAX_MESSAGE);
-    let request = GetDestination {
-        scheme: String::new(),
-        path: authority.to_string(),
-        context_token: context.config.discovery.context.to_string(),
-    };
     let open = || {
-        let (mut client, request) = (client.clone(), request.clone());
-        async move { client.get(request).await }
+        let request = GetDestination {
+            scheme: String::new(),
+            path: authority.to_string(),
+            context_token: context.config.discovery.context.to_string(),
+        };
+        stream::open(context.destination.clone(), GET, request)
     };
     let mut known = Known::default();
     follow(

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use mesh_api::proto::inbound::PortSpec;
-use mesh_api::proto::inbound::inbound_server_policies_client::InboundServerPoliciesClient;
 use mesh_core::policy::inbound::ServerPolicy;
 use tokio::sync::watch;
 use tonic::Code;
 
 use super::Context;
 use crate::config::Inbound;
-use crate::control;
 use crate::control::follow::{Event, Then, follow};
+use crate::control::{self, stream};
 
 /// What a port is judged by until the policy service answers.
 pub(super) fn default_policy(config: &Inbound, port: u16) -> ServerPolicy {
@@ -25,6 +24,8 @@ pub(super) fn default_policy(config: &Inbound, port: u16) -> ServerPolicy {
         .completed()
 }
 
+const WATCH_PORT: &str = "/io.linkerd.proxy.inbound.InboundServerPolicies/WatchPort";
+
 /// Publishes every policy the service sends for `port`.
 pub(super) async fn keep(
     context: Arc<Context>,
@@ -32,15 +33,12 @@ pub(super) async fn keep(
     policy: watch::Sender<Arc<ServerPolicy>>,
 ) {
     context.policy.ready().await;
-    let client = InboundServerPoliciesClient::new(context.policy.clone())
-        .max_decoding_message_size(control::MAX_MESSAGE);
-    let spec = PortSpec {
-        workload: context.config.discovery.workload.to_string(),
-        port: port.into(),
-    };
     let open = || {
-        let (mut client, spec) = (client.clone(), spec.clone());
-        async move { client.watch_port(spec).await }
+        let spec = PortSpec {
+            workload: context.config.discovery.workload.to_string(),
+            port: port.into(),
+        };
+        stream::open(context.policy.clone(), WATCH_PORT, spec)
     };
     follow(context.policy_limits, context.backoff(), open, |event| {
         let answered = matches!(event, Event::Message { .. });

@@ -3,9 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use mesh_api::proto::destination::destination_client::DestinationClient;
 use mesh_api::proto::destination::{DestinationProfile, GetDestination};
-use mesh_api::proto::outbound::outbound_policies_client::OutboundPoliciesClient;
 use mesh_api::proto::outbound::{OutboundPolicy as PolicyMessage, TrafficSpec, traffic_spec};
 use mesh_core::policy::outbound::OutboundPolicy;
 use mesh_core::profile::Profile;
@@ -16,8 +14,11 @@ use tonic::Code;
 
 use super::shared::{Followed, Shared};
 use super::{ASK_AGAIN, Context, DiscoveryError, FIRST_ANSWER, OutboundTarget, fallback};
-use crate::control;
 use crate::control::follow::{Event, Then, follow};
+use crate::control::{self, stream};
+
+const GET_PROFILE: &str = "/io.linkerd.proxy.destination.Destination/GetProfile";
+const WATCH: &str = "/io.linkerd.proxy.outbound.OutboundPolicies/Watch";
 
 /// Whether a destination is known yet.
 pub(super) enum Slot {
@@ -130,16 +131,13 @@ async fn keep_profile(
         return;
     }
     context.destination.ready().await;
-    let client = DestinationClient::new(context.destination.clone())
-        .max_decoding_message_size(control::MAX_MESSAGE);
-    let request = GetDestination {
-        scheme: String::new(),
-        path: dst.to_string(),
-        context_token: settings.context.to_string(),
-    };
     let open = || {
-        let (mut client, request) = (client.clone(), request.clone());
-        async move { client.get_profile(request).await }
+        let request = GetDestination {
+            scheme: String::new(),
+            path: dst.to_string(),
+            context_token: settings.context.to_string(),
+        };
+        stream::open(context.destination.clone(), GET_PROFILE, request)
     };
     follow(
         context.destination_limits,
@@ -190,15 +188,12 @@ fn publish_if_first(profile: &watch::Sender<Option<Option<Profile>>>) {
 
 async fn keep_policy(context: &Context, dst: SocketAddr, answer: &watch::Sender<Option<Answer>>) {
     context.policy.ready().await;
-    let client = OutboundPoliciesClient::new(context.policy.clone())
-        .max_decoding_message_size(control::MAX_MESSAGE);
-    let spec = TrafficSpec {
-        source_workload: context.config.discovery.workload.to_string(),
-        target: Some(traffic_spec::Target::Addr(dst.into())),
-    };
     let open = || {
-        let (mut client, spec) = (client.clone(), spec.clone());
-        async move { client.watch(spec).await }
+        let spec = TrafficSpec {
+            source_workload: context.config.discovery.workload.to_string(),
+            target: Some(traffic_spec::Target::Addr(dst.into())),
+        };
+        stream::open(context.policy.clone(), WATCH, spec)
     };
     follow(context.policy_limits, context.backoff(), open, |event| {
         on_policy(dst, event, answer)
