@@ -32,8 +32,9 @@ use crate::worker::Worker;
 /// What requests to one target can fall under.
 pub(super) struct Routes {
     source: Arc<OutboundTarget>,
-    http1: Table,
-    http2: Table,
+    http1: Rc<Table>,
+    /// The same table where the source says the same of both versions, as it mostly does.
+    http2: Rc<Table>,
     backends: Vec<Rc<Backend>>,
 }
 
@@ -88,15 +89,15 @@ impl Routes {
             old: old.map_or(&[], |old| &old.backends),
             backends: Vec::new(),
         };
-        let (http1, http2) = match effective_profile(&source) {
-            Some(profile) => (
-                compiler.profile(profile, source.addr),
-                compiler.profile(profile, source.addr),
-            ),
-            None => (
-                compiler.policy(&source.policy, Version::HTTP_11),
-                compiler.policy(&source.policy, Version::HTTP_2),
-            ),
+        let profile = effective_profile(&source);
+        let http1 = Rc::new(match profile {
+            Some(profile) => compiler.profile(profile, source.addr),
+            None => compiler.policy(&source.policy, Version::HTTP_11),
+        });
+        let http2 = if profile.is_some() || is_same_for_versions(&source.policy) {
+            http1.clone()
+        } else {
+            Rc::new(compiler.policy(&source.policy, Version::HTTP_2))
         };
         let backends = compiler.backends;
         Self {
@@ -116,7 +117,7 @@ impl Routes {
             &self.http1
         };
         let head = RequestHead::from(request);
-        let found = match (table, policy_routes(&self.source.policy, version)) {
+        let found = match (&**table, policy_routes(&self.source.policy, version)) {
             (Table::Http(rules), Some(PolicyRoutes::Http(routes))) => {
                 route::http::find(routes, &head)
                     .map(|found| (&rules[found.route][found.rule], found.prefix))
@@ -175,6 +176,13 @@ fn policy_routes(policy: &OutboundPolicy, version: Version) -> Option<PolicyRout
         }
         OutboundProtocol::Grpc(routes) => Some(PolicyRoutes::Grpc(&routes.routes)),
         OutboundProtocol::Opaque(_) | OutboundProtocol::Tls(_) => None,
+    }
+}
+
+fn is_same_for_versions(policy: &OutboundPolicy) -> bool {
+    match &policy.protocol {
+        OutboundProtocol::Detect { http1, http2, .. } => http1.routes == http2.routes,
+        _ => true,
     }
 }
 
