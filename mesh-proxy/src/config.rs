@@ -9,6 +9,7 @@ mod discovery;
 mod env;
 mod identity;
 mod inbound;
+mod limits;
 mod outbound;
 mod parse;
 mod process;
@@ -22,8 +23,10 @@ use self::env::Env;
 pub use self::env::{Errors, VariableError};
 pub use self::identity::IdentityConfig;
 pub use self::inbound::Inbound;
+pub use self::limits::{Http1Limits, Http2Limits, HttpLimits};
 pub use self::outbound::Outbound;
 pub use self::process::{Admin, Workers};
+pub(crate) use self::server::DEFAULT_STREAM_WINDOW;
 pub use self::server::{Http1Pool, Http2KeepAlive, Http2Server, Queue, SocketOptions};
 
 /// Everything the environment says.
@@ -31,6 +34,8 @@ pub use self::server::{Http1Pool, Http2KeepAlive, Http2Server, Queue, SocketOpti
 pub struct Config {
     pub outbound: Outbound,
     pub inbound: Inbound,
+    /// What clients and servers may cost, on both sides.
+    pub http: HttpLimits,
     pub admin: Admin,
     pub control: Control,
     pub identity: IdentityConfig,
@@ -62,8 +67,9 @@ impl Config {
     /// `None` only when a required variable is missing or bad, which `env` has noted.
     fn read(env: &Env<'_>) -> Option<Self> {
         // Read in full before the first `?`, so that all errors are found.
-        let outbound = Outbound::read(env);
-        let inbound = Inbound::read(env);
+        let http = HttpLimits::read(env);
+        let outbound = Outbound::read(env, &http);
+        let inbound = Inbound::read(env, &http);
         let admin = Admin::read(env);
         let control = Control::read(env, &outbound, &inbound);
         let identity = IdentityConfig::read(env);
@@ -73,6 +79,7 @@ impl Config {
         Some(Self {
             outbound,
             inbound,
+            http,
             admin,
             control,
             identity: identity?,

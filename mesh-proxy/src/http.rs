@@ -3,6 +3,8 @@
 //! `inbound` and `outbound` implement [`Handle`]; [`server::serve`] calls them once per request of a connection. They answer by sending the request
 //! through a [`client::Client`], which owns the connections to one endpoint. Nothing outside this module names a codec, so they can be changed here.
 //!
+//! What a client may cost is bounded by [`http1`] and [`http2`]; the numbers are [`crate::config::HttpLimits`].
+//!
 //! Everything runs on the thread of its connection: one local task per accepted HTTP/1 connection, in which its requests are also sent on; one per HTTP/2
 //! stream, and hyper's own per HTTP/2 connection.
 
@@ -15,6 +17,8 @@ pub mod filter;
 pub mod grpc;
 pub mod headers;
 mod http1;
+mod http2;
+mod idle;
 mod measure;
 pub mod orig_proto;
 pub mod respond;

@@ -15,7 +15,7 @@ use self::judge::Judge;
 use self::peer::Peer;
 use crate::http::server::Server;
 use crate::idle::IdleCache;
-use crate::telemetry::labels::{self, ServerTls};
+use crate::telemetry::labels::{self, Direction, ServerTls};
 use crate::worker::Worker;
 
 mod accept;
@@ -44,7 +44,7 @@ impl Inbound {
         let keep = worker.config.discovery.inbound_idle;
         let to_app = worker.families.tcp.transport(labels::inbound_connect());
         Self {
-            server: Server::new(&worker.config.inbound.http2_server, &worker),
+            server: Server::new(Direction::Inbound, &worker),
             apps: Apps::new(&worker, to_app),
             judges: IdleCache::new(keep),
             greeters: RefCell::default(),

@@ -12,6 +12,7 @@ use ahash::AHashSet;
 use self::http::Http;
 use self::opaque::Opaque;
 use crate::http::server::Server;
+use crate::telemetry::labels::Direction;
 use crate::worker::Worker;
 
 mod accept;
@@ -35,7 +36,7 @@ const MAX_GREETERS: usize = 4096;
 impl Outbound {
     pub fn new(worker: Rc<Worker>) -> Self {
         Self {
-            server: Server::new(&worker.config.outbound.http2_server, &worker),
+            server: Server::new(Direction::Outbound, &worker),
             http: Http::new(worker.clone()),
             opaque: Opaque::new(worker.clone()),
             greeters: RefCell::default(),

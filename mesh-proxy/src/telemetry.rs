@@ -9,6 +9,7 @@ pub mod control;
 pub mod detect;
 pub mod http;
 pub mod labels;
+pub mod refused;
 mod route;
 mod status;
 pub mod tcp;
@@ -26,6 +27,7 @@ pub struct Families {
     pub authz: authz::AuthzFamilies,
     pub errors: authz::ErrorFamilies,
     pub detect: detect::DetectFamilies,
+    pub refused: refused::RefusedFamily,
     pub inbound_route: RouteFamilies,
     pub outbound_route: RouteFamilies,
     pub outbound_backend: RouteFamilies,
@@ -44,6 +46,7 @@ impl Families {
             authz: authz::AuthzFamilies::new(registry),
             errors: authz::ErrorFamilies::new(registry),
             detect: detect::DetectFamilies::new(registry),
+            refused: refused::RefusedFamily::new(registry),
             inbound_route: RouteFamilies::inbound(registry),
             outbound_route: RouteFamilies::outbound_route(registry),
             outbound_backend: RouteFamilies::outbound_backend(registry),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_runtime::drain;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::task::TaskTracker;
 
@@ -20,6 +20,7 @@ use crate::inbound::rate_limit::RateLimits;
 use crate::outbound::Outbound;
 use crate::redirection::Witness;
 use crate::telemetry::Families;
+use crate::telemetry::labels::Direction;
 use crate::tls::{Credentials, CredentialsRx};
 use crate::transport::Scratch;
 use crate::transport::listen::{Accepted, Listener};
@@ -63,6 +64,9 @@ pub struct Shared {
     pub inbound_in_flight: Semaphore,
     /// The same for outbound requests.
     pub outbound_in_flight: Semaphore,
+    /// One permit per connection that is served.
+    pub inbound_connections: Arc<Semaphore>,
+    pub outbound_connections: Arc<Semaphore>,
 }
 
 /// This thread's listening sockets; see [`crate::transport::listen::bind`].
@@ -108,13 +112,17 @@ async fn serve(parts: Parts) -> std::io::Result<()> {
     let outbound = Rc::new(Outbound::new(worker.clone()));
     let mut accepting = JoinSet::new();
     let listener = Listener::new(parts.listeners.inbound, worker.config.inbound.accept)?;
-    accepting.spawn_local(accept(listener, worker.clone(), move |accepted| {
+    let places = worker.shared.inbound_connections.clone();
+    let gate = Gate(Direction::Inbound, places);
+    accepting.spawn_local(accept(listener, worker.clone(), gate, move |accepted| {
         inbound.clone().serve(accepted)
     }));
     for listener in parts.listeners.outbound {
         let listener = Listener::new(listener, worker.config.outbound.accept)?;
         let outbound = outbound.clone();
-        accepting.spawn_local(accept(listener, worker.clone(), move |accepted| {
+        let places = worker.shared.outbound_connections.clone();
+        let gate = Gate(Direction::Outbound, places);
+        accepting.spawn_local(accept(listener, worker.clone(), gate, move |accepted| {
             outbound.clone().serve(accepted)
         }));
     }
@@ -124,17 +132,40 @@ async fn serve(parts: Parts) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Accepts until the proxy drains and no connection is left; each connection is one task.
+/// How many connections are served at a time.
+struct Gate(Direction, Arc<Semaphore>);
+
+impl Gate {
+    /// A place for one more connection; the lack of one is counted.
+    fn place(&self, families: &Families) -> Option<OwnedSemaphorePermit> {
+        let place = self.1.clone().try_acquire_owned().ok();
+        if place.is_none() {
+            families.refused.connection(self.0);
+            tracing::debug!(direction = self.0.as_str(), "Closed a connection too many");
+        }
+        place
+    }
+}
+
+/// Accepts until the proxy drains and no connection is left; each connection is one task. A connection too many is closed at once: it costs less than one that waits,
+/// and its client learns of it.
 async fn accept<F: Future<Output = ()> + 'static>(
     mut listener: Listener,
     worker: Rc<Worker>,
+    gate: Gate,
     serve: impl Fn(Accepted) -> F,
 ) {
     loop {
         tokio::select! {
             biased;
             accepted = listener.accept() => {
-                worker.tasks.spawn_local(serve(accepted));
+                if let Some(place) = gate.place(&worker.families) {
+                    let serving = serve(accepted);
+                    worker.tasks.spawn_local(async move {
+                        serving.await;
+                        drop(place);
+                    });
+                }
             }
             () = worker.drained() => return,
         }
@@ -144,14 +175,42 @@ async fn accept<F: Future<Output = ()> + 'static>(
 /// How long a connection whose protocol is not known yet may live on once the proxy drains: what was sent before the drain began has arrived by then.
 const DRAINING_UNDECIDED: Duration = Duration::from_secs(1);
 
+/// How many descriptors the process may have.
+fn descriptors() -> usize {
+    std::fs::read_to_string("/proc/self/limits")
+        .ok()
+        .and_then(|limits| soft_limit(&limits))
+        // What they are where nobody has raised them.
+        .unwrap_or(1024)
+}
+
+/// Out of the kernel's table of limits: name, soft limit, hard limit, unit.
+fn soft_limit(limits: &str) -> Option<usize> {
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// How many connections each side may have then. Each costs two descriptors, the client's and the one that leads on. Without a limit, clients of one side could take them
+/// all: nothing could be dialled, not even the control plane.
+fn connections(descriptors: usize) -> usize {
+    (descriptors / 4).max(1)
+}
+
 impl Shared {
     pub fn new(config: &Config) -> Self {
         let permits = |limit: usize| Semaphore::new(limit.min(Semaphore::MAX_PERMITS));
+        let places = |limit: Option<usize>| {
+            Arc::new(permits(limit.unwrap_or_else(|| connections(descriptors()))))
+        };
         Self {
             tasks: TaskTracker::new(),
             rate_limits: RateLimits::default(),
             inbound_in_flight: permits(config.inbound.max_in_flight),
             outbound_in_flight: permits(config.outbound.max_in_flight),
+            inbound_connections: places(config.inbound.max_connections),
+            outbound_connections: places(config.outbound.max_connections),
         }
     }
 }
@@ -191,5 +250,20 @@ impl Worker {
     /// Whether `ip` is one of this pod's own addresses.
     pub fn is_local(&self, ip: IpAddr) -> bool {
         self.config.inbound.ips.contains(&ip.to_canonical())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quarter_of_the_descriptors_is_for_connections_of_each_side() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                      Max processes             95881                95881                processes \n\
+                      Max open files            4096                 1048576              files     \n";
+        assert_eq!(soft_limit(limits).map(connections), Some(1024));
+        assert_eq!(soft_limit(""), None);
+        assert!(descriptors() > 0);
     }
 }

@@ -75,6 +75,16 @@ impl<'a> Env<'a> {
         }
     }
 
+    /// As [`Env::own`], or `default` when unset.
+    pub(super) fn own_or<T, E: fmt::Display>(
+        &self,
+        full_name: &str,
+        parse: impl Fn(&str) -> Result<T, E>,
+        default: T,
+    ) -> T {
+        self.own(full_name, parse).unwrap_or(default)
+    }
+
     /// The parsed value, or `default` when unset.
     pub(super) fn or<T, E: fmt::Display>(
         &self,

@@ -10,10 +10,11 @@ use mesh_core::ports::PortSet;
 use mesh_core::resilience::Backoff;
 
 use super::env::Env;
+use super::limits::HttpLimits;
 use super::parse;
 use super::server::{
-    DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, SocketOptions, client_windows, connect_backoff,
-    socket_options,
+    CONNECTIONS, DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, SocketOptions, client_windows,
+    connect_backoff, socket_options,
 };
 
 /// See docs/reference/proxy-environment.md for the variable of each field.
@@ -29,6 +30,8 @@ pub struct Inbound {
     /// Ports whose default policy does not detect protocols.
     pub opaque_ports: PortSet,
     pub max_in_flight: usize,
+    /// Connections at a time; `None`: as the descriptors allow.
+    pub max_connections: Option<usize>,
     pub http1_pool: Http1Pool,
     pub http2_server: Http2Server,
     /// Towards the application.
@@ -53,7 +56,7 @@ const DEFAULT_BACKOFF: Backoff = Backoff {
 };
 
 impl Inbound {
-    pub(super) fn read(env: &Env<'_>) -> Self {
+    pub(super) fn read(env: &Env<'_>, limits: &HttpLimits) -> Self {
         let (stream_window, connection_window) = client_windows(env);
         let (default_policy, cluster_networks) = read_default_policy(env);
         Self {
@@ -81,12 +84,16 @@ impl Inbound {
                 parse::ports,
                 PortSet::default(),
             ),
+            max_connections: env.own(
+                "MESH_PROXY_INBOUND_MAX_CONNECTIONS",
+                parse::within(CONNECTIONS),
+            ),
             max_in_flight: env.or(
                 "INBOUND_MAX_IN_FLIGHT",
                 parse::number,
                 DEFAULT_MAX_IN_FLIGHT,
             ),
-            http1_pool: Http1Pool::read(env, "INBOUND", "MAX_IDLE_CONNS_PER_ENDPOINT"),
+            http1_pool: Http1Pool::read(env, "INBOUND", "MAX_IDLE_CONNS_PER_ENDPOINT", limits),
             http2_server: Http2Server::read(env, "INBOUND"),
             http2_client: Http2Params {
                 stream_window: Some(stream_window),

@@ -7,10 +7,11 @@ use mesh_core::endpoint::Http2Params;
 use mesh_core::resilience::Backoff;
 
 use super::env::Env;
+use super::limits::HttpLimits;
 use super::parse;
 use super::server::{
-    DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, Queue, SocketOptions, client_windows,
-    connect_backoff, socket_options,
+    CONNECTIONS, DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, Queue, SocketOptions,
+    client_windows, connect_backoff, socket_options,
 };
 
 /// See docs/reference/proxy-environment.md for the variable of each field.
@@ -26,6 +27,8 @@ pub struct Outbound {
     pub connect_backoff: Backoff,
     pub detect_timeout: Duration,
     pub max_in_flight: usize,
+    /// Connections at a time; `None`: as the descriptors allow.
+    pub max_connections: Option<usize>,
     pub http_queue: Queue,
     pub tcp_queue: Queue,
     pub http1_pool: Http1Pool,
@@ -50,7 +53,7 @@ const DEFAULT_BACKOFF: Backoff = Backoff {
 };
 
 impl Outbound {
-    pub(super) fn read(env: &Env<'_>) -> Self {
+    pub(super) fn read(env: &Env<'_>, limits: &HttpLimits) -> Self {
         let single = env.or(
             "OUTBOUND_LISTEN_ADDR",
             parse::socket_addr,
@@ -81,6 +84,10 @@ impl Outbound {
                 parse::duration,
                 DEFAULT_DETECT_TIMEOUT,
             ),
+            max_connections: env.own(
+                "MESH_PROXY_OUTBOUND_MAX_CONNECTIONS",
+                parse::within(CONNECTIONS),
+            ),
             max_in_flight: env.or(
                 "OUTBOUND_MAX_IN_FLIGHT",
                 parse::number,
@@ -88,7 +95,12 @@ impl Outbound {
             ),
             http_queue: Queue::read(env, "OUTBOUND_HTTP", DEFAULT_FAILFAST),
             tcp_queue: Queue::read(env, "OUTBOUND_TCP", DEFAULT_FAILFAST),
-            http1_pool: Http1Pool::read(env, "OUTBOUND", "OUTBOUND_MAX_IDLE_CONNS_PER_ENDPOINT"),
+            http1_pool: Http1Pool::read(
+                env,
+                "OUTBOUND",
+                "OUTBOUND_MAX_IDLE_CONNS_PER_ENDPOINT",
+                limits,
+            ),
             http2_server: Http2Server::read(env, "OUTBOUND"),
             http2_client: Http2Params {
                 stream_window: Some(stream_window),

@@ -1,6 +1,8 @@
 //! The grammars of single variables. Each returns the problem as a phrase that follows the variable's name.
 
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -41,6 +43,21 @@ pub(super) fn number<T: FromStr>(text: &str) -> Result<T, String> {
     text.trim()
         .parse()
         .map_err(|_bad: T::Err| format!("{text:?} is no number in range"))
+}
+
+/// A number that has to be in `range`.
+pub(super) fn within<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String>
+where
+    T: FromStr + PartialOrd + Display,
+{
+    move |text| match text.trim().parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => Err(format!(
+            "{text:?} is no number from {} to {}",
+            range.start(),
+            range.end()
+        )),
+    }
 }
 
 /// A share, not negative.

@@ -1,10 +1,12 @@
 //! Settings that the inbound and the outbound side have alike, read with the side's name in front.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use mesh_core::resilience::Backoff;
 
 use super::env::Env;
+use super::limits::HttpLimits;
 use super::parse;
 
 /// Options of a socket.
@@ -24,11 +26,12 @@ pub struct Queue {
     pub failfast: Duration,
 }
 
-/// Idle HTTP/1 connections that are kept for reuse.
+/// Connections to servers: idle HTTP/1 ones that are kept for reuse, and what a server may cost on any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http1Pool {
     pub max_idle: usize,
     pub idle_timeout: Duration,
+    pub limits: HttpLimits,
 }
 
 /// What this proxy's HTTP/2 servers announce and enforce.
@@ -52,7 +55,7 @@ pub struct Http2KeepAlive {
     pub timeout: Duration,
 }
 
-pub(super) const DEFAULT_STREAM_WINDOW: u32 = 65_535;
+pub(crate) const DEFAULT_STREAM_WINDOW: u32 = 65_535;
 pub(super) const DEFAULT_CONNECTION_WINDOW: u32 = 1024 * 1024;
 
 /// Idle HTTP/1 connections kept per endpoint, Linkerd's default.
@@ -69,6 +72,21 @@ const DEFAULT_CONCURRENT_STREAMS: u32 = 200;
 /// Linkerd's proxy has 16 KiB and mangles large gRPC status details and long cookies; HTTP/1 heads may be larger than
 /// that too, and become HTTP/2 between proxies.
 const DEFAULT_HEADER_LIST: u32 = 256 * 1024;
+
+/// RFC 9113, section 6.5.2; the library ends the process over others.
+const FRAME_SIZES: RangeInclusive<u32> = 16_384..=16_777_215;
+
+/// RFC 9113, section 6.9.1. Nothing could be sent in a window of 0.
+const WINDOWS: RangeInclusive<u32> = 1..=(1 << 31) - 1;
+
+/// Accepted connections of one side. More than a million descriptors are in no container.
+pub(super) const CONNECTIONS: RangeInclusive<usize> = 1..=1 << 20;
+
+/// More are never open at a time: each costs some kilobytes, and a window of data that nobody reads.
+const MAX_STREAMS: u32 = 1 << 20;
+
+/// Smaller lists do not hold what browsers send; larger ones are nobody's headers.
+const HEADER_LISTS: RangeInclusive<u32> = 4096..=16 * 1024 * 1024;
 
 /// `kind` is `INBOUND_ACCEPT`, `OUTBOUND_CONNECT` and so on.
 pub(super) fn socket_options(env: &Env<'_>, kind: &str) -> SocketOptions {
@@ -98,7 +116,7 @@ impl Queue {
 
 impl Http1Pool {
     /// `max_idle` is the whole name: the inbound one lacks the side's.
-    pub(super) fn read(env: &Env<'_>, side: &str, max_idle: &str) -> Self {
+    pub(super) fn read(env: &Env<'_>, side: &str, max_idle: &str, limits: &HttpLimits) -> Self {
         Self {
             max_idle: env.or(max_idle, parse::number, DEFAULT_MAX_IDLE),
             idle_timeout: env.or(
@@ -106,6 +124,7 @@ impl Http1Pool {
                 parse::duration,
                 DEFAULT_POOL_IDLE,
             ),
+            limits: *limits,
         }
     }
 }
@@ -115,8 +134,11 @@ impl Http2Server {
         let name = |parameter: &str| format!("{side}_SERVER_HTTP2_{parameter}");
         // Each pair takes effect only when both are given, as in Linkerd's proxy.
         let windows = env
-            .optional(&name("INITIAL_STREAM_WINDOW_SIZE"), parse::number)
-            .zip(env.optional(&name("INITIAL_CONNECTION_WINDOW_SIZE"), parse::number));
+            .optional(&name("INITIAL_STREAM_WINDOW_SIZE"), parse::within(WINDOWS))
+            .zip(env.optional(
+                &name("INITIAL_CONNECTION_WINDOW_SIZE"),
+                parse::within(WINDOWS),
+            ));
         let (stream_window, connection_window) = windows.unwrap_or_else(|| client_windows(env));
         let keep_alive = env
             .optional(&name("KEEP_ALIVE_INTERVAL"), parse::duration)
@@ -129,13 +151,13 @@ impl Http2Server {
             keep_alive,
             max_concurrent_streams: env.or(
                 &name("MAX_CONCURRENT_STREAMS"),
-                parse::number,
+                parse::within(1..=MAX_STREAMS),
                 DEFAULT_CONCURRENT_STREAMS,
             ),
-            max_frame_size: env.optional(&name("MAX_FRAME_SIZE"), parse::number),
+            max_frame_size: env.optional(&name("MAX_FRAME_SIZE"), parse::within(FRAME_SIZES)),
             max_header_list_size: env.or(
                 &name("MAX_HEADER_LIST_SIZE"),
-                parse::number,
+                parse::within(HEADER_LISTS),
                 DEFAULT_HEADER_LIST,
             ),
             max_pending_accept_reset_streams: env
@@ -150,12 +172,12 @@ pub(super) fn client_windows(env: &Env<'_>) -> (u32, u32) {
     (
         env.or(
             "HTTP2_INITIAL_STREAM_WINDOW_SIZE",
-            parse::number,
+            parse::within(WINDOWS),
             DEFAULT_STREAM_WINDOW,
         ),
         env.or(
             "HTTP2_INITIAL_CONNECTION_WINDOW_SIZE",
-            parse::number,
+            parse::within(WINDOWS),
             DEFAULT_CONNECTION_WINDOW,
         ),
     )

@@ -191,6 +191,9 @@ fn values_that_cannot_be_used_are_refused() {
         ("IDENTITY_MIN_REFRESH", "2d"),
         ("OUTBOUND_CONNECT_EXP_BACKOFF_MIN", "1s"),
         ("INBOUND_DEFAULT_POLICY", "cluster-unauthenticated"),
+        ("INBOUND_SERVER_HTTP2_MAX_FRAME_SIZE", "1000"),
+        ("OUTBOUND_SERVER_HTTP2_MAX_CONCURRENT_STREAMS", "0"),
+        ("INBOUND_SERVER_HTTP2_MAX_HEADER_LIST_SIZE", "100"),
         ("CONTROL_STREAM_LIFETIME", "x"),
     ] {
         let names = wrong(&[(name, Some(value))]);
@@ -209,6 +212,39 @@ fn variables_of_ours_have_no_prefix() {
     assert_eq!(checked, Some(parse::known("192.0.2.1:20001")));
     let error = read("192.0.2.1").unwrap_err().to_string();
     assert!(error.contains("\n  MESH_PROXY_REDIRECT_CHECK: "), "{error}");
+}
+
+#[test]
+fn limits_of_ours_have_ranges() {
+    let read = |name: &str, value: &str| {
+        let mut variables = minimal();
+        variables.insert(name.to_owned(), value.to_owned());
+        Config::from_env(|name| variables.get(name).cloned())
+    };
+    let unset = read("MESH_PROXY_UNKNOWN", "").unwrap();
+    assert_eq!(unset.http, HttpLimits::DEFAULT);
+    for (name, good, bad) in [
+        ("MESH_PROXY_HTTP_MAX_FIELDS", "200", "19"),
+        ("MESH_PROXY_HTTP_HEAD_TIMEOUT", "1s", "999ms"),
+        ("MESH_PROXY_HTTP_IDLE_TIMEOUT", "0", "1"),
+        ("MESH_PROXY_HTTP1_MAX_HEAD_BYTES", "8192", "8191"),
+        ("MESH_PROXY_HTTP1_MAX_CHUNK_EXTENSION_BYTES", "0", "-1"),
+        ("MESH_PROXY_HTTP1_MAX_TRAILER_BYTES", "1024", "99999999"),
+        ("MESH_PROXY_HTTP1_MAX_DRAINED_BYTES", "0", "1k"),
+        ("MESH_PROXY_HTTP2_MAX_IDLE_FRAMES", "100", "99"),
+        ("MESH_PROXY_HTTP2_MAX_RESETS", "1000000", "1000001"),
+        ("MESH_PROXY_HTTP2_MAX_MISTAKES", "100", "0"),
+        ("MESH_PROXY_INBOUND_MAX_CONNECTIONS", "1", "0"),
+        ("MESH_PROXY_OUTBOUND_MAX_CONNECTIONS", "1000", "many"),
+    ] {
+        let config = read(name, good).unwrap();
+        let is_default = config.http == HttpLimits::DEFAULT
+            && config.inbound.max_connections.is_none()
+            && config.outbound.max_connections.is_none();
+        assert!(!is_default, "{name} is read");
+        let error = read(name, bad).unwrap_err().to_string();
+        assert!(error.contains(&format!("\n  {name}: ")), "{error}");
+    }
 }
 
 #[test]

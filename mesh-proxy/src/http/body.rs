@@ -238,7 +238,7 @@ impl Body {
                 frame.map(|frame| frame.map_err(BodyError::Http1))
             }
             Content::Http2(incoming) => {
-                let frame = ready!(http_body::Body::poll_frame(Pin::new(incoming), cx));
+                let frame = ready!(poll_full_frame(incoming, cx));
                 frame.map(|frame| frame.map_err(BodyError::Http2))
             }
         };
@@ -268,6 +268,19 @@ impl Body {
         }
         if let Some(extras) = &mut self.extras {
             extras.end(end);
+        }
+    }
+}
+
+/// Leaves empty frames out. Nobody needs them, and the next hop might count them against the connection that all requests to it share.
+fn poll_full_frame(
+    incoming: &mut Incoming,
+    cx: &mut Context<'_>,
+) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+    loop {
+        match ready!(http_body::Body::poll_frame(Pin::new(incoming), cx)) {
+            Some(Ok(frame)) if frame.data_ref().is_some_and(Bytes::is_empty) => {}
+            frame => return Poll::Ready(frame),
         }
     }
 }

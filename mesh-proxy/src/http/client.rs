@@ -164,7 +164,7 @@ impl<D: Dial + 'static> Client<D> {
         Self {
             dial: Rc::new(dial),
             http1: Pool::new(params.pool),
-            http2: Multiplexed::new(params.http2),
+            http2: Multiplexed::new(params.http2, params.pool.limits),
         }
     }
 
@@ -177,12 +177,12 @@ impl<D: Dial + 'static> Client<D> {
         let kind = if request.version() == Version::HTTP_2 {
             Kind::Http2(self.http2.slot(&self.dial).await?)
         } else if needs_own_connection(request) {
-            Kind::Once(Box::pin(http1::connect(&*self.dial)).await?)
+            Kind::Once(Box::pin(http1::connect(&*self.dial, self.http1.limits())).await?)
         } else if let Some(conn) = self.http1.take() {
             let pool = self.http1.clone();
             Kind::Http1 { conn, pool }
         } else {
-            let conn = Box::pin(http1::connect(&*self.dial)).await?;
+            let conn = Box::pin(http1::connect(&*self.dial, self.http1.limits())).await?;
             let pool = self.http1.clone();
             Kind::Http1 { conn, pool }
         };

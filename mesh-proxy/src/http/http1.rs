@@ -62,6 +62,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// Value of the `reason` label when the client is to blame.
+    pub(super) fn label(&self) -> Option<&'static str> {
+        match self {
+            Self::Refused(refused) => Some(refused.label()),
+            Self::HeadTimeout(_) => Some("head_time"),
+            _ => None,
+        }
+    }
+
     /// What the client of a connection that failed this way is told before it is closed.
     fn answer(&self) -> Option<StatusCode> {
         match self {

@@ -13,18 +13,27 @@ use mesh_runtime::drain::Watch;
 use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
+use super::body::h2_error;
 use super::executor::LocalExecutor;
-use super::http1::{self, server::Ended};
+use super::http1::server::{Ended, Terms};
+use super::http1::{self, Refused};
+use super::http2::{Guarded, Role, Standing};
+use super::idle::idle;
 use super::respond::CloseConnection;
 use super::{Body, Handle, Protocol, Request, Response, respond, upgrade};
-use crate::config::Http2Server;
+use crate::config::{Http2Server, HttpLimits};
+use crate::telemetry::labels::Direction;
+use crate::telemetry::refused::RefusedFamily;
 use crate::transport::{Io, Scratch};
 use crate::worker::Worker;
 
 /// Serves the connections of one listener on one data thread.
 #[derive(Clone, Debug)]
 pub struct Server {
+    direction: Direction,
     http2: Http2Server,
+    limits: HttpLimits,
+    refused: RefusedFamily,
     /// Tunnels copy through it.
     scratch: Rc<Scratch>,
     /// Tunnels outlive the connections they began on.
@@ -33,7 +42,7 @@ pub struct Server {
 }
 
 /// RFC 9113, section 6.9.1.
-const MAX_WINDOW: u32 = (1 << 31) - 1;
+pub(super) const MAX_WINDOW: u32 = (1 << 31) - 1;
 
 /// How serving a connection failed.
 #[derive(Debug, thiserror::Error)]
@@ -45,9 +54,16 @@ pub enum ServeError {
 }
 
 impl Server {
-    pub fn new(http2: &Http2Server, worker: &Worker) -> Self {
+    pub fn new(direction: Direction, worker: &Worker) -> Self {
+        let config = &worker.config;
         Self {
-            http2: *http2,
+            direction,
+            http2: match direction {
+                Direction::Inbound => config.inbound.http2_server,
+                Direction::Outbound => config.outbound.http2_server,
+            },
+            limits: config.http,
+            refused: worker.families.refused.clone(),
             scratch: worker.scratch.clone(),
             tasks: worker.tasks.clone(),
             drain: worker.drain.clone(),
@@ -55,8 +71,13 @@ impl Server {
     }
 
     #[cfg(test)]
-    pub(super) fn for_tests(drain: Watch) -> Self {
+    pub(super) fn for_tests(
+        drain: Watch,
+        limits: HttpLimits,
+        registry: &mesh_runtime::metrics::Registry,
+    ) -> Self {
         Self {
+            direction: Direction::Inbound,
             http2: Http2Server {
                 stream_window: 65_535,
                 connection_window: 1 << 20,
@@ -68,6 +89,8 @@ impl Server {
                 max_pending_accept_reset_streams: None,
                 max_send_buf_size: None,
             },
+            limits,
+            refused: crate::telemetry::Families::new(registry).refused,
             scratch: Rc::default(),
             tasks: TaskTracker::new(),
             drain,
@@ -89,7 +112,16 @@ impl Server {
     }
 
     async fn serve_http1<H: Handle>(&self, io: Io, handler: &H) -> Result<(), http1::Error> {
-        match http1::server::serve(io, &self.drain, handler).await? {
+        let terms = Terms {
+            drain: &self.drain,
+            handler,
+            limits: &self.limits,
+        };
+        let served = http1::server::serve(io, &terms).await;
+        if let Some(reason) = served.as_ref().err().and_then(http1::Error::label) {
+            self.refuse(Protocol::Http1, reason);
+        }
+        match served? {
             Ended::Closed => {}
             Ended::Tunnel(ends) => {
                 let (scratch, drain) = (self.scratch.clone(), self.drain.clone());
@@ -107,39 +139,62 @@ impl Server {
         io: Io,
         handler: Rc<H>,
     ) -> Result<(), hyper::Error> {
-        let close = Rc::new(Notify::new());
-        let connection = Connection {
+        let io = Guarded::new(io, Role::Server, &self.limits);
+        let standing = io.standing();
+        let connection = Rc::new(Connection {
             handler,
-            close: close.clone(),
-            tasks: self.tasks.clone(),
-        };
-        let service = service_fn(move |request| answer(connection.clone(), request));
-        let end = async {
-            tokio::select! {
-                () = self.drain.draining() => {}
-                () = close.notified() => {}
+            close: Notify::new(),
+            server: self.clone(),
+        });
+        let end = {
+            let connection = connection.clone();
+            let standing = standing.clone();
+            async move {
+                tokio::select! {
+                    () = connection.server.drain.draining() => {}
+                    () = connection.close.notified() => {}
+                    () = idle(connection.server.limits.idle, standing.messages()) => {}
+                    () = standing.retired() => connection.server.refuse_http2(&standing, None),
+                }
             }
         };
-        let connection = http2_builder(&self.http2).serve_connection(TokioIo::new(io), service);
-        drive(connection, end, |c| c.graceful_shutdown()).await
+        let service = service_fn(move |request| answer(connection.clone(), request));
+        let serving =
+            http2_builder(&self.http2, &self.limits).serve_connection(TokioIo::new(io), service);
+        let served = drive(serving, end, |c| c.graceful_shutdown()).await;
+        self.refuse_http2(&standing, served.as_ref().err());
+        served
+    }
+
+    /// Counts and logs why a client's HTTP/2 connection was ended or replaced, if it was the client's fault.
+    fn refuse_http2(&self, standing: &Standing, error: Option<&hyper::Error>) {
+        if let Some(violation) = standing.take_violation() {
+            tracing::info!(reason = %violation, "HTTP/2 connection of a client ended or replaced");
+            self.refuse(Protocol::Http2, violation.label());
+        } else if let Some(reason) = error.and_then(library_verdict) {
+            self.refuse(Protocol::Http2, reason);
+        }
+    }
+
+    fn refuse(&self, protocol: Protocol, reason: &'static str) {
+        self.refused.http(self.direction, protocol, reason);
+    }
+}
+
+/// Value of the `reason` label when the library has ended a connection.
+fn library_verdict(error: &hyper::Error) -> Option<&'static str> {
+    let error = h2_error(error).filter(|error| error.is_go_away() && error.is_library())?;
+    match error.reason() {
+        Some(h2::Reason::ENHANCE_YOUR_CALM) => Some("flood"),
+        _ => Some("malformed"),
     }
 }
 
 /// What the requests of one connection share.
 struct Connection<H> {
     handler: Rc<H>,
-    close: Rc<Notify>,
-    tasks: TaskTracker,
-}
-
-impl<H> Clone for Connection<H> {
-    fn clone(&self) -> Self {
-        Self {
-            handler: self.handler.clone(),
-            close: self.close.clone(),
-            tasks: self.tasks.clone(),
-        }
-    }
+    close: Notify,
+    server: Server,
 }
 
 /// Runs `connection`, and asks it once to finish when `end` is ready.
@@ -172,7 +227,10 @@ fn connection_window(params: &Http2Server) -> u32 {
     params.connection_window.max(all).min(MAX_WINDOW)
 }
 
-fn http2_builder(params: &Http2Server) -> hyper::server::conn::http2::Builder<LocalExecutor> {
+fn http2_builder(
+    params: &Http2Server,
+    limits: &HttpLimits,
+) -> hyper::server::conn::http2::Builder<LocalExecutor> {
     let mut builder = hyper::server::conn::http2::Builder::new(LocalExecutor);
     builder
         .timer(TokioTimer::new())
@@ -181,7 +239,8 @@ fn http2_builder(params: &Http2Server) -> hyper::server::conn::http2::Builder<Lo
         .initial_connection_window_size(connection_window(params))
         .max_concurrent_streams(params.max_concurrent_streams)
         .max_frame_size(params.max_frame_size)
-        .max_header_list_size(params.max_header_list_size);
+        .max_header_list_size(params.max_header_list_size)
+        .max_local_error_reset_streams(limits.http2.mistakes as usize);
     if let Some(size) = params.max_send_buf_size {
         builder.max_send_buf_size(size);
     }
@@ -201,9 +260,15 @@ fn http2_builder(params: &Http2Server) -> hyper::server::conn::http2::Builder<Lo
 
 /// One request: what belongs to the connection is taken off, the handler is asked, tunnels are joined.
 async fn answer<H: Handle>(
-    connection: Connection<H>,
+    connection: Rc<Connection<H>>,
     request: http::Request<Incoming>,
 ) -> Result<Response, h2::Error> {
+    let server = &connection.server;
+    if request.headers().len() > usize::from(server.limits.http1.fields) {
+        server.refuse(Protocol::Http2, Refused::TooManyHeaders.label());
+        let status = Refused::TooManyHeaders.status();
+        return Ok(respond::status(Version::HTTP_2, status));
+    }
     let mut request: Request = request.map(Body::incoming);
     let tunnel = match upgrade::accept(&mut request) {
         Ok(wanted) => wanted.map(|wanted| (wanted, hyper::upgrade::on(&mut request))),
@@ -219,7 +284,7 @@ async fn answer<H: Handle>(
     if let Some((wanted, client)) = tunnel
         && let Some(joined) = upgrade::join_streams(wanted, client, &mut response)
     {
-        connection.tasks.spawn_local(joined);
+        server.tasks.spawn_local(joined);
     }
     if response
         .extensions_mut()

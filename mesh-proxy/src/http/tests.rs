@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::Version;
 use mesh_core::endpoint::Http2Params;
 use mesh_runtime::drain;
+use mesh_runtime::metrics::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
@@ -17,10 +18,11 @@ use super::orig_proto::Downgraded;
 use super::respond::{Asker, Disclosure};
 use super::server::Server;
 use super::*;
-use crate::config::Http1Pool;
+use crate::config::{Http1Pool, HttpLimits};
 use crate::error::DialError;
 use crate::transport::Io;
 
+mod hostile;
 mod http1;
 mod http2;
 
@@ -87,15 +89,36 @@ async fn hop(
     protocol: Protocol,
     drain: &drain::Watch,
 ) -> SocketAddr {
+    let registry = Registry::new();
+    hop_with(
+        HttpLimits::DEFAULT,
+        &registry,
+        server,
+        role,
+        protocol,
+        drain,
+    )
+    .await
+}
+
+async fn hop_with(
+    limits: HttpLimits,
+    registry: &Registry,
+    server: SocketAddr,
+    role: Role,
+    protocol: Protocol,
+    drain: &drain::Watch,
+) -> SocketAddr {
     let pool = Http1Pool {
         max_idle: 10,
         idle_timeout: Duration::from_secs(3),
+        limits,
     };
     let handler = Rc::new(Forward {
         client: Client::new(To(server), &Params::new(&pool, Http2Params::default())),
         role,
     });
-    let engine = Rc::new(Server::for_tests(drain.clone()));
+    let engine = Rc::new(Server::for_tests(drain.clone(), limits, registry));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     tokio::task::spawn_local(async move {

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Dial, Lease, SendError};
-use crate::config::Http1Pool;
+use crate::config::{Http1Limits, Http1Pool};
 use crate::error::DialError;
 use crate::http::headers::strip_connection_headers;
 use crate::http::http1::{
@@ -61,6 +61,11 @@ impl Pool {
             settings,
             sweeping: Cell::new(false),
         })
+    }
+
+    /// What a response may cost.
+    pub(super) fn limits(&self) -> Http1Limits {
+        self.settings.limits.http1
     }
 
     /// The connection used last that can be used now.
@@ -139,10 +144,10 @@ async fn sweep(pool: Weak<Pool>, timeout: Duration) {
 }
 
 /// A new connection.
-pub(super) async fn connect<D: Dial>(dial: &D) -> Result<Conn, DialError> {
+pub(super) async fn connect<D: Dial>(dial: &D, limits: Http1Limits) -> Result<Conn, DialError> {
     let io = dial.dial(Protocol::Http1).await?;
     Ok(Conn {
-        connection: Connection::new(io),
+        connection: Connection::new(io, limits),
         reused: false,
     })
 }
@@ -220,7 +225,7 @@ impl Call {
         }
         loop {
             let head = match ready!(self.connection.poll_head(cx)) {
-                Ok(Some(head)) => read_response(&head)?,
+                Ok(Some(head)) => read_response(&head, &self.connection.limits())?,
                 Ok(None) => return Poll::Ready(Err(self.cause(Error::NoResponse))),
                 Err(error) => return Poll::Ready(Err(self.cause(error))),
             };

@@ -14,14 +14,17 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use mesh_core::endpoint::Http2Params;
 
 use super::{Dial, Lease, SendError, unsent_or_failed};
+use crate::config::{DEFAULT_STREAM_WINDOW, HttpLimits};
 use crate::error::DialError;
 use crate::http::executor::LocalExecutor;
+use crate::http::http2::{Guarded, Role, Standing};
+use crate::http::server::MAX_WINDOW;
 use crate::http::{Body, Protocol, Request, Response};
-use crate::transport::Io;
 
 /// The connections of one endpoint.
 pub(super) struct Multiplexed {
     params: Http2Params,
+    limits: HttpLimits,
     state: Rc<RefCell<State>>,
 }
 
@@ -42,8 +45,10 @@ struct Link {
 
 struct Load {
     streams: Cell<usize>,
-    /// How many streams the peer allows.
+    /// How many streams the peer allows, and we want.
     limit: Cell<usize>,
+    /// No more streams are to be opened on it.
+    is_retired: Cell<bool>,
 }
 
 /// A stream to be.
@@ -60,10 +65,14 @@ type Attempt = Shared<LocalBoxFuture<'static, Result<(), DialError>>>;
 /// Connections to one endpoint from one thread. With the usual limits of 100 to 250 streams this is some thousands of them; more wait.
 const MAX_CONNECTIONS: usize = 16;
 
+/// Streams on one connection, also to peers that would allow more. The connection's window holds what all of them may receive before it is read (see [`window`]).
+const MAX_STREAMS: usize = 200;
+
 impl Multiplexed {
-    pub(super) fn new(params: Http2Params) -> Self {
+    pub(super) fn new(params: Http2Params, limits: HttpLimits) -> Self {
         Self {
             params,
+            limits,
             state: Rc::default(),
         }
     }
@@ -91,10 +100,10 @@ impl Multiplexed {
 
     /// Connects in a task of its own, so that the attempt does not depend on the patience of the request that began it.
     fn start<D: Dial + 'static>(&self, dial: Rc<D>) -> Attempt {
-        let params = self.params;
+        let (params, limits) = (self.params, self.limits);
         let state = Rc::downgrade(&self.state);
         let attempt = async move {
-            let connected = connect(&*dial, &params).await;
+            let connected = connect(&*dial, &params, &limits).await;
             let Some(state) = state.upgrade() else {
                 return Err(DialError::Closed);
             };
@@ -112,7 +121,7 @@ impl Multiplexed {
 impl State {
     /// A place on a connection that exists; `None` when there should be another one.
     fn place(&mut self) -> Option<Slot> {
-        self.connections.retain(|link| !link.sender.is_closed());
+        self.connections.retain(Link::is_usable);
         let free = self
             .connections
             .iter()
@@ -131,7 +140,7 @@ impl State {
     }
 
     fn least_loaded(&self) -> Option<&Link> {
-        let open = self.connections.iter().filter(|l| !l.sender.is_closed());
+        let open = self.connections.iter().filter(|link| link.is_usable());
         open.min_by_key(|link| link.load.streams.get())
     }
 
@@ -147,6 +156,10 @@ impl State {
 }
 
 impl Link {
+    fn is_usable(&self) -> bool {
+        !self.sender.is_closed() && !self.load.is_retired.get()
+    }
+
     fn slot(&self) -> Slot {
         self.load.streams.set(self.load.streams.get() + 1);
         Slot {
@@ -182,15 +195,23 @@ impl Slot {
     }
 }
 
-async fn connect<D: Dial>(dial: &D, params: &Http2Params) -> Result<Link, DialError> {
+async fn connect<D: Dial>(
+    dial: &D,
+    params: &Http2Params,
+    limits: &HttpLimits,
+) -> Result<Link, DialError> {
     let io = dial.dial(Protocol::Http2).await?;
+    let io = Guarded::new(io, Role::Client, limits);
+    let standing = io.standing();
     let (sender, connection) = builder(params).handshake(TokioIo::new(io)).await?;
     let load = Rc::new(Load {
         streams: Cell::new(0),
-        limit: Cell::new(usize::MAX),
+        limit: Cell::new(MAX_STREAMS),
+        is_retired: Cell::new(false),
     });
     let driver = Driver {
         connection,
+        standing,
         load: load.clone(),
     };
     tokio::task::spawn_local(async move {
@@ -203,7 +224,8 @@ async fn connect<D: Dial>(dial: &D, params: &Http2Params) -> Result<Link, DialEr
 
 /// Runs a connection and notes how many streams its peer allows, which only the connection itself can tell.
 struct Driver {
-    connection: Connection<TokioIo<Io>, Body, LocalExecutor>,
+    connection: Connection<TokioIo<Guarded>, Body, LocalExecutor>,
+    standing: Rc<Standing>,
     load: Rc<Load>,
 }
 
@@ -215,7 +237,11 @@ impl Future for Driver {
         if polled.is_pending() {
             let limit = self.connection.current_max_send_streams();
             // A peer that allows none for now means "later", not "elsewhere".
-            self.load.limit.set(limit.max(1));
+            self.load.limit.set(limit.clamp(1, MAX_STREAMS));
+        }
+        if let Some(violation) = self.standing.take_violation() {
+            tracing::info!(reason = %violation, "HTTP/2 connection to an endpoint ended or replaced");
+            self.load.is_retired.set(true);
         }
         polled
     }
@@ -227,12 +253,24 @@ const MAX_SEND_BUF_SIZE: usize = 1024 * 1024;
 /// Linkerd's 16 KiB are too few for large gRPC status details and long cookies; the server side accepts as much.
 const MAX_HEADER_LIST_SIZE: u32 = 256 * 1024;
 
+/// Room for what every stream may receive before it is read: clients that do not read their responses must not keep those of others from arriving, which come on the
+/// same connection.
+fn window(params: &Http2Params) -> u32 {
+    let all = stream_window(params).saturating_mul(MAX_STREAMS as u32);
+    let window = params.connection_window.unwrap_or_default().max(all);
+    window.min(MAX_WINDOW)
+}
+
+fn stream_window(params: &Http2Params) -> u32 {
+    params.stream_window.unwrap_or(DEFAULT_STREAM_WINDOW)
+}
+
 fn builder(params: &Http2Params) -> Builder<LocalExecutor> {
     let mut builder = Builder::new(LocalExecutor);
     builder
         .timer(TokioTimer::new())
-        .initial_stream_window_size(params.stream_window)
-        .initial_connection_window_size(params.connection_window)
+        .initial_stream_window_size(stream_window(params))
+        .initial_connection_window_size(window(params))
         .max_header_list_size(MAX_HEADER_LIST_SIZE)
         .max_frame_size(params.max_frame_size)
         .max_send_buf_size(

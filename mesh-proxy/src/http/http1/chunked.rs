@@ -5,15 +5,15 @@ use http::HeaderMap;
 use memchr::memchr;
 
 use super::head::{self, End};
-use super::limits::{MAX_CHUNK_EXTENSIONS, MAX_TRAILER_BYTES};
 use super::refused::Refused;
+use crate::config::Http1Limits;
 
 /// Where in a chunked body the next byte stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Decoder {
     state: State,
     /// What all extensions together may still take.
-    extensions_left: usize,
+    extensions_left: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,15 +38,19 @@ pub(super) enum Piece {
 const MAX_SIZE_DIGITS: usize = 16;
 
 impl Decoder {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(limits: &Http1Limits) -> Self {
         Self {
             state: State::Size,
-            extensions_left: MAX_CHUNK_EXTENSIONS,
+            extensions_left: limits.extensions,
         }
     }
 
     /// Takes the next piece off `input`; `None` when more has to be read first. Not to be called again after the end or an error.
-    pub(super) fn next(&mut self, input: &mut BytesMut) -> Result<Option<Piece>, Refused> {
+    pub(super) fn next(
+        &mut self,
+        input: &mut BytesMut,
+        limits: &Http1Limits,
+    ) -> Result<Option<Piece>, Refused> {
         loop {
             match self.state {
                 State::Size => match self.size(input)? {
@@ -67,7 +71,7 @@ impl Decoder {
                     false => return Ok(None),
                     true => self.state = State::Size,
                 },
-                State::Trailers(from) => return self.trailers(input, from),
+                State::Trailers(from) => return self.trailers(input, from, limits),
             }
         }
     }
@@ -85,7 +89,7 @@ impl Decoder {
         }
         let Some(feed) = memchr(b'\n', &input[digits..]) else {
             // The carriage return is no part of the extension.
-            return match input.len() - digits > self.extensions_left + 1 {
+            return match input.len() - digits > self.extensions_left as usize + 1 {
                 true => Err(Refused::ChunkExtensionsTooLarge),
                 false => Ok(None),
             };
@@ -99,9 +103,9 @@ impl Decoder {
         {
             return Err(Refused::ChunkExtension);
         }
-        self.extensions_left = self
-            .extensions_left
-            .checked_sub(extension.len())
+        self.extensions_left = u32::try_from(extension.len())
+            .ok()
+            .and_then(|taken| self.extensions_left.checked_sub(taken))
             .ok_or(Refused::ChunkExtensionsTooLarge)?;
         let size = input[..digits].iter().fold(0, |size: u64, digit| {
             size << 4 | u64::from(char::from(*digit).to_digit(16).unwrap_or_default())
@@ -110,24 +114,30 @@ impl Decoder {
         Ok(Some(size))
     }
 
-    fn trailers(&mut self, input: &mut BytesMut, from: usize) -> Result<Option<Piece>, Refused> {
+    fn trailers(
+        &mut self,
+        input: &mut BytesMut,
+        from: usize,
+        limits: &Http1Limits,
+    ) -> Result<Option<Piece>, Refused> {
         if input.starts_with(b"\r\n") {
             drop(input.split_to(2));
             return Ok(Some(Piece::End(None)));
         }
-        let (length, is_whole) = match head::end(input, from)? {
+        let end = head::end(input, from, limits.trailers).map_err(|refused| match refused {
+            Refused::HeadTooLarge => Refused::TrailersTooLarge,
+            refused => refused,
+        })?;
+        let (length, is_whole) = match end {
             End::At(length) => (length, true),
             End::Later(length) => (length, false),
         };
-        if length > MAX_TRAILER_BYTES {
-            return Err(Refused::TrailersTooLarge);
-        }
         if !is_whole {
             // A first line end may be half there.
             self.state = State::Trailers(if length < 2 { 0 } else { length });
             return Ok(None);
         }
-        let trailers = head::trailers(&input.split_to(length).freeze())?;
+        let trailers = head::trailers(&input.split_to(length).freeze(), limits)?;
         Ok(Some(Piece::End((!trailers.is_empty()).then_some(trailers))))
     }
 }

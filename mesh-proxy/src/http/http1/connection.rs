@@ -27,6 +27,7 @@ use super::framing::BodyLength;
 use super::head::{self, End};
 use super::output::Output;
 use super::{Error, Refused};
+use crate::config::Http1Limits;
 use crate::transport::Io;
 
 mod decoder;
@@ -41,6 +42,7 @@ pub(crate) struct Connection(RefCell<State>);
 #[derive(Debug)]
 struct State {
     io: Io,
+    limits: Http1Limits,
     /// Read but not handed on. Without memory when it is empty.
     input: BytesMut,
     /// How much of `input` is known to hold no end of a head.
@@ -82,9 +84,10 @@ pub(super) enum Rest {
 }
 
 impl Connection {
-    pub(crate) fn new(io: Io) -> Rc<Self> {
+    pub(crate) fn new(io: Io, limits: Http1Limits) -> Rc<Self> {
         Rc::new(Self(RefCell::new(State {
             io,
+            limits,
             input: BytesMut::new(),
             scanned: 0,
             bulk: false,
@@ -96,6 +99,10 @@ impl Connection {
             output: Output::default(),
             owner: None,
         })))
+    }
+
+    pub(crate) fn limits(&self) -> Http1Limits {
+        self.state().limits
     }
 
     fn state(&self) -> RefMut<'_, State> {
@@ -162,7 +169,7 @@ impl Connection {
                 return None;
             }
             BodyLength::Bytes(length) => Decoder::Bytes(length),
-            BodyLength::Chunked => Decoder::Chunked(chunked::Decoder::new()),
+            BodyLength::Chunked => Decoder::Chunked(chunked::Decoder::new(&state.limits)),
             BodyLength::UntilClose => Decoder::UntilClose,
         };
         state.body_held = true;
@@ -316,7 +323,7 @@ impl State {
         if self.input.is_empty() {
             return Ok(None);
         }
-        match head::end(&self.input, self.scanned)? {
+        match head::end(&self.input, self.scanned, self.limits.head)? {
             End::At(length) => {
                 self.scanned = 0;
                 Ok(Some(self.take(length)))
@@ -376,7 +383,7 @@ impl State {
 
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Frame<Bytes>>, Error>> {
         loop {
-            match self.body.next(&mut self.input) {
+            match self.body.next(&mut self.input, &self.limits) {
                 Ok(None) if matches!(self.body, Decoder::Over) => return Poll::Ready(Ok(None)),
                 Ok(None) => {}
                 Ok(Some(Piece::Data(data))) => {

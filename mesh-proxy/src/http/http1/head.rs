@@ -13,8 +13,9 @@ use http::{Method, StatusCode, Uri, Version};
 use memchr::memchr_iter;
 
 use super::framing::{self, Asked, BodyLength, tokens};
-use super::limits::{MAX_HEAD_BYTES, MAX_HEADERS};
+use super::limits::USUAL_FIELDS;
 use super::refused::Refused;
+use crate::config::Http1Limits;
 
 /// A request's head and what it means for the connection.
 #[derive(Debug)]
@@ -53,29 +54,33 @@ pub(super) enum End {
     Later(usize),
 }
 
-/// Looks for the empty line from byte `from` on, where an earlier look has ended. A line feed that no carriage return precedes is refused: half of the world
+/// Looks for the empty line from byte `from` on, where an earlier look has ended, in a head of at most `max` bytes. A line feed that no carriage return precedes is refused: half of the world
 /// takes it for a line end and the other half does not.
-pub(super) fn end(bytes: &[u8], from: usize) -> Result<End, Refused> {
+pub(super) fn end(bytes: &[u8], from: usize, max: u32) -> Result<End, Refused> {
     for feed in memchr_iter(b'\n', &bytes[from..]) {
         let line = &bytes[..from + feed];
         if !line.ends_with(b"\r") {
             return Err(Refused::BareLineFeed);
         }
         if line.ends_with(b"\r\n\r") {
+            check_size(line.len() + 1, max)?;
             return Ok(End::At(line.len() + 1));
         }
     }
-    if bytes.len() > MAX_HEAD_BYTES {
-        return Err(Refused::HeadTooLarge);
-    }
+    check_size(bytes.len(), max)?;
     Ok(End::Later(bytes.len()))
 }
 
 /// The whole head of a request.
-pub(super) fn request(bytes: &Bytes) -> Result<RequestHead, Refused> {
-    check_size(bytes)?;
-    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
-    let mut parsed = httparse::Request::new(&mut fields);
+pub(super) fn request(bytes: &Bytes, limits: &Http1Limits) -> Result<RequestHead, Refused> {
+    with_fields(limits, |fields| parse_request(bytes, fields))
+}
+
+fn parse_request<'b>(
+    bytes: &'b Bytes,
+    fields: &mut [httparse::Header<'b>],
+) -> Result<RequestHead, Refused> {
+    let mut parsed = httparse::Request::new(fields);
     if parsed.parse(bytes)?.is_partial() {
         return Err(Refused::StartLine);
     }
@@ -103,10 +108,15 @@ pub(super) fn request(bytes: &Bytes) -> Result<RequestHead, Refused> {
 }
 
 /// The whole head of a response.
-pub(crate) fn response(bytes: &Bytes) -> Result<ResponseHead, Refused> {
-    check_size(bytes)?;
-    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
-    let mut parsed = httparse::Response::new(&mut fields);
+pub(crate) fn response(bytes: &Bytes, limits: &Http1Limits) -> Result<ResponseHead, Refused> {
+    with_fields(limits, |fields| parse_response(bytes, fields))
+}
+
+fn parse_response<'b>(
+    bytes: &'b Bytes,
+    fields: &mut [httparse::Header<'b>],
+) -> Result<ResponseHead, Refused> {
+    let mut parsed = httparse::Response::new(fields);
     if parsed.parse(bytes)?.is_partial() {
         return Err(Refused::StartLine);
     }
@@ -130,13 +140,13 @@ pub(crate) fn response(bytes: &Bytes) -> Result<ResponseHead, Refused> {
 
 /// Trailers, with the empty line behind them. Fields that concern the framing or the way of a message have no place there and are left out (RFC 9110, section
 /// 6.5.1): whoever merges trailers into the headers would read another message.
-pub(super) fn trailers(bytes: &Bytes) -> Result<HeaderMap, Refused> {
-    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
-    let headers = match httparse::parse_headers(bytes, &mut fields)? {
-        httparse::Status::Complete((_, fields)) => fields_of(bytes, fields)?,
-        httparse::Status::Partial => return Err(Refused::HeaderName),
-    };
-    let mut trailers = headers;
+pub(super) fn trailers(bytes: &Bytes, limits: &Http1Limits) -> Result<HeaderMap, Refused> {
+    let mut trailers = with_fields(limits, |fields| {
+        match httparse::parse_headers(bytes, fields)? {
+            httparse::Status::Complete((_, fields)) => fields_of(bytes, fields),
+            httparse::Status::Partial => Err(Refused::HeaderName),
+        }
+    })?;
     for name in NEVER_TRAILERS {
         trailers.remove(name);
     }
@@ -167,10 +177,25 @@ impl Reason {
     }
 }
 
-fn check_size(head: &[u8]) -> Result<(), Refused> {
-    match head.len() {
-        0..=MAX_HEAD_BYTES => Ok(()),
-        _ => Err(Refused::HeadTooLarge),
+fn check_size(length: usize, max: u32) -> Result<(), Refused> {
+    match length > max as usize {
+        false => Ok(()),
+        true => Err(Refused::HeadTooLarge),
+    }
+}
+
+/// Parses into as many fields as a message may have. More than usual are worth an allocation only when they are there.
+fn with_fields<'b, T>(
+    limits: &Http1Limits,
+    parse: impl Fn(&mut [httparse::Header<'b>]) -> Result<T, Refused>,
+) -> Result<T, Refused> {
+    let max = usize::from(limits.fields);
+    let mut usual = [httparse::EMPTY_HEADER; USUAL_FIELDS];
+    match parse(&mut usual[..max.min(USUAL_FIELDS)]) {
+        Err(Refused::TooManyHeaders) if max > USUAL_FIELDS => {
+            parse(&mut vec![httparse::EMPTY_HEADER; max])
+        }
+        parsed => parsed,
     }
 }
 

@@ -6,9 +6,9 @@ use http::StatusCode;
 /// A message that is not HTTP/1, is ambiguous, or is too large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    #[error("the head is larger than 256 KiB")]
+    #[error("the head is larger than MESH_PROXY_HTTP1_MAX_HEAD_BYTES allows")]
     HeadTooLarge,
-    #[error("there are more than 100 header fields")]
+    #[error("there are more header fields than MESH_PROXY_HTTP_MAX_FIELDS allows")]
     TooManyHeaders,
     #[error("a line ends without a carriage return")]
     BareLineFeed,
@@ -48,11 +48,11 @@ pub enum Refused {
     ChunkSize,
     #[error("a chunk extension is malformed")]
     ChunkExtension,
-    #[error("chunk extensions are larger than 16 KiB")]
+    #[error("chunk extensions are larger than MESH_PROXY_HTTP1_MAX_CHUNK_EXTENSION_BYTES allows")]
     ChunkExtensionsTooLarge,
     #[error("a chunk is not followed by a line end")]
     ChunkEnd,
-    #[error("trailers are larger than 16 KiB")]
+    #[error("trailers are larger than MESH_PROXY_HTTP1_MAX_TRAILER_BYTES allows")]
     TrailersTooLarge,
     #[error("protocols are switched without having been asked to")]
     UnexpectedSwitch,
@@ -61,6 +61,38 @@ pub enum Refused {
 }
 
 impl Refused {
+    /// Value of the `reason` label.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::HeadTooLarge => "head_bytes",
+            Self::TooManyHeaders => "fields",
+            Self::Version => "version",
+            Self::LengthAndEncoding
+            | Self::SeveralLengths
+            | Self::Length
+            | Self::EncodingInHttp10
+            | Self::NotChunked
+            | Self::UnknownCoding
+            | Self::ConnectBody
+            | Self::ChunkSize
+            | Self::ChunkExtension
+            | Self::ChunkEnd => "framing",
+            Self::ChunkExtensionsTooLarge => "chunk_extensions",
+            Self::TrailersTooLarge => "trailers",
+            Self::BareLineFeed
+            | Self::StartLine
+            | Self::Method
+            | Self::Target
+            | Self::Status
+            | Self::HeaderName
+            | Self::HeaderValue
+            | Self::SeveralHosts
+            | Self::Host
+            | Self::UnexpectedSwitch
+            | Self::TooManyInterim => "malformed",
+        }
+    }
+
     /// The answer to a request. Responses that are refused are failures of the server: 502, whatever the reason.
     pub fn status(self) -> StatusCode {
         match self {

@@ -2,10 +2,12 @@
 //!
 //! While it waits for a request it is small: everything that belongs to one exchange is in a future of its own, which exists as long as the exchange does.
 
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::cell::Cell;
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, Version};
@@ -16,8 +18,10 @@ use self::plan::{Facts, Plan};
 use super::connection::Rest;
 use super::framing::Asked;
 use super::head::{self, Reason};
-use super::limits::{HEADER_READ_TIMEOUT, LINGER, MAX_DRAINED_BODY, MAX_LINGER_BYTES};
+use super::limits::{LINGER, MAX_LINGER_BYTES};
 use super::{Connection, Encoder, Error, Framing, Interim, Outgoing, Refused, encode};
+use crate::config::HttpLimits;
+use crate::http::idle::idle;
 use crate::http::respond::{self, CloseConnection};
 use crate::http::upgrade;
 use crate::http::{Body, Handle, Request, Response, uri};
@@ -43,16 +47,31 @@ enum After {
     Tunnel(Box<Io>),
 }
 
-/// Serves `io` until it ends. While the proxy drains, a request that has begun is answered, and no other.
+/// What holds for all requests of a connection.
+pub(in crate::http) struct Terms<'a, H> {
+    pub(in crate::http) drain: &'a Watch,
+    pub(in crate::http) handler: &'a H,
+    pub(in crate::http) limits: &'a HttpLimits,
+}
+
+/// Serves `io` until it ends, or has been idle for too long. While the proxy drains, a request that has begun is answered, and no other.
 pub(in crate::http) async fn serve<H: Handle>(
     io: Io,
-    drain: &Watch,
-    handler: &H,
+    terms: &Terms<'_, H>,
 ) -> Result<Ended, Error> {
-    let connection = Connection::new(io);
-    let mut draining = pin!(drain.draining());
-    while begun(&connection, draining.as_mut()).await? {
-        let exchange = Box::pin(exchange(&connection, drain, handler));
+    let connection = Connection::new(io, terms.limits.http1);
+    let exchanges = Cell::new(0_u32);
+    let mut draining = pin!(terms.drain.draining());
+    let mut idle = pin!(idle(terms.limits.idle, &exchanges));
+    loop {
+        let is_over = |cx: &mut Context<'_>| {
+            draining.as_mut().poll(cx).is_ready() || idle.as_mut().poll(cx).is_ready()
+        };
+        if !begun(&connection, is_over).await? {
+            break;
+        }
+        exchanges.set(exchanges.get().wrapping_add(1));
+        let exchange = Box::pin(exchange(&connection, terms));
         match exchange.await {
             Ok(After::Next) => {}
             Ok(After::Close) => break,
@@ -75,14 +94,14 @@ pub(in crate::http) async fn serve<H: Handle>(
     Ok(Ended::Closed)
 }
 
-/// Waits for a request. False when none will come: the client has closed, or the proxy drains.
+/// Waits for a request. False when none will come: the client has closed, or has been idle for too long, or the proxy drains.
 async fn begun(
     connection: &Connection,
-    mut draining: Pin<&mut impl Future<Output = ()>>,
+    mut is_over: impl FnMut(&mut Context<'_>) -> bool,
 ) -> Result<bool, Error> {
     poll_fn(|cx| match connection.poll_begun(cx) {
-        Poll::Ready(begun) => Poll::Ready(begun),
-        Poll::Pending => draining.as_mut().poll(cx).map(|()| Ok(false)),
+        Poll::Pending if is_over(cx) => Poll::Ready(Ok(false)),
+        begun => begun,
     })
     .await
 }
@@ -90,13 +109,12 @@ async fn begun(
 /// One request and its response. An error is answered if it has an answer, and ends the connection.
 async fn exchange<H: Handle>(
     connection: &Rc<Connection>,
-    drain: &Watch,
-    handler: &H,
+    terms: &Terms<'_, H>,
 ) -> Result<After, Error> {
-    let (mut request, facts) = read_request(connection).await?;
+    let (mut request, facts) = read_request(connection, terms.limits).await?;
     let wanted = upgrade::accept(&mut request).map_err(|_bad| Refused::Target)?;
     uri::mark_form(&mut request);
-    let Some(mut response) = handle(connection, handler, request).await? else {
+    let Some(mut response) = handle(connection, terms.handler, request).await? else {
         return Ok(After::Close);
     };
     if wanted.is_some_and(|wanted| wanted.is_agreed(response.status())) {
@@ -107,12 +125,13 @@ async fn exchange<H: Handle>(
         response = respond::status(facts.version, StatusCode::BAD_GATEWAY);
         response.extensions_mut().insert(CloseConnection);
     }
-    let is_leaving = drain.is_draining() || cannot_finish(connection);
+    let drained = terms.limits.drained_body;
+    let is_leaving = terms.drain.is_draining() || cannot_finish(connection, drained);
     let plan = Plan::of(facts, &response, is_leaving);
     write_response(connection, plan, response).await?;
     let is_over = match connection.rest() {
         Rest::Over => true,
-        _ => Box::pin(finish_request(connection, plan.keeps_alive)).await,
+        _ => Box::pin(finish_request(connection, plan.keeps_alive, drained)).await,
     };
     Ok(match is_over {
         true if plan.keeps_alive => After::Next,
@@ -122,12 +141,15 @@ async fn exchange<H: Handle>(
 }
 
 /// Reads the head of a request whose first byte is there.
-async fn read_request(connection: &Rc<Connection>) -> Result<(Request, Facts), Error> {
+async fn read_request(
+    connection: &Rc<Connection>,
+    limits: &HttpLimits,
+) -> Result<(Request, Facts), Error> {
     let head = match connection.try_head()? {
         Some(head) => head,
-        None => Box::pin(read_slow_head(connection)).await?,
+        None => Box::pin(read_slow_head(connection, limits.head_time)).await?,
     };
-    let head = head::request(&head)?;
+    let head = head::request(&head, &limits.http1)?;
     let facts = Facts {
         asked: Asked::by(&head.method),
         version: head.version,
@@ -151,11 +173,11 @@ async fn read_request(connection: &Rc<Connection>) -> Result<(Request, Facts), E
 }
 
 /// A head that has not come in one piece.
-async fn read_slow_head(connection: &Connection) -> Result<Bytes, Error> {
+async fn read_slow_head(connection: &Connection, limit: Duration) -> Result<Bytes, Error> {
     let head = poll_fn(|cx| connection.poll_head(cx));
-    match timeout(HEADER_READ_TIMEOUT, head).await {
+    match timeout(limit, head).await {
         Ok(head) => head?.ok_or(Error::Incomplete),
-        Err(_elapsed) => Err(Error::HeadTimeout(HEADER_READ_TIMEOUT)),
+        Err(_elapsed) => Err(Error::HeadTimeout(limit)),
     }
 }
 
@@ -185,11 +207,11 @@ async fn handle<H: Handle>(
 }
 
 /// Whether it is known already that the rest of the request will not be read: it is too much, or the client will never send it.
-fn cannot_finish(connection: &Connection) -> bool {
+fn cannot_finish(connection: &Connection, drained: u64) -> bool {
     connection.is_undecided()
         || match connection.rest() {
             Rest::Over | Rest::Held => false,
-            Rest::Unwanted(left) => left.is_some_and(|left| left > MAX_DRAINED_BODY),
+            Rest::Unwanted(left) => left.is_some_and(|left| left > drained),
             Rest::Lost => true,
         }
 }
@@ -224,14 +246,13 @@ async fn write_response(
 }
 
 /// Sees to what is left of the request's body. False when it has not come to its end.
-async fn finish_request(connection: &Connection, keeps_alive: bool) -> bool {
+async fn finish_request(connection: &Connection, keeps_alive: bool, mut left: u64) -> bool {
     // Somebody may still send it on. That ends when the other side has had enough, or the client.
     match poll_fn(|cx| connection.poll_rest(cx)).await {
         Rest::Over => return true,
         Rest::Unwanted(_) if keeps_alive => {}
         Rest::Unwanted(_) | Rest::Held | Rest::Lost => return false,
     }
-    let mut left = MAX_DRAINED_BODY;
     let discard = poll_fn(|cx| connection.poll_discard(cx, &mut left));
     timeout(LINGER, discard).await.unwrap_or(false)
 }
@@ -309,7 +330,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).await;
         let (_drain, watch) = drain::channel();
-        let task = size_of_val(&serve(Io::plain(tcp.unwrap()), &watch, &Large));
+        let terms = Terms {
+            drain: &watch,
+            handler: &Large,
+            limits: &HttpLimits::DEFAULT,
+        };
+        let task = size_of_val(&serve(Io::plain(tcp.unwrap()), &terms));
         let connection = size_of::<Connection>();
         assert!(task <= 512, "{task}");
         assert!(connection <= 512, "{connection}");

@@ -503,8 +503,8 @@ async fn slow_heads_are_given_up() {
     let test = async {
         let (_drain, watch) = drain::channel();
         let (mut client, _listener) = setup(1, &watch).await;
-        // Waiting for a request is not limited.
-        tokio::time::sleep(Duration::from_secs(3600)).await;
+        // Waiting for a request takes as long as it takes, nearly.
+        tokio::time::sleep(Duration::from_secs(3000)).await;
         let began = tokio::time::Instant::now();
         send(&mut client, "GET / HTTP/1.1\r\nhost: w").await;
         let answer = read_until(&mut client, END).await.unwrap();
@@ -512,4 +512,79 @@ async fn slow_heads_are_given_up() {
         assert_eq!(began.elapsed().as_secs(), 30);
     };
     LocalSet::new().run_until(test).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_stays_idle_is_closed() {
+    run(async |drain| {
+        let limits = HttpLimits {
+            idle: Some(Duration::from_millis(200)),
+            ..HttpLimits::DEFAULT
+        };
+        let registry = Registry::new();
+        let (server, _sees) = scripted(END, OK, false).await;
+        let proxy = hop_with(
+            limits,
+            &registry,
+            server,
+            Role::Only,
+            Protocol::Http1,
+            &drain,
+        )
+        .await;
+        let mut client = TcpStream::connect(proxy).await.unwrap();
+        for _ in 0..3 {
+            send(&mut client, GET).await;
+            assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
+        }
+        assert_eq!(rest(&mut client).await, "");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_refused_is_counted() {
+    run(async |drain| {
+        let limits = HttpLimits {
+            head_time: Duration::from_millis(200),
+            ..HttpLimits::DEFAULT
+        };
+        let registry = Registry::new();
+        let (server, _sees) = scripted(END, OK, false).await;
+        let proxy = hop_with(
+            limits,
+            &registry,
+            server,
+            Role::Only,
+            Protocol::Http1,
+            &drain,
+        )
+        .await;
+        for (request, status, reason) in [
+            ("GET / HTTP/1.1\nhost: a\n\n", 400, "malformed"),
+            (
+                "POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n",
+                400,
+                "framing",
+            ),
+            ("GET / HTTP/3.0\r\n\r\n", 505, "version"),
+            ("GET / HTTP/1.1\r\nhos", 408, "head_time"),
+        ] {
+            let mut client = TcpStream::connect(proxy).await.unwrap();
+            send(&mut client, request).await;
+            let answer = rest(&mut client).await;
+            let line = format!("HTTP/1.1 {status} ");
+            assert!(answer.starts_with(&line), "{request:?}: {answer}");
+            drop(client);
+            let counted = format!("protocol=\"http/1\",reason=\"{reason}\"}} 1\n");
+            // Once the proxy has noticed that the client is gone.
+            while !String::from_utf8(registry.encode())
+                .unwrap()
+                .contains(&counted)
+            {
+                tokio::task::yield_now().await;
+            }
+        }
+    })
+    .await;
 }

@@ -7,14 +7,16 @@ use super::*;
 /// The data, the trailers, and what is left behind the body.
 type Decoded = (Vec<u8>, Option<HeaderMap>, Vec<u8>);
 
+const LIMITS: Http1Limits = Http1Limits::DEFAULT;
+
 /// Decodes what arrives in `pieces`.
 fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Option<Decoded>, Refused> {
-    let (mut decoder, mut input) = (Decoder::new(), BytesMut::new());
+    let (mut decoder, mut input) = (Decoder::new(&LIMITS), BytesMut::new());
     let (mut data, mut end) = (Vec::new(), None);
     for piece in pieces {
         input.extend_from_slice(piece);
         while end.is_none() {
-            match decoder.next(&mut input)? {
+            match decoder.next(&mut input, &LIMITS)? {
                 None => break,
                 Some(Piece::Data(bytes)) => data.extend_from_slice(&bytes),
                 Some(Piece::End(trailers)) => end = Some(trailers),
@@ -103,17 +105,17 @@ fn bodies_that_are_refused() {
 
 #[test]
 fn extensions_and_trailers_are_limited() {
-    let endless = format!("1;{}", "x".repeat(MAX_CHUNK_EXTENSIONS + 2));
+    let endless = format!("1;{}", "x".repeat(LIMITS.extensions as usize + 2));
     assert_eq!(
         decode([endless.as_bytes()]),
         Err(Refused::ChunkExtensionsTooLarge)
     );
-    let often = "1;xxxxxxx\r\na\r\n".repeat(MAX_CHUNK_EXTENSIONS / 8 + 1);
+    let often = "1;xxxxxxx\r\na\r\n".repeat(LIMITS.extensions as usize / 8 + 1);
     assert_eq!(
         decode([often.as_bytes()]),
         Err(Refused::ChunkExtensionsTooLarge)
     );
-    let trailers = format!("0\r\nx: {}", "x".repeat(MAX_TRAILER_BYTES));
+    let trailers = format!("0\r\nx: {}", "x".repeat(LIMITS.trailers as usize));
     assert_eq!(
         decode([trailers.as_bytes()]),
         Err(Refused::TrailersTooLarge)

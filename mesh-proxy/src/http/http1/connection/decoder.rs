@@ -2,6 +2,7 @@
 
 use bytes::BytesMut;
 
+use crate::config::Http1Limits;
 use crate::http::http1::Refused;
 use crate::http::http1::chunked::{self, Piece};
 
@@ -18,11 +19,15 @@ pub(super) enum Decoder {
 
 impl Decoder {
     /// The next piece, if it has been read. `None` also when the body is over.
-    pub(super) fn next(&mut self, input: &mut BytesMut) -> Result<Option<Piece>, Refused> {
+    pub(super) fn next(
+        &mut self,
+        input: &mut BytesMut,
+        limits: &Http1Limits,
+    ) -> Result<Option<Piece>, Refused> {
         let data = match self {
             Self::Over | Self::Broken => return Ok(None),
             Self::Chunked(decoder) => {
-                let piece = decoder.next(input)?;
+                let piece = decoder.next(input, limits)?;
                 if let Some(Piece::End(_)) = piece {
                     *self = Self::Over;
                 }

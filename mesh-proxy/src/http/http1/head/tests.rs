@@ -5,9 +5,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::http::http1::encode::{self, Framing};
 
+const LIMITS: Http1Limits = Http1Limits::DEFAULT;
+
 fn parse(text: &[u8]) -> Result<RequestHead, Refused> {
-    match end(text, 0)? {
-        End::At(length) if length == text.len() => request(&Bytes::copy_from_slice(text)),
+    match end(text, 0, LIMITS.head)? {
+        End::At(length) if length == text.len() => request(&Bytes::copy_from_slice(text), &LIMITS),
         other => panic!("{other:?} of {:?}", String::from_utf8_lossy(text)),
     }
 }
@@ -32,7 +34,7 @@ fn a_request() {
 #[test]
 fn a_response() {
     let bytes = Bytes::from_static(b"HTTP/1.0 404 Nothing Here\r\nConnection: keep-alive\r\n\r\n");
-    let head = response(&bytes).unwrap();
+    let head = response(&bytes, &LIMITS).unwrap();
     assert_eq!(head.status, 404);
     assert_eq!(head.version, Version::HTTP_10);
     assert!(head.keeps_alive);
@@ -42,7 +44,7 @@ fn a_response() {
         "HTTP/1.1 200 \r\n\r\n",
         "HTTP/1.1 200\r\n\r\n",
     ] {
-        let head = response(&Bytes::from(usual)).unwrap();
+        let head = response(&Bytes::from(usual), &LIMITS).unwrap();
         assert_eq!(
             (head.status.as_u16(), head.reason),
             (200, None),
@@ -135,7 +137,7 @@ fn responses_that_are_refused() {
     ];
     for (text, expected) in rows {
         let shown = String::from_utf8_lossy(text);
-        let refused = response(&Bytes::copy_from_slice(text)).unwrap_err();
+        let refused = response(&Bytes::copy_from_slice(text), &LIMITS).unwrap_err();
         assert_eq!(refused, *expected, "{shown:?}");
     }
 }
@@ -146,7 +148,7 @@ fn the_end_is_found_in_pieces() {
     let text = b"GET / HTTP/1.1\r\nhost: a\r\n\r\nGET";
     let mut from = 0;
     for length in 0..text.len() {
-        match end(&text[..length], from).unwrap() {
+        match end(&text[..length], from, LIMITS.head).unwrap() {
             End::Later(next) => {
                 assert!(length < text.len() - 3, "missed");
                 assert_eq!(next, length);
@@ -167,24 +169,40 @@ fn sizes_are_limited() {
         let field = format!("x: {}\r\n", "v".repeat(value));
         format!("GET / HTTP/1.1\r\n{}\r\n", field.repeat(fields)).into_bytes()
     };
-    assert_eq!(
-        parse(&head(MAX_HEADERS, 10)).unwrap().headers.len(),
-        MAX_HEADERS
-    );
-    let refused = parse(&head(MAX_HEADERS + 1, 10)).unwrap_err();
+    assert_eq!(parse(&head(100, 10)).unwrap().headers.len(), 100);
+    let refused = parse(&head(101, 10)).unwrap_err();
     assert_eq!(refused, Refused::TooManyHeaders);
     assert_eq!(refused.status(), 431);
-    assert!(parse(&head(1, MAX_HEAD_BYTES - 100)).is_ok());
-    let refused = parse(&head(1, MAX_HEAD_BYTES)).unwrap_err();
+    let max = LIMITS.head as usize;
+    assert!(parse(&head(1, max - 100)).is_ok());
+    let refused = parse(&head(1, max)).unwrap_err();
     assert_eq!(refused, Refused::HeadTooLarge);
     assert_eq!(refused.status(), 431);
-    let endless = vec![b'a'; MAX_HEAD_BYTES + 1];
-    assert_eq!(end(&endless, 0), Err(Refused::HeadTooLarge));
+    let endless = vec![b'a'; max + 1];
+    assert_eq!(end(&endless, 0, LIMITS.head), Err(Refused::HeadTooLarge));
+}
+
+#[test]
+fn the_number_of_fields_is_configured() {
+    for (fields, limit, taken) in [
+        (30, 30, true),
+        (31, 30, false),
+        (150, 150, true),
+        (151, 150, false),
+    ] {
+        let limits = Http1Limits {
+            fields: limit,
+            ..LIMITS
+        };
+        let head = format!("GET / HTTP/1.1\r\n{}\r\n", "x: 1\r\n".repeat(fields));
+        let read = request(&Bytes::from(head), &limits);
+        assert_eq!(read.is_ok(), taken, "{fields} of {limit}");
+    }
 }
 
 #[test]
 fn trailers_hold_no_framing() {
-    let read = |text: &'static str| trailers(&Bytes::from_static(text.as_bytes()));
+    let read = |text: &'static str| trailers(&Bytes::from_static(text.as_bytes()), &LIMITS);
     let found =
         read("x-sum: 1\r\ncontent-length: 5\r\nHost: b\r\nTransfer-Encoding: chunked\r\n\r\n");
     let found = found.unwrap();
@@ -230,14 +248,14 @@ proptest! {
     #[test]
     fn what_is_taken_is_passed_on_unchanged(pieces in prop::collection::vec(prop::sample::select(PIECES), 0..12)) {
         let text = format!("{}\r\n\r\n", pieces.concat());
-        let Ok(End::At(length)) = end(text.as_bytes(), 0) else { return Ok(()) };
-        let _no_panic = response(&Bytes::copy_from_slice(&text.as_bytes()[..length]));
-        let Ok(head) = request(&Bytes::copy_from_slice(&text.as_bytes()[..length])) else { return Ok(()) };
+        let Ok(End::At(length)) = end(text.as_bytes(), 0, LIMITS.head) else { return Ok(()) };
+        let _no_panic = response(&Bytes::copy_from_slice(&text.as_bytes()[..length]), &LIMITS);
+        let Ok(head) = request(&Bytes::copy_from_slice(&text.as_bytes()[..length]), &LIMITS) else { return Ok(()) };
         let mut written = Vec::new();
         let line = (&head.method, &head.uri, head.version);
         encode::request(&mut written, line, &head.headers, Framing::AsGiven);
-        prop_assert_eq!(end(&written, 0), Ok(End::At(written.len())));
-        let again = request(&Bytes::from(written)).unwrap();
+        prop_assert_eq!(end(&written, 0, LIMITS.head), Ok(End::At(written.len())));
+        let again = request(&Bytes::from(written), &LIMITS).unwrap();
         prop_assert_eq!(again.headers, head.headers);
         prop_assert_eq!(again.uri, head.uri);
         prop_assert_eq!(
