@@ -30,13 +30,13 @@ use mesh_ebpf_common::{
     },
 };
 
-/// Eight times the kubelet's default of 110 pods a node, and above the largest documented setting.
-const PODS_MAX: usize = 1024;
-/// Room for dual-stack pods with a few interfaces each.
-const ADDRESSES_MAX: usize = 16 * PODS_MAX;
+/// Far above what a kubelet takes (110 pods by default, 2,500 in the largest documented setting). The hash tables of all maps together take 10 MB of kernel memory for it.
+const PODS_MAX: usize = 10_240;
+/// Room for dual-stack pods with two interfaces each.
+const ADDRESSES_MAX: usize = 4 * PODS_MAX;
 /// A port range costs up to thirty prefixes; the usual list is two single ports.
-const PORT_SKIPS_MAX: usize = 256 * PODS_MAX;
-const SUBNET_SKIPS_MAX: usize = 64 * PODS_MAX;
+const PORT_SKIPS_MAX: usize = 32 * PODS_MAX;
+const SUBNET_SKIPS_MAX: usize = 8 * PODS_MAX;
 /// Two roles, two families, four slots.
 const LISTENERS_MAX: usize = 16 * PODS_MAX;
 /// Connections between connect and accept. One pod can hold about 28,000 half-open ones (its

@@ -93,7 +93,7 @@ impl Metric {
             Self::P999 => "p99.9",
             Self::AddedP50 => "added p50",
             Self::AddedCpu => "added CPU",
-            Self::AddedCpuCrowd => "added CPU, 1,000 pods",
+            Self::AddedCpuCrowd => "added CPU, 10,000 pods",
             Self::P99Moved => "p99 with changes / without",
             Self::MemoryOut => "memory out",
             Self::MemoryIn => "memory in",
