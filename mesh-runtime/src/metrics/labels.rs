@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use prometheus::proto::LabelPair;
@@ -98,6 +99,12 @@ impl PartialOrd for Labels {
 impl Ord for Labels {
     fn cmp(&self, other: &Self) -> Ordering {
         self.iter().cmp(other.iter())
+    }
+}
+
+impl Hash for Labels {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.iter().for_each(|pair| pair.hash(state));
     }
 }
 
