@@ -44,7 +44,7 @@ pub struct Http2Server {
     pub max_concurrent_streams: u32,
     pub max_frame_size: Option<u32>,
     pub max_header_list_size: u32,
-    pub max_pending_accept_reset_streams: Option<usize>,
+    pub max_pending_accept_reset_streams: usize,
     pub max_send_buf_size: Option<usize>,
 }
 
@@ -68,6 +68,10 @@ pub(super) const DEFAULT_QUEUE_CAPACITY: usize = 10_000;
 
 /// hyper's default. Linkerd's proxy leaves it unset and gets the same.
 const DEFAULT_CONCURRENT_STREAMS: u32 = 200;
+
+/// h2 has 20, and so has Linkerd's proxy. Streams that are reset before anybody looked at them are honest when the proxy had no processor for a moment, or the client
+/// wanted the first of many answers; and all others on the connection would suffer. There can be no more honest ones than streams at a time.
+const DEFAULT_PENDING_RESETS: usize = 200;
 
 /// Linkerd's proxy has 16 KiB and mangles large gRPC status details and long cookies; HTTP/1 heads may be larger than
 /// that too, and become HTTP/2 between proxies.
@@ -160,8 +164,11 @@ impl Http2Server {
                 parse::within(HEADER_LISTS),
                 DEFAULT_HEADER_LIST,
             ),
-            max_pending_accept_reset_streams: env
-                .optional(&name("MAX_PENDING_ACCEPT_RESET_STREAMS"), parse::number),
+            max_pending_accept_reset_streams: env.or(
+                &name("MAX_PENDING_ACCEPT_RESET_STREAMS"),
+                parse::number,
+                DEFAULT_PENDING_RESETS,
+            ),
             max_send_buf_size: env.optional(&name("MAX_SEND_BUF_SIZE"), parse::number),
         }
     }

@@ -86,7 +86,7 @@ impl Server {
                 max_concurrent_streams: 200,
                 max_frame_size: None,
                 max_header_list_size: 1 << 18,
-                max_pending_accept_reset_streams: None,
+                max_pending_accept_reset_streams: 200,
                 max_send_buf_size: None,
             },
             limits,
@@ -240,6 +240,7 @@ fn http2_builder(
         .max_concurrent_streams(params.max_concurrent_streams)
         .max_frame_size(params.max_frame_size)
         .max_header_list_size(params.max_header_list_size)
+        .max_pending_accept_reset_streams(params.max_pending_accept_reset_streams)
         .max_local_error_reset_streams(limits.http2.mistakes as usize);
     if let Some(size) = params.max_send_buf_size {
         builder.max_send_buf_size(size);
@@ -251,9 +252,6 @@ fn http2_builder(
         builder
             .keep_alive_interval(pings.interval)
             .keep_alive_timeout(pings.timeout);
-    }
-    if let Some(max) = params.max_pending_accept_reset_streams {
-        builder.max_pending_accept_reset_streams(max);
     }
     builder
 }

@@ -9,7 +9,13 @@ use h2::Reason;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::watch;
 
+use self::beside::{Honest, answering};
+use self::memory::Memory;
 use super::*;
+use crate::config::Http2Limits;
+
+mod beside;
+mod memory;
 
 /// A row.
 struct Attack {
@@ -102,11 +108,14 @@ const ATTACKS: &[Attack] = &[
         name: "rapid reset",
         opening: usual,
         unit: Some(|n| {
-            let mut bytes = frame(HEADERS, END_HEADERS | END_STREAM, stream(n), GET);
-            bytes.extend(frame(RST_STREAM, 0, stream(n), &[0, 0, 0, 8]));
+            let mut bytes = Vec::new();
+            for n in 250 * n..250 * (n + 1) {
+                bytes.extend(frame(HEADERS, END_HEADERS | END_STREAM, stream(n), GET));
+                bytes.extend(frame(RST_STREAM, 0, stream(n), &[0, 0, 0, 8]));
+            }
             bytes
         }),
-        fate: Fate::Cut(4_000),
+        fate: Fate::Cut(20),
         reason: "flood",
     },
     Attack {
@@ -466,99 +475,6 @@ async fn listen(mut reads: OwnedReadHalf, seen: watch::Sender<Seen>) {
     seen.send_modify(|seen| seen.closed = true);
 }
 
-/// Somebody who only wants to be served.
-struct Honest(h2::client::SendRequest<bytes::Bytes>);
-
-impl Honest {
-    async fn new(proxy: SocketAddr) -> Self {
-        let tcp = TcpStream::connect(proxy).await.unwrap();
-        let (client, connection) = h2::client::handshake(tcp).await.unwrap();
-        tokio::task::spawn_local(connection);
-        Self(client)
-    }
-
-    /// Reads an answer to its end.
-    async fn ask(&self) {
-        let mut client = self.0.clone().ready().await.unwrap();
-        let request = http::Request::get("http://web/").body(()).unwrap();
-        let (answer, _) = client.send_request(request, true).unwrap();
-        let answer = answer.await.unwrap();
-        assert_eq!(answer.status(), 200);
-        let mut body = answer.into_body();
-        let mut length = 0;
-        while let Some(data) = body.data().await {
-            let data = data.unwrap();
-            body.flow_control().release_capacity(data.len()).unwrap();
-            length += data.len();
-        }
-        assert_eq!(length, ANSWER);
-    }
-}
-
-/// Larger than the window of a stream.
-const ANSWER: usize = 100_000;
-
-/// A server that answers at once with more than a client has to take.
-async fn answering() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
-    tokio::task::spawn_local(async move {
-        while let Ok((tcp, _)) = listener.accept().await {
-            tokio::task::spawn_local(async move {
-                let mut builder = h2::server::Builder::new();
-                // Rapid resets of one client reach it, too.
-                builder
-                    .max_concurrent_streams(1000)
-                    .max_pending_accept_reset_streams(10_000);
-                let Ok(mut connection) = builder.handshake::<_, bytes::Bytes>(tcp).await else {
-                    return;
-                };
-                while let Some(Ok((request, mut respond))) = connection.accept().await {
-                    if request.method() == http::Method::POST {
-                        // Left unanswered until the client gives up.
-                        tokio::task::spawn_local(async move {
-                            let _given_up = std::future::poll_fn(|cx| respond.poll_reset(cx)).await;
-                        });
-                        continue;
-                    }
-                    let response = http::Response::new(());
-                    if let Ok(mut body) = respond.send_response(response, false) {
-                        let _gone = body.send_data(vec![b'a'; ANSWER].into(), true);
-                    }
-                }
-            });
-        }
-    });
-    addr
-}
-
-/// The memory of this process.
-struct Memory {
-    before: u64,
-}
-
-impl Memory {
-    fn mark() -> Self {
-        // Makes the peak begin anew.
-        std::fs::write("/proc/self/clear_refs", "5").unwrap();
-        Self {
-            before: status("VmRSS:"),
-        }
-    }
-
-    /// The most that there was since, in bytes beyond what there had been.
-    fn grown(&self) -> u64 {
-        status("VmHWM:").saturating_sub(self.before)
-    }
-}
-
-fn status(field: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(field));
-    let kib = line.unwrap().trim().trim_end_matches(" kB");
-    kib.parse::<u64>().unwrap() << 10
-}
-
 #[tokio::test]
 async fn requests_with_too_many_fields_are_refused_and_the_connection_goes_on() {
     run(async |drain| {
@@ -578,6 +494,43 @@ async fn requests_with_too_many_fields_are_refused_and_the_connection_goes_on() 
             let (answer, _) = client.send_request(request, true).unwrap();
             assert_eq!(answer.await.unwrap().status(), status, "{fields}");
         }
+    })
+    .await;
+}
+
+/// Many requests at a time, small messages on a long stream, and clients that change their minds: nothing of it is refused.
+#[tokio::test]
+async fn busy_clients_are_no_attack() {
+    const STREAMS: usize = 64;
+    const REQUESTS: usize = 20;
+    const MESSAGES: usize = 3000;
+    run(async |drain| {
+        let registry = Registry::new();
+        let limits = HttpLimits {
+            http2: Http2Limits {
+                // As little as can be configured.
+                idle_frames: 100,
+                resets: 100,
+                ..HttpLimits::DEFAULT.http2
+            },
+            ..HttpLimits::DEFAULT
+        };
+        let server = answering().await;
+        let role = Role::Only;
+        let proxy = hop_with(limits, &registry, server, role, Protocol::Http2, &drain).await;
+        let honest = Honest::new(proxy).await;
+        let streams = (0..STREAMS).map(async |n| {
+            for request in 0..REQUESTS {
+                match (n + request) % 3 {
+                    0 => honest.change_mind().await,
+                    _ => honest.ask().await,
+                }
+            }
+        });
+        let chat = honest.chat(MESSAGES);
+        futures_util::join!(futures_util::future::join_all(streams), chat);
+        let metrics = String::from_utf8(registry.encode()).unwrap();
+        assert!(!metrics.contains("reason="), "{metrics}");
     })
     .await;
 }
