@@ -256,7 +256,7 @@ pub(crate) fn endpoint() -> impl Strategy<Value = Endpoint> {
             |(addr, weight, labels, tls, hint, port, authority, http2)| Endpoint {
                 addr,
                 weight,
-                labels,
+                labels: labels.into_iter().collect(),
                 tls,
                 hint,
                 opaque_transport_port: port,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
-use crate::identity::Identity;
+use crate::{identity::Identity, labels::Labels};
 
 /// An address with everything needed to dial it and to label its metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct Endpoint {
     /// Relative weight; 10000 is the normal one. Carried for compatibility, not used to balance.
     pub weight: u32,
     /// Labels of this address alone, without the `dst_` prefix.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
     /// Present when the peer runs a proxy of this mesh: mutual TLS is then required, never optional.
     pub tls: Option<TlsPeer>,
     pub hint: ProtocolHint,
@@ -28,7 +28,7 @@ impl Endpoint {
         Self {
             addr,
             weight: NORMAL_WEIGHT,
-            labels: BTreeMap::new(),
+            labels: Labels::default(),
             tls: None,
             hint: ProtocolHint::Unknown,
             opaque_transport_port: None,

@@ -7,6 +7,7 @@
 pub mod annotation;
 pub mod endpoint;
 pub mod identity;
+pub mod labels;
 pub mod meta;
 pub mod node;
 pub mod policy;

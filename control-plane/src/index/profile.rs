@@ -204,8 +204,7 @@ fn of_pod(
     match workloads::endpoint(store, settings, pod, addr, port, zone) {
         None => bare(settings, addr),
         Some(mut endpoint) => {
-            let namespace = pod.name.namespace.to_string();
-            endpoint.labels.insert("namespace".to_owned(), namespace);
+            endpoint.labels = endpoint.labels.with("namespace", &pod.name.namespace);
             let opaque = workloads::is_opaque(store, settings, pod, port);
             of_endpoint(endpoint, opaque)
         }

@@ -191,9 +191,7 @@ fn describe(
         ),
         None => (workloads::plain_endpoint(addr), "unknown"),
     };
-    endpoint
-        .labels
-        .insert("zone_locality".to_owned(), locality.to_owned());
+    endpoint.labels = endpoint.labels.with("zone_locality", locality);
     Some(endpoint)
 }
 

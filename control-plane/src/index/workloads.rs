@@ -1,10 +1,11 @@
 //! What is to be known of a pod before one of its ports is dialled.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::net::SocketAddr;
 
 use mesh_core::{
     endpoint::{Endpoint, ProtocolHint, TlsPeer},
     identity::{Identity, service_account},
+    labels::Labels,
 };
 
 use super::{settings::DestinationSettings, store::Store};
@@ -75,7 +76,7 @@ pub(super) fn plain_endpoint(addr: SocketAddr) -> Endpoint {
     Endpoint {
         addr,
         weight: WEIGHT,
-        labels: BTreeMap::new(),
+        labels: Labels::default(),
         tls: None,
         hint: ProtocolHint::Unknown,
         opaque_transport_port: None,
@@ -102,9 +103,9 @@ fn peer(pod: &Workload, settings: &DestinationSettings, trust_domain: &str) -> O
     })
 }
 
-fn labels(store: &Store, pod: &Workload, zone: Option<&str>) -> BTreeMap<String, String> {
-    let mut labels = BTreeMap::new();
-    let mut label = |key: &str, value: &str| labels.insert(key.to_owned(), value.to_owned());
+fn labels(store: &Store, pod: &Workload, zone: Option<&str>) -> Labels {
+    let mut labels = Vec::with_capacity(6);
+    let mut label = |key: &str, value: &str| labels.push((key.to_owned(), value.to_owned()));
     label("pod", &pod.name.name);
     let owner = store.owner_of(pod);
     // Prometheus has a label "job" of its own.
@@ -122,5 +123,5 @@ fn labels(store: &Store, pod: &Workload, zone: Option<&str>) -> BTreeMap<String,
         label("pod_template_hash", hash);
     }
     label("zone", zone.unwrap_or_default());
-    labels
+    labels.into_iter().collect()
 }

@@ -1,8 +1,11 @@
 //! One address with what is needed to dial it.
 
+use std::collections::HashMap;
+
 use mesh_core::{
     endpoint::{Endpoint, ProtocolHint, TlsPeer},
     identity::Identity,
+    labels::Labels,
 };
 
 use super::{http2_params, http2_params_to_proto};
@@ -25,7 +28,7 @@ pub fn endpoint(addr: wire::WeightedAddr) -> Result<Endpoint, Invalid> {
     Ok(Endpoint {
         addr: required("addr", addr.addr, value::socket_addr)?,
         weight: addr.weight,
-        labels: value::labels(addr.metric_labels),
+        labels: addr.metric_labels.into_iter().collect(),
         tls: optional("tls_identity", addr.tls_identity, tls_peer)?,
         hint: match hint.protocol {
             Some(Protocol::H2(_)) => ProtocolHint::Http2,
@@ -46,11 +49,16 @@ pub fn endpoint(addr: wire::WeightedAddr) -> Result<Endpoint, Invalid> {
     })
 }
 
+fn owned_pairs(labels: &Labels) -> HashMap<String, String> {
+    let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    labels.iter().map(owned).collect()
+}
+
 pub fn endpoint_to_proto(endpoint: &Endpoint) -> wire::WeightedAddr {
     wire::WeightedAddr {
         addr: Some(endpoint.addr.into()),
         weight: endpoint.weight,
-        metric_labels: value::labels_to_proto(&endpoint.labels),
+        metric_labels: owned_pairs(&endpoint.labels),
         tls_identity: endpoint.tls.as_ref().map(tls_peer_to_proto),
         protocol_hint: hint_to_proto(endpoint),
         authority_override: endpoint.authority_override.as_ref().map(|authority| {

@@ -1,6 +1,6 @@
 //! The balancer with real metric handles and paused time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mesh_core::endpoint::ProtocolHint;
@@ -21,7 +21,7 @@ fn endpoint(last: u8) -> Arc<Endpoint> {
     Arc::new(Endpoint {
         addr: SocketAddr::from(([10, 0, 0, last], 80)),
         weight: 10_000,
-        labels: BTreeMap::new(),
+        labels: Default::default(),
         tls: None,
         hint: ProtocolHint::Unknown,
         opaque_transport_port: None,

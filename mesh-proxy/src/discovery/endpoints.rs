@@ -137,11 +137,8 @@ impl Known {
         set_labels: &BTreeMap<String, String>,
         old: &BTreeMap<SocketAddr, Arc<Endpoint>>,
     ) {
-        for (name, value) in set_labels {
-            endpoint
-                .labels
-                .entry(name.clone())
-                .or_insert_with(|| value.clone());
+        if !set_labels.is_empty() {
+            endpoint.labels = endpoint.labels.or(set_labels);
         }
         let addr = endpoint.addr;
         let before = self.endpoints.get(&addr).or_else(|| old.get(&addr));
@@ -168,11 +165,10 @@ mod tests {
     use super::*;
 
     fn endpoint(n: u8, labels: &[(&str, &str)]) -> Endpoint {
-        let pair = |(name, value): &(&str, &str)| (name.to_string(), value.to_string());
         Endpoint {
             addr: SocketAddr::from(([10, 0, 0, n], 80)),
             weight: 10_000,
-            labels: labels.iter().map(pair).collect(),
+            labels: labels.iter().copied().collect(),
             tls: None,
             hint: ProtocolHint::Unknown,
             opaque_transport_port: None,
@@ -228,7 +224,7 @@ mod tests {
         let labels: Vec<_> = known
             .endpoints
             .values()
-            .map(|e| &e.labels["service"])
+            .map(|e| e.labels.get("service").unwrap())
             .collect();
         assert_eq!(labels, ["own", "web"]);
     }

@@ -1,6 +1,5 @@
 //! Builds the label sets, each in the order in which Linkerd's proxy prints it. Pure; called when handles are resolved, by the rest of `telemetry`.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -315,9 +314,9 @@ fn push_outbound_endpoint(
 }
 
 /// What discovery says of the endpoint, in alphabetical order as the map has it.
-fn push_destination(labels: &mut Labels, of_endpoint: &BTreeMap<String, String>) {
-    for (name, value) in of_endpoint {
-        labels.push(format!("dst_{name}"), value.as_str());
+fn push_destination(labels: &mut Labels, of_endpoint: &mesh_core::labels::Labels) {
+    for (name, value) in of_endpoint.iter() {
+        labels.push(format!("dst_{name}"), value);
     }
 }
 

@@ -119,7 +119,7 @@ pub(crate) fn meshed(pod: &Pod, port: u16) -> Endpoint {
         }),
         hint: ProtocolHint::Http2,
         opaque_transport_port: Some(4143),
-        labels: [("pod".to_owned(), pod.name.clone())].into(),
+        labels: [("pod", &pod.name)].into(),
         ..Endpoint::plain(pod.addr(port))
     }
 }
