@@ -86,8 +86,9 @@ impl<'a> RequestHead<'a> {
 
     /// The port that the authority names.
     pub fn port(&self) -> Option<u16> {
-        let rest = after_user(self.authority?).strip_prefix(self.host()?)?;
-        rest.strip_prefix(':')?.parse().ok()
+        // As `http::uri` does: behind the last colon, which is within an address without a port.
+        let (_, port) = after_user(self.authority?).rsplit_once(':')?;
+        port.parse().ok()
     }
 }
 

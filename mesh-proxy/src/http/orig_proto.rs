@@ -4,7 +4,7 @@
 //! version and form travel in `l5d-orig-proto`. It must be honoured from authenticated peers of the mesh only, and never reach an application:
 //! whoever else sends it would choose how its request is parsed.
 
-use http::header::{HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use http::header::{HeaderMap, HeaderValue, TE, TRANSFER_ENCODING};
 use http::{Method, Version};
 
 use super::headers::{ORIG_PROTO, strip_connection_headers};
@@ -40,9 +40,24 @@ pub fn upgrade(request: &mut Request) -> Version {
     let headers = request.headers_mut();
     strip_connection_headers(headers);
     headers.remove(TRANSFER_ENCODING);
+    keep_trailers_only(headers);
     headers.insert(ORIG_PROTO, value);
     *request.version_mut() = Version::HTTP_2;
     version
+}
+
+/// Of `te`, HTTP/2 knows `trailers` and refuses a request with anything else (RFC 9113, section 8.2.2). The other codings would be this connection's in any case.
+fn keep_trailers_only(headers: &mut HeaderMap) {
+    if headers.contains_key(TE) {
+        let wants_trailers = headers.get_all(TE).iter().any(|value| {
+            let mut codings = value.as_bytes().split(|byte| *byte == b',');
+            codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+        });
+        match wants_trailers {
+            true => drop(headers.insert(TE, HeaderValue::from_static("trailers"))),
+            false => drop(headers.remove(TE)),
+        }
+    }
 }
 
 /// Takes [`upgrade`] back on a request that was not sent.
@@ -159,6 +174,26 @@ mod tests {
         check(Version::HTTP_10, "/a", Some("web"));
         check(Version::HTTP_11, "http://other/a", Some("web"));
         check(Version::HTTP_10, "http://other/a?q", None);
+    }
+
+    /// What is not `trailers` would have the far side reset the stream.
+    #[test]
+    fn codings_that_a_client_takes_are_not_carried() {
+        for (given, carried) in [
+            ("trailers", Some("trailers")),
+            ("gzip", None),
+            ("deflate;q=0.5, Trailers", Some("trailers")),
+            ("", None),
+        ] {
+            let mut request = http::Request::builder()
+                .uri("http://web/")
+                .header("te", given)
+                .body(Body::empty())
+                .unwrap();
+            upgrade(&mut request);
+            let te = request.headers().get("te").map(|te| te.to_str().unwrap());
+            assert_eq!(te, carried, "{given}");
+        }
     }
 
     #[test]

@@ -91,6 +91,24 @@ fn hosts() {
     check("[::1]", "http://[::1]/", true);
 }
 
+/// Of an authority that means nothing, what `http::uri` says of it.
+#[test]
+fn ports() {
+    for (uri, port) in [
+        ("http://a:8080/", Some(8080)),
+        ("http://a/", None),
+        ("http://[::1]:80/", Some(80)),
+        ("http://[::1]/", None),
+        ("http://user:1@a:2/", Some(2)),
+        ("http://user:1@a/", None),
+        ("http://.[::1]:80/", Some(80)),
+    ] {
+        let request = request(uri);
+        assert_eq!(RequestHead::from(&request).port(), port, "{uri}");
+        assert_eq!(request.uri().port_u16(), port, "{uri}");
+    }
+}
+
 #[test]
 fn the_host_header_counts_where_the_uri_has_none() {
     let routes = [route(&["a.example"], vec![vec![]])];

@@ -2,8 +2,9 @@
 
 use super::{HttpDetected, Sniff};
 
-/// What every HTTP/2 client with prior knowledge sends first (RFC 9113 §3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// How what every HTTP/2 client with prior knowledge sends first begins (RFC 9113 §3.4). Linkerd decides by as much; the rest is the HTTP/2 server's to check, or the
+/// answer would depend on how much of it is there.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 
 /// Longest method that is waited for. The registered ones have up to 17 characters (UPDATEREDIRECTREF).
 const MAX_METHOD: usize = 24;
@@ -12,11 +13,9 @@ const MAX_METHOD: usize = 24;
 const MAX_LINE: usize = 64 * 1024;
 
 pub(super) fn sniff(bytes: &[u8]) -> Sniff<HttpDetected> {
-    // Linkerd decides at this point too; the rest of the preface is the HTTP/2 server's to check.
-    const ENOUGH: usize = b"PRI * HTTP/2.0".len();
     let shown = bytes.len().min(PREFACE.len());
     if bytes[..shown] == PREFACE[..shown] {
-        return match shown >= ENOUGH {
+        return match shown == PREFACE.len() {
             true => Sniff::Decided(HttpDetected::Http2),
             false => Sniff::NeedMore,
         };
@@ -98,8 +97,9 @@ mod tests {
         check(b"\r\n\r\nGET / HTTP/1.1\r\n", http1.clone());
         check(b"PROPFIND http://a/b HTTP/1.1\r\n", http1.clone());
         check("GET /ä HTTP/1.1\r\n".as_bytes(), http1);
-        check(PREFACE, http2.clone());
-        check(b"PRI * HTTP/2.0", http2);
+        check(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", http2.clone());
+        check(b"PRI * HTTP/2.0", http2.clone());
+        check(b"PRI * HTTP/2.0\r\nx", http2);
         // Redis, SSH, MySQL's login, PostgreSQL's SSLRequest, TLS, SMTP.
         check(b"*1\r\n$4\r\nPING\r\n", other.clone());
         check(b"PING\r\n", other.clone());

@@ -61,9 +61,9 @@ fn hello_body(mut bytes: &[u8]) -> Result<Vec<u8>, Stop> {
 /// Takes one whole handshake record. Judges what is there of it first, so that other protocols are known by their first bytes.
 fn record<'a>(bytes: &mut &'a [u8], so_far: &[u8]) -> Result<&'a [u8], Stop> {
     let fits = |index: usize, test: &dyn Fn(u8) -> bool| bytes.get(index).is_none_or(|b| test(*b));
+    // The minor version means nothing any more (RFC 8446 §5.1), and the library does not look at it.
     let plausible = fits(0, &|b| b == HANDSHAKE)
         && fits(1, &|b| b == 3)
-        && fits(2, &|b| b <= 4)
         && (!so_far.is_empty() || fits(5, &|b| b == CLIENT_HELLO));
     if !plausible {
         return Err(Stop::NotTls);
@@ -187,6 +187,9 @@ mod tests {
                 "{size}"
             );
         }
+        let mut odd = records(&hello(Some("c"), 0), 20);
+        odd[27] = 9; // the minor version of the second record
+        assert_eq!(sniff(&odd), named("c"));
         let mut followed = records(&hello(Some("c"), 0), 1 << 14);
         followed.extend(b"early data");
         assert_eq!(sniff(&followed), named("c"));
@@ -209,7 +212,6 @@ mod tests {
             b"PRI",
             &[0],
             &[HANDSHAKE, 2],
-            &[HANDSHAKE, 3, 9],
             &[HANDSHAKE, 3, 1, 0, 0],
             &[HANDSHAKE, 3, 1, 0xff, 0xff],
             &[HANDSHAKE, 3, 3, 0, 9, 2],
