@@ -61,6 +61,13 @@ impl Identity {
         Ok(Self::Uri(text.into()))
     }
 
+    /// The text, without a copy of it.
+    pub fn to_shared(&self) -> Arc<str> {
+        match self {
+            Self::Dns(text) | Self::Uri(text) => text.clone(),
+        }
+    }
+
     pub fn as_str(&self) -> &str {
         match self {
             Self::Dns(name) | Self::Uri(name) => name,

@@ -113,10 +113,13 @@ fn tls_peer(wire: wire::TlsIdentity) -> Result<TlsPeer, Invalid> {
         None => return Err(Invalid::unknown_kind("strategy")),
     };
     let server_name = dns_name("server_name.name", &server_name)?;
-    Ok(TlsPeer {
-        id,
-        server_name: server_name.as_str().into(),
-    })
+    // Mostly the same name, and then kept once: there may be thousands of endpoints.
+    let server_name = if server_name == id {
+        id.to_shared()
+    } else {
+        server_name.to_shared()
+    };
+    Ok(TlsPeer { id, server_name })
 }
 
 fn dns_name(field: &str, text: &str) -> Result<Identity, Invalid> {
