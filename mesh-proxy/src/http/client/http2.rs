@@ -62,8 +62,9 @@ pub struct Stream(Rc<Load>);
 
 type Attempt = Shared<LocalBoxFuture<'static, Result<(), DialError>>>;
 
-/// Connections to one endpoint from one thread. With the usual limits of 100 to 250 streams this is some thousands of them; more wait.
-const MAX_CONNECTIONS: usize = 16;
+/// Connections to one endpoint from one thread. With [`MAX_STREAMS`] on each this is three times the 4,000 clients that may read slowly, and hold a stream for as
+/// long, without keeping the requests of others from being sent; more wait.
+const MAX_CONNECTIONS: usize = 64;
 
 /// Streams on one connection, also to peers that would allow more. The connection's window holds what all of them may receive before it is read (see [`window`]).
 const MAX_STREAMS: usize = 200;

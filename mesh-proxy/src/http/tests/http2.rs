@@ -176,6 +176,27 @@ async fn streams_beyond_the_peers_limit_get_another_connection() {
     .await;
 }
 
+/// With 200 streams on each, 4,000 clients that read slowly fill 20 connections.
+#[tokio::test]
+async fn requests_are_sent_while_twenty_connections_are_full() {
+    run(async |drain| {
+        let (client, mut called) = setup(2, &drain).await;
+        let mut held = Vec::new();
+        for _ in 0..40 {
+            let mut client = client.clone().ready().await.unwrap();
+            let (answer, _) = client.send_request(request(), true).unwrap();
+            held.push((answer, called.recv().await.unwrap()));
+        }
+        let mut client = client.ready().await.unwrap();
+        let (answer, _) = client.send_request(request(), true).unwrap();
+        let (_, mut respond) = called.recv().await.unwrap();
+        respond.send_response(response(), true).unwrap();
+        assert_eq!(answer.await.unwrap().status(), 200);
+        drop(held);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn large_headers_pass_both_ways() {
     run(async |drain| {
