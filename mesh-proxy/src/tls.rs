@@ -16,6 +16,8 @@ pub mod client;
 mod credentials;
 mod crypto;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod record;
 mod request;

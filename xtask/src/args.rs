@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench::Peer, image::ImageName, suites::Suite};
+use crate::{bench::Peer, fuzz, image::ImageName, suites::Suite};
 
 /// Every automation of this repository.
 #[derive(Debug, Parser)]
@@ -48,6 +48,8 @@ pub(crate) enum Task {
     Demo(DemoOptions),
     /// Measure what the proxy costs, beside Envoy, HAProxy and nothing at all
     Bench(BenchOptions),
+    /// Search for inputs that the proxy mishandles, guided by coverage
+    Fuzz(FuzzOptions),
     /// Check the dependencies: advisories, licences, duplicates, sources
     Audit {
         /// Leave out the advisories, which need the network
@@ -127,6 +129,30 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Only name the workloads and what must hold
+    #[arg(long)]
+    pub(crate) list: bool,
+}
+
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct FuzzOptions {
+    /// Which targets; all when none is named
+    pub(crate) targets: Vec<String>,
+    /// How long each runs, as in 90s, 5m or 1h [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = fuzz::seconds)]
+    pub(crate) time: Option<u64>,
+    /// How many inputs each runs, instead of a time
+    #[arg(long, value_name = "N", conflicts_with = "time")]
+    pub(crate) runs: Option<u64>,
+    /// Processes that work on a target beside each other
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) jobs: u64,
+    /// Add the inputs found that reach something new to fuzz/corpus, as few as possible
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Only run this input, once, and show all that is said; may be given several times
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["time", "runs", "keep"])]
+    pub(crate) input: Vec<PathBuf>,
+    /// Only name the targets
     #[arg(long)]
     pub(crate) list: bool,
 }

@@ -18,6 +18,7 @@ mod command;
 mod demo;
 mod ebpf;
 mod fmt;
+mod fuzz;
 mod image;
 mod interrupt;
 mod lab;
@@ -65,6 +66,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::Image(options) => image::run(&root, &options)?,
         Task::Demo(options) => return demo::run(&root, options),
         Task::Bench(options) => return bench::run(&root, &options),
+        Task::Fuzz(options) => return fuzz::run(&root, &options),
         Task::Audit { offline } => audit::run(&root, offline)?,
     }
     Ok(ExitCode::SUCCESS)

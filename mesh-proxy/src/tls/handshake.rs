@@ -112,7 +112,6 @@ impl<C: Connection> Handshake<C> {
     }
 
     /// Adds what the peer has sent.
-    #[cfg(test)]
     pub(super) fn receive(&mut self, bytes: &[u8]) {
         self.received.extend_from_slice(bytes);
     }

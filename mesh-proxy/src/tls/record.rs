@@ -13,6 +13,7 @@ mod stream;
 
 pub(super) use self::schedule::KeySchedule;
 pub(super) use self::session::Session;
+pub(super) use self::slots::open;
 pub use self::stream::{BulkError, Moved, RecordStream};
 
 /// Type, version, length.

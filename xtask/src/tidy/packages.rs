@@ -25,7 +25,7 @@ pub(crate) struct Dependency {
 }
 
 /// Each package and those of ours that it may depend on. Nothing depends on a program, on the tests or on xtask.
-const DIRECTION: [(&str, &[&str]); 14] = [
+const DIRECTION: [(&str, &[&str]); 15] = [
     ("mesh-core", &[]),
     ("mesh-runtime", &[]),
     ("mesh-ebpf-common", &[]),
@@ -70,6 +70,7 @@ const DIRECTION: [(&str, &[&str]); 14] = [
         ],
     ),
     ("mesh-bench", &["mesh-core", "mesh-api"]),
+    ("mesh-fuzz", &["mesh-core", "mesh-proxy", "mesh-runtime"]),
     ("xtask", &[]),
 ];
 
@@ -101,7 +102,10 @@ const CONFINED: [(&str, &[&str]); 12] = [
         ],
     ),
     ("linkerd2-proxy-api", &["mesh-api"]),
-    ("rustls", &["mesh-proxy", "mesh-control-plane", "meshctl"]),
+    (
+        "rustls",
+        &["mesh-proxy", "mesh-control-plane", "meshctl", "mesh-fuzz"],
+    ),
     (
         "tokio-rustls",
         &["mesh-proxy", "mesh-control-plane", "meshctl"],

@@ -123,7 +123,7 @@ impl Session {
     }
 
     /// From here on, what is sealed is under the next key.
-    pub(super) fn take_next_key(&mut self) -> Result<(), RecordError> {
+    pub(in crate::tls) fn take_next_key(&mut self) -> Result<(), RecordError> {
         let (number, secrets) = self.schedule.next_sending()?;
         self.sending = Cipher::new(number, &secrets)?;
         Ok(())
@@ -145,7 +145,7 @@ impl Session {
     }
 
     /// Puts a record of `content` behind `records`.
-    pub(super) fn append(
+    pub(in crate::tls) fn append(
         &mut self,
         records: &mut Vec<u8>,
         content: &[u8],

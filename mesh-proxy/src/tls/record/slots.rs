@@ -40,18 +40,18 @@ pub(super) fn contents(slots: &mut [u8]) -> [IoSliceMut<'_>; SLOTS] {
 
 /// Where opened content lies among records.
 #[derive(Clone, Debug)]
-pub(super) struct Pieces {
+pub(in crate::tls) struct Pieces {
     ranges: [(usize, usize); Self::MAX],
     count: usize,
 }
 
 /// What opening came to.
-pub(super) struct Opened {
-    pub(super) pieces: Pieces,
+pub(in crate::tls) struct Opened {
+    pub(in crate::tls) pieces: Pieces,
     /// What lies behind is the beginning of a record.
-    pub(super) consumed: usize,
+    pub(in crate::tls) consumed: usize,
     /// Whether the peer has ended its stream.
-    pub(super) ended: Result<bool, RecordError>,
+    pub(in crate::tls) ended: Result<bool, RecordError>,
 }
 
 impl Pieces {
@@ -72,7 +72,7 @@ impl Pieces {
         self.count == 0
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Range<usize>> {
+    pub(in crate::tls) fn iter(&self) -> impl Iterator<Item = Range<usize>> {
         self.ranges[..self.count]
             .iter()
             .map(|&(start, end)| start..end)
@@ -99,7 +99,7 @@ impl Pieces {
 }
 
 /// Opens all whole records at the front of `bytes`, up to the first that is wrong or the last of its stream.
-pub(super) fn open(session: &mut Session, bytes: &mut [u8]) -> Opened {
+pub(in crate::tls) fn open(session: &mut Session, bytes: &mut [u8]) -> Opened {
     let mut opened = Opened {
         pieces: Pieces::new(),
         consumed: 0,

@@ -1,0 +1,105 @@
+//! The authority of a request: giving a request its authority twice is giving it once, and what routes see as host and port is what `http::uri` sees.
+//!
+//! Input: which form, then the text.
+
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Uri, Version, header};
+use mesh_core::route::HostMatch;
+use mesh_core::route::http::RequestHead;
+use mesh_proxy::http::{Body, Request, uri};
+
+use crate::input::Input;
+
+pub(crate) fn run(input: &[u8]) {
+    let mut input = Input(input);
+    match input.byte() % 4 {
+        0 => host(input.0, Version::HTTP_11),
+        1 => host(input.0, Version::HTTP_10),
+        2 => target(input.0, None),
+        _ => {
+            let length = usize::from(input.byte());
+            let target = input.take(length);
+            self::target(target, HeaderValue::from_bytes(input.0).ok());
+        }
+    }
+}
+
+/// A request that names its authority in `host`.
+fn host(text: &[u8], version: Version) {
+    let Ok(value) = HeaderValue::from_bytes(text) else {
+        return;
+    };
+    let mut headers = HeaderMap::new();
+    headers.insert(header::HOST, value);
+    let named = uri::authority(&Uri::from_static("/"), &headers);
+    assert_eq!(named, Authority::try_from(text).ok(), "of {text:?}");
+    let mut request = Request::new(Body::empty());
+    *request.headers_mut() = headers;
+    *request.version_mut() = version;
+    check(request);
+}
+
+/// A request with this target.
+fn target(text: &[u8], host: Option<HeaderValue>) {
+    let Ok(target) = Uri::try_from(text) else {
+        return;
+    };
+    let mut request = Request::new(Body::empty());
+    *request.uri_mut() = target;
+    if let Some(host) = host {
+        request.headers_mut().insert(header::HOST, host);
+    }
+    check(request);
+}
+
+fn check(mut request: Request) {
+    let before = request.uri().clone();
+    let named = uri::authority(request.uri(), request.headers());
+    uri::mark_form(&mut request);
+    let fallback = "192.0.2.1:8080".parse().expect("an address");
+    assert!(uri::set_authority(&mut request, Some(fallback)));
+    let Some(authority) = request.uri().authority().cloned() else {
+        panic!("{before:?} was given an authority and has none");
+    };
+    if let Some(named) = named {
+        assert_eq!(authority, named);
+    }
+    let once = request.uri().clone();
+    assert!(uri::set_authority(&mut request, None));
+    assert_eq!(*request.uri(), once, "twice is not once");
+    check_routes(&request, &authority);
+    if !uri::is_authority_form(&before) {
+        uri::restore_http1_form(&mut request);
+        assert_eq!(
+            request.uri().path_and_query().map(|path| path.as_str()),
+            before
+                .path_and_query()
+                .map(|path| path.as_str())
+                .or(Some("/")),
+            "the target was changed"
+        );
+        assert_eq!(
+            request.uri().scheme(),
+            before.scheme(),
+            "the form was changed"
+        );
+    }
+}
+
+/// What rules of routes are matched with.
+fn check_routes(request: &Request, authority: &Authority) {
+    let head = RequestHead::from(request);
+    assert_eq!(head.host(), Some(authority.host()), "of {authority}");
+    assert_eq!(head.port(), authority.port_u16(), "of {authority}");
+    let host = authority.host();
+    let rules = [
+        HostMatch::Exact(host.into()),
+        HostMatch::Exact("web.example".into()),
+        HostMatch::Suffix(["example", "com"].map(Into::into).into()),
+    ];
+    for rule in rules {
+        let is_match = rule.is_match(host);
+        assert_eq!(is_match, rule.is_match(&host.to_ascii_uppercase()));
+        assert_eq!(is_match, rule.is_match(&format!("{host}.")));
+    }
+}

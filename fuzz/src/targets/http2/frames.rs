@@ -1,0 +1,235 @@
+//! An input as the frames of a client: well-formed ones, odd ones and many of them, so that the server's state is reached and not only its first check.
+
+use crate::input::Input;
+
+/// What a client sends, and what is known of it.
+pub(super) struct Script {
+    pub(super) bytes: Vec<u8>,
+    pub(super) how: u8,
+    /// How many frames could have begun a request.
+    pub(super) headers: usize,
+    /// How many bytes could be part of a body.
+    pub(super) data: usize,
+    /// Nothing was sent that a server may object to.
+    pub(super) is_orderly: bool,
+    /// Streams whose requests are complete.
+    pub(super) complete: Vec<u32>,
+    /// The stream that would be opened next.
+    next: u32,
+    /// Streams with a body that goes on.
+    open: Vec<u32>,
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+// Frame types and flags (RFC 9113, section 6).
+pub(super) const DATA: u8 = 0;
+pub(super) const HEADERS: u8 = 1;
+const PRIORITY: u8 = 2;
+pub(super) const RST_STREAM: u8 = 3;
+pub(super) const SETTINGS: u8 = 4;
+pub(super) const PING: u8 = 6;
+pub(super) const GOAWAY: u8 = 7;
+pub(super) const WINDOW_UPDATE: u8 = 8;
+pub(super) const CONTINUATION: u8 = 9;
+pub(super) const END_STREAM: u8 = 1;
+pub(super) const ACK: u8 = 1;
+pub(super) const END_HEADERS: u8 = 4;
+
+/// Orderly clients have no more streams, so that none is refused.
+const ORDERLY_STREAMS: usize = crate::world::MAX_STREAMS;
+
+/// A script never becomes longer: what repeats is cut off here.
+const MOST_BYTES: usize = 64 * 1024;
+
+/// Header blocks (RFC 7541): `:method`, `:scheme http` and `:path /` out of the static table, `:authority` as a literal.
+const GET: &[u8] = b"\x82\x86\x84\x41\x03web";
+const POST: &[u8] = b"\x83\x86\x84\x41\x03web";
+/// `:path /x`.
+const POST_UNREAD: &[u8] = b"\x83\x86\x04\x02/x\x41\x03web";
+
+impl Script {
+    pub(super) fn of(input: &[u8]) -> Self {
+        let mut input = Input(input);
+        let mut script = Self {
+            bytes: PREFACE.to_vec(),
+            how: input.byte(),
+            headers: 0,
+            data: 0,
+            is_orderly: true,
+            complete: Vec::new(),
+            next: 1,
+            open: Vec::new(),
+        };
+        script.frame(SETTINGS, 0, 0, &[]);
+        while !input.is_empty() && script.bytes.len() < MOST_BYTES {
+            script.act(&mut input);
+        }
+        script.bytes.truncate(MOST_BYTES);
+        script
+    }
+
+    fn act(&mut self, input: &mut Input<'_>) {
+        match input.byte() % 20 {
+            0 | 1 => self.request(GET, true),
+            2 => self.request(POST, false),
+            3 => self.request(POST_UNREAD, false),
+            4 | 5 => self.body(input),
+            6 => {
+                self.frame(PING, 0, 0, &[input.byte(); 8]);
+            }
+            7 => {
+                let stream = input.choose([0, 1, self.next.saturating_sub(2)]);
+                // An overflow of a window is an error of the client.
+                self.is_orderly &= stream == 0 || self.open.contains(&stream);
+                let size = u32::from(input.byte()) + 1;
+                self.frame(WINDOW_UPDATE, 0, stream, &size.to_be_bytes());
+            }
+            8 => self.odd(SETTINGS, input.choose([0, ACK]), 0, input),
+            9 => self.odd(WINDOW_UPDATE, 0, self.next, input),
+            10 => {
+                let stream = self.stream(input);
+                let code = u32::from(input.byte()).to_be_bytes();
+                self.is_orderly = false;
+                self.frame(RST_STREAM, 0, stream, &code);
+            }
+            11 => {
+                let stream = self.stream(input);
+                self.odd(PRIORITY, 0, stream, input);
+            }
+            12 => {
+                let (stream, flags) = (self.stream(input), input.byte());
+                self.headers += 1;
+                self.odd(CONTINUATION, flags, stream, input);
+            }
+            13 => self.odd(GOAWAY, 0, 0, input),
+            14 => {
+                let (stream, flags) = (self.stream(input), input.byte());
+                self.headers += 1;
+                self.odd(HEADERS, flags, stream, input);
+                self.next = self.next.max(stream.saturating_add(2) | 1);
+            }
+            15 => {
+                let (stream, flags) = (self.stream(input), input.byte());
+                let before = self.bytes.len();
+                self.odd(DATA, flags, stream, input);
+                self.data += self.bytes.len() - before;
+            }
+            16 => {
+                let (kind, flags, stream) = (input.byte(), input.byte(), self.stream(input));
+                self.headers += 1;
+                self.odd(kind, flags, stream, input);
+                self.data += 255;
+            }
+            17 => self.flood(input),
+            18 => self.opened_and_reset(usize::from(input.byte())),
+            _ => {
+                self.is_orderly = false;
+                let length = usize::from(input.byte());
+                let raw = input.take(length);
+                // Whatever frames these are.
+                self.headers += raw.len();
+                self.data += raw.len() + 16_384;
+                self.bytes.extend_from_slice(raw);
+            }
+        }
+    }
+
+    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        let [_, a, b, c] = (payload.len() as u32).to_be_bytes();
+        self.bytes.extend_from_slice(&[a, b, c, kind, flags]);
+        self.bytes.extend_from_slice(&stream.to_be_bytes());
+        self.bytes.extend_from_slice(payload);
+    }
+
+    /// A frame with a payload of the input's.
+    fn odd(&mut self, kind: u8, flags: u8, stream: u32, input: &mut Input<'_>) {
+        self.is_orderly = false;
+        let length = usize::from(input.byte());
+        let payload = input.take(length);
+        self.frame(kind, flags, stream, payload);
+    }
+
+    /// A request on a new stream.
+    fn request(&mut self, block: &[u8], is_whole: bool) {
+        let stream = self.next;
+        let Some(next) = stream.checked_add(2).filter(|next| *next < 1 << 31) else {
+            return;
+        };
+        self.next = next;
+        self.headers += 1;
+        let flags = END_HEADERS | if is_whole { END_STREAM } else { 0 };
+        self.frame(HEADERS, flags, stream, block);
+        if is_whole {
+            self.complete.push(stream);
+        } else {
+            self.open.push(stream);
+        }
+        self.is_orderly &= self.complete.len() + self.open.len() <= ORDERLY_STREAMS;
+    }
+
+    /// A piece of a body, or its end. Short enough for the windows of an orderly client.
+    fn body(&mut self, input: &mut Input<'_>) {
+        let choice = input.byte();
+        let Some(at) = usize::from(choice >> 2).checked_rem(self.open.len()) else {
+            return;
+        };
+        let stream = self.open[at];
+        let payload = vec![b'x'; usize::from(input.byte())];
+        self.data += payload.len();
+        let is_end = choice & 1 == 1;
+        self.frame(DATA, if is_end { END_STREAM } else { 0 }, stream, &payload);
+        self.is_orderly &= self.data < 60_000;
+        if is_end {
+            self.open.swap_remove(at);
+            self.complete.push(stream);
+        }
+    }
+
+    /// One frame many times.
+    fn flood(&mut self, input: &mut Input<'_>) {
+        self.is_orderly = false;
+        let times = usize::from(input.word()) % 2048;
+        let stream = self.stream(input);
+        let (kind, flags, payload): (_, _, &[u8]) = match input.byte() % 9 {
+            0 => (PING, 0, &[0; 8]),
+            1 => (SETTINGS, 0, &[]),
+            2 => (SETTINGS, 0, &[0, 4, 0, 0, 0, 9]),
+            3 => (DATA, 0, &[]),
+            4 => (WINDOW_UPDATE, 0, &[0, 0, 0, 1]),
+            5 => (PRIORITY, 0, &[0, 0, 0, 0, 1]),
+            6 => (CONTINUATION, 0, b"\x00\x01x\x01y"),
+            7 => (RST_STREAM, 0, &[0, 0, 0, 8]),
+            _ => (HEADERS, END_HEADERS | END_STREAM, b""),
+        };
+        let stream = match kind {
+            PING | SETTINGS => 0,
+            _ => stream,
+        };
+        let room = MOST_BYTES.saturating_sub(self.bytes.len()) / (9 + payload.len());
+        for _ in 0..times.min(room) {
+            self.headers += 1;
+            self.frame(kind, flags, stream, payload);
+        }
+    }
+
+    /// Rapid reset.
+    fn opened_and_reset(&mut self, times: usize) {
+        for _ in 0..times {
+            let stream = self.next;
+            self.request(GET, true);
+            self.frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]);
+        }
+        self.is_orderly = false;
+    }
+
+    /// One that is open, one that is not yet, or any.
+    fn stream(&self, input: &mut Input<'_>) -> u32 {
+        match input.byte() {
+            255 => 0,
+            254 => self.next,
+            253 => u32::MAX,
+            n => u32::from(n) % self.next.max(1),
+        }
+    }
+}

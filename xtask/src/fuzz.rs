@@ -1,0 +1,149 @@
+//! `cargo xtask fuzz`: searches for inputs that the proxy mishandles, guided by coverage. The targets are in the package mesh-fuzz; docs/fuzzing.md says what each
+//! holds the proxy against. Ordinary tests replay the inputs that are kept in `fuzz/corpus`.
+//!
+//! libFuzzer does the work, on the stable compiler: rustc's own copy of LLVM instruments the code, and the crate libfuzzer-sys brings the rest (ADR 0015).
+
+mod program;
+mod run;
+
+use std::{fs, path::Path, process::ExitCode};
+
+use anyhow::{Context, bail};
+
+use crate::{args::FuzzOptions, stage};
+use program::Program;
+use run::Budget;
+
+/// How long each target runs when nothing is said.
+const DEFAULT_SECONDS: u64 = 60;
+
+/// Builds and runs. A finding is no error here but an exit status, so that the other targets run all the same.
+pub(crate) fn run(root: &Path, options: &FuzzOptions) -> anyhow::Result<ExitCode> {
+    let all = targets(root)?;
+    if options.list {
+        for target in all {
+            println!("{target}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let chosen = choose(&all, &options.targets)?;
+    let program = stage::run("build", "the targets, with instrumentation", || {
+        Program::build(root)
+    })?;
+    if !options.input.is_empty() {
+        return replay(&program, &chosen, options);
+    }
+    let budget = Budget {
+        runs: options.runs,
+        seconds: options.time.unwrap_or(DEFAULT_SECONDS),
+        jobs: options.jobs.max(1),
+    };
+    let width = chosen.iter().map(|name| name.len()).max().unwrap_or(0);
+    let mut findings = Vec::new();
+    for name in chosen {
+        let outcome = run::target(&program, name, budget)?;
+        println!("{name:width$}  {outcome}");
+        findings.extend(outcome.findings.into_iter().map(|file| (name, file)));
+        if options.keep {
+            let kept = run::keep(&program, name)?;
+            println!(
+                "{:width$}  {kept} of the inputs found were added to fuzz/corpus/{name}",
+                ""
+            );
+        }
+    }
+    for (name, file) in &findings {
+        let file = file.strip_prefix(root).unwrap_or(file);
+        println!(
+            "to see it again: cargo xtask fuzz {name} --input {}",
+            file.display()
+        );
+    }
+    Ok(match findings.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// The folders of the corpora are the list of targets: a test of mesh-fuzz holds both together, and nothing has to be built to name them.
+fn targets(root: &Path) -> anyhow::Result<Vec<String>> {
+    let folder = root.join("fuzz/corpus");
+    let entries = fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))?;
+    let mut names = entries
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    names.sort();
+    Ok(names)
+}
+
+fn choose<'a>(all: &'a [String], asked: &[String]) -> anyhow::Result<Vec<&'a str>> {
+    if let Some(unknown) = asked.iter().find(|name| !all.contains(name)) {
+        bail!(
+            "there is no target {unknown:?}; there are {}",
+            all.join(", ")
+        );
+    }
+    let is_chosen = |name: &&String| asked.is_empty() || asked.contains(name);
+    Ok(all.iter().filter(is_chosen).map(String::as_str).collect())
+}
+
+/// Runs single inputs and shows everything that is said.
+fn replay(program: &Program, chosen: &[&str], options: &FuzzOptions) -> anyhow::Result<ExitCode> {
+    let [target] = chosen else {
+        bail!("--input goes with exactly one target");
+    };
+    let mut command = program.command(target);
+    let status = command
+        .args(&options.input)
+        .status()
+        .with_context(|| format!("start {}", program.path().display()))?;
+    Ok(match status.success() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// `90`, `90s`, `5m` or `1h`, in seconds.
+pub(crate) fn seconds(text: &str) -> Result<u64, String> {
+    let (number, unit) = match text.char_indices().next_back() {
+        Some((at, 's')) => (&text[..at], 1),
+        Some((at, 'm')) => (&text[..at], 60),
+        Some((at, 'h')) => (&text[..at], 3600),
+        _ => (text, 1),
+    };
+    let number: Option<u64> = number.parse().ok().filter(|number| *number > 0);
+    number
+        .and_then(|number| number.checked_mul(unit))
+        .ok_or_else(|| format!("{text:?} is no time; 90s, 5m and 1h are"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        assert_eq!(seconds("90"), Ok(90));
+        assert_eq!(seconds("90s"), Ok(90));
+        assert_eq!(seconds("5m"), Ok(300));
+        assert_eq!(seconds("1h"), Ok(3600));
+        for bad in ["", "s", "0", "-1s", "1d", "1.5h"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn targets_are_chosen_by_name() {
+        let all = ["a", "b"].map(str::to_owned);
+        assert_eq!(choose(&all, &[]).expect("all"), ["a", "b"]);
+        assert_eq!(choose(&all, &["b".to_owned()]).expect("one"), ["b"]);
+        assert!(choose(&all, &["c".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn this_checkout_has_targets() {
+        let root = crate::workspace::root().expect("a checkout");
+        let targets = targets(&root).expect("a corpus");
+        assert!(targets.iter().any(|name| name == "http1-request"));
+    }
+}

@@ -1,0 +1,107 @@
+//! The fuzzer as a program: how it is built, and how it is started for one target.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, bail};
+
+use crate::{
+    command,
+    workspace::{self, find_program},
+};
+
+/// What rustc has its LLVM do: count the edges that are taken, and tell the fuzzer what is compared with what.
+const INSTRUMENTATION: [&str; 6] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    // Comparisons that are folded into one branch cannot be found one after the other.
+    "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
+];
+
+/// A folder of its own: ordinary builds have other flags, and would compile everything anew.
+const FOLDER: &str = "target/fuzz";
+
+/// Which target the program runs (`fuzz/src/main.rs`).
+const TARGET_VARIABLE: &str = "MESH_FUZZ_TARGET";
+
+pub(super) struct Program {
+    root: PathBuf,
+    path: PathBuf,
+}
+
+impl Program {
+    pub(super) fn build(root: &Path) -> anyhow::Result<Self> {
+        if find_program("c++").is_none() {
+            bail!(
+                "libFuzzer is C++, and there is no c++ on this machine; as root: apt-get install g++"
+            );
+        }
+        let host = host()?;
+        let mut command = workspace::cargo(root);
+        // With --target, because flags would reach build scripts and procedural macros otherwise, which have no fuzzer to report to.
+        command
+            .args(["build", "--package", "mesh-fuzz", "--bin", "mesh-fuzz"])
+            .args(["--features", "libfuzzer", "--profile", "fuzz"])
+            .args(["--target", &host, "--target-dir", FOLDER])
+            .env_remove("CARGO_ENCODED_RUSTFLAGS")
+            .env("RUSTFLAGS", INSTRUMENTATION.join(" "));
+        command::run("fuzz", &mut command)?;
+        Ok(Self {
+            root: root.to_path_buf(),
+            path: root.join(FOLDER).join(host).join("fuzz/mesh-fuzz"),
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The program, to be told what to do with this target.
+    pub(super) fn command(&self, target: &str) -> Command {
+        let mut command = Command::new(&self.path);
+        command
+            .current_dir(&self.root)
+            .env(TARGET_VARIABLE, target)
+            .env("RUST_BACKTRACE", "1");
+        command
+    }
+
+    /// The inputs that are kept in the repository.
+    pub(super) fn corpus(&self, target: &str) -> PathBuf {
+        self.root.join("fuzz/corpus").join(target)
+    }
+
+    /// The inputs that were found on this machine.
+    pub(super) fn found(&self, target: &str) -> PathBuf {
+        self.root.join(FOLDER).join("corpus").join(target)
+    }
+
+    /// Where findings are written to.
+    pub(super) fn artifacts(&self, target: &str) -> PathBuf {
+        self.root.join(FOLDER).join("artifacts").join(target)
+    }
+}
+
+/// What this machine is called by rustc.
+fn host() -> anyhow::Result<String> {
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let version = command::ask(Command::new(rustc).arg("-vV")).context("ask rustc for its host")?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc names no host")?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_is_a_triple() {
+        assert!(host().expect("rustc runs").split('-').count() >= 3);
+    }
+}
