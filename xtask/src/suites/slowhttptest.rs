@@ -81,6 +81,10 @@ pub(super) fn run(
     name: &str,
     folder: &Path,
 ) -> anyhow::Result<Outcome> {
+    // Old statistics must not pass for new ones.
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("remove {}", folder.display()))?;
+    }
     fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
     let before = honest(range, target, &format!("{name}-before"), BEFORE)?;
     let before = read_honest(&before.output()?)?;
