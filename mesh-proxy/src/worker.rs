@@ -192,10 +192,10 @@ fn soft_limit(limits: &str) -> Option<usize> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// How many connections each side may have then. Each costs two descriptors, the client's and the one that leads on. Without a limit, clients of one side could take them
-/// all: nothing could be dialled, not even the control plane.
+/// How many connections each side may have then: three quarters. The rest is for what leads on from them (HTTP needs few) and for the control plane: without a
+/// limit, clients of one side could take all descriptors, and nothing could be dialled any more.
 fn connections(descriptors: usize) -> usize {
-    (descriptors / 4).max(1)
+    (descriptors / 4 * 3).max(1)
 }
 
 impl Shared {
@@ -258,11 +258,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quarter_of_the_descriptors_is_for_connections_of_each_side() {
+    fn clients_of_one_side_cannot_take_all_descriptors() {
         let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
                       Max processes             95881                95881                processes \n\
                       Max open files            4096                 1048576              files     \n";
-        assert_eq!(soft_limit(limits).map(connections), Some(1024));
+        assert_eq!(soft_limit(limits).map(connections), Some(3072));
         assert_eq!(soft_limit(""), None);
         assert!(descriptors() > 0);
     }

@@ -141,9 +141,10 @@ impl HttpLimits {
                     parse::within(100..=1_000_000),
                     IDLE_FRAMES,
                 ),
+                // After an honest client was told to go elsewhere it may still give up what is open: 200 streams, at two each.
                 resets: env.own_or(
                     "MESH_PROXY_HTTP2_MAX_RESETS",
-                    parse::within(100..=1_000_000),
+                    parse::within(500..=1_000_000),
                     RESETS,
                 ),
                 mistakes: env.own_or(

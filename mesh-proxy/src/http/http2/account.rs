@@ -64,7 +64,10 @@ pub(in crate::http) enum Violation {
 #[derive(Debug)]
 struct Budget {
     left: u32,
+    /// What time refills it to.
     max: u32,
+    /// What it may hold by what was earned.
+    most: u32,
     refilled: Instant,
 }
 
@@ -93,8 +96,9 @@ impl Account {
         let now = Instant::now();
         Self {
             role,
-            idle_frames: Budget::new(limits.idle_frames, now),
-            resets: Budget::new(limits.resets, now),
+            // Whole crowds of messages are acknowledged at once, when the other side gets to them.
+            idle_frames: Budget::new(limits.idle_frames, u32::MAX, now),
+            resets: Budget::new(limits.resets, limits.resets, now),
             last_stream: 0,
             empty_data: 0,
             our_resets: 0,
@@ -206,16 +210,17 @@ impl Violation {
 }
 
 impl Budget {
-    fn new(max: u32, now: Instant) -> Self {
+    fn new(max: u32, most: u32, now: Instant) -> Self {
         Self {
             left: max,
             max,
+            most,
             refilled: now,
         }
     }
 
     fn earn(&mut self, amount: u32) {
-        self.left = self.left.saturating_add(amount).min(self.max);
+        self.left = self.left.saturating_add(amount).min(self.most);
     }
 
     /// The clock is looked at only when nothing else is left.
@@ -223,7 +228,8 @@ impl Budget {
         if self.left < cost {
             let now = now();
             let share = (now - self.refilled).div_duration_f64(REFILL).min(1.0);
-            self.earn((share * f64::from(self.max)) as u32);
+            let refill = (share * f64::from(self.max)) as u32;
+            self.left = (self.left + refill).min(self.max);
             self.refilled = now;
         }
         match self.left.checked_sub(cost) {

@@ -510,7 +510,6 @@ async fn busy_clients_are_no_attack() {
             http2: Http2Limits {
                 // As little as can be configured.
                 idle_frames: 100,
-                resets: 100,
                 ..HttpLimits::DEFAULT.http2
             },
             ..HttpLimits::DEFAULT

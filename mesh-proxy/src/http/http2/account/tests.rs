@@ -89,6 +89,14 @@ async fn what_messages_explain_is_free() {
             assert_eq!(account.received(&frame), Verdict::GoOn);
         }
     }
+    // A thousand frames are under way before the first of them is acknowledged.
+    let mut account = server();
+    for _ in 0..1_000 {
+        assert_eq!(account.sent(&head(Head::DATA, 0, 10, 1)), Verdict::GoOn);
+    }
+    for _ in 0..2_000 {
+        assert_eq!(account.received(&window_update), Verdict::GoOn);
+    }
     // Our own pings.
     for _ in 0..10_000 {
         assert_eq!(account.sent(&ping), Verdict::GoOn);
