@@ -99,7 +99,7 @@ fn row(authority: &str, namespace: &str, endpoint: &Endpoint) -> Row {
         authority: authority.to_owned(),
         ip: endpoint.addr.ip().to_string(),
         port: endpoint.addr.port(),
-        pod: endpoint.labels.get("pod").cloned().unwrap_or_default(),
+        pod: endpoint.labels.get("pod").unwrap_or_default().to_owned(),
         namespace: namespace.to_owned(),
         protocol: match endpoint.hint {
             ProtocolHint::Unknown => "",
