@@ -295,6 +295,8 @@ fn containers_that_end_are_started_again_and_the_impossible_is_said() {
         pod("again", "command: [sh, -c, 'echo turn; exit 3']"),
         pod("absent", "command: [no-such-program]"),
         pod("sick", "command: [sleep, infinity], livenessProbe: {exec: {command: ['false']}, periodSeconds: 1, failureThreshold: 1}"),
+        // The others are ready for the moment between two ends, and by chance all at once.
+        pod("late", "command: [sleep, infinity], readinessProbe: {exec: {command: ['false']}, periodSeconds: 1}"),
         pod("well", "command: [sleep, infinity], readinessProbe: {exec: {command: [test, -e, /etc/hosts]}, periodSeconds: 1}"),
         pod("once", "command: ['true']").replace("spec:\n", "spec:\n  restartPolicy: Never\n"),
     ]
@@ -307,6 +309,7 @@ fn containers_that_end_are_started_again_and_the_impossible_is_said() {
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(complaint.contains("no-such-program"), "{complaint}");
     assert!(complaint.contains("liveness probe failed"), "{complaint}");
+    assert!(complaint.contains("default/late"), "{complaint}");
     assert!(
         !complaint.contains("not ready: default/well"),
         "{complaint}"
