@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mesh_runtime::drain;
+use mesh_runtime::{descriptors, drain};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::task::TaskTracker;
@@ -175,24 +175,10 @@ async fn accept<F: Future<Output = ()> + 'static>(
 /// How long a connection whose protocol is not known yet may live on once the proxy drains: what was sent before the drain began has arrived by then.
 const DRAINING_UNDECIDED: Duration = Duration::from_secs(1);
 
-/// How many descriptors the process may have.
-fn descriptors() -> usize {
-    std::fs::read_to_string("/proc/self/limits")
-        .ok()
-        .and_then(|limits| soft_limit(&limits))
-        // What they are where nobody has raised them.
-        .unwrap_or(1024)
-}
+/// Descriptors of a process where nobody has raised their limit.
+const USUAL_DESCRIPTORS: usize = 1024;
 
-/// Out of the kernel's table of limits: name, soft limit, hard limit, unit.
-fn soft_limit(limits: &str) -> Option<usize> {
-    let line = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max open files"))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
-/// How many connections each side may have then: three quarters. The rest is for what leads on from them (HTTP needs few) and for the control plane: without a
+/// How many connections each side may have with so many descriptors: three quarters. The rest is for what leads on from them (HTTP needs few) and for the control plane: without a
 /// limit, clients of one side could take all descriptors, and nothing could be dialled any more.
 fn connections(descriptors: usize) -> usize {
     (descriptors / 4 * 3).max(1)
@@ -201,9 +187,8 @@ fn connections(descriptors: usize) -> usize {
 impl Shared {
     pub fn new(config: &Config) -> Self {
         let permits = |limit: usize| Semaphore::new(limit.min(Semaphore::MAX_PERMITS));
-        let places = |limit: Option<usize>| {
-            Arc::new(permits(limit.unwrap_or_else(|| connections(descriptors()))))
-        };
+        let possible = connections(descriptors::limit().unwrap_or(USUAL_DESCRIPTORS));
+        let places = |limit: Option<usize>| Arc::new(permits(limit.unwrap_or(possible)));
         Self {
             tasks: TaskTracker::new(),
             rate_limits: RateLimits::default(),
@@ -259,11 +244,6 @@ mod tests {
 
     #[test]
     fn clients_of_one_side_cannot_take_all_descriptors() {
-        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
-                      Max processes             95881                95881                processes \n\
-                      Max open files            4096                 1048576              files     \n";
-        assert_eq!(soft_limit(limits).map(connections), Some(3072));
-        assert_eq!(soft_limit(""), None);
-        assert!(descriptors() > 0);
+        assert_eq!(connections(4096), 3072);
     }
 }

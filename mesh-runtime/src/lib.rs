@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod build_info;
+pub mod descriptors;
 pub mod drain;
 pub mod log;
 pub mod metrics;

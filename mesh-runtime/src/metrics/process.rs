@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Scrape;
 use super::labels::Labels;
+use crate::descriptors;
 
 /// What is known once, at start.
 #[derive(Debug)]
@@ -130,22 +131,14 @@ fn collect_files(scrape: &mut Scrape, none: &Labels) {
             open as f64,
         );
     }
-    if let Some(max) = max_fds() {
+    if let Some(max) = descriptors::limit() {
         scrape.gauge(
             "process_max_fds",
             "Maximum number of open file descriptors",
             none,
-            max,
+            max as f64,
         );
     }
-}
-
-fn max_fds() -> Option<f64> {
-    let limits = fs::read_to_string("/proc/self/limits").ok()?;
-    let line = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max open files"))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 fn collect_network(scrape: &mut Scrape, none: &Labels) {
