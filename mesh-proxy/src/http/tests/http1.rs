@@ -514,6 +514,17 @@ async fn slow_heads_are_given_up() {
     LocalSet::new().run_until(test).await;
 }
 
+/// A proxy with these limits in front of `server`.
+async fn limited(
+    server: SocketAddr,
+    limits: HttpLimits,
+    registry: &Registry,
+    drain: &drain::Watch,
+) -> SocketAddr {
+    let (role, protocol) = (Role::Only, Protocol::Http1);
+    hop_with(limits, registry, server, role, protocol, drain).await
+}
+
 #[tokio::test]
 async fn a_connection_that_stays_idle_is_closed() {
     run(async |drain| {
@@ -523,15 +534,7 @@ async fn a_connection_that_stays_idle_is_closed() {
         };
         let registry = Registry::new();
         let (server, _sees) = scripted(END, OK, false).await;
-        let proxy = hop_with(
-            limits,
-            &registry,
-            server,
-            Role::Only,
-            Protocol::Http1,
-            &drain,
-        )
-        .await;
+        let proxy = limited(server, limits, &registry, &drain).await;
         let mut client = TcpStream::connect(proxy).await.unwrap();
         for _ in 0..3 {
             send(&mut client, GET).await;
@@ -551,15 +554,7 @@ async fn what_is_refused_is_counted() {
         };
         let registry = Registry::new();
         let (server, _sees) = scripted(END, OK, false).await;
-        let proxy = hop_with(
-            limits,
-            &registry,
-            server,
-            Role::Only,
-            Protocol::Http1,
-            &drain,
-        )
-        .await;
+        let proxy = limited(server, limits, &registry, &drain).await;
         for (request, status, reason) in [
             ("GET / HTTP/1.1\nhost: a\n\n", 400, "malformed"),
             (
