@@ -53,6 +53,18 @@ pub(crate) struct Programs {
     pub(crate) agent: PathBuf,
 }
 
+impl Programs {
+    /// Themselves, once all of them are there.
+    pub(crate) fn built(self) -> anyhow::Result<Self> {
+        for program in [&self.proxy, &self.bench, &self.agent] {
+            if !program.exists() {
+                bail!("{} is not there: run without --no-build", program.display());
+            }
+        }
+        Ok(self)
+    }
+}
+
 /// A value for each of the two proxies.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Both<T> {

@@ -46,17 +46,12 @@ pub(crate) fn prepare(root: &Path, peers: &[Peer], build: bool) -> anyhow::Resul
         })?;
     }
     let (release, dev) = (binaries::folder(root, false), binaries::folder(root, true));
-    let programs = Programs {
+    Programs {
         proxy: release.join("mesh-proxy"),
         bench: release.join("mesh-bench"),
         agent: dev.join("mesh-agent"),
-    };
-    for program in [&programs.proxy, &programs.bench, &programs.agent] {
-        if !program.exists() {
-            bail!("{} is not there: run without --no-build", program.display());
-        }
     }
-    Ok(programs)
+    .built()
 }
 
 /// Where Envoy is once it is installed.

@@ -71,11 +71,7 @@ pub(super) fn run(
         });
     }
     fs::write(&file, report).with_context(|| format!("write {}", file.display()))?;
-    Ok(Outcome {
-        cases,
-        file,
-        note: None,
-    })
+    Ok(Outcome::of(cases, file))
 }
 
 /// Where it says what went wrong.

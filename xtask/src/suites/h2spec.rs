@@ -1,18 +1,16 @@
 //! h2spec: RFC 7540 and RFC 7541 by raw frames, strict cases included.
 
 use std::{
-    fs,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
 use super::{
-    outcome::{Case, Outcome},
+    outcome::{Case, Outcome, report},
     range::Range,
 };
-use crate::lab::process::Process;
 
 /// Seconds until a case that expects something gives up. Twice its default: the machine may do other things too.
 const PATIENCE: &str = "5";
@@ -30,21 +28,12 @@ pub(super) fn run(
         .args(["-p", &target.port().to_string()])
         .args(["-P", "/ok", "-S", "-o", PATIENCE, "-j"])
         .arg(&file);
-    // An old report must not pass for a new one.
-    drop(fs::remove_file(&file));
-    // It ends with an error when a case failed; what matters is the report.
-    let (status, output) = Process::start(name, &mut command)?.finish()?;
-    let report = fs::read_to_string(&file)
-        .with_context(|| format!("h2spec wrote no report: {status}\n{output}"))?;
+    let (report, said) = report("h2spec", name, &mut command, &file)?;
     let cases = read(&report);
     if cases.is_empty() {
-        bail!("h2spec ran no case: {status}\n{output}");
+        bail!("h2spec ran no case: {said}");
     }
-    Ok(Outcome {
-        cases,
-        file,
-        note: None,
-    })
+    Ok(Outcome::of(cases, file))
 }
 
 /// The cases of a JUnit report as Go's encoder writes it: attributes in double quotes, `<failure>`, `<error>` or `<skipped>` inside the case.

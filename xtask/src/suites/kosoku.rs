@@ -50,11 +50,7 @@ pub(super) fn run(
     if cases.is_empty() {
         bail!("kosoku ran no case: {status}\n{output}");
     }
-    Ok(Outcome {
-        cases,
-        file,
-        note: None,
-    })
+    Ok(Outcome::of(cases, file))
 }
 
 /// The cases of all agents. There is one, but a server that refuses a handshake does not say who it is.

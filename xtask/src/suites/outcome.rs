@@ -2,8 +2,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
     path::{Path, PathBuf},
+    process::Command,
 };
+
+use anyhow::Context;
+
+use crate::lab::process::Process;
 
 /// More failed cases than this are a file's business, not the terminal's.
 const SHOWN: usize = 20;
@@ -26,7 +32,33 @@ pub(super) struct Case {
     pub(super) said: String,
 }
 
+/// Runs the program of `suite`, which writes its report to `file`. Returns the report and, for complaints, how the program ended and what it said.
+pub(super) fn report(
+    suite: &str,
+    name: &str,
+    command: &mut Command,
+    file: &Path,
+) -> anyhow::Result<(String, String)> {
+    // An old report must not pass for a new one.
+    drop(fs::remove_file(file));
+    // It ends with an error when a case failed; what matters is the report.
+    let (status, output) = Process::start(name, command)?.finish()?;
+    let said = format!("{status}\n{output}");
+    let report =
+        fs::read_to_string(file).with_context(|| format!("{suite} wrote no report: {said}"))?;
+    Ok((report, said))
+}
+
 impl Outcome {
+    /// Cases, and nothing to say besides.
+    pub(super) fn of(cases: Vec<Case>, file: PathBuf) -> Self {
+        Self {
+            cases,
+            file,
+            note: None,
+        }
+    }
+
     pub(super) fn holds(&self) -> bool {
         self.cases.iter().all(|case| case.passed)
     }

@@ -1,7 +1,6 @@
 //! smugglex: attempts to make two programs in a line disagree where a request ends.
 
 use std::{
-    fs,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
@@ -10,10 +9,9 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::{
-    outcome::{Case, Outcome},
+    outcome::{Case, Outcome, report},
     range::Range,
 };
-use crate::lab::process::Process;
 
 /// Every check that can be made of a server without TLS, those included that are made only when asked for.
 const CHECKS: &str = "cl-te,te-cl,te-te,h2c,h2,cl-edge,cl-0,0-cl,parser-discrepancy";
@@ -32,22 +30,13 @@ pub(super) fn run(
         .args(["--no-color", "--checks", CHECKS, "--output"])
         .arg(&file)
         .arg(format!("http://{target}/"));
-    // An old report must not pass for a new one.
-    drop(fs::remove_file(&file));
-    // It ends with an error when it found something; what matters is the report.
-    let (status, output) = Process::start(name, &mut command)?.finish()?;
-    let report = fs::read_to_string(&file)
-        .with_context(|| format!("smugglex wrote no report: {status}\n{output}"))?;
+    let (report, _said) = report("smugglex", name, &mut command, &file)?;
     let report = serde_json::from_str(&report).context("smugglex's report is JSON")?;
     let cases = read(&report)?;
     if cases.len() != CHECKS.split(',').count() {
         bail!("smugglex made {} checks of {CHECKS}", cases.len());
     }
-    Ok(Outcome {
-        cases,
-        file,
-        note: None,
-    })
+    Ok(Outcome::of(cases, file))
 }
 
 fn read(report: &Value) -> anyhow::Result<Vec<Case>> {
