@@ -46,6 +46,10 @@ fn a_pod_that_started_without_the_plugin_is_enrolled_in_place() {
     };
     let nodes = Nodes::look_at(&cluster);
     on_all(&nodes, KEEP);
+    for (node, count) in on_all(&nodes, CHAINED) {
+        // What a story leaves that failed while no agent was there to clean up.
+        assert_eq!(count.trim(), "0", "{node} has the plugin without a mesh");
+    }
     let mesh = Installation::by_helm(&cluster, &[]);
     mesh.take_agents_away();
     on_all(&nodes, REWRITE);

@@ -18,7 +18,8 @@ pub(super) const FAULTS: &[Fault] = &[
         name: "a node is held back, for no agent takes its taint away",
         plant: &[
             r#"kubectl -n linkerd patch daemonset mesh-agent -p '{"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/os": "none"}}}}}'"#,
-            "until ! kubectl -n linkerd get pods -o name | grep -q mesh-agent; do sleep 0.2; done",
+            // An agent that is still ending would take the taint away.
+            r#"while [ -n "$(kubectl -n linkerd get pods -l app.kubernetes.io/name=mesh-agent -o name)" ]; do sleep 0.2; done"#,
             "kubectl taint node $node mesh-agent/not-ready=:NoSchedule",
         ],
         check: "agent-startup-taint",
