@@ -95,7 +95,7 @@ pub enum DialError {
     #[error("the proxy has no certificate yet to authenticate itself with")]
     NoCertificate,
     #[error("HTTP could not be begun on the connection")]
-    Http(#[source] Arc<hyper::Error>),
+    Http(#[source] Arc<h2::Error>),
     #[error("connections are closed before anything can be sent")]
     Closed,
 }
@@ -112,8 +112,8 @@ impl From<ConnectError> for DialError {
     }
 }
 
-impl From<hyper::Error> for DialError {
-    fn from(error: hyper::Error) -> Self {
+impl From<h2::Error> for DialError {
+    fn from(error: h2::Error) -> Self {
         Self::Http(Arc::new(error))
     }
 }

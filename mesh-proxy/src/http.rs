@@ -1,18 +1,17 @@
-//! The HTTP engine behind one seam, on the data threads: HTTP/1 is our own, HTTP/2 hyper's connection API.
+//! The HTTP engine behind one seam, on the data threads: HTTP/1 is our own, HTTP/2 stands on the `h2` crate.
 //!
 //! `inbound` and `outbound` implement [`Handle`]; [`server::serve`] calls them once per request of a connection. They answer by sending the request
 //! through a [`client::Client`], which owns the connections to one endpoint. Nothing outside this module names a codec, so they can be changed here.
 //!
 //! What a client may cost is bounded by [`http1`] and [`http2`]; the numbers are [`crate::config::HttpLimits`].
 //!
-//! Everything runs on the thread of its connection: one local task per accepted HTTP/1 connection, in which its requests are also sent on; one per HTTP/2
-//! stream, and hyper's own per HTTP/2 connection.
+//! Everything runs on the thread of its connection: one local task per connection, and one per accepted HTTP/2 stream. Requests are sent on in the
+//! task that they arrived in.
 
 use std::future::Future;
 
 pub mod body;
 pub mod client;
-mod executor;
 pub mod filter;
 pub mod grpc;
 pub mod headers;

@@ -1,4 +1,4 @@
-//! [`Body`], the one body type of the proxy: what an HTTP/1 connection or hyper delivers, or a few bytes of our own, with at most one observer and one set of
+//! [`Body`], the one body type of the proxy: what a connection delivers, or a few bytes of our own, with at most one observer and one set of
 //! time limits.
 //!
 //! A body may also carry what belongs to its message and the connection it arrived on: see [`Link`].
@@ -11,12 +11,12 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
-use hyper::body::Incoming;
 
 pub use self::limits::{Limits, Progress, TimedOut};
 use super::client::Lease;
 use super::grpc;
 use super::http1::{self, Interim};
+use super::http2;
 use crate::transport::Io;
 
 mod limits;
@@ -45,7 +45,7 @@ enum Content {
     Empty,
     Full(Bytes),
     Http1(http1::Incoming),
-    Http2(Incoming),
+    Http2(http2::Incoming),
 }
 
 /// What only some bodies have, in one allocation.
@@ -88,25 +88,29 @@ pub enum BodyError {
     #[error("the body could not be read from the connection")]
     Http1(#[from] http1::Error),
     #[error("the body could not be read from the connection")]
-    Http2(#[from] hyper::Error),
-    /// The HTTP/2 stream is reset with CANCEL: the peer must not believe that it failed.
+    Http2(#[from] h2::Error),
     #[error("timed out waiting for the response to complete: {0}")]
-    TimedOut(TimedOut, #[source] h2::Error),
+    TimedOut(TimedOut),
 }
 
 impl BodyError {
     /// The reason of an HTTP/2 reset by the other side.
     pub fn reset(&self) -> Option<h2::Reason> {
         match self {
-            Self::Http2(error) => h2_error(error).filter(|e| e.is_remote())?.reason(),
-            Self::Http1(_) | Self::TimedOut(..) => None,
+            Self::Http2(error) if error.is_remote() => error.reason(),
+            Self::Http1(_) | Self::Http2(_) | Self::TimedOut(_) => None,
         }
     }
-}
 
-/// The HTTP/2 error among the causes of `error`.
-pub(super) fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
-    std::error::Error::source(error)?.downcast_ref()
+    /// The reason to reset the stream with on which the body was being sent on.
+    pub(super) fn reason(&self) -> h2::Reason {
+        match self {
+            Self::Http2(error) => error.reason().unwrap_or(h2::Reason::INTERNAL_ERROR),
+            Self::Http1(_) => h2::Reason::INTERNAL_ERROR,
+            // The peer must not believe that it failed.
+            Self::TimedOut(_) => h2::Reason::CANCEL,
+        }
+    }
 }
 
 impl Body {
@@ -118,8 +122,8 @@ impl Body {
         Self::of(Content::Full(bytes.into()))
     }
 
-    pub(super) fn incoming(incoming: Incoming) -> Self {
-        let content = if http_body::Body::is_end_stream(&incoming) {
+    pub(super) fn http2(incoming: http2::Incoming) -> Self {
+        let content = if incoming.is_end_stream() {
             Content::Empty
         } else {
             Content::Http2(incoming)
@@ -227,8 +231,7 @@ impl Body {
         if let Some((overrun, _)) = self.extras.as_mut().and_then(|e| e.limits.as_mut())
             && let Poll::Ready(timed_out) = overrun.as_mut().poll(cx)
         {
-            let reset = h2::Error::from(h2::Reason::CANCEL);
-            return Poll::Ready(Some(Err(BodyError::TimedOut(timed_out, reset))));
+            return Poll::Ready(Some(Err(BodyError::TimedOut(timed_out))));
         }
         let frame = match &mut self.content {
             Content::Empty => None,
@@ -238,7 +241,7 @@ impl Body {
                 frame.map(|frame| frame.map_err(BodyError::Http1))
             }
             Content::Http2(incoming) => {
-                let frame = ready!(poll_full_frame(incoming, cx));
+                let frame = ready!(incoming.poll_frame(cx));
                 frame.map(|frame| frame.map_err(BodyError::Http2))
             }
         };
@@ -248,12 +251,17 @@ impl Body {
         Poll::Ready(frame)
     }
 
+    /// Whether the end is known before it is polled for. HTTP/2's is not asked for with each frame, which would cost a lock: whoever reads such a body polls it to its end.
+    fn ends_by_itself(&self) -> bool {
+        !matches!(self.content, Content::Http2(_)) && self.content_is_over()
+    }
+
     fn content_is_over(&self) -> bool {
         match &self.content {
             Content::Empty => true,
             Content::Full(bytes) => bytes.is_empty(),
             Content::Http1(incoming) => incoming.is_end_stream(),
-            Content::Http2(incoming) => http_body::Body::is_end_stream(incoming),
+            Content::Http2(incoming) => incoming.is_end_stream(),
         }
     }
 
@@ -268,19 +276,6 @@ impl Body {
         }
         if let Some(extras) = &mut self.extras {
             extras.end(end);
-        }
-    }
-}
-
-/// Leaves empty frames out. Nobody needs them, and the next hop might count them against the connection that all requests to it share.
-fn poll_full_frame(
-    incoming: &mut Incoming,
-    cx: &mut Context<'_>,
-) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
-    loop {
-        match ready!(http_body::Body::poll_frame(Pin::new(incoming), cx)) {
-            Some(Ok(frame)) if frame.data_ref().is_some_and(Bytes::is_empty) => {}
-            frame => return Poll::Ready(frame),
         }
     }
 }
@@ -336,7 +331,7 @@ impl http_body::Body for Body {
                     if let Some(observer) = body.extras.as_mut().and_then(|e| e.observer.as_mut()) {
                         observer.data(data.len());
                     }
-                    if body.content_is_over() {
+                    if body.ends_by_itself() {
                         body.finish(End::Complete(None));
                     }
                 }
@@ -351,15 +346,17 @@ impl http_body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
-            // Not "exactly 0", or hyper adds a `content-length` that the sender did not send.
+            // Not "exactly 0", which would become a `content-length` that the sender did not send.
             Content::Empty => SizeHint::default(),
             Content::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Content::Http1(incoming) => incoming
-                .remaining()
-                .map_or_else(SizeHint::default, SizeHint::with_exact),
-            Content::Http2(incoming) => http_body::Body::size_hint(incoming),
+            Content::Http1(incoming) => known(incoming.remaining()),
+            Content::Http2(incoming) => known(incoming.remaining()),
         }
     }
+}
+
+fn known(remaining: Option<u64>) -> SizeHint {
+    remaining.map_or_else(SizeHint::default, SizeHint::with_exact)
 }
 
 impl std::fmt::Debug for Body {

@@ -7,7 +7,6 @@ use std::future::Future;
 use std::rc::Rc;
 
 use http::{Method, Version};
-use hyper::client::conn::TrySendError;
 use mesh_core::endpoint::Http2Params;
 
 use self::http1::{Loan, Pool};
@@ -78,7 +77,7 @@ pub enum SendError {
     Http1(#[from] super::http1::Error),
     /// The same.
     #[error("the connection failed before the response: {0}")]
-    Http2(#[source] hyper::Error),
+    Http2(#[source] h2::Error),
 }
 
 /// How often one request is given to another connection because the one before turned out to be dead, before the endpoint counts as failed. Dead connections
@@ -135,9 +134,8 @@ impl SendError {
     pub fn reset(&self) -> Option<h2::Reason> {
         match self {
             Self::Dial { .. } | Self::Http1(_) => None,
-            Self::Http2(error) => super::body::h2_error(error)
-                .filter(|error| error.is_reset() && error.is_remote())?
-                .reason(),
+            Self::Http2(error) if error.is_reset() && error.is_remote() => error.reason(),
+            Self::Http2(_) => None,
         }
     }
 
@@ -147,9 +145,6 @@ impl SendError {
             Self::Dial { .. } => return true,
             Self::Http1(_) => return false,
             Self::Http2(error) => error,
-        };
-        let Some(error) = super::body::h2_error(error) else {
-            return false;
         };
         let refused = error.is_remote()
             && error.is_reset()
@@ -244,15 +239,8 @@ impl Lease {
     pub(super) fn give_back(self) {
         match self {
             Self::Http1(loan) => loan.give_back(),
-            Self::Http2(stream) => drop(stream),
+            Self::Http2(stream) => stream.give_back(),
         }
-    }
-}
-
-fn unsent_or_failed(mut error: TrySendError<Request>) -> SendError {
-    match error.take_message() {
-        Some(request) => SendError::dead(request),
-        None => SendError::Http2(error.into_error()),
     }
 }
 

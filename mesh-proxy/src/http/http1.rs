@@ -28,7 +28,7 @@ pub(super) mod server;
 
 pub(super) use self::connection::{Connection, Incoming, Interim};
 use self::encode::Framing;
-pub(super) use self::framing::{Asked, BodyLength};
+pub(super) use self::framing::{Asked, BodyLength, decimal, tokens};
 pub(super) use self::head::{ResponseHead, response as read_response};
 pub(super) use self::limits::MAX_INTERIM_RESPONSES;
 use self::outgoing::Encoder;

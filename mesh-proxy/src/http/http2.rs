@@ -1,11 +1,36 @@
-//! What hyper and h2 leave unbounded on an HTTP/2 connection, bounded around them: [`Guarded`] stands between them and the bytes of the connection.
+//! HTTP/2 on the `h2` crate: what both sides of the proxy need to speak it on one connection.
 //!
-//! It reads no more than the heads of frames ([`frames`]) and keeps account of them ([`account`]). The library's own limits (concurrent streams, header lists,
-//! continuations, streams reset before anybody saw them) are set by [`super::server`] and [`super::client`]. See docs/adr/0014.
+//! The crate keeps streams, windows and header tables. Here is how messages come from them and go to them ([`Incoming`], [`Outgoing`], [`prepare_request`],
+//! [`prepare_response`]), the pings ([`Pulse`]), and what the crate leaves unbounded: [`Guarded`] stands between it and
+//! the bytes, reads no more than the heads of frames ([`frames`]) and keeps account of them ([`account`]). The crate's own limits (concurrent streams, header lists, continuations, streams reset before
+//! anybody saw them) are set by [`server`], one loop per accepted connection, and [`super::client`]. See docs/adr/0014 and 0016.
+//!
+//! A stream has one task at most: whoever sends a request polls its body and awaits the response in his own.
 
 mod account;
 mod frames;
 mod guarded;
+mod head;
+mod incoming;
+mod outgoing;
+mod pulse;
+pub(super) mod server;
 
 pub(super) use self::account::Role;
 pub(super) use self::guarded::{Guarded, Standing};
+pub(super) use self::head::{declared_length, prepare_request, prepare_response};
+pub(super) use self::incoming::{Incoming, Of};
+pub(super) use self::outgoing::Outgoing;
+pub(super) use self::pulse::{Beat, Pulse};
+
+/// RFC 9113, section 6.9.1.
+const MAX_WINDOW: u32 = (1 << 31) - 1;
+
+/// A connection's window with room for what every stream may receive before it is read, at least `configured`.
+///
+/// Requests that wait for a place at an endpoint, and responses that a client does not read, stay in the connection's window. Were it smaller than all of them, they could
+/// fill it, and the others would never get the rest of their bodies: everything would stand still.
+pub(super) fn connection_window(stream_window: u32, streams: u32, configured: u32) -> u32 {
+    let all = stream_window.saturating_mul(streams);
+    configured.max(all).min(MAX_WINDOW)
+}

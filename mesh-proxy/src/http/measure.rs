@@ -30,9 +30,9 @@ impl Observe for Exchange {
 impl From<&BodyError> for StreamError {
     fn from(error: &BodyError) -> Self {
         match (error, error.reset()) {
-            (BodyError::TimedOut(TimedOut::Request(_), _), _) => Self::RequestTimeout,
-            (BodyError::TimedOut(TimedOut::Response(_), _), _) => Self::ResponseStreamTimeout,
-            (BodyError::TimedOut(TimedOut::Idle(_), _), _) => Self::IdleTimeout,
+            (BodyError::TimedOut(TimedOut::Request(_)), _) => Self::RequestTimeout,
+            (BodyError::TimedOut(TimedOut::Response(_)), _) => Self::ResponseStreamTimeout,
+            (BodyError::TimedOut(TimedOut::Idle(_)), _) => Self::IdleTimeout,
             (BodyError::Http1(_) | BodyError::Http2(_), Some(reason)) => reason.into(),
             (BodyError::Http1(_) | BodyError::Http2(_), None) => Self::Io,
         }

@@ -1,7 +1,7 @@
 //! Responses that the proxy makes up: errors and redirects, in HTTP's or gRPC's form.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, LOCATION};
-use http::{StatusCode, Version};
+use http::{Method, StatusCode, Version};
 
 use super::headers::{PROXY_CONNECTION, PROXY_ERROR};
 use super::orig_proto::Downgraded;
@@ -14,6 +14,7 @@ pub struct Asker {
     version: Version,
     grpc: bool,
     downgraded: bool,
+    connect: bool,
 }
 
 /// Ends the connection once the response has been sent. An extension of the response, obeyed by [`super::server`].
@@ -33,11 +34,17 @@ impl Asker {
             version: request.version(),
             grpc: grpc::is_grpc(request.version(), request.headers()),
             downgraded: request.extensions().get::<Downgraded>().is_some(),
+            connect: *request.method() == Method::CONNECT,
         }
     }
 
     pub fn is_grpc(&self) -> bool {
         self.grpc
+    }
+
+    /// Whether a response of this status makes the exchange a tunnel, which lasts as long as it lasts.
+    pub fn is_tunnel(&self, status: StatusCode) -> bool {
+        self.connect && status.is_success()
     }
 
     pub fn version(&self) -> Version {

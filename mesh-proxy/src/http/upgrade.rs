@@ -1,19 +1,14 @@
 //! `Upgrade` (WebSocket and whatever else) and `CONNECT`: requests that turn their connection into a tunnel.
 //!
-//! [`accept`] recognises them as they arrive, and what it returns says whether a response agrees. Then bytes are copied between both connections until they
-//! end: [`join`] does it for connections, which [`super::http1`] hands over with what it has read ahead, and [`join_streams`] for tunnels within HTTP/2, which
-//! hyper keeps. The handlers in between need not know.
+//! [`accept`] recognises them as they arrive, and what it returns says whether a response agrees. Then [`join`] copies bytes between both connections until they
+//! end, which [`super::http1`] hands over with what it has read ahead. Tunnels within HTTP/2 are bodies like any other. The handlers in between need not know.
 
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 use http::{Method, StatusCode, Version};
-use hyper::upgrade::{OnUpgrade, Upgraded};
-use hyper_util::rt::TokioIo;
 use mesh_runtime::drain::Watch;
 
 use super::headers::{connection_lists, strip_connection_headers};
-use super::{Request, Response, uri};
+use super::{Request, uri};
 use crate::transport::{self, Io, Scratch};
 
 /// Marks (as an extension) an HTTP/1.1 request that asks for another protocol.
@@ -98,34 +93,6 @@ pub(super) fn clean_response(headers: &mut HeaderMap, status: StatusCode) {
 /// Copies between two connections until both directions have ended. The drain is told of the tunnel and waits for it.
 pub(super) async fn join(client: Io, server: Io, scratch: &Scratch, drain: &Watch) {
     if let Err(error) = transport::copy::duplex(client, server, scratch, drain).await {
-        tracing::debug!(%error, "Tunnel failed");
-    }
-}
-
-/// Prepares the tunnel when `response` agrees to it; it is run by the future that is returned, after the response has been sent.
-pub(super) fn join_streams(
-    wanted: Wanted,
-    client: OnUpgrade,
-    response: &mut Response,
-) -> Option<impl Future<Output = ()> + use<>> {
-    if !wanted.is_agreed(response.status()) {
-        return None;
-    }
-    if wanted == Wanted::Connect {
-        response.headers_mut().remove(CONTENT_LENGTH);
-        response.headers_mut().remove(TRANSFER_ENCODING);
-    }
-    let server = hyper::upgrade::on(response);
-    Some(async move {
-        match futures_util::future::try_join(client, server).await {
-            Ok((client, server)) => copy(TokioIo::new(client), TokioIo::new(server)).await,
-            Err(error) => tracing::debug!(%error, "The stream could not be upgraded"),
-        }
-    })
-}
-
-async fn copy(mut client: TokioIo<Upgraded>, mut server: TokioIo<Upgraded>) {
-    if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut server).await {
         tracing::debug!(%error, "Tunnel failed");
     }
 }

@@ -193,6 +193,7 @@ impl Target {
         route.response_head(response.status(), response.headers());
         let observer = ResponseObserver::new(route, answer.attempt, answer.picked);
         let informational = self.worker.config.outbound.informational_headers;
+        let limits = limits.filter(|_| !asker.is_tunnel(response.status()));
         response.map(|body| {
             let mut body = body.observed(Box::new(observer));
             if asker.is_grpc() {

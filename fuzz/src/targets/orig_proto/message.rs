@@ -67,9 +67,6 @@ const STATUSES: [&str; 10] = [
     "999 Last",
 ];
 
-/// A chunk becomes a frame, and h2 ends a connection on which more small frames wait than this and some; docs/fuzzing.md, open findings.
-const MOST_CHUNKS: usize = 64;
-
 impl Messages {
     pub(super) fn of(input: &[u8]) -> Self {
         let mut input = Input(input);
@@ -131,7 +128,7 @@ fn body(message: &mut Vec<u8>, input: &mut Input<'_>, can_chunk: bool, can_close
         }
         2..=4 if can_chunk => {
             message.extend_from_slice(b"transfer-encoding: chunked\r\n\r\n");
-            let chunk = usize::from(input.byte()).max(length / MOST_CHUNKS) + 1;
+            let chunk = usize::from(input.byte()) + 1;
             for chunk in data.chunks(chunk) {
                 message.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
                 message.extend_from_slice(chunk);

@@ -85,10 +85,7 @@ async fn an_overrun_limit_fails_the_body_or_becomes_trailers() {
         .limited(limits());
     tokio::time::advance(std::time::Duration::from_secs(2)).await;
     let error = body.collect().await.unwrap_err();
-    assert!(matches!(
-        error,
-        BodyError::TimedOut(TimedOut::Request(_), _)
-    ));
+    assert!(matches!(error, BodyError::TimedOut(TimedOut::Request(_))));
     assert_eq!(error.reset(), None);
     assert!(
         notes.read()[0].starts_with("failed: timed out"),

@@ -2,23 +2,25 @@
 //! requests waiting. With a single connection, a few hundred long-lived streams would block every other request for as long as they last.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
+use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, Shared};
-use hyper::client::conn::http2::{Builder, Connection, SendRequest};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
 use mesh_core::endpoint::Http2Params;
+use tokio::task::AbortHandle;
 
-use super::{Dial, Lease, SendError, unsent_or_failed};
+use super::{Dial, Lease, SendError};
 use crate::config::{DEFAULT_STREAM_WINDOW, HttpLimits};
 use crate::error::DialError;
-use crate::http::executor::LocalExecutor;
-use crate::http::http2::{Guarded, Role, Standing};
-use crate::http::server::MAX_WINDOW;
+use crate::http::http2::{
+    Beat, Guarded, Incoming, Of, Outgoing, Pulse, Role, Standing, connection_window,
+    declared_length, prepare_request,
+};
 use crate::http::{Body, Protocol, Request, Response};
 
 /// The connections of one endpoint.
@@ -37,9 +39,8 @@ struct State {
 }
 
 /// One connection.
-#[derive(Clone)]
 struct Link {
-    sender: SendRequest<Body>,
+    sender: SendRequest<Bytes>,
     load: Rc<Load>,
 }
 
@@ -53,12 +54,15 @@ struct Load {
 
 /// A stream to be.
 pub(super) struct Slot {
-    sender: SendRequest<Body>,
+    sender: SendRequest<Bytes>,
     stream: Stream,
 }
 
-/// The place of an open stream. Dropping it gives the place back.
-pub struct Stream(Rc<Load>);
+/// The place of an open stream. Dropping it gives the place back, and ends the request if its body is still being sent.
+pub struct Stream {
+    load: Rc<Load>,
+    upload: Option<AbortHandle>,
+}
 
 type Attempt = Shared<LocalBoxFuture<'static, Result<(), DialError>>>;
 
@@ -93,7 +97,7 @@ impl Multiplexed {
             };
             if let Err(error) = attempt.await {
                 // A full connection is better than none: the stream waits for its turn.
-                let state = self.state.borrow();
+                let mut state = self.state.borrow_mut();
                 return state.least_loaded().map(Link::slot).ok_or(error);
             }
         }
@@ -122,7 +126,7 @@ impl Multiplexed {
 impl State {
     /// A place on a connection that exists; `None` when there should be another one.
     fn place(&mut self) -> Option<Slot> {
-        self.connections.retain(Link::is_usable);
+        self.connections.retain_mut(|link| link.is_usable());
         let free = self
             .connections
             .iter()
@@ -140,8 +144,9 @@ impl State {
         self.least_loaded().map(Link::slot)
     }
 
-    fn least_loaded(&self) -> Option<&Link> {
-        let open = self.connections.iter().filter(|link| link.is_usable());
+    fn least_loaded(&mut self) -> Option<&Link> {
+        self.connections.retain_mut(|link| link.is_usable());
+        let open = self.connections.iter();
         open.min_by_key(|link| link.load.streams.get())
     }
 
@@ -157,15 +162,21 @@ impl State {
 }
 
 impl Link {
-    fn is_usable(&self) -> bool {
-        !self.sender.is_closed() && !self.load.is_retired.get()
+    /// Also asks the library, which knows first that the peer wants no more streams, or is gone.
+    fn is_usable(&mut self) -> bool {
+        let mut nobody = Context::from_waker(Waker::noop());
+        !self.load.is_retired.get()
+            && matches!(self.sender.poll_ready(&mut nobody), Poll::Ready(Ok(())))
     }
 
     fn slot(&self) -> Slot {
         self.load.streams.set(self.load.streams.get() + 1);
         Slot {
             sender: self.sender.clone(),
-            stream: Stream(self.load.clone()),
+            stream: Stream {
+                load: self.load.clone(),
+                upload: None,
+            },
         }
     }
 }
@@ -181,19 +192,81 @@ impl Load {
     }
 }
 
+impl Stream {
+    /// The response has been read to its end. The server may still want the rest of the request.
+    pub(super) fn give_back(mut self) {
+        self.upload = None;
+    }
+}
+
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.0.streams.set(self.0.streams.get() - 1);
+        self.load.streams.set(self.load.streams.get() - 1);
+        if let Some(upload) = &self.upload {
+            upload.abort();
+        }
     }
 }
 
 impl Slot {
     /// Sends; the response's body keeps the place.
     pub(super) async fn send(mut self, request: Request) -> Result<Response, SendError> {
-        let sent = self.sender.try_send_request(request).await;
-        let response = sent.map_err(unsent_or_failed)?;
-        Ok(response.map(|body| Body::incoming(body).leased(Lease::Http2(self.stream))))
+        let ready = poll_fn(|cx| self.sender.poll_ready(cx)).await;
+        if ready.is_err() {
+            return Err(SendError::dead(request));
+        }
+        let (mut head, body) = request.into_parts();
+        prepare_request(&mut head.headers, &body);
+        let is_last = http_body::Body::is_end_stream(&body);
+        let head = http::Request::from_parts(head, ());
+        let (answer, stream) = self
+            .sender
+            .send_request(head, is_last)
+            .map_err(SendError::Http2)?;
+        let response = if is_last {
+            drop(stream);
+            answer.await
+        } else {
+            converse(answer, Outgoing::new(body, stream), &mut self.stream).await
+        };
+        let response = response.map_err(SendError::Http2)?;
+        let length = declared_length(response.headers());
+        Ok(response.map(|body| {
+            let body = Incoming::new(body, Of::Response, length);
+            Body::http2(body).leased(Lease::Http2(self.stream))
+        }))
     }
+}
+
+/// Sends a request's body until the response's head has come. A body that goes on longer gets a task, so that it does not depend on who reads the response.
+async fn converse(
+    mut answer: ResponseFuture,
+    upload: Outgoing,
+    stream: &mut Stream,
+) -> Result<http::Response<h2::RecvStream>, h2::Error> {
+    let mut upload = Some(upload);
+    let response = poll_fn(|cx| {
+        if let Some(sending) = &mut upload
+            && let Poll::Ready(sent) = Pin::new(sending).poll(cx)
+        {
+            upload = None;
+            if let Err(error) = sent {
+                // The response says the rest, or ends with the same error.
+                tracing::debug!(%error, "A request could not be sent to its end");
+            }
+        }
+        Pin::new(&mut answer).poll(cx)
+    })
+    .await?;
+    if let Some(upload) = upload {
+        let task = tokio::task::spawn_local(async move {
+            if let Err(error) = upload.await {
+                tracing::debug!(%error, "A request could not be sent to its end");
+            }
+        });
+        stream.upload = Some(task.abort_handle());
+    }
+    Ok(response)
 }
 
 async fn connect<D: Dial>(
@@ -204,16 +277,26 @@ async fn connect<D: Dial>(
     let io = dial.dial(Protocol::Http2).await?;
     let io = Guarded::new(io, Role::Client, limits);
     let standing = io.standing();
-    let (sender, connection) = builder(params).handshake(TokioIo::new(io)).await?;
+    let (sender, mut connection) = builder(params).handshake(io).await?;
     let load = Rc::new(Load {
         streams: Cell::new(0),
         limit: Cell::new(MAX_STREAMS),
         is_retired: Cell::new(false),
     });
+    let adapted = params
+        .adaptive_window
+        .then_some(first_stream_window(params));
     let driver = Driver {
+        pulse: Pulse::new(
+            connection.ping_pong(),
+            &standing,
+            params.keep_alive,
+            adapted,
+        ),
         connection,
         standing,
         load: load.clone(),
+        params: *params,
     };
     tokio::task::spawn_local(async move {
         if let Err(error) = driver.await {
@@ -225,20 +308,50 @@ async fn connect<D: Dial>(
 
 /// Runs a connection and notes how many streams its peer allows, which only the connection itself can tell.
 struct Driver {
-    connection: Connection<TokioIo<Guarded>, Body, LocalExecutor>,
+    connection: Connection<Guarded, Bytes>,
+    pulse: Pulse,
     standing: Rc<Standing>,
     load: Rc<Load>,
+    params: Http2Params,
+}
+
+impl Driver {
+    fn poll_connection(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        loop {
+            if let Poll::Ready(ended) = Pin::new(&mut self.connection).poll(cx) {
+                return Poll::Ready(ended);
+            }
+            match self.pulse.poll(cx, self.load.streams.get() > 0) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Beat::Window(size)) => {
+                    self.connection
+                        .set_target_window_size(window(&self.params, size));
+                    // Fails only while the last change is not acknowledged: the next sample says the same.
+                    let _later = self.connection.set_initial_window_size(size);
+                }
+                Poll::Ready(Beat::Dead) => {
+                    tracing::info!(
+                        "An endpoint does not answer HTTP/2 pings; its connection is closed"
+                    );
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+    }
 }
 
 impl Future for Driver {
-    type Output = Result<(), hyper::Error>;
+    type Output = Result<(), h2::Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let polled = Pin::new(&mut self.connection).poll(cx);
-        if polled.is_pending() {
-            let limit = self.connection.current_max_send_streams();
-            // A peer that allows none for now means "later", not "elsewhere".
-            self.load.limit.set(limit.clamp(1, MAX_STREAMS));
+        let polled = self.poll_connection(cx);
+        match polled {
+            Poll::Ready(_) => self.load.is_retired.set(true),
+            Poll::Pending => {
+                let limit = self.connection.max_concurrent_send_streams();
+                // A peer that allows none for now means "later", not "elsewhere".
+                self.load.limit.set(limit.clamp(1, MAX_STREAMS));
+            }
         }
         if let Some(violation) = self.standing.take_violation() {
             tracing::info!(reason = %violation, "HTTP/2 connection to an endpoint ended or replaced");
@@ -254,39 +367,38 @@ const MAX_SEND_BUF_SIZE: usize = 1024 * 1024;
 /// Linkerd's 16 KiB are too few for large gRPC status details and long cookies; the server side accepts as much.
 const MAX_HEADER_LIST_SIZE: u32 = 256 * 1024;
 
-/// Room for what every stream may receive before it is read: clients that do not read their responses must not keep those of others from arriving, which come on the
-/// same connection.
-fn window(params: &Http2Params) -> u32 {
-    let all = stream_window(params).saturating_mul(MAX_STREAMS as u32);
-    let window = params.connection_window.unwrap_or_default().max(all);
-    window.min(MAX_WINDOW)
+/// Until the peer has said how many it allows. RFC 9113 recommends no smaller limit (section 6.5.2).
+const FIRST_STREAMS: usize = 100;
+
+fn window(params: &Http2Params, stream_window: u32) -> u32 {
+    let configured = params.connection_window.unwrap_or_default();
+    connection_window(stream_window, MAX_STREAMS as u32, configured)
 }
 
-fn stream_window(params: &Http2Params) -> u32 {
-    params.stream_window.unwrap_or(DEFAULT_STREAM_WINDOW)
+/// Windows that adapt begin with the protocol's.
+fn first_stream_window(params: &Http2Params) -> u32 {
+    match params.stream_window {
+        Some(size) if !params.adaptive_window => size,
+        _ => DEFAULT_STREAM_WINDOW,
+    }
 }
 
-fn builder(params: &Http2Params) -> Builder<LocalExecutor> {
-    let mut builder = Builder::new(LocalExecutor);
+fn builder(params: &Http2Params) -> Builder {
+    let stream_window = first_stream_window(params);
+    let mut builder = Builder::new();
     builder
-        .timer(TokioTimer::new())
-        .initial_stream_window_size(stream_window(params))
-        .initial_connection_window_size(window(params))
+        .enable_push(false)
+        .initial_max_send_streams(FIRST_STREAMS)
+        .initial_window_size(stream_window)
+        .initial_connection_window_size(window(params, stream_window))
         .max_header_list_size(MAX_HEADER_LIST_SIZE)
-        .max_frame_size(params.max_frame_size)
-        .max_send_buf_size(
+        .max_send_buffer_size(
             params
                 .max_send_buf_size
                 .map_or(MAX_SEND_BUF_SIZE, |size| size as usize),
         );
-    if params.adaptive_window {
-        builder.adaptive_window(true);
-    }
-    if let Some(keep_alive) = params.keep_alive {
-        builder
-            .keep_alive_interval(keep_alive.interval)
-            .keep_alive_timeout(keep_alive.timeout)
-            .keep_alive_while_idle(keep_alive.while_idle);
+    if let Some(size) = params.max_frame_size {
+        builder.max_frame_size(size);
     }
     if let Some(max) = params.max_concurrent_reset_streams {
         builder.max_concurrent_reset_streams(max as usize);

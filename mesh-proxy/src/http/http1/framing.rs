@@ -134,7 +134,7 @@ fn content_length(headers: &HeaderMap, repeated: Repeated) -> Result<u64, Refuse
 }
 
 /// Digits only: no sign, no space, no overflow.
-fn decimal(text: &[u8]) -> Option<u64> {
+pub(in crate::http) fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
     }
@@ -154,7 +154,10 @@ pub(super) fn keeps_alive(version: Version, headers: &HeaderMap) -> bool {
 }
 
 /// The elements of a comma-separated header, over all its lines, without the blanks around them.
-pub(super) fn tokens(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &[u8]> {
+pub(in crate::http) fn tokens(
+    headers: &HeaderMap,
+    name: HeaderName,
+) -> impl Iterator<Item = &[u8]> {
     headers
         .get_all(name)
         .iter()

@@ -1,4 +1,4 @@
-//! The bytes of an HTTP/2 connection, with an account of the frames among them. hyper reads and writes through it.
+//! The bytes of an HTTP/2 connection, with an account of the frames among them. `h2` reads and writes through it.
 //!
 //! An account that is overdrawn, and a head that does not arrive in time, end the connection here. What makes it end gently is said in [`Standing`], to whoever
 //! drives the connection.
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::account::{Account, Role, Verdict, Violation};
 use super::frames::{Head, PREFACE, Scanner};
@@ -39,6 +39,10 @@ pub(in crate::http) struct Guarded {
 pub(in crate::http) struct Standing {
     /// Counts messages, and parts of them, both ways.
     messages: Cell<u32>,
+    /// Bytes of bodies that have arrived.
+    data: Cell<u64>,
+    /// When something was read last, once somebody wants to know.
+    last_read: Cell<Option<Instant>>,
     violation: Cell<Option<Violation>>,
     retired: Notify,
 }
@@ -92,12 +96,14 @@ impl Guarded {
 
     /// Looks at what was read; why the connection must end, if it must.
     fn account_received(&mut self, mut bytes: &[u8]) -> Option<Violation> {
+        self.standing.was_read();
         while let Some(head) = self.received.next(&mut bytes) {
             self.heads.see(&head);
             if head.is_of_header_block() {
                 self.unseen_heads += head.length as usize;
             }
             self.standing.count(&head);
+            self.standing.count_data(&head);
             match self.account.received(&head) {
                 Verdict::GoOn => {}
                 Verdict::Retire(violation) => self.standing.retire(violation),
@@ -159,6 +165,31 @@ impl Standing {
 
     pub(in crate::http) fn messages(&self) -> &Cell<u32> {
         &self.messages
+    }
+
+    pub(super) fn data(&self) -> u64 {
+        self.data.get()
+    }
+
+    /// Begins to note when something is read.
+    pub(super) fn note_reads(&self, now: Instant) {
+        self.last_read.set(Some(now));
+    }
+
+    pub(super) fn last_read(&self) -> Option<Instant> {
+        self.last_read.get()
+    }
+
+    fn was_read(&self) {
+        if self.last_read.get().is_some() {
+            self.last_read.set(Some(Instant::now()));
+        }
+    }
+
+    fn count_data(&self, head: &Head) {
+        if head.kind == Head::DATA {
+            self.data.set(self.data.get() + u64::from(head.length));
+        }
     }
 
     fn count(&self, head: &Head) {

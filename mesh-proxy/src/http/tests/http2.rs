@@ -5,9 +5,11 @@ use h2::client::SendRequest;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, HeaderName, HeaderValue};
+use mesh_core::endpoint::KeepAlive;
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::http::client::SendError;
 
 /// One stream that arrived at the server.
 type Call = (http::Request<RecvStream>, SendResponse<Bytes>);
@@ -242,6 +244,210 @@ async fn a_server_that_goes_away_is_replaced() {
             let (answer, _) = client.send_request(request(), true).unwrap();
             assert_eq!(answer.await.unwrap().status(), 200);
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connect_within_a_stream_becomes_a_tunnel() {
+    run(async |drain| {
+        let (mut client, mut called) = setup(100, &drain).await;
+        let connect = http::Request::connect("web:443").body(()).unwrap();
+        let (answer, mut upload) = client.send_request(connect, false).unwrap();
+        let (request, mut respond) = called.recv().await.unwrap();
+        assert_eq!(request.method(), http::Method::CONNECT);
+        assert_eq!(request.uri(), "web:443");
+        let mut download = respond.send_response(response(), false).unwrap();
+        let mut from_server = answer.await.unwrap().into_body();
+        let mut from_client = request.into_body();
+
+        for n in 0..3 {
+            upload.send_data(format!("ping {n}").into(), false).unwrap();
+            let ping = from_client.data().await.unwrap().unwrap();
+            assert_eq!(ping, format!("ping {n}"));
+            download.send_data("pong".into(), false).unwrap();
+            assert_eq!(from_server.data().await.unwrap().unwrap(), "pong");
+        }
+        // The client has said everything; the server has not.
+        upload.send_data(Bytes::new(), true).unwrap();
+        assert_eq!(read(&mut from_client).await.0, b"");
+        download.send_data("the end".into(), true).unwrap();
+        assert_eq!(read(&mut from_server).await.0, b"the end");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_goes_on_while_nobody_reads_its_response() {
+    run(async |drain| {
+        let (mut client, mut called) = setup(100, &drain).await;
+        let (answer, mut upload) = client.send_request(request(), false).unwrap();
+        let (request, mut respond) = called.recv().await.unwrap();
+        let mut download = respond.send_response(response(), false).unwrap();
+        // More than all windows on the way hold.
+        download
+            .send_data(vec![b'x'; 1 << 20].into(), true)
+            .unwrap();
+        let mut answer = answer.await.unwrap().into_body();
+        for _ in 0..100 {
+            upload.send_data("more".into(), false).unwrap();
+        }
+        upload.send_data(Bytes::new(), true).unwrap();
+        assert_eq!(read(&mut request.into_body()).await.0.len(), 400);
+        assert_eq!(read(&mut answer).await.0.len(), 1 << 20);
+    })
+    .await;
+}
+
+/// What a server hears when a client loses interest in a response, its request not being over.
+#[tokio::test]
+async fn a_response_that_is_given_up_ends_its_request() {
+    run(async |drain| {
+        let (mut client, mut called) = setup(100, &drain).await;
+        let (answer, upload) = client.send_request(request(), false).unwrap();
+        let (request, mut respond) = called.recv().await.unwrap();
+        let _download = respond.send_response(response(), false).unwrap();
+        drop((answer.await.unwrap(), upload));
+        let mut request = request.into_body();
+        let ended = request.data().await.unwrap();
+        assert_eq!(ended.unwrap_err().reason(), Some(Reason::CANCEL));
+    })
+    .await;
+}
+
+/// A response that is cut off must not pass for a whole one, however friendly the reason sounds.
+#[tokio::test]
+async fn a_response_that_is_cut_off_is_not_complete() {
+    run(async |drain| {
+        for (reason, length) in [(Reason::CANCEL, None), (Reason::NO_ERROR, Some("10"))] {
+            let (mut client, mut called) = setup(100, &drain).await;
+            let (answer, _) = client.send_request(request(), true).unwrap();
+            let (_, mut respond) = called.recv().await.unwrap();
+            let mut head = response();
+            if let Some(length) = length {
+                let length = HeaderValue::from_static(length);
+                head.headers_mut().insert("content-length", length);
+            }
+            let mut download = respond.send_response(head, false).unwrap();
+            download.send_data("half".into(), false).unwrap();
+            let mut body = answer.await.unwrap().into_body();
+            assert_eq!(body.data().await.unwrap().unwrap(), "half");
+            download.send_reset(reason);
+            body.data().await.unwrap().unwrap_err();
+        }
+    })
+    .await;
+}
+
+/// A server may have answered before it has read everything, and then wants no more.
+#[tokio::test]
+async fn an_early_response_arrives_whole() {
+    run(async |drain| {
+        let (mut client, mut called) = setup(100, &drain).await;
+        let (answer, mut upload) = client.send_request(request(), false).unwrap();
+        upload.send_data("some".into(), false).unwrap();
+        let (request, mut respond) = called.recv().await.unwrap();
+        let mut download = respond.send_response(response(), false).unwrap();
+        download.send_data("enough".into(), true).unwrap();
+        // h2 resets with NO_ERROR when nobody holds the stream any more.
+        drop((request, respond, download));
+        assert_eq!(
+            read(&mut answer.await.unwrap().into_body()).await.0,
+            b"enough"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn lengths_that_contradict_each_other_are_refused() {
+    run(async |drain| {
+        let (mut client, mut called) = setup(100, &drain).await;
+        let mut two = request();
+        for length in ["5", "0"] {
+            let length = HeaderValue::from_static(length);
+            two.headers_mut().append("content-length", length);
+        }
+        let (answer, mut upload) = client.send_request(two, false).unwrap();
+        upload.send_data("12345".into(), true).unwrap();
+        let refused = answer.await.unwrap_err();
+        assert_eq!(refused.reason(), Some(Reason::PROTOCOL_ERROR));
+        assert!(called.try_recv().is_err());
+    })
+    .await;
+}
+
+/// A byte at a time, as servers do that flush after each: h2 would end the connection on which 25,000 such frames wait to be read.
+#[tokio::test]
+async fn many_small_pieces_arrive() {
+    const PIECES: usize = 40_000;
+    run(async |drain| {
+        let body = "1\r\nx\r\n".repeat(PIECES) + "0\r\n\r\n";
+        let answer = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{body}");
+        let (server, _sees) = scripted(END, answer.leak(), true).await;
+        let second = hop(server, Role::Second, Protocol::Http2, &drain).await;
+        let first = hop(second, Role::First, Protocol::Http1, &drain).await;
+        let mut client = TcpStream::connect(first).await.unwrap();
+        let request = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        client.write_all(request).await.unwrap();
+        let mut response = String::new();
+        client.read_to_string(&mut response).await.unwrap();
+        let pieces = response.matches('x').count();
+        assert_eq!(pieces, PIECES);
+        assert!(response.ends_with("0\r\n\r\n"));
+    })
+    .await;
+}
+
+/// An endpoint that has lost its machine neither answers nor closes.
+#[tokio::test]
+async fn an_endpoint_that_answers_no_pings_is_given_up() {
+    run(async |_drain| {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        tokio::task::spawn_local(async move {
+            let (tcp, _) = listener.accept().await.unwrap();
+            let _open = h2::server::handshake(tcp).await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let pool = Http1Pool {
+            max_idle: 10,
+            idle_timeout: Duration::from_secs(3),
+            limits: HttpLimits::DEFAULT,
+        };
+        let params = Http2Params {
+            keep_alive: Some(KeepAlive {
+                interval: Duration::from_millis(20),
+                timeout: Duration::from_millis(20),
+                while_idle: false,
+            }),
+            ..Http2Params::default()
+        };
+        let client = Client::new(To(addr), &Params::new(&pool, params));
+        let request = http::Request::get("http://web/").version(Version::HTTP_2);
+        let sent = Box::pin(client.send(request.body(Body::empty()).unwrap())).await;
+        assert!(matches!(sent, Err(SendError::Http2(_))));
+    })
+    .await;
+}
+
+/// What an idle connection costs besides the socket, the handler and the buffers of h2, which take about 28 KiB.
+#[tokio::test]
+async fn idle_connections_are_small() {
+    run(async |drain| {
+        let registry = Registry::new();
+        let engine = Server::for_tests(drain, HttpLimits::DEFAULT, &registry);
+        let (addr, _called) = server(1).await;
+        let io = Io::plain(TcpStream::connect(addr).await.unwrap());
+        struct Nobody;
+        impl Handle for Nobody {
+            async fn handle(&self, _request: Request) -> Result<Response, Reset> {
+                unreachable!("no request is made")
+            }
+        }
+        let terms = engine.http2_terms(Rc::new(Nobody));
+        let task = size_of_val(&crate::http::http2::server::serve(io, terms));
+        assert!(task <= 3500, "{task}");
     })
     .await;
 }

@@ -1,0 +1,88 @@
+//! What differs between the head of a message and the same head on an HTTP/2 stream.
+
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, TE, TRANSFER_ENCODING};
+use http_body::Body as _;
+
+use crate::http::Body;
+use crate::http::headers::strip_connection_headers;
+use crate::http::http1;
+
+const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
+
+/// How long the body will be, if the head says so. h2 refuses messages that say it twice, or do not keep to it.
+pub(in crate::http) fn declared_length(headers: &HeaderMap) -> Option<u64> {
+    http1::decimal(headers.get(CONTENT_LENGTH)?.as_bytes())
+}
+
+/// Makes a request's headers fit to be sent (RFC 9113, section 8.2.2).
+pub(in crate::http) fn prepare_request(headers: &mut HeaderMap, body: &Body) {
+    if headers.contains_key(TE) {
+        let has_trailers = http1::tokens(headers, TE).any(|coding| coding == b"trailers");
+        headers.remove(TE);
+        if has_trailers {
+            headers.insert(TE, TRAILERS);
+        }
+    }
+    prepare(headers, body);
+}
+
+/// The same for a response.
+pub(in crate::http) fn prepare_response(headers: &mut HeaderMap, body: &Body) {
+    headers.remove(TE);
+    prepare(headers, body);
+}
+
+fn prepare(headers: &mut HeaderMap, body: &Body) {
+    strip_connection_headers(headers);
+    headers.remove(TRANSFER_ENCODING);
+    if let Some(length) = body.size_hint().exact()
+        && !headers.contains_key(CONTENT_LENGTH)
+    {
+        headers.insert(CONTENT_LENGTH, length.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pairs = pairs.iter().map(|(name, value)| {
+            let name = http::HeaderName::from_static(name);
+            (name, HeaderValue::from_static(value))
+        });
+        pairs.collect()
+    }
+
+    #[test]
+    fn only_what_http2_has_is_left() {
+        let hop = [
+            ("connection", "x-hop"),
+            ("x-hop", "1"),
+            ("keep-alive", "timeout=5"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "websocket"),
+            ("accept", "*/*"),
+        ];
+        let mut request = headers(&hop);
+        prepare_request(&mut request, &Body::empty());
+        assert_eq!(request, headers(&[("accept", "*/*")]));
+        let mut response = headers(&[("te", "trailers")]);
+        prepare_response(&mut response, &Body::full("four"));
+        assert_eq!(response, headers(&[("content-length", "4")]));
+    }
+
+    #[test]
+    fn of_te_only_trailers_are_left() {
+        for (given, left) in [
+            ("trailers", Some("trailers")),
+            ("deflate, trailers", Some("trailers")),
+            ("deflate", None),
+        ] {
+            let mut request = headers(&[("te", given)]);
+            prepare_request(&mut request, &Body::empty());
+            let left = left.map(HeaderValue::from_static);
+            assert_eq!(request.get(TE), left.as_ref(), "{given}");
+        }
+    }
+}

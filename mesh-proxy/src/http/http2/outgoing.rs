@@ -1,0 +1,182 @@
+//! Writes the body of a message to an HTTP/2 stream, from wherever it comes. Used for responses by the server and for requests by the client.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use h2::{Reason, SendStream};
+use http::HeaderMap;
+use http_body::Body as _;
+
+use crate::http::{Body, BodyError};
+
+/// A body on its way: a future that is ready when all of it has been handed to the connection.
+///
+/// Takes from the body only what the other side's windows have room for, plus one [`Batch`].
+pub(in crate::http) struct Outgoing {
+    body: Body,
+    stream: SendStream<Bytes>,
+    batch: Batch,
+    end: Option<End>,
+}
+
+/// What comes after the data.
+enum End {
+    Nothing,
+    Trailers(HeaderMap),
+}
+
+/// Why a body did not get to its end.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::http) enum Interrupted {
+    #[error("the other side reset the stream: {0}")]
+    Reset(Reason),
+    #[error("the stream is closed")]
+    Closed,
+    #[error("the connection failed")]
+    Connection(#[from] h2::Error),
+    #[error(transparent)]
+    Body(#[from] BodyError),
+}
+
+/// Data that will be sent in one frame. Small pieces that are there at the same time are put together: a frame costs every proxy and application on the way more
+/// than copying its bytes costs us, and many receivers, h2 among them, allow only so many small ones.
+#[derive(Default)]
+struct Batch {
+    bytes: Bytes,
+    /// Instead of `bytes` when there was more than one piece.
+    joined: BytesMut,
+    /// A piece that was too large to be copied.
+    next: Option<Bytes>,
+}
+
+/// Larger pieces are sent as they are. What is copied stays below what a frame costs.
+const SMALL: usize = 1024;
+/// A batch of this size is not made larger.
+const FULL: usize = 4096;
+
+impl Outgoing {
+    pub(in crate::http) fn new(body: Body, stream: SendStream<Bytes>) -> Self {
+        Self {
+            body,
+            stream,
+            batch: Batch::default(),
+            end: None,
+        }
+    }
+
+    /// Takes what there is from the body, until a frame is full. Pending when the body will wake the task.
+    fn poll_gather(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        // A full frame may be the last: it says so itself if that is known.
+        while self.end.is_none() && (!self.batch.is_full() || self.body.is_end_stream()) {
+            let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
+                self.end = Some(End::Nothing);
+                break;
+            };
+            match frame?.into_data() {
+                Ok(data) => self.batch.push(data),
+                Err(frame) => self.end = frame.into_trailers().ok().map(End::Trailers),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ready when a frame may be sent. Room is asked for only when there is something to send: what one stream reserves, others cannot have.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Interrupted>> {
+        self.stream.reserve_capacity(1);
+        while self.stream.capacity() == 0 {
+            match ready!(self.stream.poll_capacity(cx)) {
+                Some(room) => room?,
+                None => return Poll::Ready(Err(Interrupted::Closed)),
+            };
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Interrupted>> {
+        loop {
+            let gathered = self.poll_gather(cx)?;
+            while !self.batch.is_empty() {
+                ready!(self.poll_room(cx))?;
+                let data = self.batch.take();
+                let is_last = self.batch.is_empty() && matches!(self.end, Some(End::Nothing));
+                self.stream.send_data(data, is_last)?;
+                if is_last {
+                    return Poll::Ready(Ok(()));
+                }
+            }
+            match self.end.take() {
+                Some(End::Nothing) => {
+                    self.stream.send_data(Bytes::new(), true)?;
+                    return Poll::Ready(Ok(()));
+                }
+                Some(End::Trailers(trailers)) => {
+                    self.stream.reserve_capacity(0);
+                    self.stream.send_trailers(trailers)?;
+                    return Poll::Ready(Ok(()));
+                }
+                None => ready!(gathered),
+            }
+        }
+    }
+
+    /// Ready when the other side wants no more. To be polled while there is nothing to send, which nothing else would end.
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<Interrupted> {
+        self.stream.poll_reset(cx).map(|reason| match reason {
+            Ok(reason) => Interrupted::Reset(reason),
+            Err(error) => error.into(),
+        })
+    }
+}
+
+impl Future for Outgoing {
+    type Output = Result<(), Interrupted>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Poll::Ready(sent) = self.poll_send(cx) else {
+            return self.poll_reset(cx).map(Err);
+        };
+        if let Err(Interrupted::Body(error)) = &sent {
+            let reason = error.reason();
+            self.stream.send_reset(reason);
+        }
+        Poll::Ready(sent)
+    }
+}
+
+impl Batch {
+    fn push(&mut self, data: Bytes) {
+        if self.is_empty() {
+            self.bytes = data;
+        } else if data.len() > SMALL {
+            self.next = Some(data);
+        } else {
+            if self.joined.is_empty() {
+                self.joined.reserve(SMALL);
+                self.joined.extend_from_slice(&self.bytes);
+            }
+            self.joined.extend_from_slice(&data);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.next.is_none()
+    }
+
+    fn is_full(&self) -> bool {
+        self.next.is_some() || self.bytes.len() > SMALL || self.joined.len() >= FULL
+    }
+
+    /// The next frame.
+    fn take(&mut self) -> Bytes {
+        let bytes = std::mem::take(&mut self.bytes);
+        if !self.joined.is_empty() {
+            return std::mem::take(&mut self.joined).freeze();
+        }
+        match bytes.is_empty() {
+            false => bytes,
+            true => self.next.take().unwrap_or_default(),
+        }
+    }
+}

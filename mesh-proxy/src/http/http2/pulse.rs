@@ -1,0 +1,282 @@
+//! Pings on an HTTP/2 connection: they find out that the other side is gone, and how much data fits on the way to it. Polled by whoever drives the connection.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use h2::{Ping, PingPong};
+use mesh_core::endpoint::KeepAlive;
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::Standing;
+
+/// Nothing, for connections that want neither.
+pub(in crate::http) struct Pulse(Option<Box<Pings>>);
+
+/// What follows from a ping, or from its answer's absence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::http) enum Beat {
+    /// Streams are to have windows of this size.
+    Window(u32),
+    /// The other side has not answered in time. Said once.
+    Dead,
+}
+
+struct Pings {
+    ping_pong: PingPong,
+    standing: Rc<Standing>,
+    /// Since when an answer is awaited. There is at most one ping on the way, whoever wanted it.
+    sent: Option<Instant>,
+    keep_alive: Option<Alarm>,
+    windows: Option<Windows>,
+}
+
+/// Rings when nothing has been read for an interval, and again when a ping has not been answered.
+struct Alarm {
+    params: KeepAlive,
+    timer: Pin<Box<Sleep>>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Listening,
+    Asked,
+    Dead,
+}
+
+/// What an alarm says.
+enum Ring {
+    Ask,
+    Dead,
+}
+
+/// Estimates how much data is on the way at a time, as gRPC does: what arrives between a ping and its answer. A window of twice that never makes the sender wait.
+#[derive(Debug)]
+struct Windows {
+    size: u32,
+    /// Of all samples, each weighing an eighth; in seconds.
+    round_trip: f64,
+    /// The best so far, in bytes per second.
+    bandwidth: f64,
+    /// Bytes that had arrived when the last ping was sent, and when it was answered.
+    at_ping: u64,
+    at_pong: u64,
+    next: Instant,
+    pause: Duration,
+}
+
+/// gRPC's limit: beyond it one stream holds too much memory.
+const MAX_WINDOW: u32 = 16 * 1024 * 1024;
+/// Between two samples while the window grows; longer and longer when it does not.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Half a round trip more than measured: the ping waited behind data.
+const SLACK: f64 = 1.5;
+
+impl Pulse {
+    /// `window` is what streams have to begin with, if it is to be adapted.
+    pub(in crate::http) fn new(
+        ping_pong: Option<PingPong>,
+        standing: &Rc<Standing>,
+        keep_alive: Option<KeepAlive>,
+        window: Option<u32>,
+    ) -> Self {
+        let Some(ping_pong) = ping_pong.filter(|_| keep_alive.is_some() || window.is_some()) else {
+            return Self(None);
+        };
+        let now = Instant::now();
+        if keep_alive.is_some() {
+            standing.note_reads(now);
+        }
+        Self(Some(Box::new(Pings {
+            ping_pong,
+            standing: standing.clone(),
+            sent: None,
+            keep_alive: keep_alive.map(Alarm::new),
+            windows: window.map(|size| Windows::new(size, now)),
+        })))
+    }
+
+    /// To be polled after the connection, as long as that is pending. `is_used`: there are streams.
+    pub(in crate::http) fn poll(&mut self, cx: &mut Context<'_>, is_used: bool) -> Poll<Beat> {
+        match &mut self.0 {
+            Some(pings) => pings.poll(cx, is_used),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Pings {
+    fn poll(&mut self, cx: &mut Context<'_>, is_used: bool) -> Poll<Beat> {
+        if let Some(size) = self.poll_answer(cx) {
+            return Poll::Ready(Beat::Window(size));
+        }
+        if let Some(windows) = &mut self.windows
+            && self.sent.is_none()
+            && windows.wants_sample(self.standing.data(), Instant::now)
+        {
+            self.ask();
+        }
+        loop {
+            let Some(alarm) = &mut self.keep_alive else {
+                return Poll::Pending;
+            };
+            match ready!(alarm.poll(cx, self.standing.last_read(), is_used)) {
+                Ring::Ask => self.ask(),
+                Ring::Dead => return Poll::Ready(Beat::Dead),
+            }
+        }
+    }
+
+    /// The new size of the windows when an answer has come that says so.
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Option<u32> {
+        let sent = self.sent?;
+        // An error is the connection's, which ends by itself.
+        let Poll::Ready(Ok(_pong)) = self.ping_pong.poll_pong(cx) else {
+            return None;
+        };
+        self.sent = None;
+        if let Some(alarm) = &mut self.keep_alive {
+            alarm.is_answered();
+        }
+        let now = Instant::now();
+        let windows = self.windows.as_mut()?;
+        windows.sampled(now - sent, self.standing.data(), now)
+    }
+
+    fn ask(&mut self) {
+        if self.sent.is_none() && self.ping_pong.send_ping(Ping::opaque()).is_ok() {
+            self.sent = Some(Instant::now());
+        }
+    }
+}
+
+impl Alarm {
+    fn new(params: KeepAlive) -> Self {
+        Self {
+            params,
+            timer: Box::pin(sleep(params.interval)),
+            state: State::Listening,
+        }
+    }
+
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        last_read: Option<Instant>,
+        is_used: bool,
+    ) -> Poll<Ring> {
+        loop {
+            if self.state == State::Dead {
+                return Poll::Pending;
+            }
+            ready!(self.timer.as_mut().poll(cx));
+            if self.state == State::Asked {
+                self.state = State::Dead;
+                return Poll::Ready(Ring::Dead);
+            }
+            let now = Instant::now();
+            let due = last_read.unwrap_or(now) + self.params.interval;
+            if due > now {
+                self.timer.as_mut().reset(due);
+            } else if is_used || self.params.while_idle {
+                self.state = State::Asked;
+                self.timer.as_mut().reset(now + self.params.timeout);
+                return Poll::Ready(Ring::Ask);
+            } else {
+                self.timer.as_mut().reset(now + self.params.interval);
+            }
+        }
+    }
+
+    fn is_answered(&mut self) {
+        if self.state == State::Asked {
+            self.state = State::Listening;
+            let next = Instant::now() + self.params.interval;
+            self.timer.as_mut().reset(next);
+        }
+    }
+}
+
+impl Windows {
+    fn new(size: u32, now: Instant) -> Self {
+        Self {
+            size,
+            round_trip: 0.0,
+            bandwidth: 0.0,
+            at_ping: 0,
+            at_pong: 0,
+            next: now,
+            pause: SHORTEST_PAUSE,
+        }
+    }
+
+    /// Whether something has arrived since the last sample, and it was long enough ago. The clock is looked at only then.
+    fn wants_sample(&mut self, data: u64, now: impl FnOnce() -> Instant) -> bool {
+        if data == self.at_pong || self.size >= MAX_WINDOW || now() < self.next {
+            return false;
+        }
+        self.at_ping = data;
+        true
+    }
+
+    /// Returns the new size if there is one.
+    fn sampled(&mut self, round_trip: Duration, data: u64, now: Instant) -> Option<u32> {
+        let sample = round_trip.as_secs_f64();
+        self.round_trip = match self.round_trip {
+            0.0 => sample,
+            before => before + (sample - before) / 8.0,
+        };
+        let bytes = data - self.at_ping;
+        self.at_pong = data;
+        let bandwidth = bytes as f64 / (self.round_trip * SLACK);
+        let is_faster = bandwidth > self.bandwidth;
+        if is_faster {
+            self.bandwidth = bandwidth;
+        }
+        let has_filled = bytes >= u64::from(self.size) * 2 / 3;
+        if is_faster && has_filled {
+            self.pause = SHORTEST_PAUSE;
+            self.size = u32::try_from(bytes * 2).map_or(MAX_WINDOW, |size| size.min(MAX_WINDOW));
+        } else {
+            self.pause = (self.pause * 4).min(LONGEST_PAUSE);
+        }
+        self.next = now + self.pause;
+        (is_faster && has_filled).then_some(self.size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn now() -> Instant {
+        Instant::now()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn windows_grow_as_long_as_they_are_filled_faster() {
+        let mut windows = Windows::new(65_535, now());
+        assert!(!windows.wants_sample(0, now), "nothing has arrived");
+        assert!(windows.wants_sample(1_000, now));
+        // 60,000 bytes in a millisecond nearly fill it.
+        assert_eq!(windows.sampled(MS, 61_000, now()), Some(120_000));
+        assert!(!windows.wants_sample(62_000, now), "too soon");
+        tokio::time::advance(SHORTEST_PAUSE).await;
+        assert!(windows.wants_sample(62_000, now));
+        // As much again is neither faster nor does it fill the new one.
+        assert_eq!(windows.sampled(MS, 122_000, now()), None);
+        tokio::time::advance(SHORTEST_PAUSE).await;
+        assert!(!windows.wants_sample(130_000, now), "pauses grow");
+        tokio::time::advance(SHORTEST_PAUSE * 3).await;
+        assert!(windows.wants_sample(130_000, now));
+        assert_eq!(windows.sampled(MS, 1 << 30, now()), Some(MAX_WINDOW));
+        tokio::time::advance(LONGEST_PAUSE).await;
+        assert!(!windows.wants_sample(1 << 31, now), "no more to gain");
+    }
+}
