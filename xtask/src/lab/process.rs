@@ -45,9 +45,13 @@ impl Process {
         // Unbounded: nobody says more than a few lines, and nobody may be stopped by us not reading.
         let (sender, lines) = channel();
         std::thread::spawn(move || {
-            let read = BufReader::new(output).lines().map_while(Result::ok);
-            // Read to the end even when nobody listens, or the program would stop at its last words.
-            read.for_each(|line| drop(sender.send(line)));
+            // Bytes, not text: conformance suites print what they received. And to the end even when nobody listens, or the program would stop at its last words.
+            let lines = BufReader::new(output).split(b'\n').map_while(Result::ok);
+            lines.for_each(|line| {
+                let text = String::from_utf8_lossy(&line);
+                let text = text.strip_suffix('\r').unwrap_or(&text);
+                drop(sender.send(text.to_owned()));
+            });
         });
         Ok(Self {
             input: child.stdin.take(),
