@@ -20,7 +20,7 @@ pub(super) use self::account::Role;
 pub(super) use self::guarded::{Guarded, Standing};
 pub(super) use self::head::{declared_length, prepare_request, prepare_response};
 pub(super) use self::incoming::{Incoming, Of};
-pub(super) use self::outgoing::Outgoing;
+pub(super) use self::outgoing::{Interrupted, Outgoing};
 pub(super) use self::pulse::{Beat, Pulse};
 
 /// RFC 9113, section 6.9.1.

@@ -18,7 +18,7 @@ use super::{Dial, Lease, SendError};
 use crate::config::{DEFAULT_STREAM_WINDOW, HttpLimits};
 use crate::error::DialError;
 use crate::http::http2::{
-    Beat, Guarded, Incoming, Of, Outgoing, Pulse, Role, Standing, connection_window,
+    Beat, Guarded, Incoming, Interrupted, Of, Outgoing, Pulse, Role, Standing, connection_window,
     declared_length, prepare_request,
 };
 use crate::http::{Body, Protocol, Request, Response};
@@ -253,6 +253,11 @@ async fn converse(
             if let Err(error) = sent {
                 // The response says the rest, or ends with the same error.
                 tracing::debug!(%error, "A request could not be sent to its end");
+                if matches!(error, Interrupted::Body(_)) {
+                    // The client is gone. Whoever serves it shall notice first: no server has failed.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
             }
         }
         Pin::new(&mut answer).poll(cx)

@@ -339,6 +339,27 @@ async fn a_response_that_is_cut_off_is_not_complete() {
     .await;
 }
 
+/// Its other streams have nothing to do with it, and no server has failed.
+#[tokio::test]
+async fn a_request_that_is_given_up_leaves_the_connection_alone() {
+    run(async |drain| {
+        let (mut client, mut called) = setup(100, &drain).await;
+        for _ in 0..20 {
+            let (answer, mut upload) = client.send_request(request(), false).unwrap();
+            let (given_up, respond) = called.recv().await.unwrap();
+            upload.send_reset(Reason::CANCEL);
+            let ended = given_up.into_body().data().await.unwrap();
+            assert_eq!(ended.unwrap_err().reason(), Some(Reason::CANCEL));
+            drop((answer, respond));
+        }
+        let (answer, _) = client.send_request(request(), true).unwrap();
+        let (_, mut respond) = called.recv().await.unwrap();
+        respond.send_response(response(), true).unwrap();
+        assert_eq!(answer.await.unwrap().status(), 200);
+    })
+    .await;
+}
+
 /// A server may have answered before it has read everything, and then wants no more.
 #[tokio::test]
 async fn an_early_response_arrives_whole() {
