@@ -11,6 +11,7 @@
 use std::future::Future;
 
 pub mod body;
+mod buffers;
 pub mod client;
 pub mod filter;
 pub mod grpc;

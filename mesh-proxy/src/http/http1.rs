@@ -13,7 +13,6 @@ use http::StatusCode;
 
 use super::body::BodyError;
 
-mod buffers;
 mod chunked;
 mod connection;
 mod encode;

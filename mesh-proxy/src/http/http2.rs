@@ -1,7 +1,7 @@
 //! HTTP/2 on the `h2` crate: what both sides of the proxy need to speak it on one connection.
 //!
 //! The crate keeps streams, windows and header tables. Here is how messages come from them and go to them ([`Incoming`], [`Outgoing`], [`prepare_request`],
-//! [`prepare_response`]), the pings ([`Pulse`]), and what the crate leaves unbounded: [`Guarded`] stands between it and
+//! [`prepare_response`]), the pings ([`Pulse`]), the bytes in pieces of a decent size ([`wire`]), and what the crate leaves unbounded: [`Guarded`] stands between it and
 //! the bytes, reads no more than the heads of frames ([`frames`]) and keeps account of them ([`account`]). The crate's own limits (concurrent streams, header lists, continuations, streams reset before
 //! anybody saw them) are set by [`server`], one loop per accepted connection, and [`super::client`]. See docs/adr/0014 and 0016.
 //!
@@ -15,6 +15,7 @@ mod incoming;
 mod outgoing;
 mod pulse;
 pub(super) mod server;
+mod wire;
 
 pub(super) use self::account::Role;
 pub(super) use self::guarded::{Guarded, Standing};
@@ -22,6 +23,7 @@ pub(super) use self::head::{declared_length, prepare_request, prepare_response};
 pub(super) use self::incoming::{Incoming, Of};
 pub(super) use self::outgoing::{Interrupted, Outgoing};
 pub(super) use self::pulse::{Beat, Pulse};
+pub(super) use self::wire::Failed;
 
 /// RFC 9113, section 6.9.1.
 const MAX_WINDOW: u32 = (1 << 31) - 1;

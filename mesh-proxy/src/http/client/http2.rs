@@ -18,8 +18,8 @@ use super::{Dial, Lease, SendError};
 use crate::config::{DEFAULT_STREAM_WINDOW, HttpLimits};
 use crate::error::DialError;
 use crate::http::http2::{
-    Beat, Guarded, Incoming, Interrupted, Of, Outgoing, Pulse, Role, Standing, connection_window,
-    declared_length, prepare_request,
+    Beat, Failed, Guarded, Incoming, Interrupted, Of, Outgoing, Pulse, Role, Standing,
+    connection_window, declared_length, prepare_request,
 };
 use crate::http::{Body, Protocol, Request, Response};
 
@@ -327,7 +327,10 @@ impl Driver {
                 return Poll::Ready(ended);
             }
             match self.pulse.poll(cx, self.load.streams.get() > 0) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => match self.standing.poll_send(cx) {
+                    Poll::Ready(Err(Failed)) => {}
+                    _ => return Poll::Pending,
+                },
                 Poll::Ready(Beat::Window(size)) => {
                     self.connection
                         .set_target_window_size(window(&self.params, size));

@@ -20,7 +20,6 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio_util::io::poll_read_buf;
 
 use self::decoder::Decoder;
-use super::buffers::{self, READ_SIZE};
 use super::chunked::{self, Piece};
 use super::encode::{self, Framing};
 use super::framing::BodyLength;
@@ -28,6 +27,7 @@ use super::head::{self, End};
 use super::output::Output;
 use super::{Error, Refused};
 use crate::config::Http1Limits;
+use crate::http::buffers::{self, READ_SIZE};
 use crate::transport::Io;
 
 mod decoder;

@@ -7,7 +7,8 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf as _, Bytes};
 use tokio::io::AsyncWrite as _;
 
-use super::{buffers, chunked};
+use super::chunked;
+use crate::http::buffers;
 use crate::transport::Io;
 
 /// Bytes on their way out. Holds no memory when there are none.
@@ -54,7 +55,7 @@ impl Output {
     /// Where heads and the like are written. Only when it is not full.
     pub(super) fn flat(&mut self) -> &mut Vec<u8> {
         if self.flat.capacity() == 0 {
-            self.flat = buffers::take_output();
+            self.flat = buffers::take_vector();
         }
         &mut self.flat
     }
@@ -108,7 +109,7 @@ impl Output {
         self.written += here;
         n -= here;
         if self.written == self.flat.len() {
-            buffers::give_output(std::mem::take(&mut self.flat));
+            buffers::give_vector(std::mem::take(&mut self.flat));
             self.written = 0;
         }
         let here = n.min(self.piece.len());

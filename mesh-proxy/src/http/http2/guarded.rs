@@ -1,9 +1,9 @@
 //! The bytes of an HTTP/2 connection, with an account of the frames among them. `h2` reads and writes through it.
 //!
-//! An account that is overdrawn, and a head that does not arrive in time, end the connection here. What makes it end gently is said in [`Standing`], to whoever
+//! What is sent goes when whoever drives the connection says so ([`Standing::poll_send`]). An account that is overdrawn, and a head that does not arrive in time, end the connection here. What makes it end gently is said in [`Standing`], to whoever
 //! drives the connection.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -16,12 +16,12 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::account::{Account, Role, Verdict, Violation};
 use super::frames::{Head, PREFACE, Scanner};
+use super::wire::{Failed, Wire};
 use crate::config::HttpLimits;
 use crate::transport::Io;
 
 /// See the module.
 pub(in crate::http) struct Guarded {
-    io: Io,
     received: Scanner,
     sent: Scanner,
     account: Account,
@@ -34,9 +34,9 @@ pub(in crate::http) struct Guarded {
     head_timer: Option<(Awaited, Pin<Box<Sleep>>)>,
 }
 
-/// What whoever drives the connection knows of it.
-#[derive(Debug, Default)]
+/// What whoever drives the connection knows of it, and its bytes.
 pub(in crate::http) struct Standing {
+    wire: RefCell<Wire>,
     /// Counts messages, and parts of them, both ways.
     messages: Cell<u32>,
     /// Bytes of bodies that have arrived.
@@ -78,11 +78,10 @@ impl Guarded {
             Role::Client => (0, PREFACE),
         };
         Self {
-            io,
             received: Scanner::behind(theirs),
             sent: Scanner::behind(ours),
             account: Account::new(role, &limits.http2),
-            standing: Rc::default(),
+            standing: Rc::new(Standing::new(io)),
             heads: Heads::default(),
             unseen_heads: 0,
             head_time: limits.head_time,
@@ -140,19 +139,35 @@ impl Guarded {
     }
 
     /// Ends the connection. The other side is told, if that is possible without waiting: it may be a program whose author will wonder.
-    fn cut(&mut self, violation: Violation, cx: &mut Context<'_>) -> io::Error {
+    fn cut(&self, violation: Violation, cx: &mut Context<'_>) -> io::Error {
         self.standing.violation.set(Some(violation));
         if self.sent.is_between_frames() {
             let farewell = go_away(self.account.last_stream(), violation);
-            let mut io = Pin::new(&mut self.io);
-            let _best_effort = io.as_mut().poll_write(cx, &farewell);
-            let _best_effort = io.poll_flush(cx);
+            let mut wire = self.standing.wire.borrow_mut();
+            let _best_effort = wire.poll_write(cx, &[IoSlice::new(&farewell)]);
+            let _best_effort = wire.poll_send(cx);
         }
         io::Error::other(violation)
     }
 }
 
 impl Standing {
+    fn new(io: Io) -> Self {
+        Self {
+            wire: RefCell::new(Wire::new(io)),
+            messages: Cell::default(),
+            data: Cell::default(),
+            last_read: Cell::default(),
+            violation: Cell::default(),
+            retired: Notify::default(),
+        }
+    }
+
+    /// Sends what the library has written. To be polled when the library is pending; when it is an error, the library is to be polled again and will tell it.
+    pub(in crate::http) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<Result<(), Failed>> {
+        self.wire.borrow_mut().poll_send(cx)
+    }
+
     /// Why the connection was ended or retired, once.
     pub(in crate::http) fn take_violation(&self) -> Option<Violation> {
         self.violation.take()
@@ -247,7 +262,8 @@ impl AsyncRead for Guarded {
             return Poll::Pending;
         }
         let before = buf.filled().len();
-        let violation = match Pin::new(&mut self.io).poll_read(cx, buf) {
+        let read = self.standing.wire.borrow_mut().poll_read(cx, buf);
+        let violation = match read {
             Poll::Ready(Ok(())) => self.account_received(&buf.filled()[before..]),
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             Poll::Pending => {
@@ -264,13 +280,11 @@ impl AsyncRead for Guarded {
 
 impl AsyncWrite for Guarded {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
-        self.account_sent(&bytes[..written]);
-        Poll::Ready(Ok(written))
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -278,7 +292,7 @@ impl AsyncWrite for Guarded {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, slices))?;
+        let written = ready!(self.standing.wire.borrow_mut().poll_write(cx, slices))?;
         let mut left = written;
         for slice in slices {
             let here = left.min(slice.len());
@@ -289,14 +303,15 @@ impl AsyncWrite for Guarded {
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
+        true
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+    /// The library flushes after each large frame; see [`Standing::poll_send`].
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.standing.wire.borrow_mut().poll_shutdown(cx)
     }
 }

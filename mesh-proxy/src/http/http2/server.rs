@@ -14,7 +14,7 @@ use mesh_runtime::drain;
 use tokio::sync::Notify;
 
 use super::{
-    Beat, Guarded, Incoming, Of, Outgoing, Pulse, Role, Standing, connection_window,
+    Beat, Failed, Guarded, Incoming, Of, Outgoing, Pulse, Role, Standing, connection_window,
     declared_length, prepare_response,
 };
 use crate::config::{DEFAULT_STREAM_WINDOW, Http2Server, HttpLimits};
@@ -68,7 +68,10 @@ async fn run<H: Handle + 'static>(
         let mut handshake = Box::pin(builder(&terms.params, &terms.limits).handshake(io));
         poll_fn(|cx| {
             is_ending = is_ending || end.as_mut().poll(cx).is_ready();
-            handshake.as_mut().poll(cx)
+            let connection = handshake.as_mut().poll(cx);
+            // Our settings may go ahead of the client's. That sending failed is told by the next read.
+            let _sent = standing.poll_send(cx);
+            connection
         })
         .await?
     };
@@ -94,7 +97,10 @@ async fn run<H: Handle + 'static>(
                         is_ending = true;
                         connection.graceful_shutdown();
                     }
-                    Poll::Pending => return Poll::Pending,
+                    Poll::Pending => match standing.poll_send(cx) {
+                        Poll::Ready(Err(Failed)) => {}
+                        _ => return Poll::Pending,
+                    },
                     Poll::Ready(Beat::Window(size)) => {
                         connection.set_target_window_size(window_of(&terms.params, size));
                         // Fails only while the last change is not acknowledged: the next sample says the same.
