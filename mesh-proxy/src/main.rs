@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         }
     };
     close_memory();
+    raise_descriptors();
     let config = match Config::from_env(|name| std::env::var(name).ok()) {
         Ok(config) => config,
         Err(errors) => {
@@ -78,6 +79,15 @@ fn start_log() -> Result<FilterHandle, Box<dyn Error>> {
 fn close_memory() {
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
         tracing::warn!(%error, "Cannot keep the process's memory from being dumped; whoever runs as the same user can read its keys");
+    }
+}
+
+/// Enough for 49,152 connections on each side. What more would cost in memory should be somebody's decision: whoever sets a higher limit gets it.
+const DESCRIPTORS: usize = 65_536;
+
+fn raise_descriptors() {
+    if let Err(error) = mesh_runtime::descriptors::raise(DESCRIPTORS) {
+        tracing::warn!(%error, "Cannot raise the limit of open files; it bounds the connections that are accepted");
     }
 }
 

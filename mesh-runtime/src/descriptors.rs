@@ -1,18 +1,29 @@
 //! How many file descriptors the process may have, for its metrics and for whoever bounds what needs them.
 
-use std::fs;
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 
 /// The limit in force (the soft one); `None` where the kernel does not tell.
 pub fn limit() -> Option<usize> {
-    soft(&fs::read_to_string("/proc/self/limits").ok()?)
+    let (soft, _hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    usize::try_from(soft).ok()
 }
 
-/// Out of the kernel's table of limits: name, soft limit, hard limit, unit.
-fn soft(limits: &str) -> Option<usize> {
-    let line = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max open files"))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
+/// Raises the limit in force to `wanted`, or as far as the process may go; never lowers it. Returns what is in force then.
+///
+/// A service manager's usual limit, and with it many a container's, is 1024 for the sake of programs that call `select`, with leave to raise it (systemd, "File
+/// Descriptor Limits").
+pub fn raise(wanted: usize) -> Result<usize, Errno> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let raised = raised(soft, hard, rlim_t::try_from(wanted).unwrap_or(rlim_t::MAX));
+    if raised != soft {
+        setrlimit(Resource::RLIMIT_NOFILE, raised, hard)?;
+    }
+    Ok(usize::try_from(raised).unwrap_or(usize::MAX))
+}
+
+fn raised(soft: rlim_t, hard: rlim_t, wanted: rlim_t) -> rlim_t {
+    wanted.min(hard).max(soft)
 }
 
 #[cfg(test)]
@@ -20,12 +31,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_soft_limit_is_read() {
-        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
-                      Max processes             95881                95881                processes \n\
-                      Max open files            4096                 1048576              files     \n";
-        assert_eq!(soft(limits), Some(4096));
-        assert_eq!(soft(""), None);
-        assert!(limit().is_some_and(|limit| limit > 0));
+    fn limits_are_raised_as_far_as_allowed_and_never_lowered() {
+        assert_eq!(raised(1024, 524_288, 65_536), 65_536);
+        assert_eq!(raised(1024, 4096, 65_536), 4096);
+        assert_eq!(raised(1 << 20, 1 << 20, 65_536), 1 << 20);
+    }
+
+    #[test]
+    fn what_is_in_force_is_told() {
+        let raised = raise(0).expect("the kernel tells");
+        assert_eq!(limit(), Some(raised));
     }
 }

@@ -192,3 +192,27 @@ fn a_signal_ends_it_in_order() {
         assert!(log.contains(&format!("Received {signal}")), "{log}");
     }
 }
+
+/// What a service manager gives to programs that may still call `select` would stop the proxy at 768 connections.
+#[test]
+fn the_limit_of_open_files_is_raised_as_far_as_it_may_be() {
+    let proxy = proxy(&[]);
+    let mut limited = Command::new("sh");
+    limited
+        .args([
+            "-c",
+            "ulimit -S -n 1024 && ulimit -H -n 4096 && exec \"$0\"",
+        ])
+        .arg(proxy.get_program())
+        .env_clear()
+        .envs(
+            proxy
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        )
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let running = Running::spawn(limited);
+    let metrics = running.ask("GET /metrics");
+    assert!(metrics.contains("\nprocess_max_fds 4096\n"), "{metrics}");
+}
