@@ -472,3 +472,53 @@ async fn idle_connections_are_small() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn the_drain_ends_connections_when_their_streams_have_ended() {
+    let (drain, watch) = drain::channel();
+    let test = async move {
+        let (server, mut called) = server(100).await;
+        let proxy = hop(server, Role::Only, Protocol::Http2, &watch).await;
+        let tcp = TcpStream::connect(proxy).await.unwrap();
+        let (mut client, connection) = h2::client::handshake(tcp).await.unwrap();
+        let connection = tokio::task::spawn_local(connection);
+        let (answer, mut upload) = client.send_request(request(), false).unwrap();
+        let (request, mut respond) = called.recv().await.unwrap();
+        tokio::task::spawn_local(drain.drain(Duration::from_secs(60)));
+
+        // The end has been announced when no more streams may be opened.
+        let refused = loop {
+            match client.ready().await {
+                Ok(ready) => client = ready,
+                Err(error) => break error,
+            }
+            tokio::task::yield_now().await;
+        };
+        assert_eq!(refused.reason(), Some(Reason::NO_ERROR));
+        // Both bodies of the stream that is open go on to their end.
+        upload.send_data("more".into(), true).unwrap();
+        assert_eq!(read(&mut request.into_body()).await.0, b"more");
+        let mut download = respond.send_response(response(), false).unwrap();
+        let mut body = answer.await.unwrap().into_body();
+        download.send_data("to the end".into(), true).unwrap();
+        assert_eq!(read(&mut body).await.0, b"to the end");
+        drop(body);
+        connection.await.unwrap().unwrap();
+    };
+    run_local(test).await;
+}
+
+#[tokio::test]
+async fn a_request_without_authority_goes_where_it_was_sent() {
+    run(async |drain| {
+        let (mut client, mut called) = setup(100, &drain).await;
+        // Of this version, h2 lets it pass without.
+        let path = http::Request::get("/path").version(Version::HTTP_11);
+        let (answer, _) = client.send_request(path.body(()).unwrap(), true).unwrap();
+        let (request, mut respond) = called.recv().await.unwrap();
+        assert_eq!(request.uri(), "http://192.0.2.1/path");
+        respond.send_response(response(), true).unwrap();
+        assert_eq!(answer.await.unwrap().status(), 200);
+    })
+    .await;
+}
