@@ -188,6 +188,28 @@ async fn what_is_known_stays_in_force_while_the_control_plane_is_away() {
 }
 
 #[tokio::test]
+async fn endpoints_that_a_control_plane_does_not_know_any_more_are_forgotten() {
+    for (exists, state) in [
+        (true, EndpointState::Known),
+        (false, EndpointState::DoesNotExist),
+    ] {
+        let (discovery, mut control) = start().await;
+        let mut set = discovery.endpoints(&"web:80".into());
+        let stream = control.endpoints.recv().await.unwrap().stream();
+        stream.send(Ok(endpoints(&[1, 2]))).unwrap();
+        set.changed().await.unwrap();
+        assert_eq!(ports(&set.borrow_and_update()), [1, 2]);
+        drop(stream);
+        let again = control.endpoints.recv().await.unwrap().stream();
+        let none = mesh_api::destination::update_to_proto(&EndpointUpdate::Empty { exists });
+        again.send(Ok(none)).unwrap();
+        set.changed().await.unwrap();
+        assert!(ports(&set.borrow()).is_empty(), "exists: {exists}");
+        assert_eq!(set.borrow().state, state, "exists: {exists}");
+    }
+}
+
+#[tokio::test]
 async fn a_stream_that_ends_is_opened_again_at_once() {
     let (discovery, mut control) = start().await;
     let mut set = discovery.endpoints(&"web:80".into());

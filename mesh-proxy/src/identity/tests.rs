@@ -23,11 +23,16 @@ struct Running {
 }
 
 async fn start(ca: &Authority) -> Running {
+    start_with(ca, &[]).await
+}
+
+async fn start_with(ca: &Authority, changes: &[(&str, Option<&str>)]) -> Running {
     let control = ControlPlane::start().await;
     let mut token = tempfile::NamedTempFile::new().unwrap();
     token.write_all(b"token-1").unwrap();
     let path = token.path().to_str().unwrap();
-    let config = with_control_plane(control.addr, &[("IDENTITY_TOKEN_FILE", Some(path))]);
+    let token_file = ("IDENTITY_TOKEN_FILE", Some(path));
+    let config = with_control_plane(control.addr, &[&[token_file], changes].concat());
     let registry = Registry::new();
     let resolver = Resolver::from_system(&config.control, &registry).unwrap();
     let (publish, credentials) = watch::channel(None);
@@ -59,12 +64,15 @@ async fn start(ca: &Authority) -> Running {
 type Certify = Call<CertifyRequest, mesh_api::proto::identity::CertifyResponse>;
 
 fn sign(ca: &Authority, call: Certify) {
-    let issued = ca.sign(&call.request.certificate_signing_request);
-    let valid_until = SystemTime::now() + Duration::from_secs(3600);
+    sign_until(ca, call, SystemTime::now() + Duration::from_secs(3600));
+}
+
+fn sign_until(ca: &Authority, call: Certify, end: SystemTime) {
+    let issued = ca.sign_until(&call.request.certificate_signing_request, end);
     call.answer(mesh_api::identity::to_proto(&mesh_api::identity::Issued {
         leaf: issued.leaf,
         intermediates: issued.intermediates,
-        valid_until,
+        valid_until: end,
     }));
 }
 
@@ -97,6 +105,23 @@ async fn a_certificate_is_asked_for_with_the_token_of_the_moment() {
     ] {
         assert!(text.contains(line), "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_certificate_is_renewed_with_another_key_before_it_ends() {
+    let ca = authority();
+    let mut running = start_with(&ca, &[("IDENTITY_MIN_REFRESH", Some("10ms"))]).await;
+    let call = running.control.certify.recv().await.unwrap();
+    let first = call.request.certificate_signing_request.clone();
+    // Certificates end with a second.
+    let end = SystemTime::now() + Duration::from_secs(3);
+    sign_until(&ca, call, end);
+    let renewal = timeout(Duration::from_secs(20), running.control.certify.recv());
+    let call = renewal.await.expect("it is renewed").unwrap();
+    assert!(SystemTime::now() < end - Duration::from_secs(1));
+    assert_ne!(call.request.certificate_signing_request, first);
+    assert!(running.readiness.is_ready(), "the first one is in force");
+    sign(&ca, call);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use mesh_core::endpoint::TlsPeer;
 use mesh_core::identity::Identity;
@@ -61,6 +61,11 @@ impl Authority {
     /// Signs a request for an hour.
     pub(crate) fn sign(&self, der: &[u8]) -> Issued {
         self.sign_with(der, |_| {})
+    }
+
+    /// Signs a request until then.
+    pub(crate) fn sign_until(&self, der: &[u8], end: SystemTime) -> Issued {
+        self.sign_with(der, |params| params.not_after = end.into())
     }
 
     fn sign_with(&self, der: &[u8], change: impl FnOnce(&mut CertificateParams)) -> Issued {
