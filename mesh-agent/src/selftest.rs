@@ -19,14 +19,15 @@ mod stage;
 
 use std::{
     io::{self, BufRead, BufReader},
+    os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
-    process::{self, Child, ChildStdout, Command, Stdio},
+    process::{self, Child, ChildStdout, Command, ExitStatus, Stdio},
     thread,
 };
 
 use nix::{
     sys::{prctl::set_pdeathsig, signal::Signal},
-    unistd::getppid,
+    unistd::{alarm, getppid},
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -38,6 +39,10 @@ use crate::{
 };
 
 use stage::Stage;
+
+/// Seconds after which a worker ends, whatever it waits for: all checks together take less than one, and an agent that waited for ever would keep its node without the
+/// mesh, and without any redirection that does work there.
+const PATIENCE: u32 = 60;
 
 /// The first argument of a worker.
 pub const WORKER_ARGUMENT: &str = "selftest-worker";
@@ -127,6 +132,7 @@ pub fn worker(arguments: &[String]) -> io::Result<()> {
             "a {WORKER_ARGUMENT} takes role, namespace, cgroup and the agent's process id, and is started by the agent"
         )));
     };
+    alarm::set(PATIENCE);
     end_with_input();
     let result = end_with(agent)
         .and_then(|()| stage::enter(Path::new(netns), Path::new(cgroup)))
@@ -222,7 +228,7 @@ fn wait_for_proxy(proxy: &mut Child, said: &mut BufReader<ChildStdout>) -> Resul
     let role = "proxy";
     let mut line = String::new();
     match said.read_line(&mut line) {
-        Ok(0) => Err(ended(role, proxy)),
+        Ok(0) => Err(ended(role, proxy.wait())),
         Ok(_) if line.trim() == protocol::READY => Ok(()),
         Ok(_) if line.starts_with(protocol::FAILED) => Err(failed(role, &line)),
         Ok(_) => Err(Error::Unexpected { role, line }),
@@ -250,11 +256,7 @@ fn observe(settings: &Settings, stage: &Stage) -> Result<Vec<Check>, Error> {
     result?;
     match status {
         Ok(status) if status.success() => Ok(checks),
-        Ok(status) => Err(Error::WorkerEnded {
-            role,
-            status: status.to_string(),
-        }),
-        Err(source) => Err(Error::Worker { role, source }),
+        status => Err(ended(role, status)),
     }
 }
 
@@ -264,12 +266,18 @@ fn failed(role: &'static str, line: &str) -> Error {
     Error::WorkerFailed { role, reason }
 }
 
-fn ended(role: &'static str, child: &mut Child) -> Error {
-    let status = match child.wait() {
-        Ok(status) => status.to_string(),
-        Err(error) => error.to_string(),
-    };
-    Error::WorkerEnded { role, status }
+fn ended(role: &'static str, status: io::Result<ExitStatus>) -> Error {
+    match status {
+        Ok(status) if status.signal() == Some(Signal::SIGALRM as i32) => Error::WorkerFailed {
+            role,
+            reason: format!("took longer than {PATIENCE} s"),
+        },
+        Ok(status) => Error::WorkerEnded {
+            role,
+            status: status.to_string(),
+        },
+        Err(source) => Error::Worker { role, source },
+    }
 }
 
 #[cfg(test)]
@@ -282,6 +290,22 @@ mod tests {
             direction,
             outcome,
         }
+    }
+
+    #[test]
+    fn a_worker_that_took_too_long_is_told_from_one_that_died() {
+        let said = |script: &str| {
+            let status = Command::new("sh").args(["-c", script]).status();
+            ended("proxy", status).to_string()
+        };
+        assert_eq!(
+            said("kill -ALRM $$"),
+            "the self-test's proxy worker took longer than 60 s"
+        );
+        assert_eq!(
+            said("exit 3"),
+            "the self-test's proxy worker ended early (exit status: 3)"
+        );
     }
 
     #[test]
