@@ -125,19 +125,21 @@ fn read_lines(
     lines: SyncSender<String>,
 ) -> thread::JoinHandle<()> {
     thread::spawn(move || {
-        let mut stream = BufReader::new(stream);
-        let mut line = Vec::new();
-        // An unreadable pipe and a reader that went away both mean: nobody hears the rest.
-        while stream
-            .read_until(b'\n', &mut line)
-            .is_ok_and(|read| read > 0)
-        {
-            let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-            if lines.send(text).is_err() {
+        for line in lossy_lines(stream) {
+            // A reader that went away hears no more.
+            if lines.send(line.trim_end().to_owned()).is_err() {
                 return;
             }
-            line.clear();
         }
+    })
+}
+
+/// What a program says, line by line. Bytes need not be text: conformance suites print what they received. A pipe that cannot be read has ended.
+pub(crate) fn lossy_lines(stream: impl Read) -> impl Iterator<Item = String> {
+    let lines = BufReader::new(stream).split(b'\n').map_while(Result::ok);
+    lines.map(|line| {
+        let text = String::from_utf8_lossy(&line);
+        text.strip_suffix('\r').unwrap_or(&text).to_owned()
     })
 }
 

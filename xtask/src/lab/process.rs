@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::{BufRead, BufReader, Write},
+    io::Write,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::pod::{ENTER, FOLDER};
-use crate::command::shown;
+use crate::command::{lossy_lines, shown};
 
 /// What must happen and does not happen in this time never will.
 pub(crate) const NEVER: Duration = Duration::from_mins(3);
@@ -45,13 +45,8 @@ impl Process {
         // Unbounded: nobody says more than a few lines, and nobody may be stopped by us not reading.
         let (sender, lines) = channel();
         std::thread::spawn(move || {
-            // Bytes, not text: conformance suites print what they received. And to the end even when nobody listens, or the program would stop at its last words.
-            let lines = BufReader::new(output).split(b'\n').map_while(Result::ok);
-            lines.for_each(|line| {
-                let text = String::from_utf8_lossy(&line);
-                let text = text.strip_suffix('\r').unwrap_or(&text);
-                drop(sender.send(text.to_owned()));
-            });
+            // To the end even when nobody listens, or the program would stop at its last words.
+            lossy_lines(output).for_each(|line| drop(sender.send(line)));
         });
         Ok(Self {
             input: child.stdin.take(),
