@@ -7,7 +7,6 @@ use std::cell::RefCell;
 
 thread_local! {
     static ROOMS: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
-    static INPUT: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_SIZE].into_boxed_slice());
     static VECTORS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -26,7 +25,10 @@ const FIRST_CAPACITY: usize = 2 * 1024;
 
 /// Lends the room to read into. What has been read is to be copied out of it.
 pub(super) fn with_input<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
-    INPUT.with_borrow_mut(|input| read(input))
+    let mut room = take_room();
+    let result = read(&mut room);
+    give_room(room);
+    result
 }
 
 /// Room to read into that may be kept for as long as what was read is not handed on.

@@ -5,7 +5,8 @@
 //! the bytes, reads no more than the heads of frames ([`frames`]) and keeps account of them ([`account`]). The crate's own limits (concurrent streams, header lists, continuations, streams reset before
 //! anybody saw them) are set by [`server`], one loop per accepted connection, and [`super::client`]. See docs/adr/0014 and 0016.
 //!
-//! A stream has one task at most: whoever sends a request polls its body and awaits the response in his own.
+//! An accepted stream has a task. A stream that we open has none: whoever sends a request polls its body and awaits the response in his own, and only a body that goes on after
+//! the response's head gets one.
 
 mod account;
 mod frames;
@@ -25,8 +26,18 @@ pub(super) use self::outgoing::{Interrupted, Outgoing};
 pub(super) use self::pulse::{Beat, Pulse};
 pub(super) use self::wire::Failed;
 
+use crate::config::DEFAULT_STREAM_WINDOW;
+
 /// RFC 9113, section 6.9.1.
 const MAX_WINDOW: u32 = (1 << 31) - 1;
+
+/// What streams may send at first; windows that adapt begin with the protocol's.
+pub(super) fn first_stream_window(configured: u32, adapts: bool) -> u32 {
+    match adapts {
+        true => DEFAULT_STREAM_WINDOW,
+        false => configured,
+    }
+}
 
 /// A connection's window with room for what every stream may receive before it is read, at least `configured`.
 ///

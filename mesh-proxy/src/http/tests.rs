@@ -82,6 +82,15 @@ impl Handle for Forward {
     }
 }
 
+fn client_to(server: SocketAddr, limits: HttpLimits, http2: Http2Params) -> Client<To> {
+    let pool = Http1Pool {
+        max_idle: 10,
+        idle_timeout: Duration::from_secs(3),
+        limits,
+    };
+    Client::new(To(server), &Params::new(&pool, http2))
+}
+
 /// Listens and forwards to `server`; returns where. The first hop is spoken to in `protocol`.
 async fn hop(
     server: SocketAddr,
@@ -109,13 +118,8 @@ async fn hop_with(
     protocol: Protocol,
     drain: &drain::Watch,
 ) -> SocketAddr {
-    let pool = Http1Pool {
-        max_idle: 10,
-        idle_timeout: Duration::from_secs(3),
-        limits,
-    };
     let handler = Rc::new(Forward {
-        client: Client::new(To(server), &Params::new(&pool, Http2Params::default())),
+        client: client_to(server, limits, Http2Params::default()),
         role,
     });
     let engine = Rc::new(Server::for_tests(drain.clone(), limits, registry));

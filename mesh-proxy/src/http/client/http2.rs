@@ -19,7 +19,7 @@ use crate::config::{DEFAULT_STREAM_WINDOW, HttpLimits};
 use crate::error::DialError;
 use crate::http::http2::{
     Beat, Failed, Guarded, Incoming, Interrupted, Of, Outgoing, Pulse, Role, Standing,
-    connection_window, declared_length, prepare_request,
+    connection_window, declared_length, first_stream_window, prepare_request,
 };
 use crate::http::{Body, Protocol, Request, Response};
 
@@ -98,6 +98,7 @@ impl Multiplexed {
             if let Err(error) = attempt.await {
                 // A full connection is better than none: the stream waits for its turn.
                 let mut state = self.state.borrow_mut();
+                state.drop_unusable();
                 return state.least_loaded().map(Link::slot).ok_or(error);
             }
         }
@@ -126,7 +127,7 @@ impl Multiplexed {
 impl State {
     /// A place on a connection that exists; `None` when there should be another one.
     fn place(&mut self) -> Option<Slot> {
-        self.connections.retain_mut(|link| link.is_usable());
+        self.drop_unusable();
         let free = self
             .connections
             .iter()
@@ -144,8 +145,11 @@ impl State {
         self.least_loaded().map(Link::slot)
     }
 
-    fn least_loaded(&mut self) -> Option<&Link> {
-        self.connections.retain_mut(|link| link.is_usable());
+    fn drop_unusable(&mut self) {
+        self.connections.retain_mut(Link::is_usable);
+    }
+
+    fn least_loaded(&self) -> Option<&Link> {
         let open = self.connections.iter();
         open.min_by_key(|link| link.load.streams.get())
     }
@@ -288,9 +292,7 @@ async fn connect<D: Dial>(
         limit: Cell::new(MAX_STREAMS),
         is_retired: Cell::new(false),
     });
-    let adapted = params
-        .adaptive_window
-        .then_some(first_stream_window(params));
+    let adapted = params.adaptive_window.then_some(stream_window(params));
     let driver = Driver {
         pulse: Pulse::new(
             connection.ping_pong(),
@@ -326,7 +328,7 @@ impl Driver {
             if let Poll::Ready(ended) = Pin::new(&mut self.connection).poll(cx) {
                 return Poll::Ready(ended);
             }
-            match self.pulse.poll(cx, self.load.streams.get() > 0) {
+            match self.pulse.poll(cx, || self.load.streams.get() > 0) {
                 Poll::Pending => match self.standing.poll_send(cx) {
                     Poll::Ready(Err(Failed)) => {}
                     _ => return Poll::Pending,
@@ -383,16 +385,13 @@ fn window(params: &Http2Params, stream_window: u32) -> u32 {
     connection_window(stream_window, MAX_STREAMS as u32, configured)
 }
 
-/// Windows that adapt begin with the protocol's.
-fn first_stream_window(params: &Http2Params) -> u32 {
-    match params.stream_window {
-        Some(size) if !params.adaptive_window => size,
-        _ => DEFAULT_STREAM_WINDOW,
-    }
+fn stream_window(params: &Http2Params) -> u32 {
+    let configured = params.stream_window.unwrap_or(DEFAULT_STREAM_WINDOW);
+    first_stream_window(configured, params.adaptive_window)
 }
 
 fn builder(params: &Http2Params) -> Builder {
-    let stream_window = first_stream_window(params);
+    let stream_window = stream_window(params);
     let mut builder = Builder::new();
     builder
         .enable_push(false)

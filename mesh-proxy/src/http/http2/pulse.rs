@@ -100,8 +100,12 @@ impl Pulse {
         })))
     }
 
-    /// To be polled after the connection, as long as that is pending. `is_used`: there are streams.
-    pub(in crate::http) fn poll(&mut self, cx: &mut Context<'_>, is_used: bool) -> Poll<Beat> {
+    /// To be polled after the connection, as long as that is pending. `is_used`: there are streams; asked only when it matters.
+    pub(in crate::http) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        is_used: impl Fn() -> bool,
+    ) -> Poll<Beat> {
         match &mut self.0 {
             Some(pings) => pings.poll(cx, is_used),
             None => Poll::Pending,
@@ -110,7 +114,7 @@ impl Pulse {
 }
 
 impl Pings {
-    fn poll(&mut self, cx: &mut Context<'_>, is_used: bool) -> Poll<Beat> {
+    fn poll(&mut self, cx: &mut Context<'_>, is_used: impl Fn() -> bool) -> Poll<Beat> {
         if let Some(size) = self.poll_answer(cx) {
             return Poll::Ready(Beat::Window(size));
         }
@@ -124,7 +128,7 @@ impl Pings {
             let Some(alarm) = &mut self.keep_alive else {
                 return Poll::Pending;
             };
-            match ready!(alarm.poll(cx, self.standing.last_read(), is_used)) {
+            match ready!(alarm.poll(cx, self.standing.last_read(), &is_used)) {
                 Ring::Ask => self.ask(),
                 Ring::Dead => return Poll::Ready(Beat::Dead),
             }
@@ -167,7 +171,7 @@ impl Alarm {
         &mut self,
         cx: &mut Context<'_>,
         last_read: Option<Instant>,
-        is_used: bool,
+        is_used: impl Fn() -> bool,
     ) -> Poll<Ring> {
         loop {
             if self.state == State::Dead {
@@ -182,7 +186,7 @@ impl Alarm {
             let due = last_read.unwrap_or(now) + self.params.interval;
             if due > now {
                 self.timer.as_mut().reset(due);
-            } else if is_used || self.params.while_idle {
+            } else if self.params.while_idle || is_used() {
                 self.state = State::Asked;
                 self.timer.as_mut().reset(now + self.params.timeout);
                 return Poll::Ready(Ring::Ask);

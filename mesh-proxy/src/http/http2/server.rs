@@ -15,9 +15,9 @@ use tokio::sync::Notify;
 
 use super::{
     Beat, Failed, Guarded, Incoming, Of, Outgoing, Pulse, Role, Standing, connection_window,
-    declared_length, prepare_response,
+    declared_length, first_stream_window, prepare_response,
 };
-use crate::config::{DEFAULT_STREAM_WINDOW, Http2Server, HttpLimits};
+use crate::config::{Http2Server, HttpLimits};
 use crate::http::http1::Refused;
 use crate::http::idle::idle;
 use crate::http::respond::CloseConnection;
@@ -78,7 +78,7 @@ async fn run<H: Handle + 'static>(
     if is_ending {
         connection.graceful_shutdown();
     }
-    let window = first_stream_window(&terms.params);
+    let window = first_stream_window(terms.params.stream_window, terms.params.adaptive_window);
     let adapted = terms.params.adaptive_window.then_some(window);
     let mut pulse = Pulse::new(
         connection.ping_pong(),
@@ -92,7 +92,7 @@ async fn run<H: Handle + 'static>(
                 if let Poll::Ready(accepted) = connection.poll_accept(cx) {
                     return Poll::Ready(accepted);
                 }
-                match pulse.poll(cx, connection.has_streams()) {
+                match pulse.poll(cx, || connection.has_streams()) {
                     Poll::Pending if !is_ending && end.as_mut().poll(cx).is_ready() => {
                         is_ending = true;
                         connection.graceful_shutdown();
@@ -239,14 +239,6 @@ fn keep_alive(params: &Http2Server) -> Option<KeepAlive> {
     })
 }
 
-/// Windows that adapt begin with the protocol's.
-fn first_stream_window(params: &Http2Server) -> u32 {
-    match params.adaptive_window {
-        true => DEFAULT_STREAM_WINDOW,
-        false => params.stream_window,
-    }
-}
-
 fn window_of(params: &Http2Server, stream_window: u32) -> u32 {
     connection_window(
         stream_window,
@@ -256,7 +248,7 @@ fn window_of(params: &Http2Server, stream_window: u32) -> u32 {
 }
 
 fn builder(params: &Http2Server, limits: &HttpLimits) -> Builder {
-    let stream_window = first_stream_window(params);
+    let stream_window = first_stream_window(params.stream_window, params.adaptive_window);
     let mut builder = Builder::new();
     builder
         .initial_window_size(stream_window)

@@ -431,11 +431,6 @@ async fn an_endpoint_that_answers_no_pings_is_given_up() {
             let _open = h2::server::handshake(tcp).await.unwrap();
             std::future::pending::<()>().await;
         });
-        let pool = Http1Pool {
-            max_idle: 10,
-            idle_timeout: Duration::from_secs(3),
-            limits: HttpLimits::DEFAULT,
-        };
         let params = Http2Params {
             keep_alive: Some(KeepAlive {
                 interval: Duration::from_millis(20),
@@ -444,7 +439,7 @@ async fn an_endpoint_that_answers_no_pings_is_given_up() {
             }),
             ..Http2Params::default()
         };
-        let client = Client::new(To(addr), &Params::new(&pool, params));
+        let client = client_to(addr, HttpLimits::DEFAULT, params);
         let request = http::Request::get("http://web/").version(Version::HTTP_2);
         let sent = Box::pin(client.send(request.body(Body::empty()).unwrap())).await;
         assert!(matches!(sent, Err(SendError::Http2(_))));
