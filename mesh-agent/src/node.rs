@@ -93,7 +93,9 @@ pub enum NodeError {
         #[source]
         source: RedirectionError,
     },
-    #[error("the mesh agent has never run on this node ({state_dir} has no record of its tier)")]
+    #[error(
+        "no mesh agent has set up this node since it started ({state_dir} has no record of its tier)"
+    )]
     NeverRan { state_dir: PathBuf },
     #[error("the kernel programs cannot be used")]
     Programs(#[source] Box<ebpf::Error>),
@@ -114,10 +116,7 @@ impl Node {
         let never_ran = || NodeError::NeverRan {
             state_dir: state_dir.to_owned(),
         };
-        if !state_dir.is_dir() {
-            return Err(never_ran());
-        }
-        let registry = Registry::open(state_dir)?;
+        let registry = Registry::left_behind(state_dir)?.ok_or_else(never_ran)?;
         let tier = registry.node()?.ok_or_else(never_ran)?.tier;
         let programs = match Programs::open(pin_dir) {
             Ok(programs) => Some(programs),
@@ -266,6 +265,7 @@ impl Node {
 
     /// Takes the redirection from every pod and forgets them all. Returns what could not be undone.
     pub fn release_all(self) -> Result<Vec<String>, NodeError> {
+        self.registry.close()?;
         let (records, _) = self.registry.records()?;
         let failures = records
             .iter()

@@ -85,16 +85,26 @@ impl Registry {
         let registry = Self {
             dir: dir.to_owned(),
         };
-        let boot = read(Path::new(KERNEL_BOOT_ID))?.unwrap_or_default();
-        registry.begin(boot.trim())?;
+        registry.begin(&this_boot()?)?;
         Ok(registry)
+    }
+
+    /// The registry that an agent opened since the machine started, for the plugin. Makes nothing: an agent that leaves the node takes it away at any moment,
+    /// and nobody would clear it a second time.
+    pub fn left_behind(dir: &Path) -> Result<Option<Self>, RegistryError> {
+        let registry = Self {
+            dir: dir.to_owned(),
+        };
+        let is_of_this_boot = registry.recorded_boot()? == Some(this_boot()?);
+        Ok(is_of_this_boot.then_some(registry))
     }
 
     fn begin(&self, boot: &str) -> Result<(), RegistryError> {
         make_directory(&self.dir)?;
-        let marker = self.dir.join("boot-id");
-        let recorded = read(&marker)?;
-        if recorded.is_some_and(|recorded| recorded.trim() != boot) {
+        if self
+            .recorded_boot()?
+            .is_some_and(|recorded| recorded != boot)
+        {
             for stale in [self.pods_dir(), self.tombstones_dir()] {
                 absent_is_fine(fs::remove_dir_all(&stale)).map_err(|source| {
                     file_error("remove the records of an earlier boot in", &stale, source)
@@ -104,7 +114,12 @@ impl Registry {
         }
         make_directory(&self.pods_dir())?;
         make_directory(&self.tombstones_dir())?;
-        write(&marker, boot.as_bytes())
+        write(&self.boot_path(), boot.as_bytes())
+    }
+
+    fn recorded_boot(&self) -> Result<Option<String>, RegistryError> {
+        let recorded = read(&self.boot_path())?;
+        Ok(recorded.map(|recorded| recorded.trim().to_owned()))
     }
 
     pub fn get(&self, container_id: &str) -> Result<Option<Record>, RegistryError> {
@@ -174,14 +189,18 @@ impl Registry {
         remove(&self.tombstone_path(id))
     }
 
+    /// From now on a plugin that finds no agent enrols nobody: the node is being left.
+    pub fn close(&self) -> Result<(), RegistryError> {
+        remove(&self.node_path())
+    }
+
     /// Removes everything that this module ever wrote, and the directory if nothing else is in it.
     pub fn erase(self) -> Result<(), RegistryError> {
+        self.close()?;
+        remove(&self.boot_path())?;
         for dir in [self.pods_dir(), self.tombstones_dir()] {
-            absent_is_fine(fs::remove_dir_all(&dir))
-                .map_err(|source| file_error("remove", &dir, source))?;
+            remove_tree(&dir).map_err(|source| file_error("remove", &dir, source))?;
         }
-        remove(&self.node_path())?;
-        remove(&self.dir.join("boot-id"))?;
         // Someone else's files, such as the socket of an agent that still runs, keep the directory.
         let _ = fs::remove_dir(&self.dir);
         Ok(())
@@ -193,6 +212,10 @@ impl Registry {
 
     fn tombstones_dir(&self) -> PathBuf {
         self.dir.join("tombstones")
+    }
+
+    fn boot_path(&self) -> PathBuf {
+        self.dir.join("boot-id")
     }
 
     fn node_path(&self) -> PathBuf {
@@ -221,6 +244,11 @@ pub fn check_container_id(id: &str) -> Result<(), RegistryError> {
     } else {
         Err(RegistryError::ContainerId { id: id.to_owned() })
     }
+}
+
+fn this_boot() -> Result<String, RegistryError> {
+    let boot = read(Path::new(KERNEL_BOOT_ID))?.unwrap_or_default();
+    Ok(boot.trim().to_owned())
 }
 
 fn make_directory(path: &Path) -> Result<(), RegistryError> {
@@ -294,6 +322,18 @@ fn write(path: &Path, content: &[u8]) -> Result<(), RegistryError> {
 
 fn remove(path: &Path) -> Result<(), RegistryError> {
     absent_is_fine(fs::remove_file(path)).map_err(|source| file_error("remove", path, source))
+}
+
+/// Again when a plugin that had begun before wrote a file in the meantime; one that begins now finds no registry.
+fn remove_tree(dir: &Path) -> io::Result<()> {
+    const ATTEMPTS: usize = 10;
+    for _ in 1..ATTEMPTS {
+        match absent_is_fine(fs::remove_dir_all(dir)) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            other => return other,
+        }
+    }
+    absent_is_fine(fs::remove_dir_all(dir))
 }
 
 fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
@@ -397,8 +437,35 @@ mod tests {
         assert_eq!(registry.buried().unwrap(), std::slice::from_ref(&id));
         registry.unbury(&id).unwrap();
         assert!(registry.buried().unwrap().is_empty());
+    }
+
+    #[test]
+    fn whoever_comes_after_the_erasure_makes_nothing_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = AttachmentId {
+            container_id: "a".to_owned(),
+            network: "pods".to_owned(),
+            interface: "eth0".to_owned(),
+        };
+        let registry = Registry::open(dir.path()).unwrap();
+        registry.put(&record("a")).unwrap();
+        registry.bury(&id).unwrap();
+        let plugin = Registry::left_behind(dir.path()).unwrap().unwrap();
         registry.erase().unwrap();
         assert!(!dir.path().exists());
+        plugin.bury(&id).unwrap_err();
+        plugin.put(&record("a")).unwrap_err();
+        assert!(Registry::left_behind(dir.path()).unwrap().is_none());
+        assert!(!dir.path().exists());
+    }
+
+    #[test]
+    fn the_plugin_finds_nothing_of_an_earlier_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = Registry::open(dir.path()).unwrap();
+        assert!(Registry::left_behind(dir.path()).unwrap().is_some());
+        registry.begin("another-boot").unwrap();
+        assert!(Registry::left_behind(dir.path()).unwrap().is_none());
     }
 
     #[test]

@@ -172,8 +172,10 @@ impl Plugin {
     }
 
     fn bury(&self, id: &AttachmentId) {
-        // Whatever goes wrong here, the namespace is about to go, and the agent's sweep sees that.
-        let _ = Registry::open(&self.config.state_dir).and_then(|registry| registry.bury(id));
+        // Whatever goes wrong here, the namespace is about to go, and the agent's sweep sees that. Without a registry no agent is to come back.
+        if let Ok(Some(registry)) = Registry::left_behind(&self.config.state_dir) {
+            let _ = registry.bury(id);
+        }
     }
 }
 

@@ -112,7 +112,11 @@ fn without_any_agent_ever_a_meshed_pod_is_refused() {
     let network = Network::new(&node, "1.1.0");
     let pod = Pod::meshed(&[]);
     let (previous, said) = network.add(&pod);
-    assert_error(&said, 11, "the mesh agent has never run on this node");
+    assert_error(
+        &said,
+        11,
+        "no mesh agent has set up this node since it started",
+    );
     assert_error(&said, 11, "the mesh agent does not listen on");
     let status = network.mesh_without_pod("STATUS", &[]);
     assert_error(&status, 50, "pods cannot be enrolled into the mesh");
