@@ -6,13 +6,16 @@ use bytes::Bytes;
 use h2::{Reason, RecvStream};
 use http_body::Frame;
 
-/// Polled by [`super::super::Body`]. What has been handed out is read: its room in the windows is given back at once.
+/// Polled by [`super::super::Body`]. Who asks for the next frame is done with the one before, of which the room in the windows is given back then: what the proxy
+/// holds of a message, handed out or not, is never more than its window.
 #[derive(Debug)]
 pub(in crate::http) struct Incoming {
     stream: RecvStream,
     of: Of,
     /// Bytes that are still to come, when the head said how many there are. h2 refuses messages that do not keep to it.
     remaining: Option<u64>,
+    /// Length of the frame that was handed out last.
+    in_use: u32,
     /// There is no more data; trailers may follow.
     is_read: bool,
 }
@@ -30,6 +33,7 @@ impl Incoming {
             stream,
             of,
             remaining: length,
+            in_use: 0,
             is_read: false,
         }
     }
@@ -47,6 +51,7 @@ impl Incoming {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        self.release();
         while !self.is_read {
             match ready!(self.stream.poll_data(cx)) {
                 Some(Ok(data)) if data.is_empty() => {}
@@ -64,9 +69,17 @@ impl Incoming {
         }
     }
 
+    fn release(&mut self) {
+        if self.in_use > 0 {
+            let length = std::mem::take(&mut self.in_use) as usize;
+            // What the stream gave was in its window.
+            let _cannot_fail = self.stream.flow_control().release_capacity(length);
+        }
+    }
+
     fn take(&mut self, length: usize) {
-        // The stream is open, and what it gave was in its window.
-        let _cannot_fail = self.stream.flow_control().release_capacity(length);
+        // Frames are of 16 MiB at most, and ours allow less.
+        self.in_use = u32::try_from(length).unwrap_or(u32::MAX);
         if let Some(remaining) = &mut self.remaining {
             *remaining = remaining.saturating_sub(length as u64);
         }

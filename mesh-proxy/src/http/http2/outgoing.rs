@@ -13,7 +13,7 @@ use crate::http::{Body, BodyError};
 
 /// A body on its way: a future that is ready when all of it has been handed to the connection.
 ///
-/// Takes from the body only what the other side's windows have room for, plus one [`Batch`].
+/// Hands on only what the other side's windows have room for, and takes no more than one [`Batch`] beyond it from the body.
 pub(in crate::http) struct Outgoing {
     body: Body,
     stream: SendStream<Bytes>,
@@ -82,24 +82,27 @@ impl Outgoing {
         Poll::Ready(Ok(()))
     }
 
-    /// Ready when a frame may be sent. Room is asked for only when there is something to send: what one stream reserves, others cannot have.
-    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Interrupted>> {
-        self.stream.reserve_capacity(1);
-        while self.stream.capacity() == 0 {
+    /// How many bytes of the next frame may be sent. Room is asked for only when there is something to send: what one stream reserves, others cannot have.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Interrupted>> {
+        self.stream.reserve_capacity(self.batch.len());
+        loop {
+            let room = self.stream.capacity();
+            if room > 0 {
+                return Poll::Ready(Ok(room));
+            }
             match ready!(self.stream.poll_capacity(cx)) {
                 Some(room) => room?,
                 None => return Poll::Ready(Err(Interrupted::Closed)),
             };
         }
-        Poll::Ready(Ok(()))
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Interrupted>> {
         loop {
             let gathered = self.poll_gather(cx)?;
             while !self.batch.is_empty() {
-                ready!(self.poll_room(cx))?;
-                let data = self.batch.take();
+                let room = ready!(self.poll_room(cx))?;
+                let data = self.batch.take(room);
                 let is_last = self.batch.is_empty() && matches!(self.end, Some(End::Nothing));
                 self.stream.send_data(data, is_last)?;
                 if is_last {
@@ -161,22 +164,63 @@ impl Batch {
     }
 
     fn is_empty(&self) -> bool {
-        self.bytes.is_empty() && self.next.is_none()
+        self.bytes.is_empty()
     }
 
     fn is_full(&self) -> bool {
         self.next.is_some() || self.bytes.len() > SMALL || self.joined.len() >= FULL
     }
 
-    /// The next frame.
-    fn take(&mut self) -> Bytes {
-        let bytes = std::mem::take(&mut self.bytes);
+    /// The length of the next frame.
+    fn len(&self) -> usize {
+        match self.joined.is_empty() {
+            true => self.bytes.len(),
+            false => self.joined.len(),
+        }
+    }
+
+    /// The next frame, or the beginning of it that `room` has place for.
+    fn take(&mut self, room: usize) -> Bytes {
         if !self.joined.is_empty() {
-            return std::mem::take(&mut self.joined).freeze();
+            self.bytes = std::mem::take(&mut self.joined).freeze();
         }
-        match bytes.is_empty() {
-            false => bytes,
-            true => self.next.take().unwrap_or_default(),
+        let frame = self.bytes.split_to(room.min(self.bytes.len()));
+        if self.bytes.is_empty() {
+            self.bytes = self.next.take().unwrap_or_default();
         }
+        frame
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_joined_and_cut_and_stay_in_order() {
+        let mut batch = Batch::default();
+        let mut expected = Vec::new();
+        let mut sent = Vec::new();
+        let mut next = (0_u8..=255).cycle();
+        // Sizes below and above what is copied, and room for less, all, and more.
+        for (size, room) in [(1, 10), (900, 500), (5000, 1), (1024, 4096), (1025, 1024)]
+            .into_iter()
+            .cycle()
+            .take(1000)
+        {
+            let piece: Bytes = next.by_ref().take(size).collect();
+            expected.extend_from_slice(&piece);
+            batch.push(piece);
+            while batch.is_full() {
+                let length = batch.len();
+                let frame = batch.take(room);
+                assert_eq!(frame.len(), length.min(room));
+                sent.extend_from_slice(&frame);
+            }
+        }
+        while !batch.is_empty() {
+            sent.extend_from_slice(&batch.take(usize::MAX));
+        }
+        assert_eq!(sent, expected);
     }
 }

@@ -6,7 +6,7 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use mesh_core::endpoint::KeepAlive;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::*;
 use crate::http::client::SendError;
@@ -295,6 +295,41 @@ async fn a_request_goes_on_while_nobody_reads_its_response() {
         upload.send_data(Bytes::new(), true).unwrap();
         assert_eq!(read(&mut request.into_body()).await.0.len(), 400);
         assert_eq!(read(&mut answer).await.0.len(), 1 << 20);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_response_that_nobody_reads_fills_two_windows_and_no_more() {
+    const WINDOW: usize = 65_535;
+    run(async |drain| {
+        let (mut client, mut called) = setup(100, &drain).await;
+        let (answer, _) = client.send_request(request(), true).unwrap();
+        let (_, mut respond) = called.recv().await.unwrap();
+        let mut download = respond.send_response(response(), false).unwrap();
+        let (sent, mut sending) = watch::channel(0);
+        tokio::task::spawn_local(async move {
+            loop {
+                // No divisor of the window: what does not fit is not a whole frame.
+                download.reserve_capacity(10_000);
+                let room = std::future::poll_fn(|cx| download.poll_capacity(cx)).await;
+                let bytes = Bytes::from(vec![0; room.unwrap().unwrap()]);
+                sent.send_modify(|sent| *sent += bytes.len());
+                download.send_data(bytes, false).unwrap();
+            }
+        });
+        let _unread = answer.await.unwrap();
+        sending.wait_for(|sent| *sent >= 2 * WINDOW).await.unwrap();
+        // Behind whatever more the proxy would have asked the server for.
+        let (answer, _) = client.send_request(request(), true).unwrap();
+        let (_, mut respond) = called.recv().await.unwrap();
+        respond.send_response(response(), true).unwrap();
+        assert_eq!(answer.await.unwrap().status(), 200);
+        assert_eq!(
+            *sending.borrow(),
+            2 * WINDOW,
+            "the client's and the proxy's"
+        );
     })
     .await;
 }
