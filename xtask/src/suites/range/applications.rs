@@ -99,13 +99,17 @@ fn web(pod: &Pod) -> anyhow::Result<Process> {
     Process::start("web", &mut command)
 }
 
+/// What nginx lets wait in a socket: as much as it has there for a slow client by itself, 80 KiB with what the kernel adds. It would give a proxy, which reads the beginning quickly, all of a
+/// large response, and four thousand of them are more than the kernel has for the sockets of the one machine on which client, proxies and server are.
+const UNSENT: &str = "40k";
+
 /// As patient as the proxies, so that what ends a slow client is its own limit where it has one. Long heads are for ranges by the thousand.
 fn nginx(folder: &Path) -> String {
     let listen: String = Position::ALL
         .into_iter()
         .map(|position| {
             let port = Application::Web.port(position);
-            format!("        listen {port} backlog=4096;\n")
+            format!("        listen {port} backlog=4096 sndbuf={UNSENT};\n")
         })
         .collect();
     format!(
