@@ -172,8 +172,14 @@ impl Pod {
         self.ip(&["link", "set", "lo", "up"])?;
         self.ip(&["link", "set", "eth0", "up"])?;
         self.ip(&["route", "add", "default", "via", &other.to_string()])?;
-        // Tens of thousands of connections between two addresses must not run out of ports, nor wait for old ones.
-        for (name, value) in [("ip_local_port_range", "1024 65535"), ("tcp_tw_reuse", "1")] {
+        for (name, value) in [
+            // Tens of thousands of connections between two addresses must not run out of ports, nor wait for old ones.
+            ("ip_local_port_range", "1024 65535"),
+            ("tcp_tw_reuse", "1"),
+            // Whatever the machine's is: BBR, which some have, sends by timers, and their work is charged to whoever runs at the moment. Reno is allowed in every
+            // namespace, and does what the usual CUBIC does where nothing is lost.
+            ("tcp_congestion_control", "reno"),
+        ] {
             let write = format!("echo {value} > /proc/sys/net/ipv4/{name}");
             run(Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", &write]))?;
         }
