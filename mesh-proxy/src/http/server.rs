@@ -113,6 +113,8 @@ impl Server {
             handler,
             limits: &self.limits,
         };
+        // HTTP/2 has windows for it.
+        io.limit_unsent();
         let served = http1::server::serve(io, &terms).await;
         if let Some(reason) = served.as_ref().err().and_then(http1::Error::label) {
             self.refusals.count(Protocol::Http1, reason);

@@ -7,12 +7,17 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::tls::TlsStream;
 use crate::telemetry::tcp::OpenConnection;
 use crate::tls::RecordStream;
+
+/// A client that reads slowly would be given as much of each response as the kernel allows one socket, 4 MiB; thousands of them use up what it has for all. What is on its
+/// way is not counted, so that long paths stay full. Each time so much is sent the writer is woken, which is why bulk, with one peer, goes without.
+const MAX_UNSENT: u32 = 128 * 1024;
 
 /// A connection. Dropping it closes it and counts the close.
 #[derive(Debug)]
@@ -81,6 +86,12 @@ impl Io {
             Stream::Plain(tcp) => tcp,
             Stream::Tls(tls) => tls.tcp(),
         }
+    }
+
+    /// Lets no more than [`MAX_UNSENT`] wait in the socket that could not be sent yet.
+    pub fn limit_unsent(&self) {
+        // No socket of TCP refuses, and without it only more memory is used.
+        let _refused = SockRef::from(self.tcp()).set_tcp_notsent_lowat(MAX_UNSENT);
     }
 
     /// The socket when no layer and no replayed byte lies above it, so that the kernel may move the bytes.

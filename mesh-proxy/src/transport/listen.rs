@@ -121,15 +121,10 @@ impl Listener {
     }
 }
 
-/// How many bytes wait in a socket at most that could not be sent yet. A peer that reads slowly would otherwise be given as much as the kernel's limit for one
-/// socket, 4 MiB, of each response; thousands of them use up what the kernel has for all. Bytes on their way are not counted, so that long paths stay full.
-const MAX_UNSENT: u32 = 64 * 1024;
-
 /// What every socket of the proxy gets, accepted or dialled.
 pub(super) fn configure(tcp: &TcpStream, options: SocketOptions) -> io::Result<()> {
     let socket = SockRef::from(tcp);
     socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_notsent_lowat(MAX_UNSENT)?;
     match options.keepalive {
         Some(idle) => socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(idle))?,
         None => socket.set_keepalive(true)?,
