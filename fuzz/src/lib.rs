@@ -1,4 +1,5 @@
-//! Fuzz targets of the proxy: each is a function of bytes that panics when the proxy has done what it must not do.
+//! The proxy's engine in one thread, without a network: for fuzz targets, each a function of bytes that panics when the proxy has done what it must not do, and for
+//! counting the instructions of work that is always the same (`work`).
 //!
 //! The same functions are called by the fuzzer (`main.rs`, which only `cargo xtask fuzz` builds) and by the ordinary test that replays the kept inputs
 //! (`tests/replay.rs`). What each target holds the proxy against is in its own module; see docs/fuzzing.md for the whole.
@@ -9,12 +10,16 @@
 )]
 
 mod app;
+mod hops;
 mod input;
 mod judge;
 mod memory;
 mod targets;
 mod tls;
+mod work;
 mod world;
+
+pub use work::{WORKS, Work};
 
 /// One thing to hold the proxy against.
 #[derive(Debug)]

@@ -5,21 +5,14 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use http::Version;
-use mesh_core::endpoint::Http2Params;
-use mesh_proxy::error::DialError;
-use mesh_proxy::http::client::{Client, Dial, Params};
-use mesh_proxy::http::orig_proto::{self, Downgraded};
-use mesh_proxy::http::respond::{Asker, Disclosure};
-use mesh_proxy::http::{Handle, Protocol, Request, Reset, Response, respond, uri};
-use mesh_proxy::transport::Io;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
 use self::message::Messages;
+use crate::hops::{self, Hop};
 use crate::judge::reader::{self, Asked, Field, Message, Role, STRICT};
-use crate::world::{self, receive, send, sockets, worker};
+use crate::world::{self, receive, send};
 
 mod message;
 
@@ -138,11 +131,8 @@ impl Seen {
                 requests: requests.clone(),
                 response: messages.response.clone().into(),
             };
-            let mut to = Rc::new(To::App(app));
-            for hop in hops.iter().rev() {
-                to = Rc::new(To::Proxy(Rc::new(Forward::new(*hop, to))));
-            }
-            let client = to.connect();
+            let app = move |tcp| drop(spawn_local(app.clone().serve(tcp)));
+            let client = hops::chain(hops, app).connect();
             let (reading, writing) = client.into_split();
             let sending = spawn_local({
                 let request = messages.request.clone();
@@ -155,100 +145,6 @@ impl Seen {
         Self {
             requests: requests.take(),
             got,
-        }
-    }
-}
-
-/// Which proxy of a chain.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Hop {
-    Only,
-    /// Carries HTTP/1 as HTTP/2.
-    First,
-    /// Makes it HTTP/1 again.
-    Second,
-}
-
-/// Whom a connection is made to.
-enum To {
-    App(App),
-    Proxy(Rc<Forward>),
-}
-
-impl To {
-    /// A connection, on which the other end is served.
-    fn connect(&self) -> TcpStream {
-        let (here, there) = sockets();
-        match self {
-            Self::App(app) => drop(spawn_local(app.clone().serve(there))),
-            Self::Proxy(proxy) => {
-                let server = world::server();
-                let proxy = proxy.clone();
-                let protocol = match proxy.hop {
-                    Hop::Second => Protocol::Http2,
-                    Hop::Only | Hop::First => Protocol::Http1,
-                };
-                drop(spawn_local(async move {
-                    let _ended = server.serve(Io::plain(there), protocol, proxy).await;
-                }));
-            }
-        }
-        here
-    }
-}
-
-/// Makes the connections of one proxy.
-struct Dialer(Rc<To>);
-
-impl Dial for Dialer {
-    async fn dial(&self, _protocol: Protocol) -> Result<Io, DialError> {
-        Ok(Io::plain(self.0.connect()))
-    }
-}
-
-/// What both sides of a proxy do with a request, without what this is not about.
-struct Forward {
-    hop: Hop,
-    client: Client<Dialer>,
-}
-
-impl Forward {
-    fn new(hop: Hop, to: Rc<To>) -> Self {
-        let pool = &worker().config.inbound.http1_pool;
-        Self {
-            hop,
-            client: Client::new(Dialer(to), &Params::new(pool, Http2Params::default())),
-        }
-    }
-}
-
-impl Handle for Forward {
-    async fn handle(&self, mut request: Request) -> Result<Response, Reset> {
-        if self.hop == Hop::Second {
-            assert!(orig_proto::downgrade(&mut request), "it was not carried");
-        }
-        let asker = Asker::of(&request);
-        let downgraded = request.extensions().get::<Downgraded>().copied();
-        let fallback = "192.0.2.1:80".parse().expect("an address");
-        uri::set_authority(&mut request, Some(fallback));
-        let is_carried = self.hop == Hop::First && orig_proto::may_upgrade(&request);
-        let carried: Option<Version> = is_carried.then(|| orig_proto::upgrade(&mut request));
-        match self.client.send(request).await {
-            Ok(mut response) => {
-                if let Some(version) = carried {
-                    orig_proto::restore(&mut response, version);
-                }
-                if let Some(Downgraded(version)) = downgraded {
-                    orig_proto::mark(&mut response, version);
-                }
-                Ok(response)
-            }
-            Err(error) => {
-                let disclosure = Disclosure {
-                    informational: false,
-                };
-                respond::error(asker, &error.into(), disclosure)
-            }
         }
     }
 }

@@ -1,0 +1,112 @@
+//! Pieces of the proxy's work, each always the same: what instructions are counted of.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mesh_core::endpoint::Endpoint;
+use mesh_core::resilience::{Backoff, PeakEwma};
+use mesh_proxy::balance::Balancer;
+use mesh_proxy::telemetry::Families;
+use mesh_runtime::metrics::{Labels, Registry};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::spawn_local;
+use tokio::time::Instant;
+
+use crate::hops::{self, Hop};
+use crate::world;
+
+/// One piece of work.
+#[derive(Debug)]
+pub struct Work {
+    pub name: &'static str,
+    /// What one of them is.
+    pub each: &'static str,
+    /// Does so many.
+    pub run: fn(u32),
+}
+
+pub const WORKS: [Work; 3] = [
+    Work {
+        name: "http1",
+        each: "request in HTTP/1.1 through one proxy",
+        run: |times| requests(&[Hop::Only], times),
+    },
+    Work {
+        name: "http1-carried",
+        each: "request in HTTP/1.1 through two proxies, carried as HTTP/2 between them",
+        run: |times| requests(&[Hop::First, Hop::Second], times),
+    },
+    Work {
+        name: "balancer",
+        each: "choice among ten endpoints, with what is learned from it",
+        run: choices,
+    },
+];
+
+/// As curl sends it, with the fields that tracing adds.
+const REQUEST: &[u8] = b"GET /cart/items?page=2 HTTP/1.1\r\nhost: web.shop.svc.cluster.local:8080\r\nuser-agent: curl/7.88.1\r\naccept: */*\r\n\
+    accept-encoding: gzip\r\ntraceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n\r\n";
+const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nserver: shop\r\ncontent-type: application/json\r\ncontent-length: 27\r\n\r\n{\"items\":[1,2,3],\"next\":3}\n";
+const END_OF_HEAD: &[u8] = b"\r\n\r\n";
+const END_OF_RESPONSE: &[u8] = b"3}\n";
+
+/// Requests on one connection, each when the one before has its response.
+fn requests(hops: &[Hop], times: u32) {
+    world::run(async {
+        let mut client = hops::chain(hops, |tcp| drop(spawn_local(application(tcp)))).connect();
+        let mut response = Vec::new();
+        for _ in 0..times {
+            client.write_all(REQUEST).await.expect("an open connection");
+            response.clear();
+            read_until(&mut client, END_OF_RESPONSE, &mut response).await;
+            assert!(response.starts_with(b"HTTP/1.1 200 OK\r\n"));
+        }
+    });
+}
+
+/// Answers until its connection is closed.
+async fn application(mut tcp: TcpStream) {
+    let mut request = Vec::new();
+    while read_until(&mut tcp, END_OF_HEAD, &mut request).await {
+        request.clear();
+        if tcp.write_all(RESPONSE).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Whether it came before the end of the connection.
+async fn read_until(tcp: &mut TcpStream, end: &[u8], bytes: &mut Vec<u8>) -> bool {
+    while !bytes.ends_with(end) {
+        if !matches!(tcp.read_buf(bytes).await, Ok(1..)) {
+            return false;
+        }
+    }
+    true
+}
+
+fn choices(times: u32) {
+    world::run(async {
+        let metrics = Families::new(&Registry::new())
+            .http_balancer
+            .balancer(&Labels::new());
+        let backoff = Backoff {
+            min: Duration::from_millis(100),
+            max: Duration::from_secs(10),
+            jitter: 0.0,
+        };
+        let balancer = Balancer::new(PeakEwma::default(), backoff, metrics, 7, |_| ());
+        let endpoints: Vec<Arc<Endpoint>> = (1..=10)
+            .map(|last| SocketAddr::from(([10, 0, 0, last], 80)))
+            .map(|addr| Arc::new(Endpoint::plain(addr)))
+            .collect();
+        balancer.update(&endpoints);
+        for _ in 0..times {
+            let mut picked = balancer.pick(Instant::now(), None).expect("an endpoint");
+            picked.sends();
+            picked.measure();
+        }
+    });
+}
