@@ -17,7 +17,7 @@ use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, pem::PemObj
 use time::OffsetDateTime;
 
 /// Longer than any benchmark runs.
-const LIFETIME: Duration = Duration::from_hours(24);
+pub(crate) const LIFETIME: Duration = Duration::from_hours(24);
 /// For a clock that is set back while a benchmark runs.
 const EARLIER: Duration = Duration::from_mins(10);
 
@@ -39,6 +39,8 @@ pub(crate) struct Options {
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: Vec<u8>,
+    /// Of the leaves.
+    lifetime: Duration,
 }
 
 /// Makes all files.
@@ -63,7 +65,7 @@ pub(crate) fn make(options: &Options) -> anyhow::Result<()> {
             .with_context(|| format!("{leaf:?} is not NAME=DNS"))?;
         let key = new_key()?;
         let mut params = CertificateParams::new(vec![dns.to_owned()])?;
-        valid_now(&mut params);
+        valid_for(LIFETIME, &mut params);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ClientAuth,
@@ -81,7 +83,7 @@ pub(crate) fn make(options: &Options) -> anyhow::Result<()> {
 
 impl Authority {
     /// The issuer that [`make`] left in a folder.
-    pub(crate) fn load(folder: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn load(folder: &Path, lifetime: Duration) -> anyhow::Result<Self> {
         let read = |name: &str| {
             let path = folder.join(name);
             fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
@@ -95,6 +97,7 @@ impl Authority {
         Ok(Self {
             issuer,
             certificate,
+            lifetime,
         })
     }
 
@@ -102,7 +105,7 @@ impl Authority {
     pub(crate) fn sign(&self, request: &[u8]) -> anyhow::Result<Issued> {
         let der = CertificateSigningRequestDer::from(request);
         let mut request = CertificateSigningRequestParams::from_der(&der)?;
-        valid_now(&mut request.params);
+        valid_for(self.lifetime, &mut request.params);
         let until = request.params.not_after;
         Ok(Issued {
             leaf: request.signed_by(&self.issuer)?.der().to_vec(),
@@ -121,14 +124,14 @@ fn ca(name: &str) -> anyhow::Result<CertificateParams> {
     params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    valid_now(&mut params);
+    valid_for(LIFETIME, &mut params);
     Ok(params)
 }
 
-fn valid_now(params: &mut CertificateParams) {
+fn valid_for(lifetime: Duration, params: &mut CertificateParams) {
     let now = OffsetDateTime::now_utc();
     params.not_before = now - EARLIER;
-    params.not_after = now + LIFETIME;
+    params.not_after = now + lifetime;
 }
 
 #[cfg(test)]
@@ -143,12 +146,16 @@ mod tests {
             leaf: vec!["client=a.example".to_owned()],
         };
         make(&options).unwrap();
-        let authority = Authority::load(folder.path()).unwrap();
+        let authority = Authority::load(folder.path(), Duration::from_mins(1)).unwrap();
         let key = new_key().unwrap();
         let params = CertificateParams::new(vec!["b.example".to_owned()]).unwrap();
         let request = params.serialize_request(&key).unwrap();
         let issued = authority.sign(request.der()).unwrap();
         assert_eq!(issued.intermediates.len(), 1);
+        let left = issued
+            .valid_until
+            .duration_since(std::time::SystemTime::now());
+        assert!(left.unwrap() <= Duration::from_mins(1), "as long as asked");
         let chain = fs::read_to_string(folder.path().join("client.pem")).unwrap();
         assert_eq!(chain.matches("BEGIN CERTIFICATE").count(), 2);
     }

@@ -1,12 +1,17 @@
 //! `mesh-bench control`: a control plane whose answers are computed and need no waiting.
 //!
-//! Every proxy under test has one on its loopback address, which proxies trust without TLS. `answers` says what is said, `services` is the gRPC. The only
-//! thing that ever changes are the endpoints of the moving services, and only while the line `changes N` on standard input asks for it.
+//! Every proxy under test has one on its loopback address, which proxies trust without TLS. `answers` says what is said, `services` is the gRPC. Nothing changes but by
+//! a line on standard input: `changes N` moves the endpoints of the moving services so often in a second, `authority DIR` signs with another issuer from then on.
 
 mod answers;
 mod services;
 
-use std::{net::Ipv4Addr, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -19,7 +24,10 @@ use tokio::{net::TcpListener, sync::watch, time::MissedTickBehavior};
 use tower::service_fn;
 
 use self::{answers::Answers, services::Services};
-use crate::{authority::Authority, say};
+use crate::{
+    authority::{Authority, LIFETIME},
+    complain, say,
+};
 
 /// How often a thousand changes a second are divided: finer than a proxy's own batching, coarse enough for a timer.
 const TICK: Duration = Duration::from_millis(2);
@@ -32,6 +40,9 @@ pub(crate) struct Options {
     /// The folder that `mesh-bench authority` filled
     #[arg(long, value_name = "DIR")]
     authority: PathBuf,
+    /// How long the certificates are valid that proxies ask for
+    #[arg(long, value_name = "SECONDS", default_value_t = LIFETIME.as_secs())]
+    lifetime: u64,
     /// The pod behind every ordinary service
     #[arg(long)]
     server: Ipv4Addr,
@@ -55,7 +66,7 @@ pub(crate) struct Options {
 /// What all connections share.
 #[derive(Clone)]
 struct ControlPlane {
-    authority: Arc<Authority>,
+    authority: watch::Receiver<Arc<Authority>>,
     answers: Arc<Answers>,
     /// How many changes the moving services have seen.
     turn: watch::Receiver<u64>,
@@ -63,16 +74,22 @@ struct ControlPlane {
 
 /// Serves until the process is ended.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    let lifetime = Duration::from_secs(options.lifetime);
+    let first = Authority::load(&options.authority, lifetime)?;
+    let (authorities, authority) = watch::channel(Arc::new(first));
     let (turns, turn) = watch::channel(0);
+    let (wishes, wished) = watch::channel(0);
     let control_plane = ControlPlane {
-        authority: Arc::new(Authority::load(&options.authority)?),
+        authority,
         answers: Arc::new(Answers::new(&options)?),
         turn,
     };
     let listener = TcpListener::bind(options.listen)
         .await
         .with_context(|| format!("listen on {}", options.listen))?;
-    tokio::spawn(change(turns));
+    tokio::spawn(change(wished, turns));
+    // A thread: a pipe cannot be read without one that may block.
+    std::thread::spawn(move || obey(&wishes, &authorities, lifetime));
     say(&serde_json::json!({ "listening": options.listen.to_string() }))?;
     loop {
         let (tcp, _) = listener.accept().await.context("accept a proxy")?;
@@ -88,18 +105,30 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     }
 }
 
-/// Turns the moving services as often as standard input asks.
-async fn change(turns: watch::Sender<u64>) {
-    let (wish, mut wished) = watch::channel(0_u64);
-    // A thread: a pipe cannot be read without one that may block.
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lines().map_while(Result::ok) {
-            let number = line.strip_prefix("changes ").map(str::parse);
-            if let Some(Ok(rate)) = number {
-                wish.send_replace(rate);
+/// Does what standard input says, line by line.
+fn obey(
+    changes: &watch::Sender<u64>,
+    authorities: &watch::Sender<Arc<Authority>>,
+    lifetime: Duration,
+) {
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        match line.split_once(' ') {
+            Some(("changes", rate)) if let Ok(rate) = rate.parse() => {
+                changes.send_replace(rate);
             }
+            Some(("authority", folder)) => match Authority::load(Path::new(folder), lifetime) {
+                Ok(authority) => drop(authorities.send_replace(Arc::new(authority))),
+                Err(error) => complain(&error.context("the issuer stays the same")),
+            },
+            _ => complain(&anyhow::anyhow!(
+                "neither `changes N` nor `authority DIR`: {line:?}"
+            )),
         }
-    });
+    }
+}
+
+/// Turns the moving services as often as it is wished.
+async fn change(mut wished: watch::Receiver<u64>, turns: watch::Sender<u64>) {
     let mut owed = 0.0;
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);

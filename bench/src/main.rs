@@ -41,8 +41,7 @@ fn main() -> ExitCode {
     match run(Args::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Whoever reads it is told by the exit code too.
-            let _written = writeln!(std::io::stderr(), "error: {error:#}");
+            complain(&error);
             ExitCode::FAILURE
         }
     }
@@ -63,6 +62,12 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .enable_all()
         .build()
         .context("start the runtime")
+}
+
+/// Tells a person what is wrong.
+fn complain(error: &anyhow::Error) {
+    // Nobody else can be told that this cannot be written.
+    let _written = writeln!(std::io::stderr(), "error: {error:#}");
 }
 
 /// Says one thing on standard output.

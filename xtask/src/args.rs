@@ -48,6 +48,8 @@ pub(crate) enum Task {
     Demo(DemoOptions),
     /// Measure what the proxy costs, beside Envoy, HAProxy and nothing at all
     Bench(BenchOptions),
+    /// Load our proxies for an hour while their certificates and trust anchors change; nothing may fail or grow
+    Soak(SoakOptions),
     /// Search for inputs that the proxy mishandles, guided by coverage
     Fuzz(FuzzOptions),
     /// Check the dependencies: advisories, licences, duplicates, sources
@@ -131,6 +133,16 @@ pub(crate) struct BenchOptions {
     /// Only name the workloads and what must hold
     #[arg(long)]
     pub(crate) list: bool,
+}
+
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct SoakOptions {
+    /// For how long, as in 600s, 30m or 1h [default: 1h]
+    #[arg(long, value_name = "TIME", value_parser = fuzz::seconds)]
+    pub(crate) time: Option<u64>,
+    /// Take the programs as they are in target/release
+    #[arg(long)]
+    pub(crate) no_build: bool,
 }
 
 #[derive(Debug, Clone, Default, clap::Args)]

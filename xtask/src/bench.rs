@@ -13,6 +13,7 @@ mod profile;
 mod redirection;
 mod report;
 mod row;
+pub(crate) mod soak;
 mod start;
 mod statistics;
 mod system;

@@ -32,6 +32,9 @@ use crate::interrupt::Interrupt;
 pub(crate) const CLIENT: &str = "client.bench.serviceaccount.identity.linkerd.cluster.local";
 pub(crate) const SERVER: &str = "server.bench.serviceaccount.identity.linkerd.cluster.local";
 
+/// The anchor in the folder of an authority.
+pub(crate) const ANCHOR: &str = "anchor.pem";
+
 /// Locked while a lab exists: two would use the same names, and what is measured in one would be disturbed by the other.
 const LOCK: &str = "/run/mesh-lab.lock";
 
@@ -103,12 +106,7 @@ impl Lab {
             _alone: alone,
         };
         fs::create_dir(&lab.cgroup).context("make a cgroup")?;
-        fs::create_dir_all(lab.authority()).context("make a folder")?;
-        run(Command::new(&lab.programs.bench)
-            .args(["authority", "--folder"])
-            .arg(lab.authority())
-            .args(["--leaf", &format!("client={CLIENT}")])
-            .args(["--leaf", &format!("server={SERVER}")]))?;
+        lab.make_authority(&lab.authority())?;
         for name in ["client", "server"] {
             let certificate = lab.certificate(name);
             let chain = fs::read_to_string(&certificate.chain)?;
@@ -126,6 +124,16 @@ impl Lab {
         Ok(())
     }
 
+    /// Fills a folder with an anchor, an issuer and certificates of its.
+    pub(crate) fn make_authority(&self, folder: &Path) -> anyhow::Result<()> {
+        fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+        run(Command::new(&self.programs.bench)
+            .args(["authority", "--folder"])
+            .arg(folder)
+            .args(["--leaf", &format!("client={CLIENT}")])
+            .args(["--leaf", &format!("server={SERVER}")]))
+    }
+
     /// The folder of anchor, issuer and certificates.
     pub(crate) fn authority(&self) -> PathBuf {
         Path::new(pod::FOLDER).join("authority")
@@ -138,7 +146,7 @@ impl Lab {
             chain: folder.join(format!("{name}.pem")),
             key: folder.join(format!("{name}-key.pem")),
             both: folder.join(format!("{name}-both.pem")),
-            anchor: folder.join("anchor.pem"),
+            anchor: folder.join(ANCHOR),
         }
     }
 

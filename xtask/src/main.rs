@@ -66,6 +66,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::Image(options) => image::run(&root, &options)?,
         Task::Demo(options) => return demo::run(&root, options),
         Task::Bench(options) => return bench::run(&root, &options),
+        Task::Soak(options) => return bench::soak::run(&root, &options),
         Task::Fuzz(options) => return fuzz::run(&root, &options),
         Task::Audit { offline } => audit::run(&root, offline)?,
     }

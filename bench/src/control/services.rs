@@ -178,7 +178,8 @@ impl Identity for Services {
         request: tonic::Request<CertifyRequest>,
     ) -> Result<tonic::Response<CertifyResponse>, Status> {
         let request = request.into_inner();
-        let issued = self.0.authority.sign(&request.certificate_signing_request);
+        let authority = self.0.authority.borrow().clone();
+        let issued = authority.sign(&request.certificate_signing_request);
         let issued = issued.map_err(|error| Status::invalid_argument(format!("{error:#}")))?;
         Ok(tonic::Response::new(mesh_api::identity::to_proto(&issued)))
     }

@@ -152,7 +152,7 @@ pub(super) fn hold(
 }
 
 /// The memory of the pair once it does not change any more.
-fn settled(lab: &Lab, system: &System) -> anyhow::Result<Both<Memory>> {
+pub(super) fn settled(lab: &Lab, system: &System) -> anyhow::Result<Both<Memory>> {
     let read = || system.memory()?.context("there are proxies");
     let mut last = read()?;
     for _ in 0..READINGS {

@@ -20,7 +20,7 @@ use crate::lab::{
     Agent, Both, Lab, Pair, Skipped, Tier,
     pod::{Container, Pods, Side},
     process::Process,
-    proxies::{self, Control, Ports},
+    proxies::{self, Control, Ports, Rotation},
 };
 
 /// Where the listeners of a proxy that is not redirected to are.
@@ -51,6 +51,15 @@ pub(crate) struct System {
 impl System {
     /// Starts everything and waits until it serves.
     pub(crate) fn start(lab: &Lab, peer: Peer) -> anyhow::Result<Self> {
+        Self::start_with(lab, peer, None)
+    }
+
+    /// Ours, with identities that do not last.
+    pub(crate) fn rotating(lab: &Lab, rotation: &Rotation) -> anyhow::Result<Self> {
+        Self::start_with(lab, Peer::Ours, Some(rotation))
+    }
+
+    fn start_with(lab: &Lab, peer: Peer, rotation: Option<&Rotation>) -> anyhow::Result<Self> {
         let started = || -> anyhow::Result<Self> {
             let pods = Pods::new(&peer.name().to_lowercase(), number(peer), lab.cpus)?;
             let applications = applications::start(lab, &pods.server)?;
@@ -66,7 +75,7 @@ impl System {
                 Peer::Direct => {}
                 Peer::Ours => {
                     let agent = Agent::start(lab, &system.pods, Tier::Full, &Skipped::default())?;
-                    let (control, proxies) = proxies::start(lab, &system.pods, &ports())?;
+                    let (control, proxies) = proxies::start(lab, &system.pods, &ports(), rotation)?;
                     system._agent = Some(agent);
                     system.control = Some(control);
                     system.proxies = Some(proxies);
@@ -147,7 +156,7 @@ impl Starting {
         let (agent, control) = match peer {
             Peer::Ours => (
                 Some(Agent::start(lab, &pods, Tier::Full, &Skipped::default())?),
-                Some(proxies::control(lab, &pods, &pods.client, &ports())?),
+                Some(proxies::control(lab, &pods, &pods.client, &ports(), None)?),
             ),
             _ => (None, None),
         };

@@ -1,6 +1,12 @@
 //! A pair of mesh-proxy as an injector would start it: own user, own cgroup, Linkerd's environment, and the check that redirection works.
 
-use std::{fs, net::Ipv4Addr, path::Path, process::Command};
+use std::{
+    fs,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use anyhow::Context;
 
@@ -23,7 +29,8 @@ const CONTROL: Container<'_> = Container {
 };
 
 const CONTROL_PORT: u16 = 8090;
-const ADMIN: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 4191);
+/// Where the proxy of a pod answers questions about itself.
+pub(crate) const ADMIN: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 4191);
 const READY: &str = "/ready";
 
 /// What the control planes say of ports. Bytes on all others are looked into, and are the mesh's.
@@ -37,21 +44,40 @@ pub(crate) struct Ports {
     pub(crate) clear: Vec<u16>,
 }
 
+/// Identities that do not last.
+#[derive(Debug)]
+pub(crate) struct Rotation {
+    /// Of the proxies' certificates.
+    pub(crate) lifetime: Duration,
+    /// A bundle of anchors, which the proxies read again and again.
+    pub(crate) anchors: PathBuf,
+}
+
 /// The control planes of the two proxies.
 pub(crate) struct Control {
     pub(crate) client: Process,
-    _server: Process,
+    pub(crate) server: Process,
 }
 
 /// Starts the pair with its control planes, and waits until it is ready.
-pub(crate) fn start(lab: &Lab, pods: &Pods, ports: &Ports) -> anyhow::Result<(Control, Pair)> {
+pub(crate) fn start(
+    lab: &Lab,
+    pods: &Pods,
+    ports: &Ports,
+    rotation: Option<&Rotation>,
+) -> anyhow::Result<(Control, Pair)> {
     let control = Control {
-        client: control(lab, pods, &pods.client, ports)?,
-        _server: control(lab, pods, &pods.server, ports)?,
+        client: control(lab, pods, &pods.client, ports, rotation)?,
+        server: control(lab, pods, &pods.server, ports, rotation)?,
     };
     let proxy = |pod: &Pod, identity: &str| -> anyhow::Result<Process> {
         let mut command = pod.command(PROXY, &lab.programs.proxy)?;
         configure(lab, pod, identity, &mut command)?;
+        if let Some(rotation) = rotation {
+            command.env("MESH_PROXY_TRUST_ANCHORS_FILE", &rotation.anchors);
+            // Short lives would be made longer otherwise.
+            command.env("LINKERD2_PROXY_IDENTITY_MIN_REFRESH", "1s");
+        }
         Process::start(&format!("{}-proxy", pod.name), &mut command)
     };
     let proxies = Both {
@@ -80,7 +106,13 @@ pub(crate) fn timed_start(lab: &Lab, pod: &Pod) -> anyhow::Result<Command> {
 }
 
 /// The control plane of one pod's proxy.
-pub(crate) fn control(lab: &Lab, pods: &Pods, pod: &Pod, ports: &Ports) -> anyhow::Result<Process> {
+pub(crate) fn control(
+    lab: &Lab,
+    pods: &Pods,
+    pod: &Pod,
+    ports: &Ports,
+    rotation: Option<&Rotation>,
+) -> anyhow::Result<Process> {
     let mut command = pod.command(CONTROL, &lab.programs.bench)?;
     command
         .args(["control", "--listen", &format!("127.0.0.1:{CONTROL_PORT}")])
@@ -88,6 +120,9 @@ pub(crate) fn control(lab: &Lab, pods: &Pods, pod: &Pod, ports: &Ports) -> anyho
         .arg(lab.authority())
         .args(["--server", &pods.server.ip.to_string()])
         .args(["--server-identity", SERVER, "--client-identity", CLIENT]);
+    if let Some(rotation) = rotation {
+        command.args(["--lifetime", &rotation.lifetime.as_secs().to_string()]);
+    }
     for (flag, ports) in [
         ("--opaque", &ports.opaque),
         ("--plain", &ports.plain),

@@ -153,7 +153,7 @@ impl<'l> Range<'l> {
             clear: ports(Position::has_no_tls),
             ..Ports::default()
         };
-        let (control, proxies) = proxies::start(lab, &pods, &known)?;
+        let (control, proxies) = proxies::start(lab, &pods, &known, None)?;
         let relay = match suites.contains(&Suite::H2spec) {
             true => Some(relay::start(
                 lab,
