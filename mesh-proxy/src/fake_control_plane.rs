@@ -185,7 +185,7 @@ async fn secure(tcp: TcpStream, tls: Option<Tls>) -> Option<Io> {
     let Some((credentials, clients)) = tls else {
         return Some(io);
     };
-    let (stream, client) = terminate(io, &credentials, false, Purpose::Messages)
+    let (stream, client) = terminate(io, &credentials, false, Purpose::Control)
         .await
         .ok()?;
     clients.send(client).unwrap();

@@ -9,7 +9,7 @@
 //! Rules that hold for every connection: TLS 1.3 only; a peer's certificate chains to a trust anchor and holds exactly one
 //! identity; a server's identity is the one that discovery named. A resumed session is held to the same rules.
 //!
-//! Who makes the records depends on what they carry ([`Purpose`]): [`record`] for tunnels, after [`handshake`]; the library for everything else.
+//! Who makes the records depends on what they carry ([`Purpose`]): [`record`] for what pods say to each other, after [`handshake`]; the library for the control plane.
 
 mod chains;
 pub mod client;
@@ -43,10 +43,10 @@ pub type CredentialsRx = watch::Receiver<Option<Arc<Credentials>>>;
 /// What a connection is meant to carry, as far as that is known before its handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Bytes that nobody interprets, perhaps very many: records are sealed and opened in place.
-    Tunnel,
-    /// Requests: the library makes the records.
-    Messages,
+    /// What pods say to each other, perhaps very much: records are sealed and opened in place.
+    Traffic,
+    /// Calls to the control plane: the library makes the records.
+    Control,
 }
 
 /// Offered when the client wants to send a transport header, selected by proxies that understand it.

@@ -227,7 +227,7 @@ impl Inbound {
             return Ok(Some((io, ServerTls::Opaque { sni })));
         }
         let (stream, info) =
-            tls::server::terminate(io, &credentials, false, Purpose::Messages).await?;
+            tls::server::terminate(io, &credentials, false, Purpose::Traffic).await?;
         let tls = ServerTls::Established { client: info.id };
         Ok(Some((Io::tls(stream), tls)))
     }

@@ -33,7 +33,7 @@ impl Inbound {
         }
         // Transport headers are for ports whose connections are opaque.
         let (stream, info) =
-            tls::server::terminate(io, &credentials, true, Purpose::Tunnel).await?;
+            tls::server::terminate(io, &credentials, true, Purpose::Traffic).await?;
         let Some(id) = info.id else {
             return Err(ConnectionError::NotAuthenticated);
         };

@@ -135,9 +135,8 @@ impl EndpointDial {
         };
         let credentials = self.worker.credentials().ok_or(DialError::NoCertificate)?;
         let wants_header = self.plan.header.is_some();
-        let purpose = purpose(session);
         let (stream, negotiated) =
-            tls::client::connect(tcp, &credentials, peer, wants_header, purpose)
+            tls::client::connect(tcp, &credentials, peer, wants_header, Purpose::Traffic)
                 .await
                 .map_err(|error| DialError::Tls {
                     addr,
@@ -175,14 +174,6 @@ impl Dial for EndpointDial {
             Protocol::Http2 => Session::Http2,
         })
         .await
-    }
-}
-
-/// Opaque connections are the ones that carry bulk.
-fn purpose(session: Session) -> Purpose {
-    match session {
-        Session::Opaque => Purpose::Tunnel,
-        Session::Http1 | Session::Http2 => Purpose::Messages,
     }
 }
 

@@ -46,7 +46,7 @@ pub async fn connect_anonymously(
 ) -> Result<TlsStream, TlsError> {
     let config = anonymous_config(anchors, peer)
         .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
-    let (stream, _alpn) = shake(io, config, peer, Purpose::Messages).await?;
+    let (stream, _alpn) = shake(io, config, peer, Purpose::Control).await?;
     Ok(stream)
 }
 
@@ -74,13 +74,13 @@ async fn shake(
     let check = |session: &CommonState| check_peer(session, peer).map_err(TlsError::Peer);
     // Boxed: see `server::terminate`.
     match purpose {
-        Purpose::Tunnel => {
+        Purpose::Traffic => {
             let connection = UnbufferedClientConnection::new(config, name)
                 .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
             let (stream, alpn) = Box::pin(handshake::shake(io, connection, check)).await?;
             Ok((TlsStream::Own(Box::new(stream)), alpn))
         }
-        Purpose::Messages => {
+        Purpose::Control => {
             let stream = Box::pin(TlsConnector::from(config).connect(name, io)).await?;
             let alpn = check(stream.get_ref().1)?;
             Ok((TlsStream::Library(Box::new(stream.into())), alpn))

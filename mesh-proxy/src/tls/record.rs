@@ -1,4 +1,4 @@
-//! TLS 1.3 records after the handshake, sealed and opened where they lie: how tunnels carry bulk for half of what the library's copies cost.
+//! TLS 1.3 records after the handshake, sealed and opened where they lie: how pods' traffic is carried for half of what the library's copies cost.
 //!
 //! The library shakes hands ([`super::handshake`]) and keeps the key schedule and the tickets; what is here is the record protocol of RFC 8446 §5 with what
 //! may follow a handshake: data, KeyUpdate, NewSessionTicket, alerts. [`session`] and below are pure, [`stream`] moves the bytes. Decision: ADR 0013.

@@ -46,13 +46,13 @@ async fn shake(
     purpose: Purpose,
 ) -> Result<(TlsStream, ClientTlsInfo), TlsError> {
     match purpose {
-        Purpose::Tunnel => {
+        Purpose::Traffic => {
             let connection = UnbufferedServerConnection::new(config)
                 .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
             let (stream, info) = handshake::shake(io, connection, client_info).await?;
             Ok((TlsStream::Own(Box::new(stream)), info))
         }
-        Purpose::Messages => {
+        Purpose::Control => {
             let stream = TlsAcceptor::from(config).accept(io).await?;
             let info = client_info(stream.get_ref().1)?;
             Ok((TlsStream::Library(Box::new(stream.into())), info))

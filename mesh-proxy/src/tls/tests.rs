@@ -128,7 +128,7 @@ impl Server {
     }
 
     async fn accept_from(&self, client: &Credentials, peer: &TlsPeer, alpn: bool) -> Connected {
-        self.accept_for(client, peer, alpn, [Purpose::Messages; 2])
+        self.accept_for(client, peer, alpn, [Purpose::Control; 2])
             .await
     }
 
@@ -153,7 +153,7 @@ impl Server {
 
     /// A connection that carries bytes both ways, so that the client has seen the server's ticket.
     async fn exchange(&self, client: &Credentials, peer: &TlsPeer) -> (ClientTlsInfo, bool) {
-        self.exchange_for(client, peer, Purpose::Messages).await
+        self.exchange_for(client, peer, Purpose::Control).await
     }
 
     async fn exchange_for(
@@ -187,10 +187,10 @@ async fn both_sides_learn_who_the_other_is() {
     let server = Server::new(ca.credentials("server.test")).await;
     let client = ca.credentials("client.test");
     for (alpn, purposes) in [
-        (false, [Purpose::Messages, Purpose::Messages]),
-        (true, [Purpose::Messages, Purpose::Tunnel]),
-        (false, [Purpose::Tunnel, Purpose::Messages]),
-        (true, [Purpose::Tunnel, Purpose::Tunnel]),
+        (false, [Purpose::Control, Purpose::Control]),
+        (true, [Purpose::Control, Purpose::Traffic]),
+        (false, [Purpose::Traffic, Purpose::Control]),
+        (true, [Purpose::Traffic, Purpose::Traffic]),
     ] {
         let (dialled, accepted) = server
             .accept_for(&client, &peer("server.test"), alpn, purposes)
@@ -213,7 +213,7 @@ async fn a_server_with_another_identity_is_refused() {
         id: identity("other.test"),
         server_name: "server.test".into(),
     };
-    for purpose in [Purpose::Messages, Purpose::Tunnel] {
+    for purpose in [Purpose::Control, Purpose::Traffic] {
         let (dialled, accepted) = server
             .accept_for(&client, &other, false, [purpose; 2])
             .await;
@@ -266,13 +266,7 @@ async fn without_a_certificate_a_client_is_nobody() {
     };
     let accept = async {
         let (tcp, _) = server.listener.accept().await.unwrap();
-        server::terminate(
-            Io::plain(tcp),
-            &server.credentials,
-            false,
-            Purpose::Messages,
-        )
-        .await
+        server::terminate(Io::plain(tcp), &server.credentials, false, Purpose::Control).await
     };
     let (dialled, accepted) = tokio::join!(dial, accept);
     dialled.unwrap();
@@ -296,7 +290,7 @@ async fn sessions_resume_within_one_generation_only() {
     // Tickets that our own records have carried, before the library's.
     for resumed in [false, true, true] {
         assert_eq!(
-            server.exchange_for(&client, &peer, Purpose::Tunnel).await,
+            server.exchange_for(&client, &peer, Purpose::Traffic).await,
             (info.clone(), resumed)
         );
     }

@@ -137,6 +137,11 @@ impl Io {
         }
     }
 
+    /// Whether what is read next may be in memory already: it was read for detection, or the library has opened a record.
+    pub fn reads_ahead(&self) -> bool {
+        !self.replay.is_empty() || matches!(self.stream, Stream::Tls(TlsStream::Library(_)))
+    }
+
     pub fn is_tls(&self) -> bool {
         matches!(self.stream, Stream::Tls(_))
     }

@@ -126,10 +126,9 @@ impl Trust {
         let refused = |source| DialError::Tls { addr, source };
         match (self.credentials(), self) {
             (Some(own), _) => {
-                let (stream, _alpn) =
-                    tls::client::connect(io, &own, peer, false, Purpose::Messages)
-                        .await
-                        .map_err(refused)?;
+                let (stream, _alpn) = tls::client::connect(io, &own, peer, false, Purpose::Control)
+                    .await
+                    .map_err(refused)?;
                 Ok((Io::tls(stream), own.generation()))
             }
             (None, Self::Anonymous(_, anchors)) => {

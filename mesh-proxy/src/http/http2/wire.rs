@@ -60,8 +60,7 @@ impl Wire {
             return Poll::Ready(Err(failure));
         }
         if self.ahead.is_none() {
-            // What TLS has opened is in memory already, and handed on without a system call.
-            if self.io.is_tls() || !self.io.replay().is_empty() {
+            if self.io.reads_ahead() {
                 return Pin::new(&mut self.io).poll_read(cx, buf);
             }
             ready!(self.poll_fill(cx))?;

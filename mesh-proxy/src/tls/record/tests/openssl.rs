@@ -13,7 +13,7 @@ use tokio::net::unix::pipe;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::stream::{local, noise};
-use crate::tls::Purpose::Tunnel;
+use crate::tls::Purpose::Traffic;
 use crate::tls::tests::{Authority, authority, identity, peer};
 use crate::tls::{Credentials, SigningRequest, client, server};
 use crate::transport::Io;
@@ -96,7 +96,7 @@ async fn accept(ca: &Authority, arguments: &[&str]) -> (TlsStream, OpenSsl) {
     all.extend(arguments);
     let openssl = openssl(ca, "client.test", &all);
     let (tcp, _) = listener.accept().await.unwrap();
-    let (stream, info) = server::terminate(Io::plain(tcp), &own, false, Tunnel)
+    let (stream, info) = server::terminate(Io::plain(tcp), &own, false, Traffic)
         .await
         .unwrap();
     assert_eq!(info.id, Some(identity("client.test")));
@@ -129,7 +129,7 @@ async fn dial(ca: &Authority, arguments: &[&str]) -> (TlsStream, OpenSsl) {
         }
     };
     let own = ca.credentials("client.test");
-    let (stream, _) = client::connect(Io::plain(tcp), &own, &peer("server.test"), false, Tunnel)
+    let (stream, _) = client::connect(Io::plain(tcp), &own, &peer("server.test"), false, Traffic)
         .await
         .unwrap();
     (stream, openssl)

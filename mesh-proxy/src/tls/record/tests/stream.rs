@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use crate::tls::Purpose::{self, Messages, Tunnel};
+use crate::tls::Purpose::{self, Control, Traffic};
 use crate::tls::client;
 use crate::tls::server::terminate;
 use crate::tls::tests::{Server, authority, peer};
@@ -101,7 +101,7 @@ fn wear_out(stream: &mut TlsStream, records: u64) {
 #[test]
 fn random_writes_arrive_in_both_directions_at_once() {
     const LENGTH: usize = 6 << 20;
-    for purposes in [[Tunnel, Messages], [Messages, Tunnel], [Tunnel, Tunnel]] {
+    for purposes in [[Traffic, Control], [Control, Traffic], [Traffic, Traffic]] {
         for limit in [None, Some(50)] {
             local(async {
                 let (mut client, mut server) = pair(purposes).await;
@@ -160,9 +160,9 @@ fn the_library_may_change_its_keys_under_load() {
         assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
     }
     local(async {
-        let (client, server) = pair([Messages, Tunnel]).await;
+        let (client, server) = pair([Control, Traffic]).await;
         tokio::join!(ask(client), echo(server));
-        let (client, server) = pair([Tunnel, Messages]).await;
+        let (client, server) = pair([Traffic, Control]).await;
         tokio::join!(ask(server), echo(client));
     });
 }
@@ -203,7 +203,7 @@ async fn tunnelled(purposes: [Purpose; 2], limit: u64) -> Tunnelled {
 #[test]
 fn tunnels_carry_every_byte_in_both_directions_at_once() {
     const LENGTH: usize = 24 << 20;
-    for purposes in [[Tunnel, Tunnel], [Tunnel, Messages], [Messages, Tunnel]] {
+    for purposes in [[Traffic, Traffic], [Traffic, Control], [Control, Traffic]] {
         for limit in [u64::MAX, 100] {
             local(async {
                 let Tunnelled {
@@ -227,7 +227,7 @@ fn tunnels_carry_every_byte_in_both_directions_at_once() {
 
 #[test]
 fn one_side_of_a_tunnel_may_end_while_the_other_goes_on() {
-    for purposes in [[Tunnel, Tunnel], [Tunnel, Messages], [Messages, Tunnel]] {
+    for purposes in [[Traffic, Traffic], [Traffic, Control], [Control, Traffic]] {
         local(async {
             let Tunnelled {
                 mut near,
@@ -269,7 +269,7 @@ fn a_reader_that_stops_stops_the_writer() {
             mut far,
             tunnels: _tunnels,
             _drain,
-        } = tunnelled([Tunnel, Tunnel], u64::MAX).await;
+        } = tunnelled([Traffic, Traffic], u64::MAX).await;
         let bytes = noise(4, 1 << 20);
         let mut sent = Vec::new();
         while let Ok(n) = tokio::time::timeout(Duration::from_millis(300), near.write(&bytes)).await
@@ -286,10 +286,10 @@ fn a_reader_that_stops_stops_the_writer() {
 
 #[test]
 fn a_stream_that_is_cut_is_no_stream_that_ended() {
-    for library in [Tunnel, Messages] {
+    for library in [Traffic, Control] {
         for cut in [false, true] {
             local(async {
-                let (mut client, mut server) = pair([library, Tunnel]).await;
+                let (mut client, mut server) = pair([library, Traffic]).await;
                 client.write_all(b"half a").await.unwrap();
                 client.flush().await.unwrap();
                 match cut {
@@ -326,10 +326,10 @@ fn who_meddles_is_found_and_told() {
             let dialler = ca.credentials("client.test");
             let target = peer("server.test");
             let (client, meddler) = plain_pair().await;
-            let dial = client::connect(Io::plain(client), &dialler, &target, false, Messages);
+            let dial = client::connect(Io::plain(client), &dialler, &target, false, Control);
             let accept = async {
                 let (tcp, _) = listener.accept().await.unwrap();
-                terminate(Io::plain(tcp), &own, false, Tunnel).await
+                terminate(Io::plain(tcp), &own, false, Traffic).await
             };
             let (mut from_client, mut to_client) = meddler.into_split();
             let onward = TcpStream::connect(addr).await.unwrap();
