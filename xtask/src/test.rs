@@ -15,6 +15,8 @@ use crate::{
 };
 use summary::{Summary, Tally};
 
+/// Tells the tests that they are built with the features that the whole workspace asks for, which decide what some of them count.
+const WORKSPACE_VARIABLE: &str = "MESH_TEST_WORKSPACE";
 /// Tells the tests to run at full volume (`--long`).
 const LONG_VARIABLE: &str = "MESH_TEST_LONG";
 
@@ -159,6 +161,7 @@ fn run_tests(
         .args(targets)
         .args(["--", "--show-output"]);
     command.args(&options.filter);
+    command.env(WORKSPACE_VARIABLE, "1");
     if options.long {
         command.env(LONG_VARIABLE, "1");
     }
