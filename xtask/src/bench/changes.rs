@@ -37,7 +37,7 @@ pub(super) fn row(lab: &Lab, plan: &Plan, workload: &'static Workload) -> anyhow
             }
             let (sample, failed) =
                 load::measure(lab, &mut system, Service::Http1, RATE, plan.seconds)?;
-            round.failed += failed;
+            *round.failed.entry(Peer::Ours).or_default() += failed;
             Ok(sample)
         };
         let (still, mut moved) = if number % 2 == 0 {

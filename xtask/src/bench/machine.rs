@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use crate::{
     command::ask,
-    lab::{Cpus, parse_list},
+    lab::{Cpus, parse_list, pod::CONGESTION_CONTROL},
 };
 
 /// More than this share of the CPU time taken by the hypervisor, and a round does not count.
@@ -153,10 +153,7 @@ pub(crate) fn description(cpus: Cpus) -> Vec<(&'static str, String)> {
             "system",
             first("/etc/os-release", "PRETTY_NAME").unwrap_or_else(unknown),
         ),
-        (
-            "congestion control",
-            first("/proc/sys/net/ipv4/tcp_congestion_control", "").unwrap_or_else(unknown),
-        ),
+        ("congestion control", CONGESTION_CONTROL.to_owned()),
         (
             "pinning",
             format!(

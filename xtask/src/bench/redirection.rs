@@ -52,7 +52,7 @@ pub(super) fn row(lab: &Lab, plan: &Plan, workload: &'static Workload) -> anyhow
             };
             let (sample, failed) = ways[way].measure(lab, plan.seconds)?;
             round.samples.insert(ways[way].peer, sample);
-            round.failed += failed;
+            round.failed.insert(ways[way].peer, failed);
         }
         Ok(round)
     })?;
@@ -85,7 +85,7 @@ fn with_crowd(
             lab.check_interrupt()?;
             let (sample, failed) = way.measure(lab, plan.seconds)?;
             round.samples.insert(way.peer, sample);
-            round.failed += failed;
+            round.failed.insert(way.peer, failed);
         }
         Ok(round)
     })?;

@@ -17,8 +17,8 @@ pub(crate) type Sample = BTreeMap<Metric, f64>;
 pub(crate) struct Round {
     pub(crate) samples: BTreeMap<Peer, Sample>,
     pub(crate) noise: Noise,
-    /// Operations that failed, over all peers.
-    pub(crate) failed: u64,
+    /// Operations of each peer that failed.
+    pub(crate) failed: BTreeMap<Peer, u64>,
 }
 
 /// A workload and all its rounds, in the order in which they ran.
@@ -88,8 +88,14 @@ impl Row {
         self.rounds.len() - self.counted().count()
     }
 
-    pub(crate) fn failed(&self) -> u64 {
-        self.counted().map(|round| round.failed).sum()
+    /// The peers of which operations failed in rounds that count, and how many.
+    pub(crate) fn failed(&self) -> BTreeMap<Peer, u64> {
+        let mut failed = BTreeMap::new();
+        for (peer, count) in self.counted().flat_map(|round| &round.failed) {
+            *failed.entry(*peer).or_default() += count;
+        }
+        failed.retain(|_, count| *count > 0);
+        failed
     }
 
     /// A metric of a peer in every round that counts.
@@ -156,7 +162,7 @@ mod tests {
             ]
             .into(),
             noise: Noise { steal, others: 0.0 },
-            failed: 1,
+            failed: [(Peer::Ours, 0), (Peer::Envoy, 1)].into(),
         };
         round.derive();
         round
@@ -179,7 +185,7 @@ mod tests {
     fn noisy_rounds_are_counted_and_left_out() {
         let quiet = row(false);
         assert_eq!(quiet.discarded(), 1);
-        assert_eq!(quiet.failed(), 2);
+        assert_eq!(quiet.failed(), [(Peer::Envoy, 2)].into());
         assert_eq!(quiet.ratios(Metric::CpuOut, Peer::Envoy), [0.25, 0.5]);
         let all = row(true);
         assert_eq!(all.discarded(), 0);

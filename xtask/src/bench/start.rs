@@ -72,7 +72,7 @@ pub(super) fn first_request(
         let median = outcome.p50.context("no request was answered")?;
         Ok(Round {
             samples: [(Peer::Ours, Sample::from([(Metric::FirstRequest, median)]))].into(),
-            failed: outcome.failed,
+            failed: [(Peer::Ours, outcome.failed)].into(),
             ..Round::default()
         })
     })

@@ -67,7 +67,9 @@ fn envoy_folder(root: &Path) -> PathBuf {
 pub(crate) fn versions(programs: &Programs, root: &Path) -> Vec<(&'static str, String)> {
     let first_line = |command: &mut Command| {
         let text = ask(command)?;
-        Some(text.lines().next().unwrap_or_default().trim().to_owned())
+        // Envoy begins with an empty one.
+        let line = text.lines().find(|line| !line.trim().is_empty());
+        Some(line.unwrap_or_default().trim().to_owned())
     };
     let mut versions = vec![
         (

@@ -47,7 +47,7 @@ pub(super) fn row(
             };
             let (sample, failed) = load::measure(lab, system, service, load, plan.seconds)?;
             round.samples.insert(peer, sample);
-            round.failed += failed;
+            round.failed.insert(peer, failed);
         }
         Ok(round)
     })

@@ -29,6 +29,10 @@ pub(crate) const PINS: &str = "/sys/fs/bpf";
 const RAISE: &str = "{ ulimit -n 100000 2>/dev/null || ulimit -Sn $(ulimit -Hn); }";
 /// The last that a shell does before it is the program.
 pub(crate) const ENTER: &str = "exec \"$0\" \"$@\"";
+/// Whatever the machine's is: BBR, which some have, sends by timers, and their work is charged to whoever runs at the moment. Reno is allowed in every namespace, and
+/// does what the usual CUBIC does where nothing is lost.
+pub(crate) const CONGESTION_CONTROL: &str = "reno";
+
 /// The pair of networks that one system under test lives in.
 #[derive(Debug)]
 pub(crate) struct Pods {
@@ -176,9 +180,7 @@ impl Pod {
             // Tens of thousands of connections between two addresses must not run out of ports, nor wait for old ones.
             ("ip_local_port_range", "1024 65535"),
             ("tcp_tw_reuse", "1"),
-            // Whatever the machine's is: BBR, which some have, sends by timers, and their work is charged to whoever runs at the moment. Reno is allowed in every
-            // namespace, and does what the usual CUBIC does where nothing is lost.
-            ("tcp_congestion_control", "reno"),
+            ("tcp_congestion_control", CONGESTION_CONTROL),
         ] {
             let write = format!("echo {value} > /proc/sys/net/ipv4/{name}");
             run(Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", &write]))?;

@@ -69,11 +69,13 @@ fn round(round: &Round, row: &Row) -> Value {
             .map(|(metric, value)| (metric.name().to_owned(), json!(value)));
         (peer.name().to_owned(), Value::Object(numbers.collect()))
     });
+    let failed = round.failed.iter();
+    let failed = failed.map(|(peer, count)| (peer.name().to_owned(), json!(count)));
     json!({
         "samples": Value::Object(samples.collect()),
         "counted": row.with_noisy || round.noise.is_quiet(),
         "steal": round.noise.steal,
         "others": round.noise.others,
-        "failed": round.failed,
+        "failed": Value::Object(failed.collect()),
     })
 }

@@ -64,8 +64,8 @@ pub(super) fn rounds(row: &Row) -> String {
     if let Some(note) = &row.note {
         let _written = write!(text, "; {note}");
     }
-    if row.failed() > 0 {
-        let _written = write!(text, ", {} operations failed", row.failed());
+    for (peer, count) in row.failed() {
+        let _written = write!(text, ", {count} operations of {peer} failed");
     }
     text
 }
@@ -170,7 +170,7 @@ mod tests {
             ]
             .into(),
             noise: Noise::default(),
-            failed: 0,
+            failed: [(Peer::Envoy, 7)].into(),
         };
         Row {
             workload: workload::find("http1-64").expect("it exists"),
@@ -204,6 +204,7 @@ mod tests {
             text.contains("met         CPU out ≤ 0.55 × Envoy"),
             "{text}"
         );
-        assert!(text.ends_with("3 rounds\n"), "{text}");
+        let end = "3 rounds, 21 operations of Envoy failed\n";
+        assert!(text.ends_with(end), "{text}");
     }
 }
