@@ -383,6 +383,14 @@ mod tests {
         }
     }
 
+    fn attachment(id: &str) -> AttachmentId {
+        AttachmentId {
+            container_id: id.to_owned(),
+            network: "pods".to_owned(),
+            interface: "eth0".to_owned(),
+        }
+    }
+
     #[test]
     fn records_come_back_as_they_were_put() {
         let dir = tempfile::tempdir().unwrap();
@@ -427,11 +435,7 @@ mod tests {
     fn tombstones_wait_for_their_deletion() {
         let dir = tempfile::tempdir().unwrap();
         let registry = Registry::open(dir.path()).unwrap();
-        let id = AttachmentId {
-            container_id: "a".to_owned(),
-            network: "pods".to_owned(),
-            interface: "eth0".to_owned(),
-        };
+        let id = attachment("a");
         registry.bury(&id).unwrap();
         fs::write(dir.path().join("tombstones/half.json"), "{").unwrap();
         assert_eq!(registry.buried().unwrap(), std::slice::from_ref(&id));
@@ -442,11 +446,7 @@ mod tests {
     #[test]
     fn whoever_comes_after_the_erasure_makes_nothing_anew() {
         let dir = tempfile::tempdir().unwrap();
-        let id = AttachmentId {
-            container_id: "a".to_owned(),
-            network: "pods".to_owned(),
-            interface: "eth0".to_owned(),
-        };
+        let id = attachment("a");
         let registry = Registry::open(dir.path()).unwrap();
         registry.put(&record("a")).unwrap();
         registry.bury(&id).unwrap();
