@@ -18,7 +18,7 @@ use super::{
 use crate::lab::{Lab, process::Process};
 
 /// Connections of the workloads at a fixed rate.
-const RATE_CONNECTIONS: u32 = 64;
+pub(super) const RATE_CONNECTIONS: u32 = 64;
 /// Streams of the streaming workloads, over so many connections.
 const STREAMS: (u32, u32) = (100, 10);
 /// Connections of HTTP/2 load and streams on each.

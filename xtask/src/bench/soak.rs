@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, bail};
 
 use super::{
-    load,
+    load::{self, RATE_CONNECTIONS},
     memory::settled,
     metric::{Metric, Peer},
     system::{CLIENT, System},
@@ -38,7 +38,6 @@ const DEFAULT_SECONDS: u64 = 3600;
 const SHARE: f64 = 0.7;
 /// For finding out what it can do.
 const CAPACITY_SECONDS: u32 = 10;
-const CONNECTIONS: u32 = 64;
 /// Load is put on in so many pieces. Each begins with new connections, and is followed by a look at the proxies.
 const PIECES: u32 = 60;
 /// Certificates that each proxy gets besides the first.
@@ -99,7 +98,7 @@ fn soak(lab: &Lab, seconds: u64) -> anyhow::Result<Verdict> {
     };
     let mut system = System::rotating(lab, &rotation)?;
     let as_much_as_it_can = Load::Wrk {
-        connections: CONNECTIONS,
+        connections: RATE_CONNECTIONS,
     };
     let (sample, failed) = load::measure(
         lab,
@@ -111,7 +110,7 @@ fn soak(lab: &Lab, seconds: u64) -> anyhow::Result<Verdict> {
     let capacity = sample[&Metric::Rate];
     let rate = (SHARE * capacity) as u32;
     println!(
-        "{rate} requests a second on {CONNECTIONS} connections, of the {capacity:.0} that the pair can do; a certificate each {between:.0} s"
+        "{rate} requests a second on {RATE_CONNECTIONS} connections, of the {capacity:.0} that the pair can do; a certificate each {between:.0} s"
     );
     println!("  minute   requests failed    p99 ms  resident MiB     files  certificates");
     let piece = u32::try_from(seconds / u64::from(PIECES)).context("--time is too long")?;
@@ -128,7 +127,7 @@ fn soak(lab: &Lab, seconds: u64) -> anyhow::Result<Verdict> {
             failed,
             p99: sample.get(&Metric::P99).copied(),
             memory: settled(lab, &system)?,
-            files: each(&system, open_files)?,
+            files: system.each(open_files)?.context("there are proxies")?,
             certificates: Both {
                 out: certificates(&system.pods.client)?,
                 inward: certificates(&system.pods.server)?,
@@ -138,14 +137,6 @@ fn soak(lab: &Lab, seconds: u64) -> anyhow::Result<Verdict> {
         readings.push(reading);
     }
     Ok(Verdict::new(failed, readings))
-}
-
-fn each<T>(system: &System, ask: fn(u32) -> anyhow::Result<T>) -> anyhow::Result<Both<T>> {
-    let processes = system.processes().context("there are proxies")?;
-    Ok(Both {
-        out: ask(processes.out)?,
-        inward: ask(processes.inward)?,
-    })
 }
 
 fn open_files(process: u32) -> anyhow::Result<usize> {
@@ -182,7 +173,7 @@ impl Trusted {
 
     /// What is to be trusted while a piece of the load runs, and what changes with it. Each step is one or more pieces after the one before: long enough for every proxy to
     /// have noticed, and before the last one, to have a certificate of the new issuer.
-    fn at(&mut self, piece: u32, system: &mut System) -> anyhow::Result<Option<String>> {
+    fn at(&mut self, piece: u32, system: &mut System) -> anyhow::Result<Option<&'static str>> {
         let wanted = Trust::at(piece);
         if wanted == self.now {
             return Ok(None);
@@ -209,7 +200,7 @@ impl Trusted {
                 "the old trust anchor is not trusted any more"
             }
         };
-        Ok(Some(said.to_owned()))
+        Ok(Some(said))
     }
 
     /// Replaces the bundle in one step, as a mounted volume is.

@@ -131,7 +131,11 @@ impl System {
         Ok(())
     }
 
-    fn each<T>(&self, ask: fn(u32) -> anyhow::Result<T>) -> anyhow::Result<Option<Both<T>>> {
+    /// What is asked of the process of each proxy.
+    pub(crate) fn each<T>(
+        &self,
+        ask: fn(u32) -> anyhow::Result<T>,
+    ) -> anyhow::Result<Option<Both<T>>> {
         let Some(processes) = self.processes() else {
             return Ok(None);
         };

