@@ -177,9 +177,10 @@ impl Dial for EndpointDial {
     }
 }
 
-/// No endpoint is on a loopback address; whoever says so would reach the proxy's own pod.
+/// No endpoint is on a loopback address; whoever says so would reach the proxy's own pod. The kernel takes the unspecified address for one.
 fn refuse_loopback(addr: SocketAddr) -> Result<(), ConnectError> {
-    if addr.ip().to_canonical().is_loopback() {
+    let ip = addr.ip().to_canonical();
+    if ip.is_loopback() || ip.is_unspecified() {
         return Err(ConnectError::Io {
             addr,
             source: io::ErrorKind::ConnectionRefused.into(),
@@ -206,6 +207,24 @@ mod tests {
             opaque_transport_port,
             authority_override: None,
             http2: None,
+        }
+    }
+
+    #[test]
+    fn addresses_of_the_own_pod_are_refused() {
+        for own in [
+            "127.0.0.1:80",
+            "127.8.0.1:80",
+            "[::1]:80",
+            "[::ffff:127.0.0.1]:80",
+            "0.0.0.0:80",
+            "[::]:80",
+            "[::ffff:0.0.0.0]:80",
+        ] {
+            assert!(refuse_loopback(own.parse().unwrap()).is_err(), "{own}");
+        }
+        for other in ["10.0.0.1:80", "[fd00::1]:80"] {
+            assert!(refuse_loopback(other.parse().unwrap()).is_ok(), "{other}");
         }
     }
 
