@@ -14,7 +14,7 @@ use super::judge::{Granted, Judge};
 use super::peer::Peer;
 use crate::error::{Error, Kind, Side};
 use crate::http::client::{Client, SendError};
-use crate::http::headers::{CLIENT_ID, PROXY_CONNECTION, PROXY_ERROR};
+use crate::http::headers::{CLIENT_ID, ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR};
 use crate::http::orig_proto::Downgraded;
 use crate::http::respond::{Asker, Disclosure};
 use crate::http::undelivered::{UNDELIVERED, Undelivered};
@@ -173,7 +173,7 @@ impl Handler {
         };
         match self.to.send(request, self.peer.client).await {
             Ok(mut response) => {
-                for name in [PROXY_CONNECTION, PROXY_ERROR, UNDELIVERED] {
+                for name in [ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR, UNDELIVERED] {
                     // Proxies act upon these. They are not the application's to send.
                     response.headers_mut().remove(name);
                 }
