@@ -20,3 +20,5 @@ pub mod worker;
 
 #[cfg(test)]
 mod fake_control_plane;
+#[cfg(test)]
+mod tests;

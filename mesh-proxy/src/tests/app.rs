@@ -1,0 +1,214 @@
+//! Applications and their clients: bytes that a test writes and reads itself, or whole requests where only the answer matters.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use h2::server::SendResponse;
+use h2::{RecvStream, SendStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::spawn_local;
+
+use super::world::POD;
+
+/// A connection, encrypted or not.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + 'static> Stream for T {}
+
+/// Listens; what is done with the connections is the test's business.
+pub(super) struct App {
+    pub(super) addr: SocketAddr,
+    listener: TcpListener,
+}
+
+impl App {
+    pub(super) async fn start() -> Self {
+        Self::start_at((POD, 0).into()).await
+    }
+
+    pub(super) async fn start_at(addr: SocketAddr) -> Self {
+        let listener = TcpListener::bind(addr).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        Self { addr, listener }
+    }
+
+    pub(super) async fn accept(&self) -> TcpStream {
+        self.listener.accept().await.unwrap().0
+    }
+
+    /// Answers every request on every connection with `name`, in HTTP/1 and HTTP/2.
+    pub(super) fn named(self, name: &'static str) -> SocketAddr {
+        let addr = self.addr;
+        spawn_local(async move {
+            loop {
+                let tcp = self.accept().await;
+                spawn_local(answer(tcp, name));
+            }
+        });
+        addr
+    }
+}
+
+/// An address at which nobody listens, and will not but for the test that asks for it.
+pub(super) async fn nobody() -> SocketAddr {
+    App::start().await.addr
+}
+
+async fn answer(mut tcp: TcpStream, name: &'static str) {
+    let mut first = [0];
+    if tcp.peek(&mut first).await.is_err() {
+        return;
+    }
+    if first == *b"P" {
+        let mut connection = h2::server::handshake(tcp).await.unwrap();
+        while let Some(Ok((_request, mut respond))) = connection.accept().await {
+            let response = http::Response::new(());
+            let mut body = respond.send_response(response, false).unwrap();
+            body.send_data(name.into(), true).unwrap();
+        }
+        return;
+    }
+    while try_head(&mut tcp).await.is_some() {
+        let length = name.len();
+        send(
+            &mut tcp,
+            &format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{name}"),
+        )
+        .await;
+    }
+}
+
+/// How a client asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Speaks {
+    Http1,
+    /// As to a forward proxy.
+    Http1Absolute,
+    Http2,
+}
+
+impl Speaks {
+    pub(super) const ALL: [Self; 3] = [Self::Http1, Self::Http1Absolute, Self::Http2];
+}
+
+/// Status and body of one request on a connection of its own, or of the same client's next.
+pub(super) enum Client {
+    Http1(TcpStream, &'static str),
+    Http2(SendRequest<Bytes>),
+}
+
+impl Client {
+    pub(super) async fn new(tcp: TcpStream, speaks: Speaks) -> Self {
+        match speaks {
+            Speaks::Http1 => Self::Http1(tcp, "/"),
+            Speaks::Http1Absolute => Self::Http1(tcp, "http://web.shop:80/"),
+            Speaks::Http2 => Self::Http2(http2(tcp).await),
+        }
+    }
+
+    pub(super) async fn get(&mut self) -> (u16, String) {
+        match self {
+            Self::Http1(tcp, target) => {
+                send(
+                    tcp,
+                    &format!("GET {target} HTTP/1.1\r\nhost: web.shop:80\r\n\r\n"),
+                )
+                .await;
+                let response = message(tcp).await;
+                let status = response[9..12].parse().unwrap();
+                let body = response.split_once("\r\n\r\n").unwrap().1;
+                (status, body.to_owned())
+            }
+            Self::Http2(client) => {
+                let request = http::Request::get("http://web.shop:80/").body(()).unwrap();
+                let (response, _) = client.send_request(request, true).unwrap();
+                let (head, mut body) = response.await.unwrap().into_parts();
+                (head.status.as_u16(), read(&mut body).await)
+            }
+        }
+    }
+}
+
+pub(super) async fn http2(io: impl Stream) -> SendRequest<Bytes> {
+    let (client, connection) = h2::client::handshake(io).await.unwrap();
+    spawn_local(connection);
+    client.ready().await.unwrap()
+}
+
+/// One stream that arrived at an HTTP/2 application.
+pub(super) type Call = (http::Request<RecvStream>, SendResponse<Bytes>);
+
+/// The streams of one connection. It lives as long as they are received.
+pub(super) async fn streams(io: impl Stream) -> mpsc::UnboundedReceiver<Call> {
+    let mut connection = h2::server::handshake(io).await.unwrap();
+    let (calls, called) = mpsc::unbounded_channel();
+    spawn_local(async move {
+        while let Some(Ok(call)) = connection.accept().await {
+            if calls.send(call).is_err() {
+                return;
+            }
+        }
+    });
+    called
+}
+
+pub(super) async fn read(body: &mut RecvStream) -> String {
+    let mut bytes = Vec::new();
+    while let Some(data) = body.data().await {
+        let data = data.unwrap();
+        body.flow_control().release_capacity(data.len()).unwrap();
+        bytes.extend_from_slice(&data);
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+pub(super) fn respond(mut to: SendResponse<Bytes>) -> SendStream<Bytes> {
+    to.send_response(http::Response::new(()), false).unwrap()
+}
+
+pub(super) async fn send(tcp: &mut impl Stream, text: &str) {
+    tcp.write_all(text.as_bytes()).await.unwrap();
+}
+
+/// Up to the empty line, and no further.
+pub(super) async fn head(tcp: &mut impl Stream) -> String {
+    try_head(tcp).await.unwrap()
+}
+
+async fn try_head(tcp: &mut impl Stream) -> Option<String> {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"\r\n\r\n") {
+        bytes.push(tcp.read_u8().await.ok()?);
+    }
+    Some(String::from_utf8(bytes).unwrap())
+}
+
+/// A head, and the body that it announces. One that ends with the connection is not read.
+pub(super) async fn message(tcp: &mut impl Stream) -> String {
+    let mut text = head(tcp).await;
+    let field = |name: &str| {
+        let mut fields = text.lines().filter_map(|line| line.split_once(": "));
+        let field = fields.find(|field| field.0 == name);
+        field.map(|field| field.1.to_owned())
+    };
+    if let Some(length) = field("content-length") {
+        let mut body = vec![0; length.parse().unwrap()];
+        tcp.read_exact(&mut body).await.unwrap();
+        text += str::from_utf8(&body).unwrap();
+    } else if field("transfer-encoding").is_some() {
+        while !text.ends_with("0\r\n\r\n") {
+            text.push(char::from(tcp.read_u8().await.unwrap()));
+        }
+    }
+    text
+}
+
+/// Up to the end of the connection, however it ends.
+pub(super) async fn rest(tcp: &mut impl Stream) -> String {
+    let mut bytes = Vec::new();
+    let _broken = tcp.read_to_end(&mut bytes).await;
+    String::from_utf8(bytes).unwrap()
+}

@@ -1,0 +1,45 @@
+//! From proxy to proxy, to the port that is meant for proxies: the transport header says what follows.
+
+use mesh_core::endpoint::ProtocolHint;
+
+use super::app::{App, Client, Speaks, head, message, send};
+use super::world::{CLIENT, World, run};
+
+#[test]
+fn a_peer_that_takes_http2_gets_it_and_is_told() {
+    for speaks in Speaks::ALL {
+        run(async || {
+            let world = World::new().await;
+            let app = App::start().await.named("web");
+            let web = world.meshed_directly(app, ProtocolHint::Http2).await;
+            let client = world.proxy(CLIENT);
+            let mut client = Client::new(client.outbound(app).await, speaks).await;
+            assert_eq!(client.get().await, (200, "web".to_owned()), "{speaks:?}");
+            assert_eq!(web.metric(&header("http/2")), 1, "{speaks:?}");
+        });
+    }
+}
+
+/// <https://github.com/linkerd/linkerd2/issues/9888>: what looks like HTTP to one proxy is not announced to another, for which the port is opaque.
+#[test]
+fn an_opaque_peer_is_told_of_no_protocol_and_http_survives() {
+    run(async || {
+        let world = World::new().await;
+        let app = App::start().await;
+        let web = world.meshed_directly(app.addr, ProtocolHint::Opaque).await;
+        let client = world.proxy(CLIENT);
+        let mut client = client.outbound(app.addr).await;
+        send(&mut client, "GET /a HTTP/1.1\r\nhost: web\r\n\r\n").await;
+        let mut app = app.accept().await;
+        let request = head(&mut app).await;
+        assert!(request.starts_with("GET /a HTTP/1.1\r\n"), "{request}");
+        send(&mut app, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+        let response = message(&mut client).await;
+        assert!(response.ends_with("\r\n\r\nok"), "{response}");
+        assert_eq!(web.metric(&header("")), 1);
+    });
+}
+
+fn header(session: &str) -> String {
+    format!("inbound_tcp_transport_header_connections_total{{session_protocol=\"{session}\"")
+}

@@ -1,0 +1,279 @@
+//! What a destination's control plane says, and when, beside what its clients get: for each way to speak HTTP.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mesh_api::proto::destination::Update;
+use mesh_api::proto::outbound::OutboundPolicy as WirePolicy;
+use mesh_core::endpoint::Endpoint;
+use mesh_core::meta::Meta;
+use mesh_core::policy::outbound::{
+    Backend, BackendTarget, Distribution, HttpRoute, HttpRoutes, OutboundPolicy, OutboundProtocol,
+    OutboundRule, RouteBackend, TcpVerdict,
+};
+use mesh_core::resilience::{PeakEwma, Timeouts};
+use mesh_core::route::Rule;
+use tokio::time::{Instant, advance};
+use tonic::Status;
+
+use super::app::{App, Client, Speaks, nobody};
+use super::world::{CLIENT, Proxy, World, a_while, add, none, run, while_time_passes};
+use crate::fake_control_plane::{ControlPlane, MessageSender};
+
+/// The service's address, which nobody listens at.
+const SERVICE: SocketAddr = SocketAddr::new(
+    std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 7)),
+    80,
+);
+const AUTHORITY: &str = "web.shop.svc.cluster.local:80";
+
+/// Balances over the endpoints of [`AUTHORITY`].
+fn policy() -> WirePolicy {
+    let meta = Meta::new_default("web");
+    let backend = RouteBackend {
+        backend: Backend {
+            meta: meta.clone(),
+            target: BackendTarget::Balance {
+                authority: AUTHORITY.into(),
+                load: PeakEwma::default(),
+            },
+        },
+        filters: Vec::new(),
+        verdict: TcpVerdict::Forward,
+    };
+    let rule = OutboundRule {
+        filters: Vec::new(),
+        backends: Distribution::FirstAvailable(vec![Arc::new(backend)]),
+        timeouts: Timeouts::default(),
+        retry: None,
+        allow_request_headers: false,
+    };
+    let routes = HttpRoutes {
+        routes: vec![HttpRoute {
+            meta: meta.clone(),
+            hosts: Vec::new(),
+            rules: vec![Rule {
+                matches: Vec::new(),
+                then: rule,
+            }],
+        }],
+        failure_accrual: None,
+    };
+    mesh_api::outbound::to_proto(&OutboundPolicy {
+        parent: meta,
+        protocol: OutboundProtocol::Detect {
+            timeout: Duration::from_secs(10),
+            opaque: None,
+            http1: routes.clone(),
+            http2: routes,
+        },
+    })
+}
+
+/// A pod that uses [`SERVICE`], and what its control plane was asked for.
+struct Scene {
+    proxy: Proxy,
+    control: ControlPlane,
+    speaks: Speaks,
+    _policy: MessageSender<WirePolicy>,
+    endpoints: MessageSender<Update>,
+    /// One that waits for its answer.
+    asking: tokio::task::JoinHandle<(u16, String)>,
+}
+
+impl Scene {
+    /// A first request waits for endpoints.
+    async fn new(speaks: Speaks) -> Self {
+        let (world, mut control) = World::scripted().await;
+        let no_profiles = ("DESTINATION_PROFILE_NETWORKS", Some(""));
+        let proxy = world.proxy_with(CLIENT, &[no_profiles]);
+        let client = proxy.outbound(SERVICE).await;
+        let asking =
+            tokio::task::spawn_local(async move { Client::new(client, speaks).await.get().await });
+        let call = control.outbound.recv().await.unwrap();
+        let policies = call.stream();
+        policies.send(Ok(policy())).unwrap();
+        let call = control.endpoints.recv().await.unwrap();
+        assert_eq!(call.request.path, AUTHORITY);
+        Self {
+            proxy,
+            control,
+            speaks,
+            _policy: policies,
+            endpoints: call.stream(),
+            asking,
+        }
+    }
+
+    fn say(&self, update: Update) {
+        self.endpoints.send(Ok(update)).unwrap();
+    }
+
+    /// The answer to the first request.
+    async fn answer(&mut self) -> (u16, String) {
+        (&mut self.asking).await.unwrap()
+    }
+
+    /// A request on a new connection.
+    async fn get(&self) -> (u16, String) {
+        let client = self.proxy.outbound(SERVICE).await;
+        Client::new(client, self.speaks).await.get().await
+    }
+
+    /// The answer of a request that there is nothing for, and after how long.
+    async fn refused_after(&self) -> (u16, Duration) {
+        let start = Instant::now();
+        let (status, _) = while_time_passes(self.get()).await;
+        (status, start.elapsed())
+    }
+
+    /// The stream of endpoints breaks, and the control plane is asked again.
+    async fn reconnect(&mut self) {
+        self.endpoints
+            .send(Err(Status::unavailable("restarting")))
+            .unwrap();
+        let call = while_time_passes(self.control.endpoints.recv()).await;
+        self.endpoints = call.unwrap().stream();
+    }
+}
+
+fn each(story: impl AsyncFn(Speaks) + Sync) {
+    for speaks in Speaks::ALL {
+        run(async || story(speaks).await);
+    }
+}
+
+fn answered(name: &str) -> (u16, String) {
+    (200, name.to_owned())
+}
+
+async fn endpoint(name: &'static str) -> Endpoint {
+    Endpoint::plain(App::start().await.named(name))
+}
+
+#[test]
+fn the_control_plane_is_asked_for_a_destination_once() {
+    each(async |speaks| {
+        let mut scene = Scene::new(speaks).await;
+        scene.say(add(&[endpoint("a").await]));
+        assert_eq!(scene.answer().await, answered("a"), "{speaks:?}");
+        assert_eq!(scene.get().await, answered("a"), "{speaks:?}");
+        assert!(scene.control.outbound.try_recv().is_err(), "{speaks:?}");
+        assert!(scene.control.endpoints.try_recv().is_err(), "{speaks:?}");
+    });
+}
+
+#[test]
+fn requests_go_on_while_the_control_plane_is_asked_again() {
+    each(async |speaks| {
+        let mut scene = Scene::new(speaks).await;
+        scene.say(add(&[endpoint("a").await]));
+        assert_eq!(scene.answer().await, answered("a"), "{speaks:?}");
+        scene.reconnect().await;
+        assert_eq!(scene.get().await, answered("a"), "{speaks:?}");
+        scene.say(add(&[endpoint("b").await]));
+        while scene.get().await != answered("b") {}
+    });
+}
+
+#[test]
+fn a_destination_without_endpoints_fails_fast() {
+    for exists in [true, false] {
+        each(async |speaks| {
+            let mut scene = Scene::new(speaks).await;
+            scene.say(none(exists));
+            a_while().await;
+            advance(Duration::from_secs(3)).await;
+            assert_eq!(scene.answer().await.0, 504, "{speaks:?}");
+            // Known by now: whoever comes later does not wait.
+            let (status, after) = scene.refused_after().await;
+            assert_eq!((status, after), (503, Duration::ZERO), "{speaks:?}");
+            scene.say(add(&[endpoint("a").await]));
+            while scene.get().await != answered("a") {}
+        });
+    }
+}
+
+#[test]
+fn endpoints_are_forgotten_when_the_control_plane_returns_without_them() {
+    for exists in [true, false] {
+        each(async |speaks| {
+            let mut scene = Scene::new(speaks).await;
+            scene.say(add(&[endpoint("a").await]));
+            assert_eq!(scene.answer().await, answered("a"), "{speaks:?}");
+            scene.reconnect().await;
+            scene.say(none(exists));
+            a_while().await;
+            let (status, after) = scene.refused_after().await;
+            assert_eq!(status, 504, "{speaks:?}");
+            assert!(after <= Duration::from_secs(3), "{speaks:?}: {after:?}");
+        });
+    }
+}
+
+#[test]
+fn a_control_plane_that_never_answers_ends_in_an_error() {
+    each(async |speaks| {
+        let mut scene = Scene::new(speaks).await;
+        a_while().await;
+        assert!(!scene.asking.is_finished(), "{speaks:?}");
+        advance(Duration::from_secs(3)).await;
+        assert_eq!(scene.answer().await.0, 504, "{speaks:?}");
+    });
+}
+
+/// What the control plane knows nothing about is passed on to where the client wanted to go.
+#[test]
+fn unknown_destinations_are_forwarded() {
+    let refusals = [
+        Status::not_found("no service"),
+        Status::invalid_argument("no address"),
+    ];
+    for (policy, profile) in [(0, 0), (0, 1)] {
+        let refusals = &refusals;
+        each(async |speaks| {
+            let (world, mut control) = World::scripted().await;
+            let proxy = world.proxy(CLIENT);
+            let app = App::start().await.named("itself");
+            let mut client = Client::new(proxy.outbound(app).await, speaks).await;
+            let (response, ()) = tokio::join!(client.get(), async {
+                let call = control.outbound.recv().await.unwrap();
+                call.refuse(refusals[policy].clone());
+                let call = control.profiles.recv().await.unwrap();
+                call.refuse(refusals[profile].clone());
+            });
+            assert_eq!(response, answered("itself"), "{speaks:?}");
+        });
+    }
+}
+
+#[test]
+fn an_endpoint_that_cannot_be_connected_to_is_tried_again() {
+    each(async |speaks| {
+        let mut scene = Scene::new(speaks).await;
+        let addr = nobody().await;
+        scene.say(add(&[Endpoint::plain(addr)]));
+        a_while().await;
+        assert!(!scene.asking.is_finished(), "{speaks:?}");
+        App::start_at(addr).await.named("late");
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(scene.answer().await, answered("late"), "{speaks:?}");
+    });
+}
+
+/// <https://github.com/linkerd/linkerd2/issues/2550>
+#[test]
+fn requests_wait_for_an_endpoint_in_place_of_one_that_is_gone() {
+    run(async || {
+        let mut scene = Scene::new(Speaks::Http2).await;
+        let gone = App::start().await;
+        scene.say(add(&[Endpoint::plain(gone.addr)]));
+        let first = gone.accept().await;
+        drop((first, gone));
+        a_while().await;
+        assert!(!scene.asking.is_finished());
+        scene.say(add(&[endpoint("new").await]));
+        assert_eq!(scene.answer().await, answered("new"));
+    });
+}

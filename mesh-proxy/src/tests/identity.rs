@@ -1,0 +1,85 @@
+//! Who a client is, and when connections are taken. How certificates are asked for and renewed is tested in `crate::identity`.
+
+use mesh_core::endpoint::ProtocolHint;
+use tokio::task::spawn_local;
+
+use super::app::{App, Client, Speaks, head, send};
+use super::world::{CLIENT, POD, WEB, World, a_while, peer, pod, run};
+use crate::tls::{self, Purpose};
+use crate::transport::{Io, listen};
+use crate::worker::{self, Listeners, Parts};
+
+#[test]
+fn a_client_that_says_nothing_holds_up_nobody() {
+    run(async || {
+        let world = World::new().await;
+        let app = App::start().await.named("web");
+        let (proxy, _) = world.meshed(app).await;
+        let _silent = proxy.inbound(app).await;
+        let mut client = Client::new(proxy.inbound(app).await, Speaks::Http1).await;
+        assert_eq!(client.get().await, (200, "web".to_owned()));
+    });
+}
+
+/// Connections that come before the certificate wait for it.
+#[test]
+fn tls_is_taken_as_soon_as_there_is_a_certificate() {
+    for speaks in Speaks::ALL {
+        run(async || {
+            let world = World::new().await;
+            let app = App::start().await.named("web");
+            let web = world.uncertified_proxy();
+            let bind = |addr| listen::bind(addr, 8, 1).unwrap().remove(0);
+            let parts = Parts {
+                config: web.worker.config.clone(),
+                discovery: web.worker.discovery.clone(),
+                credentials: web.worker.credentials.clone(),
+                families: web.worker.families.clone(),
+                shared: web.worker.shared.clone(),
+                witness: None,
+                drain: web.worker.drain.clone(),
+                listeners: Listeners {
+                    inbound: bind((POD, 4143).into()),
+                    outbound: vec![bind((POD, 4140).into())],
+                },
+            };
+            spawn_local(worker::run(parts));
+            world.knows(app, pod(app, ProtocolHint::Http2, Some(4143)));
+            let client = world.proxy(CLIENT);
+            let tcp = client.outbound(app).await;
+            let asking = spawn_local(async move { Client::new(tcp, speaks).await.get().await });
+            a_while().await;
+            assert!(!asking.is_finished(), "{speaks:?}");
+            web.certified.send(Some(world.credentials(WEB))).unwrap();
+            assert_eq!(asking.await.unwrap(), (200, "web".to_owned()), "{speaks:?}");
+        });
+    }
+}
+
+/// Only the proxy says who a client is.
+#[test]
+fn a_client_cannot_say_who_it_is() {
+    const REQUEST: &str = "GET / HTTP/1.1\r\nhost: web\r\nl5d-client-id: forged\r\n\r\n";
+    run(async || {
+        let world = World::new().await;
+        let app = App::start().await;
+        let (proxy, _) = world.meshed(app.addr).await;
+
+        let mut plain = proxy.inbound(app.addr).await;
+        send(&mut plain, REQUEST).await;
+        let request = head(&mut app.accept().await).await;
+        assert!(!request.contains("l5d-client-id"), "{request}");
+
+        let tcp = Io::plain(proxy.inbound(app.addr).await);
+        let (credentials, peer) = (world.credentials(CLIENT), peer(WEB));
+        let shaken = tls::client::connect(tcp, &credentials, &peer, false, Purpose::Traffic);
+        let mut meshed = Io::tls(shaken.await.unwrap().0);
+        send(&mut meshed, REQUEST).await;
+        let request = head(&mut app.accept().await).await;
+        let said = format!("l5d-client-id: {CLIENT}\r\n");
+        assert!(
+            request.contains(&said) && !request.contains("forged"),
+            "{request}"
+        );
+    });
+}

@@ -1,0 +1,364 @@
+//! What passes through comes out as it went in: through the outbound side, the inbound side, and both.
+
+use std::net::SocketAddr;
+
+use mesh_core::profile::Profile;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::spawn_local;
+
+use super::app::{App, head, http2, message, nobody, rest, send, streams};
+use super::world::{CLIENT, Proxy, WEB, World, run, while_time_passes};
+
+mod http1;
+
+/// Which sides a connection goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Outbound,
+    Inbound,
+    Both,
+}
+
+const WAYS: [Way; 3] = [Way::Outbound, Way::Inbound, Way::Both];
+
+/// The proxies between clients and one application.
+struct Between {
+    way: Way,
+    client: Proxy,
+    server: Proxy,
+    /// Where the client's proxy believes the application to be.
+    addr: SocketAddr,
+    app: SocketAddr,
+}
+
+impl Between {
+    async fn new(way: Way, app: SocketAddr) -> Self {
+        let world = World::new().await;
+        let (server, meshed) = world.meshed(app).await;
+        Self {
+            way,
+            client: world.proxy(CLIENT),
+            server,
+            addr: if way == Way::Both { meshed } else { app },
+            app,
+        }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        match self.way {
+            Way::Outbound | Way::Both => self.client.outbound(self.addr).await,
+            Way::Inbound => self.server.inbound(self.app).await,
+        }
+    }
+}
+
+fn each_way(story: impl AsyncFn(Way) + Sync) {
+    for way in WAYS {
+        run(async || story(way).await);
+    }
+}
+
+const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+
+fn check(name: &str, way: Way, text: &str, has: &[&str], has_not: &[&str]) {
+    for part in has {
+        assert!(
+            text.contains(part),
+            "{name}, {way:?}: no {part:?} in\n{text}"
+        );
+    }
+    for part in has_not {
+        assert!(!text.contains(part), "{name}, {way:?}: {part:?} in\n{text}");
+    }
+}
+
+#[test]
+fn a_response_to_head_has_its_length_and_no_body() {
+    each_way(async |way| {
+        let app = App::start().await;
+        let between = Between::new(way, app.addr).await;
+        let mut client = between.connect().await;
+        send(&mut client, "HEAD / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+        let mut app = app.accept().await;
+        head(&mut app).await;
+        send(&mut app, "HTTP/1.1 200 OK\r\ncontent-length: 55\r\n\r\n").await;
+        let response = head(&mut client).await;
+        assert!(
+            response.contains("\r\ncontent-length: 55\r\n"),
+            "{way:?}: {response}"
+        );
+        // The next response begins where the first has ended.
+        send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+        head(&mut app).await;
+        send(&mut app, "HTTP/1.1 204 No Content\r\n\r\n").await;
+        let response = head(&mut client).await;
+        assert!(response.starts_with("HTTP/1.1 204 "), "{way:?}: {response}");
+    });
+}
+
+#[test]
+fn an_upgraded_connection_is_a_tunnel() {
+    each_way(async |way| {
+        let app = App::start().await;
+        let between = Between::new(way, app.addr).await;
+        let mut client = between.connect().await;
+        let upgrade =
+            "GET /chat HTTP/1.1\r\nhost: web\r\nconnection: upgrade\r\nupgrade: chat\r\n\r\n";
+        send(&mut client, upgrade).await;
+        let mut app = app.accept().await;
+        let request = head(&mut app).await;
+        check("upgrade", way, &request, &["\r\nupgrade: chat\r\n"], &[]);
+        send(
+            &mut app,
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: chat\r\n\r\n",
+        )
+        .await;
+        let response = head(&mut client).await;
+        check(
+            "upgrade",
+            way,
+            &response,
+            &["HTTP/1.1 101 ", "\r\nupgrade: chat\r\n"],
+            &[],
+        );
+        talk(&mut client, &mut app).await;
+    });
+}
+
+/// <https://github.com/linkerd/linkerd2/issues/8539>: the answer to CONNECT has no body, whatever it says of one.
+#[test]
+fn connect_is_a_tunnel() {
+    each_way(async |way| {
+        let app = App::start().await;
+        let between = Between::new(way, app.addr).await;
+        let mut client = between.connect().await;
+        let host = between.app;
+        send(
+            &mut client,
+            &format!("CONNECT {host} HTTP/1.1\r\nhost: {host}\r\n\r\n"),
+        )
+        .await;
+        let mut app = app.accept().await;
+        let request = head(&mut app).await;
+        check(
+            "CONNECT",
+            way,
+            &request,
+            &[&format!("CONNECT {host} HTTP/1.1\r\n")],
+            &[],
+        );
+        send(&mut app, "HTTP/1.1 200 OK\r\n\r\n").await;
+        let response = head(&mut client).await;
+        check(
+            "CONNECT",
+            way,
+            &response,
+            &["HTTP/1.1 200 "],
+            &["content-length", "transfer-encoding"],
+        );
+        talk(&mut client, &mut app).await;
+    });
+}
+
+#[test]
+fn what_cannot_be_connect_is_a_bad_request() {
+    for request in [
+        "CONNECT / HTTP/1.1\r\nhost: web\r\n\r\n",
+        "CONNECT http://web/ HTTP/1.1\r\nhost: web\r\n\r\n",
+        "GET web:80 HTTP/1.1\r\nhost: web:80\r\n\r\n",
+        "CONNECT web:80 HTTP/1.0\r\nhost: web:80\r\n\r\n",
+    ] {
+        each_way(async |way| {
+            let app = App::start().await;
+            let between = Between::new(way, app.addr).await;
+            let mut client = between.connect().await;
+            send(&mut client, request).await;
+            let response = rest(&mut client).await;
+            assert!(
+                response.starts_with("HTTP/1.1 400 ") || response.starts_with("HTTP/1.0 400 "),
+                "{way:?}: {request}: {response}"
+            );
+        });
+    }
+}
+
+/// An address of the application has one pool, which does not ask for which host a request is.
+#[test]
+fn clients_share_connections_to_the_application() {
+    each_way(async |way| {
+        let app = App::start().await;
+        let between = Between::new(way, app.addr).await;
+        let requests = [
+            "GET / HTTP/1.1\r\nhost: web\r\n\r\n",
+            "GET / HTTP/1.1\r\nhost: other\r\n\r\n",
+        ];
+        let mut served = None;
+        for request in requests {
+            let mut client = between.connect().await;
+            send(&mut client, request).await;
+            let served = match &mut served {
+                Some(served) => served,
+                None => served.insert(app.accept().await),
+            };
+            head(served).await;
+            send(served, OK).await;
+            message(&mut client).await;
+        }
+    });
+}
+
+/// Nothing says what else is for the same.
+#[test]
+fn requests_without_a_host_have_connections_of_their_own() {
+    each_way(async |way| {
+        let app = App::start().await;
+        let between = Between::new(way, app.addr).await;
+        for request in [
+            "GET / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n",
+        ] {
+            let mut client = between.connect().await;
+            send(&mut client, request).await;
+            let mut served = app.accept().await;
+            head(&mut served).await;
+            send(&mut served, OK).await;
+            assert_eq!(rest(&mut served).await, "", "{way:?}: it is not kept");
+            message(&mut client).await;
+        }
+    });
+}
+
+#[test]
+fn bytes_pass_in_both_directions() {
+    each_way(async |way| {
+        let app = App::start().await;
+        let between = Between::new(way, app.addr).await;
+        let mut client = between.connect().await;
+        client.write_all(b"\0hello").await.unwrap();
+        let mut app = app.accept().await;
+        let mut hello = [0; 6];
+        app.read_exact(&mut hello).await.unwrap();
+        assert_eq!(&hello, b"\0hello", "{way:?}");
+        talk(&mut client, &mut app).await;
+    });
+}
+
+#[test]
+fn a_client_that_closes_closes_the_applications_connection() {
+    each_way(async |way| {
+        let app = App::start().await;
+        let between = Between::new(way, app.addr).await;
+        let mut client = between.connect().await;
+        client.write_all(b"\0hello").await.unwrap();
+        let mut app = app.accept().await;
+        drop(client);
+        assert_eq!(rest(&mut app).await, "\0hello", "{way:?}");
+    });
+}
+
+/// On ports that are said to be opaque: at once, without a word of the client.
+#[test]
+fn a_server_may_speak_first_on_an_opaque_port() {
+    run(async || {
+        let world = World::new().await;
+        let app = App::start().await;
+        let opaque = Profile {
+            opaque: true,
+            ..Profile::default()
+        };
+        world.knows(app.addr, opaque);
+        let proxy = world.proxy(CLIENT);
+        greeted(&app, proxy.outbound(app.addr).await).await;
+        let port = app.addr.port().to_string();
+        let skipped = ("INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", Some(&*port));
+        let proxy = world.proxy_with(WEB, &[skipped]);
+        greeted(&app, proxy.inbound(app.addr).await).await;
+    });
+}
+
+async fn greeted(app: &App, mut client: TcpStream) {
+    let mut app = app.accept().await;
+    app.write_all(b"220 welcome").await.unwrap();
+    let mut greeting = [0; 11];
+    client.read_exact(&mut greeting).await.unwrap();
+    assert_eq!(&greeting, b"220 welcome");
+    talk(&mut client, &mut app).await;
+}
+
+/// <https://github.com/linkerd/linkerd2/issues/10090>
+#[test]
+fn an_application_that_is_not_there_is_an_error_at_the_far_end() {
+    each_way(async |way| {
+        let between = Between::new(way, nobody().await).await;
+        let mut client = between.connect().await;
+        send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+        let response = while_time_passes(rest(&mut client)).await;
+        assert!(response.starts_with("HTTP/1.1 50"), "{way:?}: {response}");
+        assert!(
+            response.contains("\r\nconnection: close\r\n"),
+            "{way:?}: {response}"
+        );
+    });
+}
+
+#[test]
+fn an_http2_request_without_authority_goes_where_it_was_sent() {
+    each_way(async |way| {
+        let app = App::start().await;
+        let between = Between::new(way, app.addr).await;
+        let mut client = http2(between.connect().await).await;
+        let request = http::Request::get("/a").body(()).unwrap();
+        let (response, _) = client.send_request(request, true).unwrap();
+        let asking = spawn_local(response);
+        let mut calls = streams(app.accept().await).await;
+        let (request, mut answer) = calls.recv().await.unwrap();
+        assert_eq!(request.uri().path(), "/a", "{way:?}");
+        answer.send_response(http::Response::new(()), true).unwrap();
+        assert_eq!(asking.await.unwrap().unwrap().status(), 200, "{way:?}");
+    });
+}
+
+#[test]
+fn a_reset_of_http2_reaches_the_client() {
+    each_way(async |way| {
+        let app = App::start().await;
+        let between = Between::new(way, app.addr).await;
+        let mut client = http2(between.connect().await).await;
+        let request = http::Request::get("http://web/").body(()).unwrap();
+        let (response, _) = client.send_request(request, true).unwrap();
+        let asking = spawn_local(response);
+        let mut calls = streams(app.accept().await).await;
+        let (_, mut answer) = calls.recv().await.unwrap();
+        answer.send_reset(h2::Reason::ENHANCE_YOUR_CALM);
+        let error = asking.await.unwrap().unwrap_err();
+        assert_eq!(
+            error.reason(),
+            Some(h2::Reason::ENHANCE_YOUR_CALM),
+            "{way:?}"
+        );
+    });
+}
+
+/// The proxy's own ports lead nowhere: a connection to one would come back for ever.
+#[test]
+fn a_loop_is_refused() {
+    run(async || {
+        let world = World::new().await;
+        let proxy = world.proxy(CLIENT);
+        let own = |port| SocketAddr::new(super::world::POD.into(), port);
+        assert_eq!(rest(&mut proxy.outbound(own(4140)).await).await, "");
+        assert_eq!(rest(&mut proxy.inbound(own(4140)).await).await, "");
+    });
+}
+
+async fn talk(client: &mut TcpStream, app: &mut TcpStream) {
+    for (from, to) in [(0, 1), (1, 0), (0, 1)] {
+        let ends = [&mut *client, &mut *app];
+        ends[from].write_all(b"\x01ping").await.unwrap();
+        let mut ping = [0; 5];
+        ends[to].read_exact(&mut ping).await.unwrap();
+        assert_eq!(&ping, b"\x01ping");
+    }
+}

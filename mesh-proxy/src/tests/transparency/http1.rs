@@ -1,0 +1,156 @@
+//! Requests and responses in HTTP/1, byte for byte where that is promised.
+
+use tokio::io::AsyncWriteExt as _;
+
+use super::super::app::{App, message, rest, send};
+use super::{Between, OK, check, each_way};
+
+/// One request and its response, as they are sent; and what of them must arrive, and what must not.
+struct Exchange {
+    name: &'static str,
+    request: &'static str,
+    arrives: &'static [&'static str],
+    not: &'static [&'static str],
+    response: &'static str,
+    returns: &'static [&'static str],
+    not_back: &'static [&'static str],
+}
+
+const PLAIN: Exchange = Exchange {
+    name: "plain",
+    request: "GET /a?b HTTP/1.1\r\nhost: web\r\n\r\n",
+    arrives: &["GET /a?b HTTP/1.1\r\n", "\r\nhost: web\r\n"],
+    not: &["transfer-encoding", "content-length", "l5d-orig-proto"],
+    response: OK,
+    returns: &[" 200 OK\r\n", "\r\ncontent-length: 0\r\n"],
+    not_back: &["transfer-encoding", "l5d-orig-proto"],
+};
+
+#[rustfmt::skip]
+const EXCHANGES: [Exchange; 14] = [
+    PLAIN,
+    Exchange {
+        name: "headers of a connection",
+        request: "GET / HTTP/1.1\r\nhost: web\r\nx-hop: by\r\nx-end: to\r\nconnection: x-hop\r\n\r\n",
+        arrives: &["\r\nx-end: to\r\n"],
+        not: &["x-hop", "connection"],
+        response: "HTTP/1.1 200 OK\r\nx-hop: by\r\nx-end: to\r\nconnection: x-hop\r\ncontent-length: 0\r\n\r\n",
+        returns: &["\r\nx-end: to\r\n"],
+        not_back: &["x-hop", "connection:"],
+    },
+    Exchange {
+        name: "HTTP/1.0 with a host",
+        request: "GET / HTTP/1.0\r\nhost: web\r\n\r\n",
+        arrives: &["GET / HTTP/1.0\r\n", "\r\nhost: web\r\n"],
+        ..PLAIN
+    },
+    Exchange {
+        name: "an absolute form that differs from the host",
+        request: "GET http://web.shop/ HTTP/1.1\r\nhost: other\r\n\r\n",
+        arrives: &["GET http://web.shop/ HTTP/1.1\r\n", "\r\nhost: other\r\n"],
+        ..PLAIN
+    },
+    Exchange {
+        name: "an upgrade to HTTP/2",
+        request: "GET / HTTP/1.1\r\nhost: web\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n\r\n",
+        not: &["upgrade", "http2-settings"],
+        arrives: &[],
+        ..PLAIN
+    },
+    Exchange {
+        name: "a body with a length",
+        request: "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 5\r\n\r\nhello",
+        arrives: &["\r\ncontent-length: 5\r\n", "\r\n\r\nhello"],
+        not: &["transfer-encoding"],
+        response: "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nworld",
+        returns: &["\r\ncontent-length: 5\r\n", "\r\n\r\nworld"],
+        ..PLAIN
+    },
+    Exchange {
+        name: "a body in chunks",
+        request: "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        arrives: &["\r\ntransfer-encoding: chunked\r\n", "\r\n\r\n5\r\nhello\r\n0\r\n\r\n"],
+        not: &["content-length"],
+        response: "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nworld\r\n0\r\n\r\n",
+        returns: &["\r\ntransfer-encoding: chunked\r\n", "\r\n\r\n5\r\nworld\r\n0\r\n\r\n"],
+        not_back: &["content-length"],
+    },
+    Exchange {
+        name: "an empty body with a length",
+        request: "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 0\r\n\r\n",
+        arrives: &["\r\ncontent-length: 0\r\n"],
+        not: &["transfer-encoding"],
+        ..PLAIN
+    },
+    Exchange {
+        name: "no content",
+        response: "HTTP/1.1 204 No Content\r\nx-end: to\r\n\r\n",
+        returns: &["HTTP/1.1 204 No Content\r\n", "\r\nx-end: to\r\n"],
+        not_back: &["content-length", "transfer-encoding"],
+        ..PLAIN
+    },
+    Exchange {
+        name: "not modified",
+        response: "HTTP/1.1 304 Not Modified\r\netag: \"a\"\r\n\r\n",
+        returns: &["HTTP/1.1 304 Not Modified\r\n", "\r\netag: \"a\"\r\n"],
+        not_back: &["content-length", "transfer-encoding"],
+        ..PLAIN
+    },
+    Exchange {
+        name: "a body that ends with the connection",
+        request: "GET / HTTP/1.0\r\nhost: web\r\n\r\n",
+        arrives: &[],
+        response: "HTTP/1.1 200 OK\r\n\r\nall of it",
+        returns: &["\r\n\r\nall of it"],
+        not_back: &["transfer-encoding"],
+        ..PLAIN
+    },
+    Exchange {
+        name: "a proxy's word from outside",
+        request: "GET / HTTP/1.1\r\nhost: web\r\nl5d-orig-proto: HTTP/1.0\r\n\r\n",
+        arrives: &["GET / HTTP/1.1\r\n"],
+        response: "HTTP/1.1 200 OK\r\nl5d-orig-proto: HTTP/1.0\r\ncontent-length: 0\r\n\r\n",
+        ..PLAIN
+    },
+    Exchange {
+        name: "HTTP/1.0 without a host",
+        request: "GET /a HTTP/1.0\r\n\r\n",
+        arrives: &["GET /a HTTP/1.0\r\n"],
+        not: &["host:"],
+        ..PLAIN
+    },
+    Exchange {
+        name: "an unknown method and status",
+        request: "PURGE /a HTTP/1.1\r\nhost: web\r\n\r\n",
+        arrives: &["PURGE /a HTTP/1.1\r\n"],
+        response: "HTTP/1.1 299 Odd\r\ncontent-length: 0\r\n\r\n",
+        returns: &["HTTP/1.1 299 "],
+        ..PLAIN
+    },
+];
+
+#[test]
+fn http1_passes_unchanged() {
+    for exchange in &EXCHANGES {
+        each_way(async |way| {
+            let app = App::start().await;
+            let between = Between::new(way, app.addr).await;
+            let mut client = between.connect().await;
+            send(&mut client, exchange.request).await;
+            let mut app = app.accept().await;
+            let arrived = message(&mut app).await;
+            check(exchange.name, way, &arrived, exchange.arrives, exchange.not);
+            send(&mut app, exchange.response).await;
+            app.shutdown().await.unwrap();
+            client.shutdown().await.unwrap();
+            let returned = rest(&mut client).await;
+            check(
+                exchange.name,
+                way,
+                &returned,
+                exchange.returns,
+                exchange.not_back,
+            );
+        });
+    }
+}

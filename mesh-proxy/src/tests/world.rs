@@ -1,0 +1,368 @@
+//! A control plane, and proxies whose connections come from the test instead of a listener: whose original destination is what the test says.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use mesh_core::endpoint::{Endpoint, EndpointUpdate, ProtocolHint, TlsPeer};
+use mesh_core::identity::Identity;
+use mesh_core::profile::Profile;
+use mesh_runtime::drain::{self, Drain};
+use mesh_runtime::metrics::Registry;
+use nix::sched::{CloneFlags, unshare};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::watch;
+use tokio::task::{LocalSet, spawn_local, yield_now};
+use tokio::time::{advance, timeout};
+use tonic::Status;
+
+use crate::config::tests::with_control_plane;
+use crate::control::dns::Resolver;
+use crate::control::{Client, Trust};
+use crate::discovery::Discovery;
+use crate::fake_control_plane::ControlPlane;
+use crate::inbound::Inbound;
+use crate::outbound::Outbound;
+use crate::telemetry::Families;
+use crate::tls::Credentials;
+use crate::tls::tests::{Authority, authority};
+use crate::transport::listen::Accepted;
+use crate::worker::{Shared, Worker};
+
+/// The port that direct connections are for, as in every pod.
+const INBOUND_PORT: u16 = 4143;
+const OUTBOUND_PORT: u16 = 4140;
+
+pub(super) const WEB: &str = "web.shop.serviceaccount.identity.linkerd.cluster.local";
+pub(super) const CLIENT: &str = "client.shop.serviceaccount.identity.linkerd.cluster.local";
+
+/// Longer than anything the proxy waits for.
+const FOREVER: Duration = Duration::from_secs(3600);
+
+/// Where applications listen: the proxy refuses endpoints on loopback addresses.
+pub(super) const POD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+/// Runs a test in a network of its own, in a time that only `tokio::time::advance` moves.
+pub(super) fn run(story: impl AsyncFn() + Sync) {
+    thread::scope(|scope| {
+        let ended = scope.spawn(|| match own_network() {
+            Ok(()) => block_on(story()),
+            Err(error) => println!("skipped: no network namespace without root ({error})"),
+        });
+        ended.join().unwrap();
+    });
+}
+
+/// For the calling thread, with [`POD`] in it.
+fn own_network() -> nix::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNET)?;
+    for command in ["link set lo up", &format!("addr add {POD}/32 dev lo")] {
+        let status = Command::new("ip")
+            .args(command.split(' '))
+            .status()
+            .unwrap();
+        assert!(status.success(), "ip {command}");
+    }
+    Ok(())
+}
+
+fn block_on(story: impl Future<Output = ()>) {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        // Sockets are looked at in every turn: what a test waits for arrives before it gives up.
+        .event_interval(1)
+        .build()
+        .unwrap();
+    LocalSet::new().block_on(&runtime, async {
+        let _still = Still::new();
+        let ended = timeout(FOREVER, story).await;
+        ended.expect("something is waited for that never comes");
+    });
+}
+
+/// A paused clock jumps to the next timer when nothing else is left to do; not while a thread of the runtime is blocked. This one gives up after a while, so that
+/// a test that waits in vain ends.
+struct Still {
+    _release: Sender<()>,
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Still {
+    fn new() -> Self {
+        let (release, released) = channel();
+        tokio::task::spawn_blocking(move || released.recv_timeout(PATIENCE));
+        Self { _release: release }
+    }
+}
+
+/// Lets time pass until that is done.
+pub(super) async fn while_time_passes<T>(waiting: impl Future<Output = T>) -> T {
+    tokio::pin!(waiting);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut waiting => return done,
+            () = a_while() => advance(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+/// Long enough for everything that can be done without time to pass.
+pub(super) async fn a_while() {
+    for _ in 0..100 {
+        yield_now().await;
+    }
+}
+
+/// What proxies have in common.
+pub(super) struct World {
+    control_plane: SocketAddr,
+    authority: Authority,
+    /// What the control plane that answers by itself knows.
+    profiles: Rc<RefCell<HashMap<SocketAddr, Profile>>>,
+}
+
+impl World {
+    /// With a control plane that leaves every answer to the test.
+    pub(super) async fn scripted() -> (Self, ControlPlane) {
+        let control = ControlPlane::start().await;
+        let world = Self {
+            control_plane: control.addr,
+            authority: authority(),
+            profiles: Rc::default(),
+        };
+        (world, control)
+    }
+
+    /// With a control plane that knows no services, only pods.
+    pub(super) async fn new() -> Self {
+        let (world, mut control) = Self::scripted().await;
+        let profiles = world.profiles.clone();
+        spawn_local(async move {
+            let mut streams = Vec::new();
+            loop {
+                tokio::select! {
+                    Some(call) = control.outbound.recv() => call.refuse(Status::not_found("no service")),
+                    Some(call) = control.profiles.recv() => {
+                        let addr: SocketAddr = call.request.path.parse().unwrap();
+                        let profile = profiles.borrow().get(&addr).cloned().unwrap_or_default();
+                        let stream = call.stream();
+                        stream.send(Ok(mesh_api::destination::profile_to_proto(&profile))).unwrap();
+                        streams.push(stream);
+                    }
+                }
+            }
+        });
+        world
+    }
+
+    pub(super) fn credentials(&self, name: &str) -> Arc<Credentials> {
+        self.authority.credentials(name)
+    }
+
+    /// From now on, this is what is known of that address.
+    pub(super) fn knows(&self, addr: SocketAddr, profile: Profile) {
+        self.profiles.borrow_mut().insert(addr, profile);
+    }
+
+    pub(super) fn proxy(&self, name: &str) -> Proxy {
+        self.proxy_with(name, &[])
+    }
+
+    pub(super) fn proxy_with(&self, name: &str, changes: &[(&str, Option<&str>)]) -> Proxy {
+        Proxy::new(self.control_plane, Some(self.credentials(name)), changes)
+    }
+
+    /// A proxy that has no certificate yet.
+    pub(super) fn uncertified_proxy(&self) -> Proxy {
+        Proxy::new(self.control_plane, None, &[])
+    }
+
+    /// An application behind a proxy of its own, and the address at which other proxies reach it: that of the proxy, which they take for the pod's.
+    pub(super) async fn meshed(&self, app: SocketAddr) -> (Proxy, SocketAddr) {
+        let proxy = self.proxy(WEB);
+        let addr = proxy.listen(app).await;
+        self.knows(addr, pod(addr, ProtocolHint::Http2, None));
+        (proxy, addr)
+    }
+
+    /// The same for connections with a transport header, to the application's own address.
+    pub(super) async fn meshed_directly(&self, app: SocketAddr, hint: ProtocolHint) -> Proxy {
+        let proxy = self.proxy(WEB);
+        let port = proxy.listen((app.ip(), INBOUND_PORT).into()).await.port();
+        self.knows(app, pod(app, hint, Some(port)));
+        proxy
+    }
+}
+
+/// What the control plane says of a pod with a proxy.
+pub(super) fn pod(
+    addr: SocketAddr,
+    hint: ProtocolHint,
+    opaque_transport_port: Option<u16>,
+) -> Profile {
+    let endpoint = Endpoint {
+        tls: Some(peer(WEB)),
+        hint,
+        opaque_transport_port,
+        ..Endpoint::plain(addr)
+    };
+    Profile {
+        endpoint: Some(endpoint),
+        ..Profile::default()
+    }
+}
+
+pub(super) fn peer(name: &str) -> TlsPeer {
+    TlsPeer {
+        id: Identity::parse(name).unwrap(),
+        server_name: name.into(),
+    }
+}
+
+/// One proxy, as a data thread has it.
+pub(super) struct Proxy {
+    pub(super) worker: Rc<Worker>,
+    pub(super) registry: Registry,
+    pub(super) certified: watch::Sender<Option<Arc<Credentials>>>,
+    inbound: Rc<Inbound>,
+    outbound: Rc<Outbound>,
+    drain: RefCell<Option<Drain>>,
+}
+
+impl Proxy {
+    fn new(
+        control_plane: SocketAddr,
+        credentials: Option<Arc<Credentials>>,
+        changes: &[(&str, Option<&str>)],
+    ) -> Self {
+        let defaults = [("INBOUND_DEFAULT_POLICY", Some("all-unauthenticated"))];
+        let changes = [&defaults, changes].concat();
+        let config = Arc::new(with_control_plane(control_plane, &changes));
+        let registry = Registry::new();
+        let resolver = Resolver::from_system(&config.control, &registry).unwrap();
+        let (certified, credentials) = watch::channel(credentials);
+        // The control plane of these tests is dialled without TLS.
+        let (_, none) = watch::channel(None);
+        let client = |name, addr| {
+            let trust = Trust::Certified(none.clone());
+            Client::new(name, addr, &config.control, trust, &resolver, &registry)
+        };
+        let discovery = Discovery::new(
+            &config,
+            client("destination", &config.discovery.destination),
+            client("policy", &config.discovery.policy),
+            Handle::current(),
+        );
+        let (drain, watch) = drain::channel();
+        let shared = Arc::new(Shared::new(&config));
+        let worker = Rc::new(Worker {
+            families: Arc::new(Families::new(&registry)),
+            tasks: shared.tasks.clone(),
+            shared,
+            scratch: Rc::default(),
+            witness: None,
+            drain: watch,
+            config,
+            discovery,
+            credentials,
+        });
+        Self {
+            inbound: Rc::new(Inbound::new(worker.clone())),
+            outbound: Rc::new(Outbound::new(worker.clone())),
+            worker,
+            registry,
+            certified,
+            drain: RefCell::new(Some(drain)),
+        }
+    }
+
+    /// A connection of the application to `dst`.
+    pub(super) async fn outbound(&self, dst: SocketAddr) -> TcpStream {
+        let (ours, theirs) = sockets().await;
+        let outbound = self.outbound.clone();
+        let accepted = accepted(theirs, OUTBOUND_PORT, dst);
+        self.worker.tasks.spawn_local(outbound.serve(accepted));
+        ours
+    }
+
+    /// A connection of somebody else to `dst`, an address of this pod.
+    pub(super) async fn inbound(&self, dst: SocketAddr) -> TcpStream {
+        let (ours, theirs) = sockets().await;
+        let inbound = self.inbound.clone();
+        let accepted = accepted(theirs, INBOUND_PORT, dst);
+        self.worker.tasks.spawn_local(inbound.serve(accepted));
+        ours
+    }
+
+    /// Connections to the address that is returned are served as such to `dst`.
+    pub(super) async fn listen(&self, dst: SocketAddr) -> SocketAddr {
+        let listener = TcpListener::bind((POD, 0)).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (inbound, tasks) = (self.inbound.clone(), self.worker.tasks.clone());
+        spawn_local(async move {
+            while let Ok((tcp, _)) = listener.accept().await {
+                let accepted = accepted(tcp, INBOUND_PORT, dst);
+                tasks.spawn_local(inbound.clone().serve(accepted));
+            }
+        });
+        addr
+    }
+
+    /// Begins to drain, as on a signal. Ends with the last connection.
+    pub(super) fn drain(&self) -> impl Future<Output = ()> + 'static {
+        let drain = self.drain.borrow_mut().take().unwrap();
+        let tasks = self.worker.tasks.clone();
+        let draining = spawn_local(drain.drain(FOREVER));
+        async move {
+            tasks.close();
+            tasks.wait().await;
+            draining.abort();
+        }
+    }
+
+    /// The value of the metrics whose line begins like this.
+    pub(super) fn metric(&self, begins: &str) -> u64 {
+        let text = String::from_utf8(self.registry.encode()).unwrap();
+        let lines = text.lines().filter(|line| line.starts_with(begins));
+        let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        values.sum::<f64>() as u64
+    }
+}
+
+async fn sockets() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((POD, 0)).await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (ours, theirs) = tokio::join!(TcpStream::connect(addr), listener.accept());
+    (ours.unwrap(), theirs.unwrap().0)
+}
+
+fn accepted(tcp: TcpStream, port: u16, original_dst: SocketAddr) -> Accepted {
+    Accepted {
+        peer: tcp.peer_addr().unwrap(),
+        local: (POD, port).into(),
+        original_dst,
+        tcp,
+    }
+}
+
+/// The message that adds these endpoints.
+pub(super) fn add(endpoints: &[Endpoint]) -> mesh_api::proto::destination::Update {
+    mesh_api::destination::update_to_proto(&EndpointUpdate::Add {
+        endpoints: endpoints.to_vec(),
+        set_labels: Default::default(),
+    })
+}
+
+pub(super) fn none(exists: bool) -> mesh_api::proto::destination::Update {
+    mesh_api::destination::update_to_proto(&EndpointUpdate::Empty { exists })
+}
