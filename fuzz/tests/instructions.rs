@@ -26,8 +26,9 @@ const WORKSPACE: &str = "MESH_TEST_WORKSPACE";
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mesh-count");
 
-/// In a hundred.
-const TOLERANCE: u64 = 2;
+/// In a hundred. The same program in the same checkout counts the same to a ten-thousandth. In another checkout rustc may take generic functions from another package that
+/// has compiled them, optimised or not: what it prefers depends on the path of the wrapper in `.cargo/config.toml`. Two checkouts were 9 apart.
+const TOLERANCE: u64 = 15;
 
 /// What starting takes is in both, and not in their difference.
 const FEW: u32 = 100;
