@@ -1,8 +1,11 @@
 //! The claims of the demo, one function each: do something, measure it on the running system, judge.
 
-use std::{collections::BTreeMap, fmt, path::Path, process::Stdio, time::Instant};
+use std::{
+    collections::BTreeMap, fmt, os::unix::process::ExitStatusExt as _, path::Path, process::Stdio,
+    time::Instant,
+};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
 use super::{
@@ -204,7 +207,7 @@ pub(crate) fn survives_dead_backend(mesh: &Mesh) -> anyhow::Result<Claim> {
     until("the backend serves the load", || {
         Ok((served()? > before + 200).then_some(()))
     })?;
-    mesh.exec(&victim, &["sh", "-c", "kill -9 $(cat /data/nginx.pid)"])?;
+    kill(mesh, &victim)?;
     let output = load.wait_with_output().context("wait for h2load")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text
@@ -222,6 +225,21 @@ pub(crate) fn survives_dead_backend(mesh: &Mesh) -> anyhow::Result<Claim> {
             && statuses.contains(&format!("{requests} 2xx")),
     })
 }
+
+/// Kills the application in a pod. It is the first process of its container, and all others die with it: the shell that has killed it may live to say so or not.
+fn kill(mesh: &Mesh, pod: &str) -> anyhow::Result<()> {
+    let mut command = mesh.exec_command(pod, &["sh", "-c", "kill -9 $(cat /data/nginx.pid)"]);
+    let output = command.output().context("start a shell in the pod")?;
+    let status = output.status;
+    let died = status.signal() == Some(KILL) || status.code() == Some(128 + KILL);
+    if !status.success() && !died {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("the application of {pod} cannot be killed: {status}, {said}");
+    }
+    Ok(())
+}
+
+const KILL: i32 = 9;
 
 pub(crate) fn opaque(mesh: &Mesh) -> anyhow::Result<Claim> {
     let output = mesh.exec(
