@@ -219,4 +219,4 @@ impl fmt::Debug for Discovery {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -23,19 +23,24 @@ async fn start_with(changes: &[(&str, Option<&str>)]) -> (Discovery, ControlPlan
     let control_plane = ControlPlane::start().await;
     let config = Arc::new(with_control_plane(control_plane.addr, changes));
     let registry = Registry::new();
-    let resolver = Resolver::from_system(&config.control, &registry).unwrap();
+    let discovery = discovery(&config, &registry);
+    (discovery, control_plane)
+}
+
+/// By the configuration's control plane, which is dialled without TLS.
+pub(crate) fn discovery(config: &Arc<Config>, registry: &Registry) -> Discovery {
+    let resolver = Resolver::from_system(&config.control, registry).unwrap();
     let (_, credentials) = watch::channel(None);
     let client = |name, addr| {
         let trust = Trust::Certified(credentials.clone());
-        Client::new(name, addr, &config.control, trust, &resolver, &registry)
+        Client::new(name, addr, &config.control, trust, &resolver, registry)
     };
-    let discovery = Discovery::new(
-        &config,
+    Discovery::new(
+        config,
         client("destination", &config.discovery.destination),
         client("policy", &config.discovery.policy),
         Handle::current(),
-    );
-    (discovery, control_plane)
+    )
 }
 
 fn dst() -> SocketAddr {

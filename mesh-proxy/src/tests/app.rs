@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
-use super::world::POD;
+use super::world::{POD, run};
 
 /// A connection, encrypted or not.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + 'static {}
@@ -91,7 +91,12 @@ pub(super) enum Speaks {
 }
 
 impl Speaks {
-    pub(super) const ALL: [Self; 3] = [Self::Http1, Self::Http1Absolute, Self::Http2];
+    /// Runs a test for each.
+    pub(super) fn each(story: impl AsyncFn(Self) + Sync) {
+        for speaks in [Self::Http1, Self::Http1Absolute, Self::Http2] {
+            run(async || story(speaks).await);
+        }
+    }
 }
 
 /// Status and body of one request on a connection of its own, or of the same client's next.
@@ -141,8 +146,10 @@ pub(super) async fn http2(io: impl Stream) -> SendRequest<Bytes> {
 /// One stream that arrived at an HTTP/2 application.
 pub(super) type Call = (http::Request<RecvStream>, SendResponse<Bytes>);
 
+pub(super) type Calls = mpsc::UnboundedReceiver<Call>;
+
 /// The streams of one connection. It lives as long as they are received.
-pub(super) async fn streams(io: impl Stream) -> mpsc::UnboundedReceiver<Call> {
+pub(super) async fn streams(io: impl Stream) -> Calls {
     let mut connection = h2::server::handshake(io).await.unwrap();
     let (calls, called) = mpsc::unbounded_channel();
     spawn_local(async move {

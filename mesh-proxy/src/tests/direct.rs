@@ -7,17 +7,15 @@ use super::world::{CLIENT, World, run};
 
 #[test]
 fn a_peer_that_takes_http2_gets_it_and_is_told() {
-    for speaks in Speaks::ALL {
-        run(async || {
-            let world = World::new().await;
-            let app = App::start().await.named("web");
-            let web = world.meshed_directly(app, ProtocolHint::Http2).await;
-            let client = world.proxy(CLIENT);
-            let mut client = Client::new(client.outbound(app).await, speaks).await;
-            assert_eq!(client.get().await, (200, "web".to_owned()), "{speaks:?}");
-            assert_eq!(web.metric(&header("http/2")), 1, "{speaks:?}");
-        });
-    }
+    Speaks::each(async |speaks| {
+        let world = World::new().await;
+        let app = App::start().await.named("web");
+        let web = world.meshed_directly(app, ProtocolHint::Http2).await;
+        let client = world.proxy(CLIENT);
+        let mut client = Client::new(client.outbound(app).await, speaks).await;
+        assert_eq!(client.get().await, (200, "web".to_owned()), "{speaks:?}");
+        assert_eq!(web.metric(&header("http/2")), 1, "{speaks:?}");
+    });
 }
 
 /// <https://github.com/linkerd/linkerd2/issues/9888>: what looks like HTTP to one proxy is not announced to another, for which the port is opaque.

@@ -138,12 +138,6 @@ impl Scene {
     }
 }
 
-fn each(story: impl AsyncFn(Speaks) + Sync) {
-    for speaks in Speaks::ALL {
-        run(async || story(speaks).await);
-    }
-}
-
 fn answered(name: &str) -> (u16, String) {
     (200, name.to_owned())
 }
@@ -154,7 +148,7 @@ async fn endpoint(name: &'static str) -> Endpoint {
 
 #[test]
 fn the_control_plane_is_asked_for_a_destination_once() {
-    each(async |speaks| {
+    Speaks::each(async |speaks| {
         let mut scene = Scene::new(speaks).await;
         scene.say(add(&[endpoint("a").await]));
         assert_eq!(scene.answer().await, answered("a"), "{speaks:?}");
@@ -166,7 +160,7 @@ fn the_control_plane_is_asked_for_a_destination_once() {
 
 #[test]
 fn requests_go_on_while_the_control_plane_is_asked_again() {
-    each(async |speaks| {
+    Speaks::each(async |speaks| {
         let mut scene = Scene::new(speaks).await;
         scene.say(add(&[endpoint("a").await]));
         assert_eq!(scene.answer().await, answered("a"), "{speaks:?}");
@@ -180,7 +174,7 @@ fn requests_go_on_while_the_control_plane_is_asked_again() {
 #[test]
 fn a_destination_without_endpoints_fails_fast() {
     for exists in [true, false] {
-        each(async |speaks| {
+        Speaks::each(async |speaks| {
             let mut scene = Scene::new(speaks).await;
             scene.say(none(exists));
             a_while().await;
@@ -198,7 +192,7 @@ fn a_destination_without_endpoints_fails_fast() {
 #[test]
 fn endpoints_are_forgotten_when_the_control_plane_returns_without_them() {
     for exists in [true, false] {
-        each(async |speaks| {
+        Speaks::each(async |speaks| {
             let mut scene = Scene::new(speaks).await;
             scene.say(add(&[endpoint("a").await]));
             assert_eq!(scene.answer().await, answered("a"), "{speaks:?}");
@@ -214,7 +208,7 @@ fn endpoints_are_forgotten_when_the_control_plane_returns_without_them() {
 
 #[test]
 fn a_control_plane_that_never_answers_ends_in_an_error() {
-    each(async |speaks| {
+    Speaks::each(async |speaks| {
         let mut scene = Scene::new(speaks).await;
         a_while().await;
         assert!(!scene.asking.is_finished(), "{speaks:?}");
@@ -226,22 +220,18 @@ fn a_control_plane_that_never_answers_ends_in_an_error() {
 /// What the control plane knows nothing about is passed on to where the client wanted to go.
 #[test]
 fn unknown_destinations_are_forwarded() {
-    let refusals = [
-        Status::not_found("no service"),
-        Status::invalid_argument("no address"),
-    ];
-    for (policy, profile) in [(0, 0), (0, 1)] {
-        let refusals = &refusals;
-        each(async |speaks| {
+    let no_service = Status::not_found("no service");
+    for no_profile in [no_service.clone(), Status::invalid_argument("no address")] {
+        Speaks::each(async |speaks| {
             let (world, mut control) = World::scripted().await;
             let proxy = world.proxy(CLIENT);
             let app = App::start().await.named("itself");
             let mut client = Client::new(proxy.outbound(app).await, speaks).await;
             let (response, ()) = tokio::join!(client.get(), async {
                 let call = control.outbound.recv().await.unwrap();
-                call.refuse(refusals[policy].clone());
+                call.refuse(no_service.clone());
                 let call = control.profiles.recv().await.unwrap();
-                call.refuse(refusals[profile].clone());
+                call.refuse(no_profile.clone());
             });
             assert_eq!(response, answered("itself"), "{speaks:?}");
         });
@@ -250,7 +240,7 @@ fn unknown_destinations_are_forwarded() {
 
 #[test]
 fn an_endpoint_that_cannot_be_connected_to_is_tried_again() {
-    each(async |speaks| {
+    Speaks::each(async |speaks| {
         let mut scene = Scene::new(speaks).await;
         let addr = nobody().await;
         scene.say(add(&[Endpoint::plain(addr)]));

@@ -4,9 +4,8 @@ use mesh_core::endpoint::ProtocolHint;
 use tokio::task::spawn_local;
 
 use super::app::{App, Client, Speaks, head, send};
-use super::world::{CLIENT, POD, WEB, World, a_while, peer, pod, run};
-use crate::tls::{self, Purpose};
-use crate::transport::{Io, listen};
+use super::world::{CLIENT, POD, WEB, World, a_while, pod, run};
+use crate::transport::listen;
 use crate::worker::{self, Listeners, Parts};
 
 #[test]
@@ -24,36 +23,34 @@ fn a_client_that_says_nothing_holds_up_nobody() {
 /// Connections that come before the certificate wait for it.
 #[test]
 fn tls_is_taken_as_soon_as_there_is_a_certificate() {
-    for speaks in Speaks::ALL {
-        run(async || {
-            let world = World::new().await;
-            let app = App::start().await.named("web");
-            let web = world.uncertified_proxy();
-            let bind = |addr| listen::bind(addr, 8, 1).unwrap().remove(0);
-            let parts = Parts {
-                config: web.worker.config.clone(),
-                discovery: web.worker.discovery.clone(),
-                credentials: web.worker.credentials.clone(),
-                families: web.worker.families.clone(),
-                shared: web.worker.shared.clone(),
-                witness: None,
-                drain: web.worker.drain.clone(),
-                listeners: Listeners {
-                    inbound: bind((POD, 4143).into()),
-                    outbound: vec![bind((POD, 4140).into())],
-                },
-            };
-            spawn_local(worker::run(parts));
-            world.knows(app, pod(app, ProtocolHint::Http2, Some(4143)));
-            let client = world.proxy(CLIENT);
-            let tcp = client.outbound(app).await;
-            let asking = spawn_local(async move { Client::new(tcp, speaks).await.get().await });
-            a_while().await;
-            assert!(!asking.is_finished(), "{speaks:?}");
-            web.certified.send(Some(world.credentials(WEB))).unwrap();
-            assert_eq!(asking.await.unwrap(), (200, "web".to_owned()), "{speaks:?}");
-        });
-    }
+    Speaks::each(async |speaks| {
+        let world = World::new().await;
+        let app = App::start().await.named("web");
+        let web = world.uncertified_proxy();
+        let bind = |addr| listen::bind(addr, 8, 1).unwrap().remove(0);
+        let parts = Parts {
+            config: web.worker.config.clone(),
+            discovery: web.worker.discovery.clone(),
+            credentials: web.worker.credentials.clone(),
+            families: web.worker.families.clone(),
+            shared: web.worker.shared.clone(),
+            witness: None,
+            drain: web.worker.drain.clone(),
+            listeners: Listeners {
+                inbound: bind((POD, 4143).into()),
+                outbound: vec![bind((POD, 4140).into())],
+            },
+        };
+        spawn_local(worker::run(parts));
+        world.knows(app, pod(app, ProtocolHint::Http2, Some(4143)));
+        let client = world.proxy(CLIENT);
+        let tcp = client.outbound(app).await;
+        let asking = spawn_local(async move { Client::new(tcp, speaks).await.get().await });
+        a_while().await;
+        assert!(!asking.is_finished(), "{speaks:?}");
+        web.certified.send(Some(world.credentials(WEB))).unwrap();
+        assert_eq!(asking.await.unwrap(), (200, "web".to_owned()), "{speaks:?}");
+    });
 }
 
 /// Only the proxy says who a client is.
@@ -70,10 +67,7 @@ fn a_client_cannot_say_who_it_is() {
         let request = head(&mut app.accept().await).await;
         assert!(!request.contains("l5d-client-id"), "{request}");
 
-        let tcp = Io::plain(proxy.inbound(app.addr).await);
-        let (credentials, peer) = (world.credentials(CLIENT), peer(WEB));
-        let shaken = tls::client::connect(tcp, &credentials, &peer, false, Purpose::Traffic);
-        let mut meshed = Io::tls(shaken.await.unwrap().0);
+        let mut meshed = world.connected(proxy.inbound(app.addr).await).await;
         send(&mut meshed, REQUEST).await;
         let request = head(&mut app.accept().await).await;
         let said = format!("l5d-client-id: {CLIENT}\r\n");

@@ -1,13 +1,11 @@
 //! HTTP/1 that is carried as HTTP/2 from proxy to proxy.
 
 use mesh_core::endpoint::ProtocolHint;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
-use super::app::{App, head, http2, message, respond, send, streams};
-use super::world::{CLIENT, POD, WEB, World, peer, pod, run};
-use crate::tls::{self, Purpose};
-use crate::transport::Io;
+use super::app::{App, Call, Calls, head, http2, message, respond, send, streams};
+use super::world::{CLIENT, Proxy, World, pod, run};
 
 const ORIGIN: &str = "GET /a?b HTTP/1.1\r\nhost: web:80\r\n\r\n";
 const ABSOLUTE: &str = "GET http://web:80/a?b HTTP/1.1\r\nhost: web:80\r\n\r\n";
@@ -20,16 +18,7 @@ fn a_request_says_what_it_was() {
         ("GET /a?b HTTP/1.0\r\nhost: web:80\r\n\r\n", "HTTP/1.0"),
     ] {
         run(async || {
-            let world = World::new().await;
-            let listener = TcpListener::bind((POD, 0)).await.unwrap();
-            let addr = listener.local_addr().unwrap();
-            world.knows(addr, pod(addr, ProtocolHint::Http2, None));
-            let proxy = world.proxy(CLIENT);
-            let mut client = proxy.outbound(addr).await;
-            send(&mut client, request).await;
-            let mut calls =
-                streams(terminated(&world, listener.accept().await.unwrap().0).await).await;
-            let (carried, answer) = calls.recv().await.unwrap();
+            let (mut client, (carried, answer), _proxy) = carried(request).await;
             assert_eq!(carried.headers()["l5d-orig-proto"], was);
             assert_eq!(carried.uri(), "http://web:80/a?b");
             respond(answer).send_data("ok".into(), true).unwrap();
@@ -53,7 +42,7 @@ fn it_becomes_that_again() {
             let world = World::new().await;
             let app = App::start().await;
             let (proxy, _) = world.meshed(app.addr).await;
-            let tls = connected(&world, proxy.inbound(app.addr).await).await;
+            let tls = world.connected(proxy.inbound(app.addr).await).await;
             let mut client = http2(tls).await;
             let request = http::Request::get("http://web:80/a?b")
                 .header("l5d-orig-proto", was)
@@ -103,32 +92,22 @@ fn the_ends_never_see_it() {
 #[test]
 fn a_reset_stream_is_a_502() {
     run(async || {
-        let world = World::new().await;
-        let listener = TcpListener::bind((POD, 0)).await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        world.knows(addr, pod(addr, ProtocolHint::Http2, None));
-        let proxy = world.proxy(CLIENT);
-        let mut client = proxy.outbound(addr).await;
-        send(&mut client, ORIGIN).await;
-        let mut calls = streams(terminated(&world, listener.accept().await.unwrap().0).await).await;
-        let (_, mut answer) = calls.recv().await.unwrap();
+        let (mut client, (_, mut answer), _proxy) = carried(ORIGIN).await;
         answer.send_reset(h2::Reason::ENHANCE_YOUR_CALM);
         let response = message(&mut client).await;
         assert!(response.starts_with("HTTP/1.1 502 "), "{response}");
     });
 }
 
-/// The server's end of a proxy's connection, without a proxy.
-async fn terminated(world: &World, tcp: TcpStream) -> Io {
-    let credentials = world.credentials(WEB);
-    let shaken = tls::server::terminate(Io::plain(tcp), &credentials, false, Purpose::Traffic);
-    Io::tls(shaken.await.unwrap().0)
-}
-
-/// The client's.
-async fn connected(world: &World, tcp: TcpStream) -> Io {
-    let credentials = world.credentials(CLIENT);
-    let peer = peer(WEB);
-    let shaken = tls::client::connect(Io::plain(tcp), &credentials, &peer, false, Purpose::Traffic);
-    Io::tls(shaken.await.unwrap().0)
+/// The connection of a client that has sent `request`, and the stream that its proxy has made of it. What comes last keeps the proxy.
+async fn carried(request: &str) -> (TcpStream, Call, (Proxy, Calls)) {
+    let world = World::new().await;
+    let peer = App::start().await;
+    world.knows(peer.addr, pod(peer.addr, ProtocolHint::Http2, None));
+    let proxy = world.proxy(CLIENT);
+    let mut client = proxy.outbound(peer.addr).await;
+    send(&mut client, request).await;
+    let mut calls = streams(world.terminated(peer.accept().await).await).await;
+    let call = calls.recv().await.unwrap();
+    (client, call, (proxy, calls))
 }

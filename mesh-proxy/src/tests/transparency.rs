@@ -53,6 +53,13 @@ impl Between {
     }
 }
 
+/// A client's connection, the application that it leads to, and what is between them.
+async fn open(way: Way) -> (TcpStream, App, Between) {
+    let app = App::start().await;
+    let between = Between::new(way, app.addr).await;
+    (between.connect().await, app, between)
+}
+
 fn each_way(story: impl AsyncFn(Way) + Sync) {
     for way in WAYS {
         run(async || story(way).await);
@@ -76,9 +83,7 @@ fn check(name: &str, way: Way, text: &str, has: &[&str], has_not: &[&str]) {
 #[test]
 fn a_response_to_head_has_its_length_and_no_body() {
     each_way(async |way| {
-        let app = App::start().await;
-        let between = Between::new(way, app.addr).await;
-        let mut client = between.connect().await;
+        let (mut client, app, _between) = open(way).await;
         send(&mut client, "HEAD / HTTP/1.1\r\nhost: web\r\n\r\n").await;
         let mut app = app.accept().await;
         head(&mut app).await;
@@ -100,9 +105,7 @@ fn a_response_to_head_has_its_length_and_no_body() {
 #[test]
 fn an_upgraded_connection_is_a_tunnel() {
     each_way(async |way| {
-        let app = App::start().await;
-        let between = Between::new(way, app.addr).await;
-        let mut client = between.connect().await;
+        let (mut client, app, _between) = open(way).await;
         let upgrade =
             "GET /chat HTTP/1.1\r\nhost: web\r\nconnection: upgrade\r\nupgrade: chat\r\n\r\n";
         send(&mut client, upgrade).await;
@@ -130,10 +133,8 @@ fn an_upgraded_connection_is_a_tunnel() {
 #[test]
 fn connect_is_a_tunnel() {
     each_way(async |way| {
-        let app = App::start().await;
-        let between = Between::new(way, app.addr).await;
-        let mut client = between.connect().await;
-        let host = between.app;
+        let (mut client, app, _between) = open(way).await;
+        let host = app.addr;
         send(
             &mut client,
             &format!("CONNECT {host} HTTP/1.1\r\nhost: {host}\r\n\r\n"),
@@ -170,9 +171,7 @@ fn what_cannot_be_connect_is_a_bad_request() {
         "CONNECT web:80 HTTP/1.0\r\nhost: web:80\r\n\r\n",
     ] {
         each_way(async |way| {
-            let app = App::start().await;
-            let between = Between::new(way, app.addr).await;
-            let mut client = between.connect().await;
+            let (mut client, _app, _between) = open(way).await;
             send(&mut client, request).await;
             let response = rest(&mut client).await;
             assert!(
@@ -233,9 +232,7 @@ fn requests_without_a_host_have_connections_of_their_own() {
 #[test]
 fn bytes_pass_in_both_directions() {
     each_way(async |way| {
-        let app = App::start().await;
-        let between = Between::new(way, app.addr).await;
-        let mut client = between.connect().await;
+        let (mut client, app, _between) = open(way).await;
         client.write_all(b"\0hello").await.unwrap();
         let mut app = app.accept().await;
         let mut hello = [0; 6];
@@ -248,9 +245,7 @@ fn bytes_pass_in_both_directions() {
 #[test]
 fn a_client_that_closes_closes_the_applications_connection() {
     each_way(async |way| {
-        let app = App::start().await;
-        let between = Between::new(way, app.addr).await;
-        let mut client = between.connect().await;
+        let (mut client, app, _between) = open(way).await;
         client.write_all(b"\0hello").await.unwrap();
         let mut app = app.accept().await;
         drop(client);
@@ -306,9 +301,8 @@ fn an_application_that_is_not_there_is_an_error_at_the_far_end() {
 #[test]
 fn an_http2_request_without_authority_goes_where_it_was_sent() {
     each_way(async |way| {
-        let app = App::start().await;
-        let between = Between::new(way, app.addr).await;
-        let mut client = http2(between.connect().await).await;
+        let (client, app, _between) = open(way).await;
+        let mut client = http2(client).await;
         let request = http::Request::get("/a").body(()).unwrap();
         let (response, _) = client.send_request(request, true).unwrap();
         let asking = spawn_local(response);
@@ -323,9 +317,8 @@ fn an_http2_request_without_authority_goes_where_it_was_sent() {
 #[test]
 fn a_reset_of_http2_reaches_the_client() {
     each_way(async |way| {
-        let app = App::start().await;
-        let between = Between::new(way, app.addr).await;
-        let mut client = http2(between.connect().await).await;
+        let (client, app, _between) = open(way).await;
+        let mut client = http2(client).await;
         let request = http::Request::get("http://web/").body(()).unwrap();
         let (response, _) = client.send_request(request, true).unwrap();
         let asking = spawn_local(response);

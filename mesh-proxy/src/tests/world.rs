@@ -17,22 +17,21 @@ use mesh_runtime::drain::{self, Drain};
 use mesh_runtime::metrics::Registry;
 use nix::sched::{CloneFlags, unshare};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local, yield_now};
 use tokio::time::{advance, timeout};
 use tonic::Status;
 
 use crate::config::tests::with_control_plane;
-use crate::control::dns::Resolver;
-use crate::control::{Client, Trust};
-use crate::discovery::Discovery;
+use crate::discovery::tests::discovery;
 use crate::fake_control_plane::ControlPlane;
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::telemetry::Families;
-use crate::tls::Credentials;
 use crate::tls::tests::{Authority, authority};
+use crate::tls::{self, Credentials, Purpose};
+use crate::transport::Io;
 use crate::transport::listen::Accepted;
 use crate::worker::{Shared, Worker};
 
@@ -169,6 +168,21 @@ impl World {
         self.authority.credentials(name)
     }
 
+    /// The server's end of a proxy's connection, without a proxy.
+    pub(super) async fn terminated(&self, tcp: TcpStream) -> Io {
+        let credentials = self.credentials(WEB);
+        let shaken = tls::server::terminate(Io::plain(tcp), &credentials, false, Purpose::Traffic);
+        Io::tls(shaken.await.unwrap().0)
+    }
+
+    /// The client's.
+    pub(super) async fn connected(&self, tcp: TcpStream) -> Io {
+        let (credentials, peer) = (self.credentials(CLIENT), peer(WEB));
+        let io = Io::plain(tcp);
+        let shaken = tls::client::connect(io, &credentials, &peer, false, Purpose::Traffic);
+        Io::tls(shaken.await.unwrap().0)
+    }
+
     /// From now on, this is what is known of that address.
     pub(super) fn knows(&self, addr: SocketAddr, profile: Profile) {
         self.profiles.borrow_mut().insert(addr, profile);
@@ -222,7 +236,7 @@ pub(super) fn pod(
     }
 }
 
-pub(super) fn peer(name: &str) -> TlsPeer {
+fn peer(name: &str) -> TlsPeer {
     TlsPeer {
         id: Identity::parse(name).unwrap(),
         server_name: name.into(),
@@ -249,20 +263,7 @@ impl Proxy {
         let changes = [&defaults, changes].concat();
         let config = Arc::new(with_control_plane(control_plane, &changes));
         let registry = Registry::new();
-        let resolver = Resolver::from_system(&config.control, &registry).unwrap();
         let (certified, credentials) = watch::channel(credentials);
-        // The control plane of these tests is dialled without TLS.
-        let (_, none) = watch::channel(None);
-        let client = |name, addr| {
-            let trust = Trust::Certified(none.clone());
-            Client::new(name, addr, &config.control, trust, &resolver, &registry)
-        };
-        let discovery = Discovery::new(
-            &config,
-            client("destination", &config.discovery.destination),
-            client("policy", &config.discovery.policy),
-            Handle::current(),
-        );
         let (drain, watch) = drain::channel();
         let shared = Arc::new(Shared::new(&config));
         let worker = Rc::new(Worker {
@@ -272,8 +273,8 @@ impl Proxy {
             scratch: Rc::default(),
             witness: None,
             drain: watch,
+            discovery: discovery(&config, &registry),
             config,
-            discovery,
             credentials,
         });
         Self {

@@ -2,8 +2,8 @@
 
 use tokio::io::AsyncWriteExt as _;
 
-use super::super::app::{App, message, rest, send};
-use super::{Between, OK, check, each_way};
+use super::super::app::{message, rest, send};
+use super::{OK, check, each_way, open};
 
 /// One request and its response, as they are sent; and what of them must arrive, and what must not.
 struct Exchange {
@@ -133,9 +133,7 @@ const EXCHANGES: [Exchange; 14] = [
 fn http1_passes_unchanged() {
     for exchange in &EXCHANGES {
         each_way(async |way| {
-            let app = App::start().await;
-            let between = Between::new(way, app.addr).await;
-            let mut client = between.connect().await;
+            let (mut client, app, _between) = open(way).await;
             send(&mut client, exchange.request).await;
             let mut app = app.accept().await;
             let arrived = message(&mut app).await;
