@@ -25,8 +25,9 @@ pub(crate) struct Dependency {
 }
 
 /// Each package and those of ours that it may depend on. Nothing depends on a program, on the tests or on xtask.
-const DIRECTION: [(&str, &[&str]); 15] = [
+const DIRECTION: [(&str, &[&str]); 16] = [
     ("mesh-core", &[]),
+    ("mesh-http2", &[]),
     ("mesh-runtime", &[]),
     ("mesh-ebpf-common", &[]),
     ("mesh-ebpf", &["mesh-ebpf-common"]),
@@ -43,7 +44,10 @@ const DIRECTION: [(&str, &[&str]); 15] = [
             "mesh-ebpf-common",
         ],
     ),
-    ("mesh-proxy", &["mesh-core", "mesh-api", "mesh-runtime"]),
+    (
+        "mesh-proxy",
+        &["mesh-core", "mesh-http2", "mesh-api", "mesh-runtime"],
+    ),
     (
         "mesh-control-plane",
         &["mesh-core", "mesh-api", "mesh-k8s", "mesh-runtime"],

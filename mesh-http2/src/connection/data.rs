@@ -1,0 +1,140 @@
+//! DATA: bodies, and the windows that they take.
+
+use super::Connection;
+use super::receive::{Fault, Input};
+use crate::error::Reason;
+use crate::frame::{self, Head};
+use crate::stream::Stage;
+
+const NO_ROOM: Reason = Reason::FLOW_CONTROL_ERROR;
+
+impl Connection {
+    pub(super) fn begin_data(&mut self, head: Head) -> Result<(), Fault> {
+        if self.is_idle(head.stream) {
+            let what = "DATA on a stream that was never opened";
+            return Err(Fault::Protocol(Reason::PROTOCOL_ERROR, what));
+        }
+        if self.receiving.take(head.length).is_err() {
+            let what = "more data than the connection's window";
+            return Err(Fault::Protocol(NO_ROOM, what));
+        }
+        self.data += u64::from(head.length);
+        let stream = match self.streams.get_mut(&head.stream) {
+            None => {
+                self.on_closed(head.stream)?;
+                None
+            }
+            Some(stream) if stream.failure.is_some() => None,
+            Some(stream) => match stream.inbound.stage {
+                Stage::Body if stream.inbound.window.take(head.length).is_ok() => Some(head.stream),
+                Stage::Body => {
+                    self.refuse(head.stream, NO_ROOM, "more data than the stream's window")?;
+                    None
+                }
+                Stage::Head => {
+                    let reason = Reason::PROTOCOL_ERROR;
+                    self.refuse(head.stream, reason, "DATA before HEADERS")?;
+                    None
+                }
+                Stage::Over => {
+                    self.refuse(head.stream, Reason::STREAM_CLOSED, "DATA behind the end")?;
+                    None
+                }
+            },
+        };
+        if head.is_padded() {
+            // Rare, and so it may be copied once more.
+            return self.expect(head);
+        }
+        let ends = head.ends_stream();
+        if head.length == 0 {
+            return self.take_data(stream, &[], ends);
+        }
+        let left = head.length;
+        self.input = Input::Data { stream, left, ends };
+        Ok(())
+    }
+
+    pub(super) fn padded_data(&mut self, head: Head, payload: &[u8]) -> Result<(), Fault> {
+        let padding = payload.first().map(|length| 1 + usize::from(*length));
+        let data = padding.and_then(|padding| {
+            let end = (payload.len() + 1).checked_sub(padding)?;
+            payload.get(1..end)
+        });
+        let Some(data) = data else {
+            let what = "the padding of DATA is longer than it is";
+            return Err(Fault::Protocol(Reason::PROTOCOL_ERROR, what));
+        };
+        let stream = self.streams.get(&head.stream);
+        let is_wanted = stream
+            .is_some_and(|stream| stream.failure.is_none() && stream.inbound.stage == Stage::Body);
+        let stream = is_wanted.then_some(head.stream);
+        let padding = (payload.len() - data.len()) as u32;
+        self.free(stream, padding);
+        self.take_data(stream, data, head.ends_stream())
+    }
+
+    /// A piece of data whose windows are taken. `stream` is none when nobody wants it.
+    pub(super) fn take_data(
+        &mut self,
+        id: Option<u32>,
+        bytes: &[u8],
+        ends: bool,
+    ) -> Result<(), Fault> {
+        let length = bytes.len() as u32;
+        // It may have been reset since its frame began.
+        let stream = id.and_then(|id| self.streams.get_mut(&id));
+        let (Some(stream), Some(id)) = (stream.filter(|stream| stream.failure.is_none()), id)
+        else {
+            self.free(None, length);
+            return Ok(());
+        };
+        if let Some(remaining) = &mut stream.inbound.remaining {
+            match remaining.checked_sub(length.into()) {
+                Some(left) => *remaining = left,
+                None => {
+                    self.free(None, length);
+                    let what = "the body is longer than its head says";
+                    return self.refuse(id, Reason::PROTOCOL_ERROR, what);
+                }
+            }
+        }
+        if !stream.is_read {
+            // Its own window is not given back, so that no more comes than that.
+            self.free(None, length);
+        } else if !bytes.is_empty() {
+            stream.inbound.data.push(bytes);
+            stream.inbound.wake();
+        }
+        match ends {
+            true => self.end_inbound(id),
+            false => Ok(()),
+        }
+    }
+
+    /// Gives room in the windows back. The stream's only matters while more may come.
+    pub(super) fn free(&mut self, stream: Option<u32>, bytes: u32) {
+        if bytes == 0 {
+            return;
+        }
+        let mut has_told = false;
+        if let Some(more) = self.receiving.free(bytes) {
+            self.output
+                .write(|out| frame::write_number(out, frame::WINDOW_UPDATE, 0, more));
+            has_told = true;
+        }
+        if let Some(id) = stream
+            && let Some(stream) = self.streams.get_mut(&id)
+            && stream.inbound.stage == Stage::Body
+            && stream.failure.is_none()
+            && let Some(more) = stream.inbound.window.free(bytes)
+        {
+            self.output
+                .write(|out| frame::write_number(out, frame::WINDOW_UPDATE, id, more));
+            has_told = true;
+        }
+        if has_told {
+            self.wake_driver();
+        }
+    }
+}

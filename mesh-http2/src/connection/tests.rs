@@ -1,0 +1,82 @@
+//! Two connections that talk to each other, and one that is talked to by somebody who makes his own frames.
+
+mod frames;
+mod pair;
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Wake;
+
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+
+use super::*;
+use crate::stream::Piece;
+
+const LIMITS: Limits = Limits {
+    streams: 10,
+    header_list: 16 * 1024,
+    fields: 20,
+    idle_frames: 1000,
+    resets: 1000,
+    mistakes: 1000,
+    unseen_resets: 5,
+};
+
+fn config(role: Role) -> Config {
+    Config {
+        role,
+        limits: LIMITS,
+        stream_window: DEFAULT_WINDOW,
+        connection_window: DEFAULT_WINDOW,
+        max_frame: None,
+        collected: None,
+        buffers: Buffers {
+            take: Vec::new,
+            give: drop,
+        },
+        clock: Instant::now,
+    }
+}
+
+/// Takes everything that is to be written.
+fn output(connection: &mut Connection) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while !connection.output().is_empty() {
+        let mut slices = [IoSlice::new(&[]); 4];
+        let count = connection.output().slices(&mut slices);
+        let mut n = 0;
+        for slice in &slices[..count] {
+            bytes.extend_from_slice(slice);
+            n += slice.len();
+        }
+        connection.written(n);
+    }
+    bytes
+}
+
+/// Knows whether it was woken.
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Flag {
+    fn new() -> (Arc<Self>, Waker) {
+        let flag = Arc::new(Self::default());
+        (flag.clone(), flag.into())
+    }
+
+    fn was_woken(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
+}
+
+fn nobody() -> &'static Waker {
+    Waker::noop()
+}

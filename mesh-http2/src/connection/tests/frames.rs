@@ -1,0 +1,573 @@
+//! What is wrong with single frames, and what becomes of streams and connections for it.
+
+use std::task::Poll;
+
+use super::*;
+
+const GET: &[u8] = &[0x82, 0x86, 0x84, 0x01, 3, b'w', b'e', b'b'];
+const POST: &[u8] = &[0x83, 0x86, 0x84, 0x01, 3, b'w', b'e', b'b'];
+
+const END_STREAM: u8 = frame::END_STREAM;
+const END_HEADERS: u8 = frame::END_HEADERS;
+const BOTH: u8 = END_STREAM | END_HEADERS;
+const PADDED: u8 = 0x8;
+const PRIORITY: u8 = 0x20;
+
+fn bytes(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let head = frame::Head {
+        length: payload.len() as u32,
+        kind,
+        flags,
+        stream,
+    };
+    let mut bytes = Vec::new();
+    head.write(&mut bytes);
+    bytes.extend(payload);
+    bytes
+}
+
+/// A server that has been greeted.
+fn server() -> Connection {
+    let mut server = Connection::new(&config(Role::Server));
+    server.receive(PREFACE).unwrap();
+    server.receive(&bytes(frame::SETTINGS, 0, 0, &[])).unwrap();
+    server
+        .receive(&bytes(frame::SETTINGS, frame::ACK, 0, &[]))
+        .unwrap();
+    output(&mut server);
+    server
+}
+
+/// The frames that are to be written.
+fn said(connection: &mut Connection) -> Vec<(frame::Head, Vec<u8>)> {
+    let bytes = output(connection);
+    let mut rest = &bytes[..];
+    let mut frames = Vec::new();
+    while let Some((head, behind)) = rest.split_first_chunk() {
+        let head = frame::Head::parse(*head);
+        let (payload, behind) = behind.split_at(head.length as usize);
+        frames.push((head, payload.to_vec()));
+        rest = behind;
+    }
+    frames
+}
+
+/// What was said of a mistake: on which stream, or 0 for the connection, and why.
+fn verdict(connection: &mut Connection) -> Option<(u32, Reason)> {
+    let frames = said(connection);
+    let mut verdicts = frames.iter().filter_map(|(head, payload)| match head.kind {
+        frame::RST_STREAM => Some((head.stream, Reason(frame::number(payload).unwrap()))),
+        frame::GOAWAY => Some((0, frame::go_away(payload).unwrap().1)),
+        _ => None,
+    });
+    let first = verdicts.next();
+    assert!(verdicts.next().is_none(), "{frames:?}");
+    first
+}
+
+#[test]
+fn mistakes_end_what_they_concern() {
+    use frame::{
+        CONTINUATION, DATA, GOAWAY, HEADERS, PING, PUSH_PROMISE, RST_STREAM, SETTINGS,
+        WINDOW_UPDATE,
+    };
+    let post = || bytes(HEADERS, END_HEADERS, 1, POST);
+    let get = || bytes(HEADERS, BOTH, 1, GET);
+    let long = |kind, payload: &[u8]| bytes(kind, END_HEADERS, 1, payload);
+    let of_connection = |reason| Some((0, reason));
+    let of_stream = |reason| Some((1, reason));
+    let protocol = Reason::PROTOCOL_ERROR;
+    let size = Reason::FRAME_SIZE_ERROR;
+    let flow = Reason::FLOW_CONTROL_ERROR;
+    for (sent, verdict_of, why) in [
+        (vec![get()], None, "nothing"),
+        (vec![bytes(200, 0xff, 77, b"?")], None, "an unknown frame"),
+        (
+            vec![bytes(DATA, 0, 0, b"x")],
+            of_connection(protocol),
+            "DATA on stream 0",
+        ),
+        (
+            vec![bytes(DATA, 0, 3, b"x")],
+            of_connection(protocol),
+            "DATA on an idle stream",
+        ),
+        (
+            vec![get(), bytes(DATA, 0, 1, b"x")],
+            of_stream(Reason::STREAM_CLOSED),
+            "DATA behind the end",
+        ),
+        (
+            vec![post(), bytes(DATA, PADDED, 1, &[5, 0])],
+            of_connection(protocol),
+            "too much padding",
+        ),
+        (
+            vec![post(), bytes(DATA, PADDED, 1, &[])],
+            of_connection(protocol),
+            "padding of no length",
+        ),
+        (
+            vec![bytes(HEADERS, BOTH, 0, GET)],
+            of_connection(protocol),
+            "HEADERS on stream 0",
+        ),
+        (
+            vec![bytes(HEADERS, BOTH, 2, GET)],
+            of_connection(protocol),
+            "a stream of ours",
+        ),
+        (
+            vec![get(), bytes(HEADERS, BOTH, 1, GET)],
+            of_stream(Reason::STREAM_CLOSED),
+            "HEADERS behind the end",
+        ),
+        (
+            vec![post(), bytes(HEADERS, END_HEADERS, 1, &[])],
+            of_stream(protocol),
+            "trailers that do not end",
+        ),
+        (
+            vec![post(), bytes(HEADERS, BOTH, 1, GET)],
+            of_stream(protocol),
+            "a request in trailers",
+        ),
+        (
+            vec![bytes(HEADERS, BOTH, 1, &[0xbe])],
+            of_connection(Reason::COMPRESSION_ERROR),
+            "an unknown field",
+        ),
+        (
+            vec![bytes(HEADERS, BOTH, 1, &[0x82])],
+            of_stream(protocol),
+            "half a request",
+        ),
+        (
+            vec![bytes(
+                HEADERS,
+                BOTH | PRIORITY,
+                1,
+                &[&[0, 0, 0, 1, 9], GET].concat(),
+            )],
+            of_stream(protocol),
+            "a stream that depends on itself",
+        ),
+        (
+            vec![bytes(HEADERS, 0, 1, GET), bytes(PING, 0, 0, &[0; 8])],
+            of_connection(protocol),
+            "an interrupted block",
+        ),
+        (
+            vec![
+                bytes(HEADERS, 0, 1, GET),
+                bytes(CONTINUATION, END_HEADERS, 3, &[]),
+            ],
+            of_connection(protocol),
+            "a block of another stream",
+        ),
+        (
+            vec![get(), long(CONTINUATION, &[])],
+            of_connection(protocol),
+            "a continuation of nothing",
+        ),
+        (
+            vec![get(), bytes(frame::PRIORITY, 0, 1, &[0; 4])],
+            of_stream(size),
+            "a short PRIORITY",
+        ),
+        (
+            vec![get(), bytes(frame::PRIORITY, 0, 1, &[0, 0, 0, 1, 0])],
+            of_stream(protocol),
+            "one that depends on itself",
+        ),
+        (
+            vec![bytes(frame::PRIORITY, 0, 0, &[0; 5])],
+            of_connection(protocol),
+            "PRIORITY on stream 0",
+        ),
+        (
+            vec![bytes(RST_STREAM, 0, 1, &[0; 4])],
+            of_connection(protocol),
+            "RST_STREAM on an idle stream",
+        ),
+        (
+            vec![bytes(RST_STREAM, 0, 0, &[0; 4])],
+            of_connection(protocol),
+            "RST_STREAM on stream 0",
+        ),
+        (
+            vec![get(), bytes(RST_STREAM, 0, 1, &[0; 3])],
+            of_connection(size),
+            "a short RST_STREAM",
+        ),
+        (
+            vec![bytes(SETTINGS, 0, 1, &[])],
+            of_connection(protocol),
+            "SETTINGS on a stream",
+        ),
+        (
+            vec![bytes(SETTINGS, 0, 0, &[0; 5])],
+            of_connection(size),
+            "half a setting",
+        ),
+        (
+            vec![bytes(SETTINGS, 1, 0, &[0; 6])],
+            of_connection(size),
+            "an acknowledgement that says something",
+        ),
+        (
+            vec![bytes(PUSH_PROMISE, END_HEADERS, 1, &[0; 4])],
+            of_connection(protocol),
+            "PUSH_PROMISE",
+        ),
+        (
+            vec![bytes(PING, 0, 0, &[0; 7])],
+            of_connection(size),
+            "a short PING",
+        ),
+        (
+            vec![bytes(PING, 0, 1, &[0; 8])],
+            of_connection(protocol),
+            "PING on a stream",
+        ),
+        (
+            vec![bytes(GOAWAY, 0, 0, &[0; 7])],
+            of_connection(size),
+            "a short GOAWAY",
+        ),
+        (
+            vec![bytes(GOAWAY, 0, 1, &[0; 8])],
+            of_connection(protocol),
+            "GOAWAY on a stream",
+        ),
+        (
+            vec![bytes(WINDOW_UPDATE, 0, 0, &[0; 4])],
+            of_connection(protocol),
+            "an update by nothing",
+        ),
+        (
+            vec![bytes(WINDOW_UPDATE, 0, 0, &[0x7f, 255, 255, 255])],
+            of_connection(flow),
+            "a window too large",
+        ),
+        (
+            vec![bytes(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1])],
+            of_connection(protocol),
+            "an idle stream's window",
+        ),
+        (
+            vec![post(), bytes(WINDOW_UPDATE, 0, 1, &[0; 4])],
+            of_stream(protocol),
+            "an update of a stream by nothing",
+        ),
+        (
+            vec![post(), bytes(WINDOW_UPDATE, 0, 1, &[0x7f, 255, 255, 255])],
+            of_stream(flow),
+            "a stream's window too large",
+        ),
+        (
+            vec![bytes(WINDOW_UPDATE, 0, 0, &[0; 3])],
+            of_connection(size),
+            "a short WINDOW_UPDATE",
+        ),
+        (
+            vec![bytes(HEADERS, END_HEADERS, 1, &[0; 16_385])],
+            of_connection(size),
+            "a large frame",
+        ),
+    ] {
+        let mut server = server();
+        let mut received = Ok(());
+        for frame in &sent {
+            received = received.and_then(|()| server.receive(frame));
+        }
+        assert_eq!(verdict(&mut server), verdict_of, "{why}");
+        let ends = matches!(verdict_of, Some((0, _)));
+        assert_eq!(received.is_err(), ends, "{why}");
+        assert_eq!(server.is_over(), ends, "{why}");
+    }
+}
+
+#[test]
+fn what_comes_first_must() {
+    for (sent, why) in [
+        (b"GET / HTTP/1.1\r\n".to_vec(), "another protocol"),
+        (
+            [PREFACE, &bytes(frame::PING, 0, 0, &[0; 8])].concat(),
+            "a ping",
+        ),
+        (
+            [PREFACE, &bytes(frame::SETTINGS, 1, 0, &[])].concat(),
+            "an acknowledgement",
+        ),
+    ] {
+        let mut server = Connection::new(&config(Role::Server));
+        assert_eq!(server.awaited(), Some(Awaited::Greeting));
+        server.receive(&sent).expect_err(why);
+    }
+}
+
+#[test]
+fn bodies_are_as_long_as_their_heads_say() {
+    // `content-length: 5`, by the index of its name.
+    let five = &[POST, &[0x0f, 13, 1, b'5']].concat();
+    for (data, ends, is_right) in [
+        (&b"12345"[..], true, true),
+        (b"1234", true, false),
+        (b"123456", false, false),
+    ] {
+        let mut server = server();
+        server
+            .receive(&bytes(frame::HEADERS, END_HEADERS, 1, five))
+            .unwrap();
+        let flags = if ends { END_STREAM } else { 0 };
+        server.receive(&bytes(frame::DATA, flags, 1, data)).unwrap();
+        let expected = (!is_right).then_some((1, Reason::PROTOCOL_ERROR));
+        assert_eq!(verdict(&mut server), expected, "{data:?}");
+    }
+    let mut server = server();
+    server
+        .receive(&bytes(frame::HEADERS, BOTH, 1, five))
+        .unwrap();
+    assert_eq!(verdict(&mut server), Some((1, Reason::PROTOCOL_ERROR)));
+    assert!(server.next_request().is_none());
+}
+
+#[test]
+fn more_than_a_window_is_refused() {
+    let frame = bytes(frame::DATA, 0, 1, &[0; 16_384]);
+    let mut server = server();
+    server
+        .receive(&bytes(frame::HEADERS, END_HEADERS, 1, POST))
+        .unwrap();
+    for _ in 0..3 {
+        server.receive(&frame).unwrap();
+        assert_eq!(verdict(&mut server), None);
+    }
+    // Stream and connection have the same.
+    server.receive(&frame).unwrap_err();
+    assert_eq!(verdict(&mut server), Some((0, Reason::FLOW_CONTROL_ERROR)));
+
+    let larger = Config {
+        connection_window: 1 << 20,
+        ..config(Role::Server)
+    };
+    let mut server = Connection::new(&larger);
+    server.receive(PREFACE).unwrap();
+    server.receive(&bytes(frame::SETTINGS, 0, 0, &[])).unwrap();
+    server
+        .receive(&bytes(frame::HEADERS, END_HEADERS, 1, POST))
+        .unwrap();
+    for _ in 0..4 {
+        server.receive(&frame).unwrap();
+    }
+    assert_eq!(verdict(&mut server), Some((1, Reason::FLOW_CONTROL_ERROR)));
+}
+
+#[test]
+fn padding_is_not_data() {
+    let mut server = server();
+    server
+        .receive(&bytes(frame::HEADERS, END_HEADERS, 1, POST))
+        .unwrap();
+    let payload = [&[3][..], b"data", &[0; 3]].concat();
+    for cut in 1..payload.len() + 9 {
+        for piece in bytes(frame::DATA, PADDED, 1, &payload).chunks(cut) {
+            server.receive(piece).unwrap();
+        }
+        let id = StreamId(1);
+        let Poll::Ready(Some(Ok(Piece::Data(data)))) = server.poll_piece(id, nobody()) else {
+            panic!("there is no data");
+        };
+        assert_eq!(data, "data");
+    }
+}
+
+#[test]
+fn streams_reset_before_anybody_has_seen_them_are_not_handed_on() {
+    let mut server = server();
+    let reset = |server: &mut Connection, n: u32| {
+        let stream = 2 * n + 1;
+        server.receive(&bytes(frame::HEADERS, BOTH, stream, GET))?;
+        server.receive(&bytes(frame::RST_STREAM, 0, stream, &[0, 0, 0, 8]))
+    };
+    for n in 0..5 {
+        reset(&mut server, n).unwrap();
+    }
+    assert_eq!(server.streams(), 0);
+    assert!(server.next_request().is_none());
+    for n in 5..10 {
+        reset(&mut server, n).unwrap();
+    }
+    reset(&mut server, 10).unwrap_err();
+    assert_eq!(verdict(&mut server), Some((0, Reason::ENHANCE_YOUR_CALM)));
+    assert_eq!(server.take_violation(), Some(Violation::UnseenResets));
+}
+
+#[test]
+fn header_lists_are_bounded() {
+    // A field of about a kilobyte, as a literal.
+    let large = [&[0, 1, b'x', 0x7f, 0xe9, 0x07][..], &[b'v'; 1128]].concat();
+    let request = |fields: usize| [GET, &large.repeat(fields)].concat();
+    let send = |server: &mut Connection, block: &[u8]| {
+        let mut pieces = block.chunks(16_000).peekable();
+        let mut kind = frame::HEADERS;
+        while let Some(piece) = pieces.next() {
+            let end = if pieces.peek().is_none() {
+                END_HEADERS
+            } else {
+                0
+            };
+            let first = if kind == frame::HEADERS {
+                END_STREAM
+            } else {
+                0
+            };
+            server.receive(&bytes(kind, end | first, 1, piece))?;
+            kind = frame::CONTINUATION;
+        }
+        Ok::<_, Error>(())
+    };
+    for (fields, refused) in [
+        (13, None),
+        (15, Some(Refused::TooLarge)),
+        (50, Some(Refused::TooLarge)),
+    ] {
+        let mut server = server();
+        send(&mut server, &request(fields)).unwrap();
+        assert_eq!(server.next_request().unwrap().refused, refused, "{fields}");
+        assert_eq!(verdict(&mut server), None);
+    }
+    let mut many = server();
+    send(&mut many, &[GET, &[0x90; 21]].concat()).unwrap();
+    assert_eq!(
+        many.next_request().unwrap().refused,
+        Some(Refused::TooManyFields)
+    );
+    let mut server = server();
+    send(&mut server, &request(60)).unwrap_err();
+    assert_eq!(server.take_violation(), Some(Violation::Headers));
+}
+
+#[test]
+fn what_has_begun_is_awaited() {
+    let mut server = server();
+    assert_eq!(server.awaited(), None);
+    let head = bytes(frame::HEADERS, END_STREAM, 1, GET);
+    server.receive(&head[..12]).unwrap();
+    assert_eq!(server.awaited(), Some(Awaited::Head(1)));
+    server.receive(&head[12..]).unwrap();
+    assert_eq!(server.awaited(), Some(Awaited::Head(1)));
+    server
+        .receive(&bytes(frame::CONTINUATION, END_HEADERS, 1, &[]))
+        .unwrap();
+    assert_eq!(server.awaited(), None);
+    // Data may take its time.
+    server
+        .receive(&bytes(frame::HEADERS, END_HEADERS, 3, POST))
+        .unwrap();
+    server
+        .receive(&bytes(frame::DATA, 0, 3, b"slow")[..11])
+        .unwrap();
+    assert_eq!(server.awaited(), None);
+}
+
+#[test]
+fn settings_hold_for_streams_that_are_open() {
+    let mut server = server();
+    server
+        .receive(&bytes(frame::HEADERS, BOTH, 1, GET))
+        .unwrap();
+    let id = server.next_request().unwrap().id;
+    server.respond(id, &Response::new(()), false);
+    assert_eq!(
+        server.poll_room(id, nobody()).map(Result::unwrap),
+        Poll::Ready(send::COLLECTED.min(65_535))
+    );
+    server.send_data(id, vec![0; 1000].into(), false);
+    output(&mut server);
+    let window = |size: u32| {
+        bytes(
+            frame::SETTINGS,
+            0,
+            0,
+            &[&[0, 4][..], &size.to_be_bytes()].concat(),
+        )
+    };
+    server.receive(&window(500)).unwrap();
+    assert!(server.poll_room(id, nobody()).is_pending(), "500 too many");
+    let (flag, waker) = Flag::new();
+    assert!(server.poll_room(id, &waker).is_pending());
+    server.receive(&window(1700)).unwrap();
+    assert!(flag.was_woken());
+    assert_eq!(
+        server.poll_room(id, nobody()).map(Result::unwrap),
+        Poll::Ready(700)
+    );
+}
+
+proptest::proptest! {
+    /// Whatever comes, it is taken or refused.
+    #[test]
+    fn nothing_that_comes_breaks_anything(
+        frames in proptest::collection::vec(
+            (0_u8..11, 0_u8.., 0_u32..8, proptest::collection::vec(0_u8.., 0..40), 1_usize..60),
+            0..60,
+        ),
+        is_server: bool,
+    ) {
+        let role = if is_server { Role::Server } else { Role::Client };
+        let mut connection = Connection::new(&config(role));
+        if is_server {
+            connection.receive(PREFACE).unwrap();
+        }
+        connection.receive(&bytes(frame::SETTINGS, 0, 0, &[])).unwrap();
+        let mut open = Vec::new();
+        for (n, (kind, flags, stream, payload, cut)) in frames.into_iter().enumerate() {
+            if !is_server && connection.poll_ready(nobody()).is_ready() {
+                let request = Request::post("http://web/").body(()).unwrap();
+                if connection.cannot_open().is_none() {
+                    open.push(connection.open(&request, n % 2 == 0));
+                }
+            }
+            let payload = match kind {
+                // So that some are whole.
+                frame::HEADERS if n % 3 == 0 => [POST, &payload].concat(),
+                frame::HEADERS => if is_server { POST.to_vec() } else { vec![0x88] },
+                _ => payload,
+            };
+            let flags = if kind == frame::HEADERS { flags | END_HEADERS } else { flags };
+            for piece in bytes(kind, flags, stream, &payload).chunks(cut) {
+                if connection.receive(piece).is_err() {
+                    break;
+                }
+            }
+            while let Some(accepted) = connection.next_request() {
+                open.push(accepted.id);
+            }
+            for id in &open {
+                let _ = connection.poll_response(*id, nobody());
+                let _ = connection.poll_piece(*id, nobody());
+                if n % 5 == 0 {
+                    connection.respond(*id, &Response::new(()), false);
+                }
+                if let Poll::Ready(Ok(room)) = connection.poll_room(*id, nobody()) {
+                    connection.send_data(*id, vec![0; room.min(cut)].into(), n % 7 == 0);
+                }
+            }
+            if n % 11 == 0 && let Some(id) = open.pop() {
+                connection.drop_reader(id);
+                connection.drop_writer(id);
+            }
+            if n % 4 == 0 {
+                output(&mut connection);
+            }
+        }
+        for id in open {
+            connection.drop_writer(id);
+            connection.drop_reader(id);
+        }
+        output(&mut connection);
+        assert_eq!(connection.open_ours + connection.open_theirs, connection.streams() as u32);
+    }
+}

@@ -1,0 +1,252 @@
+//! Fields become header blocks.
+
+use std::collections::VecDeque;
+use std::sync::LazyLock;
+
+use ahash::RandomState;
+
+use super::field::STATIC;
+use super::{FIELD_OVERHEAD, TABLE_SIZE, integer};
+
+/// Writes the blocks of one connection.
+///
+/// A field is put into the table when it is sent for the second time within a while: ids, dates and lengths differ each time, and would only drive the others out. Fields are kept as bytes, because most
+/// connections are idle most of the time, and their tables with them.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    /// The latest in front.
+    entries: VecDeque<Entry>,
+    /// Names and values of `entries`, the oldest first, behind those that are gone.
+    bytes: Vec<u8>,
+    /// So much at the front of `bytes` is gone.
+    gone: usize,
+    size: usize,
+    max: usize,
+    /// The other side must be told of `max` first; before, of how small it has been.
+    told: Told,
+    /// Hashes of fields that were sent lately, by their low bits. None as long as there was nothing to remember.
+    seen: Option<Box<[u32; SEEN]>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: u32,
+    name: u16,
+    value: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    All,
+    /// The smallest size since the last block.
+    Shrunk(usize),
+}
+
+/// As many different fields as an application sends over and over.
+const SEEN: usize = 64;
+
+static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+impl Encoder {
+    pub(crate) fn new() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            bytes: Vec::new(),
+            gone: 0,
+            size: 0,
+            max: TABLE_SIZE as usize,
+            told: Told::All,
+            seen: None,
+        }
+    }
+
+    /// The other side keeps a table of at most this size.
+    pub(crate) fn resize(&mut self, max: u32) {
+        let max = max.min(TABLE_SIZE) as usize;
+        if max == self.max {
+            return;
+        }
+        let smallest = match self.told {
+            Told::All => max,
+            Told::Shrunk(before) => before.min(max),
+        };
+        self.told = Told::Shrunk(smallest);
+        self.max = max;
+        self.evict(max);
+    }
+
+    /// To be called before the fields of each block.
+    pub(crate) fn begin(&mut self, block: &mut Vec<u8>) {
+        if let Told::Shrunk(smallest) = std::mem::replace(&mut self.told, Told::All) {
+            if smallest < self.max {
+                integer::write(block, 0x20, 5, smallest);
+            }
+            integer::write(block, 0x20, 5, self.max);
+        }
+    }
+
+    pub(crate) fn field(&mut self, block: &mut Vec<u8>, name: &str, value: &[u8]) {
+        let names = static_names(name);
+        for index in names.clone() {
+            let (_, static_value) = STATIC[index - 1];
+            if !static_value.is_empty() && static_value.as_bytes() == value {
+                integer::write(block, 0x80, 7, index);
+                return;
+            }
+        }
+        let hash = HASHES.hash_one((name, value)) as u32;
+        if let Some(position) = self.find(hash, name, value) {
+            integer::write(block, 0x80, 7, STATIC.len() + 1 + position);
+            return;
+        }
+        let size = name.len() + value.len() + FIELD_OVERHEAD;
+        let index = names.start;
+        // One that takes more than a quarter of the table would drive out too many.
+        if size <= self.max / 4 && self.comes_again(hash) {
+            literal(block, (0x40, 6), index, name, value);
+            self.insert(hash, name, value);
+        } else {
+            literal(block, (0, 4), index, name, value);
+        }
+    }
+
+    /// A field that nobody on the way may put into a table (RFC 7541, section 7.1.3).
+    pub(crate) fn sensitive(&self, block: &mut Vec<u8>, name: &str, value: &[u8]) {
+        literal(block, (0x10, 4), static_names(name).start, name, value);
+    }
+
+    /// Whether the field was sent before; it is remembered for the next time.
+    fn comes_again(&mut self, hash: u32) -> bool {
+        let seen = self.seen.get_or_insert_with(|| Box::new([0; SEEN]));
+        std::mem::replace(&mut seen[hash as usize % SEEN], hash) == hash
+    }
+
+    fn find(&self, hash: u32, name: &str, value: &[u8]) -> Option<usize> {
+        let mut end = self.bytes.len();
+        for (position, entry) in self.entries.iter().enumerate() {
+            let start = end - entry.length();
+            if entry.hash == hash {
+                let (its_name, its_value) = self.bytes[start..end].split_at(entry.name.into());
+                if its_name == name.as_bytes() && its_value == value {
+                    return Some(position);
+                }
+            }
+            end = start;
+        }
+        None
+    }
+
+    fn insert(&mut self, hash: u32, name: &str, value: &[u8]) {
+        let entry = Entry {
+            hash,
+            // Both fit: the table is smaller.
+            name: name.len() as u16,
+            value: value.len() as u16,
+        };
+        self.evict(self.max - entry.size());
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.bytes.extend_from_slice(value);
+        self.size += entry.size();
+        self.entries.push_front(entry);
+    }
+
+    fn evict(&mut self, left: usize) {
+        while self.size > left
+            && let Some(entry) = self.entries.pop_back()
+        {
+            self.size -= entry.size();
+            self.gone += entry.length();
+        }
+        // Moves each byte once at most, and bounds the vector.
+        if self.gone > self.bytes.len() / 2 {
+            self.bytes.drain(..self.gone);
+            self.gone = 0;
+        }
+    }
+}
+
+impl Entry {
+    fn length(self) -> usize {
+        usize::from(self.name) + usize::from(self.value)
+    }
+
+    fn size(self) -> usize {
+        self.length() + FIELD_OVERHEAD
+    }
+}
+
+/// `kind`: the high bits of the first byte, and how many bits are left for the index of the name; 0 if it is not in a table.
+fn literal(block: &mut Vec<u8>, kind: (u8, u32), index: usize, name: &str, value: &[u8]) {
+    let (prefix, bits) = kind;
+    integer::write(block, prefix, bits, index);
+    if index == 0 {
+        text(block, name.as_bytes());
+    }
+    text(block, value);
+}
+
+fn text(block: &mut Vec<u8>, bytes: &[u8]) {
+    integer::write(block, 0, 7, bytes.len());
+    block.extend_from_slice(bytes);
+}
+
+/// Where the names of the static table are: the first index of each name and how many there are.
+static NAMES: LazyLock<[Option<(u8, u8)>; SLOTS]> = LazyLock::new(|| {
+    let mut slots = [None; SLOTS];
+    for (index, (name, _)) in STATIC.iter().enumerate() {
+        let mut slot = slot(name);
+        loop {
+            match &mut slots[slot] {
+                None => slots[slot] = Some((index as u8 + 1, 1)),
+                Some((first, count)) if STATIC[usize::from(*first) - 1].0 == *name => *count += 1,
+                Some(_) => {
+                    slot = (slot + 1) % SLOTS;
+                    continue;
+                }
+            }
+            break;
+        }
+    }
+    slots
+});
+
+const SLOTS: usize = 256;
+
+fn slot(name: &str) -> usize {
+    let mixed = match name.as_bytes() {
+        [first, .., before, last] => {
+            let [first, before, last] = [first, before, last].map(|byte| usize::from(*byte));
+            name.len() * 41 + first * 7 + before * 31 + last * 3
+        }
+        short => short.len(),
+    };
+    mixed % SLOTS
+}
+
+/// The indices of `name` in the static table; empty, from 0 on, if it has none.
+fn static_names(name: &str) -> std::ops::Range<usize> {
+    let mut slot = slot(name);
+    while let Some((first, count)) = NAMES[slot] {
+        let first = usize::from(first);
+        if STATIC[first - 1].0 == name {
+            return first..first + usize::from(count);
+        }
+        slot = (slot + 1) % SLOTS;
+    }
+    0..0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_names_of_the_static_table_are_found() {
+        for (index, (name, _)) in STATIC.iter().enumerate() {
+            assert!(static_names(name).contains(&(index + 1)), "{name}");
+        }
+        for name in ["", "x", "ab", "accepts", "x-request-id"] {
+            assert_eq!(static_names(name), 0..0, "{name}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! One field of a header block.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+
+/// A field as it was decoded, checked as far as it can be by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Field {
+    Pseudo(Pseudo),
+    Regular(HeaderName, HeaderValue),
+    /// What no message may hold. It still has its place in the table.
+    Malformed(&'static str),
+}
+
+/// RFC 9113, section 8.3.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Pseudo {
+    Method(Method),
+    Scheme(Bytes),
+    Authority(Bytes),
+    Path(Bytes),
+    Status(StatusCode),
+}
+
+impl Field {
+    pub(super) fn new(name: Name, value: Bytes) -> Self {
+        match name {
+            Name::Regular(name) => match HeaderValue::from_maybe_shared(value) {
+                Ok(value) => Self::Regular(name, value),
+                Err(_) => Self::Malformed("a field's value has bytes that are not allowed"),
+            },
+            Name::Method => match Method::from_bytes(&value) {
+                Ok(method) => Self::Pseudo(Pseudo::Method(method)),
+                Err(_) => Self::Malformed("the method is none"),
+            },
+            Name::Status => match StatusCode::from_bytes(&value) {
+                Ok(status) => Self::Pseudo(Pseudo::Status(status)),
+                Err(_) => Self::Malformed("the status is none"),
+            },
+            Name::Scheme => Self::Pseudo(Pseudo::Scheme(value)),
+            Name::Authority => Self::Pseudo(Pseudo::Authority(value)),
+            Name::Path => Self::Pseudo(Pseudo::Path(value)),
+            Name::Malformed(why) => Self::Malformed(why),
+        }
+    }
+
+    pub(super) fn name(&self) -> Name {
+        match self {
+            Self::Regular(name, _) => Name::Regular(name.clone()),
+            Self::Pseudo(Pseudo::Method(_)) => Name::Method,
+            Self::Pseudo(Pseudo::Scheme(_)) => Name::Scheme,
+            Self::Pseudo(Pseudo::Authority(_)) => Name::Authority,
+            Self::Pseudo(Pseudo::Path(_)) => Name::Path,
+            Self::Pseudo(Pseudo::Status(_)) => Name::Status,
+            Self::Malformed(why) => Name::Malformed(why),
+        }
+    }
+}
+
+/// What a field is called.
+#[derive(Clone, Debug)]
+pub(super) enum Name {
+    Method,
+    Scheme,
+    Authority,
+    Path,
+    Status,
+    Regular(HeaderName),
+    Malformed(&'static str),
+}
+
+impl Name {
+    pub(super) fn parse(bytes: &[u8]) -> Self {
+        if bytes.first() == Some(&b':') {
+            return match bytes {
+                b":method" => Self::Method,
+                b":scheme" => Self::Scheme,
+                b":authority" => Self::Authority,
+                b":path" => Self::Path,
+                b":status" => Self::Status,
+                _ => Self::Malformed("there is no pseudo-header field of that name"),
+            };
+        }
+        match HeaderName::from_lowercase(bytes) {
+            Ok(name) => Self::Regular(name),
+            Err(_) => Self::Malformed("a field's name has bytes that are not allowed"),
+        }
+    }
+}
+
+/// RFC 7541, appendix A, from index 1 on.
+pub(super) const STATIC: [(&str, &str); 61] = [
+    (":authority", ""),
+    (":method", "GET"),
+    (":method", "POST"),
+    (":path", "/"),
+    (":path", "/index.html"),
+    (":scheme", "http"),
+    (":scheme", "https"),
+    (":status", "200"),
+    (":status", "204"),
+    (":status", "206"),
+    (":status", "304"),
+    (":status", "400"),
+    (":status", "404"),
+    (":status", "500"),
+    ("accept-charset", ""),
+    ("accept-encoding", "gzip, deflate"),
+    ("accept-language", ""),
+    ("accept-ranges", ""),
+    ("accept", ""),
+    ("access-control-allow-origin", ""),
+    ("age", ""),
+    ("allow", ""),
+    ("authorization", ""),
+    ("cache-control", ""),
+    ("content-disposition", ""),
+    ("content-encoding", ""),
+    ("content-language", ""),
+    ("content-length", ""),
+    ("content-location", ""),
+    ("content-range", ""),
+    ("content-type", ""),
+    ("cookie", ""),
+    ("date", ""),
+    ("etag", ""),
+    ("expect", ""),
+    ("expires", ""),
+    ("from", ""),
+    ("host", ""),
+    ("if-match", ""),
+    ("if-modified-since", ""),
+    ("if-none-match", ""),
+    ("if-range", ""),
+    ("if-unmodified-since", ""),
+    ("last-modified", ""),
+    ("link", ""),
+    ("location", ""),
+    ("max-forwards", ""),
+    ("proxy-authenticate", ""),
+    ("proxy-authorization", ""),
+    ("range", ""),
+    ("referer", ""),
+    ("refresh", ""),
+    ("retry-after", ""),
+    ("server", ""),
+    ("set-cookie", ""),
+    ("strict-transport-security", ""),
+    ("transfer-encoding", ""),
+    ("user-agent", ""),
+    ("vary", ""),
+    ("via", ""),
+    ("www-authenticate", ""),
+];
+
+/// The fields of [`STATIC`].
+pub(super) static STATIC_FIELDS: LazyLock<[Field; 61]> = LazyLock::new(|| {
+    STATIC.map(|(name, value)| {
+        // A pseudo-header field whose value is none is only ever asked for its name.
+        match Name::parse(name.as_bytes()) {
+            Name::Authority => Field::Pseudo(Pseudo::Authority(Bytes::new())),
+            name => Field::new(name, Bytes::from_static(value.as_bytes())),
+        }
+    })
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_the_static_table_are_fields() {
+        for field in STATIC_FIELDS.iter() {
+            assert!(!matches!(field, Field::Malformed(_)), "{field:?}");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Strings in Huffman code (RFC 7541, section 5.2 and appendix B), read only.
+//!
+//! The code is canonical: codes of one length are consecutive numbers in the order of their symbols, and begin where those of the length before have ended. So the lengths say everything.
+
+use std::cell::RefCell;
+
+use super::Broken;
+
+/// How long the code of each byte is, and last that of the end, which is never sent.
+const LENGTHS: [u8; 257] = [
+    13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, //
+    28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28, //
+    6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, //
+    5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12, 10, //
+    13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, //
+    7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6, //
+    15, 5, 6, 5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6, 6, 5, //
+    6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28, //
+    20, 22, 20, 20, 22, 22, 22, 23, 22, 23, 23, 23, 23, 23, 24, 23, //
+    24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24, //
+    22, 21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23, //
+    21, 21, 22, 21, 23, 22, 23, 23, 20, 22, 22, 22, 23, 22, 22, 23, //
+    26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25, //
+    19, 21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27, //
+    20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23, //
+    26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26, //
+    30,
+];
+
+const SHORTEST: usize = 5;
+const LONGEST: usize = 30;
+
+/// Codes of up to this length are looked up; text hardly has others.
+const DIRECT: usize = 8;
+
+const END: u16 = 256;
+
+/// What follows from [`LENGTHS`].
+struct Code {
+    /// For each possible next byte the symbol and the length of the code that it begins with; length 0 if that is longer.
+    direct: [(u8, u8); 1 << DIRECT],
+    /// By length: the first code, and where in `symbols` its symbol is.
+    first: [u32; LONGEST + 1],
+    index: [u16; LONGEST + 2],
+    symbols: [u16; 257],
+}
+
+static CODE: Code = Code::new();
+
+impl Code {
+    const fn new() -> Self {
+        let mut code = Self {
+            direct: [(0, 0); 1 << DIRECT],
+            first: [0; LONGEST + 1],
+            index: [0; LONGEST + 2],
+            symbols: [0; 257],
+        };
+        let mut next = 0_u32;
+        let mut count = 0;
+        let mut length = SHORTEST;
+        while length <= LONGEST {
+            code.first[length] = next;
+            code.index[length] = count;
+            let mut symbol = 0;
+            while symbol < LENGTHS.len() {
+                if LENGTHS[symbol] as usize == length {
+                    code.symbols[count as usize] = symbol as u16;
+                    if length <= DIRECT {
+                        let free = DIRECT - length;
+                        let mut behind = 0;
+                        while behind < 1 << free {
+                            code.direct[((next as usize) << free) + behind] =
+                                (symbol as u8, length as u8);
+                            behind += 1;
+                        }
+                    }
+                    count += 1;
+                    next += 1;
+                }
+                symbol += 1;
+            }
+            next <<= 1;
+            length += 1;
+            code.index[length] = count;
+        }
+        code
+    }
+
+    /// The symbol whose code `window` begins with, longer than [`DIRECT`], and how long it is. `window` holds the next 32 bits.
+    fn long(&self, window: u32) -> Result<(u8, usize), Broken> {
+        for length in DIRECT + 1..=LONGEST {
+            let offset = (window >> (32 - length)).wrapping_sub(self.first[length]);
+            let count = self.index[length + 1] - self.index[length];
+            if offset < u32::from(count) {
+                return match self.symbols[usize::from(self.index[length]) + offset as usize] {
+                    END => Err(Broken("a Huffman-coded string holds its end")),
+                    symbol => Ok((symbol as u8, length)),
+                };
+            }
+        }
+        Err(Broken("a Huffman-coded string is broken"))
+    }
+}
+
+thread_local! {
+    static PLAIN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Larger memory is not kept for the next string.
+const KEPT: usize = 16 * 1024;
+
+/// Lends what `bytes` say.
+pub(super) fn with_decoded<R>(bytes: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<R, Broken> {
+    PLAIN.with_borrow_mut(|plain| {
+        plain.clear();
+        decode(bytes, plain)?;
+        let result = read(plain);
+        plain.clear();
+        plain.shrink_to(KEPT);
+        Ok(result)
+    })
+}
+
+/// Decodes `bytes` behind `out`.
+fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+    // At least five bits each.
+    out.reserve(bytes.len() * 8 / SHORTEST);
+    let mut bytes = bytes.iter();
+    // The next bits, from the highest on; there are `have` of them.
+    let mut bits = 0_u64;
+    let mut have = 0;
+    loop {
+        while have <= 56 {
+            let Some(byte) = bytes.next() else { break };
+            bits |= u64::from(*byte) << (56 - have);
+            have += 8;
+        }
+        if have < SHORTEST {
+            break;
+        }
+        let (symbol, length) = match CODE.direct[(bits >> (64 - DIRECT)) as usize] {
+            (_, 0) if have >= LONGEST => CODE.long((bits >> 32) as u32)?,
+            // What is missing is taken for the padding's ones.
+            (_, 0) => match CODE
+                .long((bits >> 32) as u32 | u32::MAX.checked_shr(have as u32).unwrap_or(0))
+            {
+                Ok(found) => found,
+                Err(_) => break,
+            },
+            (symbol, length) => (symbol, usize::from(length)),
+        };
+        if length > have {
+            break;
+        }
+        out.push(symbol);
+        bits <<= length;
+        have -= length;
+    }
+    // What is left is the beginning of the end's code, which is all ones, and shorter than a byte.
+    let is_padding = have < 8 && (have == 0 || bits >> (64 - have) == (1 << have) - 1);
+    match is_padding {
+        true => Ok(()),
+        false => Err(Broken("a Huffman-coded string is not padded as it must be")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The code of a symbol and its length, made from the lengths alone and not as [`Code`] does it.
+    fn code(symbol: u8) -> (u32, u32) {
+        let mut order: Vec<usize> = (0..LENGTHS.len()).collect();
+        order.sort_by_key(|symbol| (LENGTHS[*symbol], *symbol));
+        let mut code = 0_u32;
+        let mut before = u32::from(LENGTHS[order[0]]);
+        for next in order {
+            let length = u32::from(LENGTHS[next]);
+            code <<= length - before;
+            if next == usize::from(symbol) {
+                return (code, length);
+            }
+            code += 1;
+            before = length;
+        }
+        unreachable!("every byte has a code")
+    }
+
+    fn encode(text: &[u8]) -> Vec<u8> {
+        let mut bits = String::new();
+        for symbol in text {
+            let (code, length) = code(*symbol);
+            bits.push_str(&format!("{code:00$b}", length as usize));
+        }
+        while !bits.len().is_multiple_of(8) {
+            bits.push('1');
+        }
+        let bytes = bits.as_bytes().chunks(8);
+        bytes
+            .map(|byte| u8::from_str_radix(str::from_utf8(byte).unwrap(), 2).unwrap())
+            .collect()
+    }
+
+    fn decoded(bytes: &[u8]) -> Result<Vec<u8>, Broken> {
+        let mut text = Vec::new();
+        decode(bytes, &mut text).map(|()| text)
+    }
+
+    #[test]
+    fn the_examples_of_the_rfc() {
+        let www = [
+            0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff,
+        ];
+        assert_eq!(decoded(&www).unwrap(), b"www.example.com");
+        assert_eq!(
+            decoded(&[0xa8, 0xeb, 0x10, 0x64, 0x9c, 0xbf]).unwrap(),
+            b"no-cache"
+        );
+        // The longest code, of 30 bits, is that of three control characters: 0x3ffffffc for a line feed.
+        assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xf3]).unwrap(), b"\n");
+    }
+
+    #[test]
+    fn every_symbol_is_read_wherever_it_stands() {
+        for symbol in 0..=255 {
+            for before in 0..8 {
+                let mut text = vec![b'0'; before];
+                text.extend([symbol, b'a', symbol]);
+                assert_eq!(
+                    decoded(&encode(&text)).unwrap(),
+                    text,
+                    "{symbol} behind {before}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_code_is_refused() {
+        for bytes in [
+            // Padding that is not ones, that is a whole byte, and the end itself.
+            &[0b0000_0000][..],
+            &[0b0011_1000],
+            &[0b0001_1111, 0xff],
+            &[0xff],
+            &[0xff, 0xff, 0xff, 0xff],
+            &[0xff, 0xff, 0xff, 0xfc],
+        ] {
+            decoded(bytes).unwrap_err();
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_was_coded_is_read(text: Vec<u8>) {
+            assert_eq!(decoded(&encode(&text)).unwrap(), text);
+        }
+
+        #[test]
+        fn anything_is_read_or_refused(bytes: Vec<u8>) {
+            if let Ok(text) = decoded(&bytes) {
+                assert_eq!(encode(&text), bytes);
+            }
+        }
+    }
+}

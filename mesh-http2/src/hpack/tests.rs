@@ -1,0 +1,255 @@
+//! Both directions together, and the examples of RFC 7541, appendix C.
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+
+use super::*;
+
+fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<Field>, Broken> {
+    let mut fields = Vec::new();
+    decoder.decode(block, |field, _| {
+        fields.push(field);
+        true
+    })?;
+    Ok(fields)
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<char> = hex.chars().filter(|c| !c.is_whitespace()).collect();
+    let pairs = digits.chunks(2);
+    pairs
+        .map(|pair| u8::from_str_radix(&String::from_iter(pair), 16).unwrap())
+        .collect()
+}
+
+fn regular(name: &'static str, value: &'static str) -> Field {
+    Field::Regular(
+        HeaderName::from_static(name),
+        HeaderValue::from_static(value),
+    )
+}
+
+fn text(value: &'static str) -> Bytes {
+    Bytes::from_static(value.as_bytes())
+}
+
+/// Sections C.3 and C.4: the same requests without and with Huffman code.
+#[test]
+fn requests_of_the_rfc() {
+    let plain = [
+        "8286 8441 0f77 7777 2e65 7861 6d70 6c65 2e63 6f6d",
+        "8286 84be 5808 6e6f 2d63 6163 6865",
+        "8287 85bf 400a 6375 7374 6f6d 2d6b 6579 0c63 7573 746f 6d2d 7661 6c75 65",
+    ];
+    let coded = [
+        "8286 8441 8cf1 e3c2 e5f2 3a6b a0ab 90f4 ff",
+        "8286 84be 5886 a8eb 1064 9cbf",
+        "8287 85bf 4088 25a8 49e9 5ba9 7d7f 8925 a849 e95b b8e8 b4bf",
+    ];
+    let get = Field::Pseudo(Pseudo::Method(Method::GET));
+    let authority = Field::Pseudo(Pseudo::Authority(text("www.example.com")));
+    let scheme = |scheme| Field::Pseudo(Pseudo::Scheme(text(scheme)));
+    let path = |path| Field::Pseudo(Pseudo::Path(text(path)));
+    for blocks in [plain, coded] {
+        let mut decoder = Decoder::new();
+        let mut next = blocks
+            .iter()
+            .map(|block| decode(&mut decoder, &bytes(block)).unwrap());
+        let first = [get.clone(), scheme("http"), path("/"), authority.clone()];
+        assert_eq!(next.next().unwrap(), first);
+        let second = [&first[..], &[regular("cache-control", "no-cache")]].concat();
+        assert_eq!(next.next().unwrap(), second);
+        let third = [
+            get.clone(),
+            scheme("https"),
+            path("/index.html"),
+            authority.clone(),
+            regular("custom-key", "custom-value"),
+        ];
+        assert_eq!(next.next().unwrap(), third);
+    }
+}
+
+/// Section C.6, in a table of 256 bytes, from which fields are driven out.
+#[test]
+fn responses_of_the_rfc() {
+    let blocks = [
+        "3fe1 01 4882 6402 5885 aec3 771a 4b61 96d0 7abe 9410 54d4 44a8 2005 9504 0b81 66e0 82a6 2d1b ff6e 919d 29ad 1718 63c7 8f0b 97c8 e9ae 82ae 43d3",
+        "4883 640e ffc1 c0bf",
+        "88c1 6196 d07a be94 1054 d444 a820 0595 040b 8166 e084 a62d 1bff c05a 839b d9ab 77ad 94e7 821d d7f2 e6c7 b335 dfdf cd5b 3960 d5af 2708 7f36 72c1 ab27 0fb5 291f 9587 3160 65c0 03ed 4ee5 b106 3d50 07",
+    ];
+    let mut decoder = Decoder::new();
+    let mut next = blocks
+        .iter()
+        .map(|block| decode(&mut decoder, &bytes(block)).unwrap());
+    let status = |status| Field::Pseudo(Pseudo::Status(status));
+    let private = regular("cache-control", "private");
+    let location = regular("location", "https://www.example.com");
+    let date = |date| regular("date", date);
+    let (first, later) = (
+        "Mon, 21 Oct 2013 20:13:21 GMT",
+        "Mon, 21 Oct 2013 20:13:22 GMT",
+    );
+    assert_eq!(
+        next.next().unwrap(),
+        [
+            status(StatusCode::FOUND),
+            private.clone(),
+            date(first),
+            location.clone()
+        ]
+    );
+    assert_eq!(
+        next.next().unwrap(),
+        [
+            status(StatusCode::TEMPORARY_REDIRECT),
+            private.clone(),
+            date(first),
+            location.clone()
+        ]
+    );
+    assert_eq!(
+        next.next().unwrap(),
+        [
+            status(StatusCode::OK),
+            private,
+            date(later),
+            location,
+            regular("content-encoding", "gzip"),
+            regular(
+                "set-cookie",
+                "foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1"
+            ),
+        ]
+    );
+}
+
+#[test]
+fn what_leaves_the_tables_out_of_step_is_refused() {
+    for (block, why) in [
+        ("80", "index 0"),
+        ("be", "an empty table"),
+        ("ff ff ff ff ff 0f", "an index beyond everything"),
+        ("82 3f e1 01", "a change of size behind a field"),
+        ("3f e2 1f", "a table of 4097 bytes"),
+        ("40 03 61 62", "half a name"),
+        ("40 01 61 05 61", "half a value"),
+        ("40 81 00 00", "a name whose code is none"),
+    ] {
+        let mut decoder = Decoder::new();
+        decode(&mut decoder, &bytes(block)).expect_err(why);
+    }
+}
+
+#[test]
+fn malformed_fields_have_their_place_in_the_table() {
+    let mut decoder = Decoder::new();
+    // `A: 1`, an unknown pseudo-header field, a value with a line feed; then the three by their indices, and the first one's name again.
+    let block = bytes("4001 4101 31 4002 3a78 0131 4001 7801 0a be bf c0 7f01 0132");
+    let fields = decode(&mut decoder, &block).unwrap();
+    assert_eq!(fields.len(), 7);
+    assert!(
+        fields
+            .iter()
+            .all(|field| matches!(field, Field::Malformed(_)))
+    );
+    assert_eq!(fields[0], fields[5]);
+}
+
+#[test]
+fn fields_that_come_again_are_sent_by_their_index() {
+    let mut encoder = Encoder::new();
+    let mut decoder = Decoder::new();
+    let mut send = |id: usize| {
+        let mut block = Vec::new();
+        encoder.begin(&mut block);
+        encoder.field(&mut block, ":path", b"/service/method");
+        encoder.field(&mut block, "x-id", id.to_string().as_bytes());
+        encoder.field(&mut block, ":method", b"POST");
+        assert_eq!(decode(&mut decoder, &block).unwrap().len(), 3);
+        block.len()
+    };
+    let (first, second, third) = (send(1), send(2), send(3));
+    assert_eq!((first, second), (third + 15 + 1, first), "{third}");
+    // Ids do not drive the path out.
+    for id in 4..10_000 {
+        assert!(send(id) <= third + 4);
+    }
+}
+
+#[test]
+fn sensitive_fields_stay_so() {
+    let encoder = Encoder::new();
+    let mut decoder = Decoder::new();
+    for _ in 0..3 {
+        let mut block = Vec::new();
+        encoder.sensitive(&mut block, "authorization", b"secret");
+        let fields = decode(&mut decoder, &block).unwrap();
+        let [Field::Regular(_, value)] = &*fields else {
+            panic!("{fields:?}");
+        };
+        assert!(value.is_sensitive());
+        assert_eq!(block.len(), 9);
+    }
+}
+
+/// What may happen between the two ends.
+#[derive(Clone, Debug)]
+enum Event {
+    Block(Vec<(String, Vec<u8>)>),
+    Resize(u32),
+}
+
+fn events() -> impl proptest::strategy::Strategy<Value = Vec<Event>> {
+    use proptest::prelude::*;
+    // Few names and values, so that they come again; now and then a large one.
+    let name = prop_oneof!["[a-d]{1,2}", Just("cookie".into()), Just("accept".into())];
+    let value = prop_oneof![
+        4 => "[x-z]{0,2}".prop_map(String::into_bytes),
+        1 => (500_usize..1200).prop_map(|length| vec![b'l'; length]),
+    ];
+    let fields = prop::collection::vec((name, value), 0..20);
+    let event = prop_oneof![
+        8 => fields.prop_map(Event::Block),
+        1 => (0_u32..6000).prop_map(Event::Resize),
+    ];
+    prop::collection::vec(event, 0..60)
+}
+
+proptest::proptest! {
+    #[test]
+    fn what_was_encoded_is_decoded(events in events()) {
+        let mut encoder = Encoder::new();
+        let mut decoder = Decoder::new();
+        for event in events {
+            match event {
+                Event::Resize(max) => encoder.resize(max),
+                Event::Block(fields) => {
+                    let mut block = Vec::new();
+                    encoder.begin(&mut block);
+                    for (name, value) in &fields {
+                        encoder.field(&mut block, name, value);
+                    }
+                    let sent: Vec<_> = fields
+                        .iter()
+                        .map(|(name, value)| Field::Regular(
+                            HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                            HeaderValue::from_bytes(value).unwrap(),
+                        ))
+                        .collect();
+                    assert_eq!(decode(&mut decoder, &block).unwrap(), sent);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn anything_is_decoded_or_refused(blocks: Vec<Vec<u8>>) {
+        let mut decoder = Decoder::new();
+        for block in blocks {
+            if decode(&mut decoder, &block).is_err() {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What makes a message and what does not.
+
+use super::*;
+use crate::hpack::Decoder;
+
+/// A list of fields as a peer would send them.
+fn list(fields: &[(&str, &str)]) -> List {
+    let mut encoder = Encoder::new();
+    let mut block = Vec::new();
+    for (name, value) in fields {
+        encoder.field(&mut block, name, value.as_bytes());
+    }
+    let mut list = List::default();
+    let decoded = Decoder::new().decode(&block, |field, size| {
+        list.add(field, size, 1000, 5);
+        true
+    });
+    assert_eq!(decoded, Ok(true));
+    list
+}
+
+const GET: [(&str, &str); 4] = [
+    (":method", "GET"),
+    (":scheme", "http"),
+    (":path", "/a?b"),
+    (":authority", "web:80"),
+];
+
+fn with(fields: &[(&'static str, &'static str)]) -> List {
+    list(&[&GET[..], fields].concat())
+}
+
+#[test]
+fn requests_are_what_they_say() {
+    let request = with(&[("accept", "*/*"), ("te", "trailers")])
+        .into_request()
+        .unwrap();
+    assert_eq!(request.method(), Method::GET);
+    assert_eq!(request.uri(), "http://web:80/a?b");
+    assert_eq!(request.version(), Version::HTTP_2);
+    assert_eq!(request.headers().len(), 2);
+    let request = list(&GET[..3]).into_request().unwrap();
+    assert_eq!(request.uri(), "/a?b");
+    let connect = list(&[(":method", "CONNECT"), (":authority", "web:80")]);
+    assert_eq!(connect.into_request().unwrap().uri(), "web:80");
+}
+
+#[test]
+fn what_is_no_request_is_refused() {
+    for (fields, why) in [
+        (&GET[1..], "no method"),
+        (&[GET[0], GET[2]], "no scheme"),
+        (&GET[..2], "no path"),
+        (&[GET[0], GET[1], (":path", "")], "an empty path"),
+        (
+            &[GET[0], GET[1], (":path", "no path")],
+            "a path that is none",
+        ),
+        (
+            &[GET[0], (":scheme", "1:"), GET[2], GET[3]],
+            "a scheme that is none",
+        ),
+        (
+            &[GET[0], GET[1], GET[2], (":authority", "a b")],
+            "an authority that is none",
+        ),
+        (&[GET[0], GET[0], GET[1], GET[2]], "two methods"),
+        (
+            &[GET[0], ("accept", "*/*"), GET[1], GET[2]],
+            "a pseudo-header field behind another",
+        ),
+        (&[GET[0], GET[1], GET[2], (":status", "200")], "a status"),
+        (
+            &[GET[0], GET[1], GET[2], (":protocol", "websocket")],
+            "an unknown one",
+        ),
+        (&[(":method", "CONNECT")], "a CONNECT to nowhere"),
+        (
+            &[(":method", "CONNECT"), GET[2], GET[3]],
+            "a CONNECT with a path",
+        ),
+    ] {
+        list(fields).into_request().expect_err(why);
+    }
+    for field in [
+        ("connection", "close"),
+        ("keep-alive", "timeout=5"),
+        ("proxy-connection", "close"),
+        ("transfer-encoding", "chunked"),
+        ("upgrade", "websocket"),
+        ("te", "gzip"),
+        ("Accept", "*/*"),
+        ("a b", "c"),
+        ("a", "line\nfeed"),
+    ] {
+        with(&[field]).into_request().unwrap_err();
+    }
+}
+
+#[test]
+fn responses_and_trailers_have_what_they_may_have() {
+    let response = list(&[(":status", "204"), ("server", "x")])
+        .into_response()
+        .unwrap();
+    assert_eq!(response.status(), StatusCode::NO_CONTENT);
+    assert_eq!(response.headers()["server"], "x");
+    for fields in [
+        &[("server", "x")][..],
+        &[(":status", "20")],
+        &[(":status", "200"), (":path", "/")],
+    ] {
+        list(fields).into_response().unwrap_err();
+    }
+    let trailers = list(&[("grpc-status", "0")]).into_trailers().unwrap();
+    assert_eq!(trailers["grpc-status"], "0");
+    list(&[(":status", "200")]).into_trailers().unwrap_err();
+}
+
+#[test]
+fn what_is_too_large_is_refused_and_not_kept() {
+    let many = with(&[("a", "1"); 6]);
+    assert_eq!(many.refused(), Some(Refused::TooManyFields));
+    assert!(many.headers.is_empty());
+    let large = with(&[("a", "1"), ("b", "x".repeat(1000).leak())]);
+    assert_eq!(large.refused(), Some(Refused::TooLarge));
+    assert!(large.headers.is_empty());
+    large.into_refused_request().unwrap();
+    // It is still malformed.
+    let both = with(&[("b", "x".repeat(1000).leak()), ("connection", "close")]);
+    both.into_refused_request().unwrap_err();
+}
+
+#[test]
+fn lengths_must_agree() {
+    for (lengths, declared) in [
+        (&[][..], Ok(None)),
+        (&["5"], Ok(Some(5))),
+        (&["5", "5"], Ok(Some(5))),
+        (&["5", "6"], Err(())),
+        (&["+5"], Err(())),
+        (&[""], Err(())),
+        (&["18446744073709551616"], Err(())),
+    ] {
+        let mut headers = HeaderMap::new();
+        for length in lengths {
+            headers.append(CONTENT_LENGTH, HeaderValue::from_static(length));
+        }
+        assert_eq!(
+            declared_length(&headers).map_err(drop),
+            declared,
+            "{lengths:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let mut encoder = Encoder::new();
+    let mut decoder = Decoder::new();
+    let mut read = |block: &[u8]| {
+        let mut list = List::default();
+        decoder
+            .decode(block, |field, size| {
+                list.add(field, size, 1000, 10);
+                true
+            })
+            .unwrap();
+        list
+    };
+    for uri in ["http://web/", "https://web:8080/path?query", "http://web"] {
+        let request = Request::post(uri).header("a", "1").header("a", "2");
+        let request = request.body(()).unwrap();
+        let mut block = Vec::new();
+        write_request(&mut encoder, &mut block, &request);
+        let again = read(&block).into_request().unwrap();
+        assert_eq!(again.uri(), request.uri());
+        assert_eq!(again.method(), request.method());
+        assert_eq!(again.headers(), request.headers());
+    }
+    let response = Response::builder().status(404).header("b", "3");
+    let mut block = Vec::new();
+    write_response(&mut encoder, &mut block, &response.body(()).unwrap());
+    assert_eq!(read(&block).into_response().unwrap().status(), 404);
+}

@@ -1,0 +1,195 @@
+//! What is to be written to a connection: small things in one vector, large pieces of data between them as they are.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::{Buf as _, Bytes};
+
+/// Bytes on their way out, in their order. Holds no memory when there are none.
+#[derive(Debug)]
+pub struct Output {
+    flat: Vec<u8>,
+    /// So much at the front of `flat` is written.
+    written: usize,
+    pieces: VecDeque<Piece>,
+    length: usize,
+    buffers: Buffers,
+}
+
+/// Data that was not copied.
+#[derive(Debug)]
+struct Piece {
+    /// Where in `flat` it comes: what stands before goes before.
+    at: usize,
+    bytes: Bytes,
+}
+
+/// Where vectors come from and go to. All connections of a thread may share them: they hold one only while they write.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffers {
+    pub take: fn() -> Vec<u8>,
+    pub give: fn(Vec<u8>),
+}
+
+/// Larger pieces are not copied: up to here a copy costs less than another element of a vectored write.
+const MAX_COPIED: usize = 4 * 1024;
+
+impl Output {
+    pub(crate) fn new(buffers: Buffers) -> Self {
+        Self {
+            flat: Vec::new(),
+            written: 0,
+            pieces: VecDeque::new(),
+            length: 0,
+            buffers,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Fills `slices` with what is first, and returns how many it took.
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut free = slices.iter_mut();
+        let mut count = 0;
+        let mut put = |bytes: &'a [u8]| {
+            if bytes.is_empty() {
+                return true;
+            }
+            let Some(slice) = free.next() else {
+                return false;
+            };
+            *slice = IoSlice::new(bytes);
+            count += 1;
+            true
+        };
+        let mut from = self.written;
+        for piece in &self.pieces {
+            if !put(&self.flat[from..piece.at]) || !put(&piece.bytes) {
+                return count;
+            }
+            from = piece.at;
+        }
+        put(&self.flat[from..]);
+        count
+    }
+
+    /// The first `n` bytes are written.
+    pub fn advance(&mut self, mut n: usize) {
+        self.length -= n;
+        while let Some(piece) = self.pieces.front_mut() {
+            let before = n.min(piece.at - self.written);
+            self.written += before;
+            n -= before;
+            let here = n.min(piece.bytes.len());
+            piece.bytes.advance(here);
+            n -= here;
+            if self.written < piece.at || !piece.bytes.is_empty() {
+                return;
+            }
+            self.pieces.pop_front();
+        }
+        self.written += n;
+        if self.length == 0 {
+            self.clear();
+        } else if self.written > self.flat.len() / 2 {
+            // Moves each byte once at most, and bounds the vector.
+            self.flat.drain(..self.written);
+            for piece in &mut self.pieces {
+                piece.at -= self.written;
+            }
+            self.written = 0;
+        }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.written = 0;
+        self.length = 0;
+        self.pieces = VecDeque::new();
+        if self.flat.capacity() > 0 {
+            (self.buffers.give)(std::mem::take(&mut self.flat));
+        }
+    }
+
+    /// Lets something be added.
+    pub(crate) fn write<R>(&mut self, add: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        if self.flat.capacity() == 0 {
+            self.flat = (self.buffers.take)();
+        }
+        let before = self.flat.len();
+        let result = add(&mut self.flat);
+        self.length += self.flat.len() - before;
+        result
+    }
+
+    pub(crate) fn push(&mut self, bytes: Bytes) {
+        if bytes.len() <= MAX_COPIED {
+            self.write(|flat| flat.extend_from_slice(&bytes));
+            return;
+        }
+        self.length += bytes.len();
+        let at = self.flat.len();
+        self.pieces.push_back(Piece { at, bytes });
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn output() -> Output {
+        Output::new(Buffers {
+            take: Vec::new,
+            give: drop,
+        })
+    }
+
+    proptest::proptest! {
+        /// However it is put in and taken out, with a writer that is always behind.
+        #[test]
+        fn bytes_stay_in_their_order(
+            steps in proptest::collection::vec((0_usize..10_000, 0_usize..30_000, 1_usize..5), 1..100),
+        ) {
+            let mut output = output();
+            let mut next = (0..=u8::MAX).cycle();
+            let mut expected = VecDeque::new();
+            for (small, large, slices) in steps {
+                for size in [small % 50, large, small % 3] {
+                    let bytes: Bytes = next.by_ref().take(size).collect();
+                    expected.extend(&bytes);
+                    output.push(bytes);
+                }
+                assert_eq!(output.len(), expected.len());
+                let mut room = vec![IoSlice::new(&[]); slices];
+                let count = output.slices(&mut room);
+                let there: Vec<u8> = room[..count].iter().flat_map(|slice| slice.to_vec()).collect();
+                let taken = there.len().min(small);
+                let first: Vec<u8> = expected.drain(..taken).collect();
+                assert_eq!(there[..taken], first);
+                output.advance(taken);
+            }
+            while !output.is_empty() {
+                let mut room = [IoSlice::new(&[]); 2];
+                let count = output.slices(&mut room);
+                let there: Vec<u8> = room[..count].iter().flat_map(|slice| slice.to_vec()).collect();
+                let first: Vec<u8> = expected.drain(..there.len()).collect();
+                assert_eq!(there, first);
+                output.advance(there.len());
+            }
+            assert!(expected.is_empty() && output.flat.capacity() == 0);
+        }
+    }
+}
