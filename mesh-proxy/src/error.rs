@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use http::{HeaderValue, StatusCode};
 
+use crate::http::Reason;
 use crate::transport::connect::ConnectError;
 
 /// A request that ends here.
@@ -65,7 +66,7 @@ pub enum Kind {
     Io,
     ConnectTimeout,
     /// The other side reset the HTTP/2 stream; HTTP/2 clients see the same reset.
-    Reset(h2::Reason),
+    Reset(Reason),
     Unexpected,
 }
 
@@ -94,8 +95,6 @@ pub enum DialError {
     },
     #[error("the proxy has no certificate yet to authenticate itself with")]
     NoCertificate,
-    #[error("HTTP could not be begun on the connection")]
-    Http(#[source] Arc<h2::Error>),
     #[error("connections are closed before anything can be sent")]
     Closed,
 }
@@ -109,12 +108,6 @@ impl DialError {
 impl From<ConnectError> for DialError {
     fn from(error: ConnectError) -> Self {
         Self::Connect(Arc::new(error))
-    }
-}
-
-impl From<h2::Error> for DialError {
-    fn from(error: h2::Error) -> Self {
-        Self::Http(Arc::new(error))
     }
 }
 
@@ -276,7 +269,7 @@ mod tests {
         check(Kind::NoDispatcher, 502, 14, true);
         check(Kind::InjectedHttp(StatusCode::IM_A_TEAPOT), 418, 9, false);
         check(Kind::InjectedGrpc(2), 200, 2, false);
-        check(Kind::Reset(h2::Reason::CANCEL), 502, 14, true);
+        check(Kind::Reset(Reason::CANCEL), 502, 14, true);
         check(Kind::Unexpected, 500, 13, true);
     }
 

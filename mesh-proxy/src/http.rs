@@ -1,4 +1,4 @@
-//! The HTTP engine behind one seam, on the data threads: HTTP/1 is our own, HTTP/2 stands on the `h2` crate.
+//! The HTTP engine behind one seam, on the data threads: our own HTTP/1, and HTTP/2 by the package `mesh-http2`.
 //!
 //! `inbound` and `outbound` implement [`Handle`]; [`server::serve`] calls them once per request of a connection. They answer by sending the request
 //! through a [`client::Client`], which owns the connections to one endpoint. Nothing outside this module names a codec, so they can be changed here.
@@ -27,6 +27,8 @@ pub mod undelivered;
 pub mod upgrade;
 pub mod uri;
 
+pub use mesh_http2::Reason;
+
 pub use self::body::{Body, BodyError};
 
 pub type Request = http::Request<Body>;
@@ -47,7 +49,7 @@ pub trait Handle {
 
 /// The stream is reset instead of answered. HTTP/1 connections are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reset(pub h2::Reason);
+pub struct Reset(pub Reason);
 
 impl std::fmt::Display for Reset {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -16,7 +16,7 @@ pub use self::limits::{Limits, Progress, TimedOut};
 use super::client::Lease;
 use super::grpc;
 use super::http1::{self, Interim};
-use super::http2;
+use super::{Reason, http2};
 use crate::transport::Io;
 
 mod limits;
@@ -88,27 +88,27 @@ pub enum BodyError {
     #[error("the body could not be read from the connection")]
     Http1(#[from] http1::Error),
     #[error("the body could not be read from the connection")]
-    Http2(#[from] h2::Error),
+    Http2(#[from] mesh_http2::Error),
     #[error("timed out waiting for the response to complete: {0}")]
     TimedOut(TimedOut),
 }
 
 impl BodyError {
     /// The reason of an HTTP/2 reset by the other side.
-    pub fn reset(&self) -> Option<h2::Reason> {
+    pub fn reset(&self) -> Option<Reason> {
         match self {
-            Self::Http2(error) if error.is_remote() => error.reason(),
+            Self::Http2(mesh_http2::Error::Reset(reason)) => Some(*reason),
             Self::Http1(_) | Self::Http2(_) | Self::TimedOut(_) => None,
         }
     }
 
     /// The reason to reset the stream with on which the body was being sent on.
-    pub(super) fn reason(&self) -> h2::Reason {
+    pub(super) fn reason(&self) -> Reason {
         match self {
-            Self::Http2(error) => error.reason().unwrap_or(h2::Reason::INTERNAL_ERROR),
-            Self::Http1(_) => h2::Reason::INTERNAL_ERROR,
+            Self::Http2(error) => error.reason().unwrap_or(Reason::INTERNAL_ERROR),
+            Self::Http1(_) => Reason::INTERNAL_ERROR,
             // The peer must not believe that it failed.
-            Self::TimedOut(_) => h2::Reason::CANCEL,
+            Self::TimedOut(_) => Reason::CANCEL,
         }
     }
 }
@@ -123,7 +123,7 @@ impl Body {
     }
 
     pub(super) fn http2(incoming: http2::Incoming) -> Self {
-        let content = if incoming.is_end_stream() {
+        let content = if incoming.is_head_only() {
             Content::Empty
         } else {
             Content::Http2(incoming)
@@ -183,6 +183,16 @@ impl Body {
     /// Whether nothing is to come, so that the message can be sent again without its body being read.
     pub fn is_empty(&self) -> bool {
         matches!(&self.content, Content::Empty)
+    }
+
+    /// Whether the message ends with its head. A body that only turns out to be empty is one: some servers of gRPC tell them apart.
+    pub(super) fn is_head_only(&self) -> bool {
+        match &self.content {
+            Content::Empty => true,
+            Content::Full(bytes) => bytes.is_empty(),
+            Content::Http1(incoming) => incoming.is_end_stream(),
+            Content::Http2(_) => false,
+        }
     }
 
     /// Adds `observer`, after any that is there. An empty body ends at once.

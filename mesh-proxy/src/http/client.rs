@@ -11,7 +11,7 @@ use mesh_core::endpoint::Http2Params;
 
 use self::http1::{Loan, Pool};
 use self::http2::{Multiplexed, Stream};
-use super::{Body, Protocol, Request, Response, upgrade, uri};
+use super::{Body, Protocol, Reason, Request, Response, upgrade, uri};
 use crate::config::Http1Pool;
 use crate::error::{DialError, Error, Kind as ErrorKind, chain};
 use crate::telemetry::http::StreamError;
@@ -77,7 +77,7 @@ pub enum SendError {
     Http1(#[from] super::http1::Error),
     /// The same.
     #[error("the connection failed before the response: {0}")]
-    Http2(#[source] h2::Error),
+    Http2(#[source] mesh_http2::Error),
 }
 
 /// How often one request is given to another connection because the one before turned out to be dead, before the endpoint counts as failed. Dead connections
@@ -103,13 +103,13 @@ impl From<SendError> for Error {
     }
 }
 
-impl From<h2::Reason> for StreamError {
+impl From<Reason> for StreamError {
     /// How a reset by the other side counts.
-    fn from(reason: h2::Reason) -> Self {
+    fn from(reason: Reason) -> Self {
         match reason {
-            h2::Reason::REFUSED_STREAM => Self::Refused,
-            h2::Reason::ENHANCE_YOUR_CALM => Self::EnhanceYourCalm,
-            h2::Reason::CANCEL => Self::Cancel,
+            Reason::REFUSED_STREAM => Self::Refused,
+            Reason::ENHANCE_YOUR_CALM => Self::EnhanceYourCalm,
+            Reason::CANCEL => Self::Cancel,
             _ => Self::Reset,
         }
     }
@@ -131,26 +131,25 @@ impl SendError {
     }
 
     /// The reason when the other side reset the stream.
-    pub fn reset(&self) -> Option<h2::Reason> {
+    pub fn reset(&self) -> Option<Reason> {
         match self {
             Self::Dial { .. } | Self::Http1(_) => None,
-            Self::Http2(error) if error.is_reset() && error.is_remote() => error.reason(),
+            Self::Http2(mesh_http2::Error::Reset(reason)) => Some(*reason),
             Self::Http2(_) => None,
         }
     }
 
     /// Whether the other side said that it has not begun with the request, so that even a request with effects may be sent again.
     pub fn is_unprocessed(&self) -> bool {
-        let error = match self {
-            Self::Dial { .. } => return true,
-            Self::Http1(_) => return false,
-            Self::Http2(error) => error,
-        };
-        let refused = error.is_remote()
-            && error.is_reset()
-            && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-        // Streams above the last one that a GOAWAY names fail with it; those below go on.
-        refused || (error.is_remote() && error.is_go_away())
+        match self {
+            Self::Dial { .. } => true,
+            Self::Http1(_) => false,
+            // Streams above the last one that a GOAWAY names fail with it; those below go on.
+            Self::Http2(error) => matches!(
+                error,
+                mesh_http2::Error::Reset(Reason::REFUSED_STREAM) | mesh_http2::Error::GoneAway(_)
+            ),
+        }
     }
 }
 

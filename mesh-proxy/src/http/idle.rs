@@ -1,6 +1,5 @@
 //! Ends accepted connections on which nothing happens. Called by the servers of both protocols.
 
-use std::cell::Cell;
 use std::future::pending;
 use std::time::Duration;
 
@@ -8,14 +7,14 @@ use tokio::time::sleep;
 
 /// Ready when nothing has `happened` for `period`, at the latest after twice that; never when there is no period. `happened` counts what keeps the connection in
 /// use. One timer for the life of a connection: it is looked at only while the connection waits, and no request touches it.
-pub(super) async fn idle(period: Option<Duration>, happened: &Cell<u32>) {
+pub(super) async fn idle(period: Option<Duration>, happened: impl Fn() -> u32) {
     let Some(period) = period else {
         return pending().await;
     };
     loop {
-        let seen = happened.get();
+        let seen = happened();
         sleep(period).await;
-        if happened.get() == seen {
+        if happened() == seen {
             return;
         }
     }
@@ -23,6 +22,8 @@ pub(super) async fn idle(period: Option<Duration>, happened: &Cell<u32>) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use tokio::time::{Instant, advance};
 
     use super::*;
@@ -31,7 +32,7 @@ mod tests {
     async fn rings_after_a_period_in_which_nothing_happened() {
         let happened = Cell::new(0);
         let start = Instant::now();
-        let waits = idle(Some(Duration::from_secs(60)), &happened);
+        let waits = idle(Some(Duration::from_secs(60)), || happened.get());
         let works = async {
             advance(Duration::from_secs(59)).await;
             happened.set(1);

@@ -40,7 +40,7 @@ pub enum ServeError {
     #[error(transparent)]
     Http1(#[from] http1::Error),
     #[error(transparent)]
-    Http2(#[from] h2::Error),
+    Http2(#[from] mesh_http2::Error),
 }
 
 impl Server {

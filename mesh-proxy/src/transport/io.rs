@@ -166,6 +166,34 @@ impl Io {
         }
     }
 
+    /// Reads once and lends what has come, in one piece or several, from where it lies; `room` is used where it lies nowhere. Returns how much it was: nothing at the end.
+    pub fn poll_lend(
+        &mut self,
+        cx: &mut Context<'_>,
+        room: &mut [u8],
+        mut take: impl FnMut(&[u8]),
+    ) -> Poll<io::Result<usize>> {
+        let read = if !self.replay.is_empty() {
+            let replay = std::mem::take(&mut self.replay);
+            take(&replay);
+            Ok(replay.len())
+        } else if let Stream::Tls(TlsStream::Own(records)) = &mut self.stream {
+            ready!(records.poll_lend(cx, room.len(), take))
+        } else {
+            let mut buf = ReadBuf::new(room);
+            let read = ready!(self.poll_read_stream(cx, &mut buf));
+            take(buf.filled());
+            read.map(|()| buf.filled().len())
+        };
+        match read {
+            Ok(n) => {
+                self.count_read(n);
+                Poll::Ready(Ok(n))
+            }
+            Err(error) => Poll::Ready(Err(self.note_error(error))),
+        }
+    }
+
     pub(super) fn count_read(&self, bytes: usize) {
         if let Some(open) = &self.open {
             open.read(bytes);

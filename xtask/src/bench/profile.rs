@@ -31,7 +31,7 @@ pub(crate) struct Profile {
 }
 
 /// Which symbols belong to what: the first whose words one of them has. Code that the compiler copied into others counts where it was copied to.
-const GROUPS: [(&str, &[&str]); 11] = [
+const GROUPS: [(&str, &[&str]); 12] = [
     (
         "copying",
         &["memmove", "memcpy", "memset", "memcmp", "bcmp"],
@@ -42,6 +42,7 @@ const GROUPS: [(&str, &[&str]); 11] = [
         "encryption",
         &["aws_lc", "aes_", "gcm_", "ghash", "sha256", "rustls"],
     ),
+    ("mesh-http2", &["mesh_http2"]),
     ("mesh-proxy", &["mesh_"]),
     ("h2", &["h2::"]),
     ("hyper", &["hyper"]),

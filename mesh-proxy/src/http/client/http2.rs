@@ -5,21 +5,19 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
-use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, Shared};
-use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
 use mesh_core::endpoint::Http2Params;
+use mesh_http2::Role;
 use tokio::task::AbortHandle;
 
 use super::{Dial, Lease, SendError};
 use crate::config::{DEFAULT_STREAM_WINDOW, HttpLimits};
 use crate::error::DialError;
 use crate::http::http2::{
-    Beat, Failed, Guarded, Incoming, Interrupted, Of, Outgoing, Pulse, Role, Standing,
-    connection_window, declared_length, first_stream_window, prepare_request,
+    Call, Driver, Interrupted, Link, Outgoing, Terms, declared_length, prepare_request,
 };
 use crate::http::{Body, Protocol, Request, Response};
 
@@ -33,34 +31,27 @@ pub(super) struct Multiplexed {
 #[derive(Default)]
 struct State {
     /// In the order of their making. Earlier ones are filled first, so that those which a burst has added run empty and are closed.
-    connections: Vec<Link>,
+    connections: Vec<Open>,
     /// Everybody who needs a connection meanwhile waits for the same attempt and shares its outcome.
     connecting: Option<Attempt>,
 }
 
-/// One connection.
-struct Link {
-    sender: SendRequest<Bytes>,
-    load: Rc<Load>,
-}
-
-struct Load {
-    streams: Cell<usize>,
-    /// How many streams the peer allows, and we want.
-    limit: Cell<usize>,
-    /// No more streams are to be opened on it.
-    is_retired: Cell<bool>,
+/// One connection. Dropped, it lets its streams end and closes.
+struct Open {
+    link: Link,
+    /// Streams that are open, or will be.
+    load: Rc<Cell<usize>>,
 }
 
 /// A stream to be.
 pub(super) struct Slot {
-    sender: SendRequest<Bytes>,
+    link: Link,
     stream: Stream,
 }
 
 /// The place of an open stream. Dropping it gives the place back, and ends the request if its body is still being sent.
 pub struct Stream {
-    load: Rc<Load>,
+    load: Rc<Cell<usize>>,
     upload: Option<AbortHandle>,
 }
 
@@ -70,8 +61,8 @@ type Attempt = Shared<LocalBoxFuture<'static, Result<(), DialError>>>;
 /// long, without keeping the requests of others from being sent; more wait.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Streams on one connection, also to peers that would allow more. The connection's window holds what all of them may receive before it is read (see [`window`]).
-const MAX_STREAMS: usize = 200;
+/// Streams on one connection, also to peers that would allow more. The connection's window holds what all of them may receive before it is read.
+const MAX_STREAMS: u32 = 200;
 
 impl Multiplexed {
     pub(super) fn new(params: Http2Params, limits: HttpLimits) -> Self {
@@ -99,7 +90,7 @@ impl Multiplexed {
                 // A full connection is better than none: the stream waits for its turn.
                 let mut state = self.state.borrow_mut();
                 state.drop_unusable();
-                return state.least_loaded().map(Link::slot).ok_or(error);
+                return state.least_loaded().map(Open::slot).ok_or(error);
             }
         }
     }
@@ -128,13 +119,10 @@ impl State {
     /// A place on a connection that exists; `None` when there should be another one.
     fn place(&mut self) -> Option<Slot> {
         self.drop_unusable();
-        let free = self
-            .connections
-            .iter()
-            .position(|link| !link.load.is_full());
+        let free = self.connections.iter().position(|open| !open.is_full());
         if let Some(free) = free {
             let slot = self.connections[free].slot();
-            if self.connections[free].load.is_easy() {
+            if self.connections[free].is_easy() {
                 self.close_surplus(free);
             }
             return Some(slot);
@@ -142,57 +130,63 @@ impl State {
         if self.connections.len() < MAX_CONNECTIONS {
             return None;
         }
-        self.least_loaded().map(Link::slot)
+        self.least_loaded().map(Open::slot)
     }
 
     fn drop_unusable(&mut self) {
-        self.connections.retain_mut(Link::is_usable);
+        self.connections.retain(Open::is_usable);
     }
 
-    fn least_loaded(&self) -> Option<&Link> {
+    fn least_loaded(&self) -> Option<&Open> {
         let open = self.connections.iter();
-        open.min_by_key(|link| link.load.streams.get())
+        open.min_by_key(|open| open.load.get())
     }
 
     /// Connections behind the one `in_use` that nothing runs on any more are not needed.
     fn close_surplus(&mut self, in_use: usize) {
         let mut index = 0;
-        self.connections.retain(|link| {
-            let keep = index <= in_use || link.load.streams.get() > 0;
+        self.connections.retain(|open| {
+            let keep = index <= in_use || open.load.get() > 0;
             index += 1;
             keep
         });
     }
 }
 
-impl Link {
-    /// Also asks the library, which knows first that the peer wants no more streams, or is gone.
-    fn is_usable(&mut self) -> bool {
-        let mut nobody = Context::from_waker(Waker::noop());
-        !self.load.is_retired.get()
-            && matches!(self.sender.poll_ready(&mut nobody), Poll::Ready(Ok(())))
+impl Open {
+    fn is_usable(&self) -> bool {
+        self.link.is_usable()
     }
 
     fn slot(&self) -> Slot {
-        self.load.streams.set(self.load.streams.get() + 1);
+        self.load.set(self.load.get() + 1);
         Slot {
-            sender: self.sender.clone(),
+            link: self.link.clone(),
             stream: Stream {
                 load: self.load.clone(),
                 upload: None,
             },
         }
     }
-}
 
-impl Load {
     fn is_full(&self) -> bool {
-        self.streams.get() >= self.limit.get()
+        self.load.get() >= self.limit()
     }
 
     /// So far from full that another connection will not be needed again at once.
     fn is_easy(&self) -> bool {
-        self.streams.get() < self.limit.get() / 2
+        self.load.get() < self.limit() / 2
+    }
+
+    /// How many streams the peer allows, and we want. A peer that allows none for now means "later", not "elsewhere".
+    fn limit(&self) -> usize {
+        self.link.max_streams().clamp(1, MAX_STREAMS) as usize
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.link.leave();
     }
 }
 
@@ -205,7 +199,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.load.streams.set(self.load.streams.get() - 1);
+        self.load.set(self.load.get() - 1);
         if let Some(upload) = &self.upload {
             upload.abort();
         }
@@ -215,39 +209,35 @@ impl Drop for Stream {
 impl Slot {
     /// Sends; the response's body keeps the place.
     pub(super) async fn send(mut self, request: Request) -> Result<Response, SendError> {
-        let ready = poll_fn(|cx| self.sender.poll_ready(cx)).await;
+        let ready = poll_fn(|cx| self.link.poll_ready(cx)).await;
         if ready.is_err() {
             return Err(SendError::dead(request));
         }
         let (mut head, body) = request.into_parts();
         prepare_request(&mut head.headers, &body);
-        let is_last = http_body::Body::is_end_stream(&body);
+        let is_last = body.is_head_only();
         let head = http::Request::from_parts(head, ());
-        let (answer, stream) = self
-            .sender
-            .send_request(head, is_last)
-            .map_err(SendError::Http2)?;
+        let (call, writer) = Call::begin(&self.link, &head, is_last);
         let response = if is_last {
-            drop(stream);
-            answer.await
+            // Its own half is over.
+            drop(writer);
+            poll_fn(|cx| call.poll(cx)).await
         } else {
-            converse(answer, Outgoing::new(body, stream), &mut self.stream).await
+            converse(&call, Outgoing::new(body, writer), &mut self.stream).await
         };
         let response = response.map_err(SendError::Http2)?;
         let length = declared_length(response.headers());
-        Ok(response.map(|body| {
-            let body = Incoming::new(body, Of::Response, length);
-            Body::http2(body).leased(Lease::Http2(self.stream))
-        }))
+        let incoming = call.into_body(length);
+        Ok(response.map(|()| Body::http2(incoming).leased(Lease::Http2(self.stream))))
     }
 }
 
 /// Sends a request's body until the response's head has come. A body that goes on longer gets a task, so that it does not depend on who reads the response.
 async fn converse(
-    mut answer: ResponseFuture,
+    call: &Call,
     upload: Outgoing,
     stream: &mut Stream,
-) -> Result<http::Response<h2::RecvStream>, h2::Error> {
+) -> Result<http::Response<()>, mesh_http2::Error> {
     let mut upload = Some(upload);
     let response = poll_fn(|cx| {
         if let Some(sending) = &mut upload
@@ -264,7 +254,7 @@ async fn converse(
                 }
             }
         }
-        Pin::new(&mut answer).poll(cx)
+        call.poll(cx)
     })
     .await?;
     if let Some(upload) = upload {
@@ -282,133 +272,42 @@ async fn connect<D: Dial>(
     dial: &D,
     params: &Http2Params,
     limits: &HttpLimits,
-) -> Result<Link, DialError> {
+) -> Result<Open, DialError> {
     let io = dial.dial(Protocol::Http2).await?;
-    let io = Guarded::new(io, Role::Client, limits);
-    let standing = io.standing();
-    let (sender, mut connection) = builder(params).handshake(io).await?;
-    let load = Rc::new(Load {
-        streams: Cell::new(0),
-        limit: Cell::new(MAX_STREAMS),
-        is_retired: Cell::new(false),
-    });
-    let adapted = params.adaptive_window.then_some(stream_window(params));
-    let driver = Driver {
-        pulse: Pulse::new(
-            connection.ping_pong(),
-            &standing,
-            params.keep_alive,
-            adapted,
-        ),
-        connection,
-        standing,
-        load: load.clone(),
-        params: *params,
-    };
+    let mut driver = Driver::new(io, terms(params, limits));
+    let link = driver.link().clone();
+    let of_driver = link.clone();
     tokio::task::spawn_local(async move {
-        if let Err(error) = driver.await {
+        let ended = poll_fn(|cx| driver.poll(cx, &mut |_link, _no_server_opens_any| {})).await;
+        if let Some(violation) = of_driver.take_violation() {
+            tracing::info!(reason = %violation, "HTTP/2 connection to an endpoint ended or replaced");
+        }
+        if let Err(error) = ended {
             tracing::debug!(%error, "HTTP/2 connection to an endpoint failed");
         }
     });
-    Ok(Link { sender, load })
+    Ok(Open {
+        link,
+        load: Rc::default(),
+    })
 }
-
-/// Runs a connection and notes how many streams its peer allows, which only the connection itself can tell.
-struct Driver {
-    connection: Connection<Guarded, Bytes>,
-    pulse: Pulse,
-    standing: Rc<Standing>,
-    load: Rc<Load>,
-    params: Http2Params,
-}
-
-impl Driver {
-    fn poll_connection(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
-        loop {
-            if let Poll::Ready(ended) = Pin::new(&mut self.connection).poll(cx) {
-                return Poll::Ready(ended);
-            }
-            match self.pulse.poll(cx, || self.load.streams.get() > 0) {
-                Poll::Pending => match self.standing.poll_send(cx) {
-                    Poll::Ready(Err(Failed)) => {}
-                    _ => return Poll::Pending,
-                },
-                Poll::Ready(Beat::Window(size)) => {
-                    self.connection
-                        .set_target_window_size(window(&self.params, size));
-                    // Fails only while the last change is not acknowledged: the next sample says the same.
-                    let _later = self.connection.set_initial_window_size(size);
-                }
-                Poll::Ready(Beat::Dead) => {
-                    tracing::info!(
-                        "An endpoint does not answer HTTP/2 pings; its connection is closed"
-                    );
-                    return Poll::Ready(Ok(()));
-                }
-            }
-        }
-    }
-}
-
-impl Future for Driver {
-    type Output = Result<(), h2::Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let polled = self.poll_connection(cx);
-        match polled {
-            Poll::Ready(_) => self.load.is_retired.set(true),
-            Poll::Pending => {
-                let limit = self.connection.max_concurrent_send_streams();
-                // A peer that allows none for now means "later", not "elsewhere".
-                self.load.limit.set(limit.clamp(1, MAX_STREAMS));
-            }
-        }
-        if let Some(violation) = self.standing.take_violation() {
-            tracing::info!(reason = %violation, "HTTP/2 connection to an endpoint ended or replaced");
-            self.load.is_retired.set(true);
-        }
-        polled
-    }
-}
-
-/// Linkerd's 1 MiB.
-const MAX_SEND_BUF_SIZE: usize = 1024 * 1024;
 
 /// Linkerd's 16 KiB are too few for large gRPC status details and long cookies; the server side accepts as much.
 const MAX_HEADER_LIST_SIZE: u32 = 256 * 1024;
 
-/// Until the peer has said how many it allows. RFC 9113 recommends no smaller limit (section 6.5.2).
-const FIRST_STREAMS: usize = 100;
-
-fn window(params: &Http2Params, stream_window: u32) -> u32 {
-    let configured = params.connection_window.unwrap_or_default();
-    connection_window(stream_window, MAX_STREAMS as u32, configured)
-}
-
-fn stream_window(params: &Http2Params) -> u32 {
-    let configured = params.stream_window.unwrap_or(DEFAULT_STREAM_WINDOW);
-    first_stream_window(configured, params.adaptive_window)
-}
-
-fn builder(params: &Http2Params) -> Builder {
-    let stream_window = stream_window(params);
-    let mut builder = Builder::new();
-    builder
-        .enable_push(false)
-        .initial_max_send_streams(FIRST_STREAMS)
-        .initial_window_size(stream_window)
-        .initial_connection_window_size(window(params, stream_window))
-        .max_header_list_size(MAX_HEADER_LIST_SIZE)
-        .max_send_buffer_size(
-            params
-                .max_send_buf_size
-                .map_or(MAX_SEND_BUF_SIZE, |size| size as usize),
-        );
-    if let Some(size) = params.max_frame_size {
-        builder.max_frame_size(size);
+fn terms(params: &Http2Params, limits: &HttpLimits) -> Terms {
+    Terms {
+        role: Role::Client,
+        limits: *limits,
+        header_list: MAX_HEADER_LIST_SIZE,
+        streams: MAX_STREAMS,
+        // Servers open none.
+        unseen_resets: 0,
+        stream_window: params.stream_window.unwrap_or(DEFAULT_STREAM_WINDOW),
+        connection_window: params.connection_window.unwrap_or_default(),
+        adapts_windows: params.adaptive_window,
+        max_frame: params.max_frame_size,
+        collected: params.max_send_buf_size.map(|size| size as usize),
+        keep_alive: params.keep_alive,
     }
-    if let Some(max) = params.max_concurrent_reset_streams {
-        builder.max_concurrent_reset_streams(max as usize);
-    }
-    builder
 }

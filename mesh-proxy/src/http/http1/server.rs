@@ -62,7 +62,7 @@ pub(in crate::http) async fn serve<H: Handle>(
     let connection = Connection::new(io, terms.limits.http1);
     let exchanges = Cell::new(0_u32);
     let mut draining = pin!(terms.drain.draining());
-    let mut idle = pin!(idle(terms.limits.idle, &exchanges));
+    let mut idle = pin!(idle(terms.limits.idle, || exchanges.get()));
     loop {
         let is_over = |cx: &mut Context<'_>| {
             draining.as_mut().poll(cx).is_ready() || idle.as_mut().poll(cx).is_ready()

@@ -5,10 +5,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use h2::{Reason, SendStream};
 use http::HeaderMap;
 use http_body::Body as _;
 
+use super::Writer;
 use crate::http::{Body, BodyError};
 
 /// A body on its way: a future that is ready when all of it has been handed to the connection.
@@ -16,7 +16,7 @@ use crate::http::{Body, BodyError};
 /// Hands on only what the other side's windows have room for, and takes no more than one [`Batch`] beyond it from the body.
 pub(in crate::http) struct Outgoing {
     body: Body,
-    stream: SendStream<Bytes>,
+    writer: Writer,
     batch: Batch,
     end: Option<End>,
 }
@@ -30,12 +30,8 @@ enum End {
 /// Why a body did not get to its end.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::http) enum Interrupted {
-    #[error("the other side reset the stream: {0}")]
-    Reset(Reason),
-    #[error("the stream is closed")]
-    Closed,
-    #[error("the connection failed")]
-    Connection(#[from] h2::Error),
+    #[error(transparent)]
+    Stream(#[from] mesh_http2::Error),
     #[error(transparent)]
     Body(#[from] BodyError),
 }
@@ -57,10 +53,10 @@ const SMALL: usize = 1024;
 const FULL: usize = 4096;
 
 impl Outgoing {
-    pub(in crate::http) fn new(body: Body, stream: SendStream<Bytes>) -> Self {
+    pub(in crate::http) fn new(body: Body, writer: Writer) -> Self {
         Self {
             body,
-            stream,
+            writer,
             batch: Batch::default(),
             end: None,
         }
@@ -82,54 +78,30 @@ impl Outgoing {
         Poll::Ready(Ok(()))
     }
 
-    /// How many bytes of the next frame may be sent. Room is asked for only when there is something to send: what one stream reserves, others cannot have.
-    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Interrupted>> {
-        self.stream.reserve_capacity(self.batch.len());
-        loop {
-            let room = self.stream.capacity();
-            if room > 0 {
-                return Poll::Ready(Ok(room));
-            }
-            match ready!(self.stream.poll_capacity(cx)) {
-                Some(room) => room?,
-                None => return Poll::Ready(Err(Interrupted::Closed)),
-            };
-        }
-    }
-
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Interrupted>> {
         loop {
             let gathered = self.poll_gather(cx)?;
             while !self.batch.is_empty() {
-                let room = ready!(self.poll_room(cx))?;
+                let room = ready!(self.writer.poll_room(cx))?;
                 let data = self.batch.take(room);
                 let is_last = self.batch.is_empty() && matches!(self.end, Some(End::Nothing));
-                self.stream.send_data(data, is_last)?;
+                self.writer.send_data(data, is_last);
                 if is_last {
                     return Poll::Ready(Ok(()));
                 }
             }
             match self.end.take() {
                 Some(End::Nothing) => {
-                    self.stream.send_data(Bytes::new(), true)?;
+                    self.writer.send_data(Bytes::new(), true);
                     return Poll::Ready(Ok(()));
                 }
                 Some(End::Trailers(trailers)) => {
-                    self.stream.reserve_capacity(0);
-                    self.stream.send_trailers(trailers)?;
+                    self.writer.send_trailers(&trailers);
                     return Poll::Ready(Ok(()));
                 }
                 None => ready!(gathered),
             }
         }
-    }
-
-    /// Ready when the other side wants no more. To be polled while there is nothing to send, which nothing else would end.
-    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<Interrupted> {
-        self.stream.poll_reset(cx).map(|reason| match reason {
-            Ok(reason) => Interrupted::Reset(reason),
-            Err(error) => error.into(),
-        })
     }
 }
 
@@ -138,11 +110,11 @@ impl Future for Outgoing {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Poll::Ready(sent) = self.poll_send(cx) else {
-            return self.poll_reset(cx).map(Err);
+            // While there is nothing to send, nothing else would end it.
+            return self.writer.poll_failed(cx).map(|error| Err(error.into()));
         };
         if let Err(Interrupted::Body(error)) = &sent {
-            let reason = error.reason();
-            self.stream.send_reset(reason);
+            self.writer.reset(error.reason());
         }
         Poll::Ready(sent)
     }
@@ -169,14 +141,6 @@ impl Batch {
 
     fn is_full(&self) -> bool {
         self.next.is_some() || self.bytes.len() > SMALL || self.joined.len() >= FULL
-    }
-
-    /// The length of the next frame.
-    fn len(&self) -> usize {
-        match self.joined.is_empty() {
-            true => self.bytes.len(),
-            false => self.joined.len(),
-        }
     }
 
     /// The next frame, or the beginning of it that `room` has place for.
@@ -212,9 +176,8 @@ mod tests {
             expected.extend_from_slice(&piece);
             batch.push(piece);
             while batch.is_full() {
-                let length = batch.len();
                 let frame = batch.take(room);
-                assert_eq!(frame.len(), length.min(room));
+                assert!(!frame.is_empty() && frame.len() <= room);
                 sent.extend_from_slice(&frame);
             }
         }

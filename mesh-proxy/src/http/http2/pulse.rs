@@ -1,23 +1,20 @@
-//! Pings on an HTTP/2 connection: they find out that the other side is gone, and how much data fits on the way to it. Polled by whoever drives the connection.
+//! Pings on an HTTP/2 connection: they find out that the other side is gone, and how much data fits on the way to it. Polled by whoever moves the connection's bytes.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use h2::{Ping, PingPong};
 use mesh_core::endpoint::KeepAlive;
+use mesh_http2::Connection;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::Standing;
-
 /// Nothing, for connections that want neither.
-pub(in crate::http) struct Pulse(Option<Box<Pings>>);
+pub(super) struct Pulse(Option<Box<Pings>>);
 
 /// What follows from a ping, or from its answer's absence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::http) enum Beat {
+pub(super) enum Beat {
     /// Streams are to have windows of this size.
     Window(u32),
     /// The other side has not answered in time. Said once.
@@ -25,12 +22,12 @@ pub(in crate::http) enum Beat {
 }
 
 struct Pings {
-    ping_pong: PingPong,
-    standing: Rc<Standing>,
     /// Since when an answer is awaited. There is at most one ping on the way, whoever wanted it.
     sent: Option<Instant>,
     keep_alive: Option<Alarm>,
     windows: Option<Windows>,
+    /// When something was read last; kept only for the alarm.
+    last_read: Instant,
 }
 
 /// Rings when nothing has been read for an interval, and again when a ping has not been answered.
@@ -78,81 +75,76 @@ const SLACK: f64 = 1.5;
 
 impl Pulse {
     /// `window` is what streams have to begin with, if it is to be adapted.
-    pub(in crate::http) fn new(
-        ping_pong: Option<PingPong>,
-        standing: &Rc<Standing>,
-        keep_alive: Option<KeepAlive>,
-        window: Option<u32>,
-    ) -> Self {
-        let Some(ping_pong) = ping_pong.filter(|_| keep_alive.is_some() || window.is_some()) else {
+    pub(super) fn new(keep_alive: Option<KeepAlive>, window: Option<u32>) -> Self {
+        if keep_alive.is_none() && window.is_none() {
             return Self(None);
-        };
-        let now = Instant::now();
-        if keep_alive.is_some() {
-            standing.note_reads(now);
         }
+        let now = Instant::now();
         Self(Some(Box::new(Pings {
-            ping_pong,
-            standing: standing.clone(),
             sent: None,
             keep_alive: keep_alive.map(Alarm::new),
             windows: window.map(|size| Windows::new(size, now)),
+            last_read: now,
         })))
     }
 
-    /// To be polled after the connection, as long as that is pending. `is_used`: there are streams; asked only when it matters.
-    pub(in crate::http) fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        is_used: impl Fn() -> bool,
-    ) -> Poll<Beat> {
+    /// Something has come from the other side.
+    pub(super) fn was_read(&mut self) {
+        if let Some(pings) = &mut self.0
+            && pings.keep_alive.is_some()
+        {
+            pings.last_read = Instant::now();
+        }
+    }
+
+    /// To be polled after the connection has read.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, connection: &mut Connection) -> Poll<Beat> {
         match &mut self.0 {
-            Some(pings) => pings.poll(cx, is_used),
+            Some(pings) => pings.poll(cx, connection),
             None => Poll::Pending,
         }
     }
 }
 
 impl Pings {
-    fn poll(&mut self, cx: &mut Context<'_>, is_used: impl Fn() -> bool) -> Poll<Beat> {
-        if let Some(size) = self.poll_answer(cx) {
+    fn poll(&mut self, cx: &mut Context<'_>, connection: &mut Connection) -> Poll<Beat> {
+        if let Some(size) = self.answered(connection) {
             return Poll::Ready(Beat::Window(size));
         }
         if let Some(windows) = &mut self.windows
             && self.sent.is_none()
-            && windows.wants_sample(self.standing.data(), Instant::now)
+            && windows.wants_sample(connection.data(), Instant::now)
         {
-            self.ask();
+            self.ask(connection);
         }
         loop {
             let Some(alarm) = &mut self.keep_alive else {
                 return Poll::Pending;
             };
-            match ready!(alarm.poll(cx, self.standing.last_read(), &is_used)) {
-                Ring::Ask => self.ask(),
+            match ready!(alarm.poll(cx, self.last_read, connection.streams() > 0)) {
+                Ring::Ask => self.ask(connection),
                 Ring::Dead => return Poll::Ready(Beat::Dead),
             }
         }
     }
 
     /// The new size of the windows when an answer has come that says so.
-    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Option<u32> {
-        let sent = self.sent?;
-        // An error is the connection's, which ends by itself.
-        let Poll::Ready(Ok(_pong)) = self.ping_pong.poll_pong(cx) else {
+    fn answered(&mut self, connection: &mut Connection) -> Option<u32> {
+        if !connection.take_pong() {
             return None;
-        };
-        self.sent = None;
+        }
+        let sent = self.sent.take()?;
         if let Some(alarm) = &mut self.keep_alive {
             alarm.is_answered();
         }
         let now = Instant::now();
         let windows = self.windows.as_mut()?;
-        windows.sampled(now - sent, self.standing.data(), now)
+        windows.sampled(now - sent, connection.data(), now)
     }
 
-    fn ask(&mut self) {
-        if self.sent.is_none() && self.ping_pong.send_ping(Ping::opaque()).is_ok() {
+    fn ask(&mut self, connection: &mut Connection) {
+        if self.sent.is_none() {
+            connection.ping();
             self.sent = Some(Instant::now());
         }
     }
@@ -167,12 +159,7 @@ impl Alarm {
         }
     }
 
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        last_read: Option<Instant>,
-        is_used: impl Fn() -> bool,
-    ) -> Poll<Ring> {
+    fn poll(&mut self, cx: &mut Context<'_>, last_read: Instant, is_used: bool) -> Poll<Ring> {
         loop {
             if self.state == State::Dead {
                 return Poll::Pending;
@@ -183,10 +170,10 @@ impl Alarm {
                 return Poll::Ready(Ring::Dead);
             }
             let now = Instant::now();
-            let due = last_read.unwrap_or(now) + self.params.interval;
+            let due = last_read + self.params.interval;
             if due > now {
                 self.timer.as_mut().reset(due);
-            } else if self.params.while_idle || is_used() {
+            } else if self.params.while_idle || is_used {
                 self.state = State::Asked;
                 self.timer.as_mut().reset(now + self.params.timeout);
                 return Poll::Ready(Ring::Ask);

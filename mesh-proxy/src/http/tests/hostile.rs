@@ -24,7 +24,7 @@ struct Attack {
     opening: fn() -> Vec<u8>,
     unit: Option<fn(u32) -> Vec<u8>>,
     fate: Fate,
-    /// What is counted. `flood` means that the library has ended it.
+    /// What is counted.
     reason: &'static str,
 }
 
@@ -197,7 +197,7 @@ const ATTACKS: &[Attack] = &[
         opening: with_post,
         unit: Some(|_| frame(DATA, 0, 1, &[])),
         fate: Fate::Cut(5_000),
-        reason: "empty_data",
+        reason: "idle_frames",
     },
     Attack {
         name: "empty continuations",

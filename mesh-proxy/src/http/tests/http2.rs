@@ -300,7 +300,7 @@ async fn a_request_goes_on_while_nobody_reads_its_response() {
 }
 
 #[tokio::test]
-async fn a_response_that_nobody_reads_fills_two_windows_and_no_more() {
+async fn a_response_that_nobody_reads_takes_two_windows_at_most() {
     const WINDOW: usize = 65_535;
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
@@ -319,17 +319,17 @@ async fn a_response_that_nobody_reads_fills_two_windows_and_no_more() {
             }
         });
         let _unread = answer.await.unwrap();
-        sending.wait_for(|sent| *sent >= 2 * WINDOW).await.unwrap();
+        // The client's window is full, and half of the proxy's: less is not worth telling the server.
+        sending
+            .wait_for(|sent| *sent >= WINDOW * 3 / 2)
+            .await
+            .unwrap();
         // Behind whatever more the proxy would have asked the server for.
         let (answer, _) = client.send_request(request(), true).unwrap();
         let (_, mut respond) = called.recv().await.unwrap();
         respond.send_response(response(), true).unwrap();
         assert_eq!(answer.await.unwrap().status(), 200);
-        assert_eq!(
-            *sending.borrow(),
-            2 * WINDOW,
-            "the client's and the proxy's"
-        );
+        assert!(*sending.borrow() <= 2 * WINDOW);
     })
     .await;
 }
@@ -482,7 +482,7 @@ async fn an_endpoint_that_answers_no_pings_is_given_up() {
     .await;
 }
 
-/// What an idle connection costs besides the socket, the handler and the buffers of h2, which take about 28 KiB.
+/// What an idle connection costs besides the socket and the handler.
 #[tokio::test]
 async fn idle_connections_are_small() {
     run(async |drain| {
@@ -498,7 +498,9 @@ async fn idle_connections_are_small() {
         }
         let terms = engine.http2_terms(Rc::new(Nobody));
         let task = size_of_val(&crate::http::http2::server::serve(io, terms));
-        assert!(task <= 3500, "{task}");
+        assert!(task <= 1200, "{task}");
+        let connection = size_of::<mesh_http2::Connection>();
+        assert!(connection <= 800, "{connection}");
     })
     .await;
 }

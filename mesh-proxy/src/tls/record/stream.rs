@@ -127,6 +127,28 @@ impl RecordStream {
         self.content.is_empty()
     }
 
+    /// Opens what has arrived, about `limit` bytes at most, and lends it piece by piece. Returns how much it was: nothing at the end of the peer's stream.
+    pub fn poll_lend(
+        &mut self,
+        cx: &mut Context<'_>,
+        limit: usize,
+        mut take: impl FnMut(&[u8]),
+    ) -> Poll<io::Result<usize>> {
+        if !self.content.is_empty() {
+            let unread = std::mem::take(&mut self.content);
+            take(&unread.bytes[unread.start..]);
+            return Poll::Ready(Ok(unread.bytes.len() - unread.start));
+        }
+        slots::with(|bytes| {
+            let limit = limit.clamp(2 * MAX_RECORD, bytes.len());
+            let pieces = ready!(self.poll_opened(bytes, limit, cx))?;
+            for piece in pieces.iter() {
+                take(&bytes[piece]);
+            }
+            Poll::Ready(Ok(pieces.total()))
+        })
+    }
+
     /// Opens what has arrived and writes it to a plain socket.
     pub fn poll_open_to(
         &mut self,

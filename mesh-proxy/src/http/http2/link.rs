@@ -1,0 +1,161 @@
+//! One connection, shared by the task that moves its bytes and by those of its streams.
+
+use std::cell::{RefCell, RefMut};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use mesh_http2::{Connection, Error, Reason, StreamId, Violation};
+
+use super::Incoming;
+
+/// Its methods borrow the connection for the time of one call only.
+#[derive(Clone, Debug)]
+pub(in crate::http) struct Link(Rc<RefCell<Connection>>);
+
+/// The right to send on a stream. Dropping it says that nobody will.
+#[derive(Debug)]
+pub(in crate::http) struct Writer {
+    link: Link,
+    id: StreamId,
+}
+
+/// A request that was begun, until its response's head has come.
+#[derive(Debug)]
+pub(in crate::http) struct Call(Reader);
+
+/// The right to read a stream. Dropping it says that nobody will.
+#[derive(Debug)]
+pub(super) struct Reader {
+    link: Link,
+    id: StreamId,
+}
+
+impl Link {
+    pub(super) fn new(connection: Connection) -> Self {
+        Self(Rc::new(RefCell::new(connection)))
+    }
+
+    pub(super) fn connection(&self) -> RefMut<'_, Connection> {
+        self.0.borrow_mut()
+    }
+
+    /// Both sides of a stream, once for each.
+    pub(super) fn hold(&self, id: StreamId) -> (Reader, Writer) {
+        let reader = Reader {
+            link: self.clone(),
+            id,
+        };
+        let writer = Writer {
+            link: self.clone(),
+            id,
+        };
+        (reader, writer)
+    }
+
+    /// Ready when a stream may be opened at once.
+    pub(in crate::http) fn poll_ready(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
+        self.connection().poll_ready(cx.waker())
+    }
+
+    /// Whether streams can still be opened, now or later.
+    pub(in crate::http) fn is_usable(&self) -> bool {
+        let connection = self.connection();
+        !connection.is_retired() && connection.cannot_open().is_none()
+    }
+
+    /// Whether the other side may go on as it does.
+    pub(super) fn is_welcome(&self) -> bool {
+        !self.connection().is_retired()
+    }
+
+    /// What the other side has done too much of, once.
+    pub(in crate::http) fn take_violation(&self) -> Option<Violation> {
+        self.connection().take_violation()
+    }
+
+    /// Counts messages, and parts of them, both ways.
+    pub(super) fn messages(&self) -> u32 {
+        self.connection().messages()
+    }
+
+    /// How many streams the other side takes at a time.
+    pub(in crate::http) fn max_streams(&self) -> u32 {
+        self.connection().max_streams()
+    }
+
+    /// No more streams; those that are open go on to their end.
+    pub(in crate::http) fn leave(&self) {
+        self.connection().leave();
+    }
+}
+
+impl Call {
+    /// To be called only when [`Link::poll_ready`] says so.
+    pub(in crate::http) fn begin(
+        link: &Link,
+        request: &Request<()>,
+        is_last: bool,
+    ) -> (Self, Writer) {
+        let id = link.connection().open(request, is_last);
+        let (reader, writer) = link.hold(id);
+        (Self(reader), writer)
+    }
+
+    pub(in crate::http) fn poll(&self, cx: &Context<'_>) -> Poll<Result<Response<()>, Error>> {
+        let Reader { link, id } = &self.0;
+        link.connection().poll_response(*id, cx.waker())
+    }
+
+    /// The body of the response, whose head has come and says how long it is.
+    pub(in crate::http) fn into_body(self, length: Option<u64>) -> Incoming {
+        Incoming::response(self.0, length)
+    }
+}
+
+impl Writer {
+    pub(super) fn respond(&self, response: &Response<()>, is_last: bool) {
+        self.link.connection().respond(self.id, response, is_last);
+    }
+
+    /// How much may be sent now.
+    pub(super) fn poll_room(&self, cx: &Context<'_>) -> Poll<Result<usize, Error>> {
+        self.link.connection().poll_room(self.id, cx.waker())
+    }
+
+    pub(super) fn send_data(&self, data: Bytes, is_last: bool) {
+        self.link.connection().send_data(self.id, data, is_last);
+    }
+
+    pub(super) fn send_trailers(&self, trailers: &HeaderMap) {
+        self.link.connection().send_trailers(self.id, trailers);
+    }
+
+    /// Ready when nothing can be sent any more.
+    pub(super) fn poll_failed(&self, cx: &Context<'_>) -> Poll<Error> {
+        self.link.connection().poll_failed(self.id, cx.waker())
+    }
+
+    pub(super) fn reset(&self, reason: Reason) {
+        self.link.connection().reset(self.id, reason);
+    }
+}
+
+impl Reader {
+    pub(super) fn connection(&self) -> (RefMut<'_, Connection>, StreamId) {
+        (self.link.connection(), self.id)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.link.connection().drop_writer(self.id);
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.link.connection().drop_reader(self.id);
+    }
+}
