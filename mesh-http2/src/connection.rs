@@ -57,7 +57,7 @@ pub struct Config {
     pub connection_window: u32,
     /// What the other side may put into one frame, if it is more than the 16 KiB that everybody takes.
     pub max_frame: Option<u32>,
-    /// How much is collected to be written before streams have to wait, if it is not 64 KiB.
+    /// How much is collected to be written before streams have to wait, if it is not 256 KiB.
     pub collected: Option<usize>,
     pub buffers: Buffers,
     pub clock: fn() -> Instant,

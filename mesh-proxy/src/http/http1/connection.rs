@@ -365,8 +365,8 @@ impl State {
 
     /// What is read takes no more memory than it needs.
     fn poll_fill_through_buffer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        buffers::with_input(|buffer| {
-            let mut buffer = ReadBuf::new(buffer);
+        buffers::with_room(|room| {
+            let mut buffer = ReadBuf::new(&mut room[..READ_SIZE]);
             ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer))?;
             self.input.extend_from_slice(buffer.filled());
             Poll::Ready(Ok(buffer.filled().len()))

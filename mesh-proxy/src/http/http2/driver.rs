@@ -144,12 +144,13 @@ impl Driver {
     /// Reads once. An error without a cause is the end of what there is to read.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Option<io::Error>>> {
         let link = &self.link;
-        let mut room = buffers::take_room();
-        let read = self.io.poll_lend(cx, &mut room, |bytes| {
-            // The connection tells its failure itself, when it is asked whether it is over.
-            let _told_later = link.connection().receive(bytes);
+        let io = &mut self.io;
+        let read = buffers::with_room(|room| {
+            io.poll_lend(cx, room, |bytes| {
+                // The connection tells its failure itself, when it is asked whether it is over.
+                let _told_later = link.connection().receive(bytes);
+            })
         });
-        buffers::give_room(room);
         match ready!(read) {
             Ok(0) => Poll::Ready(Err(None)),
             Ok(_) => {

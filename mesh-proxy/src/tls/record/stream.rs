@@ -316,8 +316,11 @@ impl RecordStream {
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_ready_to_seal(cx))?;
         slots::with(|bytes| {
-            let length = fill(&mut slots::contents(bytes)[..BulkSize::LEAST.slots()]);
+            let count = self.write_size.slots();
+            let length = fill(&mut slots::contents(bytes)[..count]);
             self.seal_and_send(bytes, length, cx)?;
+            self.write_size
+                .judge(length == count * MAX_CONTENT, self.records.is_empty());
             Poll::Ready(Ok(length))
         })
     }
