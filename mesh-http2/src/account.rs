@@ -6,9 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::connection::Role;
+use crate::error::Violation;
 use crate::frame::{self, Head};
-use crate::settings::Limits;
+use crate::settings::{Limits, Role};
 
 /// The account of one connection.
 #[derive(Debug)]
@@ -31,23 +31,6 @@ pub(crate) enum Verdict {
     /// No more streams; those that are open may end.
     Retire(Violation),
     Cut(Violation),
-}
-
-/// What the other side has done too much of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
-    #[error("more frames that carry nothing than allowed")]
-    IdleFrames,
-    #[error("more streams were reset than allowed")]
-    Resets,
-    #[error("many streams had to be reset")]
-    Mistakes,
-    #[error("a header block did not arrive in time")]
-    HeadTime,
-    #[error("a header block is far too large")]
-    Headers,
-    #[error("streams were reset before anybody could look at them")]
-    UnseenResets,
 }
 
 #[derive(Debug)]
@@ -164,19 +147,6 @@ impl Account {
         match std::mem::replace(&mut self.retired, true) {
             false => Verdict::Retire(violation),
             true => Verdict::GoOn,
-        }
-    }
-}
-
-impl Violation {
-    /// One word, for metrics and for the other side.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::IdleFrames => "idle_frames",
-            Self::Resets => "resets",
-            Self::Mistakes => "mistakes",
-            Self::HeadTime => "head_time",
-            Self::Headers | Self::UnseenResets => "flood",
         }
     }
 }

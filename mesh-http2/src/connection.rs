@@ -29,22 +29,15 @@ use http::Request;
 use self::ending::{Leaving, Tombstones};
 use self::headers::Block;
 use self::receive::Input;
-use crate::account::{Account, Violation};
-use crate::error::{Error, Reason};
+use crate::account::Account;
+use crate::error::{Error, Reason, Violation};
+use crate::frame::{self, PREFACE};
 use crate::hpack::{Decoder, Encoder};
 use crate::message::Refused;
 use crate::output::{Buffers, Output};
-use crate::settings::{Limits, Ours, Peer};
+use crate::settings::{Limits, Ours, Peer, Role};
 use crate::stream::{Stream, StreamId, register, wake};
-use crate::window::{Receiving, Sending};
-use crate::{DEFAULT_WINDOW, PREFACE, frame};
-
-/// What we are on the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    Server,
-    Client,
-}
+use crate::window::{DEFAULT_WINDOW, Receiving, Sending};
 
 /// On what terms a connection is begun.
 #[derive(Clone, Copy, Debug)]
@@ -281,9 +274,8 @@ impl Connection {
         let accepted = self.accepted.pop_front();
         if accepted.is_none() {
             self.unseen_resets = 0;
-            if self.accepted.capacity() > 8 {
-                self.accepted = VecDeque::new();
-            }
+            // Four of them take a kilobyte.
+            self.accepted = VecDeque::new();
         }
         accepted
     }

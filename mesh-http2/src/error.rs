@@ -4,8 +4,6 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::account::Violation;
-
 /// An error code (RFC 9113, section 7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Reason(pub u32);
@@ -89,6 +87,23 @@ pub enum Error {
     Io(#[source] Arc<io::Error>),
 }
 
+/// What the other side has done too much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    #[error("more frames that carry nothing than allowed")]
+    IdleFrames,
+    #[error("more streams were reset than allowed")]
+    Resets,
+    #[error("many streams had to be reset")]
+    Mistakes,
+    #[error("a header block did not arrive in time")]
+    HeadTime,
+    #[error("a header block is far too large")]
+    Headers,
+    #[error("streams were reset before anybody could look at them")]
+    UnseenResets,
+}
+
 impl Error {
     /// The code that it came with or led to, if there is one.
     pub fn reason(&self) -> Option<Reason> {
@@ -115,5 +130,18 @@ impl Error {
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         Self::Io(Arc::new(error))
+    }
+}
+
+impl Violation {
+    /// One word, for metrics and for the other side.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::IdleFrames => "idle_frames",
+            Self::Resets => "resets",
+            Self::Mistakes => "mistakes",
+            Self::HeadTime => "head_time",
+            Self::Headers | Self::UnseenResets => "flood",
+        }
     }
 }

@@ -11,6 +11,9 @@ pub(crate) struct Head {
     pub(crate) stream: u32,
 }
 
+/// What a client sends before its first frame (RFC 9113, section 3.4).
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
 /// Bytes of a frame's head.
 pub(crate) const HEAD: usize = 9;
 

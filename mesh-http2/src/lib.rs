@@ -17,19 +17,10 @@ mod settings;
 mod stream;
 mod window;
 
-pub use self::account::Violation;
-pub use self::connection::{Accepted, Awaited, Config, Connection, Role};
-pub use self::error::{Error, Reason};
+pub use self::connection::{Accepted, Awaited, Config, Connection};
+pub use self::error::{Error, Reason, Violation};
 pub use self::message::Refused;
 pub use self::output::{Buffers, Output};
-pub use self::settings::Limits;
+pub use self::settings::{Limits, Role};
 pub use self::stream::{Piece, StreamId};
-
-/// What a client sends before its first frame (RFC 9113, section 3.4).
-pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// What streams and connections may send before anything was said about it (RFC 9113, section 6.9.2).
-pub const DEFAULT_WINDOW: u32 = 65_535;
-
-/// The largest window there is (RFC 9113, section 6.9.1).
-pub const MAX_WINDOW: u32 = (1 << 31) - 1;
+pub use self::window::{DEFAULT_WINDOW, MAX_WINDOW};

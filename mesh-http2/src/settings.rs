@@ -1,8 +1,15 @@
 //! What both sides tell each other at the beginning (RFC 9113, section 6.5), and what we allow besides.
 
-use crate::MAX_WINDOW;
 use crate::error::Reason;
 use crate::frame::{self, Head, MAX_MAX_FRAME, MIN_MAX_FRAME, Wrong};
+use crate::window::{DEFAULT_WINDOW, MAX_WINDOW};
+
+/// What we are on the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Server,
+    Client,
+}
 
 /// What the other side of a connection may cost.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +62,7 @@ impl Peer {
     /// RFC 9113, section 6.5.2.
     pub(crate) fn new() -> Self {
         Self {
-            stream_window: crate::DEFAULT_WINDOW,
+            stream_window: DEFAULT_WINDOW,
             max_frame: MIN_MAX_FRAME,
             streams: None,
             header_table: crate::hpack::TABLE_SIZE,

@@ -1,6 +1,10 @@
 //! Flow control (RFC 9113, section 5.2): how much may be sent, and how much may come.
 
-use crate::MAX_WINDOW;
+/// What streams and connections may send before anything was said about it (RFC 9113, section 6.9.2).
+pub const DEFAULT_WINDOW: u32 = 65_535;
+
+/// The largest window there is (RFC 9113, section 6.9.1).
+pub const MAX_WINDOW: u32 = (1 << 31) - 1;
 
 /// What we may send. Below nothing after the other side has made it smaller.
 #[derive(Clone, Copy, Debug)]

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use super::receive::Fault;
 use super::{Connection, LEAVE, Role};
-use crate::account::Violation;
-use crate::error::{Error, Reason};
+use crate::error::{Error, Reason, Violation};
+use crate::frame;
 use crate::stream::Stage;
-use crate::{MAX_WINDOW, frame};
+use crate::window::MAX_WINDOW;
 
 /// How far we have left. Clients learn first that no more streams are taken, and only when they know which was the last (RFC 9113, section 6.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +165,7 @@ impl Connection {
         }
         if !is_held {
             self.streams.remove(&id);
-            if self.streams.is_empty() && self.streams.capacity() > 28 {
+            if self.streams.is_empty() && self.streams.capacity() > 14 {
                 self.streams.shrink_to(0);
             }
         }

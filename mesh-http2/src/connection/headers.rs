@@ -4,8 +4,7 @@ use http::StatusCode;
 
 use super::receive::Fault;
 use super::{Accepted, Connection, Leaving, Role};
-use crate::account::Violation;
-use crate::error::Reason;
+use crate::error::{Reason, Violation};
 use crate::frame::{self, Head};
 use crate::message::{List, Malformed, declared_length};
 use crate::stream::{Stage, Stream, StreamId};

@@ -1,10 +1,9 @@
 //! What was read: bytes become frames, frames are judged and do what they say.
 
 use super::{Connection, LEAVE, Leaving, PING, Role};
-use crate::PREFACE;
-use crate::account::{Verdict, Violation};
-use crate::error::{Error, Reason};
-use crate::frame::{self, Head, Wrong};
+use crate::account::Verdict;
+use crate::error::{Error, Reason, Violation};
+use crate::frame::{self, Head, PREFACE, Wrong};
 use crate::settings;
 use crate::stream::Stage;
 

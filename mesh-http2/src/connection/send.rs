@@ -11,6 +11,7 @@ use crate::frame::{self, Head};
 use crate::hpack::Encoder;
 use crate::message;
 use crate::stream::{Stage, StreamId, register};
+use crate::window::MAX_WINDOW;
 
 /// As much is collected before streams have to wait, unless somebody wants it otherwise. Sixteen TLS records: a quarter of that cost a third more CPU for each large message.
 pub(super) const COLLECTED: usize = 256 * 1024;
@@ -42,7 +43,7 @@ impl Connection {
             return Some(Error::GoneAway(reason));
         }
         // Numbers are not used twice (RFC 9113, section 5.1.1).
-        (self.next_ours > crate::MAX_WINDOW || self.role == Role::Server).then_some(Error::Closed)
+        (self.next_ours > MAX_WINDOW || self.role == Role::Server).then_some(Error::Closed)
     }
 
     /// Opens a stream. To be called only when [`Connection::poll_ready`] says so.

@@ -85,7 +85,7 @@ impl Decoder {
     /// `bits`: how many of the first byte are the index of the name.
     fn literal(&self, block: &mut &[u8], bits: u32) -> Result<Literal, Broken> {
         let (name, name_length) = match integer::read(block, bits)? {
-            0 => Text::read(block)?.with(|name| (Name::parse(name), name.len()))?,
+            0 => Text::read(block)?.with(|name| (Name::parse(name), name.len() as u32))?,
             index => {
                 let (field, length) = self.find(index)?;
                 (field.name(), length.name)
@@ -94,7 +94,7 @@ impl Decoder {
         let value = Text::read(block)?.with(Bytes::copy_from_slice)?;
         let length = Length {
             name: name_length,
-            value: value.len(),
+            value: value.len() as u32,
         };
         Ok(Literal {
             field: Field::new(name, value),

@@ -24,14 +24,14 @@ struct Entry {
 /// How many bytes a field has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Length {
-    pub(super) name: usize,
-    pub(super) value: usize,
+    pub(super) name: u32,
+    pub(super) value: u32,
 }
 
 impl Length {
     /// What it counts for.
     pub(super) fn size(self) -> usize {
-        self.name + self.value + FIELD_OVERHEAD
+        self.name as usize + self.value as usize + FIELD_OVERHEAD
     }
 }
 
@@ -50,8 +50,8 @@ impl Table {
         if let Some(field) = STATIC_FIELDS.get(index) {
             let (name, value) = STATIC[index];
             let length = Length {
-                name: name.len(),
-                value: value.len(),
+                name: name.len() as u32,
+                value: value.len() as u32,
             };
             return Some((field, length));
         }

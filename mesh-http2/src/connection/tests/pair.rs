@@ -426,7 +426,7 @@ fn numbers_of_streams_are_not_used_twice() {
     assert!(pair.client.cannot_open().is_some());
 }
 
-const MAX_STREAM: u32 = crate::MAX_WINDOW;
+const MAX_STREAM: u32 = crate::window::MAX_WINDOW;
 
 #[test]
 fn pings_are_answered() {
