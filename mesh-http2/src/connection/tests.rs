@@ -1,7 +1,8 @@
-//! Two connections that talk to each other, and one that is talked to by somebody who makes his own frames.
+//! Two connections that talk to each other, and those that are talked to by somebody who makes his own frames.
 
 mod frames;
 mod pair;
+mod servers;
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -79,4 +80,45 @@ impl Flag {
 
 fn nobody() -> &'static Waker {
     Waker::noop()
+}
+
+/// A frame.
+fn bytes(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let head = frame::Head {
+        length: payload.len() as u32,
+        kind,
+        flags,
+        stream,
+    };
+    let mut bytes = Vec::new();
+    head.write(&mut bytes);
+    bytes.extend(payload);
+    bytes
+}
+
+/// The frames that are to be written.
+fn said(connection: &mut Connection) -> Vec<(frame::Head, Vec<u8>)> {
+    let bytes = output(connection);
+    let mut rest = &bytes[..];
+    let mut frames = Vec::new();
+    while let Some((head, behind)) = rest.split_first_chunk() {
+        let head = frame::Head::parse(*head);
+        let (payload, behind) = behind.split_at(head.length as usize);
+        frames.push((head, payload.to_vec()));
+        rest = behind;
+    }
+    frames
+}
+
+/// What was said of a mistake: on which stream, or 0 for the connection, and why.
+fn verdict(connection: &mut Connection) -> Option<(u32, Reason)> {
+    let frames = said(connection);
+    let mut verdicts = frames.iter().filter_map(|(head, payload)| match head.kind {
+        frame::RST_STREAM => Some((head.stream, Reason(frame::number(payload).unwrap()))),
+        frame::GOAWAY => Some((0, frame::go_away(payload).unwrap().1)),
+        _ => None,
+    });
+    let first = verdicts.next();
+    assert!(verdicts.next().is_none(), "{frames:?}");
+    first
 }

@@ -13,19 +13,6 @@ const BOTH: u8 = END_STREAM | END_HEADERS;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-fn bytes(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let head = frame::Head {
-        length: payload.len() as u32,
-        kind,
-        flags,
-        stream,
-    };
-    let mut bytes = Vec::new();
-    head.write(&mut bytes);
-    bytes.extend(payload);
-    bytes
-}
-
 /// A server that has been greeted.
 fn server() -> Connection {
     let mut server = Connection::new(&config(Role::Server));
@@ -36,33 +23,6 @@ fn server() -> Connection {
         .unwrap();
     output(&mut server);
     server
-}
-
-/// The frames that are to be written.
-fn said(connection: &mut Connection) -> Vec<(frame::Head, Vec<u8>)> {
-    let bytes = output(connection);
-    let mut rest = &bytes[..];
-    let mut frames = Vec::new();
-    while let Some((head, behind)) = rest.split_first_chunk() {
-        let head = frame::Head::parse(*head);
-        let (payload, behind) = behind.split_at(head.length as usize);
-        frames.push((head, payload.to_vec()));
-        rest = behind;
-    }
-    frames
-}
-
-/// What was said of a mistake: on which stream, or 0 for the connection, and why.
-fn verdict(connection: &mut Connection) -> Option<(u32, Reason)> {
-    let frames = said(connection);
-    let mut verdicts = frames.iter().filter_map(|(head, payload)| match head.kind {
-        frame::RST_STREAM => Some((head.stream, Reason(frame::number(payload).unwrap()))),
-        frame::GOAWAY => Some((0, frame::go_away(payload).unwrap().1)),
-        _ => None,
-    });
-    let first = verdicts.next();
-    assert!(verdicts.next().is_none(), "{frames:?}");
-    first
 }
 
 #[test]

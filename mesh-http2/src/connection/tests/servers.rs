@@ -1,0 +1,210 @@
+//! Servers that make their own frames, and what becomes of our streams and connections to them.
+
+use std::task::Poll;
+
+use super::*;
+
+const END_STREAM: u8 = frame::END_STREAM;
+const END_HEADERS: u8 = frame::END_HEADERS;
+const BOTH: u8 = END_STREAM | END_HEADERS;
+
+/// `200`, by the index of the static table.
+const OK: &[u8] = &[0x88];
+
+/// A client that has been greeted, with a request on stream 1 that goes on.
+fn client() -> (Connection, StreamId) {
+    client_of(&Request::post("http://web/").body(()).unwrap())
+}
+
+fn client_of(request: &Request<()>) -> (Connection, StreamId) {
+    let mut client = Connection::new(&config(Role::Client));
+    client.receive(&bytes(frame::SETTINGS, 0, 0, &[])).unwrap();
+    client
+        .receive(&bytes(frame::SETTINGS, frame::ACK, 0, &[]))
+        .unwrap();
+    let id = client.open(request, false);
+    output(&mut client);
+    (client, id)
+}
+
+/// `:status` with a value that is in no table.
+fn status(status: &str) -> Vec<u8> {
+    [&[0x08, 3], status.as_bytes()].concat()
+}
+
+#[test]
+fn mistakes_end_what_they_concern() {
+    use frame::{DATA, GOAWAY, HEADERS, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE};
+    let of_connection = |reason| Some((0, reason));
+    let of_stream = |reason| Some((1, reason));
+    let protocol = Reason::PROTOCOL_ERROR;
+    let ok = || bytes(HEADERS, END_HEADERS, 1, OK);
+    // `content-length: 5`, by the index of its name.
+    let five = [OK, &[0x0f, 13, 1, b'5']].concat();
+    for (sent, verdict_of, why) in [
+        (vec![bytes(HEADERS, BOTH, 1, OK)], None, "nothing"),
+        (
+            vec![bytes(PUSH_PROMISE, END_HEADERS, 1, &[0, 0, 0, 2])],
+            of_connection(protocol),
+            "a push",
+        ),
+        (
+            vec![bytes(HEADERS, BOTH, 2, OK)],
+            of_connection(protocol),
+            "a stream of the server's",
+        ),
+        (
+            vec![bytes(HEADERS, BOTH, 3, OK)],
+            of_connection(protocol),
+            "a response to nothing",
+        ),
+        (
+            vec![bytes(DATA, 0, 1, b"x")],
+            of_stream(protocol),
+            "data before a head",
+        ),
+        (
+            vec![bytes(HEADERS, END_HEADERS, 1, &[0x82])],
+            of_stream(protocol),
+            "a request",
+        ),
+        (
+            vec![bytes(HEADERS, END_HEADERS, 1, &status("101"))],
+            of_stream(protocol),
+            "an upgrade",
+        ),
+        (
+            vec![bytes(HEADERS, BOTH, 1, &status("103"))],
+            of_stream(protocol),
+            "an interim response and nothing else",
+        ),
+        (
+            vec![ok(), bytes(HEADERS, END_HEADERS, 1, OK)],
+            of_stream(protocol),
+            "a second head",
+        ),
+        (
+            vec![bytes(HEADERS, BOTH, 1, OK), bytes(DATA, 0, 1, b"x")],
+            of_stream(Reason::STREAM_CLOSED),
+            "data behind the end",
+        ),
+        (
+            vec![bytes(HEADERS, BOTH, 1, &five)],
+            of_stream(protocol),
+            "no body where one is said to be",
+        ),
+        (
+            vec![
+                bytes(HEADERS, END_HEADERS, 1, &five),
+                bytes(DATA, END_STREAM, 1, b"four"),
+            ],
+            of_stream(protocol),
+            "a body that is too short",
+        ),
+        (
+            vec![bytes(SETTINGS, 0, 0, &[0, 2, 0, 0, 0, 1])],
+            of_connection(protocol),
+            "pushes announced",
+        ),
+        (
+            vec![bytes(RST_STREAM, 0, 3, &[0; 4])],
+            of_connection(protocol),
+            "a reset of nothing",
+        ),
+        (
+            vec![bytes(WINDOW_UPDATE, 0, 2, &[0, 0, 0, 1])],
+            of_connection(protocol),
+            "a window of nothing",
+        ),
+        (
+            vec![bytes(GOAWAY, 0, 0, &[0; 4])],
+            of_connection(Reason::FRAME_SIZE_ERROR),
+            "half a farewell",
+        ),
+    ] {
+        let (mut client, id) = client();
+        for frame in &sent {
+            // The next frames change nothing.
+            let _ends = client.receive(frame);
+        }
+        assert_eq!(verdict(&mut client), verdict_of, "{why}");
+        assert_eq!(
+            client.is_over(),
+            matches!(verdict_of, Some((0, _))),
+            "{why}"
+        );
+        let has_failed = client.poll_failed(id, nobody()).is_ready();
+        assert_eq!(has_failed, verdict_of.is_some(), "{why}");
+    }
+}
+
+#[test]
+fn interim_responses_are_passed_over() {
+    let (mut client, id) = client();
+    for interim in ["100", "103"] {
+        let frame = bytes(frame::HEADERS, END_HEADERS, 1, &status(interim));
+        client.receive(&frame).unwrap();
+        assert!(client.poll_response(id, nobody()).is_pending());
+    }
+    client.receive(&bytes(frame::HEADERS, BOTH, 1, OK)).unwrap();
+    let Poll::Ready(Ok(response)) = client.poll_response(id, nobody()) else {
+        panic!("there is no response");
+    };
+    assert_eq!(response.status(), 200);
+}
+
+/// Some responses say how long a body would be that they do not have.
+#[test]
+fn lengths_of_bodies_that_are_not_there_are_no_mistake() {
+    let head = Request::head("http://web/").body(()).unwrap();
+    let get = Request::get("http://web/").body(()).unwrap();
+    let not_modified = status("304");
+    for (request, status) in [(&head, OK), (&get, &not_modified)] {
+        let (mut client, id) = client_of(request);
+        let block = [status, &[0x0f, 13, 1, b'5']].concat();
+        client
+            .receive(&bytes(frame::HEADERS, BOTH, 1, &block))
+            .unwrap();
+        assert_eq!(verdict(&mut client), None);
+        assert!(matches!(
+            client.poll_response(id, nobody()),
+            Poll::Ready(Ok(_))
+        ));
+    }
+}
+
+/// A server that resets what it is asked has its reasons, however often.
+#[test]
+fn resets_by_servers_are_no_attack() {
+    let (mut client, first) = client();
+    client.reset(first, Reason::CANCEL);
+    client.drop_reader(first);
+    client.drop_writer(first);
+    let request = Request::get("http://web/").body(()).unwrap();
+    for _ in 0..5_000 {
+        let id = client.open(&request, true);
+        let refused = bytes(frame::RST_STREAM, 0, id.0, &[0, 0, 0, 7]);
+        client.receive(&refused).unwrap();
+        assert!(matches!(
+            client.poll_response(id, nobody()),
+            Poll::Ready(Err(Error::Reset(Reason::REFUSED_STREAM)))
+        ));
+        client.drop_reader(id);
+        client.drop_writer(id);
+        output(&mut client);
+    }
+    assert_eq!(client.streams(), 0);
+    assert!(!client.is_retired());
+}
+
+#[test]
+fn a_server_may_allow_no_streams_for_now() {
+    let (mut client, _) = client();
+    let settings = |streams: u8| bytes(frame::SETTINGS, 0, 0, &[0, 3, 0, 0, 0, streams]);
+    client.receive(&settings(0)).unwrap();
+    let (flag, waker) = Flag::new();
+    assert!(client.poll_ready(&waker).is_pending());
+    client.receive(&settings(2)).unwrap();
+    assert!(flag.was_woken());
+    assert!(client.poll_ready(&waker).is_ready());
+}
