@@ -37,7 +37,7 @@ pub struct Params {
 pub struct Client<D> {
     dial: Rc<D>,
     http1: Rc<Pool>,
-    http2: Multiplexed,
+    http2: Multiplexed<D>,
 }
 
 /// What a response holds of the connection it arrives on, until it has been read.
@@ -155,10 +155,11 @@ impl SendError {
 
 impl<D: Dial + 'static> Client<D> {
     pub fn new(dial: D, params: &Params) -> Self {
+        let dial = Rc::new(dial);
         Self {
-            dial: Rc::new(dial),
             http1: Pool::new(params.pool),
-            http2: Multiplexed::new(params.http2, params.pool.limits),
+            http2: Multiplexed::new(dial.clone(), params.http2, params.pool.limits),
+            dial,
         }
     }
 
@@ -169,7 +170,7 @@ impl<D: Dial + 'static> Client<D> {
     /// A connection for `request`, of the protocol that its version says.
     pub async fn connect(&self, request: &Request) -> Result<Connection, DialError> {
         let kind = if request.version() == Version::HTTP_2 {
-            Kind::Http2(self.http2.slot(&self.dial).await?)
+            Kind::Http2(self.http2.slot().await?)
         } else if needs_own_connection(request) {
             Kind::Once(Box::pin(http1::connect(&*self.dial, self.http1.limits())).await?)
         } else if let Some(conn) = self.http1.take() {

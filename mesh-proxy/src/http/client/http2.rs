@@ -2,9 +2,9 @@
 //! requests waiting. With a single connection, a few hundred long-lived streams would block every other request for as long as they last.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
+use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::Poll;
 
 use futures_util::FutureExt as _;
@@ -22,10 +22,17 @@ use crate::http::http2::{
 use crate::http::{Body, Protocol, Request, Response};
 
 /// The connections of one endpoint.
-pub(super) struct Multiplexed {
+pub(super) struct Multiplexed<D> {
+    maker: Maker<D>,
+    state: Rc<RefCell<State>>,
+}
+
+/// Makes the connections of one endpoint.
+struct Maker<D> {
+    dial: Rc<D>,
     params: Http2Params,
     limits: HttpLimits,
-    state: Rc<RefCell<State>>,
+    state: Weak<RefCell<State>>,
 }
 
 #[derive(Default)]
@@ -64,17 +71,20 @@ const MAX_CONNECTIONS: usize = 64;
 /// Streams on one connection, also to peers that would allow more. The connection's window holds what all of them may receive before it is read.
 const MAX_STREAMS: u32 = 200;
 
-impl Multiplexed {
-    pub(super) fn new(params: Http2Params, limits: HttpLimits) -> Self {
-        Self {
+impl<D: Dial + 'static> Multiplexed<D> {
+    pub(super) fn new(dial: Rc<D>, params: Http2Params, limits: HttpLimits) -> Self {
+        let state = Rc::default();
+        let maker = Maker {
+            dial,
             params,
             limits,
-            state: Rc::default(),
-        }
+            state: Rc::downgrade(&state),
+        };
+        Self { maker, state }
     }
 
     /// A place for one stream.
-    pub(super) async fn slot<D: Dial + 'static>(&self, dial: &Rc<D>) -> Result<Slot, DialError> {
+    pub(super) async fn slot(&self) -> Result<Slot, DialError> {
         loop {
             let attempt = {
                 let mut state = self.state.borrow_mut();
@@ -82,7 +92,7 @@ impl Multiplexed {
                     Some(slot) => return Ok(slot),
                     None => state
                         .connecting
-                        .get_or_insert_with(|| self.start(dial.clone()))
+                        .get_or_insert_with(|| self.maker.start())
                         .clone(),
                 }
             };
@@ -94,14 +104,26 @@ impl Multiplexed {
             }
         }
     }
+}
 
+impl<D> Clone for Maker<D> {
+    fn clone(&self) -> Self {
+        Self {
+            dial: self.dial.clone(),
+            params: self.params,
+            limits: self.limits,
+            state: self.state.clone(),
+        }
+    }
+}
+
+impl<D: Dial + 'static> Maker<D> {
     /// Connects in a task of its own, so that the attempt does not depend on the patience of the request that began it.
-    fn start<D: Dial + 'static>(&self, dial: Rc<D>) -> Attempt {
-        let (params, limits) = (self.params, self.limits);
-        let state = Rc::downgrade(&self.state);
+    fn start(&self) -> Attempt {
+        let maker = self.clone();
         let attempt = async move {
-            let connected = connect(&*dial, &params, &limits).await;
-            let Some(state) = state.upgrade() else {
+            let connected = maker.connect().await;
+            let Some(state) = maker.state.upgrade() else {
                 return Err(DialError::Closed);
             };
             let mut state = state.borrow_mut();
@@ -112,6 +134,62 @@ impl Multiplexed {
         let attempt = attempt.boxed_local().shared();
         tokio::task::spawn_local(attempt.clone());
         attempt
+    }
+
+    /// Connects before a request asks for it, if no connection has room.
+    fn start_ahead(&self) {
+        let Some(state) = self.state.upgrade() else {
+            return;
+        };
+        let mut state = state.borrow_mut();
+        state.drop_unusable();
+        if state.connecting.is_none() && state.connections.iter().all(Open::is_full) {
+            state.connecting = Some(self.start());
+        }
+    }
+
+    async fn connect(&self) -> Result<Open, DialError> {
+        let io = self.dial.dial(Protocol::Http2).await?;
+        let driver = Driver::new(io, terms(&self.params, &self.limits));
+        let open = Open {
+            link: driver.link().clone(),
+            load: Rc::default(),
+        };
+        tokio::task::spawn_local(drive(
+            driver,
+            open.link.clone(),
+            open.load.clone(),
+            self.clone(),
+        ));
+        Ok(open)
+    }
+}
+
+/// Moves a connection's bytes. When it can take no more streams while there are some on it, its endpoint is in use: the next connection is begun at once, so that the next request does not have to wait for it.
+async fn drive<D: Dial + 'static>(
+    mut driver: Driver,
+    link: Link,
+    load: Rc<Cell<usize>>,
+    maker: Maker<D>,
+) {
+    let mut maker = Some(maker);
+    let ended = poll_fn(|cx| {
+        let polled = driver.poll(cx, &mut |_link, _no_server_opens_any| {});
+        if maker.is_some()
+            && !link.is_usable()
+            && let Some(maker) = maker.take()
+            && load.get() > 0
+        {
+            maker.start_ahead();
+        }
+        polled
+    })
+    .await;
+    if let Some(violation) = link.take_violation() {
+        tracing::info!(reason = %violation, "HTTP/2 connection to an endpoint ended or replaced");
+    }
+    if let Err(error) = ended {
+        tracing::debug!(%error, "HTTP/2 connection to an endpoint failed");
     }
 }
 
@@ -266,30 +344,6 @@ async fn converse(
         stream.upload = Some(task.abort_handle());
     }
     Ok(response)
-}
-
-async fn connect<D: Dial>(
-    dial: &D,
-    params: &Http2Params,
-    limits: &HttpLimits,
-) -> Result<Open, DialError> {
-    let io = dial.dial(Protocol::Http2).await?;
-    let mut driver = Driver::new(io, terms(params, limits));
-    let link = driver.link().clone();
-    let of_driver = link.clone();
-    tokio::task::spawn_local(async move {
-        let ended = poll_fn(|cx| driver.poll(cx, &mut |_link, _no_server_opens_any| {})).await;
-        if let Some(violation) = of_driver.take_violation() {
-            tracing::info!(reason = %violation, "HTTP/2 connection to an endpoint ended or replaced");
-        }
-        if let Err(error) = ended {
-            tracing::debug!(%error, "HTTP/2 connection to an endpoint failed");
-        }
-    });
-    Ok(Open {
-        link,
-        load: Rc::default(),
-    })
 }
 
 /// Linkerd's 16 KiB are too few for large gRPC status details and long cookies; the server side accepts as much.

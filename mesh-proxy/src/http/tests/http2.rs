@@ -248,6 +248,46 @@ async fn a_server_that_goes_away_is_replaced() {
     .await;
 }
 
+/// As servers do that limit the age of connections: whoever uses one does not wait for the next.
+#[tokio::test]
+async fn a_connection_in_use_is_replaced_before_the_next_request() {
+    let test = async |drain: drain::Watch| {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = hop(
+            listener.local_addr().unwrap(),
+            Role::Only,
+            Protocol::Http2,
+            &drain,
+        )
+        .await;
+        let mut client = client(proxy).await;
+        let (answer, _) = client.send_request(request(), true).unwrap();
+        let (tcp, _) = listener.accept().await.unwrap();
+        let mut connection = Box::pin(h2::server::handshake(tcp)).await.unwrap();
+        let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+        connection.graceful_shutdown();
+        let ends = Box::pin(async { while connection.accept().await.is_some() {} });
+        let replaced = async {
+            let (tcp, _) = listener.accept().await.unwrap();
+            respond.send_response(response(), true).unwrap();
+            assert_eq!(answer.await.unwrap().status(), 200);
+            tcp
+        };
+        let (tcp, ()) = tokio::join!(replaced, ends);
+        // It is the one that is used.
+        let (answer, _) = client.send_request(request(), true).unwrap();
+        let mut connection = Box::pin(h2::server::handshake(tcp)).await.unwrap();
+        let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+        respond.send_response(response(), true).unwrap();
+        let ends = Box::pin(async { while connection.accept().await.is_some() {} });
+        tokio::select! {
+            answer = answer => assert_eq!(answer.unwrap().status(), 200),
+            () = ends => panic!("the connection has ended"),
+        }
+    };
+    run(async |drain| Box::pin(test(drain)).await).await;
+}
+
 #[tokio::test]
 async fn connect_within_a_stream_becomes_a_tunnel() {
     run(async |drain| {
