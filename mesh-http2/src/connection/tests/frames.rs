@@ -343,6 +343,23 @@ fn padding_is_not_data() {
     }
 }
 
+/// It takes room in the windows all the same, and nobody reads it.
+#[test]
+fn padding_gives_its_room_back() {
+    let mut server = server();
+    server
+        .receive(&bytes(frame::HEADERS, END_HEADERS, 1, POST))
+        .unwrap();
+    let payload = [&[255, b'x'][..], &[0; 255]].concat();
+    for _ in 0..1000 {
+        server
+            .receive(&bytes(frame::DATA, PADDED, 1, &payload))
+            .unwrap();
+        let piece = server.poll_piece(StreamId(1), nobody());
+        assert!(matches!(piece, Poll::Ready(Some(Ok(_)))));
+    }
+}
+
 #[test]
 fn streams_reset_before_anybody_has_seen_them_are_not_handed_on() {
     let mut server = server();

@@ -300,6 +300,7 @@ fn resets_end_both_directions() {
 #[test]
 fn what_was_on_its_way_to_a_reset_stream_is_ignored() {
     let mut pair = Pair::new();
+    let mut answers = Vec::new();
     // More than are remembered one by one.
     for _ in 0..100 {
         let (id, accepted) = pair.call(&request(), true);
@@ -311,12 +312,14 @@ fn what_was_on_its_way_to_a_reset_stream_is_ignored() {
         assert_eq!(pair.client.streams(), 0);
         // Both are on the way at the same time.
         let reset = output(&mut pair.client);
-        let answer = output(&mut pair.server);
-        pair.client.receive(&answer).unwrap();
+        answers.push(output(&mut pair.server));
         pair.server.receive(&reset).unwrap();
         pair.server.drop_reader(accepted.id);
         pair.server.drop_writer(accepted.id);
         assert_eq!(pair.server.streams(), 0);
+    }
+    for answer in answers {
+        pair.client.receive(&answer).unwrap();
     }
     // The window has got everything back.
     let (id, accepted) = pair.call(&request(), false);
