@@ -158,7 +158,7 @@ impl<D: Dial + 'static> Client<D> {
         let dial = Rc::new(dial);
         Self {
             http1: Pool::new(params.pool),
-            http2: Multiplexed::new(dial.clone(), params.http2, params.pool.limits),
+            http2: Multiplexed::new(dial.clone(), params),
             dial,
         }
     }

@@ -26,6 +26,9 @@ mod hostile;
 mod http1;
 mod http2;
 
+/// How long hops keep connections that nothing runs on.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Connects without TLS.
 struct To(SocketAddr);
 
@@ -85,7 +88,7 @@ impl Handle for Forward {
 fn client_to(server: SocketAddr, limits: HttpLimits, http2: Http2Params) -> Client<To> {
     let pool = Http1Pool {
         max_idle: 10,
-        idle_timeout: Duration::from_secs(3),
+        idle_timeout: IDLE_TIMEOUT,
         limits,
     };
     Client::new(To(server), &Params::new(&pool, http2))

@@ -6,14 +6,16 @@ use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::Poll;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, Shared};
 use mesh_core::endpoint::Http2Params;
 use mesh_http2::Role;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
-use super::{Dial, Lease, SendError};
+use super::{Dial, Lease, Params, SendError};
 use crate::config::{DEFAULT_STREAM_WINDOW, HttpLimits};
 use crate::error::DialError;
 use crate::http::http2::{
@@ -25,6 +27,8 @@ use crate::http::{Body, Protocol, Request, Response};
 pub(super) struct Multiplexed<D> {
     maker: Maker<D>,
     state: Rc<RefCell<State>>,
+    /// How long connections are kept that a burst has added.
+    idle_timeout: Duration,
 }
 
 /// Makes the connections of one endpoint.
@@ -48,6 +52,8 @@ struct Open {
     link: Link,
     /// Streams that are open, or will be.
     load: Rc<Cell<usize>>,
+    /// When it was made, or, if it is not the first, got its last stream.
+    used: Cell<Instant>,
 }
 
 /// A stream to be.
@@ -72,15 +78,19 @@ const MAX_CONNECTIONS: usize = 64;
 const MAX_STREAMS: u32 = 200;
 
 impl<D: Dial + 'static> Multiplexed<D> {
-    pub(super) fn new(dial: Rc<D>, params: Http2Params, limits: HttpLimits) -> Self {
+    pub(super) fn new(dial: Rc<D>, params: &Params) -> Self {
         let state = Rc::default();
         let maker = Maker {
             dial,
-            params,
-            limits,
+            params: params.http2,
+            limits: params.pool.limits,
             state: Rc::downgrade(&state),
         };
-        Self { maker, state }
+        Self {
+            maker,
+            state,
+            idle_timeout: params.pool.idle_timeout,
+        }
     }
 
     /// A place for one stream.
@@ -88,7 +98,7 @@ impl<D: Dial + 'static> Multiplexed<D> {
         loop {
             let attempt = {
                 let mut state = self.state.borrow_mut();
-                match state.place() {
+                match state.place(self.idle_timeout) {
                     Some(slot) => return Ok(slot),
                     None => state
                         .connecting
@@ -154,6 +164,7 @@ impl<D: Dial + 'static> Maker<D> {
         let open = Open {
             link: driver.link().clone(),
             load: Rc::default(),
+            used: Cell::new(Instant::now()),
         };
         tokio::task::spawn_local(drive(
             driver,
@@ -195,13 +206,18 @@ async fn drive<D: Dial + 'static>(
 
 impl State {
     /// A place on a connection that exists; `None` when there should be another one.
-    fn place(&mut self) -> Option<Slot> {
+    fn place(&mut self, idle_timeout: Duration) -> Option<Slot> {
         self.drop_unusable();
         let free = self.connections.iter().position(|open| !open.is_full());
         if let Some(free) = free {
-            let slot = self.connections[free].slot();
-            if self.connections[free].is_easy() {
-                self.close_surplus(free);
+            let open = &self.connections[free];
+            let (slot, is_easy) = (open.slot(), open.is_easy());
+            if self.connections.len() > 1 {
+                let now = Instant::now();
+                open.used.set(now);
+                if is_easy {
+                    self.close_surplus(free, now, idle_timeout);
+                }
             }
             return Some(slot);
         }
@@ -220,11 +236,13 @@ impl State {
         open.min_by_key(|open| open.load.get())
     }
 
-    /// Connections behind the one `in_use` that nothing runs on any more are not needed.
-    fn close_surplus(&mut self, in_use: usize) {
+    /// Connections behind the one `in_use` that nothing has run on for a while are not needed. Bursts come again: to close them at once would mean a handshake
+    /// for each wave.
+    fn close_surplus(&mut self, in_use: usize, now: Instant, idle_timeout: Duration) {
         let mut index = 0;
         self.connections.retain(|open| {
-            let keep = index <= in_use || open.load.get() > 0;
+            let keep =
+                index <= in_use || open.load.get() > 0 || open.used.get() + idle_timeout > now;
             index += 1;
             keep
         });

@@ -178,6 +178,57 @@ async fn streams_beyond_the_peers_limit_get_another_connection() {
     .await;
 }
 
+/// A handshake for each burst would cost more than the connections that wait for the next.
+#[tokio::test]
+async fn connections_of_a_burst_outlive_it_for_a_while() {
+    run(async |drain| {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (calls, mut called) = mpsc::unbounded_channel();
+        let (ends, mut ended) = mpsc::unbounded_channel();
+        tokio::task::spawn_local(async move {
+            while let Ok((tcp, _)) = listener.accept().await {
+                let (calls, ends) = (calls.clone(), ends.clone());
+                tokio::task::spawn_local(async move {
+                    let mut server = h2::server::Builder::new();
+                    server.max_concurrent_streams(4);
+                    let mut connection = server.handshake::<_, Bytes>(tcp).await.unwrap();
+                    while let Some(Ok((_, respond))) = connection.accept().await {
+                        calls.send(respond).unwrap();
+                    }
+                    ends.send(()).unwrap();
+                });
+            }
+        });
+        let proxy = hop(addr, Role::Only, Protocol::Http2, &drain).await;
+        let client = client(proxy).await;
+        for streams in [5, 1, 5] {
+            let mut open = Vec::new();
+            for _ in 0..streams {
+                let mut client = client.clone().ready().await.unwrap();
+                let (answer, _) = client.send_request(request(), true).unwrap();
+                open.push((answer, called.recv().await.unwrap()));
+            }
+            for (answer, mut respond) in open {
+                respond.send_response(response(), true).unwrap();
+                assert_eq!(answer.await.unwrap().status(), 200);
+            }
+        }
+        assert!(ended.try_recv().is_err(), "closed between two bursts");
+
+        tokio::time::pause();
+        tokio::time::advance(IDLE_TIMEOUT).await;
+        tokio::time::resume();
+        let mut client = client.ready().await.unwrap();
+        let (answer, _) = client.send_request(request(), true).unwrap();
+        let mut respond = called.recv().await.unwrap();
+        ended.recv().await.unwrap();
+        respond.send_response(response(), true).unwrap();
+        assert_eq!(answer.await.unwrap().status(), 200);
+    })
+    .await;
+}
+
 /// With 200 streams on each, 4,000 clients that read slowly fill 20 connections.
 #[tokio::test]
 async fn requests_are_sent_while_twenty_connections_are_full() {
