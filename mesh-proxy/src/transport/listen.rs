@@ -10,8 +10,9 @@ use tokio::net::{TcpListener, TcpStream};
 use super::original_dst;
 use crate::config::SocketOptions;
 
-/// Standard library's backlog, which Linkerd has too.
-pub const DEFAULT_BACKLOG: u32 = 128;
+/// Linux's own limit since 5.4, which the kernel applies in any case (`net.core.somaxconn`), and what Go's listeners have. With Linkerd's 128, a burst of
+/// connections that the application would have queued is dropped in front of the proxy, and tried again by the client after a second.
+pub const DEFAULT_BACKLOG: u32 = 4096;
 
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {addr}{}", hint(source))]
