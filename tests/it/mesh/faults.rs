@@ -106,8 +106,27 @@ fn agent_killed_under_load() {
         .expect("h2load counts requests");
     assert!(
         counts.contains("6000 succeeded, 0 failed, 0 errored, 0 timeout"),
-        "{counts}"
+        "{counts}\n{}",
+        failures(&mesh, &output)
     );
+}
+
+/// What h2load and both proxies say of requests that failed.
+fn failures(mesh: &Mesh, output: &[String]) -> String {
+    let statuses = output
+        .iter()
+        .filter(|line| line.starts_with("status codes:"))
+        .cloned();
+    let metrics = ["app/client", "app/web"].into_iter().flat_map(|pod| {
+        mesh.metrics(pod)
+            .into_iter()
+            .filter(|line| {
+                line.contains("errors_total")
+                    || (line.starts_with("response_total") && !line.contains("\"200\""))
+            })
+            .map(move |line| format!("{pod}: {line}"))
+    });
+    statuses.chain(metrics).collect::<Vec<_>>().join("\n")
 }
 
 #[test]

@@ -25,7 +25,8 @@ daemon off;
 master_process off;
 pid /data/nginx.pid;
 error_log /dev/stderr warn;
-events { worker_connections 1024; }
+worker_rlimit_nofile 20000;
+events { worker_connections 16384; }
 http {
   access_log off;
   client_body_temp_path /data/body;
