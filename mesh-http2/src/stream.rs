@@ -43,6 +43,8 @@ pub(crate) struct Inbound {
     pub(crate) stage: Stage,
     /// The head was all of it.
     pub(crate) is_head_only: bool,
+    /// What came ahead of a response. Few have it.
+    pub(crate) interims: Option<Box<Interims>>,
     /// Of a response, until somebody takes it.
     pub(crate) head: Option<Box<Response<()>>>,
     pub(crate) data: Unread,
@@ -55,6 +57,16 @@ pub(crate) struct Inbound {
     /// Length of the piece that was handed out last.
     pub(crate) in_use: u32,
     pub(crate) waker: Option<Waker>,
+}
+
+/// Interim responses that nobody has taken yet.
+#[derive(Debug, Default)]
+pub(crate) struct Interims {
+    heads: VecDeque<(Response<()>, usize)>,
+    /// Bytes of their header lists.
+    held: usize,
+    /// All that have come, also those that were taken.
+    count: u32,
 }
 
 /// What is sent.
@@ -88,6 +100,7 @@ impl Stream {
             inbound: Inbound {
                 stage: inbound,
                 is_head_only: inbound == Stage::Over,
+                interims: None,
                 head: None,
                 data: Unread::default(),
                 trailers: None,
@@ -138,6 +151,25 @@ impl Inbound {
     /// What the connection's window still holds of it.
     pub(crate) fn held(&self) -> u32 {
         self.in_use + self.data.len()
+    }
+}
+
+/// Of one response. Real servers send one, and progress reports (102) some; without a limit a server could send them for ever.
+const MAX_INTERIMS: u32 = 32;
+
+impl Interims {
+    /// False when that is one too many, or more than `most` bytes are held.
+    pub(crate) fn push(&mut self, head: Response<()>, size: usize, most: usize) -> bool {
+        self.count += 1;
+        self.held += size;
+        self.heads.push_back((head, size));
+        self.count <= MAX_INTERIMS && self.held <= most
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Response<()>> {
+        let (head, size) = self.heads.pop_front()?;
+        self.held -= size;
+        Some(head)
     }
 }
 

@@ -19,6 +19,7 @@ pub mod headers;
 mod http1;
 mod http2;
 mod idle;
+mod interim;
 mod measure;
 pub mod orig_proto;
 pub mod respond;

@@ -1,6 +1,6 @@
 //! HEADERS and CONTINUATION: the heads and trailers of messages.
 
-use http::StatusCode;
+use http::{Response, StatusCode};
 
 use super::receive::Fault;
 use super::{Accepted, Connection, Leaving, Role};
@@ -177,6 +177,7 @@ impl Connection {
     }
 
     fn response(&mut self, id: u32, ends: bool, list: List) -> Result<(), Fault> {
+        let size = list.size();
         let response = match list.refused() {
             None => list.into_response(),
             Some(_) => Err(Malformed("the header list of a response is too large")),
@@ -193,14 +194,7 @@ impl Connection {
             Err(Malformed(why)) => return self.refuse(id, Reason::PROTOCOL_ERROR, why),
         };
         if response.status().is_informational() {
-            return match ends {
-                true => self.refuse(
-                    id,
-                    Reason::PROTOCOL_ERROR,
-                    "an interim response is the last",
-                ),
-                false => Ok(()),
-            };
+            return self.interim(id, ends, response, size);
         }
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());
@@ -219,6 +213,33 @@ impl Connection {
             true => self.end_inbound(id),
             false => Ok(()),
         }
+    }
+
+    fn interim(
+        &mut self,
+        id: u32,
+        ends: bool,
+        response: Response<()>,
+        size: usize,
+    ) -> Result<(), Fault> {
+        if ends {
+            let why = "an interim response is the last";
+            return self.refuse(id, Reason::PROTOCOL_ERROR, why);
+        }
+        let most = self.limits.header_list as usize;
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return Ok(());
+        };
+        if !stream.is_read {
+            return Ok(());
+        }
+        let interims = stream.inbound.interims.get_or_insert_default();
+        if !interims.push(response, size, most) {
+            let why = "there are too many interim responses";
+            return self.refuse(id, Reason::ENHANCE_YOUR_CALM, why);
+        }
+        stream.inbound.wake();
+        Ok(())
     }
 
     fn trailers(&mut self, id: u32, ends: bool, list: List) -> Result<(), Fault> {

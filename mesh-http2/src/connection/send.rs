@@ -61,6 +61,15 @@ impl Connection {
         StreamId(id)
     }
 
+    /// Sends an interim response (1xx). Nothing happens if the stream has been answered or is over already.
+    pub fn inform<B>(&mut self, id: StreamId, response: &Response<B>) {
+        if self.advance(id, Stage::Head, Stage::Head) {
+            self.write_head(id.0, false, |encoder, block| {
+                message::write_response(encoder, block, response);
+            });
+        }
+    }
+
     /// Answers. Nothing happens if the stream is over already.
     pub fn respond<B>(&mut self, id: StreamId, response: &Response<B>, is_last: bool) {
         if !self.advance(id, Stage::Head, stage_after(is_last)) {

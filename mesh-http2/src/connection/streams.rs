@@ -9,7 +9,7 @@ use crate::error::{Error, Reason};
 use crate::stream::{Piece, Stage, StreamId, register};
 
 impl Connection {
-    /// The head of a response, and how long its body will be, if that is known.
+    /// The next head that comes: interim responses (1xx), and behind them the response.
     pub fn poll_response(
         &mut self,
         id: StreamId,
@@ -18,7 +18,13 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id.0) else {
             return Poll::Ready(Err(Error::Closed));
         };
+        if let Some(interims) = &mut stream.inbound.interims
+            && let Some(interim) = interims.pop()
+        {
+            return Poll::Ready(Ok(interim));
+        }
         if let Some(head) = stream.inbound.head.take() {
+            stream.inbound.interims = None;
             return Poll::Ready(Ok(*head));
         }
         if let Some(failure) = &stream.failure {
@@ -95,6 +101,7 @@ impl Connection {
         stream.is_read = false;
         stream.inbound.waker = None;
         stream.inbound.trailers = None;
+        stream.inbound.interims = None;
         let held = stream.inbound.held();
         stream.inbound.data.clear();
         stream.inbound.in_use = 0;

@@ -15,7 +15,8 @@ use http_body::{Frame, SizeHint};
 pub use self::limits::{Limits, Progress, TimedOut};
 use super::client::Lease;
 use super::grpc;
-use super::http1::{self, Interim};
+use super::http1;
+use super::interim::Interim;
 use super::{Reason, http2};
 use crate::transport::Io;
 

@@ -24,7 +24,7 @@ pub(super) use self::driver::Driver;
 pub(super) use self::head::{declared_length, prepare_request, prepare_response};
 pub(super) use self::incoming::Incoming;
 use self::link::Writer;
-pub(super) use self::link::{Call, Link};
+pub(super) use self::link::{Call, Interim, Link};
 pub(super) use self::outgoing::{Interrupted, Outgoing};
 use self::pulse::{Beat, Pulse};
 use super::buffers::{give_vector, take_vector};

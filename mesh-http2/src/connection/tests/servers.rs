@@ -139,18 +139,50 @@ fn mistakes_end_what_they_concern() {
 }
 
 #[test]
-fn interim_responses_are_passed_over() {
+fn interim_responses_come_ahead_of_the_response() {
     let (mut client, id) = client();
-    for interim in ["100", "103"] {
-        let frame = bytes(frame::HEADERS, END_HEADERS, 1, &status(interim));
-        client.receive(&frame).unwrap();
-        assert!(client.poll_response(id, nobody()).is_pending());
-    }
+    let interims: Vec<u8> = ["100", "103", "102"]
+        .iter()
+        .flat_map(|interim| bytes(frame::HEADERS, END_HEADERS, 1, &status(interim)))
+        .collect();
+    client.receive(&interims).unwrap();
     client.receive(&bytes(frame::HEADERS, BOTH, 1, OK)).unwrap();
-    let Poll::Ready(Ok(response)) = client.poll_response(id, nobody()) else {
-        panic!("there is no response");
-    };
-    assert_eq!(response.status(), 200);
+    for expected in [100, 103, 102, 200] {
+        let Poll::Ready(Ok(response)) = client.poll_response(id, nobody()) else {
+            panic!("there is no {expected}");
+        };
+        assert_eq!(response.status(), expected);
+    }
+}
+
+/// A server that only informs ends its stream and nothing else, whether or not somebody takes what it says.
+#[test]
+fn interim_responses_are_limited() {
+    let hint = bytes(frame::HEADERS, END_HEADERS, 1, &status("103"));
+    for is_taken in [false, true] {
+        let (mut client, id) = client();
+        for _ in 0..32 {
+            client.receive(&hint).unwrap();
+            assert!(!is_taken || client.poll_response(id, nobody()).is_ready());
+        }
+        assert!(client.poll_failed(id, nobody()).is_pending());
+        client.receive(&hint).unwrap();
+        let calm = Reason::ENHANCE_YOUR_CALM;
+        assert_eq!(verdict(&mut client), Some((1, calm)), "{is_taken}");
+    }
+    // Few, but large: no more is held of all of them than of one head.
+    let (mut client, id) = client();
+    let field = [&[0x00, 1, b'x', 0x7f, 0xed, 0x3f], &[b'y'; 8_300][..]].concat();
+    let hint = bytes(
+        frame::HEADERS,
+        END_HEADERS,
+        1,
+        &[&status("103"), &field[..]].concat(),
+    );
+    client.receive(&hint).unwrap();
+    assert!(client.poll_failed(id, nobody()).is_pending());
+    client.receive(&hint).unwrap();
+    assert!(client.poll_failed(id, nobody()).is_ready());
 }
 
 /// Some responses say how long a body would be that they do not have.

@@ -20,9 +20,10 @@ use crate::config::{Http1Limits, Http1Pool};
 use crate::error::DialError;
 use crate::http::headers::strip_connection_headers;
 use crate::http::http1::{
-    Asked, BodyLength, Connection, Error, Interim, MAX_INTERIM_RESPONSES, Outgoing, Refused,
-    ResponseHead, begin_request, read_response,
+    Asked, BodyLength, Connection, Error, MAX_INTERIM_RESPONSES, Outgoing, Refused, ResponseHead,
+    begin_request, read_response,
 };
+use crate::http::interim::Interim;
 use crate::http::{Body, Protocol, Request, Response, upgrade};
 
 /// The idle connections of one endpoint.
@@ -241,7 +242,7 @@ impl Call {
             if let Some(interim) = &self.interim {
                 let mut headers = head.headers;
                 strip_connection_headers(&mut headers);
-                interim.send(head.status, &headers);
+                interim.send(head.status, headers);
             }
         }
     }

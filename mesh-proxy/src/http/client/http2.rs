@@ -5,11 +5,12 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, Shared};
+use http::StatusCode;
 use mesh_core::endpoint::Http2Params;
 use mesh_http2::Role;
 use tokio::task::AbortHandle;
@@ -21,6 +22,7 @@ use crate::error::DialError;
 use crate::http::http2::{
     Call, Driver, Interrupted, Link, Outgoing, Terms, declared_length, prepare_request,
 };
+use crate::http::interim::Interim;
 use crate::http::{Body, Protocol, Request, Response};
 
 /// The connections of one endpoint.
@@ -310,6 +312,7 @@ impl Slot {
             return Err(SendError::dead(request));
         }
         let (mut head, body) = request.into_parts();
+        let interim = body.interim();
         prepare_request(&mut head.headers, &body);
         let is_last = body.is_head_only();
         let head = http::Request::from_parts(head, ());
@@ -317,9 +320,10 @@ impl Slot {
         let response = if is_last {
             // Its own half is over.
             drop(writer);
-            poll_fn(|cx| call.poll(cx)).await
+            poll_fn(|cx| poll_response(&call, interim.as_ref(), cx)).await
         } else {
-            converse(&call, Outgoing::new(body, writer), &mut self.stream).await
+            let upload = Outgoing::new(body, writer);
+            converse(&call, upload, interim, &mut self.stream).await
         };
         let response = response.map_err(SendError::Http2)?;
         let length = declared_length(response.headers());
@@ -328,10 +332,31 @@ impl Slot {
     }
 }
 
+/// The response. What comes ahead of it goes to the client, but a 100 only if he has not been told to go on: over HTTP/1 he was, with the first look at his body.
+fn poll_response(
+    call: &Call,
+    interim: Option<&Interim>,
+    cx: &Context<'_>,
+) -> Poll<Result<http::Response<()>, mesh_http2::Error>> {
+    loop {
+        let response = ready!(call.poll(cx))?;
+        let status = response.status();
+        if !status.is_informational() {
+            return Poll::Ready(Ok(response));
+        }
+        if let Some(interim) = interim
+            && (status != StatusCode::CONTINUE || interim.is_awaited())
+        {
+            interim.send(status, response.into_parts().0.headers);
+        }
+    }
+}
+
 /// Sends a request's body until the response's head has come. A body that goes on longer gets a task, so that it does not depend on who reads the response.
 async fn converse(
     call: &Call,
     upload: Outgoing,
+    interim: Option<Interim>,
     stream: &mut Stream,
 ) -> Result<http::Response<()>, mesh_http2::Error> {
     let mut upload = Some(upload);
@@ -350,10 +375,12 @@ async fn converse(
                 }
             }
         }
-        call.poll(cx)
+        poll_response(call, interim.as_ref(), cx)
     })
     .await?;
-    if let Some(upload) = upload {
+    // A client that waits for a word of the server has got it: the response.
+    let is_refused = interim.is_some_and(|interim| interim.is_awaited());
+    if let Some(upload) = upload.filter(|_| !is_refused) {
         let task = tokio::task::spawn_local(async move {
             if let Err(error) = upload.await {
                 tracing::debug!(%error, "A request could not be sent to its end");

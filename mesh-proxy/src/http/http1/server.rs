@@ -19,9 +19,10 @@ use super::connection::Rest;
 use super::framing::Asked;
 use super::head::{self, Reason};
 use super::limits::{LINGER, MAX_LINGER_BYTES};
-use super::{Connection, Encoder, Error, Framing, Interim, Outgoing, Refused, encode};
+use super::{Connection, Encoder, Error, Framing, Outgoing, Refused, encode};
 use crate::config::HttpLimits;
 use crate::http::idle::idle;
+use crate::http::interim::Interim;
 use crate::http::respond::{self, CloseConnection};
 use crate::http::upgrade;
 use crate::http::{Body, Handle, Request, Response, uri};
@@ -162,7 +163,7 @@ async fn read_request(
     let body = match head.version {
         // There are no interim responses in HTTP/1.0.
         Version::HTTP_10 => body,
-        _ => body.with_interim(Interim::of(connection)),
+        _ => body.with_interim(Interim::Http1(super::Interim::of(connection))),
     };
     let mut request = Request::new(body);
     *request.method_mut() = head.method;

@@ -1,11 +1,12 @@
 //! One connection, shared by the task that moves its bytes and by those of its streams.
 
-use std::cell::{RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::header::EXPECT;
+use http::{HeaderMap, Request, Response, StatusCode};
 use mesh_http2::{Connection, Error, Reason, StreamId, Violation};
 
 use super::Incoming;
@@ -30,6 +31,15 @@ pub(in crate::http) struct Call(Reader);
 pub(super) struct Reader {
     link: Link,
     id: StreamId,
+}
+
+/// [`Interim`](crate::http::interim::Interim) of a request that came on this stream.
+#[derive(Clone, Debug)]
+pub(in crate::http) struct Interim {
+    link: Link,
+    id: StreamId,
+    /// Of a request that expects a 100: whether it has not come yet.
+    awaited: Option<Rc<Cell<bool>>>,
 }
 
 impl Link {
@@ -103,6 +113,7 @@ impl Call {
         (Self(reader), writer)
     }
 
+    /// Interim responses, and behind them the response.
     pub(in crate::http) fn poll(&self, cx: &Context<'_>) -> Poll<Result<Response<()>, Error>> {
         let Reader { link, id } = &self.0;
         link.connection().poll_response(*id, cx.waker())
@@ -111,6 +122,33 @@ impl Call {
     /// The body of the response, whose head has come and says how long it is.
     pub(in crate::http) fn into_body(self, length: Option<u64>) -> Incoming {
         Incoming::response(self.0, length)
+    }
+}
+
+impl Interim {
+    pub(super) fn of<B>(link: &Link, id: StreamId, request: &Request<B>) -> Self {
+        let expects = request.headers().contains_key(EXPECT);
+        Self {
+            link: link.clone(),
+            id,
+            awaited: expects.then(|| Rc::new(Cell::new(true))),
+        }
+    }
+
+    pub(in crate::http) fn is_awaited(&self) -> bool {
+        self.awaited.as_ref().is_some_and(|awaited| awaited.get())
+    }
+
+    pub(in crate::http) fn send(&self, status: StatusCode, headers: HeaderMap) {
+        if let Some(awaited) = &self.awaited
+            && status == StatusCode::CONTINUE
+        {
+            awaited.set(false);
+        }
+        let mut response = Response::new(());
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        self.link.connection().inform(self.id, &response);
     }
 }
 

@@ -14,6 +14,7 @@ use super::{Driver, Incoming, Link, Outgoing, Writer, prepare_response};
 use crate::config::{Http2Server, HttpLimits};
 use crate::http::http1::Refused;
 use crate::http::idle::idle;
+use crate::http::interim::Interim;
 use crate::http::respond::CloseConnection;
 use crate::http::server::Refusals;
 use crate::http::{Body, Handle, Protocol, Request, Reset, Response, respond, upgrade};
@@ -112,7 +113,8 @@ async fn exchange<H: Handle>(terms: Rc<Terms<H>>, link: Link, accepted: Accepted
         length,
     } = accepted;
     let (reader, writer) = link.hold(id);
-    let body = Body::http2(Incoming::request(reader, length, is_head_only));
+    let interim = Interim::Http2(super::Interim::of(&link, id, &request));
+    let body = Body::http2(Incoming::request(reader, length, is_head_only)).with_interim(interim);
     let request = request.map(|()| body);
     let answer = {
         let mut answer = pin!(answer(&terms, request, refused, length));

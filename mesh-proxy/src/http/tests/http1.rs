@@ -256,6 +256,8 @@ async fn an_expected_100_comes_from_the_proxy_when_the_server_is_far() {
         send(&mut client, "hello").await;
         let mut server = accept(&listener).await;
         read_until(&mut server, "hello").await.unwrap();
+        // It is told so once.
+        send(&mut server, "HTTP/1.1 100 Continue\r\n\r\n").await;
         send(&mut server, OK).await;
         assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
     })
@@ -288,18 +290,24 @@ async fn a_refused_expectation_closes_the_connection() {
 
 #[tokio::test]
 async fn interim_responses_are_passed_on() {
-    run(async |drain| {
-        let (mut client, listener) = setup(1, &drain).await;
-        send(&mut client, GET).await;
-        let mut server = accept(&listener).await;
-        read_until(&mut server, END).await.unwrap();
-        let hints = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n";
-        send(&mut server, hints).await;
-        assert_eq!(read_until(&mut client, END).await.unwrap(), hints);
-        send(&mut server, OK).await;
-        assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
-    })
-    .await;
+    for hops in [1, 2] {
+        run(async |drain| {
+            let (mut client, listener) = setup(hops, &drain).await;
+            send(&mut client, GET).await;
+            let mut server = accept(&listener).await;
+            read_until(&mut server, END).await.unwrap();
+            for hints in [
+                "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n",
+                "HTTP/1.1 103 Early Hints\r\nlink: </b>\r\nlink: </c>\r\n\r\n",
+            ] {
+                send(&mut server, hints).await;
+                assert_eq!(read_until(&mut client, END).await.unwrap(), hints);
+            }
+            send(&mut server, OK).await;
+            assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
+        })
+        .await;
+    }
 }
 
 /// The server answers before it has read the request: the client gets the answer, and a short rest of the request costs no connection.

@@ -1,5 +1,7 @@
 //! HTTP/2 through the engine, with the `h2` crate at both ends.
 
+use std::future::poll_fn;
+
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::server::SendResponse;
@@ -132,7 +134,7 @@ async fn resets_pass_both_ways() {
         upload.send_reset(Reason::CANCEL);
         let ended = request.into_body().data().await.unwrap();
         assert_eq!(ended.unwrap_err().reason(), Some(Reason::CANCEL));
-        let reset = std::future::poll_fn(|cx| respond.poll_reset(cx)).await;
+        let reset = poll_fn(|cx| respond.poll_reset(cx)).await;
         assert_eq!(reset.unwrap(), Reason::CANCEL);
         drop(answer);
     })
@@ -299,6 +301,53 @@ async fn a_server_that_goes_away_is_replaced() {
     .await;
 }
 
+#[tokio::test]
+async fn interim_responses_are_passed_on() {
+    run(async |drain| {
+        let (mut client, mut called) = setup(100, &drain).await;
+        let mut asked = request();
+        let expect = HeaderValue::from_static("100-continue");
+        asked.headers_mut().insert("expect", expect);
+        let (mut answer, mut upload) = client.send_request(asked, false).unwrap();
+        let (mut seen, mut respond) = called.recv().await.unwrap();
+        for status in [100, 103] {
+            let interim = http::Response::builder().status(status).header("of", "app");
+            respond
+                .send_informational(interim.body(()).unwrap())
+                .unwrap();
+            let interim = poll_fn(|cx| answer.poll_informational(cx)).await;
+            let interim = interim.unwrap().unwrap();
+            assert_eq!(interim.status(), status);
+            assert_eq!(interim.headers()["of"], "app");
+        }
+        upload.send_data("ask".into(), true).unwrap();
+        assert_eq!(read(seen.body_mut()).await.0, b"ask");
+        respond.send_response(response(), true).unwrap();
+        assert_eq!(answer.await.unwrap().status(), 200);
+    })
+    .await;
+}
+
+/// Nobody waits for a body that was not asked for.
+#[tokio::test]
+async fn a_refused_expectation_ends_the_stream() {
+    run(async |drain| {
+        let (mut client, mut called) = setup(100, &drain).await;
+        let mut asked = request();
+        let expect = HeaderValue::from_static("100-continue");
+        asked.headers_mut().insert("expect", expect);
+        let (answer, mut upload) = client.send_request(asked, false).unwrap();
+        let (mut seen, mut respond) = called.recv().await.unwrap();
+        let refusal = http::Response::builder().status(417).body(()).unwrap();
+        respond.send_response(refusal, true).unwrap();
+        assert_eq!(answer.await.unwrap().status(), 417);
+        let reset = poll_fn(|cx| upload.poll_reset(cx)).await.unwrap();
+        assert_eq!(reset, Reason::NO_ERROR);
+        assert!(seen.body_mut().data().await.unwrap().is_err());
+    })
+    .await;
+}
+
 /// As servers do that limit the age of connections: whoever uses one does not wait for the next.
 #[tokio::test]
 async fn a_connection_in_use_is_replaced_before_the_next_request() {
@@ -403,7 +452,7 @@ async fn a_response_that_nobody_reads_takes_two_windows_at_most() {
             loop {
                 // No divisor of the window: what does not fit is not a whole frame.
                 download.reserve_capacity(10_000);
-                let room = std::future::poll_fn(|cx| download.poll_capacity(cx)).await;
+                let room = poll_fn(|cx| download.poll_capacity(cx)).await;
                 let bytes = Bytes::from(vec![0; room.unwrap().unwrap()]);
                 sent.send_modify(|sent| *sent += bytes.len());
                 download.send_data(bytes, false).unwrap();

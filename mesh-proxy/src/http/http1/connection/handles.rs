@@ -51,7 +51,7 @@ impl Drop for Incoming {
     }
 }
 
-/// Where interim responses to a request go: to the client, ahead of the response. Comes with the request's body.
+/// [`Interim`](crate::http::interim::Interim) of a request that came on this connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Interim(Rc<Connection>);
 
@@ -60,7 +60,6 @@ impl Interim {
         Self(connection.clone())
     }
 
-    /// The server will say whether the client shall send its body.
     pub(crate) fn leave_expectation_to_server(&self) {
         let mut state = self.0.state();
         if state.expectation == Expectation::Ours {
@@ -68,12 +67,11 @@ impl Interim {
         }
     }
 
-    /// Whether the client waits for the server's word.
     pub(crate) fn is_awaited(&self) -> bool {
         self.0.state().expectation == Expectation::Servers
     }
 
-    /// Passes one on. The connection's task, which the caller belongs to, writes it.
+    /// The connection's task, which the caller belongs to, writes it.
     pub(crate) fn send(&self, status: StatusCode, headers: &HeaderMap) {
         let mut state = self.0.state();
         if status == StatusCode::CONTINUE {
