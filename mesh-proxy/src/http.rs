@@ -22,6 +22,7 @@ mod idle;
 mod interim;
 mod measure;
 pub mod orig_proto;
+mod patience;
 pub mod respond;
 pub mod server;
 pub mod undelivered;

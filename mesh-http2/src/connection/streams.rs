@@ -39,6 +39,12 @@ impl Connection {
         self.streams.get(&id.0)?.inbound.remaining
     }
 
+    /// Whether somebody waits for what comes next.
+    pub fn is_awaited(&self, id: StreamId) -> bool {
+        let stream = self.streams.get(&id.0);
+        stream.is_some_and(|stream| stream.is_read && stream.inbound.waker.is_some())
+    }
+
     /// Whether a head has come that is the whole message: there is no body, not even an empty one.
     pub fn is_head_only(&self, id: StreamId) -> bool {
         let stream = self.streams.get(&id.0);

@@ -27,6 +27,8 @@ pub struct HttpLimits {
     pub http1: Http1Limits,
     /// From the first byte of a head to its last; over HTTP/2 also from the connection's begin to the client's settings.
     pub head_time: Duration,
+    /// How long nothing may come of a request's body whose length was announced and that somebody waits for; `None`: for ever.
+    pub body_time: Option<Duration>,
     /// How long a connection may do nothing; `None`: for ever.
     pub idle: Option<Duration>,
     /// What is read of an HTTP/1 request's body that nobody wants, so that the connection can be kept.
@@ -60,6 +62,9 @@ const TRAILERS: u32 = 16 * 1024;
 
 /// Linkerd has no limit and so no protection against clients that send a byte now and then. 30 s is what hyper recommends, and long enough for any honest client.
 const HEAD_TIME: Duration = Duration::from_secs(30);
+
+/// Envoy's for a stream on which nothing happens, and Node's for a whole request. Bodies of unknown length are left alone: they may be conversations.
+const BODY_TIME: Duration = Duration::from_secs(300);
 
 /// Envoy's. Who does nothing for so long has forgotten the connection, or keeps it on purpose to cost something.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -115,6 +120,7 @@ impl HttpLimits {
     pub const DEFAULT: Self = Self {
         http1: Http1Limits::DEFAULT,
         head_time: HEAD_TIME,
+        body_time: Some(BODY_TIME),
         idle: Some(IDLE),
         drained_body: DRAINED_BODY,
         http2: Http2Limits {
@@ -125,10 +131,12 @@ impl HttpLimits {
     };
 
     pub(super) fn read(env: &Env<'_>) -> Self {
+        let body_time = env.own_or("MESH_PROXY_HTTP_BODY_TIMEOUT", some_time_or_none, BODY_TIME);
         let idle = env.own_or("MESH_PROXY_HTTP_IDLE_TIMEOUT", parse::duration, IDLE);
         Self {
             http1: Http1Limits::read(env),
             head_time: env.own_or("MESH_PROXY_HTTP_HEAD_TIMEOUT", some_time, HEAD_TIME),
+            body_time: (!body_time.is_zero()).then_some(body_time),
             idle: (!idle.is_zero()).then_some(idle),
             drained_body: env.own_or(
                 "MESH_PROXY_HTTP1_MAX_DRAINED_BYTES",
@@ -154,6 +162,14 @@ impl HttpLimits {
                 ),
             },
         }
+    }
+}
+
+/// Some time, or 0 for any.
+fn some_time_or_none(text: &str) -> Result<Duration, String> {
+    match units::parse_duration(text) {
+        Ok(time) if time.is_zero() => Ok(time),
+        _ => some_time(text),
     }
 }
 

@@ -226,6 +226,7 @@ fn limits_of_ours_have_ranges() {
     for (name, good, bad) in [
         ("MESH_PROXY_HTTP_MAX_FIELDS", "200", "19"),
         ("MESH_PROXY_HTTP_HEAD_TIMEOUT", "1s", "999ms"),
+        ("MESH_PROXY_HTTP_BODY_TIMEOUT", "0", "999ms"),
         ("MESH_PROXY_HTTP_IDLE_TIMEOUT", "0", "1"),
         ("MESH_PROXY_HTTP1_MAX_HEAD_BYTES", "8192", "8191"),
         ("MESH_PROXY_HTTP1_MAX_CHUNK_EXTENSION_BYTES", "0", "-1"),

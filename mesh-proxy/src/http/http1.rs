@@ -50,6 +50,12 @@ pub enum Error {
     Refused(#[from] Refused),
     #[error("no complete head arrived within {0:?}")]
     HeadTimeout(Duration),
+    #[error("nothing of the announced body arrived for {limit:?} (MESH_PROXY_HTTP_BODY_TIMEOUT)")]
+    BodyTimeout {
+        limit: Duration,
+        /// The response has begun, so that there is no place for another.
+        is_answered: bool,
+    },
     #[error("the body could not be read to be sent on")]
     Body(#[source] Box<BodyError>),
     #[error("the body is not as long as its head says")]
@@ -66,6 +72,7 @@ impl Error {
         match self {
             Self::Refused(refused) => Some(refused.label()),
             Self::HeadTimeout(_) => Some("head_time"),
+            Self::BodyTimeout { .. } => Some("body_time"),
             _ => None,
         }
     }
@@ -74,7 +81,10 @@ impl Error {
     fn answer(&self) -> Option<StatusCode> {
         match self {
             Self::Refused(refused) => Some(refused.status()),
-            Self::HeadTimeout(_) => Some(StatusCode::REQUEST_TIMEOUT),
+            Self::HeadTimeout(_)
+            | Self::BodyTimeout {
+                is_answered: false, ..
+            } => Some(StatusCode::REQUEST_TIMEOUT),
             _ => None,
         }
     }

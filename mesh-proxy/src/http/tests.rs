@@ -29,6 +29,12 @@ mod http2;
 /// How long hops keep connections that nothing runs on.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// As they are, but for what no test would wait for.
+const LIMITS: HttpLimits = HttpLimits {
+    body_time: Some(Duration::from_secs(5)),
+    ..HttpLimits::DEFAULT
+};
+
 /// Connects without TLS.
 struct To(SocketAddr);
 
@@ -102,15 +108,7 @@ async fn hop(
     drain: &drain::Watch,
 ) -> SocketAddr {
     let registry = Registry::new();
-    hop_with(
-        HttpLimits::DEFAULT,
-        &registry,
-        server,
-        role,
-        protocol,
-        drain,
-    )
-    .await
+    hop_with(LIMITS, &registry, server, role, protocol, drain).await
 }
 
 async fn hop_with(

@@ -28,6 +28,7 @@ use super::output::Output;
 use super::{Error, Refused};
 use crate::config::Http1Limits;
 use crate::http::buffers::{self, READ_SIZE};
+use crate::http::patience::Announced;
 use crate::transport::Io;
 
 mod decoder;
@@ -53,6 +54,8 @@ struct State {
     body: Decoder,
     /// Somebody may still read the body.
     body_held: bool,
+    /// Somebody wants more of it than has come.
+    starves: bool,
     /// Why the body was refused, for whoever answers.
     refused: Option<Refused>,
     expectation: Expectation,
@@ -94,6 +97,7 @@ impl Connection {
             read_closed: false,
             body: Decoder::Over,
             body_held: false,
+            starves: false,
             refused: None,
             expectation: Expectation::None,
             output: Output::default(),
@@ -173,6 +177,7 @@ impl Connection {
             BodyLength::UntilClose => Decoder::UntilClose,
         };
         state.body_held = true;
+        state.starves = false;
         drop(state);
         Some(Incoming(self.clone()))
     }
@@ -317,6 +322,21 @@ impl Connection {
     }
 }
 
+impl Announced for Rc<Connection> {
+    fn outstanding(&self) -> u64 {
+        match self.state().body {
+            Decoder::Bytes(left) => left,
+            _ => 0,
+        }
+    }
+
+    fn is_awaited(&self) -> bool {
+        let state = self.state();
+        // A client that has not been told to go on does not keep anybody waiting: the server does.
+        state.body_held && state.starves && state.expectation == Expectation::None
+    }
+}
+
 impl State {
     /// Takes a head off the input.
     fn head(&mut self) -> Result<Option<Bytes>, Refused> {
@@ -382,6 +402,12 @@ impl State {
     }
 
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Frame<Bytes>>, Error>> {
+        let polled = self.poll_piece(cx);
+        self.starves = polled.is_pending();
+        polled
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Frame<Bytes>>, Error>> {
         loop {
             match self.body.next(&mut self.input, &self.limits) {
                 Ok(None) if matches!(self.body, Decoder::Over) => return Poll::Ready(Ok(None)),

@@ -23,6 +23,7 @@ use super::{Connection, Encoder, Error, Framing, Outgoing, Refused, encode};
 use crate::config::HttpLimits;
 use crate::http::idle::idle;
 use crate::http::interim::Interim;
+use crate::http::patience::Patience;
 use crate::http::respond::{self, CloseConnection};
 use crate::http::upgrade;
 use crate::http::{Body, Handle, Request, Response, uri};
@@ -115,7 +116,9 @@ async fn exchange<H: Handle>(
     let (mut request, facts) = read_request(connection, terms.limits).await?;
     let wanted = upgrade::accept(&mut request).map_err(|_bad| Refused::Target)?;
     uri::mark_form(&mut request);
-    let Some(mut response) = handle(connection, terms.handler, request).await? else {
+    let mut patience = Patience::new(terms.limits.body_time);
+    let handled = handle(connection, terms.handler, request, &mut patience).await?;
+    let Some(mut response) = handled else {
         return Ok(After::Close);
     };
     if wanted.is_some_and(|wanted| wanted.is_agreed(response.status())) {
@@ -129,7 +132,7 @@ async fn exchange<H: Handle>(
     let drained = terms.limits.drained_body;
     let is_leaving = terms.drain.is_draining() || cannot_finish(connection, drained);
     let plan = Plan::of(facts, &response, is_leaving);
-    write_response(connection, plan, response).await?;
+    write_response(connection, plan, response, &mut patience).await?;
     let is_over = match connection.rest() {
         Rest::Over => true,
         _ => Box::pin(finish_request(connection, plan.keeps_alive, drained)).await,
@@ -184,9 +187,10 @@ async fn read_slow_head(connection: &Connection, limit: Duration) -> Result<Byte
 
 /// Asks the handler. `None` when it does not want to answer. Gives up when the client has, and when the request turns out to be no HTTP.
 async fn handle<H: Handle>(
-    connection: &Connection,
+    connection: &Rc<Connection>,
     handler: &H,
     request: Request,
+    patience: &mut Patience,
 ) -> Result<Option<Response>, Error> {
     let mut handling = pin!(handler.handle(request));
     let response = poll_fn(|cx| {
@@ -197,13 +201,26 @@ async fn handle<H: Handle>(
         if let Poll::Ready(Err(error)) = connection.poll_flush(cx) {
             return Poll::Ready(Err(error));
         }
-        connection.poll_vanished(cx).map(Err)
+        poll_left(connection, patience, false, cx).map(Err)
     })
     .await?;
     // Whatever the handler has made of it.
     match connection.refused() {
         Some(refused) => Err(refused.into()),
         None => Ok(response),
+    }
+}
+
+/// Ready when the client has gone, or does not send what it has announced.
+fn poll_left(
+    connection: &Rc<Connection>,
+    patience: &mut Patience,
+    is_answered: bool,
+    cx: &mut Context<'_>,
+) -> Poll<Error> {
+    match patience.poll(cx, connection) {
+        Poll::Ready(limit) => Poll::Ready(Error::BodyTimeout { limit, is_answered }),
+        Poll::Pending => connection.poll_vanished(cx),
     }
 }
 
@@ -218,9 +235,10 @@ fn cannot_finish(connection: &Connection, drained: u64) -> bool {
 }
 
 async fn write_response(
-    connection: &Connection,
+    connection: &Rc<Connection>,
     plan: Plan,
     response: Response,
+    patience: &mut Patience,
 ) -> Result<(), Error> {
     let (head, body) = response.into_parts();
     connection.write(|output| {
@@ -236,7 +254,7 @@ async fn write_response(
     let mut outgoing = Outgoing::new(body, plan.encoder);
     let written = poll_fn(|cx| match outgoing.poll(connection, cx) {
         Poll::Ready(written) => Poll::Ready(written),
-        Poll::Pending => connection.poll_vanished(cx).map(Err),
+        Poll::Pending => poll_left(connection, patience, true, cx).map(Err),
     })
     .await;
     if written.is_err() && plan.encoder == Encoder::Close {

@@ -10,10 +10,18 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use mesh_http2::{Connection, Error, Reason, StreamId, Violation};
 
 use super::Incoming;
+use crate::http::patience::Announced;
 
 /// Its methods borrow the connection for the time of one call only.
 #[derive(Clone, Debug)]
 pub(in crate::http) struct Link(Rc<RefCell<Connection>>);
+
+/// The body of a request, seen from beside.
+#[derive(Clone, Debug)]
+pub(super) struct Upload {
+    link: Link,
+    id: StreamId,
+}
 
 /// The right to send on a stream. Dropping it says that nobody will.
 #[derive(Debug)]
@@ -122,6 +130,29 @@ impl Call {
     /// The body of the response, whose head has come and says how long it is.
     pub(in crate::http) fn into_body(self, length: Option<u64>) -> Incoming {
         Incoming::response(self.0, length)
+    }
+}
+
+impl Upload {
+    pub(super) fn of(link: &Link, id: StreamId) -> Self {
+        Self {
+            link: link.clone(),
+            id,
+        }
+    }
+
+    pub(super) fn reset(&self, reason: Reason) {
+        self.link.connection().reset(self.id, reason);
+    }
+}
+
+impl Announced for Upload {
+    fn outstanding(&self) -> u64 {
+        self.link.connection().remaining(self.id).unwrap_or(0)
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.link.connection().is_awaited(self.id)
     }
 }
 

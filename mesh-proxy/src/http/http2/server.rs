@@ -1,20 +1,22 @@
 //! Serves HTTP/2 on one accepted connection: a task that moves bytes, and a task for each stream.
 
-use std::future::poll_fn;
-use std::pin::pin;
+use std::future::{Future as _, poll_fn};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 
 use http::{Method, StatusCode, Version};
 use mesh_core::endpoint::KeepAlive;
-use mesh_http2::{Accepted, Error, Refused as Unread, Role};
+use mesh_http2::{Accepted, Error, Reason, Refused as Unread, Role};
 use mesh_runtime::drain;
 
+use super::link::Upload;
 use super::{Driver, Incoming, Link, Outgoing, Writer, prepare_response};
 use crate::config::{Http2Server, HttpLimits};
 use crate::http::http1::Refused;
 use crate::http::idle::idle;
 use crate::http::interim::Interim;
+use crate::http::patience::Patience;
 use crate::http::respond::CloseConnection;
 use crate::http::server::Refusals;
 use crate::http::{Body, Handle, Protocol, Request, Reset, Response, respond, upgrade};
@@ -103,6 +105,26 @@ impl<H> Terms<H> {
     }
 }
 
+/// Watches whether the client sends the body that it has announced.
+struct Slow<H> {
+    terms: Rc<Terms<H>>,
+    upload: Upload,
+    patience: Patience,
+}
+
+impl<H> Slow<H> {
+    /// Ready when it does not; counted and logged then.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let limit = ready!(self.patience.poll(cx, &self.upload));
+        tracing::info!(
+            ?limit,
+            "Nothing of a request's announced body arrived for too long"
+        );
+        self.terms.refusals.count(Protocol::Http2, "body_time");
+        Poll::Ready(())
+    }
+}
+
 /// One stream: the handler is asked, and dropped with whatever it is doing when the client resets the stream.
 async fn exchange<H: Handle>(terms: Rc<Terms<H>>, link: Link, accepted: Accepted) {
     let Accepted {
@@ -116,11 +138,22 @@ async fn exchange<H: Handle>(terms: Rc<Terms<H>>, link: Link, accepted: Accepted
     let interim = Interim::Http2(super::Interim::of(&link, id, &request));
     let body = Body::http2(Incoming::request(reader, length, is_head_only)).with_interim(interim);
     let request = request.map(|()| body);
+    let mut slow = Slow {
+        terms: terms.clone(),
+        upload: Upload::of(&link, id),
+        patience: Patience::new(terms.limits.body_time),
+    };
     let answer = {
         let mut answer = pin!(answer(&terms, request, refused, length));
-        poll_fn(|cx| match answer.as_mut().poll(cx) {
-            Poll::Ready(answer) => Poll::Ready(Some(answer)),
-            Poll::Pending => writer.poll_failed(cx).map(|_gone| None),
+        poll_fn(|cx| {
+            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
+                return Poll::Ready(Some(answer));
+            }
+            if slow.poll(cx).is_ready() {
+                let refusal = respond::status(Version::HTTP_2, StatusCode::REQUEST_TIMEOUT);
+                return Poll::Ready(Some(Ok(refusal)));
+            }
+            writer.poll_failed(cx).map(|_gone| None)
         })
         .await
     };
@@ -133,7 +166,7 @@ async fn exchange<H: Handle>(terms: Rc<Terms<H>>, link: Link, accepted: Accepted
                 link.leave();
             }
             drop((link, terms));
-            send(response, writer).await;
+            send(response, writer, slow).await;
         }
     }
 }
@@ -169,7 +202,7 @@ async fn answer<H: Handle>(
     Ok(response)
 }
 
-async fn send(response: Response, writer: Writer) {
+async fn send<H>(response: Response, writer: Writer, mut slow: Slow<H>) {
     let (mut head, body) = response.into_parts();
     prepare_response(&mut head.headers, &body);
     let is_last = body.is_head_only();
@@ -177,7 +210,15 @@ async fn send(response: Response, writer: Writer) {
     if is_last {
         return;
     }
-    if let Err(error) = Outgoing::new(body, writer).await {
+    let mut outgoing = Outgoing::new(body, writer);
+    let sent = poll_fn(|cx| {
+        let sent = Pin::new(&mut outgoing).poll(cx);
+        if sent.is_pending() && slow.poll(cx).is_ready() {
+            slow.upload.reset(Reason::CANCEL);
+        }
+        sent
+    });
+    if let Err(error) = sent.await {
         tracing::debug!(%error, "A response could not be sent to its end");
     }
 }

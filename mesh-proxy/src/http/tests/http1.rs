@@ -310,6 +310,30 @@ async fn interim_responses_are_passed_on() {
     }
 }
 
+/// The client has announced more than it sends, and holds a connection to the server with it.
+#[tokio::test]
+async fn a_body_that_does_not_come_is_given_up() {
+    for hops in [1, 2] {
+        run(async |drain| {
+            let (mut client, listener) = setup(hops, &drain).await;
+            send(
+                &mut client,
+                "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 10\r\n\r\nhello",
+            )
+            .await;
+            let mut server = accept(&listener).await;
+            read_until(&mut server, "hello").await.unwrap();
+            // From here on time passes as soon as everybody waits.
+            tokio::time::pause();
+            let answer = rest(&mut client).await;
+            assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+            rest(&mut server).await;
+            tokio::time::resume();
+        })
+        .await;
+    }
+}
+
 /// The server answers before it has read the request: the client gets the answer, and a short rest of the request costs no connection.
 #[tokio::test]
 async fn early_responses_arrive() {

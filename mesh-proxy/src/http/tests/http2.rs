@@ -348,6 +348,36 @@ async fn a_refused_expectation_ends_the_stream() {
     .await;
 }
 
+/// With a length that the client has announced. Streams whose length nobody knows are meant to last.
+#[tokio::test]
+async fn a_body_that_does_not_come_is_given_up() {
+    run(async |drain| {
+        let (mut client, mut called) = setup(100, &drain).await;
+        let (lasting, mut more) = client.send_request(request(), false).unwrap();
+        let (mut heard, mut tell) = called.recv().await.unwrap();
+        let mut asked = request();
+        let length = HeaderValue::from_static("10");
+        asked.headers_mut().insert("content-length", length);
+        let (answer, mut upload) = client.send_request(asked, false).unwrap();
+        upload.send_data("hello".into(), false).unwrap();
+        let (mut seen, _respond) = called.recv().await.unwrap();
+        assert_eq!(
+            &seen.body_mut().data().await.unwrap().unwrap()[..],
+            b"hello"
+        );
+        // From here on time passes as soon as everybody waits.
+        tokio::time::pause();
+        assert_eq!(answer.await.unwrap().status(), 408);
+        assert!(seen.body_mut().data().await.unwrap().is_err());
+        tokio::time::resume();
+        more.send_data("more".into(), true).unwrap();
+        assert_eq!(read(heard.body_mut()).await.0, b"more");
+        tell.send_response(response(), true).unwrap();
+        assert_eq!(lasting.await.unwrap().status(), 200);
+    })
+    .await;
+}
+
 /// As servers do that limit the age of connections: whoever uses one does not wait for the next.
 #[tokio::test]
 async fn a_connection_in_use_is_replaced_before_the_next_request() {
