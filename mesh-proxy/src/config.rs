@@ -25,7 +25,7 @@ pub use self::identity::IdentityConfig;
 pub use self::inbound::Inbound;
 pub use self::limits::{Http1Limits, Http2Limits, HttpLimits};
 pub use self::outbound::Outbound;
-pub use self::process::{Admin, Workers};
+pub use self::process::{Admin, MemoryLimit, Workers};
 pub(crate) use self::server::DEFAULT_STREAM_WINDOW;
 pub use self::server::{Http1Pool, Http2KeepAlive, Http2Server, Queue, SocketOptions};
 
@@ -36,6 +36,7 @@ pub struct Config {
     pub inbound: Inbound,
     /// What clients and servers may cost, on both sides.
     pub http: HttpLimits,
+    pub memory: MemoryLimit,
     pub admin: Admin,
     pub control: Control,
     pub identity: IdentityConfig,
@@ -70,6 +71,7 @@ impl Config {
         let http = HttpLimits::read(env);
         let outbound = Outbound::read(env, &http);
         let inbound = Inbound::read(env, &http);
+        let memory = MemoryLimit::read(env);
         let admin = Admin::read(env);
         let control = Control::read(env, &outbound, &inbound);
         let identity = IdentityConfig::read(env);
@@ -80,6 +82,7 @@ impl Config {
             outbound,
             inbound,
             http,
+            memory,
             admin,
             control,
             identity: identity?,

@@ -11,6 +11,7 @@ pub mod http;
 pub mod identity;
 pub mod idle;
 pub mod inbound;
+pub mod memory;
 pub mod outbound;
 pub mod redirection;
 pub mod telemetry;

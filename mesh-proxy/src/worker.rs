@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::discovery::Discovery;
 use crate::inbound::Inbound;
 use crate::inbound::rate_limit::RateLimits;
+use crate::memory::Memory;
 use crate::outbound::Outbound;
 use crate::redirection::Witness;
 use crate::telemetry::Families;
@@ -60,6 +61,7 @@ pub struct Shared {
     /// Connections and what outlives them. A proxy that drains ends when there are none.
     pub tasks: TaskTracker,
     pub rate_limits: RateLimits,
+    pub memory: Memory,
     /// One permit per inbound request that waits for its response's head.
     pub inbound_in_flight: Semaphore,
     /// The same for outbound requests.
@@ -137,13 +139,20 @@ struct Gate(Direction, Arc<Semaphore>);
 
 impl Gate {
     /// A place for one more connection; the lack of one is counted.
-    fn place(&self, families: &Families) -> Option<OwnedSemaphorePermit> {
-        let place = self.1.clone().try_acquire_owned().ok();
-        if place.is_none() {
-            families.refused.connection(self.0);
-            tracing::debug!(direction = self.0.as_str(), "Closed a connection too many");
-        }
-        place
+    fn place(&self, worker: &Worker) -> Option<OwnedSemaphorePermit> {
+        let reason = match self.1.clone().try_acquire_owned() {
+            Ok(_place) if worker.shared.memory.is_short() => "memory",
+            Ok(place) => return Some(place),
+            Err(_none_left) => "connections",
+        };
+        let families = &worker.families;
+        families.refused.connection(self.0, reason);
+        tracing::debug!(
+            direction = self.0.as_str(),
+            reason,
+            "Closed a connection too many"
+        );
+        None
     }
 }
 
@@ -159,7 +168,7 @@ async fn accept<F: Future<Output = ()> + 'static>(
         tokio::select! {
             biased;
             accepted = listener.accept() => {
-                if let Some(place) = gate.place(&worker.families) {
+                if let Some(place) = gate.place(&worker) {
                     let serving = serve(accepted);
                     worker.tasks.spawn_local(async move {
                         serving.await;
@@ -192,6 +201,7 @@ impl Shared {
         Self {
             tasks: TaskTracker::new(),
             rate_limits: RateLimits::default(),
+            memory: Memory::new(config.memory),
             inbound_in_flight: permits(config.inbound.max_in_flight),
             outbound_in_flight: permits(config.outbound.max_in_flight),
             inbound_connections: places(config.inbound.max_connections),

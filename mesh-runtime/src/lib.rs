@@ -9,6 +9,7 @@ pub mod build_info;
 pub mod descriptors;
 pub mod drain;
 pub mod log;
+pub mod memory;
 pub mod metrics;
 pub mod signal;
 pub mod task;

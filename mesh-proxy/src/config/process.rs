@@ -23,6 +23,16 @@ pub struct Workers {
     pub max_ratio: Option<f64>,
 }
 
+/// How much memory may be taken before new connections are closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryLimit {
+    /// What the container may take, if it has a limit.
+    Container,
+    /// By the process.
+    Bytes(u64),
+    None,
+}
+
 // Linkerd's defaults, where the environment says nothing.
 const DEFAULT_ADMIN: &str = "127.0.0.1:4191";
 const DEFAULT_RETAIN_IDLE: Duration = Duration::from_secs(600);
@@ -41,6 +51,25 @@ impl Admin {
                 parse::duration,
                 DEFAULT_RETAIN_IDLE,
             ),
+        }
+    }
+}
+
+/// Less could not hold the proxy itself.
+const LEAST_MEMORY: u64 = 8 << 20;
+
+impl MemoryLimit {
+    pub(super) fn read(env: &Env<'_>) -> Self {
+        env.own_or("MESH_PROXY_MAX_MEMORY", Self::parse, Self::Container)
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match parse::number(text)? {
+            0 => Ok(Self::None),
+            bytes if bytes >= LEAST_MEMORY => Ok(Self::Bytes(bytes)),
+            _ => Err(format!(
+                "{text:?} is neither 0 nor a number of bytes from {LEAST_MEMORY}"
+            )),
         }
     }
 }

@@ -235,11 +235,13 @@ fn limits_of_ours_have_ranges() {
         ("MESH_PROXY_HTTP2_MAX_IDLE_FRAMES", "100", "99"),
         ("MESH_PROXY_HTTP2_MAX_RESETS", "1000000", "1000001"),
         ("MESH_PROXY_HTTP2_MAX_MISTAKES", "100", "0"),
+        ("MESH_PROXY_MAX_MEMORY", "0", "8388607"),
         ("MESH_PROXY_INBOUND_MAX_CONNECTIONS", "1", "0"),
         ("MESH_PROXY_OUTBOUND_MAX_CONNECTIONS", "1000", "many"),
     ] {
         let config = read(name, good).unwrap();
         let is_default = config.http == HttpLimits::DEFAULT
+            && config.memory == MemoryLimit::Container
             && config.inbound.max_connections.is_none()
             && config.outbound.max_connections.is_none();
         assert!(!is_default, "{name} is read");

@@ -26,9 +26,9 @@ impl RefusedFamily {
         self.count(direction, protocol, reason);
     }
 
-    /// A connection too many.
-    pub fn connection(&self, direction: Direction) {
-        self.count(direction, "tcp", "connections");
+    /// A connection, before anything is known of it.
+    pub fn connection(&self, direction: Direction, reason: &'static str) {
+        self.count(direction, "tcp", reason);
     }
 
     fn count(&self, direction: Direction, protocol: &'static str, reason: &'static str) {

@@ -64,6 +64,27 @@ async fn the_proxys_own_ports_lead_nowhere() {
     .await;
 }
 
+/// No proxy gets along with so little memory, so that every connection is one too many; what is asked of the proxy itself is answered.
+#[tokio::test]
+async fn connections_are_refused_while_memory_is_short() {
+    let Some(mesh) = Mesh::new() else { return };
+    let pod = mesh
+        .pod("pod")
+        .meshed_with(&[("MESH_PROXY_MAX_MEMORY", "8388608")])
+        .await;
+    let outsider = mesh.pod("outsider");
+    let mut app = HttpApp::start(&pod, 8080, OK).await;
+    assert_eq!(outsider.get(pod.addr(8080), "a", "/").await, "");
+    assert!(app.is_untouched());
+    pod.metric(&[
+        "mesh_proxy_refused_total",
+        "direction=\"inbound\"",
+        "protocol=\"tcp\"",
+        "reason=\"memory\"",
+    ])
+    .await;
+}
+
 #[tokio::test]
 async fn foreign_addresses_are_refused() {
     let Some(mesh) = Mesh::new() else { return };
