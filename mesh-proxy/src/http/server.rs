@@ -4,7 +4,6 @@
 use std::rc::Rc;
 
 use mesh_runtime::drain::Watch;
-use tokio_util::task::TaskTracker;
 
 use super::http1::server::{Ended, Terms};
 use super::{Handle, Protocol, http1, http2, upgrade};
@@ -23,7 +22,6 @@ pub struct Server {
     /// Tunnels copy through it.
     scratch: Rc<Scratch>,
     /// Tunnels outlive the connections they began on.
-    tasks: TaskTracker,
     drain: Watch,
 }
 
@@ -57,7 +55,6 @@ impl Server {
                 family: worker.families.refused.clone(),
             },
             scratch: worker.scratch.clone(),
-            tasks: worker.tasks.clone(),
             drain: worker.drain.clone(),
         }
     }
@@ -86,7 +83,6 @@ impl Server {
                 family: crate::telemetry::Families::new(registry).refused,
             },
             scratch: Rc::default(),
-            tasks: TaskTracker::new(),
             drain,
         }
     }
@@ -100,14 +96,24 @@ impl Server {
     ) -> Result<(), ServeError> {
         // Boxed: connections of either kind would be as large as the larger one.
         match protocol {
-            Protocol::Http1 => Ok(Box::pin(self.serve_http1(io, &*handler)).await?),
+            Protocol::Http1 => {
+                let ended = Box::pin(self.serve_http1(io, &*handler)).await?;
+                // A tunnel needs nothing of what went before, but the connection's place.
+                drop(handler);
+                if let Ended::Tunnel(ends) = ended {
+                    let (client, server) = *ends;
+                    let joined = upgrade::join(client, server, &self.scratch, &self.drain);
+                    Box::pin(joined).await;
+                }
+                Ok(())
+            }
             Protocol::Http2 => {
                 Ok(Box::pin(http2::server::serve(io, self.http2_terms(handler))).await?)
             }
         }
     }
 
-    async fn serve_http1<H: Handle>(&self, io: Io, handler: &H) -> Result<(), http1::Error> {
+    async fn serve_http1<H: Handle>(&self, io: Io, handler: &H) -> Result<Ended, http1::Error> {
         let terms = Terms {
             drain: &self.drain,
             handler,
@@ -119,17 +125,7 @@ impl Server {
         if let Some(reason) = served.as_ref().err().and_then(http1::Error::label) {
             self.refusals.count(Protocol::Http1, reason);
         }
-        match served? {
-            Ended::Closed => {}
-            Ended::Tunnel(ends) => {
-                let (scratch, drain) = (self.scratch.clone(), self.drain.clone());
-                self.tasks.spawn_local(async move {
-                    let (client, server) = *ends;
-                    upgrade::join(client, server, &scratch, &drain).await;
-                });
-            }
-        }
-        Ok(())
+        served
     }
 
     pub(super) fn http2_terms<H>(&self, handler: Rc<H>) -> http2::server::Terms<H> {

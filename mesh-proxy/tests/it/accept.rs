@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 use crate::harness::{HttpApp, Mesh, Pod, eventually, sample, within};
 
@@ -82,6 +83,45 @@ async fn connections_are_refused_while_memory_is_short() {
         "protocol=\"tcp\"",
         "reason=\"memory\"",
     ])
+    .await;
+}
+
+/// What was HTTP once is still a connection, for as long as it lasts.
+#[tokio::test]
+async fn tunnels_count_among_the_connections() {
+    const SWITCHING: &[u8] =
+        b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+    let Some(mesh) = Mesh::new() else { return };
+    let pod = mesh
+        .pod("pod")
+        .meshed_with(&[("MESH_PROXY_INBOUND_MAX_CONNECTIONS", "1")])
+        .await;
+    let outsider = mesh.pod("outsider");
+    let listener = pod.spawn(TcpListener::bind(("0.0.0.0", 8080)));
+    let listener = listener.await.unwrap();
+    pod.start(async move {
+        loop {
+            let (mut tcp, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let _ = tcp.read(&mut [0; 4096]).await;
+                let _ = tcp.write_all(SWITCHING).await;
+                // Until the other side has closed.
+                let _ = tcp.read(&mut [0; 1]).await;
+            });
+        }
+    });
+    let mut tunnel = outsider.connect(pod.addr(8080)).await.unwrap();
+    let asked = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+    tunnel.write_all(asked).await.unwrap();
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"\r\n\r\n") {
+        seen.push(within("the switch", tunnel.read_u8()).await.unwrap());
+    }
+    assert_eq!(answer(&outsider, pod.addr(8080)).await, "");
+    drop(tunnel);
+    eventually("the place is free", || async {
+        (!answer(&outsider, pod.addr(8080)).await.is_empty()).then_some(())
+    })
     .await;
 }
 
