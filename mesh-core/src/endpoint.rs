@@ -8,7 +8,7 @@ use crate::{identity::Identity, labels::Labels};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     pub addr: SocketAddr,
-    /// Relative weight; 10000 is the normal one. Carried for compatibility, not used to balance.
+    /// How much it is to carry beside the others; 10000 is the normal weight.
     pub weight: u32,
     /// Labels of this address alone, without the `dst_` prefix.
     pub labels: Labels,

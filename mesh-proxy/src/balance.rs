@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mesh_core::endpoint::Endpoint;
 use mesh_core::resilience::{Backoff, PeakEwma};
@@ -140,7 +141,7 @@ impl<T> Balancer<T> {
                     let member = &members[index];
                     member.health.is_available(now) && avoid != Some(member.endpoint.addr)
                 },
-                |index| members[index].load.cost(now, self.ewma.decay),
+                |index| members[index].cost(now, self.ewma.decay),
             )
         };
         let index = pick(avoid).or_else(|| avoid.and_then(|_| pick(None)))?;
@@ -208,6 +209,13 @@ impl<T> Balancer<T> {
         self.metrics.ready.add(ready);
         self.metrics.pending.add(pending);
         self.metrics.p2c_endpoints.add(ready + pending);
+    }
+}
+
+impl<T> Member<T> {
+    /// Its load for each part of its weight: who weighs ten times as much carries ten times as much before it counts as busier.
+    fn cost(&self, now: Instant, decay: Duration) -> f64 {
+        self.load.cost(now, decay) / f64::from(self.endpoint.weight.max(1))
     }
 }
 

@@ -154,6 +154,21 @@ fn an_update_keeps_what_did_not_change() {
     assert!(balancer.pick(Instant::now(), None).is_none());
 }
 
+/// Linkerd's destination service gives endpoints of the own zone ten times the weight when it is told to (`-ext-endpoint-zone-weights`).
+#[tokio::test(start_paused = true)]
+async fn endpoints_carry_as_much_as_they_weigh() {
+    let balancer = balancer();
+    let near = Endpoint {
+        weight: 100_000,
+        ..(*endpoint(2)).clone()
+    };
+    balancer.update(&[endpoint(1), Arc::new(near)]);
+    let pick = |_| balancer.pick(Instant::now(), None).unwrap();
+    let held: Vec<_> = (0..110).map(pick).collect();
+    let near = held.iter().filter(|picked| *picked.value == 2).count();
+    assert!((99..=101).contains(&near), "{near}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn slow_and_busy_endpoints_are_avoided() {
     let balancer = balancer();
