@@ -235,6 +235,8 @@ impl Call {
             if is_final {
                 return Poll::Ready(Ok(head));
             }
+            // It has no body, but others must not believe that it has one.
+            head.body(Asked::by(&self.head.method))?;
             self.interims += 1;
             if self.interims > MAX_INTERIM_RESPONSES {
                 return Poll::Ready(Err(Refused::TooManyInterim.into()));

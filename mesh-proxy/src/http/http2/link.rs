@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::EXPECT;
+use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{HeaderMap, Request, Response, StatusCode};
 use mesh_http2::{Connection, Error, Reason, StreamId, Violation};
 
@@ -170,7 +170,9 @@ impl Interim {
         self.awaited.as_ref().is_some_and(|awaited| awaited.get())
     }
 
-    pub(in crate::http) fn send(&self, status: StatusCode, headers: HeaderMap) {
+    pub(in crate::http) fn send(&self, status: StatusCode, mut headers: HeaderMap) {
+        // RFC 9110, section 8.6.
+        headers.remove(CONTENT_LENGTH);
         if let Some(awaited) = &self.awaited
             && status == StatusCode::CONTINUE
         {

@@ -151,6 +151,10 @@ async fn hostile_responses_become_502() {
         "SSH-2.0-OpenSSH_9\r\n\r\n".to_owned(),
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n".to_owned(),
         "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(100),
+        "HTTP/1.1 103 Early Hints\r\ncontent-length: x\r\n\r\n".to_owned() + OK,
+        "HTTP/1.1 100 Continue\r\ncontent-length: 0\r\ntransfer-encoding: chunked\r\n\r\n"
+            .to_owned()
+            + OK,
         ok(&format!("x: {}", "x".repeat(300_000))),
         // Nothing but a closed connection, and half a head.
         String::new(),
