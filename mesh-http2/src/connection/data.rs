@@ -24,7 +24,10 @@ impl Connection {
                 self.on_closed(head.stream)?;
                 None
             }
-            Some(stream) if stream.failure.is_some() => None,
+            Some(stream) if stream.failure.is_some() => {
+                self.on_failed(head.stream)?;
+                None
+            }
             Some(stream) => match stream.inbound.stage {
                 Stage::Body if stream.inbound.window.take(head.length).is_ok() => Some(head.stream),
                 Stage::Body => {

@@ -72,6 +72,18 @@ impl Connection {
         Err(Fault::Protocol(Reason::STREAM_CLOSED, what))
     }
 
+    /// A frame of a message has come on a stream that has failed, and that somebody still holds.
+    pub(super) fn on_failed(&mut self, id: u32) -> Result<(), Fault> {
+        if self.tombstones.may_have(id) {
+            return Ok(());
+        }
+        // The other side has reset it, and knows.
+        self.write_reset(id, Reason::STREAM_CLOSED);
+        self.tombstones.add(id);
+        let verdict = self.account.mistake();
+        self.obey(verdict)
+    }
+
     /// Resets a stream because of what the other side did on it.
     pub(super) fn refuse(
         &mut self,

@@ -97,7 +97,7 @@ impl Connection {
             return self.on_closed(id);
         };
         match stream.inbound.stage {
-            _ if stream.failure.is_some() => Ok(()),
+            _ if stream.failure.is_some() => self.on_failed(id),
             Stage::Head => self.response(id, ends, list),
             Stage::Body => self.trailers(id, ends, list),
             Stage::Over => self.refuse(id, Reason::STREAM_CLOSED, "HEADERS behind the end"),

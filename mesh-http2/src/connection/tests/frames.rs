@@ -25,6 +25,38 @@ fn server() -> Connection {
     server
 }
 
+/// Whoever serves a stream may not have noticed yet that it was reset: that must not decide what the client is told.
+#[test]
+fn nothing_may_come_behind_a_reset() {
+    for kind in [frame::DATA, frame::HEADERS] {
+        let mut server = server();
+        server
+            .receive(&bytes(frame::HEADERS, END_HEADERS, 1, POST))
+            .unwrap();
+        let id = server.next_request().unwrap().id;
+        server
+            .receive(&bytes(frame::RST_STREAM, 0, 1, &[0, 0, 0, 8]))
+            .unwrap();
+        assert!(server.poll_failed(id, nobody()).is_ready());
+        let behind = bytes(kind, BOTH, 1, &[0x88]);
+        server.receive(&behind).unwrap();
+        assert_eq!(verdict(&mut server), Some((1, Reason::STREAM_CLOSED)));
+        // Once is enough.
+        server.receive(&behind).unwrap();
+        assert_eq!(verdict(&mut server), None);
+    }
+    // Ours may have crossed what was sent before it was known.
+    let mut server = server();
+    server
+        .receive(&bytes(frame::HEADERS, END_HEADERS, 1, POST))
+        .unwrap();
+    let id = server.next_request().unwrap().id;
+    server.reset(id, Reason::CANCEL);
+    output(&mut server);
+    server.receive(&bytes(frame::DATA, 0, 1, b"x")).unwrap();
+    assert_eq!(verdict(&mut server), None);
+}
+
 #[test]
 fn mistakes_end_what_they_concern() {
     use frame::{
