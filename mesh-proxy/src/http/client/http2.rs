@@ -2,7 +2,7 @@
 //! requests waiting. With a single connection, a few hundred long-lived streams would block every other request for as long as they last.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future as _, poll_fn};
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
@@ -179,30 +179,34 @@ impl<D: Dial + 'static> Maker<D> {
 }
 
 /// Moves a connection's bytes. When it can take no more streams while there are some on it, its endpoint is in use: the next connection is begun at once, so that the next request does not have to wait for it.
-async fn drive<D: Dial + 'static>(
+///
+/// No `async fn`, for the reason that the server's `serve` is none.
+fn drive<D: Dial + 'static>(
     mut driver: Driver,
     link: Link,
     load: Rc<Cell<usize>>,
     maker: Maker<D>,
-) {
+) -> impl Future<Output = ()> {
     let mut maker = Some(maker);
-    let ended = poll_fn(|cx| {
-        let polled = driver.poll(cx, &mut |_link, _no_server_opens_any| {});
-        if maker.is_some()
-            && !link.is_usable()
-            && let Some(maker) = maker.take()
-            && load.get() > 0
-        {
-            maker.start_ahead();
+    async move {
+        let ended = poll_fn(|cx| {
+            let polled = driver.poll(cx, &mut |_link, _no_server_opens_any| {});
+            if maker.is_some()
+                && !link.is_usable()
+                && let Some(maker) = maker.take()
+                && load.get() > 0
+            {
+                maker.start_ahead();
+            }
+            polled
+        })
+        .await;
+        if let Some(violation) = link.take_violation() {
+            tracing::info!(reason = %violation, "HTTP/2 connection to an endpoint ended or replaced");
         }
-        polled
-    })
-    .await;
-    if let Some(violation) = link.take_violation() {
-        tracing::info!(reason = %violation, "HTTP/2 connection to an endpoint ended or replaced");
-    }
-    if let Err(error) = ended {
-        tracing::debug!(%error, "HTTP/2 connection to an endpoint failed");
+        if let Err(error) = ended {
+            tracing::debug!(%error, "HTTP/2 connection to an endpoint failed");
+        }
     }
 }
 

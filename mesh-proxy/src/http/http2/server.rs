@@ -1,6 +1,6 @@
 //! Serves HTTP/2 on one accepted connection: a task that moves bytes, and a task for each stream.
 
-use std::future::{Future as _, poll_fn};
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -32,34 +32,38 @@ pub(in crate::http) struct Terms<H> {
 }
 
 /// Serves `io` until the connection and all of its streams have ended. Asked to end, it takes no new streams.
-pub(in crate::http) async fn serve<H: Handle + 'static>(
+///
+/// No `async fn`: that would keep room for its arguments beside what they become, for as long as the connection lives.
+pub(in crate::http) fn serve<H: Handle + 'static>(
     io: Io,
     terms: Terms<H>,
-) -> Result<(), Error> {
+) -> impl Future<Output = Result<(), Error>> {
     let mut driver = Driver::new(io, terms.of_connection());
     let link = driver.link().clone();
     let terms = Rc::new(terms);
-    let mut end = pin!(terms.end(&link));
-    let mut is_ending = false;
-    let served = poll_fn(|cx| {
-        if !is_ending && end.as_mut().poll(cx).is_ready() {
-            is_ending = true;
-            link.leave();
-        }
-        let polled = driver.poll(cx, &mut |link, accepted| {
-            tokio::task::spawn_local(exchange(terms.clone(), link.clone(), accepted));
-        });
-        if !is_ending && !link.is_welcome() {
-            is_ending = true;
-            terms.judge(&link, None);
-            link.leave();
-            cx.waker().wake_by_ref();
-        }
-        polled
-    })
-    .await;
-    terms.judge(&link, served.as_ref().err());
-    served
+    async move {
+        let mut end = pin!(terms.end(&link));
+        let mut is_ending = false;
+        let served = poll_fn(|cx| {
+            if !is_ending && end.as_mut().poll(cx).is_ready() {
+                is_ending = true;
+                link.leave();
+            }
+            let polled = driver.poll(cx, &mut |link, accepted| {
+                tokio::task::spawn_local(exchange(terms.clone(), link.clone(), accepted));
+            });
+            if !is_ending && !link.is_welcome() {
+                is_ending = true;
+                terms.judge(&link, None);
+                link.leave();
+                cx.waker().wake_by_ref();
+            }
+            polled
+        })
+        .await;
+        terms.judge(&link, served.as_ref().err());
+        served
+    }
 }
 
 impl<H> Terms<H> {

@@ -668,7 +668,7 @@ async fn idle_connections_are_small() {
         }
         let terms = engine.http2_terms(Rc::new(Nobody));
         let task = size_of_val(&crate::http::http2::server::serve(io, terms));
-        assert!(task <= 1200, "{task}");
+        assert!(task <= 700, "{task}");
         let connection = size_of::<mesh_http2::Connection>();
         assert!(connection <= 800, "{connection}");
     })
