@@ -222,10 +222,8 @@ impl Connection {
     }
 
     fn enlarge(&mut self, connection_window: u32) {
-        if let Some(more) = self.receiving.enlarge(connection_window) {
-            self.output
-                .write(|out| frame::write_number(out, frame::WINDOW_UPDATE, 0, more));
-        }
+        self.receiving.enlarge(connection_window);
+        self.tell_window();
     }
 
     /// Makes the windows larger. Not possible, and not done, while the other side has not acknowledged the last change.

@@ -67,10 +67,24 @@ impl Receiving {
         Ok(())
     }
 
-    /// What had come is needed no more. Returns what the other side is to be told, when that is worth a frame: half of the window.
-    pub(crate) fn free(&mut self, bytes: u32) -> Option<u32> {
+    /// What had come is needed no more.
+    pub(crate) fn free(&mut self, bytes: u32) {
         self.free += bytes;
-        if self.free == 0 || self.free < self.size / 2 {
+    }
+
+    /// What the other side is to be told, when that is worth a frame: half of the window. To be asked when something has become free.
+    pub(crate) fn news(&mut self) -> Option<u32> {
+        self.news_worth((self.size / 2).into())
+    }
+
+    /// The same for a window that many share: while some of them hold most of it and read nothing, half of it never becomes free. What counts then is half of what
+    /// they leave. To be asked also when something has come.
+    pub(crate) fn shared_news(&mut self) -> Option<u32> {
+        self.news_worth(self.allowed.min((self.size / 2).into()))
+    }
+
+    fn news_worth(&mut self, least: i64) -> Option<u32> {
+        if self.free == 0 || i64::from(self.free) < least {
             return None;
         }
         let told = std::mem::take(&mut self.free);
@@ -78,11 +92,10 @@ impl Receiving {
         Some(told)
     }
 
-    /// Makes the window of a connection larger. Smaller it cannot become. Returns what the other side is to be told.
-    pub(crate) fn enlarge(&mut self, size: u32) -> Option<u32> {
-        let more = size.checked_sub(self.size)?;
-        self.size = size;
-        self.free(more)
+    /// Makes the window of a connection larger. Smaller it cannot become.
+    pub(crate) fn enlarge(&mut self, size: u32) {
+        self.free += size.saturating_sub(self.size);
+        self.size = self.size.max(size);
     }
 
     /// The other side has taken settings that make the window of each stream so large.
@@ -113,24 +126,49 @@ mod tests {
         let mut window = Receiving::new(100);
         window.take(100).unwrap();
         assert_eq!(window.take(1), Err(Overflow));
-        assert_eq!(window.free(49), None);
+        window.free(49);
+        assert_eq!(window.news(), None);
         assert_eq!(window.take(1), Err(Overflow), "not told yet");
-        assert_eq!(window.free(1), Some(50));
+        window.free(1);
+        assert_eq!(window.news(), Some(50));
         window.take(50).unwrap();
         assert_eq!(window.take(1), Err(Overflow));
     }
 
     #[test]
+    fn what_some_do_not_read_keeps_nobody_else_waiting() {
+        let mut window = Receiving::new(100);
+        window.take(90).unwrap();
+        window.free(6);
+        assert_eq!(window.shared_news(), None, "it may send ten");
+        window.take(4).unwrap();
+        assert_eq!(window.shared_news(), Some(6), "it may send six");
+        window.take(12).unwrap();
+        window.free(1);
+        assert_eq!(window.shared_news(), Some(1), "it waits for that");
+        let mut window = Receiving::new(100);
+        window.take(49).unwrap();
+        window.free(49);
+        assert_eq!(window.shared_news(), None, "half of the window is left");
+        window.take(1).unwrap();
+        window.free(1);
+        assert_eq!(window.shared_news(), Some(50));
+    }
+
+    #[test]
     fn windows_become_larger() {
         let mut window = Receiving::new(100);
-        assert_eq!(window.enlarge(300), Some(200));
+        window.enlarge(300);
+        assert_eq!(window.shared_news(), Some(200));
         window.take(300).unwrap();
-        assert_eq!(window.enlarge(200), None);
+        window.enlarge(200);
+        assert_eq!(window.shared_news(), None);
         let mut window = Receiving::new(100);
         window.take(60).unwrap();
         window.resize(50);
         assert_eq!(window.take(1), Err(Overflow));
-        assert_eq!(window.free(60), Some(60));
+        window.free(60);
+        assert_eq!(window.news(), Some(60));
         window.take(50).unwrap();
         assert_eq!(window.take(1), Err(Overflow));
     }

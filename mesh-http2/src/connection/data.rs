@@ -18,6 +18,7 @@ impl Connection {
             let what = "more data than the connection's window";
             return Err(Fault::Protocol(NO_ROOM, what));
         }
+        self.tell_window();
         self.data += u64::from(head.length);
         let stream = match self.streams.get_mut(&head.stream) {
             None => {
@@ -120,24 +121,30 @@ impl Connection {
         if bytes == 0 {
             return;
         }
-        let mut has_told = false;
-        if let Some(more) = self.receiving.free(bytes) {
-            self.output
-                .write(|out| frame::write_number(out, frame::WINDOW_UPDATE, 0, more));
-            has_told = true;
-        }
+        self.receiving.free(bytes);
+        self.tell_window();
         if let Some(id) = stream
             && let Some(stream) = self.streams.get_mut(&id)
             && stream.inbound.stage == Stage::Body
             && stream.failure.is_none()
-            && let Some(more) = stream.inbound.window.free(bytes)
         {
-            self.output
-                .write(|out| frame::write_number(out, frame::WINDOW_UPDATE, id, more));
-            has_told = true;
+            stream.inbound.window.free(bytes);
+            if let Some(more) = stream.inbound.window.news() {
+                self.tell_room(id, more);
+            }
         }
-        if has_told {
-            self.wake_driver();
+    }
+
+    /// How much of the connection's window is free, if that is news.
+    pub(super) fn tell_window(&mut self) {
+        if let Some(more) = self.receiving.shared_news() {
+            self.tell_room(0, more);
         }
+    }
+
+    fn tell_room(&mut self, id: u32, more: u32) {
+        self.output
+            .write(|out| frame::write_number(out, frame::WINDOW_UPDATE, id, more));
+        self.wake_driver();
     }
 }

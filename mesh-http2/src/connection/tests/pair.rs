@@ -205,6 +205,31 @@ fn streams_that_nobody_reads_do_not_hold_the_connections_window() {
     assert_eq!(read(&mut pair.server, other_accepted.id), 20_000);
 }
 
+/// Slow readers hold as much as their own windows allow.
+#[test]
+fn streams_that_are_not_read_leave_the_others_their_share() {
+    let server = Config {
+        connection_window: LIMITS.streams * DEFAULT_WINDOW,
+        ..config(Role::Server)
+    };
+    let mut pair = Pair::with(&config(Role::Client), &server);
+    for _ in 1..LIMITS.streams {
+        let (slow, _) = pair.call(&request(), false);
+        assert_eq!(
+            fill(&mut pair.client, slow, usize::MAX),
+            DEFAULT_WINDOW as usize
+        );
+        pair.talk();
+    }
+    let (id, accepted) = pair.call(&request(), false);
+    for round in 0..1000 {
+        assert_eq!(fill(&mut pair.client, id, 1000), 1000, "in round {round}");
+        pair.talk();
+        assert_eq!(read(&mut pair.server, accepted.id), 1000);
+        pair.talk();
+    }
+}
+
 #[test]
 fn windows_that_are_made_larger_are_used() {
     const LARGE: u32 = 1 << 20;
