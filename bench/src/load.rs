@@ -40,6 +40,8 @@ struct Outcome {
     latencies: Vec<Duration>,
     operations: u64,
     failed: u64,
+    /// Why the first of them failed.
+    failure: Option<String>,
 }
 
 impl Load {
@@ -61,6 +63,13 @@ impl Outcome {
         self.latencies.append(&mut other.latencies);
         self.operations += other.operations;
         self.failed += other.failed;
+        self.failure = self.failure.take().or(other.failure);
+    }
+
+    fn fail(&mut self, error: impl Into<anyhow::Error>) {
+        self.failed += 1;
+        self.failure
+            .get_or_insert_with(|| format!("{:#}", error.into()));
     }
 
     fn say(mut self, elapsed: Duration) -> anyhow::Result<()> {
@@ -69,6 +78,7 @@ impl Outcome {
         crate::say(&json!({
             "operations": self.operations,
             "failed": self.failed,
+            "failure": self.failure,
             "seconds": elapsed.as_secs_f64(),
             "p50": micros(0.5),
             "p99": micros(0.99),

@@ -53,7 +53,7 @@ fn connections(target: SocketAddr, end: Instant) -> Outcome {
                 outcome.operations += 1;
                 outcome.latencies.push(begun.elapsed());
             }
-            Err(_error) => outcome.failed += 1,
+            Err(error) => outcome.fail(error),
         }
     }
 }

@@ -87,8 +87,8 @@ fn requests(
             }
             None => due,
         };
-        if exchange(&mut tcp, request).is_err() {
-            outcome.failed += 1;
+        if let Err(error) = exchange(&mut tcp, request) {
+            outcome.fail(error);
             return outcome;
         }
         outcome.latencies.push(from.elapsed());

@@ -95,7 +95,7 @@ pub(super) fn first(options: &FirstOptions) -> anyhow::Result<()> {
                 outcome.operations += 1;
                 outcome.latencies.push(due.elapsed());
             }
-            Err(_error) => outcome.failed += 1,
+            Err(error) => outcome.fail(error),
         }
     }
     outcome.say(begun.elapsed())

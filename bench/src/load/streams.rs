@@ -52,7 +52,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
     while let Some(stream) = streams.join_next().await {
         match stream.context("a stream panicked")? {
             Ok(messages) => outcome.operations += messages,
-            Err(_error) => outcome.failed += 1,
+            Err(error) => outcome.fail(error),
         }
     }
     outcome.say(start.elapsed())

@@ -63,6 +63,8 @@ const ATTACKS: [Attack; 4] = [
 struct Honest {
     served: u64,
     failed: u64,
+    /// Why the first of them failed.
+    failure: Option<String>,
     /// Milliseconds; absent when nothing was served.
     p99: Option<f64>,
 }
@@ -170,6 +172,7 @@ fn read_honest(said: &str) -> anyhow::Result<Honest> {
     Ok(Honest {
         served: count("operations")?,
         failed: count("failed")?,
+        failure: said["failure"].as_str().map(str::to_owned),
         p99: said["p99"].as_f64().map(|micros| micros / 1e3),
     })
 }
@@ -214,12 +217,14 @@ fn judge(name: &str, honest: &anyhow::Result<Honest>, probes: &Probes) -> Case {
 impl Honest {
     fn said(&self) -> String {
         let Self { served, failed, .. } = self;
-        match self.p99 {
-            Some(p99) => {
-                format!("{served} honest requests served, {failed} failed, p99 {p99:.1} ms")
-            }
-            None => format!("{served} honest requests served, {failed} failed"),
+        let mut said = format!("{served} honest requests served, {failed} failed");
+        if let Some(failure) = &self.failure {
+            said += &format!(" (the first: {failure})");
         }
+        if let Some(p99) = self.p99 {
+            said += &format!(", p99 {p99:.1} ms");
+        }
+        said
     }
 }
 
@@ -239,14 +244,22 @@ mod tests {
                 unavailable: 1
             }
         );
-        let honest = read_honest(r#"{"operations": 7, "failed": 1, "p99": 1500.0}"#);
+        let honest = read_honest(
+            r#"{"operations": 7, "failed": 1, "failure": "HTTP/1.1 503", "p99": 1500.0}"#,
+        );
+        let honest = honest.expect("a client's words");
         assert_eq!(
-            honest.expect("a client's words"),
+            honest,
             Honest {
                 served: 7,
                 failed: 1,
+                failure: Some("HTTP/1.1 503".to_owned()),
                 p99: Some(1.5)
             }
+        );
+        assert_eq!(
+            honest.said(),
+            "7 honest requests served, 1 failed (the first: HTTP/1.1 503), p99 1.5 ms"
         );
         assert!(read_honest("{}").is_err());
     }
@@ -256,6 +269,7 @@ mod tests {
         let well = || Honest {
             served: 7,
             failed: 0,
+            failure: None,
             p99: None,
         };
         let passed = |honest: Honest, seconds: usize, unavailable: usize| {
