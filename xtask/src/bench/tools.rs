@@ -68,9 +68,11 @@ fn envoy_folder(root: &Path) -> PathBuf {
 pub(crate) fn versions(programs: &Programs, root: &Path) -> Vec<(&'static str, String)> {
     let first_line = |command: &mut Command| {
         let text = ask(command)?;
-        // Envoy begins with an empty one.
+        // Envoy begins with an empty one, and the next with its own path.
         let line = text.lines().find(|line| !line.trim().is_empty());
-        Some(line.unwrap_or_default().trim().to_owned())
+        let line = line.unwrap_or_default().trim();
+        let path = command.get_program().to_str().unwrap_or_default();
+        Some(line.strip_prefix(path).unwrap_or(line).trim().to_owned())
     };
     let mut versions = vec![
         (
