@@ -25,14 +25,20 @@ fn server() -> Connection {
     server
 }
 
+/// A server with a request on stream 1 that goes on.
+fn serving() -> Connection {
+    let mut server = server();
+    server
+        .receive(&bytes(frame::HEADERS, END_HEADERS, 1, POST))
+        .unwrap();
+    server
+}
+
 /// Whoever serves a stream may not have noticed yet that it was reset: that must not decide what the client is told.
 #[test]
 fn nothing_may_come_behind_a_reset() {
     for kind in [frame::DATA, frame::HEADERS] {
-        let mut server = server();
-        server
-            .receive(&bytes(frame::HEADERS, END_HEADERS, 1, POST))
-            .unwrap();
+        let mut server = serving();
         let id = server.next_request().unwrap().id;
         server
             .receive(&bytes(frame::RST_STREAM, 0, 1, &[0, 0, 0, 8]))
@@ -46,10 +52,7 @@ fn nothing_may_come_behind_a_reset() {
         assert_eq!(verdict(&mut server), None);
     }
     // Ours may have crossed what was sent before it was known.
-    let mut server = server();
-    server
-        .receive(&bytes(frame::HEADERS, END_HEADERS, 1, POST))
-        .unwrap();
+    let mut server = serving();
     let id = server.next_request().unwrap().id;
     server.reset(id, Reason::CANCEL);
     output(&mut server);
@@ -328,10 +331,7 @@ fn bodies_are_as_long_as_their_heads_say() {
 #[test]
 fn more_than_a_window_is_refused() {
     let frame = bytes(frame::DATA, 0, 1, &[0; 16_384]);
-    let mut server = server();
-    server
-        .receive(&bytes(frame::HEADERS, END_HEADERS, 1, POST))
-        .unwrap();
+    let mut server = serving();
     for _ in 0..3 {
         server.receive(&frame).unwrap();
         assert_eq!(verdict(&mut server), None);
@@ -358,10 +358,7 @@ fn more_than_a_window_is_refused() {
 
 #[test]
 fn padding_is_not_data() {
-    let mut server = server();
-    server
-        .receive(&bytes(frame::HEADERS, END_HEADERS, 1, POST))
-        .unwrap();
+    let mut server = serving();
     let payload = [&[3][..], b"data", &[0; 3]].concat();
     for cut in 1..payload.len() + 9 {
         for piece in bytes(frame::DATA, PADDED, 1, &payload).chunks(cut) {
@@ -378,10 +375,7 @@ fn padding_is_not_data() {
 /// It takes room in the windows all the same, and nobody reads it.
 #[test]
 fn padding_gives_its_room_back() {
-    let mut server = server();
-    server
-        .receive(&bytes(frame::HEADERS, END_HEADERS, 1, POST))
-        .unwrap();
+    let mut server = serving();
     let payload = [&[255, b'x'][..], &[0; 255]].concat();
     for _ in 0..1000 {
         server

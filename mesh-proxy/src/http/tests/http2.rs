@@ -1,5 +1,8 @@
 //! HTTP/2 through the engine, with the `h2` crate at both ends.
 
+mod connections;
+mod interim;
+
 use std::future::poll_fn;
 
 use bytes::Bytes;
@@ -65,6 +68,13 @@ fn request() -> http::Request<()> {
         .header("content-type", "application/grpc")
         .body(())
         .unwrap()
+}
+
+fn request_with(name: &'static str, value: &str) -> http::Request<()> {
+    let mut request = request();
+    let value = HeaderValue::from_str(value).unwrap();
+    request.headers_mut().insert(name, value);
+    request
 }
 
 fn response() -> http::Response<()> {
@@ -161,105 +171,12 @@ async fn a_carried_request_that_is_reset_is_a_502() {
 }
 
 #[tokio::test]
-async fn streams_beyond_the_peers_limit_get_another_connection() {
-    run(async |drain| {
-        let (client, mut called) = setup(2, &drain).await;
-        let mut open = Vec::new();
-        for n in 0..7 {
-            let mut client = client.clone().ready().await.unwrap();
-            let (answer, _) = client.send_request(request(), true).unwrap();
-            // None of the earlier ones has been answered.
-            open.push((answer, called.recv().await.unwrap(), n));
-        }
-        for (answer, (_, mut respond), n) in open {
-            let response = http::Response::builder().header("n", n).body(()).unwrap();
-            respond.send_response(response, true).unwrap();
-            assert_eq!(answer.await.unwrap().headers()["n"], n.to_string());
-        }
-    })
-    .await;
-}
-
-/// A handshake for each burst would cost more than the connections that wait for the next.
-#[tokio::test]
-async fn connections_of_a_burst_outlive_it_for_a_while() {
-    run(async |drain| {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        let (calls, mut called) = mpsc::unbounded_channel();
-        let (ends, mut ended) = mpsc::unbounded_channel();
-        tokio::task::spawn_local(async move {
-            while let Ok((tcp, _)) = listener.accept().await {
-                let (calls, ends) = (calls.clone(), ends.clone());
-                tokio::task::spawn_local(async move {
-                    let mut server = h2::server::Builder::new();
-                    server.max_concurrent_streams(4);
-                    let mut connection = server.handshake::<_, Bytes>(tcp).await.unwrap();
-                    while let Some(Ok((_, respond))) = connection.accept().await {
-                        calls.send(respond).unwrap();
-                    }
-                    ends.send(()).unwrap();
-                });
-            }
-        });
-        let proxy = hop(addr, Role::Only, Protocol::Http2, &drain).await;
-        let client = client(proxy).await;
-        for streams in [5, 1, 5] {
-            let mut open = Vec::new();
-            for _ in 0..streams {
-                let mut client = client.clone().ready().await.unwrap();
-                let (answer, _) = client.send_request(request(), true).unwrap();
-                open.push((answer, called.recv().await.unwrap()));
-            }
-            for (answer, mut respond) in open {
-                respond.send_response(response(), true).unwrap();
-                assert_eq!(answer.await.unwrap().status(), 200);
-            }
-        }
-        assert!(ended.try_recv().is_err(), "closed between two bursts");
-
-        tokio::time::pause();
-        tokio::time::advance(IDLE_TIMEOUT).await;
-        tokio::time::resume();
-        let mut client = client.ready().await.unwrap();
-        let (answer, _) = client.send_request(request(), true).unwrap();
-        let mut respond = called.recv().await.unwrap();
-        ended.recv().await.unwrap();
-        respond.send_response(response(), true).unwrap();
-        assert_eq!(answer.await.unwrap().status(), 200);
-    })
-    .await;
-}
-
-/// With 200 streams on each, 4,000 clients that read slowly fill 20 connections.
-#[tokio::test]
-async fn requests_are_sent_while_twenty_connections_are_full() {
-    run(async |drain| {
-        let (client, mut called) = setup(2, &drain).await;
-        let mut held = Vec::new();
-        for _ in 0..40 {
-            let mut client = client.clone().ready().await.unwrap();
-            let (answer, _) = client.send_request(request(), true).unwrap();
-            held.push((answer, called.recv().await.unwrap()));
-        }
-        let mut client = client.ready().await.unwrap();
-        let (answer, _) = client.send_request(request(), true).unwrap();
-        let (_, mut respond) = called.recv().await.unwrap();
-        respond.send_response(response(), true).unwrap();
-        assert_eq!(answer.await.unwrap().status(), 200);
-        drop(held);
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn large_headers_pass_both_ways() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
         let name = HeaderName::from_static("large");
         let value = HeaderValue::try_from("x".repeat(100_000)).unwrap();
-        let mut asked = request();
-        asked.headers_mut().insert(name.clone(), value.clone());
+        let asked = request_with("large", value.to_str().unwrap());
         let (answer, _) = client.send_request(asked, true).unwrap();
         let (request, mut respond) = called.recv().await.unwrap();
         assert_eq!(request.headers()[&name].len(), value.len());
@@ -269,153 +186,6 @@ async fn large_headers_pass_both_ways() {
         assert_eq!(answer.await.unwrap().headers()[&name].len(), value.len());
     })
     .await;
-}
-
-#[tokio::test]
-async fn a_server_that_goes_away_is_replaced() {
-    run(async |drain| {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        tokio::task::spawn_local(async move {
-            // One stream per connection, and then the announcement that there will be no more.
-            while let Ok((tcp, _)) = listener.accept().await {
-                tokio::task::spawn_local(async move {
-                    let mut connection = h2::server::handshake(tcp).await.unwrap();
-                    let Some(Ok((_, mut respond))) = connection.accept().await else {
-                        return;
-                    };
-                    connection.graceful_shutdown();
-                    respond.send_response(response(), true).unwrap();
-                    while connection.accept().await.is_some() {}
-                });
-            }
-        });
-        let proxy = hop(addr, Role::Only, Protocol::Http2, &drain).await;
-        let client = client(proxy).await;
-        for _ in 0..50 {
-            let mut client = client.clone().ready().await.unwrap();
-            let (answer, _) = client.send_request(request(), true).unwrap();
-            assert_eq!(answer.await.unwrap().status(), 200);
-        }
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn interim_responses_are_passed_on() {
-    run(async |drain| {
-        let (mut client, mut called) = setup(100, &drain).await;
-        let mut asked = request();
-        let expect = HeaderValue::from_static("100-continue");
-        asked.headers_mut().insert("expect", expect);
-        let (mut answer, mut upload) = client.send_request(asked, false).unwrap();
-        let (mut seen, mut respond) = called.recv().await.unwrap();
-        for status in [100, 103] {
-            let interim = http::Response::builder().status(status).header("of", "app");
-            respond
-                .send_informational(interim.body(()).unwrap())
-                .unwrap();
-            let interim = poll_fn(|cx| answer.poll_informational(cx)).await;
-            let interim = interim.unwrap().unwrap();
-            assert_eq!(interim.status(), status);
-            assert_eq!(interim.headers()["of"], "app");
-        }
-        upload.send_data("ask".into(), true).unwrap();
-        assert_eq!(read(seen.body_mut()).await.0, b"ask");
-        respond.send_response(response(), true).unwrap();
-        assert_eq!(answer.await.unwrap().status(), 200);
-    })
-    .await;
-}
-
-/// Nobody waits for a body that was not asked for.
-#[tokio::test]
-async fn a_refused_expectation_ends_the_stream() {
-    run(async |drain| {
-        let (mut client, mut called) = setup(100, &drain).await;
-        let mut asked = request();
-        let expect = HeaderValue::from_static("100-continue");
-        asked.headers_mut().insert("expect", expect);
-        let (answer, mut upload) = client.send_request(asked, false).unwrap();
-        let (mut seen, mut respond) = called.recv().await.unwrap();
-        let refusal = http::Response::builder().status(417).body(()).unwrap();
-        respond.send_response(refusal, true).unwrap();
-        assert_eq!(answer.await.unwrap().status(), 417);
-        let reset = poll_fn(|cx| upload.poll_reset(cx)).await.unwrap();
-        assert_eq!(reset, Reason::NO_ERROR);
-        assert!(seen.body_mut().data().await.unwrap().is_err());
-    })
-    .await;
-}
-
-/// With a length that the client has announced. Streams whose length nobody knows are meant to last.
-#[tokio::test]
-async fn a_body_that_does_not_come_is_given_up() {
-    run(async |drain| {
-        let (mut client, mut called) = setup(100, &drain).await;
-        let (lasting, mut more) = client.send_request(request(), false).unwrap();
-        let (mut heard, mut tell) = called.recv().await.unwrap();
-        let mut asked = request();
-        let length = HeaderValue::from_static("10");
-        asked.headers_mut().insert("content-length", length);
-        let (answer, mut upload) = client.send_request(asked, false).unwrap();
-        upload.send_data("hello".into(), false).unwrap();
-        let (mut seen, _respond) = called.recv().await.unwrap();
-        assert_eq!(
-            &seen.body_mut().data().await.unwrap().unwrap()[..],
-            b"hello"
-        );
-        // From here on time passes as soon as everybody waits.
-        tokio::time::pause();
-        assert_eq!(answer.await.unwrap().status(), 408);
-        assert!(seen.body_mut().data().await.unwrap().is_err());
-        tokio::time::resume();
-        more.send_data("more".into(), true).unwrap();
-        assert_eq!(read(heard.body_mut()).await.0, b"more");
-        tell.send_response(response(), true).unwrap();
-        assert_eq!(lasting.await.unwrap().status(), 200);
-    })
-    .await;
-}
-
-/// As servers do that limit the age of connections: whoever uses one does not wait for the next.
-#[tokio::test]
-async fn a_connection_in_use_is_replaced_before_the_next_request() {
-    let test = async |drain: drain::Watch| {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let proxy = hop(
-            listener.local_addr().unwrap(),
-            Role::Only,
-            Protocol::Http2,
-            &drain,
-        )
-        .await;
-        let mut client = client(proxy).await;
-        let (answer, _) = client.send_request(request(), true).unwrap();
-        let (tcp, _) = listener.accept().await.unwrap();
-        let mut connection = Box::pin(h2::server::handshake(tcp)).await.unwrap();
-        let (_, mut respond) = connection.accept().await.unwrap().unwrap();
-        connection.graceful_shutdown();
-        let ends = Box::pin(async { while connection.accept().await.is_some() {} });
-        let replaced = async {
-            let (tcp, _) = listener.accept().await.unwrap();
-            respond.send_response(response(), true).unwrap();
-            assert_eq!(answer.await.unwrap().status(), 200);
-            tcp
-        };
-        let (tcp, ()) = tokio::join!(replaced, ends);
-        // It is the one that is used.
-        let (answer, _) = client.send_request(request(), true).unwrap();
-        let mut connection = Box::pin(h2::server::handshake(tcp)).await.unwrap();
-        let (_, mut respond) = connection.accept().await.unwrap().unwrap();
-        respond.send_response(response(), true).unwrap();
-        let ends = Box::pin(async { while connection.accept().await.is_some() {} });
-        tokio::select! {
-            answer = answer => assert_eq!(answer.unwrap().status(), 200),
-            () = ends => panic!("the connection has ended"),
-        }
-    };
-    run(async |drain| Box::pin(test(drain)).await).await;
 }
 
 #[tokio::test]
@@ -621,33 +391,6 @@ async fn many_small_pieces_arrive() {
         let pieces = response.matches('x').count();
         assert_eq!(pieces, PIECES);
         assert!(response.ends_with("0\r\n\r\n"));
-    })
-    .await;
-}
-
-/// An endpoint that has lost its machine neither answers nor closes.
-#[tokio::test]
-async fn an_endpoint_that_answers_no_pings_is_given_up() {
-    run(async |_drain| {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        tokio::task::spawn_local(async move {
-            let (tcp, _) = listener.accept().await.unwrap();
-            let _open = h2::server::handshake(tcp).await.unwrap();
-            std::future::pending::<()>().await;
-        });
-        let params = Http2Params {
-            keep_alive: Some(KeepAlive {
-                interval: Duration::from_millis(20),
-                timeout: Duration::from_millis(20),
-                while_idle: false,
-            }),
-            ..Http2Params::default()
-        };
-        let client = client_to(addr, HttpLimits::DEFAULT, params);
-        let request = http::Request::get("http://web/").version(Version::HTTP_2);
-        let sent = Box::pin(client.send(request.body(Body::empty()).unwrap())).await;
-        assert!(matches!(sent, Err(SendError::Http2(_))));
     })
     .await;
 }

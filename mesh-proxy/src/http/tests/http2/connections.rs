@@ -1,0 +1,192 @@
+//! When connections to an endpoint are made, kept, replaced and given up.
+
+use super::*;
+
+#[tokio::test]
+async fn streams_beyond_the_peers_limit_get_another_connection() {
+    run(async |drain| {
+        let (client, mut called) = setup(2, &drain).await;
+        let mut open = Vec::new();
+        for n in 0..7 {
+            let mut client = client.clone().ready().await.unwrap();
+            let (answer, _) = client.send_request(request(), true).unwrap();
+            // None of the earlier ones has been answered.
+            open.push((answer, called.recv().await.unwrap(), n));
+        }
+        for (answer, (_, mut respond), n) in open {
+            let response = http::Response::builder().header("n", n).body(()).unwrap();
+            respond.send_response(response, true).unwrap();
+            assert_eq!(answer.await.unwrap().headers()["n"], n.to_string());
+        }
+    })
+    .await;
+}
+
+/// A handshake for each burst would cost more than the connections that wait for the next.
+#[tokio::test]
+async fn connections_of_a_burst_outlive_it_for_a_while() {
+    run(async |drain| {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (calls, mut called) = mpsc::unbounded_channel();
+        let (ends, mut ended) = mpsc::unbounded_channel();
+        tokio::task::spawn_local(async move {
+            while let Ok((tcp, _)) = listener.accept().await {
+                let (calls, ends) = (calls.clone(), ends.clone());
+                tokio::task::spawn_local(async move {
+                    let mut server = h2::server::Builder::new();
+                    server.max_concurrent_streams(4);
+                    let mut connection = server.handshake::<_, Bytes>(tcp).await.unwrap();
+                    while let Some(Ok((_, respond))) = connection.accept().await {
+                        calls.send(respond).unwrap();
+                    }
+                    ends.send(()).unwrap();
+                });
+            }
+        });
+        let proxy = hop(addr, Role::Only, Protocol::Http2, &drain).await;
+        let client = client(proxy).await;
+        for streams in [5, 1, 5] {
+            let mut open = Vec::new();
+            for _ in 0..streams {
+                let mut client = client.clone().ready().await.unwrap();
+                let (answer, _) = client.send_request(request(), true).unwrap();
+                open.push((answer, called.recv().await.unwrap()));
+            }
+            for (answer, mut respond) in open {
+                respond.send_response(response(), true).unwrap();
+                assert_eq!(answer.await.unwrap().status(), 200);
+            }
+        }
+        assert!(ended.try_recv().is_err(), "closed between two bursts");
+
+        tokio::time::pause();
+        tokio::time::advance(IDLE_TIMEOUT).await;
+        tokio::time::resume();
+        let mut client = client.ready().await.unwrap();
+        let (answer, _) = client.send_request(request(), true).unwrap();
+        let mut respond = called.recv().await.unwrap();
+        ended.recv().await.unwrap();
+        respond.send_response(response(), true).unwrap();
+        assert_eq!(answer.await.unwrap().status(), 200);
+    })
+    .await;
+}
+
+/// With 200 streams on each, 4,000 clients that read slowly fill 20 connections.
+#[tokio::test]
+async fn requests_are_sent_while_twenty_connections_are_full() {
+    run(async |drain| {
+        let (client, mut called) = setup(2, &drain).await;
+        let mut held = Vec::new();
+        for _ in 0..40 {
+            let mut client = client.clone().ready().await.unwrap();
+            let (answer, _) = client.send_request(request(), true).unwrap();
+            held.push((answer, called.recv().await.unwrap()));
+        }
+        let mut client = client.ready().await.unwrap();
+        let (answer, _) = client.send_request(request(), true).unwrap();
+        let (_, mut respond) = called.recv().await.unwrap();
+        respond.send_response(response(), true).unwrap();
+        assert_eq!(answer.await.unwrap().status(), 200);
+        drop(held);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_goes_away_is_replaced() {
+    run(async |drain| {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        tokio::task::spawn_local(async move {
+            // One stream per connection, and then the announcement that there will be no more.
+            while let Ok((tcp, _)) = listener.accept().await {
+                tokio::task::spawn_local(async move {
+                    let mut connection = h2::server::handshake(tcp).await.unwrap();
+                    let Some(Ok((_, mut respond))) = connection.accept().await else {
+                        return;
+                    };
+                    connection.graceful_shutdown();
+                    respond.send_response(response(), true).unwrap();
+                    while connection.accept().await.is_some() {}
+                });
+            }
+        });
+        let proxy = hop(addr, Role::Only, Protocol::Http2, &drain).await;
+        let client = client(proxy).await;
+        for _ in 0..50 {
+            let mut client = client.clone().ready().await.unwrap();
+            let (answer, _) = client.send_request(request(), true).unwrap();
+            assert_eq!(answer.await.unwrap().status(), 200);
+        }
+    })
+    .await;
+}
+
+/// As servers do that limit the age of connections: whoever uses one does not wait for the next.
+#[tokio::test]
+async fn a_connection_in_use_is_replaced_before_the_next_request() {
+    let test = async |drain: drain::Watch| {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = hop(
+            listener.local_addr().unwrap(),
+            Role::Only,
+            Protocol::Http2,
+            &drain,
+        )
+        .await;
+        let mut client = client(proxy).await;
+        let (answer, _) = client.send_request(request(), true).unwrap();
+        let (tcp, _) = listener.accept().await.unwrap();
+        let mut connection = Box::pin(h2::server::handshake(tcp)).await.unwrap();
+        let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+        connection.graceful_shutdown();
+        let ends = Box::pin(async { while connection.accept().await.is_some() {} });
+        let replaced = async {
+            let (tcp, _) = listener.accept().await.unwrap();
+            respond.send_response(response(), true).unwrap();
+            assert_eq!(answer.await.unwrap().status(), 200);
+            tcp
+        };
+        let (tcp, ()) = tokio::join!(replaced, ends);
+        // It is the one that is used.
+        let (answer, _) = client.send_request(request(), true).unwrap();
+        let mut connection = Box::pin(h2::server::handshake(tcp)).await.unwrap();
+        let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+        respond.send_response(response(), true).unwrap();
+        let ends = Box::pin(async { while connection.accept().await.is_some() {} });
+        tokio::select! {
+            answer = answer => assert_eq!(answer.unwrap().status(), 200),
+            () = ends => panic!("the connection has ended"),
+        }
+    };
+    run(async |drain| Box::pin(test(drain)).await).await;
+}
+
+/// An endpoint that has lost its machine neither answers nor closes.
+#[tokio::test]
+async fn an_endpoint_that_answers_no_pings_is_given_up() {
+    run(async |_drain| {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        tokio::task::spawn_local(async move {
+            let (tcp, _) = listener.accept().await.unwrap();
+            let _open = h2::server::handshake(tcp).await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let params = Http2Params {
+            keep_alive: Some(KeepAlive {
+                interval: Duration::from_millis(20),
+                timeout: Duration::from_millis(20),
+                while_idle: false,
+            }),
+            ..Http2Params::default()
+        };
+        let client = client_to(addr, HttpLimits::DEFAULT, params);
+        let request = http::Request::get("http://web/").version(Version::HTTP_2);
+        let sent = Box::pin(client.send(request.body(Body::empty()).unwrap())).await;
+        assert!(matches!(sent, Err(SendError::Http2(_))));
+    })
+    .await;
+}
