@@ -22,5 +22,5 @@ pub use self::error::{Error, Reason, Violation};
 pub use self::message::Refused;
 pub use self::output::{Buffers, Output};
 pub use self::settings::{Limits, Role};
-pub use self::stream::{Piece, StreamId};
+pub use self::stream::{MAX_INTERIMS, Piece, StreamId};
 pub use self::window::{DEFAULT_WINDOW, MAX_WINDOW};

@@ -155,7 +155,7 @@ impl Inbound {
 }
 
 /// Of one response. Real servers send one, and progress reports (102) some; without a limit a server could send them for ever.
-const MAX_INTERIMS: u32 = 32;
+pub const MAX_INTERIMS: u32 = 32;
 
 impl Interims {
     /// False when that is one too many, or more than `most` bytes are held.

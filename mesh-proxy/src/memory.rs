@@ -29,8 +29,6 @@ struct Allowance {
 enum Of {
     Container(Container),
     Process,
-    #[cfg(test)]
-    Test(std::sync::Arc<AtomicU64>),
 }
 
 /// Looking costs some microseconds. Within this time, connections could take some megabytes more.
@@ -49,10 +47,6 @@ impl Memory {
                 of: Of::Container(container),
             }),
         };
-        Self::with(allowance)
-    }
-
-    fn with(allowance: Option<Allowance>) -> Self {
         Self {
             allowance,
             began: Instant::now(),
@@ -67,12 +61,12 @@ impl Memory {
             return false;
         };
         let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.look_at(now, allowance);
+        self.look(now, allowance.bytes, || allowance.of.used());
         self.is_short.load(Ordering::Relaxed)
     }
 
     /// Looks, unless somebody has just done so.
-    fn look_at(&self, now: u64, allowance: &Allowance) {
+    fn look(&self, now: u64, allowed: u64, used: impl FnOnce() -> Option<u64>) {
         // The first look is due at once.
         let now = now.saturating_add(LOOK_EVERY_MS);
         let looked = self.looked.load(Ordering::Relaxed);
@@ -84,14 +78,14 @@ impl Memory {
         if !is_due || exchanged().is_err() {
             return;
         }
-        let Some(used) = allowance.of.used() else {
+        let Some(used) = used() else {
             return;
         };
-        let is_short = used > allowance.bytes;
+        let is_short = used > allowed;
         if self.is_short.swap(is_short, Ordering::Relaxed) == is_short {
             return;
         }
-        let (used, allowed) = (used >> 20, allowance.bytes >> 20);
+        let (used, allowed) = (used >> 20, allowed >> 20);
         if is_short {
             tracing::warn!(
                 used_mib = used,
@@ -113,8 +107,6 @@ impl Of {
         match self {
             Self::Container(container) => container.used(),
             Self::Process => memory::resident(),
-            #[cfg(test)]
-            Self::Test(used) => Some(used.load(Ordering::Relaxed)),
         }
     }
 }
@@ -126,18 +118,11 @@ fn share_of(limit: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     #[test]
     fn what_is_taken_decides_and_is_looked_at_now_and_then() {
-        let used = Arc::new(AtomicU64::new(91));
-        let allowance = || Allowance {
-            bytes: share_of(100),
-            of: Of::Test(used.clone()),
-        };
-        let memory = Memory::with(None);
+        let memory = Memory::new(MemoryLimit::None);
         for (now, taken, is_short) in [
             (0, 91, true),
             (99, 10, true),
@@ -146,8 +131,7 @@ mod tests {
             (1000, 90, false),
             (1100, 91, true),
         ] {
-            used.store(taken, Ordering::Relaxed);
-            memory.look_at(now, &allowance());
+            memory.look(now, share_of(100), || Some(taken));
             assert_eq!(memory.is_short.load(Ordering::Relaxed), is_short, "{now}");
         }
     }

@@ -43,11 +43,13 @@ impl Container {
 }
 
 fn resident_in(status: &str) -> Option<u64> {
-    let rest = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kibibytes: u64 = rest.split_ascii_whitespace().next()?.parse().ok()?;
-    Some(kibibytes * 1024)
+    Some(status_value(status, "VmRSS:")? * 1024)
+}
+
+/// A number of /proc/self/status; those of memory are in KiB.
+pub(crate) fn status_value(status: &str, key: &str) -> Option<u64> {
+    let rest = status.lines().find_map(|line| line.strip_prefix(key))?;
+    rest.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// The path below the mount of version 2, of whose hierarchy the number is 0.

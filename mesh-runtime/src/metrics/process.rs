@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::Scrape;
 use super::labels::Labels;
 use crate::descriptors;
+use crate::memory::status_value;
 
 /// What is known once, at start.
 #[derive(Debug)]
@@ -110,14 +111,9 @@ fn collect_memory(scrape: &mut Scrape, none: &Labels) {
         ),
     ] {
         if let Some(value) = status_value(&status, key) {
-            scrape.gauge(name, help, none, value * unit);
+            scrape.gauge(name, help, none, value as f64 * unit);
         }
     }
-}
-
-fn status_value(status: &str, key: &str) -> Option<f64> {
-    let rest = status.lines().find_map(|line| line.strip_prefix(key))?;
-    rest.split_ascii_whitespace().next()?.parse().ok()
 }
 
 fn collect_files(scrape: &mut Scrape, none: &Labels) {

@@ -178,7 +178,7 @@ struct Call {
     sent: Sent,
     /// The client, when it can take interim responses.
     interim: Option<Interim>,
-    interims: usize,
+    interims: u32,
 }
 
 /// How far the request has been sent.

@@ -6,8 +6,8 @@ use std::time::Duration;
 /// Fields for which a head is read without an allocation; the default limit.
 pub(super) const USUAL_FIELDS: usize = 100;
 
-/// Interim responses (1xx) before a final one. Real servers send one, and progress reports (102) some; without a limit a server could send them for ever.
-pub(crate) const MAX_INTERIM_RESPONSES: usize = 32;
+/// Interim responses (1xx) before a final one, as many as over HTTP/2.
+pub(crate) const MAX_INTERIM_RESPONSES: u32 = mesh_http2::MAX_INTERIMS;
 
 /// How long reading what is left of a request's body may take, and how long a connection that is being closed waits for the client to read its last response
 /// (RFC 9112, section 9.6). Two seconds are several retransmissions within a cluster.

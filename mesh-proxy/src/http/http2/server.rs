@@ -169,7 +169,6 @@ async fn exchange<H: Handle>(terms: Rc<Terms<H>>, link: Link, accepted: Accepted
             if close.is_some() {
                 link.leave();
             }
-            drop((link, terms));
             send(response, writer, slow).await;
         }
     }
