@@ -223,7 +223,7 @@ impl Connection {
 
     fn enlarge(&mut self, connection_window: u32) {
         self.receiving.enlarge(connection_window);
-        self.tell_window();
+        self.update_window();
     }
 
     /// Makes the windows larger. Not possible, and not done, while the other side has not acknowledged the last change.

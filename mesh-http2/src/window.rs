@@ -72,18 +72,18 @@ impl Receiving {
         self.free += bytes;
     }
 
-    /// What the other side is to be told, when that is worth a frame: half of the window. To be asked when something has become free.
-    pub(crate) fn news(&mut self) -> Option<u32> {
-        self.news_worth((self.size / 2).into())
+    /// The increment of a WINDOW_UPDATE, when it is worth a frame: half of the window. To be asked when something has become free.
+    pub(crate) fn update(&mut self) -> Option<u32> {
+        self.update_worth((self.size / 2).into())
     }
 
     /// The same for a window that many share: while some of them hold most of it and read nothing, half of it never becomes free. What counts then is half of what
     /// they leave. To be asked also when something has come.
-    pub(crate) fn shared_news(&mut self) -> Option<u32> {
-        self.news_worth(self.allowed.min((self.size / 2).into()))
+    pub(crate) fn shared_update(&mut self) -> Option<u32> {
+        self.update_worth(self.allowed.min((self.size / 2).into()))
     }
 
-    fn news_worth(&mut self, least: i64) -> Option<u32> {
+    fn update_worth(&mut self, least: i64) -> Option<u32> {
         if self.free == 0 || i64::from(self.free) < least {
             return None;
         }
@@ -127,10 +127,10 @@ mod tests {
         window.take(100).unwrap();
         assert_eq!(window.take(1), Err(Overflow));
         window.free(49);
-        assert_eq!(window.news(), None);
+        assert_eq!(window.update(), None);
         assert_eq!(window.take(1), Err(Overflow), "not told yet");
         window.free(1);
-        assert_eq!(window.news(), Some(50));
+        assert_eq!(window.update(), Some(50));
         window.take(50).unwrap();
         assert_eq!(window.take(1), Err(Overflow));
     }
@@ -140,35 +140,35 @@ mod tests {
         let mut window = Receiving::new(100);
         window.take(90).unwrap();
         window.free(6);
-        assert_eq!(window.shared_news(), None, "it may send ten");
+        assert_eq!(window.shared_update(), None, "it may send ten");
         window.take(4).unwrap();
-        assert_eq!(window.shared_news(), Some(6), "it may send six");
+        assert_eq!(window.shared_update(), Some(6), "it may send six");
         window.take(12).unwrap();
         window.free(1);
-        assert_eq!(window.shared_news(), Some(1), "it waits for that");
+        assert_eq!(window.shared_update(), Some(1), "it waits for that");
         let mut window = Receiving::new(100);
         window.take(49).unwrap();
         window.free(49);
-        assert_eq!(window.shared_news(), None, "half of the window is left");
+        assert_eq!(window.shared_update(), None, "half of the window is left");
         window.take(1).unwrap();
         window.free(1);
-        assert_eq!(window.shared_news(), Some(50));
+        assert_eq!(window.shared_update(), Some(50));
     }
 
     #[test]
     fn windows_become_larger() {
         let mut window = Receiving::new(100);
         window.enlarge(300);
-        assert_eq!(window.shared_news(), Some(200));
+        assert_eq!(window.shared_update(), Some(200));
         window.take(300).unwrap();
         window.enlarge(200);
-        assert_eq!(window.shared_news(), None);
+        assert_eq!(window.shared_update(), None);
         let mut window = Receiving::new(100);
         window.take(60).unwrap();
         window.resize(50);
         assert_eq!(window.take(1), Err(Overflow));
         window.free(60);
-        assert_eq!(window.news(), Some(60));
+        assert_eq!(window.update(), Some(60));
         window.take(50).unwrap();
         assert_eq!(window.take(1), Err(Overflow));
     }

@@ -18,7 +18,7 @@ impl Connection {
             let what = "more data than the connection's window";
             return Err(Fault::Protocol(NO_ROOM, what));
         }
-        self.tell_window();
+        self.update_window();
         self.data += u64::from(head.length);
         let stream = match self.streams.get_mut(&head.stream) {
             None => {
@@ -122,29 +122,29 @@ impl Connection {
             return;
         }
         self.receiving.free(bytes);
-        self.tell_window();
+        self.update_window();
         if let Some(id) = stream
             && let Some(stream) = self.streams.get_mut(&id)
             && stream.inbound.stage == Stage::Body
             && stream.failure.is_none()
         {
             stream.inbound.window.free(bytes);
-            if let Some(more) = stream.inbound.window.news() {
-                self.tell_room(id, more);
+            if let Some(more) = stream.inbound.window.update() {
+                self.write_update(id, more);
             }
         }
     }
 
-    /// How much of the connection's window is free, if that is news.
-    pub(super) fn tell_window(&mut self) {
-        if let Some(more) = self.receiving.shared_news() {
-            self.tell_room(0, more);
+    /// Tells the other side of free room in the window of the connection.
+    pub(super) fn update_window(&mut self) {
+        if let Some(more) = self.receiving.shared_update() {
+            self.write_update(0, more);
         }
     }
 
-    fn tell_room(&mut self, id: u32, more: u32) {
+    fn write_update(&mut self, id: u32, increment: u32) {
         self.output
-            .write(|out| frame::write_number(out, frame::WINDOW_UPDATE, id, more));
+            .write(|out| frame::write_number(out, frame::WINDOW_UPDATE, id, increment));
         self.wake_driver();
     }
 }
