@@ -98,7 +98,7 @@ impl Connection {
                 Some(left) => *remaining = left,
                 None => {
                     self.free(None, length);
-                    let what = "the body is longer than its head says";
+                    let what = "the body is longer than its head allows";
                     return self.refuse(id, Reason::PROTOCOL_ERROR, what);
                 }
             }

@@ -204,7 +204,8 @@ impl Connection {
                 response.status(),
                 StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
             );
-        stream.inbound.remaining = length.filter(|_| !has_no_body);
+        // What it says of a body that does not come is about another response.
+        stream.inbound.remaining = if has_no_body { Some(0) } else { length };
         stream.inbound.head = Some(Box::new(response));
         stream.inbound.stage = Stage::Body;
         stream.inbound.is_head_only = ends;

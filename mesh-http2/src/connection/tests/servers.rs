@@ -205,6 +205,24 @@ fn lengths_of_bodies_that_are_not_there_are_no_mistake() {
     }
 }
 
+/// A reader in HTTP/1 would take them for the beginning of the next response.
+#[test]
+fn bodies_where_none_can_be_are_refused() {
+    let head = Request::head("http://web/").body(()).unwrap();
+    let get = Request::get("http://web/").body(()).unwrap();
+    let (no_content, not_modified) = (status("204"), status("304"));
+    for (request, status) in [(&head, OK), (&get, &no_content), (&get, &not_modified)] {
+        let (mut client, _) = client_of(request);
+        client
+            .receive(&bytes(frame::HEADERS, END_HEADERS, 1, status))
+            .unwrap();
+        client.receive(&bytes(frame::DATA, 0, 1, b"")).unwrap();
+        assert_eq!(verdict(&mut client), None);
+        client.receive(&bytes(frame::DATA, 0, 1, b"x")).unwrap();
+        assert_eq!(verdict(&mut client), Some((1, Reason::PROTOCOL_ERROR)));
+    }
+}
+
 /// A server that resets what it is asked has its reasons, however often.
 #[test]
 fn resets_by_servers_are_no_attack() {
