@@ -96,7 +96,8 @@ impl Connection {
         }
         if self.streams.contains_key(&id) {
             self.reset_stream(id, reason, Error::Malformed(reason, what));
-        } else {
+        } else if !self.tombstones.may_have(id) {
+            // Once is enough (RFC 9113, section 5.4.2).
             self.write_reset(id, reason);
             self.tombstones.add(id);
         }

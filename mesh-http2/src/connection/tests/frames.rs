@@ -386,6 +386,23 @@ fn padding_gives_its_room_back() {
     }
 }
 
+/// However often it goes on to use the stream.
+#[test]
+fn a_mistake_is_answered_once() {
+    let mut server = serving();
+    let on_itself = [0, 0, 0, 1, 0];
+    for n in 0..3 {
+        server
+            .receive(&bytes(frame::PRIORITY, 0, 1, &on_itself))
+            .unwrap();
+        let expected = (n == 0).then_some((1, Reason::PROTOCOL_ERROR));
+        assert_eq!(verdict(&mut server), expected);
+        let id = StreamId(1);
+        server.drop_reader(id);
+        server.drop_writer(id);
+    }
+}
+
 #[test]
 fn streams_reset_before_anybody_has_seen_them_are_not_handed_on() {
     let mut server = server();
