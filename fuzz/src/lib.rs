@@ -16,6 +16,7 @@ mod judge;
 mod memory;
 mod targets;
 mod tls;
+mod wire;
 mod work;
 mod world;
 
@@ -30,7 +31,7 @@ pub struct Target {
 }
 
 /// All of them, the quick ones first.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     Target {
         name: "authority",
         run: targets::authority::run,
@@ -58,6 +59,10 @@ pub const TARGETS: [Target; 9] = [
     Target {
         name: "http2",
         run: targets::http2::run,
+    },
+    Target {
+        name: "http2-response",
+        run: targets::http2_response::run,
     },
     Target {
         name: "orig-proto",

@@ -1,6 +1,10 @@
 //! An input as the frames of a client: well-formed ones, odd ones and many of them, so that the server's state is reached and not only its first check.
 
 use crate::input::Input;
+use crate::wire::{
+    self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE,
+    PRIORITY, RST_STREAM, SETTINGS, WINDOW_UPDATE,
+};
 
 /// What a client sends, and what is known of it.
 pub(super) struct Script {
@@ -19,22 +23,6 @@ pub(super) struct Script {
     /// Streams with a body that goes on.
     open: Vec<u32>,
 }
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-// Frame types and flags (RFC 9113, section 6).
-pub(super) const DATA: u8 = 0;
-pub(super) const HEADERS: u8 = 1;
-const PRIORITY: u8 = 2;
-pub(super) const RST_STREAM: u8 = 3;
-pub(super) const SETTINGS: u8 = 4;
-pub(super) const PING: u8 = 6;
-pub(super) const GOAWAY: u8 = 7;
-pub(super) const WINDOW_UPDATE: u8 = 8;
-pub(super) const CONTINUATION: u8 = 9;
-pub(super) const END_STREAM: u8 = 1;
-pub(super) const ACK: u8 = 1;
-pub(super) const END_HEADERS: u8 = 4;
 
 /// Orderly clients have no more streams, so that none is refused.
 const ORDERLY_STREAMS: usize = crate::world::MAX_STREAMS;
@@ -136,10 +124,7 @@ impl Script {
     }
 
     fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let [_, a, b, c] = (payload.len() as u32).to_be_bytes();
-        self.bytes.extend_from_slice(&[a, b, c, kind, flags]);
-        self.bytes.extend_from_slice(&stream.to_be_bytes());
-        self.bytes.extend_from_slice(payload);
+        wire::write(&mut self.bytes, kind, flags, stream, payload);
     }
 
     /// A frame with a payload of the input's.

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::frames::{
-    ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS,
-    Script, WINDOW_UPDATE,
+use super::frames::Script;
+use crate::wire::{
+    self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, MAX_FRAME,
+    PING, RST_STREAM, SETTINGS, WINDOW_UPDATE,
 };
-
-/// The largest frame that a client takes which has not said otherwise.
-const MAX_FRAME: usize = 16_384;
 
 /// How far a response has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,31 +28,28 @@ impl Received {
             streams: BTreeMap::new(),
             goaway: false,
         };
-        let mut rest = bytes;
-        let mut is_first = true;
-        // The connection may be closed within a frame.
-        while let Some((&[a, b, c, kind, flags, s, t, u, v], behind)) = rest.split_first_chunk() {
-            let length = u32::from_be_bytes([0, a, b, c]) as usize;
+        for (n, frame) in wire::read(bytes).enumerate() {
+            let length = frame.payload.len();
             assert!(
                 length <= MAX_FRAME || !script.is_orderly,
                 "a frame of {length} bytes"
             );
-            let stream = u32::from_be_bytes([s, t, u, v]);
-            let Some((payload, behind)) = behind.split_at_checked(length) else {
-                break;
-            };
-            rest = behind;
             assert!(
-                !is_first || (kind, flags & ACK) == (SETTINGS, 0),
-                "the first frame is {kind}"
+                n > 0 || (frame.kind, frame.flags & ACK) == (SETTINGS, 0),
+                "the first frame is {frame:?}"
             );
-            is_first = false;
-            received.frame(kind, flags, stream, payload);
+            received.frame(frame);
         }
         received
     }
 
-    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    fn frame(&mut self, frame: Frame<'_>) {
+        let Frame {
+            kind,
+            flags,
+            stream,
+            payload,
+        } = frame;
         let is_of_the_connection = matches!(kind, SETTINGS | PING | GOAWAY);
         assert!(
             kind == WINDOW_UPDATE || (stream == 0) == is_of_the_connection,

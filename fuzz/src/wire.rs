@@ -1,0 +1,57 @@
+//! HTTP/2 frames as bytes, right or wrong (RFC 9113, sections 4.1 and 6).
+
+use std::iter;
+
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const PRIORITY: u8 = 2;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PUSH_PROMISE: u8 = 5;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
+
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const ACK: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
+
+/// The largest frame for somebody who has not said otherwise.
+pub(crate) const MAX_FRAME: usize = 16_384;
+
+/// What may be sent on a stream, and on the connection, to somebody who has not said otherwise.
+pub(crate) const WINDOW: usize = 65_535;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame<'a> {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) stream: u32,
+    pub(crate) payload: &'a [u8],
+}
+
+pub(crate) fn write(to: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    let [_, a, b, c] = (payload.len() as u32).to_be_bytes();
+    to.extend_from_slice(&[a, b, c, kind, flags]);
+    to.extend_from_slice(&stream.to_be_bytes());
+    to.extend_from_slice(payload);
+}
+
+/// All that are whole: a connection may be closed within one.
+pub(crate) fn read(mut bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
+    iter::from_fn(move || {
+        let (&[a, b, c, kind, flags, s, t, u, v], behind) = bytes.split_first_chunk()?;
+        let length = u32::from_be_bytes([0, a, b, c]) as usize;
+        let (payload, behind) = behind.split_at_checked(length)?;
+        bytes = behind;
+        Some(Frame {
+            kind,
+            flags,
+            stream: u32::from_be_bytes([s, t, u, v]),
+            payload,
+        })
+    })
+}
