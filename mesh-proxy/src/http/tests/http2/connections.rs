@@ -1,5 +1,7 @@
 //! When connections to an endpoint are made, kept, replaced and given up.
 
+use http_body_util::BodyExt as _;
+
 use super::*;
 
 #[tokio::test]
@@ -90,6 +92,41 @@ async fn requests_are_sent_while_twenty_connections_are_full() {
         respond.send_response(response(), true).unwrap();
         assert_eq!(answer.await.unwrap().status(), 200);
         drop(held);
+    })
+    .await;
+}
+
+/// They hold more than half of the connection's window.
+#[tokio::test]
+async fn responses_that_nobody_reads_keep_no_other_waiting() {
+    const WINDOW: u32 = 4096;
+    run(async |_drain| {
+        let (server, mut called) = server(200).await;
+        let params = Http2Params {
+            stream_window: Some(WINDOW),
+            ..Http2Params::default()
+        };
+        let client = client_to(server, HttpLimits::DEFAULT, params);
+        tokio::task::spawn_local(async move {
+            while let Some((_, mut respond)) = called.recv().await {
+                let mut stream = respond.send_response(response(), false).unwrap();
+                let body = vec![0; WINDOW as usize];
+                stream.send_data(body.into(), true).unwrap();
+            }
+        });
+        let ask = async || {
+            let request = http::Request::get("http://web/").version(Version::HTTP_2);
+            let sent = client.send(request.body(Body::empty()).unwrap());
+            Box::pin(sent).await.unwrap().into_body()
+        };
+        let mut unread = Vec::new();
+        for _ in 0..150 {
+            unread.push(ask().await);
+        }
+        for _ in 0..150 {
+            let body = ask().await.collect().await.unwrap();
+            assert_eq!(body.to_bytes().len(), WINDOW as usize);
+        }
     })
     .await;
 }
