@@ -59,8 +59,8 @@ const PACKAGED: [(&str, &str, &str, &[Suite]); 4] = [
         &[Suite::Slowhttptest],
     ),
     (
-        "/usr/lib/python3/dist-packages/websockets",
-        "python3-websockets",
+        "/usr/lib/python3/dist-packages/wsproto",
+        "python3-wsproto",
         "the WebSocket server behind the proxies",
         &[Suite::Kosoku],
     ),
