@@ -34,6 +34,8 @@ pub(super) struct Script {
     pub(super) is_orderly: bool,
     /// How far the responses are, as long as the server is orderly.
     responses: Vec<Response>,
+    /// Interim responses so far.
+    hints: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,9 @@ enum Response {
 const MOST_BYTES: usize = 64 * 1024;
 
 const MOST_QUESTIONS: u8 = 4;
+
+/// Orderly servers send no more interim responses ahead of one, so that none is refused.
+const ORDERLY_HINTS: usize = 32;
 
 /// Header blocks (RFC 7541): `:status 200` out of the static table, `:status 103` and trailers as literals.
 const OK: &[u8] = b"\x88";
@@ -85,6 +90,7 @@ impl Script {
             .collect();
         let mut script = Self {
             responses: vec![Response::Nothing; questions.len()],
+            hints: vec![0; questions.len()],
             questions,
             bytes: Vec::new(),
             how: input.byte(),
@@ -131,7 +137,9 @@ impl Script {
             }
             5 => {
                 let at = self.at(input);
-                self.is_orderly &= self.responses[at] == Response::Nothing;
+                self.hints[at] += 1;
+                self.is_orderly &=
+                    self.responses[at] == Response::Nothing && self.hints[at] <= ORDERLY_HINTS;
                 self.heads += 1;
                 self.frame(HEADERS, END_HEADERS, stream_of(at), HINTS);
             }
