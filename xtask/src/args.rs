@@ -158,6 +158,9 @@ pub(crate) struct FuzzOptions {
     /// Processes that work on a target beside each other
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) jobs: u64,
+    /// Be guided by the edges taken only, not by what is compared: two to three times as many executions, in a build of its own
+    #[arg(long)]
+    pub(crate) edges: bool,
     /// Add the inputs found that reach something new to fuzz/corpus, as few as possible
     #[arg(long)]
     pub(crate) keep: bool,

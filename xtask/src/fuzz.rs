@@ -11,7 +11,7 @@ use std::{fs, path::Path, process::ExitCode};
 use anyhow::{Context, bail};
 
 use crate::{args::FuzzOptions, stage};
-use program::Program;
+use program::{Guidance, Program};
 use run::Budget;
 
 /// How long each target runs when nothing is said.
@@ -27,8 +27,12 @@ pub(crate) fn run(root: &Path, options: &FuzzOptions) -> anyhow::Result<ExitCode
         return Ok(ExitCode::SUCCESS);
     }
     let chosen = choose(&all, &options.targets)?;
+    let guidance = match options.edges {
+        true => Guidance::Edges,
+        false => Guidance::Full,
+    };
     let program = stage::run("build", "the targets, with instrumentation", || {
-        Program::build(root)
+        Program::build(root, guidance)
     })?;
     if !options.input.is_empty() {
         return replay(&program, &chosen, options);

@@ -13,18 +13,25 @@ use crate::{
     workspace::{self, find_program},
 };
 
-/// What rustc has its LLVM do: count the edges that are taken, and tell the fuzzer what is compared with what.
-const INSTRUMENTATION: [&str; 6] = [
+/// What rustc has its LLVM do: count the edges that are taken.
+const COVERAGE: [&str; 4] = [
     "-Cpasses=sancov-module",
-    "-Cllvm-args=-sanitizer-coverage-level=4",
     "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
     "-Cllvm-args=-sanitizer-coverage-pc-table",
-    "-Cllvm-args=-sanitizer-coverage-trace-compares",
     // Comparisons that are folded into one branch cannot be found one after the other.
     "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
 ];
 
-/// A folder of its own: ordinary builds have other flags, and would compile everything anew.
+/// How much the fuzzer is told of what the code under test does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Guidance {
+    /// Which edges are taken, who calls whom indirectly, and what is compared with what: an input soon has the values that something looks for.
+    Full,
+    /// Which edges are taken: two to three times as many executions a second.
+    Edges,
+}
+
+/// What is found is kept here, whoever found it.
 const FOLDER: &str = "target/fuzz";
 
 /// Which target the program runs (`fuzz/src/main.rs`).
@@ -36,7 +43,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    pub(super) fn build(root: &Path) -> anyhow::Result<Self> {
+    pub(super) fn build(root: &Path, guidance: Guidance) -> anyhow::Result<Self> {
         if find_program("c++").is_none() {
             bail!(
                 "libFuzzer is C++, and there is no c++ on this machine; as root: apt-get install g++"
@@ -48,13 +55,16 @@ impl Program {
         command
             .args(["build", "--package", "mesh-fuzz", "--bin", "mesh-fuzz"])
             .args(["--features", "libfuzzer", "--profile", "fuzz"])
-            .args(["--target", &host, "--target-dir", FOLDER])
+            .args(["--target", &host, "--target-dir", guidance.folder()])
             .env_remove("CARGO_ENCODED_RUSTFLAGS")
-            .env("RUSTFLAGS", INSTRUMENTATION.join(" "));
+            .env("RUSTFLAGS", guidance.flags());
         command::run("fuzz", &mut command)?;
         Ok(Self {
             root: root.to_path_buf(),
-            path: root.join(FOLDER).join(host).join("fuzz/mesh-fuzz"),
+            path: root
+                .join(guidance.folder())
+                .join(host)
+                .join("fuzz/mesh-fuzz"),
         })
     }
 
@@ -85,6 +95,27 @@ impl Program {
     /// Where findings are written to.
     pub(super) fn artifacts(&self, target: &str) -> PathBuf {
         self.root.join(FOLDER).join("artifacts").join(target)
+    }
+}
+
+impl Guidance {
+    fn flags(self) -> String {
+        let more: &[&str] = match self {
+            Self::Full => &[
+                "-Cllvm-args=-sanitizer-coverage-level=4",
+                "-Cllvm-args=-sanitizer-coverage-trace-compares",
+            ],
+            Self::Edges => &["-Cllvm-args=-sanitizer-coverage-level=3"],
+        };
+        [&COVERAGE, more].concat().join(" ")
+    }
+
+    /// Where it is built. Each has one of its own, as ordinary builds have: with other flags everything would be compiled anew.
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Full => FOLDER,
+            Self::Edges => "target/fuzz-edges",
+        }
     }
 }
 
