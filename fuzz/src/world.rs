@@ -2,6 +2,7 @@
 //!
 //! Everything is made once per thread and used for all inputs; what an input leaves behind ends with the `LocalSet` it ran in.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::net::TcpStream as StdTcpStream;
@@ -24,6 +25,7 @@ use mesh_proxy::worker::{Shared, Worker};
 use mesh_runtime::drain::{self, Drain};
 use mesh_runtime::metrics::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::join;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
@@ -116,6 +118,51 @@ pub(crate) async fn receive(
     let mut bytes = Vec::new();
     let end = from.read_to_end(&mut bytes).await;
     (bytes, end.map(drop))
+}
+
+/// Turns of the runtime in which nothing comes, after which nothing will: far more than a request takes.
+const QUIET_TURNS: usize = 50;
+
+/// Waits until `begins` says so of what has come, or nothing more comes; sends `bytes` cut as `how` says, and closes when the other side has nothing more to say.
+/// Returns what it said. Who closed earlier would be told nothing.
+pub(crate) async fn converse(
+    tcp: TcpStream,
+    bytes: &[u8],
+    how: u8,
+    begins: impl Fn(&[u8]) -> bool,
+) -> Vec<u8> {
+    let (mut reading, mut writing) = tcp.into_split();
+    let got = RefCell::new(Vec::new());
+    let read = async {
+        let mut some = Vec::new();
+        while matches!(reading.read_buf(&mut some).await, Ok(1..)) {
+            got.borrow_mut().append(&mut some);
+        }
+    };
+    let write = async {
+        quiet(&got, begins).await;
+        for piece in pieces(bytes, how) {
+            if writing.write_all(piece).await.is_err() {
+                return;
+            }
+            yield_now().await;
+        }
+        quiet(&got, |_| false).await;
+        let _gone = writing.shutdown().await;
+    };
+    join!(read, write);
+    got.take()
+}
+
+/// Waits until nothing more comes, or until enough has come.
+async fn quiet(got: &RefCell<Vec<u8>>, is_enough: impl Fn(&[u8]) -> bool) {
+    let (mut turns, mut before) = (0, 0);
+    while turns < QUIET_TURNS && !is_enough(&got.borrow()) {
+        yield_now().await;
+        let now = got.borrow().len();
+        turns = if now == before { turns + 1 } else { 0 };
+        before = now;
+    }
 }
 
 fn runtime() -> Runtime {

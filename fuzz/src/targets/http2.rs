@@ -8,16 +8,12 @@ use std::rc::Rc;
 
 use http_body_util::BodyExt as _;
 use mesh_proxy::http::{Body, Handle, Protocol, Request, Reset, Response};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::join;
-use tokio::net::TcpStream;
-use tokio::task::yield_now;
 
 use self::frames::Script;
 use self::received::Received;
-use crate::input::pieces;
 use crate::memory;
-use crate::world::{self, MAX_STREAMS, pipe};
+use crate::world::{self, MAX_STREAMS, converse, pipe};
 
 mod frames;
 mod received;
@@ -33,7 +29,11 @@ pub(crate) fn run(input: &[u8]) {
         let (io, client) = pipe();
         let server = world::server();
         let serving = server.serve(io, Protocol::Http2, service.clone());
-        join!(serving, converse(client, &script)).1
+        join!(
+            serving,
+            converse(client, &script.bytes, script.how, |_| true)
+        )
+        .1
     });
     let held = memory::peak().saturating_sub(before);
     assert!(
@@ -58,39 +58,6 @@ pub(crate) fn run(input: &[u8]) {
     if script.is_orderly {
         received.assert_all_answered(&script);
     }
-}
-
-/// Turns of the runtime without an answer after which none will come: far more than a request takes.
-const QUIET_TURNS: usize = 50;
-
-/// Sends everything, and closes when the server has nothing more to say; returns what it said. A client that closed earlier would be told nothing.
-async fn converse(client: TcpStream, script: &Script) -> Vec<u8> {
-    let (mut reading, mut writing) = client.into_split();
-    let got = RefCell::new(Vec::new());
-    let read = async {
-        let mut some = Vec::new();
-        while matches!(reading.read_buf(&mut some).await, Ok(1..)) {
-            got.borrow_mut().append(&mut some);
-        }
-    };
-    let write = async {
-        for piece in pieces(&script.bytes, script.how) {
-            if writing.write_all(piece).await.is_err() {
-                return;
-            }
-            yield_now().await;
-        }
-        let (mut quiet, mut before) = (0, 0);
-        while quiet < QUIET_TURNS {
-            yield_now().await;
-            let now = got.borrow().len();
-            quiet = if now == before { quiet + 1 } else { 0 };
-            before = now;
-        }
-        let _gone = writing.shutdown().await;
-    };
-    join!(read, write);
-    got.take()
 }
 
 /// Answers requests once it has read their bodies.

@@ -15,25 +15,18 @@ use mesh_proxy::error::DialError;
 use mesh_proxy::http::client::{Client, Dial, Params};
 use mesh_proxy::http::{Body, Protocol, Request};
 use mesh_proxy::transport::Io;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::join;
-use tokio::net::TcpStream;
 use tokio::task::{spawn_local, yield_now};
 
 use self::script::{Question, Script};
-use crate::input::pieces;
 use crate::memory;
 use crate::wire::{self, HEADERS, PREFACE};
-use crate::world::{self, sockets, worker};
+use crate::world::{self, converse, sockets, worker};
 
 mod script;
 mod sent;
 
 /// What one server may make the process hold, its own buffers included.
 const MOST_MEMORY: usize = 4 << 20;
-
-/// Turns of the runtime in which nothing comes, after which nothing will.
-const QUIET_TURNS: usize = 50;
 
 pub(crate) fn run(input: &[u8]) {
     let script = Rc::new(Script::of(input));
@@ -158,46 +151,12 @@ impl Dial for Dialer {
         let servers = self.0.clone();
         servers.connections.set(servers.connections.get() + 1);
         drop(spawn_local(async move {
-            let got = converse(there, &servers.script).await;
+            let script = &servers.script;
+            let asked = |got: &[u8]| requests(got) >= script.questions.len();
+            let got = converse(there, &script.bytes, script.how, asked).await;
             servers.got.borrow_mut().push(got);
         }));
         Ok(Io::plain(here))
-    }
-}
-
-/// Waits until all requests have begun, says everything, and closes when the client has nothing more to say; returns what that was.
-async fn converse(server: TcpStream, script: &Script) -> Vec<u8> {
-    let (mut reading, mut writing) = server.into_split();
-    let got = RefCell::new(Vec::new());
-    let read = async {
-        let mut some = Vec::new();
-        while matches!(reading.read_buf(&mut some).await, Ok(1..)) {
-            got.borrow_mut().append(&mut some);
-        }
-    };
-    let write = async {
-        quiet(&got, |got| requests(got) >= script.questions.len()).await;
-        for piece in pieces(&script.bytes, script.how) {
-            if writing.write_all(piece).await.is_err() {
-                return;
-            }
-            yield_now().await;
-        }
-        quiet(&got, |_| false).await;
-        let _gone = writing.shutdown().await;
-    };
-    join!(read, write);
-    got.take()
-}
-
-/// Waits until nothing more comes, or until enough has come.
-async fn quiet(got: &RefCell<Vec<u8>>, is_enough: impl Fn(&[u8]) -> bool) {
-    let (mut turns, mut before) = (0, 0);
-    while turns < QUIET_TURNS && !is_enough(&got.borrow()) {
-        yield_now().await;
-        let now = got.borrow().len();
-        turns = if now == before { turns + 1 } else { 0 };
-        before = now;
     }
 }
 

@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::script::Script;
-use crate::wire::{
-    self, ACK, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, MAX_FRAME, PING, PREFACE,
-    RST_STREAM, SETTINGS, WINDOW, WINDOW_UPDATE,
-};
+use crate::wire::{self, DATA, END_STREAM, Frame, HEADERS, PREFACE, RST_STREAM, WINDOW};
 
 /// The reason, as it stands in the frame (RFC 9113, section 7).
 const STREAM_CLOSED: [u8; 4] = [0, 0, 0, 5];
@@ -28,18 +25,9 @@ pub(super) fn check(bytes: &[u8], script: &Script) {
     };
     let mut streams = BTreeMap::new();
     let mut data = 0;
-    for (n, frame) in wire::read(frames).enumerate() {
-        assert!(
-            n > 0 || (frame.kind, frame.flags & ACK) == (SETTINGS, 0),
-            "the first frame is {frame:?}"
-        );
-        let length = frame.payload.len();
-        assert!(
-            length <= MAX_FRAME || !script.is_orderly,
-            "a frame of {length} bytes"
-        );
+    for frame in wire::read_ours(frames, script.is_orderly) {
         if frame.kind == DATA {
-            data += length;
+            data += frame.payload.len();
         }
         check_frame(frame, &mut streams);
     }
@@ -61,11 +49,6 @@ fn check_frame(frame: Frame<'_>, streams: &mut BTreeMap<u32, Stage>) {
         stream,
         payload,
     } = frame;
-    let is_of_the_connection = matches!(kind, SETTINGS | PING | GOAWAY);
-    assert!(
-        kind == WINDOW_UPDATE || (stream == 0) == is_of_the_connection,
-        "frame {kind} on stream {stream}"
-    );
     let stage_behind = |sent| match flags & END_STREAM {
         0 => Stage::Body(sent),
         _ => Stage::Over,
@@ -77,7 +60,6 @@ fn check_frame(frame: Frame<'_>, streams: &mut BTreeMap<u32, Stage>) {
                 stream % 2 == 1 && stream > last,
                 "stream {stream} behind {last}"
             );
-            assert!(flags & END_HEADERS != 0, "our heads are short");
             streams.insert(stream, stage_behind(0));
         }
         DATA => {
@@ -90,7 +72,6 @@ fn check_frame(frame: Frame<'_>, streams: &mut BTreeMap<u32, Stage>) {
             streams.insert(stream, stage_behind(sent + payload.len()));
         }
         RST_STREAM => {
-            assert_eq!(payload.len(), 4);
             let before = streams.insert(stream, Stage::Reset);
             // A server that goes on behind its own end may be told so, whatever it was told before.
             assert!(
@@ -98,13 +79,6 @@ fn check_frame(frame: Frame<'_>, streams: &mut BTreeMap<u32, Stage>) {
                 "stream {stream} is reset twice"
             );
         }
-        SETTINGS => {
-            let is_empty = flags & ACK == 0 || payload.is_empty();
-            assert!(payload.len().is_multiple_of(6) && is_empty);
-        }
-        PING => assert_eq!(payload.len(), 8),
-        GOAWAY => assert!(payload.len() >= 8),
-        WINDOW_UPDATE => assert!(payload.len() == 4 && payload != [0; 4]),
-        other => panic!("a frame of type {other}"),
+        _ => {}
     }
 }
