@@ -33,6 +33,23 @@ struct Settings {
     issuance: Issuance,
 }
 
+#[cfg(test)]
+impl Settings {
+    /// The chart's, in Linkerd's scheme.
+    fn usual() -> Self {
+        const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+        Self {
+            control_namespace: "linkerd".to_owned(),
+            trust_domain: "cluster.local".to_owned(),
+            names: IssuerNames::of_scheme("linkerd.io/tls"),
+            issuance: Issuance {
+                anchor_lifetime: DAY * 3650,
+                issuer_lifetime: DAY * 90,
+            },
+        }
+    }
+}
+
 /// Why the certificates are not there.
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {

@@ -54,10 +54,11 @@ impl Objects {
         }
     }
 
+    /// In the opposite order of their making, so that nothing is seen without what it was made from while another Job makes them.
     pub(super) async fn read(&self) -> Result<State, kube::Error> {
-        let anchor = self.secrets.get_opt(ANCHOR).await?;
-        let issuer = self.secrets.get_opt(ISSUER).await?;
         let roots = self.config_maps.get_opt(ROOTS).await?;
+        let issuer = self.secrets.get_opt(ISSUER).await?;
+        let anchor = self.secrets.get_opt(ANCHOR).await?;
         let names = self.settings.names;
         Ok(State {
             anchor: anchor.map(|secret| pair(&secret, TLS.0, TLS.1)),
@@ -182,3 +183,6 @@ fn wrote<T>(what: &'static str, result: Result<T, kube::Error>) -> Result<Wrote,
         }),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,24 +3,12 @@
 use std::time::Duration;
 
 use super::{super::certificates, *};
-use crate::bootstrap::{Settings, certificates::Issuance};
+use crate::bootstrap::Settings;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn settings() -> Settings {
-    Settings {
-        control_namespace: "linkerd".to_owned(),
-        trust_domain: "cluster.local".to_owned(),
-        names: IssuerNames::of_scheme("linkerd.io/tls"),
-        issuance: Issuance {
-            anchor_lifetime: DAY * 3650,
-            issuer_lifetime: DAY * 90,
-        },
-    }
-}
-
 fn anchor(now: SystemTime) -> Pair {
-    certificates::anchor(&settings(), now).unwrap()
+    certificates::anchor(&Settings::usual(), now).unwrap()
 }
 
 fn found(pair: Pair, ours: bool) -> Option<Found> {
@@ -32,7 +20,7 @@ fn found(pair: Pair, ours: bool) -> Option<Found> {
 }
 
 fn step(state: &State, now: SystemTime) -> Result<Step, String> {
-    next(state, &settings().names, now).map_err(|error| error.to_string())
+    next(state, &Settings::usual().names, now).map_err(|error| error.to_string())
 }
 
 fn refused(state: &State, now: SystemTime, expect: &str) {
@@ -48,7 +36,7 @@ fn from_nothing_to_everything() {
     let anchor = anchor(now);
     state.anchor = Some(anchor.clone());
     assert!(step(&state, now) == Ok(Step::MakeIssuer(anchor.clone())));
-    let issuer = certificates::issuer(&settings(), &anchor, now).unwrap();
+    let issuer = certificates::issuer(&Settings::usual(), &anchor, now).unwrap();
     state.issuer = found(issuer, true);
     assert!(step(&state, now) == Ok(Step::PublishAnchors(anchor.certificate.clone())));
     state.roots = Some(anchor.certificate.clone());
@@ -68,7 +56,7 @@ fn from_nothing_to_everything() {
 fn what_was_brought_is_not_replaced() {
     let now = SystemTime::now();
     let anchor = anchor(now);
-    let issuer = certificates::issuer(&settings(), &anchor, now).unwrap();
+    let issuer = certificates::issuer(&Settings::usual(), &anchor, now).unwrap();
     let state = State {
         anchor: None,
         issuer: found(issuer.clone(), false),
@@ -98,7 +86,7 @@ fn what_was_brought_is_not_replaced() {
 fn what_does_not_belong_together_is_said() {
     let now = SystemTime::now();
     let (one, other) = (anchor(now), anchor(now));
-    let issuer = certificates::issuer(&settings(), &one, now).unwrap();
+    let issuer = certificates::issuer(&Settings::usual(), &one, now).unwrap();
     let state = State {
         anchor: Some(one.clone()),
         issuer: None,
@@ -127,7 +115,7 @@ fn what_does_not_belong_together_is_said() {
 #[test]
 fn an_issuer_does_not_outlive_its_anchor() {
     let now = SystemTime::now();
-    let mut short = settings();
+    let mut short = Settings::usual();
     short.issuance.anchor_lifetime = DAY * 10;
     let anchor = certificates::anchor(&short, now).unwrap();
     let issuer = certificates::issuer(&short, &anchor, now).unwrap();
