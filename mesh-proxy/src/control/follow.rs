@@ -7,10 +7,12 @@
 use std::time::Duration;
 
 use mesh_core::resilience::Backoff;
+use prost::Message;
 use tokio::time::{Instant, timeout_at};
-use tonic::{Response, Status, Streaming};
+use tonic::Status;
 
 use super::backoff::Retries;
+use super::stream::Answers;
 use crate::config::StreamLimits;
 
 /// What a stream tells its follower.
@@ -50,7 +52,8 @@ pub async fn follow<T, F>(
     mut open: impl FnMut() -> F,
     mut on: impl FnMut(Event<T>) -> Then,
 ) where
-    F: Future<Output = Result<Response<Streaming<T>>, Status>>,
+    T: Message + Default,
+    F: Future<Output = Result<Answers<T>, Status>>,
 {
     let mut retries = Retries::new(backoff);
     loop {
@@ -76,13 +79,14 @@ async fn run_once<T, F>(
     retries: &mut Retries,
 ) -> End
 where
-    F: Future<Output = Result<Response<Streaming<T>>, Status>>,
+    T: Message + Default,
+    F: Future<Output = Result<Answers<T>, Status>>,
 {
     let opened = Instant::now();
     let first_by = deadline(opened, limits.initial);
     // Boxed, because it is large and soon over, and what is left of this task lives on.
-    let mut stream = match timeout_at(first_by, Box::pin(opening)).await {
-        Ok(Ok(response)) => response.into_inner(),
+    let mut answers = match timeout_at(first_by, Box::pin(opening)).await {
+        Ok(Ok(answers)) => answers,
         Ok(Err(status)) => return End::Failed(status),
         Err(_elapsed) => return End::Failed(no_answer(limits.initial)),
     };
@@ -90,7 +94,7 @@ where
     let mut next_by = first_by;
     let mut first = true;
     loop {
-        match timeout_at(next_by.min(end_by), stream.message()).await {
+        match timeout_at(next_by.min(end_by), answers.message()).await {
             Ok(Ok(Some(message))) => {
                 on(Event::Message { first, message });
                 retries.reset();

@@ -29,8 +29,11 @@ const BACKOFF: Backoff = Backoff {
 /// Short enough to be waited for, far longer than a call over loopback takes.
 const SHORT: Option<Duration> = Some(Duration::from_millis(200));
 
-fn client(control: &ControlPlane) -> Client {
-    let config = with_control_plane(control.addr, &[]);
+const GET: &str = "/io.linkerd.proxy.destination.Destination/Get";
+
+/// A client of the service at `addr`, in plain text.
+pub(super) fn client_at(addr: SocketAddr) -> Client {
+    let config = with_control_plane(addr, &[]);
     let registry = Registry::new();
     let resolver = Resolver::from_system(&config.control, &registry).unwrap();
     let (_, credentials) = watch::channel(None);
@@ -69,12 +72,9 @@ fn client_of(addr: SocketAddr, name: &str, trust: Trust) -> DestinationClient<Cl
 
 /// Follows endpoints and passes on what the follower is told.
 fn start(control: &ControlPlane, limits: StreamLimits) -> mpsc::UnboundedReceiver<Event<Update>> {
-    let client = DestinationClient::new(client(control));
+    let client = client_at(control.addr);
     let (tx, rx) = mpsc::unbounded_channel();
-    let open = move || {
-        let mut client = client.clone();
-        async move { client.get(GetDestination::default()).await }
-    };
+    let open = move || stream::open(client.clone(), GET, GetDestination::default());
     tokio::spawn(async move {
         follow(limits, BACKOFF, open, |event| {
             let refused = matches!(&event, Event::Failed(s) if s.code() == Code::PermissionDenied);
@@ -150,7 +150,7 @@ async fn a_final_answer_ends_it() {
 async fn calls_go_on_when_the_service_comes_back() {
     let control = ControlPlane::start().await;
     let addr = control.addr;
-    let mut caller = DestinationClient::new(client(&control));
+    let mut caller = DestinationClient::new(client_at(addr));
     control.stop().await;
     let failed = caller.get(GetDestination::default()).await.unwrap_err();
     let reason = reason(&failed);

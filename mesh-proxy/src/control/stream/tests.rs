@@ -1,0 +1,185 @@
+//! Answers as bytes, from a service that frames them itself.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use http::Response;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use mesh_api::proto::destination::{DestinationProfile, GetDestination};
+use tokio::net::TcpListener;
+
+use super::super::tests::client_at;
+use super::*;
+
+const PATH: &str = "/io.linkerd.proxy.destination.Destination/GetProfile";
+
+/// What the service answers every call with.
+#[derive(Clone, Default)]
+struct Script {
+    status: StatusCode,
+    headers: HeaderMap,
+    data: Vec<Bytes>,
+    trailers: Option<HeaderMap>,
+}
+
+impl Script {
+    fn of(data: impl IntoIterator<Item = Bytes>, trailers: Option<HeaderMap>) -> Self {
+        Self {
+            data: data.into_iter().collect(),
+            trailers,
+            ..Self::default()
+        }
+    }
+
+    /// Names of the answers, and how they end.
+    async fn answers(self) -> (Vec<String>, Result<(), Status>) {
+        let addr = self.serve().await;
+        let opened = open(client_at(addr), PATH, GetDestination::default()).await;
+        let mut answers: Answers<DestinationProfile> = match opened {
+            Ok(answers) => answers,
+            Err(status) => return (Vec::new(), Err(status)),
+        };
+        let mut names = Vec::new();
+        loop {
+            match answers.message().await {
+                Ok(Some(answer)) => names.push(answer.fully_qualified_name),
+                Ok(None) => return (names, Ok(())),
+                Err(status) => return (names, Err(status)),
+            }
+            assert!(answers.partial.is_empty() == (answers.partial.capacity() == 0));
+        }
+    }
+
+    async fn refused(self, code: Code, text: &str) {
+        let (_, end) = self.answers().await;
+        let status = end.unwrap_err();
+        assert_eq!(status.code(), code, "{status}");
+        assert!(status.message().contains(text), "{status}");
+    }
+
+    async fn serve(self) -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((tcp, _)) = listener.accept().await {
+                let script = self.clone();
+                let service = service_fn(move |_request| {
+                    let response = script.response();
+                    async { Ok::<_, Infallible>(response) }
+                });
+                let serving = http2::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(tcp), service);
+                tokio::spawn(serving);
+            }
+        });
+        addr
+    }
+
+    fn response(
+        &self,
+    ) -> Response<
+        StreamBody<impl tokio_stream::Stream<Item = Result<Frame<Bytes>, Infallible>> + use<>>,
+    > {
+        let data = self.data.clone().into_iter().map(Frame::data);
+        let trailers = self.trailers.clone().into_iter().map(Frame::trailers);
+        let frames = data.chain(trailers).map(Ok);
+        let mut response = Response::new(StreamBody::new(tokio_stream::iter(frames)));
+        *response.status_mut() = self.status;
+        *response.headers_mut() = self.headers.clone();
+        response
+    }
+}
+
+fn profile(name: &str) -> Bytes {
+    framed(&DestinationProfile {
+        fully_qualified_name: name.to_owned(),
+        ..DestinationProfile::default()
+    })
+}
+
+fn grpc_status(code: &'static str) -> HeaderMap {
+    let status = HeaderValue::from_static(code);
+    let message = HeaderValue::from_static("not%20here");
+    // No base64.
+    let details = HeaderValue::from_static("%%%");
+    let named = ["grpc-status", "grpc-message", "grpc-status-details-bin"]
+        .map(http::HeaderName::from_static);
+    named.into_iter().zip([status, message, details]).collect()
+}
+
+#[tokio::test]
+async fn messages_are_the_same_however_they_are_cut() {
+    let names = ["web", "", "a-name-that-is-longer-than-the-others"];
+    let bytes: Bytes = names.map(profile).concat().into();
+    for size in [1, 3, PREFIX, 7, bytes.len()] {
+        let pieces = bytes.chunks(size).map(Bytes::copy_from_slice);
+        let script = Script::of(pieces, Some(grpc_status("0")));
+        let (seen, end) = script.answers().await;
+        assert_eq!(seen, names, "in pieces of {size} bytes");
+        end.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_status_behind_the_messages_counts() {
+    let script = Script::of([profile("web")], Some(grpc_status("5")));
+    let (seen, end) = script.answers().await;
+    assert_eq!(seen, ["web"]);
+    let status = end.unwrap_err();
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::NotFound, "not here")
+    );
+
+    let script = Script::of([profile("web")], None);
+    script.refused(Code::Unknown, "without a status").await;
+    let cut = profile("web").slice(..6);
+    let script = Script::of([cut], Some(grpc_status("0")));
+    script.refused(Code::Internal, "inside of a message").await;
+}
+
+#[tokio::test]
+async fn a_head_can_be_the_whole_answer() {
+    let mut script = Script {
+        headers: grpc_status("7"),
+        ..Script::default()
+    };
+    script
+        .clone()
+        .refused(Code::PermissionDenied, "not here")
+        .await;
+    script.headers = grpc_status("0");
+    let (seen, end) = script.answers().await;
+    assert!(seen.is_empty());
+    end.unwrap();
+
+    for (http, code) in [
+        (503, Code::Unavailable),
+        (404, Code::Unimplemented),
+        (500, Code::Unknown),
+    ] {
+        let script = Script {
+            status: StatusCode::from_u16(http).unwrap(),
+            ..Script::default()
+        };
+        script.refused(code, "without a status").await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_message_is_refused() {
+    let end = || Some(grpc_status("0"));
+    let compressed = Bytes::from_static(&[1, 0, 0, 0, 1, 0]);
+    let script = Script::of([compressed], end());
+    script.refused(Code::Internal, "compressed").await;
+    let huge = Bytes::from_static(&[0, 0xff, 0, 0, 0]);
+    let script = Script::of([huge], end());
+    script.refused(Code::OutOfRange, "4278190080 bytes").await;
+    let nonsense = Bytes::from_static(&[0, 0, 0, 0, 2, 0xff, 0xff]);
+    let script = Script::of([nonsense], end());
+    script.refused(Code::Internal, "cannot be read").await;
+}
