@@ -7,7 +7,8 @@ use rustls::server::Acceptor;
 const MAX_HELLO: usize = 64 * 1024;
 
 /// A hello that the library accepts is one to detection too, and asks for the same name. The other way round is no fault: detection judges framing only, and
-/// what it takes for a hello is the library's to refuse.
+/// what it takes for a hello is the library's to refuse. That no first record has the version of SSL 2 ([0, 2], which the library takes) is how detection knows other
+/// protocols by their first bytes.
 pub(crate) fn check(bytes: &[u8], detected: &TlsDetected) {
     let mut acceptor = Acceptor::default();
     let mut rest = bytes;
@@ -37,7 +38,7 @@ pub(crate) fn check(bytes: &[u8], detected: &TlsDetected) {
             );
         }
         other => assert!(
-            bytes.len() > MAX_HELLO,
+            bytes.len() > MAX_HELLO || bytes[1] != 3,
             "the library sees a hello, detection {other:?}"
         ),
     }

@@ -61,10 +61,10 @@ fn hello_body(mut bytes: &[u8]) -> Result<Vec<u8>, Stop> {
 /// Takes one whole handshake record. Judges what is there of it first, so that other protocols are known by their first bytes.
 fn record<'a>(bytes: &mut &'a [u8], so_far: &[u8]) -> Result<&'a [u8], Stop> {
     let fits = |index: usize, test: &dyn Fn(u8) -> bool| bytes.get(index).is_none_or(|b| test(*b));
-    // The minor version means nothing any more (RFC 8446 §5.1), and the library does not look at it.
+    // The version means nothing any more (RFC 8446 §5.1), but all clients begin with 3, and other protocols do not.
+    let is_first = so_far.is_empty();
     let plausible = fits(0, &|b| b == HANDSHAKE)
-        && fits(1, &|b| b == 3)
-        && (!so_far.is_empty() || fits(5, &|b| b == CLIENT_HELLO));
+        && (!is_first || fits(1, &|b| b == 3) && fits(5, &|b| b == CLIENT_HELLO));
     if !plausible {
         return Err(Stop::NotTls);
     }
@@ -188,8 +188,10 @@ mod tests {
             );
         }
         let mut odd = records(&hello(Some("c"), 0), 20);
-        odd[27] = 9; // the minor version of the second record
-        assert_eq!(sniff(&odd), named("c"));
+        for version in [[3, 9], [0, 2]] {
+            odd[26..28].copy_from_slice(&version); // of the second record
+            assert_eq!(sniff(&odd), named("c"), "{version:?}");
+        }
         let mut followed = records(&hello(Some("c"), 0), 1 << 14);
         followed.extend(b"early data");
         assert_eq!(sniff(&followed), named("c"));
