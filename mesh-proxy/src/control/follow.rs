@@ -58,7 +58,7 @@ pub async fn follow<T, F>(
     let mut retries = Retries::new(backoff);
     loop {
         let opened = Instant::now();
-        match run_once(limits, open(), &mut on, &mut retries).await {
+        match run_once(&limits, &mut open, &mut on, &mut retries).await {
             End::Expected if opened.elapsed() < backoff.min => {
                 tokio::time::sleep(backoff.min).await;
             }
@@ -73,8 +73,8 @@ pub async fn follow<T, F>(
 }
 
 async fn run_once<T, F>(
-    limits: StreamLimits,
-    opening: F,
+    limits: &StreamLimits,
+    open: &mut impl FnMut() -> F,
     on: &mut impl FnMut(Event<T>) -> Then,
     retries: &mut Retries,
 ) -> End
@@ -85,7 +85,7 @@ where
     let opened = Instant::now();
     let first_by = deadline(opened, limits.initial);
     // Boxed, because it is large and soon over, and what is left of this task lives on.
-    let mut answers = match timeout_at(first_by, Box::pin(opening)).await {
+    let mut answers = match timeout_at(first_by, Box::pin(open())).await {
         Ok(Ok(answers)) => answers,
         Ok(Err(status)) => return End::Failed(status),
         Err(_elapsed) => return End::Failed(no_answer(limits.initial)),

@@ -136,6 +136,19 @@ async fn a_stream_that_does_not_answer_is_given_up() {
     drop(silent);
 }
 
+/// A proxy has three of them for each destination, which wait nearly always.
+#[tokio::test]
+async fn following_a_stream_takes_little_room() {
+    let control = ControlPlane::start().await;
+    let client = client_at(control.addr);
+    let open = || stream::open(client.clone(), GET, GetDestination::default());
+    let following = follow(StreamLimits::NONE, BACKOFF, open, |_: Event<Update>| {
+        Then::Retry
+    });
+    let size = size_of_val(&following);
+    assert!(size <= 704, "{size}");
+}
+
 #[tokio::test]
 async fn a_final_answer_ends_it() {
     let mut control = ControlPlane::start().await;

@@ -264,13 +264,7 @@ async fn combine(
     slot: &watch::Sender<Slot>,
 ) {
     loop {
-        let newest = profile
-            .borrow_and_update()
-            .clone()
-            .zip(answer.borrow_and_update().clone());
-        if let Some((profile, answer)) = newest {
-            fill(slot, snapshot(context, dst, profile, answer));
-        }
+        refill(context, dst, &mut profile, &mut answer, slot);
         let changed = tokio::select! {
             changed = profile.changed() => changed,
             changed = answer.changed() => changed,
@@ -278,6 +272,21 @@ async fn combine(
         if changed.is_err() {
             return;
         }
+    }
+}
+
+/// Apart, so that what is read takes no room in a future that waits nearly always.
+fn refill(
+    context: &Context,
+    dst: SocketAddr,
+    profile: &mut watch::Receiver<Option<Option<Profile>>>,
+    answer: &mut watch::Receiver<Option<Answer>>,
+    slot: &watch::Sender<Slot>,
+) {
+    let profile = profile.borrow_and_update().clone();
+    let answer = answer.borrow_and_update().clone();
+    if let Some((profile, answer)) = profile.zip(answer) {
+        fill(slot, snapshot(context, dst, profile, answer));
     }
 }
 

@@ -102,6 +102,8 @@ impl ClientSessionStore for Tickets {
         if tickets.len() == TICKETS_PER_ENDPOINT {
             tickets.pop_front();
         }
+        // Most endpoints have one.
+        tickets.reserve_exact(1);
         tickets.push_back(value);
     }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper::rt::Executor;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use mesh_core::endpoint::TlsPeer;
 use mesh_core::identity::Identity;
 use tokio::sync::watch;
@@ -57,6 +58,11 @@ pub(super) struct Dial {
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Runs what a connection spawns for each call. A task that has sent its question is done, but the waker that it left with its stream keeps its memory as long as
+/// there are answers: in a box the future is gone by then, which has more than a kilobyte.
+#[derive(Clone)]
+struct InBoxes;
+
 impl Dial {
     /// Waits until there is a certificate, where one is needed.
     pub(super) async fn ready(&self) {
@@ -87,7 +93,7 @@ impl Dial {
                 (io, Some(generation))
             }
         };
-        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        let (sender, connection) = http2::Builder::new(InBoxes)
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
@@ -101,6 +107,16 @@ impl Dial {
             }
         });
         Ok(Connection::new(sender, generation))
+    }
+}
+
+impl<F> Executor<F> for InBoxes
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    fn execute(&self, future: F) {
+        drop(tokio::spawn(Box::pin(future)));
     }
 }
 
