@@ -17,24 +17,43 @@ pub const DST_CANONICAL: HeaderName = HeaderName::from_static("l5d-dst-canonical
 /// The identity that the client demands of the endpoint.
 pub const REQUIRE_ID: HeaderName = HeaderName::from_static("l5d-require-id");
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION_HTTP1: HeaderName = HeaderName::from_static("proxy-connection");
+/// What concerns one connection only, whether or not `connection` names it.
+static OF_CONNECTION: [HeaderName; 4] = [
+    CONNECTION,
+    UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
 
 /// Removes everything that only concerned the connection a message arrived on: what `connection` names, and the fixed list.
 ///
 /// Framing headers and `host` stay even when a client names them: the message would be read differently behind the proxy than by it.
 pub fn strip_connection_headers(headers: &mut HeaderMap) {
+    if !has_any(headers, &OF_CONNECTION) {
+        return;
+    }
     if headers.contains_key(CONNECTION) {
         for name in nominated(headers) {
             if ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING].contains(&name) {
                 headers.remove(name);
             }
         }
-        headers.remove(CONNECTION);
     }
-    headers.remove(UPGRADE);
-    headers.remove(KEEP_ALIVE);
-    headers.remove(PROXY_CONNECTION_HTTP1);
+    remove_all(headers, &OF_CONNECTION);
+}
+
+/// Removes `names`. Most messages have none of them, and one look at all names costs less than to hash and find each of these.
+pub fn remove_all(headers: &mut HeaderMap, names: &[HeaderName]) {
+    if has_any(headers, names) {
+        for name in names {
+            headers.remove(name);
+        }
+    }
+}
+
+/// Whether any of `names` is there.
+pub fn has_any(headers: &HeaderMap, names: &[HeaderName]) -> bool {
+    headers.keys().any(|name| names.contains(name))
 }
 
 /// The header names that `connection` lists.

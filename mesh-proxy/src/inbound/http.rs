@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 use mesh_core::route::http::RequestHead;
 use mesh_runtime::admin::Admin;
 
@@ -18,12 +18,17 @@ use crate::http::headers::{CLIENT_ID, ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR}
 use crate::http::orig_proto::Downgraded;
 use crate::http::respond::{Asker, Disclosure};
 use crate::http::undelivered::{UNDELIVERED, Undelivered};
-use crate::http::{Handle, Protocol, Request, Reset, Response, filter, orig_proto, respond, uri};
+use crate::http::{
+    Handle, Protocol, Request, Reset, Response, filter, headers, orig_proto, respond, uri,
+};
 use crate::telemetry::http::Exchange;
 use crate::telemetry::labels;
 use crate::transport::Io;
 
 mod observe;
+
+/// Proxies act upon these in responses. They are not the application's to send.
+static OF_PROXIES: [HeaderName; 4] = [ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR, UNDELIVERED];
 
 /// Answers the requests of one connection.
 struct Handler {
@@ -173,10 +178,7 @@ impl Handler {
         };
         match self.to.send(request, self.peer.client).await {
             Ok(mut response) => {
-                for name in [ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR, UNDELIVERED] {
-                    // Proxies act upon these. They are not the application's to send.
-                    response.headers_mut().remove(name);
-                }
+                headers::remove_all(response.headers_mut(), &OF_PROXIES);
                 exchange.response_head(response.status(), response.headers());
                 Ok(response.map(|body| body.observed(Box::new(ResponseObserver(exchange)))))
             }

@@ -6,19 +6,22 @@ use std::sync::Arc;
 
 use http::header::HOST;
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Uri, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
 use mesh_core::endpoint::{Endpoint as Known, Http2Params, ProtocolHint, TlsPeer};
 
 use crate::error::{DialError, Error, Kind};
 use crate::http::client::{self, Client, Connection, SendError};
 use crate::http::headers::{DST_CANONICAL, PROXY_CONNECTION, PROXY_ERROR};
 use crate::http::respond::CloseConnection;
-use crate::http::undelivered::Undelivered;
-use crate::http::{Request, Response, orig_proto, uri};
+use crate::http::undelivered::{UNDELIVERED, Undelivered};
+use crate::http::{Request, Response, headers, orig_proto, uri};
 use crate::outbound::dial::{self, EndpointDial};
 use crate::telemetry::http::EndpointHttp;
 use crate::telemetry::labels;
 use crate::worker::Worker;
+
+/// What the peer's proxy says to this one in a response.
+static OF_PEER: [HeaderName; 3] = [UNDELIVERED, PROXY_ERROR, PROXY_CONNECTION];
 
 /// An endpoint of a balancer, or the one of forwarded traffic.
 pub(super) struct Endpoint {
@@ -145,6 +148,9 @@ impl Endpoint {
     /// Takes what the peer's proxy tells us out of the response. Returns how the request failed to be delivered, if it did.
     fn read_peer_headers(&self, response: &mut Response) -> Option<Undelivered> {
         let headers = response.headers_mut();
+        if !headers::has_any(headers, &OF_PEER) {
+            return None;
+        }
         let undelivered = Undelivered::take(headers);
         self.peer.as_ref()?;
         let addr = self.addr();
