@@ -48,12 +48,8 @@ pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let question = input.choose(QUESTIONS);
     let how = input.byte();
-    let mut said = input.0;
-    let exchange = app::exchange(question.bytes, 0, Manner::Says(said.into(), how));
-    // As hyper does. RFC 9112, section 2.2, says it of requests only; nobody reads another message for it.
-    while let Some(rest) = said.strip_prefix(b"\r\n") {
-        said = rest;
-    }
+    let said = behind_empty_lines(input.0);
+    let exchange = app::exchange(question.bytes, 0, Manner::Says(input.0.into(), how));
     let Some(got) = got(&exchange, question) else {
         return;
     };
@@ -101,7 +97,9 @@ fn sent(said: &[u8], question: Question, got: &Message) -> Message {
         let mut rest = said;
         loop {
             match reader::message(rest, Role::Response(question.asked), habits) {
-                Ok(Some(response)) if response.is_interim() => rest = &rest[response.end..],
+                Ok(Some(response)) if response.is_interim() => {
+                    rest = behind_empty_lines(&rest[response.end..]);
+                }
                 Ok(Some(mut response)) => {
                     response.end += said.len() - rest.len();
                     return response;
@@ -122,16 +120,23 @@ fn sent(said: &[u8], question: Question, got: &Message) -> Message {
 }
 
 fn sent_end(said: &[u8], question: Question) -> usize {
-    let mut at = 0;
-    while let Ok(Some(response)) =
-        reader::message(&said[at..], Role::Response(question.asked), &STRICT)
-    {
-        at += response.end;
+    let mut rest = said;
+    while let Ok(Some(response)) = reader::message(rest, Role::Response(question.asked), &STRICT) {
+        rest = &rest[response.end..];
         if !response.is_interim() {
             break;
         }
+        rest = behind_empty_lines(rest);
     }
-    at
+    said.len() - rest.len()
+}
+
+/// Empty lines in front of a response are skipped, as hyper does it. RFC 9112, section 2.2, says it of requests only; nobody reads another message for it.
+fn behind_empty_lines(mut bytes: &[u8]) -> &[u8] {
+    while let Some(rest) = bytes.strip_prefix(b"\r\n") {
+        bytes = rest;
+    }
+    bytes
 }
 
 fn check_hyper(said: &[u8], question: Question, got: &Message) {
