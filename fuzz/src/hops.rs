@@ -89,16 +89,16 @@ impl Forward {
 }
 
 impl Handle for Forward {
-    async fn handle(&self, mut request: Request) -> Result<Response, Reset> {
+    async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
         if self.hop == Hop::Second {
-            assert!(orig_proto::downgrade(&mut request), "it was not carried");
+            assert!(orig_proto::downgrade(request), "it was not carried");
         }
-        let asker = Asker::of(&request);
+        let asker = Asker::of(request);
         let downgraded = request.extensions().get::<Downgraded>().copied();
         let fallback = "192.0.2.1:80".parse().expect("an address");
-        uri::set_authority(&mut request, Some(fallback));
-        let is_carried = self.hop == Hop::First && orig_proto::may_upgrade(&request);
-        let carried: Option<Version> = is_carried.then(|| orig_proto::upgrade(&mut request));
+        uri::set_authority(request, Some(fallback));
+        let is_carried = self.hop == Hop::First && orig_proto::may_upgrade(request);
+        let carried: Option<Version> = is_carried.then(|| orig_proto::upgrade(request));
         match self.client.send(request).await {
             Ok(mut response) => {
                 if let Some(version) = carried {

@@ -46,7 +46,10 @@ pub enum Protocol {
 /// Answers the requests of one accepted connection.
 pub trait Handle {
     /// Every failure is an answer, except that a stream which the other side reset is reset towards the client too.
-    fn handle(&self, request: Request) -> impl Future<Output = Result<Response, Reset>>;
+    ///
+    /// The request stays where it was read, and its body is taken out of it: it passes through a dozen functions that wait, each of which would have
+    /// room for it twice. What is left can be sent once more.
+    fn handle(&self, request: &mut Request) -> impl Future<Output = Result<Response, Reset>>;
 }
 
 /// The stream is reset instead of answered. HTTP/1 connections are closed.

@@ -101,8 +101,8 @@ fn receive_body(bytes: &[u8], how: u8) -> Received {
 struct Collect(RefCell<Vec<Received>>);
 
 impl Handle for Collect {
-    async fn handle(&self, request: Request) -> Result<Response, Reset> {
-        let received = match request.into_body().collect().await {
+    async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
+        let received = match request.body_mut().collect().await {
             Ok(body) => {
                 let trailers = body.trailers().cloned().unwrap_or_default();
                 Some((body.to_bytes().to_vec(), trailers))

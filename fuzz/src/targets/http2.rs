@@ -70,13 +70,12 @@ struct Service {
 }
 
 impl Handle for Service {
-    async fn handle(&self, request: Request) -> Result<Response, Reset> {
+    async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
         self.requests.set(self.requests.get() + 1);
         let _in_hand = InHand::new(self);
-        let (head, mut body) = request.into_parts();
         // Half of them do not care for it.
-        if head.uri.path() == "/" {
-            while let Some(Ok(frame)) = body.frame().await {
+        if request.uri().path() == "/" {
+            while let Some(Ok(frame)) = request.body_mut().frame().await {
                 *self.bodies.borrow_mut() += frame.data_ref().map_or(0, |data| data.len());
             }
         }

@@ -81,8 +81,8 @@ async fn ask(client: &Client<Dialer>, question: Question) -> Outcome {
         .uri("http://web/")
         .version(Version::HTTP_2)
         .body(Body::full(vec![b'x'; question.body()]));
-    let request: Request = request.expect("a request");
-    let Ok(response) = client.send(request).await else {
+    let mut request: Request = request.expect("a request");
+    let Ok(response) = client.send(&mut request).await else {
         return Outcome::NoResponse;
     };
     if question == Question::GetUnread {

@@ -11,7 +11,7 @@ use mesh_core::endpoint::Http2Params;
 
 use self::http1::{Loan, Pool};
 use self::http2::{Multiplexed, Stream};
-use super::{Body, Protocol, Reason, Request, Response, upgrade, uri};
+use super::{Protocol, Reason, Request, Response, upgrade};
 use crate::config::Http1Pool;
 use crate::error::{DialError, Error, Kind as ErrorKind, chain};
 use crate::telemetry::http::StreamError;
@@ -65,13 +65,9 @@ enum Kind {
 /// A request that got no response.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// No connection could be made; the request is untouched.
-    #[error("{error}")]
-    Dial {
-        #[source]
-        error: DialError,
-        request: Box<Request>,
-    },
+    /// No connection could be made, or the connection ended before anything was written to it; the request is untouched.
+    #[error("{0}")]
+    Dial(#[source] DialError),
     /// The connection failed after the request, or part of it, had been sent.
     #[error("the connection failed before the response: {0}")]
     Http1(#[from] super::http1::Error),
@@ -94,9 +90,7 @@ impl From<SendError> for Error {
     fn from(error: SendError) -> Self {
         let kind = match (&error, error.reset()) {
             (_, Some(reason)) => ErrorKind::Reset(reason),
-            (SendError::Dial { error, .. }, None) if error.is_timeout() => {
-                ErrorKind::ConnectTimeout
-            }
+            (SendError::Dial(error), None) if error.is_timeout() => ErrorKind::ConnectTimeout,
             _ => ErrorKind::Io,
         };
         Self::new(kind, chain(&error))
@@ -122,18 +116,10 @@ impl From<&SendError> for StreamError {
 }
 
 impl SendError {
-    /// The connection ended before anything was written to it.
-    fn dead(request: Request) -> Self {
-        Self::Dial {
-            error: DialError::Closed,
-            request: Box::new(request),
-        }
-    }
-
     /// The reason when the other side reset the stream.
     pub fn reset(&self) -> Option<Reason> {
         match self {
-            Self::Dial { .. } | Self::Http1(_) => None,
+            Self::Dial(_) | Self::Http1(_) => None,
             Self::Http2(mesh_http2::Error::Reset(reason)) => Some(*reason),
             Self::Http2(_) => None,
         }
@@ -142,7 +128,7 @@ impl SendError {
     /// Whether the other side said that it has not begun with the request, so that even a request with effects may be sent again.
     pub fn is_unprocessed(&self) -> bool {
         match self {
-            Self::Dial { .. } => true,
+            Self::Dial(_) => true,
             Self::Http1(_) => false,
             // Streams above the last one that a GOAWAY names fail with it; those below go on.
             Self::Http2(error) => matches!(
@@ -186,25 +172,18 @@ impl<D: Dial + 'static> Client<D> {
 
     /// Sends `request`. Connections that died while they were idle are replaced without anybody noticing, if the request was not written or can be written
     /// twice.
-    pub async fn send(&self, mut request: Request) -> Result<Response, SendError> {
+    pub async fn send(&self, request: &mut Request) -> Result<Response, SendError> {
         let mut dead = 0;
         loop {
-            let connection = match self.connect(&request).await {
-                Ok(connection) => connection,
-                Err(error) => {
-                    let request = Box::new(request);
-                    return Err(SendError::Dial { error, request });
-                }
-            };
-            let again =
-                (connection.is_reused() && is_replayable(&request)).then(|| replay(&request));
-            request = match (connection.send(request).await, again) {
-                (Ok(response), _) => return Ok(response),
-                (Err(error), _) if dead == MAX_DEAD_CONNECTIONS => return Err(error),
-                (Err(SendError::Dial { request, .. }), _) => *request,
-                (Err(SendError::Http1(_) | SendError::Http2(_)), Some(again)) => again,
-                (Err(error), None) => return Err(error),
-            };
+            let connection = self.connect(request).await.map_err(SendError::Dial)?;
+            let may_repeat = connection.is_reused() && is_replayable(request);
+            match connection.send(request).await {
+                Ok(response) => return Ok(response),
+                Err(error) if dead == MAX_DEAD_CONNECTIONS => return Err(error),
+                Err(SendError::Dial(_)) => {}
+                Err(SendError::Http1(_) | SendError::Http2(_)) if may_repeat => {}
+                Err(error) => return Err(error),
+            }
             dead += 1;
         }
     }
@@ -216,17 +195,15 @@ impl Connection {
         matches!(&self.kind, Kind::Http1 { conn, .. } if conn.reused)
     }
 
-    /// Sends `request`, whose URI is absolute; HTTP/1's form is made here. A request that could not be written comes back as [`SendError::Dial`].
-    pub async fn send(self, mut request: Request) -> Result<Response, SendError> {
+    /// Sends `request`, whose URI is absolute; HTTP/1's form is made here. Takes the body, unless the request could not be written: [`SendError::Dial`].
+    pub async fn send(self, request: &mut Request) -> Result<Response, SendError> {
         let (conn, pool) = match self.kind {
             Kind::Http2(slot) => return slot.send(request).await,
             Kind::Http1 { conn, pool } => (conn, Some(pool)),
             Kind::Once(conn) => (conn, None),
         };
-        uri::restore_http1_form(&mut request);
-        let method = request.method().clone();
         let mut response = conn.send(request, pool.as_ref()).await?;
-        if !(method == Method::CONNECT && response.status().is_success()) {
+        if !(request.method() == Method::CONNECT && response.status().is_success()) {
             let status = response.status();
             upgrade::clean_response(response.headers_mut(), status);
         }
@@ -255,15 +232,4 @@ fn needs_own_connection(request: &Request) -> bool {
 /// Whether sending a request twice does no more than sending it once, by its method and because there is no body to lose.
 pub fn is_replayable(request: &Request) -> bool {
     request.method().is_idempotent() && request.body().is_empty() && !upgrade::is_requested(request)
-}
-
-/// The same request again, with its extensions.
-pub fn replay(request: &Request) -> Request {
-    let mut again = Request::new(Body::empty());
-    *again.method_mut() = request.method().clone();
-    *again.uri_mut() = request.uri().clone();
-    *again.version_mut() = request.version();
-    *again.headers_mut() = request.headers().clone();
-    *again.extensions_mut() = request.extensions().clone();
-    again
 }

@@ -160,7 +160,7 @@ mod tests {
             request.extensions_mut().clear();
 
             assert!(downgrade(&mut request));
-            uri::restore_http1_form(&mut request);
+            *request.uri_mut() = uri::http1_form(&request);
             assert_eq!(request.version(), version);
             assert_eq!(request.uri().to_string(), target);
             assert_eq!(

@@ -62,15 +62,15 @@ enum Role {
 }
 
 impl Handle for Forward {
-    async fn handle(&self, mut request: Request) -> Result<Response, Reset> {
+    async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
         if self.role == Role::Second {
-            orig_proto::downgrade(&mut request);
+            orig_proto::downgrade(request);
         }
-        let asker = Asker::of(&request);
+        let asker = Asker::of(request);
         let downgraded = request.extensions().get::<Downgraded>().copied();
-        uri::set_authority(&mut request, Some("192.0.2.1:80".parse().unwrap()));
-        let carry = self.role == Role::First && orig_proto::may_upgrade(&request);
-        let carried = carry.then(|| orig_proto::upgrade(&mut request));
+        uri::set_authority(request, Some("192.0.2.1:80".parse().unwrap()));
+        let carry = self.role == Role::First && orig_proto::may_upgrade(request);
+        let carried = carry.then(|| orig_proto::upgrade(request));
         match self.client.send(request).await {
             Ok(mut response) => {
                 if let Some(version) = carried {
@@ -92,12 +92,16 @@ impl Handle for Forward {
 }
 
 fn client_to(server: SocketAddr, limits: HttpLimits, http2: Http2Params) -> Client<To> {
+    Client::new(To(server), &params(limits, http2))
+}
+
+fn params(limits: HttpLimits, http2: Http2Params) -> Params {
     let pool = Http1Pool {
         max_idle: 10,
         idle_timeout: IDLE_TIMEOUT,
         limits,
     };
-    Client::new(To(server), &Params::new(&pool, http2))
+    Params::new(&pool, http2)
 }
 
 /// Listens and forwards to `server`; returns where. The first hop is spoken to in `protocol`.

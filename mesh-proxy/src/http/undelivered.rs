@@ -23,7 +23,7 @@ impl Undelivered {
     /// A stream that the application has reset is neither: that was its answer.
     pub fn of(error: &SendError) -> Option<Self> {
         match error {
-            SendError::Dial { .. } => Some(Self::Unsent),
+            SendError::Dial(_) => Some(Self::Unsent),
             SendError::Http1(_) | SendError::Http2(_) => {
                 error.reset().is_none().then_some(Self::Lost)
             }

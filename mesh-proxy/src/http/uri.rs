@@ -60,16 +60,16 @@ pub fn set_uri_authority(uri: &mut Uri, authority: Authority) {
     }
 }
 
-/// Brings the target into the form that an HTTP/1 server expects: as the client sent it.
-pub fn restore_http1_form(request: &mut Request) {
+/// The target in the form that an HTTP/1 server expects: as the client sent it.
+pub fn http1_form(request: &Request) -> Uri {
     if request.method() == Method::CONNECT || request.extensions().get::<AbsoluteForm>().is_some() {
-        return;
+        return request.uri().clone();
     }
     let path = match request.uri().path_and_query() {
         Some(path) => path.clone(),
         None => PathAndQuery::from_static("/"),
     };
-    *request.uri_mut() = Uri::from(path);
+    Uri::from(path)
 }
 
 /// Remembers the form of the request line.

@@ -3,6 +3,7 @@
 //! Runs on the control thread, which has an [`Inbound`] of its own for it, so that probes and scrapes are answered when the data threads are busy, before
 //! there is a certificate, and while the proxy drains.
 
+use std::mem;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -78,8 +79,8 @@ impl Inbound {
     }
 }
 
-pub(super) async fn answer(admin: &Admin, request: Request, client: SocketAddr) -> Response {
-    let (head, body) = admin.respond(request, client).await.into_parts();
+pub(super) async fn answer(admin: &Admin, request: &mut Request, client: SocketAddr) -> Response {
+    let (head, body) = admin.respond(mem::take(request), client).await.into_parts();
     // Complete already, and cannot fail.
     let body = match body.collect().await {
         Ok(collected) => Body::full(collected.to_bytes()),

@@ -1,5 +1,6 @@
 //! One inbound request: restore, judge, filter, limit, send to the application, record.
 
+use std::mem;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -83,14 +84,14 @@ impl Inbound {
 }
 
 impl Handle for Handler {
-    async fn handle(&self, mut request: Request) -> Result<Response, Reset> {
+    async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
         // Only peers of the mesh may say what a request was before: for others it would be a way to choose how the application parses it.
         if self.peer.identity().is_some() {
-            orig_proto::downgrade(&mut request);
+            orig_proto::downgrade(request);
         } else {
             orig_proto::strip(request.headers_mut());
         }
-        let asker = Asker::of(&request);
+        let asker = Asker::of(request);
         let downgraded = request.extensions().get::<Downgraded>().copied();
         match self.answer(request).await {
             Ok(mut response) => {
@@ -105,7 +106,7 @@ impl Handle for Handler {
 }
 
 impl Destination {
-    async fn send(&self, request: Request, client: SocketAddr) -> Result<Response, SendError> {
+    async fn send(&self, request: &mut Request, client: SocketAddr) -> Result<Response, SendError> {
         match self {
             Self::App(app) => app.send(request).await,
             Self::Admin(admin) => Ok(super::admin::answer(admin, request, client).await),
@@ -121,7 +122,7 @@ struct Failure {
 }
 
 impl Handler {
-    async fn answer(&self, mut request: Request) -> Result<Response, Failure> {
+    async fn answer(&self, request: &mut Request) -> Result<Response, Failure> {
         // Held until the response's head has arrived.
         let _in_flight = self
             .inbound
@@ -135,11 +136,11 @@ impl Handler {
                     "service unavailable: too many requests in flight",
                 )
             })?;
-        self.prepare(&mut request)?;
+        self.prepare(request)?;
         let granted = self
             .judge
-            .request(&self.peer, &RequestHead::from(&request))?;
-        filter::apply(granted.filters(), &mut request, granted.prefix())?;
+            .request(&self.peer, &RequestHead::from(&*request))?;
+        filter::apply(granted.filters(), request, granted.prefix())?;
         self.judge.limit(&self.peer, &granted)?;
         let mut response = self.send(request, &granted).await?;
         filter::apply_to_response(granted.filters(), response.headers_mut());
@@ -164,18 +165,16 @@ impl Handler {
         }
     }
 
-    async fn send(&self, request: Request, granted: &Granted) -> Result<Response, Failure> {
+    async fn send(&self, request: &mut Request, granted: &Granted) -> Result<Response, Failure> {
         let mut exchange = Exchange::start(
             granted.observers(),
             request.headers(),
             !request.body().is_empty(),
         );
-        let request = match exchange.request_body() {
-            Some(observer) => {
-                request.map(|body| body.observed(Box::new(RequestObserver(observer))))
-            }
-            None => request,
-        };
+        if let Some(observer) = exchange.request_body() {
+            let body = mem::take(request.body_mut());
+            *request.body_mut() = body.observed(Box::new(RequestObserver(observer)));
+        }
         match self.to.send(request, self.peer.client).await {
             Ok(mut response) => {
                 headers::remove_all(response.headers_mut(), &OF_PROXIES);

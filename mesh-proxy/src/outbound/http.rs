@@ -87,8 +87,8 @@ impl Http {
 }
 
 impl Handle for Target {
-    async fn handle(&self, request: Request) -> Result<Response, Reset> {
-        let asker = Asker::of(&request);
+    async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
+        let asker = Asker::of(request);
         match self.exchange(asker, request).await {
             Ok(response) => Ok(response),
             Err(error) => self.answer_error(asker, error),
@@ -113,13 +113,13 @@ impl Target {
         self.routes.borrow().clone()
     }
 
-    async fn exchange(&self, asker: Asker, mut request: Request) -> Result<Response, Error> {
+    async fn exchange(&self, asker: Asker, request: &mut Request) -> Result<Response, Error> {
         let permit = self.worker.shared.outbound_in_flight.try_acquire();
         let permit = permit.map_err(|_full| too_many())?;
-        let required_id = prepare(&mut request, self.addr);
+        let required_id = prepare(request, self.addr);
         let routes = self.routes();
         let (rule, prefix) = routes
-            .find(&request)
+            .find(request)
             .map_err(|error| error.within(format_args!("logical service {}", self.addr)))?;
         let has_body = !request.body().is_empty();
         let observers = Observers {
@@ -149,20 +149,20 @@ impl Target {
     async fn send(
         &self,
         context: &mut Context,
-        mut request: Request,
+        request: &mut Request,
         prefix: Option<usize>,
         required_id: Option<http::HeaderValue>,
     ) -> Result<Answer, Error> {
         let rule = context.rule.clone();
         let timeouts = overrides::timeouts(&rule, request.headers_mut());
-        filter::apply(rule.filters(), &mut request, prefix)?;
+        filter::apply(rule.filters(), request, prefix)?;
         if let Some(name) = &rule.canonical {
             request.headers_mut().insert(DST_CANONICAL, name.clone());
         }
         context.limits = Limits::new(timeouts, Instant::now());
         let progress = context.limits.as_ref().map(|l| l.progress().clone());
         let observer = RequestObserver::new(context.route.request_body(), progress);
-        let request = request.map(|body| observer.attach(body));
+        observer.attach(request.body_mut());
         let leg = rule.backends.choose()?;
         let sending = leg.send(request, prefix, required_id.as_ref());
         match (rule.head_timeout, &context.limits) {

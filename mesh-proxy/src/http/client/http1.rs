@@ -5,13 +5,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::mem;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use http::header::{CONTENT_LENGTH, EXPECT};
-use http::{HeaderValue, StatusCode, request};
+use http::{HeaderValue, StatusCode};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -157,13 +158,13 @@ impl Conn {
     /// Sends, and lets the response take the connection back to `pool`.
     pub(super) async fn send(
         self,
-        request: Request,
+        request: &mut Request,
         pool: Option<&Rc<Pool>>,
     ) -> Result<Response, SendError> {
         let mut call = Call::begin(self.connection, request)?;
         match poll_fn(|cx| call.poll(cx)).await {
             Ok(head) => Ok(call.receive(head, pool)?),
-            Err(error) => Err(call.failed(error)),
+            Err(error) => Err(call.failed(error, request)),
         }
     }
 }
@@ -171,7 +172,7 @@ impl Conn {
 /// One request on its way, until the response's head.
 struct Call {
     connection: Rc<Connection>,
-    head: request::Parts,
+    asked: Asked,
     /// Another protocol was asked for.
     may_switch: bool,
     body: Outgoing,
@@ -191,22 +192,22 @@ enum Sent {
 
 impl Call {
     /// Puts the head together with what will be written first.
-    fn begin(connection: Rc<Connection>, request: Request) -> Result<Self, SendError> {
-        let may_switch = upgrade::is_requested(&request);
-        let (head, body) = request.into_parts();
+    fn begin(connection: Rc<Connection>, request: &mut Request) -> Result<Self, SendError> {
+        let may_switch = upgrade::is_requested(request);
+        let body = mem::take(request.body_mut());
         let interim = body.interim();
         if let Some(interim) = &interim
-            && head.headers.contains_key(EXPECT)
+            && request.headers().contains_key(EXPECT)
         {
             interim.leave_expectation_to_server();
         }
-        let encoder = begin_request(&connection, &head, &body)?;
+        let encoder = begin_request(&connection, request, &body)?;
         Ok(Self {
             body: Outgoing::new(body, encoder),
             sent: Sent::Partly,
             interims: 0,
             connection,
-            head,
+            asked: Asked::by(request.method()),
             may_switch,
             interim,
         })
@@ -236,7 +237,7 @@ impl Call {
                 return Poll::Ready(Ok(head));
             }
             // It has no body, but others must not believe that it has one.
-            head.body(Asked::by(&self.head.method))?;
+            head.body(self.asked)?;
             self.interims += 1;
             if self.interims > MAX_INTERIM_RESPONSES {
                 return Poll::Ready(Err(Refused::TooManyInterim.into()));
@@ -251,25 +252,27 @@ impl Call {
 
     /// Why there is no response: what went wrong first.
     fn cause(&mut self, error: Error) -> Error {
-        match std::mem::replace(&mut self.sent, Sent::Partly) {
+        match mem::replace(&mut self.sent, Sent::Partly) {
             Sent::Failed(first) => first,
             _ => error,
         }
     }
 
-    /// A request of which nothing was written comes back.
-    fn failed(self, error: Error) -> SendError {
+    /// A request of which nothing was written gets its body back.
+    fn failed(self, error: Error, request: &mut Request) -> SendError {
         let unsent = matches!(error, Error::Write(_)) && self.connection.has_written_nothing();
         match self.body.into_unbegun() {
-            Some(body) if unsent => SendError::dead(Request::from_parts(self.head, body)),
+            Some(body) if unsent => {
+                *request.body_mut() = body;
+                SendError::Dial(DialError::Closed)
+            }
             _ => SendError::Http1(error),
         }
     }
 
     /// The response, whose body is read from the connection.
     fn receive(self, head: ResponseHead, pool: Option<&Rc<Pool>>) -> Result<Response, Error> {
-        let asked = Asked::by(&self.head.method);
-        let length = head.body(asked)?;
+        let length = head.body(self.asked)?;
         let mut response = Response::new(Body::empty());
         *response.status_mut() = head.status;
         *response.version_mut() = head.version;
@@ -290,7 +293,7 @@ impl Call {
             response.headers_mut().insert(CONTENT_LENGTH, length);
         }
         let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
-        if switched || (asked == Asked::Connect && head.status.is_success()) {
+        if switched || (self.asked == Asked::Connect && head.status.is_success()) {
             if switched && !self.may_switch {
                 return Err(Refused::UnexpectedSwitch.into());
             }

@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
+use std::mem;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
@@ -310,17 +311,16 @@ impl Drop for Stream {
 
 impl Slot {
     /// Sends; the response's body keeps the place.
-    pub(super) async fn send(mut self, request: Request) -> Result<Response, SendError> {
+    pub(super) async fn send(mut self, request: &mut Request) -> Result<Response, SendError> {
         let ready = poll_fn(|cx| self.link.poll_ready(cx)).await;
         if ready.is_err() {
-            return Err(SendError::dead(request));
+            return Err(SendError::Dial(DialError::Closed));
         }
-        let (mut head, body) = request.into_parts();
+        let body = mem::take(request.body_mut());
         let interim = body.interim();
-        prepare_request(&mut head.headers, &body);
+        prepare_request(request.headers_mut(), &body);
         let is_last = body.is_head_only();
-        let head = http::Request::from_parts(head, ());
-        let (call, writer) = Call::begin(&self.link, &head, is_last);
+        let (call, writer) = Call::begin(&self.link, request, is_last);
         let response = if is_last {
             // Its own half is over.
             drop(writer);

@@ -1,11 +1,11 @@
 //! How a request is put on the wire. The decision is pure; see [`super::server`] for the one about responses.
 
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Method, Version, request};
+use http::{HeaderMap, Method, Version};
 use http_body::Body as _;
 
 use super::{Connection, Encoder, Error, Framing, encode};
-use crate::http::Body;
+use crate::http::{Body, Request, uri};
 
 /// What is known of a body before it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,14 +28,20 @@ impl Known {
 /// Queues the head of a request, to be written together with the beginning of its body.
 pub(crate) fn begin(
     connection: &Connection,
-    head: &request::Parts,
+    request: &Request,
     body: &Body,
 ) -> Result<Encoder, Error> {
-    let (framing, encoder) = frame(&head.method, head.version, &head.headers, Known::of(body))?;
+    let (framing, encoder) = frame(
+        request.method(),
+        request.version(),
+        request.headers(),
+        Known::of(body),
+    )?;
+    let target = uri::http1_form(request);
     connection.write(|output| {
         output.restart();
-        let line = (&head.method, &head.uri, head.version);
-        encode::request(output.flat(), line, &head.headers, framing);
+        let line = (request.method(), &target, request.version());
+        encode::request(output.flat(), line, request.headers(), framing);
     });
     Ok(encoder)
 }

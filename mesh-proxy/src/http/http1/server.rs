@@ -117,7 +117,8 @@ async fn exchange<H: Handle>(
     let wanted = upgrade::accept(&mut request).map_err(|_bad| Refused::Target)?;
     uri::mark_form(&mut request);
     let mut patience = Patience::new(terms.limits.body_time);
-    let handled = handle(connection, terms.handler, request, &mut patience).await?;
+    let handled = handle(connection, terms.handler, &mut request, &mut patience).await?;
+    drop(request);
     let Some(mut response) = handled else {
         return Ok(After::Close);
     };
@@ -189,7 +190,7 @@ async fn read_slow_head(connection: &Connection, limit: Duration) -> Result<Byte
 async fn handle<H: Handle>(
     connection: &Rc<Connection>,
     handler: &H,
-    request: Request,
+    request: &mut Request,
     patience: &mut Patience,
 ) -> Result<Option<Response>, Error> {
     let mut handling = pin!(handler.handle(request));
@@ -335,10 +336,10 @@ mod tests {
     struct Large;
 
     impl Handle for Large {
-        async fn handle(&self, request: Request) -> Result<Response, Reset> {
+        async fn handle(&self, _request: &mut Request) -> Result<Response, Reset> {
             let state = [0_u8; 4096];
             tokio::task::yield_now().await;
-            drop((request, state));
+            std::hint::black_box(&state);
             Ok(Response::new(Body::empty()))
         }
     }

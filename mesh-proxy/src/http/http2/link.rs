@@ -111,9 +111,9 @@ impl Link {
 
 impl Call {
     /// To be called only when [`Link::poll_ready`] says so.
-    pub(in crate::http) fn begin(
+    pub(in crate::http) fn begin<B>(
         link: &Link,
-        request: &Request<()>,
+        request: &Request<B>,
         is_last: bool,
     ) -> (Self, Writer) {
         let id = link.connection().open(request, is_last);

@@ -130,7 +130,13 @@ impl<H> Slow<H> {
 }
 
 /// One stream: the handler is asked, and dropped with whatever it is doing when the client resets the stream.
-async fn exchange<H: Handle>(terms: Rc<Terms<H>>, link: Link, accepted: Accepted) {
+///
+/// No `async fn`, as with [`serve`].
+fn exchange<H: Handle>(
+    terms: Rc<Terms<H>>,
+    link: Link,
+    accepted: Accepted,
+) -> impl Future<Output = ()> {
     let Accepted {
         id,
         request,
@@ -141,35 +147,39 @@ async fn exchange<H: Handle>(terms: Rc<Terms<H>>, link: Link, accepted: Accepted
     let (reader, writer) = link.hold(id);
     let interim = Interim::Http2(super::Interim::of(&link, id, &request));
     let body = Body::http2(Incoming::request(reader, length, is_head_only)).with_interim(interim);
-    let request = request.map(|()| body);
+    let mut request = request.map(|()| body);
     let mut slow = Slow {
-        terms: terms.clone(),
         upload: Upload::of(&link, id),
         patience: Patience::new(terms.limits.body_time),
+        terms,
     };
-    let answer = {
-        let mut answer = pin!(answer(&terms, request, refused, length));
-        poll_fn(|cx| {
-            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
-                return Poll::Ready(Some(answer));
+    async move {
+        let terms = slow.terms.clone();
+        let answer = {
+            let mut answer = pin!(answer(&terms, &mut request, refused, length));
+            poll_fn(|cx| {
+                if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
+                    return Poll::Ready(Some(answer));
+                }
+                if slow.poll(cx).is_ready() {
+                    let refusal = respond::status(Version::HTTP_2, StatusCode::REQUEST_TIMEOUT);
+                    return Poll::Ready(Some(Ok(refusal)));
+                }
+                writer.poll_failed(cx).map(|_gone| None)
+            })
+            .await
+        };
+        drop(request);
+        match answer {
+            None => {}
+            Some(Err(Reset(reason))) => writer.reset(reason),
+            Some(Ok(mut response)) => {
+                let close = response.extensions_mut().remove::<CloseConnection>();
+                if close.is_some() {
+                    link.leave();
+                }
+                send(response, writer, slow).await;
             }
-            if slow.poll(cx).is_ready() {
-                let refusal = respond::status(Version::HTTP_2, StatusCode::REQUEST_TIMEOUT);
-                return Poll::Ready(Some(Ok(refusal)));
-            }
-            writer.poll_failed(cx).map(|_gone| None)
-        })
-        .await
-    };
-    match answer {
-        None => {}
-        Some(Err(Reset(reason))) => writer.reset(reason),
-        Some(Ok(mut response)) => {
-            let close = response.extensions_mut().remove::<CloseConnection>();
-            if close.is_some() {
-                link.leave();
-            }
-            send(response, writer, slow).await;
         }
     }
 }
@@ -177,7 +187,7 @@ async fn exchange<H: Handle>(terms: Rc<Terms<H>>, link: Link, accepted: Accepted
 /// What belongs to the connection is taken off, and the handler is asked.
 async fn answer<H: Handle>(
     terms: &Terms<H>,
-    mut request: Request,
+    request: &mut Request,
     unread: Option<Unread>,
     length: Option<u64>,
 ) -> Result<Response, Reset> {
@@ -194,7 +204,7 @@ async fn answer<H: Handle>(
         return refuse(Refused::ConnectBody);
     }
     // An HTTP/2 stream is a tunnel by itself: bodies go both ways for as long as they like.
-    if upgrade::accept(&mut request).is_err() {
+    if upgrade::accept(request).is_err() {
         return Ok(respond::status(Version::HTTP_2, StatusCode::BAD_REQUEST));
     }
     let response = terms.handler.handle(request).await?;

@@ -2,6 +2,10 @@
 
 mod interim;
 
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use super::client::SendError;
 use super::*;
 
 const GET: &str = "GET / HTTP/1.1\r\nhost: web\r\n\r\n";
@@ -501,4 +505,31 @@ async fn what_is_refused_is_counted() {
         }
     })
     .await;
+}
+
+/// Its connections were closed by the other side before anybody looked at them. They are no TCP, whose ends learn of each other in their own time.
+struct Gone;
+
+impl Dial for Gone {
+    async fn dial(&self, _protocol: Protocol) -> Result<Io, DialError> {
+        let (here, there) = UnixStream::pair().unwrap();
+        drop(there);
+        here.set_nonblocking(true).unwrap();
+        let here = std::net::TcpStream::from(OwnedFd::from(here));
+        Ok(Io::plain(TcpStream::from_std(here).unwrap()))
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_could_not_be_written_can_be_sent_elsewhere() {
+    let request = || {
+        let request = http::Request::get("http://web/a?b").header("host", "web");
+        request.body(Body::empty()).unwrap()
+    };
+    let client = Client::new(Gone, &params(LIMITS, Http2Params::default()));
+    let mut sent = request();
+    let error = client.send(&mut sent).await.expect_err("nobody is there");
+    assert!(matches!(error, SendError::Dial(_)), "{error}");
+    assert_eq!(sent.uri(), request().uri());
+    assert_eq!(sent.headers(), request().headers());
 }

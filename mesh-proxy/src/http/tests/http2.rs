@@ -405,7 +405,7 @@ async fn idle_connections_are_small() {
         let io = Io::plain(TcpStream::connect(addr).await.unwrap());
         struct Nobody;
         impl Handle for Nobody {
-            async fn handle(&self, _request: Request) -> Result<Response, Reset> {
+            async fn handle(&self, _request: &mut Request) -> Result<Response, Reset> {
                 unreachable!("no request is made")
             }
         }

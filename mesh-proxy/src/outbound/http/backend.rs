@@ -14,7 +14,7 @@ use super::endpoint::{Endpoint, Received};
 use super::observe::RequestObserver;
 use crate::balance::{Picked, Refusal, Service, Settings};
 use crate::error::{DialError, Error, Kind, chain};
-use crate::http::client::{self, MAX_DEAD_CONNECTIONS, SendError};
+use crate::http::client::{MAX_DEAD_CONNECTIONS, SendError};
 use crate::http::undelivered::Undelivered;
 use crate::http::{Request, Response, filter, upgrade};
 use crate::telemetry::RouteHttp;
@@ -57,19 +57,14 @@ enum Tried {
         attempt: Exchange,
     },
     /// No connection can be made; the request is as it was.
-    Unreachable {
-        request: Request,
-        error: DialError,
-    },
+    Unreachable(DialError),
     /// The peer's proxy cannot reach the application. The request can be sent again, or this be the answer.
     Undelivered {
-        request: Request,
         response: Response,
         attempt: Exchange,
     },
     /// The connection ended under the request, which may be sent again.
     Lost {
-        request: Request,
         was_begun: bool,
     },
     Failed(Error),
@@ -89,6 +84,12 @@ impl History {
             Undelivered::Unsent => true,
             Undelivered::Lost => request.method().is_idempotent() && self.is_first_loss(),
         }
+    }
+
+    /// Whether a request without a body may be sent once more after its connection failed.
+    fn may_repeat(&mut self, request: &Request, error: &SendError) -> bool {
+        let is_harmless = error.reset().is_none() && request.method().is_idempotent();
+        (error.is_unprocessed() || is_harmless) && self.is_first_loss()
     }
 
     fn is_first_loss(&mut self) -> bool {
@@ -175,11 +176,11 @@ impl Leg {
     /// Sends to an endpoint of the backend. `required` is the identity that the application demands of it.
     pub(super) async fn send(
         self: &Rc<Self>,
-        mut request: Request,
+        request: &mut Request,
         prefix: Option<usize>,
         required: Option<&http::HeaderValue>,
     ) -> Result<Answer, Error> {
-        filter::apply(self.filters(), &mut request, prefix)?;
+        filter::apply(self.filters(), request, prefix)?;
         let sent = match &self.backend.reach {
             Reach::Balance(service) => self.balance(service, request, required).await,
             Reach::Forward(endpoint) => return self.forward(endpoint, request, required).await,
@@ -191,7 +192,7 @@ impl Leg {
     async fn balance(
         self: &Rc<Self>,
         service: &Service<Endpoint>,
-        mut request: Request,
+        request: &mut Request,
         required: Option<&http::HeaderValue>,
     ) -> Result<Answer, Error> {
         let mut began = Instant::now();
@@ -201,7 +202,7 @@ impl Leg {
             let picked = service.acquire_other(began, avoid).await.map_err(refused)?;
             picked.value.check_identity(required)?;
             avoid = Some(picked.endpoint.addr);
-            request = match self
+            match self
                 .attempt(&picked.value, Some(&picked), request, &mut history)
                 .await
             {
@@ -209,52 +210,45 @@ impl Leg {
                     service.reached(&picked);
                     return Ok(self.answer(response, attempt, Some(picked)));
                 }
-                Tried::Undelivered {
-                    request,
-                    response,
-                    attempt,
-                } => {
+                Tried::Undelivered { response, attempt } => {
                     service.failed(&picked);
                     if !service.has_available() {
                         return Ok(self.answer(response, attempt, Some(picked)));
                     }
-                    request
                 }
-                Tried::Unreachable { request, error } => {
+                Tried::Unreachable(error) => {
                     service.failed(&picked);
                     tracing::info!(addr = %picked.endpoint.addr, error = %chain(&error), "Failed to connect");
-                    request
                 }
-                Tried::Lost { request, was_begun } => {
+                Tried::Lost { was_begun } => {
                     if was_begun {
                         service.failed(&picked);
                         // The time that the lost endpoint took was not spent looking for one. A pod that vanishes without a word is noticed only after
                         // seconds, and the request must not fail for that. It happens once, so the wait stays bounded.
                         began = Instant::now();
                     }
-                    request
                 }
                 Tried::Failed(error) => return Err(error),
-            };
+            }
         }
     }
 
     async fn forward(
         self: &Rc<Self>,
         endpoint: &Endpoint,
-        mut request: Request,
+        request: &mut Request,
         required: Option<&http::HeaderValue>,
     ) -> Result<Answer, Error> {
         endpoint.check_identity(required)?;
         let mut history = History::default();
         loop {
-            request = match self.attempt(endpoint, None, request, &mut history).await {
+            match self.attempt(endpoint, None, request, &mut history).await {
                 Tried::Answered { response, attempt }
-                | Tried::Undelivered {
-                    response, attempt, ..
-                } => return Ok(self.answer(response, attempt, None)),
-                Tried::Lost { request, .. } => request,
-                Tried::Unreachable { error, .. } => {
+                | Tried::Undelivered { response, attempt } => {
+                    return Ok(self.answer(response, attempt, None));
+                }
+                Tried::Lost { .. } => {}
+                Tried::Unreachable(error) => {
                     let kind = if error.is_timeout() {
                         Kind::ConnectTimeout
                     } else {
@@ -264,7 +258,7 @@ impl Leg {
                     return Err(error.within(format_args!("endpoint {}", endpoint.addr())));
                 }
                 Tried::Failed(error) => return Err(error),
-            };
+            }
         }
     }
 
@@ -282,89 +276,68 @@ impl Leg {
         }
     }
 
+    /// Tries one endpoint. Whatever is not its answer leaves the request as it was.
     async fn attempt(
         &self,
         endpoint: &Endpoint,
         picked: Option<&Picked<Endpoint>>,
-        mut request: Request,
+        request: &mut Request,
         history: &mut History,
     ) -> Tried {
-        let repeatable = request.body().is_empty() && !upgrade::is_requested(&request);
-        let again = repeatable.then(|| client::replay(&request));
-        let shape = endpoint.shape(&mut request);
-        let connection = match endpoint.connect(&request).await {
+        let is_repeatable = request.body().is_empty() && !upgrade::is_requested(request);
+        let shape = endpoint.shape(request);
+        let connection = match endpoint.connect(request).await {
             Ok(connection) => connection,
             Err(error) => {
-                shape.undo(&mut request);
-                return Tried::Unreachable { request, error };
+                shape.undo(request);
+                return Tried::Unreachable(error);
             }
         };
         if let Some(picked) = picked {
             picked.sends();
         }
-        let mut attempt = self.start(endpoint, &request);
+        let mut attempt = self.start(endpoint, request);
         let observer = RequestObserver::new(attempt.request_body(), None);
-        let request = request.map(|body| observer.attach(body));
-        match endpoint.send(connection, request, &shape).await {
+        observer.attach(request.body_mut());
+        let received = endpoint.send(connection, request, &shape).await;
+        if !matches!(received, Ok(Received::Response(_))) {
+            shape.undo(request);
+        }
+        match received {
             Ok(Received::Response(response)) => {
                 attempt.response_head(response.status(), response.headers());
                 Tried::Answered { response, attempt }
             }
             Ok(Received::Undelivered(response, how)) => {
                 attempt.response_head(response.status(), response.headers());
-                match again.filter(|request| history.may_go_elsewhere(request, how)) {
-                    None => Tried::Answered { response, attempt },
-                    Some(request) => Tried::Undelivered {
-                        request,
-                        response,
-                        attempt,
-                    },
+                if is_repeatable && history.may_go_elsewhere(request, how) {
+                    Tried::Undelivered { response, attempt }
+                } else {
+                    Tried::Answered { response, attempt }
                 }
             }
-            Err(SendError::Dial { error, mut request }) => {
+            Err(SendError::Dial(error)) => {
                 attempt.failed(StreamError::GoAway);
-                shape.undo(&mut request);
                 history.dead_connections += 1;
                 if history.dead_connections > MAX_DEAD_CONNECTIONS {
-                    Tried::Unreachable {
-                        request: *request,
-                        error,
-                    }
+                    Tried::Unreachable(error)
                 } else {
-                    Tried::Lost {
-                        request: *request,
-                        was_begun: false,
-                    }
+                    Tried::Lost { was_begun: false }
                 }
             }
-            Err(error) => self.lost(&mut attempt, error, again, history),
+            Err(error) => {
+                attempt.failed(StreamError::from(&error));
+                let is_unprocessed = error.is_unprocessed();
+                if is_repeatable && history.may_repeat(request, &error) {
+                    Tried::Lost {
+                        was_begun: !is_unprocessed,
+                    }
+                } else {
+                    let kind = error.reset().map_or(Kind::Io, Kind::Reset);
+                    Tried::Failed(Error::new(kind, chain(&error)))
+                }
+            }
         }
-    }
-
-    /// The connection failed under the request.
-    fn lost(
-        &self,
-        attempt: &mut Exchange,
-        error: SendError,
-        again: Option<Request>,
-        history: &mut History,
-    ) -> Tried {
-        let reset = error.reset();
-        attempt.failed(StreamError::from(&error));
-        let unprocessed = error.is_unprocessed();
-        if let Some(request) = again
-            .filter(|request| unprocessed || (reset.is_none() && request.method().is_idempotent()))
-            && !std::mem::replace(&mut history.lost, true)
-        {
-            return Tried::Lost {
-                request,
-                was_begun: !unprocessed,
-            };
-        }
-        Tried::Failed(Error::new(
-            reset.map_or(Kind::Io, Kind::Reset),
-            chain(&error),
-        ))
     }
 
     fn start(&self, endpoint: &Endpoint, request: &Request) -> Exchange {

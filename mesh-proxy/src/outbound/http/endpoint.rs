@@ -130,7 +130,7 @@ impl Endpoint {
     pub(super) async fn send(
         &self,
         connection: Connection,
-        request: Request,
+        request: &mut Request,
         shape: &Shape,
     ) -> Result<Received, SendError> {
         let mut response = connection.send(request).await?;

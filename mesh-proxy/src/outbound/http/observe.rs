@@ -1,5 +1,6 @@
 //! What goes with the bodies of an exchange: metrics, latency measurement, time limits.
 
+use std::mem;
 use std::rc::Rc;
 
 use super::endpoint::Endpoint;
@@ -30,11 +31,10 @@ impl RequestObserver {
         Self { metrics, progress }
     }
 
-    pub(super) fn attach(self, body: Body) -> Body {
-        if self.metrics.is_none() && self.progress.is_none() {
-            return body;
+    pub(super) fn attach(self, body: &mut Body) {
+        if self.metrics.is_some() || self.progress.is_some() {
+            *body = mem::take(body).observed(Box::new(self));
         }
-        body.observed(Box::new(self))
     }
 }
 

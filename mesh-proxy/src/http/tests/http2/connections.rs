@@ -116,8 +116,11 @@ async fn responses_that_nobody_reads_keep_no_other_waiting() {
         });
         let ask = async || {
             let request = http::Request::get("http://web/").version(Version::HTTP_2);
-            let sent = client.send(request.body(Body::empty()).unwrap());
-            Box::pin(sent).await.unwrap().into_body()
+            let mut request = request.body(Body::empty()).unwrap();
+            Box::pin(client.send(&mut request))
+                .await
+                .unwrap()
+                .into_body()
         };
         let mut unread = Vec::new();
         for _ in 0..150 {
@@ -222,7 +225,8 @@ async fn an_endpoint_that_answers_no_pings_is_given_up() {
         };
         let client = client_to(addr, HttpLimits::DEFAULT, params);
         let request = http::Request::get("http://web/").version(Version::HTTP_2);
-        let sent = Box::pin(client.send(request.body(Body::empty()).unwrap())).await;
+        let mut request = request.body(Body::empty()).unwrap();
+        let sent = Box::pin(client.send(&mut request)).await;
         assert!(matches!(sent, Err(SendError::Http2(_))));
     })
     .await;
