@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, cipher_suite, kx_group};
@@ -63,6 +64,8 @@ impl Configs {
             .with_custom_certificate_verifier(Arc::new(Anybody))
             .with_no_client_auth();
         client.enable_secret_extraction = true;
+        // A ticket that one input has sent would be in the hello of the next ones.
+        client.resumption = Resumption::disabled();
         Self {
             client: Arc::new(client),
             server: Arc::new(server),
