@@ -40,9 +40,6 @@ pub(crate) struct FirstOptions {
     targets: u32,
 }
 
-/// A program that nobody has started since the machine was is read from its disk first: Python with a library was seen to take more than ten seconds.
-const READY_WITHIN: Duration = Duration::from_secs(60);
-
 /// A child that ends with this value.
 struct Started(Child);
 
@@ -61,9 +58,8 @@ pub(super) fn ready(options: &ReadyOptions) -> anyhow::Result<()> {
         None => None,
     };
     while !is_ready(options) {
-        if begun.elapsed() > READY_WITHIN {
-            let seconds = READY_WITHIN.as_secs();
-            bail!("{} is not ready after {seconds} s", options.at);
+        if begun.elapsed() > PATIENCE {
+            bail!("{} is not ready after {} s", options.at, PATIENCE.as_secs());
         }
         thread::park_timeout(LOOK_AGAIN);
     }
