@@ -34,8 +34,8 @@ from wsproto.extensions import PerMessageDeflate
 
 async def echo(reader, writer):
     socket, message, is_open = WSConnection(ConnectionType.SERVER), [], True
-    while is_open:
-        socket.receive_data(await reader.read(65536) or None)
+    while is_open and (data := await reader.read(65536)):
+        socket.receive_data(data)
         for event in socket.events():
             if isinstance(event, events.Request):
                 answer = events.AcceptConnection(extensions=[PerMessageDeflate()])
