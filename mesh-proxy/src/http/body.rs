@@ -197,17 +197,22 @@ impl Body {
     }
 
     /// Adds `observer`, after any that is there. An empty body ends at once.
-    #[must_use]
-    pub fn observed(mut self, mut observer: Box<dyn Observe>) -> Self {
+    pub fn observe(&mut self, mut observer: Box<dyn Observe>) {
         if self.is_empty() {
             observer.end(End::Complete(None));
-            return self;
+            return;
         }
         let slot = &mut self.extras().observer;
         *slot = Some(match slot.take() {
             None => observer,
             Some(first) => Box::new(Both(first, observer)),
         });
+    }
+
+    /// The body with `observer` added, as by [`observe`](Self::observe).
+    #[must_use]
+    pub fn observed(mut self, observer: Box<dyn Observe>) -> Self {
+        self.observe(observer);
         self
     }
 

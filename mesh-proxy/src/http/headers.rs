@@ -39,7 +39,9 @@ pub fn strip_connection_headers(headers: &mut HeaderMap) {
             }
         }
     }
-    remove_all(headers, &OF_CONNECTION);
+    for name in &OF_CONNECTION {
+        headers.remove(name);
+    }
 }
 
 /// Removes `names`. Most messages have none of them, and one look at all names costs less than to hash and find each of these.

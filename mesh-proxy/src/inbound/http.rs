@@ -1,6 +1,5 @@
 //! One inbound request: restore, judge, filter, limit, send to the application, record.
 
-use std::mem;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -172,8 +171,8 @@ impl Handler {
             !request.body().is_empty(),
         );
         if let Some(observer) = exchange.request_body() {
-            let body = mem::take(request.body_mut());
-            *request.body_mut() = body.observed(Box::new(RequestObserver(observer)));
+            let observer = Box::new(RequestObserver(observer));
+            request.body_mut().observe(observer);
         }
         match self.to.send(request, self.peer.client).await {
             Ok(mut response) => {

@@ -276,7 +276,8 @@ impl Leg {
         }
     }
 
-    /// Tries one endpoint. Whatever is not its answer leaves the request as it was.
+    /// Tries one endpoint. Whatever is not its answer leaves the request fit for another one: only what concerned the client's connection
+    /// has gone from its headers.
     async fn attempt(
         &self,
         endpoint: &Endpoint,

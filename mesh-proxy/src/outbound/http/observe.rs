@@ -1,6 +1,5 @@
 //! What goes with the bodies of an exchange: metrics, latency measurement, time limits.
 
-use std::mem;
 use std::rc::Rc;
 
 use super::endpoint::Endpoint;
@@ -33,7 +32,7 @@ impl RequestObserver {
 
     pub(super) fn attach(self, body: &mut Body) {
         if self.metrics.is_some() || self.progress.is_some() {
-            *body = mem::take(body).observed(Box::new(self));
+            body.observe(Box::new(self));
         }
     }
 }
