@@ -84,7 +84,15 @@ impl Connection {
         self.obey(verdict)
     }
 
-    /// Resets a stream because of what the other side did on it.
+    /// Does not take a stream that the other side opens.
+    pub(super) fn refuse_opening(&mut self, id: u32, reason: Reason) -> Result<(), Fault> {
+        self.write_reset(id, reason);
+        self.tombstones.add(id);
+        let verdict = self.account.mistake();
+        self.obey(verdict)
+    }
+
+    /// Resets a stream because of what the other side did on it. One that is closed, by whatever, stays as it is, and was reset often enough.
     pub(super) fn refuse(
         &mut self,
         id: u32,
@@ -94,13 +102,7 @@ impl Connection {
         if self.is_idle(id) {
             return Err(Fault::Protocol(reason, what));
         }
-        if self.streams.contains_key(&id) {
-            self.reset_stream(id, reason, Error::Malformed(reason, what));
-        } else if !self.tombstones.may_have(id) {
-            // Once is enough (RFC 9113, section 5.4.2).
-            self.write_reset(id, reason);
-            self.tombstones.add(id);
-        }
+        self.reset_stream(id, reason, Error::Malformed(reason, what));
         let verdict = self.account.mistake();
         self.obey(verdict)
     }
@@ -113,7 +115,9 @@ impl Connection {
         if stream.is_over() {
             return;
         }
-        let is_sending = stream.inbound.stage != Stage::Over;
+        // Whoever has sent what is wrong sends, and be it behind the end.
+        let is_sending =
+            stream.inbound.stage != Stage::Over || matches!(error, Error::Malformed(..));
         stream.fail(error);
         if is_sending {
             self.tombstones.add(id);

@@ -80,14 +80,11 @@ impl Connection {
         bytes: &[u8],
     ) -> Result<(), Fault> {
         let list = self.decode(bytes)?;
-        if depends_on == Some(id) {
-            if self.role == Role::Server && self.is_theirs(id) {
-                self.last_theirs = self.last_theirs.max(id);
-            }
-            return self.depends_on_itself(id);
-        }
         if self.is_theirs(id) && id > self.last_theirs {
-            return self.opened(id, ends, list);
+            return self.opened(id, ends, depends_on, list);
+        }
+        if depends_on == Some(id) {
+            return self.depends_on_itself(id);
         }
         if self.is_idle(id) {
             let what = "HEADERS on a stream that was never opened";
@@ -123,7 +120,13 @@ impl Connection {
     }
 
     /// The other side opens a stream.
-    fn opened(&mut self, id: u32, ends: bool, list: List) -> Result<(), Fault> {
+    fn opened(
+        &mut self,
+        id: u32,
+        ends: bool,
+        depends_on: Option<u32>,
+        list: List,
+    ) -> Result<(), Fault> {
         if self.role == Role::Client {
             let what = "a server opens a stream";
             return Err(Fault::Protocol(Reason::PROTOCOL_ERROR, what));
@@ -135,7 +138,10 @@ impl Connection {
             return Ok(());
         }
         if self.open_theirs >= self.limits.streams {
-            return self.refuse(id, Reason::REFUSED_STREAM, "more streams than allowed");
+            return self.refuse_opening(id, Reason::REFUSED_STREAM);
+        }
+        if depends_on == Some(id) {
+            return self.refuse_opening(id, Reason::PROTOCOL_ERROR);
         }
         let refused = list.refused();
         let request = match refused {
@@ -151,7 +157,7 @@ impl Connection {
         });
         let (request, length) = match checked {
             Ok(checked) => checked,
-            Err(Malformed(why)) => return self.refuse(id, Reason::PROTOCOL_ERROR, why),
+            Err(Malformed(_)) => return self.refuse_opening(id, Reason::PROTOCOL_ERROR),
         };
         let stage = if ends { Stage::Over } else { Stage::Body };
         let mut stream = self.new_stream(stage);

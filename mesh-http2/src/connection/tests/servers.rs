@@ -185,6 +185,33 @@ fn interim_responses_are_limited() {
     assert!(client.poll_failed(id, nobody()).is_ready());
 }
 
+/// What comes behind the end of a response ends a request that goes on, and nothing is said of what comes then.
+#[test]
+fn a_mistake_behind_the_end_is_answered_once() {
+    let (mut client, id) = client();
+    let behind = bytes(frame::HEADERS, END_HEADERS, 1, OK);
+    client.receive(&bytes(frame::HEADERS, BOTH, 1, OK)).unwrap();
+    client.receive(&behind).unwrap();
+    assert_eq!(verdict(&mut client), Some((1, Reason::STREAM_CLOSED)));
+    client.drop_reader(id);
+    client.drop_writer(id);
+    client.receive(&bytes(frame::PRIORITY, 0, 1, &[0])).unwrap();
+    client.receive(&behind).unwrap();
+    assert_eq!(verdict(&mut client), None);
+}
+
+/// A request that nobody needs any more is given up once.
+#[test]
+fn a_mistake_on_a_stream_that_was_given_up_is_not_answered() {
+    let (mut client, id) = client();
+    client.receive(&bytes(frame::HEADERS, BOTH, 1, OK)).unwrap();
+    client.drop_reader(id);
+    client.drop_writer(id);
+    assert_eq!(verdict(&mut client), Some((1, Reason::CANCEL)));
+    client.receive(&bytes(frame::PRIORITY, 0, 1, &[0])).unwrap();
+    assert_eq!(verdict(&mut client), None);
+}
+
 /// Some responses say how long a body would be that they do not have.
 #[test]
 fn lengths_of_bodies_that_are_not_there_are_no_mistake() {
