@@ -120,6 +120,9 @@ pub(crate) async fn receive(
     (bytes, end.map(drop))
 }
 
+/// What is read at a time.
+const READ: usize = 16 << 10;
+
 /// Turns of the runtime in which nothing comes, after which nothing will: far more than a request takes.
 const QUIET_TURNS: usize = 50;
 
@@ -134,7 +137,7 @@ pub(crate) async fn converse(
     let (mut reading, mut writing) = tcp.into_split();
     let got = RefCell::new(Vec::new());
     let read = async {
-        let mut some = Vec::new();
+        let mut some = Vec::with_capacity(READ);
         while matches!(reading.read_buf(&mut some).await, Ok(1..)) {
             got.borrow_mut().append(&mut some);
         }
