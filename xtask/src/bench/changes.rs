@@ -29,6 +29,10 @@ pub(super) fn row(lab: &Lab, plan: &Plan, workload: &'static Workload) -> anyhow
         Held::Http1,
     )?;
     load::measure(lab, &mut system, Service::Http1, RATE, 1)?;
+    if let Some(control) = &system.control {
+        // It makes ten messages at a time on the CPU of the load, which would have to wait for it, and its wait would be taken for the proxy's.
+        control.client.step_back()?;
+    }
     rounds(lab, plan, workload, |number, _| {
         let mut round = Round::default();
         let mut measure = |turns: u32| -> anyhow::Result<Sample> {

@@ -61,6 +61,12 @@ impl Process {
         self.child.id()
     }
 
+    /// It runs only when nothing else wants its CPU from now on.
+    pub(crate) fn step_back(&self) -> anyhow::Result<()> {
+        let id = self.id().to_string();
+        run(Command::new("chrt").args(["--all-tasks", "--idle", "--pid", "0", &id]))
+    }
+
     /// The next line it prints.
     pub(crate) fn line(&self) -> anyhow::Result<String> {
         match self.lines.recv_timeout(NEVER) {
