@@ -60,7 +60,7 @@ struct Plan {
 
 pub(crate) fn run(root: &Path, options: &BenchOptions) -> anyhow::Result<ExitCode> {
     if options.list {
-        report::list();
+        crate::answer(&report::list())?;
         return Ok(ExitCode::SUCCESS);
     }
     let workloads = chosen(&options.workload)?;

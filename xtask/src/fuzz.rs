@@ -21,9 +21,7 @@ const DEFAULT_SECONDS: u64 = 60;
 pub(crate) fn run(root: &Path, options: &FuzzOptions) -> anyhow::Result<ExitCode> {
     let all = targets(root)?;
     if options.list {
-        for target in all {
-            println!("{target}");
-        }
+        crate::answer(&all)?;
         return Ok(ExitCode::SUCCESS);
     }
     let chosen = choose(&all, &options.targets)?;

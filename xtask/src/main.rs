@@ -31,7 +31,10 @@ mod test_apps;
 mod tidy;
 mod workspace;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use anyhow::Context;
 use clap::Parser;
@@ -71,4 +74,16 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::Audit { offline } => audit::run(&root, offline)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what was asked for with `--list`. A reader that has seen enough (`cargo xtask … --list | head`) is no failure.
+fn answer(lines: &[String]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for line in lines {
+        match writeln!(out, "{line}") {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written?,
+        }
+    }
+    Ok(())
 }

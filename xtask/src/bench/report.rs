@@ -117,13 +117,14 @@ impl Measured {
 }
 
 /// Every workload with what must hold.
-pub(super) fn list() {
+pub(super) fn list() -> Vec<String> {
+    let mut lines = Vec::new();
     for workload in WORKLOADS {
-        println!("{:<16} {}", workload.name, workload.title);
-        for goal in workload.goals {
-            println!("{:<16}   {}", "", wish(*goal, workload.unit));
-        }
+        lines.push(format!("{:<16} {}", workload.name, workload.title));
+        let goals = workload.goals.iter();
+        lines.extend(goals.map(|goal| format!("{:<16}   {}", "", wish(*goal, workload.unit))));
     }
+    lines
 }
 
 /// What must hold, in words.
