@@ -23,12 +23,10 @@ use mesh_k8s::{
 use serde::de::DeserializeOwned;
 
 use crate::{
-    args::Global,
     exit::Failure,
-    mesh::{MeshPod, Scope},
+    global::Global,
+    mesh::{pod::MeshPod, scope::Scope},
 };
-
-pub(crate) const DEFAULT_CONTROL_NAMESPACE: &str = "linkerd";
 
 pub(crate) struct Cluster {
     pub(crate) client: Client,

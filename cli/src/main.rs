@@ -7,6 +7,7 @@ mod check;
 mod cluster;
 mod commands;
 mod exit;
+mod global;
 mod install;
 mod mesh;
 mod node;
@@ -15,13 +16,15 @@ mod talk;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+
+use args::Args;
 
 fn main() -> ExitCode {
-    let args = match args::Args::try_parse() {
+    let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => return exit::usage(&error),
     };
     output::style::choose(args.global.color);
-    exit::report(commands::run(args))
+    exit::report(commands::run(args.command, &args.global, Args::command))
 }

@@ -3,21 +3,25 @@
 //! Commands ask for pods and for streams to their ports and need not know more. What only one of the two can answer (the files of a node, the objects of a
 //! cluster) is asked of that one.
 
+pub(crate) mod agent;
 mod choice;
+pub(crate) mod connection;
 pub(crate) mod pod;
+pub(crate) mod scope;
 
-use std::pin::Pin;
-
-use mesh_core::node::{NodeStatus, PodStatus};
 use mesh_k8s::values::Values;
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::choice::{Choice, Given};
-pub(crate) use self::pod::MeshPod;
+pub(crate) use self::{
+    agent::AgentAnswer,
+    connection::{Connection, Io},
+    pod::MeshPod,
+    scope::Scope,
+};
 use crate::{
-    args::Global,
-    cluster::{self, Cluster},
+    cluster::Cluster,
     exit::Failure,
+    global::{CONTROL_NAMESPACE, Global},
     node::Node,
     output,
 };
@@ -25,33 +29,6 @@ use crate::{
 pub(crate) enum Mesh {
     Local(Node),
     Cluster(Box<Cluster>),
-}
-
-/// Which namespaces a command looks at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Scope {
-    All,
-    Namespace(String),
-}
-
-/// A byte stream to a port of a pod.
-pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
-
-pub(crate) struct Connection {
-    pub(crate) io: Box<dyn Io>,
-    /// Resolves to the reason why the far side gave the stream up, where somebody tells it.
-    pub(crate) trouble: Option<Trouble>,
-}
-
-pub(crate) type Trouble = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
-
-/// What the agent of one node says.
-pub(crate) struct AgentAnswer {
-    pub(crate) node: String,
-    pub(crate) status: anyhow::Result<NodeStatus>,
-    pub(crate) pods: anyhow::Result<Vec<PodStatus>>,
 }
 
 impl Mesh {
@@ -117,7 +94,7 @@ impl Mesh {
 
     pub(crate) fn control_namespace(&self) -> &str {
         match self {
-            Self::Local(_) => cluster::DEFAULT_CONTROL_NAMESPACE,
+            Self::Local(_) => CONTROL_NAMESPACE,
             Self::Cluster(cluster) => &cluster.control_namespace,
         }
     }
@@ -162,28 +139,3 @@ impl Mesh {
 }
 
 const NOTHING: &str = "there is nothing to talk to: no local node is up, and there is no kubeconfig; start a node with `meshctl local up DIR`, or name a cluster with --kubeconfig FILE or KUBECONFIG";
-
-impl Scope {
-    pub(crate) fn contains(&self, namespace: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Namespace(only) => only == namespace,
-        }
-    }
-
-    pub(crate) fn namespace(&self) -> Option<&str> {
-        match self {
-            Self::All => None,
-            Self::Namespace(only) => Some(only),
-        }
-    }
-}
-
-impl Connection {
-    pub(crate) fn new(io: impl Io + 'static) -> Self {
-        Self {
-            io: Box::new(io),
-            trouble: None,
-        }
-    }
-}

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use crate::{
     exit::Failure,
-    mesh::{AgentAnswer, Connection, MeshPod},
+    mesh::{agent::AgentAnswer, connection::Connection, pod::MeshPod},
 };
 
 pub(crate) struct Node {

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Cluster, error};
 use crate::{
-    mesh::{AgentAnswer, Connection},
+    mesh::{agent::AgentAnswer, connection::Connection},
     talk::{self, http},
 };
 

@@ -10,7 +10,7 @@ use kube::Api;
 use mesh_k8s::kinds::Pod;
 
 use super::{Cluster, error};
-use crate::{exit::Failure, mesh::Connection};
+use crate::{exit::Failure, mesh::connection::Connection};
 
 /// API server, kubelet and container runtime each add a hop; a healthy cluster takes tens of milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -6,9 +6,9 @@ use clap::Args as ClapArgs;
 
 use self::table::{Row, rows};
 use crate::{
-    args::Global,
     check::gather::policies,
     commands::diagnostics::find,
+    global::Global,
     mesh::Mesh,
     output::{
         self, Format,

@@ -7,9 +7,9 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::{
-    args::Global,
     check::{self, CategoryReport, Mode, Report, gather},
     exit::Failure,
+    global::Global,
     mesh::{Mesh, Scope},
     output::{self, progress::Progress, style::Mark},
 };

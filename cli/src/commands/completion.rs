@@ -1,9 +1,8 @@
 //! `meshctl completion SHELL`.
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::{args, output};
+use crate::output;
 
 /// Example: meshctl completion bash > /etc/bash_completion.d/meshctl
 #[derive(Debug, clap::Args)]
@@ -11,13 +10,8 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args, mut grammar: clap::Command) -> anyhow::Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(
-        args.shell,
-        &mut args::Args::command(),
-        "meshctl",
-        &mut script,
-    );
+    clap_complete::generate(args.shell, &mut grammar, "meshctl", &mut script);
     output::text(&String::from_utf8_lossy(&script))
 }

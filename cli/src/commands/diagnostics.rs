@@ -11,7 +11,7 @@ use clap::Subcommand;
 pub(crate) use self::metrics::find;
 
 use crate::{
-    args::Global,
+    global::Global,
     mesh::Mesh,
     output,
     talk::controllers::{self, Asking},

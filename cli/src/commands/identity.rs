@@ -7,8 +7,8 @@ use serde::Serialize;
 use x509_parser::{extensions::GeneralName, prelude::FromDer, prelude::X509Certificate};
 
 use crate::{
-    args::Global,
     exit::Failure,
+    global::Global,
     mesh::{Mesh, MeshPod},
     output::{self, Format, count},
     talk::tls,

@@ -15,9 +15,9 @@ use mesh_k8s::{
 
 pub(crate) use self::report::report;
 use crate::{
-    args::Global,
     cluster::Cluster,
     exit::Failure,
+    global::Global,
     output::{
         self,
         manifests::{self, Form},

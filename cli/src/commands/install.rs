@@ -1,7 +1,7 @@
 //! `meshctl install [--crds]`: the manifests of a mesh, on standard output.
 
 use crate::{
-    args::Global,
+    global::Global,
     install::{self, Chart, Order, flags::ValueFlags, manifest, preflight},
     output::manifests::Form,
 };

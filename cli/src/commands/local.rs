@@ -16,7 +16,7 @@ use mesh_local::{
     node,
 };
 
-use crate::{args::Global, commands::on_runtime, exit::Failure, output};
+use crate::{commands::on_runtime, exit::Failure, global::Global, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use crate::{
-    args::Global,
     cluster::Cluster,
+    global::Global,
     install::{
         self, Chart, Order,
         flags::ValueFlags,

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use self::workload::{Counts, Numbers};
 use crate::{
-    args::Global,
+    global::Global,
     mesh::{Mesh, MeshPod, Scope},
     output::{
         self, Format,

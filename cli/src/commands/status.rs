@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use super::version::counted;
 use crate::{
-    args::Global,
     check::{self, CategoryReport, Facts, Mode, facts::proxy_container, gather},
     exit::Failure,
+    global::Global,
     mesh::{Mesh, Scope},
     output::{
         self, Format,

@@ -5,9 +5,9 @@ use kube::api::ListParams;
 use mesh_k8s::kinds::Pod;
 
 use crate::{
-    args::Global,
     cluster::{Cluster, error},
     exit::Failure,
+    global::Global,
     install::{inventory, manifest, preflight},
     mesh::Scope,
     output::{self, manifests::Form},

@@ -6,10 +6,10 @@ use anyhow::{Context, bail};
 use x509_parser::pem::Pem;
 
 use crate::{
-    args::Global,
     check::certificate,
     cluster::Cluster,
     exit::Failure,
+    global::Global,
     install::{self, Chart, Order, flags::ValueFlags, manifest, overrides::Overrides, preflight},
     output::{self, manifests::Form},
 };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::{
-    args::Global,
+    global::Global,
     mesh::{Mesh, MeshPod, Scope},
     output::{self, Format},
 };

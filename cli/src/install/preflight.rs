@@ -13,9 +13,9 @@ use super::{
     overrides::{self, Overrides},
 };
 use crate::{
-    args::Global,
     cluster::{Cluster, error},
     exit::Failure,
+    global::Global,
 };
 
 /// The oldest Kubernetes whose native sidecars, CEL rules and EndpointSlices are all there; the charts say the same.

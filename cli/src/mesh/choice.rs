@@ -5,7 +5,7 @@
 
 use mesh_local::instance::Instance;
 
-use crate::{args::Global, cluster};
+use crate::{cluster, global::Global};
 
 /// What there is to choose by.
 #[derive(Clone, Debug, Default)]

@@ -18,7 +18,7 @@ use tokio_rustls::{
     },
 };
 
-use crate::{exit::Failure, mesh::Connection};
+use crate::{exit::Failure, mesh::connection::Connection};
 
 /// A handshake is one round trip and a signature.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -3,8 +3,8 @@
 use futures_util::{StreamExt as _, stream};
 
 use crate::{
-    args::Global,
     exit::Failure,
+    global::Global,
     mesh::{Mesh, MeshPod, Scope},
     output,
     talk::{self, controllers::ADMIN_PORTS, http},

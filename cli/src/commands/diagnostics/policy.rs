@@ -3,7 +3,7 @@
 use mesh_core::policy::outbound::Target;
 
 use super::AsWhom;
-use crate::{args::Global, exit::Failure, mesh::Mesh, output, talk::controllers};
+use crate::{exit::Failure, global::Global, mesh::Mesh, output, talk::controllers};
 
 /// Examples:
 ///   meshctl diagnostics policy po/web-0 8080 -n shop

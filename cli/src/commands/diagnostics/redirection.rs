@@ -4,7 +4,7 @@ use mesh_core::node::PodStatus;
 use serde::Serialize;
 
 use crate::{
-    args::Global,
+    global::Global,
     mesh::Mesh,
     output::{
         self, Format,

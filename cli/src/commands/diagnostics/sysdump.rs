@@ -13,8 +13,8 @@ use flate2::{Compression, write::GzEncoder};
 use serde::Serialize;
 
 use crate::{
-    args::Global,
     check::{self, Mode, gather},
+    global::Global,
     mesh::{Mesh, Scope},
     output,
 };

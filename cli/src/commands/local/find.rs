@@ -10,7 +10,7 @@ use mesh_local::{
 };
 
 use super::failed;
-use crate::{args::Global, exit::Failure};
+use crate::{exit::Failure, global::Global};
 
 /// `--local` goes before the folder, the folder before the only node there is.
 pub(super) fn node(global: &Global, dir: Option<&Path>) -> anyhow::Result<Instance> {

@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context as _;
 
 use super::find;
-use crate::{args::Global, exit::Failure, output};
+use crate::{exit::Failure, global::Global, output};
 
 /// Examples:
 ///   meshctl local logs web -c linkerd-proxy -f

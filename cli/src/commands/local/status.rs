@@ -6,7 +6,7 @@ use mesh_local::{client, node::control::NodeStatus, pod::status::Summary};
 
 use super::{failed, find};
 use crate::{
-    args::Global,
+    global::Global,
     output::{
         self, Format,
         table::{Align, Table},

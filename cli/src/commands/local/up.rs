@@ -13,7 +13,7 @@ use mesh_local::{
 use tokio::time::Instant;
 
 use super::{failed, find, status};
-use crate::{args::Global, exit::Failure, output};
+use crate::{exit::Failure, global::Global, output};
 
 /// Examples:
 ///   meshctl local up examples/demo
