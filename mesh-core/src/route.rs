@@ -121,14 +121,14 @@ fn best<K: Ord, T>(candidates: impl Iterator<Item = (K, T)>) -> Option<(K, T)> {
 }
 
 /// Finds the rule for a request of `host`: the closest host first, then the rule with the highest rank, the earlier of two equal ones. `rank` judges one
-/// match; `none` is the rank of a rule without matches.
-fn find<M, R, K: Ord + Copy>(
-    routes: &[Route<M, R>],
+/// match; `none` is the rank of a rule without matches. Each route comes with its position.
+fn find<'a, M: 'a, R: 'a, K: Ord + Copy>(
+    routes: impl IntoIterator<Item = (usize, &'a Route<M, R>)>,
     host: Option<&str>,
     none: K,
     rank: impl Fn(&M) -> Option<K>,
 ) -> Option<(K, usize, usize)> {
-    let ranked = routes.iter().enumerate().filter_map(|(route_at, route)| {
+    let ranked = routes.into_iter().filter_map(|(route_at, route)| {
         let host = rank_of_hosts(&route.hosts, host)?;
         let rules = route
             .rules

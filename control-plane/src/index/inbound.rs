@@ -12,7 +12,8 @@ use mesh_core::{
     meta::{Meta, Resource},
     policy::inbound::{
         Authentication, Authorization, GrpcRoute, HttpRoute, HttpServer, InboundRule, Network,
-        ServerPolicy, ServerProtocol, all_networks, default_grpc_route, default_http_route,
+        PROBE_ROUTE, ServerPolicy, ServerProtocol, all_networks, default_grpc_route,
+        default_http_route,
     },
     route::{
         Route, Rule,
@@ -131,7 +132,7 @@ fn probe_route<'a>(
     settings: &PolicySettings,
     paths: impl Iterator<Item = &'a String>,
 ) -> HttpRoute {
-    let meta = Meta::new_default("probe");
+    let meta = Meta::new_default(PROBE_ROUTE);
     let probe = |path: &String| HttpMatch {
         path: Some(PathMatch::Exact(path.clone())),
         method: Some(http::Method::GET),

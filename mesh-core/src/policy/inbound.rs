@@ -171,6 +171,10 @@ impl From<IpNet> for Network {
     }
 }
 
+/// The name of the route that admits the kubelet's probes where policy does not, as in Linkerd. A
+/// policy controller adds it beside the default route.
+pub const PROBE_ROUTE: &str = "probe";
+
 /// The route of an HTTP port that no route is attached to: every request, under the authorizations of the server.
 pub fn default_http_route() -> HttpRoute {
     Route {
@@ -200,13 +204,27 @@ pub fn default_grpc_route() -> GrpcRoute {
 
 /// The rule an inbound request falls under.
 ///
-/// Where the routes tell paths apart, a path that servers read in different ways (`/a/../b`, `//b`, `/a;x`, an encoded slash) falls under no rule: the rule
-/// found for one reading could admit what the application then serves by another.
+/// Servers read some paths in different ways (`/a/../b`, `//b`, `/a;x`, an encoded slash): the rule
+/// found for one reading could admit what the application then serves by another. So a request with
+/// such a path falls under no rule where a user's routes tell paths apart. The route of the
+/// kubelet's probes tells them apart too, but it only admits more than the port does: it is left
+/// out, and what the port says of everything else applies.
 pub fn http_rule(routes: &[HttpRoute], request: &RequestHead<'_>) -> Option<Found> {
-    if http::is_ambiguous(request.path) && http::distinguish_paths(routes) {
+    if !http::is_ambiguous(request.path) {
+        return http::find(routes, request);
+    }
+    let rest = |route: &HttpRoute| !is_probe_route(route);
+    if routes
+        .iter()
+        .any(|route| rest(route) && http::distinguishes_paths(route))
+    {
         return None;
     }
-    http::find(routes, request)
+    http::find_among(routes, request, rest)
+}
+
+fn is_probe_route(route: &HttpRoute) -> bool {
+    matches!(&route.meta, Meta::Default(name) if **name == *PROBE_ROUTE)
 }
 
 #[cfg(test)]
@@ -249,5 +267,75 @@ mod tests {
             assert_eq!(rule(&routes(&["/"]), path), Some(0), "{path}");
         }
         assert_eq!(rule(&guarded, "*"), Some(0));
+    }
+
+    /// The route that the policy controller adds for the kubelet's probes.
+    fn probe(path: &str) -> HttpRoute {
+        let mut route = routes(&[]).remove(0);
+        route.meta = Meta::new_default(PROBE_ROUTE);
+        route.rules = vec![Rule {
+            matches: vec![HttpMatch {
+                path: Some(PathMatch::Exact(path.to_owned())),
+                method: Some(::http::Method::GET),
+                ..HttpMatch::default()
+            }],
+            then: InboundRule {
+                filters: Vec::new(),
+                authorizations: Arc::new([Authorization::of_localhost()]),
+            },
+        }];
+        route
+    }
+
+    /// Which route applies, and whether it admits more than the port does.
+    fn route_of(routes: &[HttpRoute], path: &str) -> Option<(usize, bool)> {
+        let request = ::http::Request::builder().uri(path).body(()).unwrap();
+        let found = http_rule(routes, &RequestHead::from(&request))?;
+        let rule = &routes[found.route].rules[found.rule].then;
+        Some((found.route, !rule.authorizations.is_empty()))
+    }
+
+    #[test]
+    fn ambiguous_paths_get_the_default_route_not_the_allowance_of_a_probe() {
+        let (strict, probed) = (Some((0, false)), Some((1, true)));
+        let default = default_http_route();
+        let both = [default.clone(), probe("/ready")];
+        assert_eq!(route_of(&both, "/ready"), probed);
+        assert_eq!(route_of(&both, "/%72eady"), probed);
+        assert_eq!(route_of(&both, "/other"), strict);
+        for ambiguous in [
+            "//",
+            "/a;v=1",
+            "/a%2Fb",
+            "//ready",
+            "/ready;x",
+            "/./ready",
+            "/ready/..",
+            "/x/..%2fready",
+        ] {
+            assert_eq!(route_of(&both, ambiguous), strict, "{ambiguous}");
+            let reversed = [probe("/ready"), default.clone()];
+            assert_eq!(route_of(&reversed, ambiguous), Some((1, false)));
+        }
+        // A probe path that is ambiguous itself is no allowance either: which resource it names is
+        // not known.
+        assert_eq!(route_of(&[default, probe("//ready")], "//ready"), strict);
+    }
+
+    #[test]
+    fn ambiguous_paths_fall_under_no_rule_where_a_user_tells_paths_apart_beside_a_probe() {
+        let mut guarded = routes(&["/", "/admin"]);
+        guarded[0].meta = Meta::Resource(crate::meta::Resource {
+            group: "policy.linkerd.io".into(),
+            kind: "HTTPRoute".into(),
+            namespace: "shop".into(),
+            name: "probe".into(),
+            section: "".into(),
+            port: None,
+        });
+        guarded.push(probe("/ready"));
+        assert_eq!(route_of(&guarded, "/ready"), Some((1, true)));
+        assert_eq!(route_of(&guarded, "//ready"), None);
+        assert_eq!(route_of(&[probe("/ready")], "//ready"), None);
     }
 }

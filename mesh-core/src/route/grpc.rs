@@ -30,7 +30,12 @@ pub fn find<R>(routes: &[Route<GrpcMatch, R>], request: &RequestHead<'_>) -> Opt
     }
     let (service, method) = request.path.strip_prefix('/')?.split_once('/')?;
     let rank = |entry: &GrpcMatch| entry.rank(service, method, request.headers);
-    let (_, route, rule) = super::find(routes, request.host(), Rank::default(), rank)?;
+    let (_, route, rule) = super::find(
+        routes.iter().enumerate(),
+        request.host(),
+        Rank::default(),
+        rank,
+    )?;
     Some(Found {
         route,
         rule,

@@ -129,9 +129,22 @@ struct Rank {
 
 /// The rule that applies to the request, if any does.
 pub fn find<R>(routes: &[Route<HttpMatch, R>], request: &RequestHead<'_>) -> Option<Found> {
+    find_among(routes, request, |_| true)
+}
+
+/// The same among the routes that are `eligible`.
+pub fn find_among<R>(
+    routes: &[Route<HttpMatch, R>],
+    request: &RequestHead<'_>,
+    eligible: impl Fn(&Route<HttpMatch, R>) -> bool,
+) -> Option<Found> {
     let path = path::decode(request.path);
     let rank = |entry: &HttpMatch| entry.rank(request, &path);
-    let (rank, route, rule) = super::find(routes, request.host(), Rank::default(), rank)?;
+    let candidates = routes
+        .iter()
+        .enumerate()
+        .filter(|(_, route)| eligible(route));
+    let (rank, route, rule) = super::find(candidates, request.host(), Rank::default(), rank)?;
     let prefix = routes[route].rules[rule].matches.iter().find_map(|entry| {
         let applies = entry.rank(request, &path) == Some(rank);
         match &entry.path {
@@ -148,11 +161,11 @@ pub fn find<R>(routes: &[Route<HttpMatch, R>], request: &RequestHead<'_>) -> Opt
     })
 }
 
-/// Whether some rule treats one path otherwise than another.
-pub fn distinguish_paths<R>(routes: &[Route<HttpMatch, R>]) -> bool {
-    routes
+/// Whether some rule of the route treats one path otherwise than another.
+pub fn distinguishes_paths<R>(route: &Route<HttpMatch, R>) -> bool {
+    route
+        .rules
         .iter()
-        .flat_map(|route| &route.rules)
         .flat_map(|rule| &rule.matches)
         .any(|entry| match &entry.path {
             None => false,

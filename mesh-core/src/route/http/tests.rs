@@ -294,9 +294,9 @@ fn the_matched_prefix_is_measured() {
 }
 
 #[test]
-fn which_routes_distinguish_paths() {
+fn which_route_distinguishes_paths() {
     let check = |matches: Vec<HttpMatch>, expect: bool| {
-        assert_eq!(distinguish_paths(&[route(&[], vec![matches])]), expect);
+        assert_eq!(distinguishes_paths(&route(&[], vec![matches])), expect);
     };
     check(vec![], false);
     check(vec![prefix("/"), HttpMatch::default()], false);
