@@ -52,6 +52,15 @@ impl<K: Eq + Hash, V> IdleCache<K, V> {
         value
     }
 
+    /// How many values there are, idle ones that no sweep has removed among them.
+    pub fn count(&self) -> usize {
+        self.entries.borrow().len()
+    }
+
+    pub fn contains(&self, key: &K) -> bool {
+        self.entries.borrow().contains_key(key)
+    }
+
     /// Removes what is idle, at most twice in the time that idle values are kept. A value is found unused first and removed by a later sweep, so it
     /// lives between one and one and a half times as long.
     fn sweep(&self, now: Instant) {

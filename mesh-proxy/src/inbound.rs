@@ -9,13 +9,14 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use ahash::AHashSet;
+use mesh_runtime::metrics::OTHER;
 
 use self::app::Apps;
 use self::judge::Judge;
 use self::peer::Peer;
 use crate::http::server::Server;
 use crate::idle::IdleCache;
-use crate::telemetry::labels::{self, Direction, ServerTls};
+use crate::telemetry::labels::{self, Direction, ServerTls, Target};
 use crate::worker::Worker;
 
 mod accept;
@@ -39,6 +40,10 @@ pub struct Inbound {
     greeters: RefCell<AHashSet<SocketAddr>>,
 }
 
+/// From so many judges on, clients of foreign TLS whose server name is new share one per address.
+/// Each takes some kilobytes, and 90 seconds after its last connection it goes.
+pub(crate) const MAX_NAMED_JUDGES: usize = 1024;
+
 impl Inbound {
     pub fn new(worker: Rc<Worker>) -> Self {
         let keep = worker.config.discovery.inbound_idle;
@@ -54,9 +59,26 @@ impl Inbound {
 
     /// Who judges this peer.
     fn judge_of(&self, peer: &Peer) -> Rc<Judge> {
-        self.judges
-            .find_or((peer.target, peer.tls.clone()), |(target, tls)| {
-                Judge::new(&self.worker, *target, tls.clone())
-            })
+        let mut key = (peer.target, peer.tls.clone());
+        // Clients choose the name before they are authorized, and no decision depends on it.
+        let is_named = matches!(key.1, ServerTls::Opaque { sni: Some(_) });
+        if is_named && self.judges.count() >= MAX_NAMED_JUDGES && !self.judges.contains(&key) {
+            key.1 = ServerTls::Opaque {
+                sni: Some(OTHER.into()),
+            };
+        }
+        self.judges.find_or(key, |(target, tls)| {
+            Judge::new(&self.worker, *target, tls.clone())
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn judges(&self) -> usize {
+        self.judges.count()
+    }
+
+    /// An address that a client has dialled, for labels.
+    fn labelled(&self, target: SocketAddr) -> Target {
+        Target::new(target, &self.worker.config.inbound.ports)
     }
 }

@@ -8,6 +8,7 @@ mod direct;
 mod discovery;
 mod identity;
 mod orig_proto;
+mod outside;
 mod shutdown;
 mod transparency;
 mod world;

@@ -1,6 +1,6 @@
 //! Metrics: the only module that names the metrics library.
 //!
-//! Three things are ours and not the library's, because Linkerd's families need them:
+//! Four things are ours and not the library's, because Linkerd's families need them:
 //!
 //! * **Label sets differ within a family.** `request_total` has inbound samples (`srv_name`, `route_name`, …) and
 //!   outbound samples (`dst_*` as the control plane sends them). A family here maps an ordered [`Labels`] to a cell, and
@@ -9,6 +9,9 @@
 //!   path keeps ([`Counter`], [`Gauge`], [`Histogram`]) is a pointer to atomics: a few nanoseconds, from any thread.
 //! * **Series end.** A counter or histogram whose last handle is gone stays for [`RETAIN_IDLE`] so that scrapers see its
 //!   last value, then disappears. A gauge describes something that exists and disappears with its last handle.
+//! * **Clients do not decide how many series there are.** A label whose value comes from outside is
+//!   marked ([`Labels::push_outside`]), and a family has series for at most [`MAX_OUTSIDE`] such
+//!   values at a time. The rest are counted together, under [`OTHER`].
 //!
 //! The library provides the exposition format. Encoding takes milliseconds with thousands of series: do it on an admin
 //! or control thread, never on one that serves traffic.
@@ -29,8 +32,8 @@ use tokio::time::Instant;
 
 pub use self::cell::{Counter, Gauge, Histogram};
 use self::family::Family;
-pub use self::family::{CounterFamily, GaugeFamily, HistogramFamily};
-pub use self::labels::Labels;
+pub use self::family::{CounterFamily, GaugeFamily, HistogramFamily, MAX_OUTSIDE};
+pub use self::labels::{Labels, OTHER};
 
 /// How long a series outlives its last handle: Linkerd's `METRICS_RETAIN_IDLE` default.
 pub const RETAIN_IDLE: Duration = Duration::from_secs(600);

@@ -147,7 +147,7 @@ impl Inbound {
         match error.reason() {
             Some(reason) => {
                 let errors = &self.worker.families.errors;
-                errors.tcp(Direction::Inbound, server, reason);
+                errors.tcp(Direction::Inbound, self.labelled(server), reason);
                 tracing::info!(%client, %server, error = &error as &dyn std::error::Error, "Connection closed");
             }
             None => tracing::info!(%client, %server, %error, "Connection denied"),

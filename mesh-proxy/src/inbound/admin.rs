@@ -36,7 +36,7 @@ impl Inbound {
         if let Err(error) = self.accept_admin(tcp, client, target, admin).await {
             if let Some(reason) = error.reason() {
                 let errors = &self.worker.families.errors;
-                errors.tcp(Direction::Inbound, target, reason);
+                errors.tcp(Direction::Inbound, target.into(), reason);
             }
             tracing::info!(%client, error = &error as &dyn std::error::Error, "Admin connection closed");
         }

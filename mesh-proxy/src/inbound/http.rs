@@ -195,9 +195,9 @@ impl Handler {
         let meshed = self.peer.identity().is_some();
         if let Some(reason) = error.kind.reason(Side::Inbound) {
             let law = self.judge.law();
-            let server = labels::server(&law.policy.meta, self.peer.target.port());
+            let server = labels::server(&law.policy.meta, self.inbound.labelled(self.peer.target));
             let errors = &self.inbound.worker.families.errors;
-            errors.inbound_http(self.peer.dialled, &server, reason);
+            errors.inbound_http(self.inbound.labelled(self.peer.dialled), &server, reason);
         }
         match error.kind {
             Kind::Unauthorized | Kind::RouteNotFound | Kind::RateLimited => {

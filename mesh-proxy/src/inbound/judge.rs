@@ -24,7 +24,7 @@ use super::peer::Peer;
 use super::rate_limit::{Exceeded, Limiter};
 use crate::error::{Error, Kind};
 use crate::telemetry::http::Observers;
-use crate::telemetry::labels::{self, Direction, Permit, ServerTls};
+use crate::telemetry::labels::{self, Direction, Permit, ServerTls, Target};
 use crate::telemetry::tcp::Transport;
 use crate::transport::Io;
 use crate::transport::detect::HttpDetected;
@@ -33,7 +33,7 @@ use crate::worker::Worker;
 /// Judges for one address and one client identity (or kind of missing identity).
 pub(super) struct Judge {
     worker: Rc<Worker>,
-    target: SocketAddr,
+    target: Target,
     tls: ServerTls,
     /// Newest policy. Looked at before each verdict, which costs one atomic load when nothing has changed.
     policies: RefCell<watch::Receiver<Arc<ServerPolicy>>>,
@@ -89,6 +89,7 @@ enum Routes<'a> {
 impl Judge {
     pub(super) fn new(worker: &Rc<Worker>, target: SocketAddr, tls: ServerTls) -> Self {
         let policies = worker.discovery.inbound(target.port());
+        let target = Target::new(target, &worker.config.inbound.ports);
         let law = Law::new(worker, target, &tls, policies.borrow().clone());
         Self {
             worker: worker.clone(),
@@ -118,7 +119,7 @@ impl Judge {
 
     /// Counts what HTTP detection found.
     pub(super) fn detected(&self, result: &std::io::Result<HttpDetected>, took: Duration) {
-        let labels = labels::server(&self.law().policy.meta, self.target.port());
+        let labels = labels::server(&self.law().policy.meta, self.target);
         let families = &self.worker.families.detect;
         families.detected(Direction::Inbound, &labels, result, took);
     }
@@ -221,7 +222,7 @@ impl Judge {
             .with("ratelimit_kind", meta.kind())
             .with("ratelimit_name", meta.name())
             .with("ratelimit_scope", scope);
-        labels::push_server(&mut labels, &granted.law.policy.meta, self.target.port());
+        labels::push_server(&mut labels, &granted.law.policy.meta, self.target);
         labels::push_route(&mut labels, granted.route());
         self.worker
             .families
@@ -245,7 +246,11 @@ impl Judge {
         let key = GrantKey {
             route: found.route,
             authorization: std::ptr::from_ref(authorization).addr(),
-            authority: head.authority.filter(|_| wants_authority).map(Into::into),
+            authority: head
+                .authority
+                .filter(|_| wants_authority)
+                .map(labels::authority_value)
+                .map(Into::into),
         };
         if let Some(grant) = law.grants.borrow().get(&key) {
             return grant.clone();
@@ -258,7 +263,7 @@ impl Judge {
         let families = &self.worker.families;
         let endpoint =
             labels::inbound_endpoint(self.target, key.authority.as_deref(), &self.tls, permit);
-        let of_route = labels::inbound_route(&law.policy.meta, self.target.port(), route);
+        let of_route = labels::inbound_route(&law.policy.meta, self.target, route);
         let of_route = match &law.policy.protocol {
             ServerProtocol::Grpc(_) => families.inbound_route.grpc(of_route),
             _ => families.inbound_route.http(of_route),
@@ -287,12 +292,7 @@ impl Judge {
 }
 
 impl Law {
-    fn new(
-        worker: &Worker,
-        target: SocketAddr,
-        tls: &ServerTls,
-        policy: Arc<ServerPolicy>,
-    ) -> Self {
+    fn new(worker: &Worker, target: Target, tls: &ServerTls, policy: Arc<ServerPolicy>) -> Self {
         let accept = labels::inbound_accept(target, tls, &policy.meta);
         Self {
             limiter: worker.shared.rate_limits.of(target.port(), &policy),

@@ -122,7 +122,7 @@ impl Outbound {
             Ok(Decided::Gone) => {}
             Err(error) => {
                 let errors = &self.worker.families.errors;
-                errors.tcp(Direction::Outbound, dst, error.reason());
+                errors.tcp(Direction::Outbound, dst.into(), error.reason());
                 tracing::info!(%client, %dst, error = &error as &dyn std::error::Error, "Connection closed");
             }
         }

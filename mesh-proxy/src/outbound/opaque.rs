@@ -161,7 +161,7 @@ impl Opaque {
     ) -> Result<Connected, OpaqueError> {
         let mut labels = labels::tcp_route(leg.parent, leg.route, leg.fixed_address());
         if let Some(name) = server_name {
-            labels.push("hostname", name);
+            labels.push_outside("hostname", name);
         }
         let families = match leg.kind {
             Kind::Tcp => &self.worker.families.tcp_route,

@@ -1,10 +1,8 @@
 //! Verdicts of inbound policy, and errors of both directions.
 
-use std::net::SocketAddr;
-
 use mesh_runtime::metrics::{CounterFamily, Labels, Registry};
 
-use super::labels::{self, Direction};
+use super::labels::{self, Direction, Target};
 
 /// `inbound_http_authz_*`, `inbound_tcp_authz_*`, `inbound_http_route_not_found_total`, `inbound_http_local_ratelimit_total`.
 #[derive(Clone, Debug)]
@@ -85,7 +83,7 @@ impl ErrorFamilies {
     }
 
     /// A connection failed; `reason` is one of Linkerd's.
-    pub fn tcp(&self, direction: Direction, target: SocketAddr, reason: &'static str) {
+    pub fn tcp(&self, direction: Direction, target: Target, reason: &'static str) {
         let mut labels = Labels::new().with("error", reason);
         labels::push_target(&mut labels, target);
         match direction {
@@ -95,7 +93,7 @@ impl ErrorFamilies {
     }
 
     /// A request to the application failed.
-    pub fn inbound_http(&self, target: SocketAddr, server: &Labels, reason: &'static str) {
+    pub fn inbound_http(&self, target: Target, server: &Labels, reason: &'static str) {
         let mut labels = Labels::new().with("error", reason);
         labels::push_target(&mut labels, target);
         labels.extend(server);

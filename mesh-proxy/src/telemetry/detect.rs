@@ -105,11 +105,10 @@ impl DetectFamilies {
     }
 
     pub fn transport_header(&self, session: &'static str, port: u16, name: &str, client: &str) {
-        let labels = Labels::new()
-            .with("session_protocol", session)
-            .with("target_port", port.to_string())
-            .with("target_name", name)
-            .with("client_id", client);
+        let mut labels = Labels::new().with("session_protocol", session);
+        labels.push_outside("target_port", port.to_string());
+        labels.push_outside("target_name", name);
+        labels.push("client_id", client);
         self.transport_headers.with(&labels).inc();
     }
 }

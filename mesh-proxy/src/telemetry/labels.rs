@@ -1,18 +1,33 @@
 //! Builds the label sets, each in the order in which Linkerd's proxy prints it. Pure; called when handles are resolved, by the rest of `telemetry`.
+//!
+//! Values that a client chooses are marked ([`Labels::push_outside`]): server names, authorities,
+//! and ports that no container declares. Identities are not, as it takes a certificate of the mesh
+//! to have one, nor is what the control plane says.
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use mesh_core::endpoint::Endpoint;
 use mesh_core::identity::Identity;
 use mesh_core::meta::Meta;
-use mesh_runtime::metrics::Labels;
+use mesh_core::ports::PortSet;
+use mesh_runtime::metrics::{Labels, OTHER};
+
+use crate::transport::detect::{MAX_NAME, is_host_name};
 
 /// Which way the traffic goes, seen from the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     Inbound,
     Outbound,
+}
+
+/// Where an inbound connection goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    addr: SocketAddr,
+    /// A client may dial any port of a pod, whether anything listens there or not.
+    is_declared: bool,
 }
 
 /// TLS of a connection that we accepted.
@@ -52,6 +67,41 @@ pub enum NoClientTls {
     Loopback,
 }
 
+impl Target {
+    /// `declared` are the ports that the pod's containers name.
+    pub fn new(addr: SocketAddr, declared: &PortSet) -> Self {
+        Self {
+            addr,
+            is_declared: declared.contains(addr.port()),
+        }
+    }
+
+    pub fn port(self) -> u16 {
+        self.addr.port()
+    }
+
+    fn push(self, labels: &mut Labels, name: &'static str, value: String) {
+        match self.is_declared {
+            true => labels.push(name, value),
+            false => labels.push_outside(name, value),
+        }
+    }
+
+    fn push_port(self, labels: &mut Labels, name: &'static str) {
+        self.push(labels, name, self.addr.port().to_string());
+    }
+}
+
+/// For addresses that no client from outside has chosen.
+impl From<SocketAddr> for Target {
+    fn from(addr: SocketAddr) -> Self {
+        Self {
+            addr,
+            is_declared: true,
+        }
+    }
+}
+
 impl Direction {
     pub fn as_str(self) -> &'static str {
         match self {
@@ -81,11 +131,11 @@ impl NoClientTls {
 }
 
 /// The series of an accepted inbound connection.
-pub fn inbound_accept(target: SocketAddr, tls: &ServerTls, server: &Meta) -> Labels {
+pub fn inbound_accept(target: Target, tls: &ServerTls, server: &Meta) -> Labels {
     let mut labels = transport(Direction::Inbound, "src");
     push_target(&mut labels, target);
     push_server_tls(&mut labels, tls);
-    push_server(&mut labels, server, target.port());
+    push_server(&mut labels, server, target);
     labels
 }
 
@@ -99,7 +149,7 @@ pub fn inbound_connect() -> Labels {
 /// The series of a connection accepted from the application.
 pub fn outbound_accept(target: SocketAddr) -> Labels {
     let mut labels = transport(Direction::Outbound, "src");
-    push_target(&mut labels, target);
+    push_target(&mut labels, target.into());
     push_server_tls(&mut labels, &ServerTls::None(NoServerTls::Loopback));
     labels
 }
@@ -135,18 +185,18 @@ pub struct Permit<'a> {
 
 /// The series of the requests that the application received. `authority` only where the configuration asks for that label.
 pub fn inbound_endpoint(
-    target: SocketAddr,
+    target: Target,
     authority: Option<&str>,
     tls: &ServerTls,
     permit: Permit<'_>,
 ) -> Labels {
     let mut labels = Labels::new().with("direction", Direction::Inbound.as_str());
     if let Some(authority) = authority {
-        labels.push("authority", authority);
+        labels.push_outside("authority", authority);
     }
     push_target(&mut labels, target);
     push_server_tls(&mut labels, tls);
-    push_server(&mut labels, permit.server, target.port());
+    push_server(&mut labels, permit.server, target);
     push_route(&mut labels, permit.route);
     push_authz(&mut labels, permit.authz);
     labels
@@ -154,7 +204,7 @@ pub fn inbound_endpoint(
 
 /// The series of a judgement of an inbound request or connection; what does not apply is absent.
 pub fn inbound_verdict(
-    target: SocketAddr,
+    target: Target,
     tls: &ServerTls,
     server: &Meta,
     route: Option<&Meta>,
@@ -162,7 +212,7 @@ pub fn inbound_verdict(
 ) -> Labels {
     let mut labels = Labels::new();
     push_target(&mut labels, target);
-    push_server(&mut labels, server, target.port());
+    push_server(&mut labels, server, target);
     if let Some(route) = route {
         push_route(&mut labels, route);
     }
@@ -174,12 +224,12 @@ pub fn inbound_verdict(
 }
 
 /// The series of the newer inbound families: the parent is the Server.
-pub fn inbound_route(server: &Meta, port: u16, route: &Meta) -> Labels {
-    let labels = Labels::new()
+pub fn inbound_route(server: &Meta, target: Target, route: &Meta) -> Labels {
+    let mut labels = Labels::new()
         .with("parent_group", server.group())
         .with("parent_kind", server.kind())
-        .with("parent_name", server.name())
-        .with("parent_port", port.to_string());
+        .with("parent_name", server.name());
+    target.push_port(&mut labels, "parent_port");
     labels
         .with("route_group", route.group())
         .with("route_kind", route.kind())
@@ -187,9 +237,9 @@ pub fn inbound_route(server: &Meta, port: u16, route: &Meta) -> Labels {
 }
 
 /// `srv_*` alone, as the families of protocol detection have them.
-pub fn server(server: &Meta, port: u16) -> Labels {
+pub fn server(server: &Meta, target: Target) -> Labels {
     let mut labels = Labels::new();
-    push_server(&mut labels, server, port);
+    push_server(&mut labels, server, target);
     labels
 }
 
@@ -238,23 +288,43 @@ pub fn tcp_route(parent: &Meta, route: &Meta, target: Option<SocketAddr>) -> Lab
 }
 
 /// Adds `target_*`, as the error families have it.
-pub fn push_target(labels: &mut Labels, target: SocketAddr) {
-    labels.push("target_addr", target.to_string());
-    labels.push("target_ip", target.ip().to_string());
-    labels.push("target_port", target.port().to_string());
+pub fn push_target(labels: &mut Labels, target: Target) {
+    target.push(labels, "target_addr", target.addr.to_string());
+    target.push(labels, "target_ip", target.addr.ip().to_string());
+    target.push_port(labels, "target_port");
 }
 
-pub fn push_server(labels: &mut Labels, server: &Meta, port: u16) {
+pub fn push_server(labels: &mut Labels, server: &Meta, target: Target) {
     labels.push("srv_group", server.group());
     labels.push("srv_kind", server.kind());
     labels.push("srv_name", server.name());
-    labels.push("srv_port", port.to_string());
+    target.push_port(labels, "srv_port");
 }
 
 pub fn push_route(labels: &mut Labels, route: &Meta) {
     labels.push("route_group", route.group());
     labels.push("route_kind", route.kind());
     labels.push("route_name", route.name());
+}
+
+/// What a client's `authority` is called in a label: itself, unless it is longer than a host name
+/// and a port can be, or the host is neither a name nor an address.
+pub fn authority_value(authority: &str) -> &str {
+    const LONGEST: usize = MAX_NAME + ":65535".len();
+    let host = match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => authority,
+    };
+    let is_address = || {
+        let inner = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        inner.is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok())
+    };
+    match authority.len() <= LONGEST && (is_host_name(host) || is_address()) {
+        true => authority,
+        false => OTHER,
+    }
 }
 
 fn push_authz(labels: &mut Labels, authz: &Meta) {
@@ -277,7 +347,10 @@ fn push_server_tls(labels: &mut Labels, tls: &ServerTls) {
         }
         ServerTls::Opaque { sni } => {
             labels.push("tls", "opaque");
-            labels.push("sni", sni.as_deref().unwrap_or(""));
+            match sni {
+                Some(sni) => labels.push_outside("sni", sni.clone()),
+                None => labels.push("sni", ""),
+            }
         }
         ServerTls::None(reason) => {
             labels.push("tls", "no_identity");
@@ -308,7 +381,7 @@ fn push_outbound_endpoint(
     if let Some(authority) = authority {
         labels.push("authority", authority);
     }
-    push_target(labels, endpoint.addr);
+    push_target(labels, endpoint.addr.into());
     push_client_tls(labels, tls);
     push_destination(labels, &endpoint.labels);
 }

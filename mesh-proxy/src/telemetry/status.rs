@@ -161,14 +161,34 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
         .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// The status that a head (trailers-only responses) or trailers carry.
+/// The status that a head (trailers-only responses) or trailers carry. Codes that gRPC does not
+/// define are UNKNOWN, as it wants it: a server could invent thousands, each with series of its
+/// own.
 pub fn grpc_status(headers: &HeaderMap) -> Option<u16> {
-    headers.get("grpc-status")?.to_str().ok()?.parse().ok()
+    const LAST: u16 = 16;
+    let code = headers.get("grpc-status")?.to_str().ok()?.parse().ok()?;
+    Some(if code <= LAST { code } else { GRPC_UNKNOWN })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn undefined_grpc_codes_are_unknown() {
+        for (value, expected) in [
+            ("0", Some(0)),
+            ("16", Some(16)),
+            ("17", Some(2)),
+            ("65535", Some(2)),
+            ("65536", None),
+            ("ok", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-status", value.parse().unwrap());
+            assert_eq!(grpc_status(&headers), expected, "{value}");
+        }
+    }
 
     #[test]
     fn classes() {

@@ -331,6 +331,10 @@ impl Proxy {
         }
     }
 
+    pub(super) fn judges(&self) -> usize {
+        self.inbound.judges()
+    }
+
     /// The value of the metrics whose line begins like this.
     pub(super) fn metric(&self, begins: &str) -> u64 {
         let text = String::from_utf8(self.registry.encode()).unwrap();

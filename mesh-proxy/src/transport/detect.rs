@@ -17,6 +17,7 @@ mod http;
 mod tls;
 
 pub use self::first_word::{FirstWord, PATIENCE, first_word};
+pub use self::tls::{MAX_NAME, is_host_name};
 
 /// How a connection begins, as far as TLS is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! A family: one metric name and all its series. Owns the rule of when a series ends.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -54,6 +55,9 @@ struct Map<C> {
     series: BTreeMap<Labels, Series<C>>,
     /// Sweep when the map grows to this size, so that a process nobody scrapes does not collect dead series.
     sweep_at: usize,
+    /// Values from outside that series have, at most [`MAX_OUTSIDE`] sets of them.
+    outside: BTreeSet<Vec<Arc<str>>>,
+    swept: Instant,
 }
 
 #[derive(Debug)]
@@ -62,6 +66,14 @@ struct Series<C> {
     /// When a sweep first found that no handle is left.
     orphaned: Option<Instant>,
 }
+
+/// How many different values from outside (names, ports, authorities) the series of one family
+/// have; further ones are counted under [`super::labels::OTHER`]. Honest clients of one pod use a
+/// handful. A family that is full of them takes about 100 KiB, and as much of a scrape.
+pub const MAX_OUTSIDE: usize = 256;
+
+/// A family that is full looks no more often than this whether there is room again.
+const SWEEP_FULL: Duration = Duration::from_secs(10);
 
 /// Families below this size are only swept by scrapes.
 const MIN_SWEEP: usize = 256;
@@ -194,26 +206,31 @@ impl<C> SeriesMap<C> {
             map: Mutex::new(Map {
                 series: BTreeMap::new(),
                 sweep_at: MIN_SWEEP,
+                outside: BTreeSet::new(),
+                swept: Instant::now(),
             }),
         }
     }
 
     fn resolve(&self, labels: &Labels, make: impl FnOnce() -> C) -> Arc<C> {
         let mut map = self.map.lock();
-        if let Some(series) = map.series.get_mut(labels) {
-            series.orphaned = None;
-            return series.cell.clone();
+        if let Some(cell) = map.find(labels) {
+            return cell;
         }
         if map.series.len() >= map.sweep_at {
             map.sweep(Instant::now(), self.retain);
             map.sweep_at = (map.series.len() * 2).max(MIN_SWEEP);
+        }
+        let labels = map.admit(labels, self.retain);
+        if let Some(cell) = map.find(&labels) {
+            return cell;
         }
         let cell = Arc::new(make());
         let series = Series {
             cell: cell.clone(),
             orphaned: None,
         };
-        map.series.insert(labels.clone(), series);
+        map.series.insert(labels.into_owned(), series);
         cell
     }
 
@@ -239,6 +256,30 @@ impl<C> SeriesMap<C> {
 }
 
 impl<C> Map<C> {
+    fn find(&mut self, labels: &Labels) -> Option<Arc<C>> {
+        let series = self.series.get_mut(labels)?;
+        series.orphaned = None;
+        Some(series.cell.clone())
+    }
+
+    /// The labels of a series that is about to be made: without its values from outside when the
+    /// family has too many.
+    fn admit<'a>(&mut self, labels: &'a Labels, retain: Duration) -> Cow<'a, Labels> {
+        let values = labels.outside();
+        if values.is_empty() || self.outside.contains(&values) {
+            return Cow::Borrowed(labels);
+        }
+        let now = Instant::now();
+        if self.outside.len() >= MAX_OUTSIDE && now.duration_since(self.swept) >= SWEEP_FULL {
+            self.sweep(now, retain);
+        }
+        if self.outside.len() >= MAX_OUTSIDE {
+            return Cow::Owned(labels.without_outside());
+        }
+        self.outside.insert(values);
+        Cow::Borrowed(labels)
+    }
+
     /// Only the map holds an orphan's cell, and handing it out again needs the map's lock, which the caller has: the
     /// count cannot rise behind our back.
     fn sweep(&mut self, now: Instant, retain: Duration) {
@@ -250,6 +291,11 @@ impl<C> Map<C> {
             let since = *series.orphaned.get_or_insert(now);
             now.duration_since(since) < retain
         });
+        self.swept = now;
+        if !self.outside.is_empty() {
+            self.outside = self.series.keys().map(Labels::outside).collect();
+            self.outside.remove(&Vec::new());
+        }
     }
 }
 

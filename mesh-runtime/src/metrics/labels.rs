@@ -17,9 +17,14 @@ pub struct Labels {
     /// Comes first; of the set that this one was made from.
     base: Option<Arc<Pairs>>,
     own: Arc<Pairs>,
+    /// Bit n is set when the value of pair n comes from outside.
+    outside: u64,
 }
 
 type Pairs = Vec<(Cow<'static, str>, Arc<str>)>;
+
+/// Takes the place of values from outside in a family that has as many of them as it may.
+pub const OTHER: &str = "(other)";
 
 /// Sets grow by so many pairs at a time. Most have between ten and twenty; doubling would leave a third of them unused.
 const STEP: usize = 4;
@@ -48,11 +53,51 @@ impl Labels {
         own.push((valid_name(name.into()), value.into()));
     }
 
+    /// Adds one pair whose value comes from outside: the client of a connection, or the
+    /// server that it goes to. A family has a limited number of series for such values; see
+    /// [`super::MAX_OUTSIDE`].
+    pub fn push_outside(&mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Arc<str>>) {
+        self.outside |= bit(self.pairs().count());
+        self.push(name, value);
+    }
+
     /// Adds all pairs of another set at the end.
     pub fn extend(&mut self, other: &Labels) {
-        for (name, value) in other.pairs() {
-            self.push(name.clone(), value.clone());
+        for (n, (name, value)) in other.pairs().enumerate() {
+            match other.is_outside(n) {
+                true => self.push_outside(name.clone(), value.clone()),
+                false => self.push(name.clone(), value.clone()),
+            }
         }
+    }
+
+    /// The values that come from outside.
+    pub(super) fn outside(&self) -> Vec<Arc<str>> {
+        if self.outside == 0 {
+            return Vec::new();
+        }
+        self.pairs()
+            .enumerate()
+            .filter(|(n, _)| self.is_outside(*n))
+            .map(|(_, (_, value))| value.clone())
+            .collect()
+    }
+
+    /// This set with [`OTHER`] instead of the values that come from outside. It counts as one that
+    /// has none.
+    pub(super) fn without_outside(&self) -> Self {
+        let mut labels = Self::new();
+        for (n, (name, value)) in self.pairs().enumerate() {
+            match self.is_outside(n) {
+                true => labels.push(name.clone(), OTHER),
+                false => labels.push(name.clone(), value.clone()),
+            }
+        }
+        labels
+    }
+
+    fn is_outside(&self, n: usize) -> bool {
+        self.outside & bit(n) != 0
     }
 
     /// The pairs in print order.
@@ -78,6 +123,11 @@ impl Labels {
             })
             .collect()
     }
+}
+
+/// Sets with more pairs than bits have all later values marked.
+fn bit(n: usize) -> u64 {
+    1 << n.min(63)
 }
 
 // Where one set ends and the next begins is nobody's business: sets with the same pairs are the same.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::*;
 
+const SECOND: Duration = Duration::from_secs(1);
+
 fn text(registry: &Registry) -> String {
     String::from_utf8(registry.encode()).unwrap()
 }
@@ -127,4 +129,67 @@ async fn a_process_that_is_never_scraped_does_not_collect_dead_series() {
     let lines = text(&registry).lines().count();
     assert!(lines < 1_000, "{lines} lines");
     assert!(text(&registry).contains("x_total{n=\"kept\"} 1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn values_from_outside_beyond_the_limit_are_counted_together() {
+    let registry = Registry::new();
+    let opened = registry.counter_family("open_total", "Opened");
+    let labels = |name: &str, status: &'static str| {
+        let mut labels = Labels::new().with("direction", "inbound");
+        labels.push_outside("sni", name);
+        labels.with("status", status)
+    };
+    for n in 0..2 * MAX_OUTSIDE {
+        opened.with(&labels(&format!("{n}.test"), "200")).inc();
+        // Another value of a label that is not from outside does not count.
+        opened.with(&labels(&format!("{n}.test"), "500")).inc();
+    }
+    let lines = |registry: &Registry| {
+        let text = text(registry);
+        let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        lines.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(lines(&registry).len(), 2 * MAX_OUTSIDE + 2);
+    for status in ["200", "500"] {
+        let rest = format!(
+            r#"open_total{{direction="inbound",sni="(other)",status="{status}"}} {MAX_OUTSIDE}"#
+        );
+        assert!(lines(&registry).contains(&rest), "{rest}");
+    }
+    // Values that have a series keep it, and those that are not in use give way.
+    opened.with(&labels("0.test", "200")).inc();
+    let kept = opened.with(&labels("1.test", "200"));
+    kept.inc();
+    tokio::time::advance(RETAIN_IDLE + SECOND).await;
+    opened.with(&labels("new.test", "200")).inc();
+    let lines = lines(&registry);
+    for line in [
+        r#"open_total{direction="inbound",sni="1.test",status="200"} 2"#,
+        r#"open_total{direction="inbound",sni="new.test",status="200"} 1"#,
+    ] {
+        assert!(lines.iter().any(|found| found == line), "{line}: {lines:?}");
+    }
+    drop(kept);
+}
+
+#[test]
+fn marks_of_values_from_outside_follow_a_set_into_others() {
+    let mut labels = Labels::new().with("a", "1");
+    labels.push_outside("sni", "x.test");
+    let derived = labels.clone().with("b", "2");
+    let mut extended = Labels::new().with("error", "none");
+    extended.extend(&derived);
+    for (set, expected) in [
+        (labels, "a=1 sni=(other)"),
+        (derived, "a=1 sni=(other) b=2"),
+        (extended, "error=none a=1 sni=(other) b=2"),
+    ] {
+        let set = set.without_outside();
+        let pairs: Vec<_> = set
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        assert_eq!(pairs.join(" "), expected);
+    }
 }

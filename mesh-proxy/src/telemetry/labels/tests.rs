@@ -26,12 +26,12 @@ fn service() -> Meta {
 
 #[test]
 fn accepted_connections() {
-    let addr = "127.0.0.1:4191".parse().unwrap();
+    let addr: SocketAddr = "127.0.0.1:4191".parse().unwrap();
     let server = Meta::new_default("all-unauthenticated");
     let plain = ServerTls::None(NoServerTls::NoTlsFromRemote);
     // A line of Linkerd's proxy.
     assert_eq!(
-        printed(&inbound_accept(addr, &plain, &server)),
+        printed(&inbound_accept(addr.into(), &plain, &server)),
         "direction=\"inbound\",peer=\"src\",target_addr=\"127.0.0.1:4191\",target_ip=\"127.0.0.1\",target_port=\"4191\",\
          tls=\"no_identity\",no_tls_reason=\"no_tls_from_remote\",srv_group=\"\",srv_kind=\"default\",\
          srv_name=\"all-unauthenticated\",srv_port=\"4191\""
@@ -74,7 +74,7 @@ fn endpoints_carry_what_discovery_says_in_alphabetical_order() {
 
 #[test]
 fn inbound_requests() {
-    let target = "10.0.0.1:80".parse().unwrap();
+    let target = Target::from(SocketAddr::from(([10, 0, 0, 1], 80)));
     let tls = ServerTls::Established { client: None };
     let (server, route) = (service(), Meta::new_default("probe"));
     let authz = Meta::new_default("localhost");
@@ -111,4 +111,25 @@ fn outbound_routes() {
     assert!(
         printed(&tcp_route(&service(), &route, None)).ends_with("target_ip=\"\",target_port=\"\"")
     );
+}
+
+#[test]
+fn authorities_that_are_none_have_no_label_of_their_own() {
+    let longest = format!("{}.test:65535", ["a"; 124].join("."));
+    for authority in [
+        "web",
+        "web.shop:80",
+        "10.0.0.1:8080",
+        "[::1]:80",
+        "[fd00::1]",
+        &longest,
+    ] {
+        assert_eq!(authority_value(authority), authority);
+    }
+    let long = format!("{}.test", "a.".repeat(130));
+    for authority in [
+        "", ":80", "a b", "a/b", "web:http", "[x]:80", "::1", "*.test", &long,
+    ] {
+        assert_eq!(authority_value(authority), OTHER, "{authority}");
+    }
 }

@@ -31,6 +31,22 @@ pub(super) fn sniff(bytes: &[u8]) -> Sniff<TlsDetected> {
     }
 }
 
+/// The longest name that DNS can have, in text (RFC 1035, section 2.3.4).
+pub const MAX_NAME: usize = 253;
+
+/// Whether this may be the name of a host: labels of 1 to 63 letters, digits, hyphens and
+/// underscores, 253 bytes in all, perhaps with a final dot.
+pub fn is_host_name(name: &str) -> bool {
+    let labels = name.strip_suffix('.').unwrap_or(name);
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    name.len() <= MAX_NAME && labels.split('.').all(is_label)
+}
+
 enum Stop {
     NeedMore,
     NotTls,
@@ -80,7 +96,9 @@ fn record<'a>(bytes: &mut &'a [u8], so_far: &[u8]) -> Result<&'a [u8], Stop> {
     Ok(payload)
 }
 
-/// The first `host_name` of the server_name extension, lower case.
+/// The first `host_name` of the server_name extension, lower case. What cannot be the name of a
+/// host is none: rustls does not take it either, and it would become the key of caches and a metric
+/// label.
 fn server_name(body: &[u8]) -> Option<Arc<str>> {
     let mut at = Cursor(body);
     at.take(2 + 32)?; // legacy_version, random
@@ -98,7 +116,7 @@ fn server_name(body: &[u8]) -> Option<Arc<str>> {
                 let name = names.vector16()?;
                 if kind == HOST_NAME {
                     let name = str::from_utf8(name).ok()?;
-                    return Some(name.to_ascii_lowercase().into());
+                    return is_host_name(name).then(|| name.to_ascii_lowercase().into());
                 }
             }
         }
@@ -195,6 +213,43 @@ mod tests {
         let mut followed = records(&hello(Some("c"), 0), 1 << 14);
         followed.extend(b"early data");
         assert_eq!(sniff(&followed), named("c"));
+    }
+
+    #[test]
+    fn names_that_no_host_can_have_are_ignored() {
+        let label = "a".repeat(63);
+        let longest = format!("{label}.{label}.{label}.{}", &label[..61]);
+        for name in [
+            &longest,
+            "a",
+            "a.b.",
+            "xn--bcher-kva.example",
+            "_srv.web-1.example",
+            "10.0.0.1",
+        ] {
+            assert_eq!(sniff(&records(&hello(Some(name), 0), 1 << 14)), named(name));
+        }
+        let nameless = Sniff::Decided(TlsDetected::ClientHello { sni: None });
+        for name in [
+            &format!("{longest}a"),
+            &format!("{label}a.example"),
+            &"a.".repeat(30_000),
+            "",
+            ".",
+            ".a",
+            "a..b",
+            "a b",
+            "b\u{fc}cher.example",
+            "*.example",
+            "a\"b",
+            "::1",
+        ] {
+            assert_eq!(
+                sniff(&records(&hello(Some(name), 0), 1 << 14)),
+                nameless,
+                "{name:.40}"
+            );
+        }
     }
 
     #[test]
