@@ -285,7 +285,7 @@ impl Judge {
             }
         }
         // What a server sends behind its handshake is not looked at.
-        (self, Peer(peer.finish().expect("keys").0))
+        (self, Peer(peer.finish().expect("keys")))
     }
 
     fn receive(&mut self, mut bytes: &[u8]) -> Outcome {
@@ -323,10 +323,7 @@ impl Judge {
 }
 
 /// Our end of a connection.
-struct Ours {
-    records: Records,
-    waiting: Vec<u8>,
-}
+struct Ours(Records);
 
 impl Ours {
     fn server(configs: &Configs) -> (Self, Peer) {
@@ -353,21 +350,18 @@ impl Ours {
                 break;
             }
         }
-        let (records, waiting) = ours.finish().expect("keys");
-        let mut ours = Self { records, waiting };
+        let mut ours = Self(ours.finish().expect("keys"));
         let tickets = ours.receive(&[]);
         assert!(
             !tickets.is_refused && tickets.content.is_empty(),
             "{}",
             tickets.why
         );
-        (ours, Peer(peer.finish().expect("keys").0))
+        (ours, Peer(peer.finish().expect("keys")))
     }
 
     fn receive(&mut self, bytes: &[u8]) -> Outcome {
-        self.waiting.extend_from_slice(bytes);
-        let opened = self.records.open(&mut self.waiting);
-        self.waiting.drain(..opened.consumed);
+        let opened = self.0.open(bytes);
         Outcome {
             content: opened.content,
             is_refused: opened.ended.is_err(),

@@ -6,14 +6,16 @@
 mod cipher;
 mod error;
 mod incoming;
+mod received;
 mod schedule;
 mod session;
 mod slots;
 mod stream;
 
+pub(super) use self::received::ReceivedBytes;
 pub(super) use self::schedule::KeySchedule;
 pub(super) use self::session::Session;
-pub(super) use self::slots::open;
+pub(super) use self::slots::with as with_slots;
 pub use self::stream::{BulkError, Moved, RecordStream};
 
 /// Type, version, length.

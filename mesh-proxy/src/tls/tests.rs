@@ -20,6 +20,8 @@ use super::*;
 use crate::transport::Io;
 use crate::transport::tls::TlsStream;
 
+pub(in crate::tls) mod attacker;
+
 /// Issues leaves under a root of its own.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,

@@ -57,8 +57,9 @@ pub(super) enum End {
 /// Looks for the empty line from byte `from` on, where an earlier look has ended, in a head of at most `max` bytes. A line feed that no carriage return precedes is refused: half of the world
 /// takes it for a line end and the other half does not.
 pub(super) fn end(bytes: &[u8], from: usize, max: u32) -> Result<End, Refused> {
-    for feed in memchr_iter(b'\n', &bytes[from..]) {
-        let line = &bytes[..from + feed];
+    let (_, unseen) = bytes.split_at(from.min(bytes.len()));
+    for feed in memchr_iter(b'\n', unseen) {
+        let (line, _) = bytes.split_at(bytes.len() - unseen.len() + feed);
         if !line.ends_with(b"\r") {
             return Err(Refused::BareLineFeed);
         }

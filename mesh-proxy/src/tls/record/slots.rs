@@ -23,7 +23,7 @@ thread_local! {
 }
 
 /// Lends the thread's slots. Panics when they are lent already, which nothing that is not itself called by `borrow` can bring about.
-pub(super) fn with<R>(borrow: impl FnOnce(&mut [u8]) -> R) -> R {
+pub(in crate::tls) fn with<R>(borrow: impl FnOnce(&mut [u8]) -> R) -> R {
     BYTES.with_borrow_mut(|bytes| borrow(bytes))
 }
 

@@ -14,16 +14,16 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::error::RecordError;
+use super::received::ReceivedBytes;
 use super::session::Session;
 use super::slots::{self, Pieces, SLOT, SLOTS};
-use super::{MAX_CONTENT, MAX_RECORD, cipher};
+use super::{MAX_CONTENT, MAX_RECORD};
 
 /// A connection of which rustls has made the handshake.
 pub struct RecordStream {
     tcp: TcpStream,
     session: Session,
-    /// The beginning of a record, and more than that only directly after the handshake.
-    partial: Vec<u8>,
+    received: ReceivedBytes,
     content: Unread,
     records: Unsent,
     reading: Reading,
@@ -96,7 +96,7 @@ impl RecordStream {
         Self {
             tcp,
             session,
-            partial: received,
+            received: ReceivedBytes::new(received),
             content: Unread::default(),
             records: Unsent::default(),
             reading: Reading::Open,
@@ -210,14 +210,17 @@ impl RecordStream {
                     return Poll::Ready(Err(error));
                 }
             }
-            let filled = ready!(self.poll_fill(bytes, limit, cx))?;
-            let opened = slots::open(&mut self.session, &mut bytes[..filled]);
-            self.partial = bytes[opened.consumed..filled].to_vec();
+            let tcp = &self.tcp;
+            let opened = ready!(self.received.poll_open(
+                &mut self.session,
+                &mut bytes[..limit],
+                |room| poll_read_some(tcp, &mut [IoSliceMut::new(room)], cx),
+            ))?;
             match opened.ended {
                 Ok(false) => {}
                 Ok(true) => {
                     // Nothing that comes behind counts (RFC 8446 §6.1).
-                    self.partial = Vec::new();
+                    self.received.clear();
                     self.reading = Reading::Ended;
                 }
                 Err(error) => self.fail(error),
@@ -226,33 +229,6 @@ impl RecordStream {
                 return Poll::Ready(Ok(opened.pieces));
             }
         }
-    }
-
-    /// Puts the beginning of a record and what the socket has behind it into `bytes`.
-    fn poll_fill(
-        &self,
-        bytes: &mut [u8],
-        limit: usize,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<usize>> {
-        let have = self.partial.len();
-        // What came with the handshake may be whole records; for what is no record, opening finds the words.
-        let has_next = match cipher::record_length(&self.partial) {
-            Ok(next) => next.is_some_and(|length| length <= have),
-            Err(_) => true,
-        };
-        let read = match has_next {
-            true => 0,
-            false => {
-                let room = IoSliceMut::new(&mut bytes[have..limit]);
-                match ready!(poll_read_some(&self.tcp, &mut [room], cx))? {
-                    0 => return Poll::Ready(Err(truncated())),
-                    read => read,
-                }
-            }
-        };
-        bytes[..have].copy_from_slice(&self.partial);
-        Poll::Ready(Ok(have + read))
     }
 
     /// Ready when everything sealed has left and the key is good for all slots.
@@ -303,7 +279,7 @@ impl RecordStream {
             // Best effort: the connection is over either way.
             let _ = self.tcp.try_write(self.records.unsent());
         }
-        self.partial = Vec::new();
+        self.received.clear();
         self.records = Unsent::default();
         self.writing = Writing::Failed;
         self.reading = Reading::Failed(Some(error));
@@ -461,14 +437,6 @@ impl fmt::Debug for RecordStream {
             .field("is_resumed", &self.is_resumed)
             .finish_non_exhaustive()
     }
-}
-
-/// A stream without its end may have been cut by anybody.
-fn truncated() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::UnexpectedEof,
-        "the peer's connection ended without TLS close_notify",
-    )
 }
 
 fn poll_read_some(

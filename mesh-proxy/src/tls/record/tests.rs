@@ -1,6 +1,7 @@
 //! Sessions between ourselves, in memory: every suite, every split, keys that change.
 
 use std::sync::Arc;
+use std::task::Poll;
 
 use proptest::prelude::*;
 use rustls::client::UnbufferedClientConnection;
@@ -40,7 +41,7 @@ struct Ends {
 fn ends(suite: SupportedCipherSuite) -> Ends {
     let ca = authority();
     let credentials = ca.credentials("server.test");
-    ends_of(&ca, &credentials, suite, usize::MAX)
+    ends_of(&ca, &credentials, suite, 4096)
 }
 
 /// The handshake's bytes arrive `chunk` by `chunk`.
@@ -70,11 +71,11 @@ fn ends_of(
     while progress != (Progress::Done, Progress::Done) {
         progress.0 = client.advance().unwrap();
         for bytes in client.take_outgoing().chunks(chunk) {
-            server.receive(bytes);
+            assert_eq!(server.receive(bytes), Ok(bytes.len()));
             progress.1 = server.advance().unwrap();
         }
         for bytes in server.take_outgoing().chunks(chunk) {
-            client.receive(bytes);
+            assert_eq!(client.receive(bytes), Ok(bytes.len()));
             if progress.0 == Progress::More {
                 progress.0 = client.advance().unwrap();
             }
@@ -201,6 +202,42 @@ fn small_records_are_gathered() {
         sent.extend(data(5000));
     }
     assert!(open(&mut server, &records).0 == sent);
+}
+
+#[test]
+fn received_bytes_beyond_the_buffers_are_opened_in_parts() {
+    for limit in [4 * SLOT, SLOT * SLOTS] {
+        let Ends {
+            mut client,
+            mut server,
+        } = ends(SUITES[0]);
+        let sent = data(600_000);
+        let mut records = Vec::new();
+        for part in sent.chunks(3000) {
+            records.extend(record(&mut client, part, DATA));
+        }
+        let last = records.split_off(records.len() - 100);
+        let mut received = ReceivedBytes::new(records);
+        let mut buffer = vec![0; limit];
+        let mut content = Vec::new();
+        let mut reads = vec![last].into_iter();
+        loop {
+            let opened = received.poll_open(&mut server, &mut buffer, |room| match reads.next() {
+                Some(bytes) => {
+                    room[..bytes.len()].copy_from_slice(&bytes);
+                    Poll::Ready(Ok(bytes.len()))
+                }
+                None => Poll::Pending,
+            });
+            let Poll::Ready(opened) = opened else { break };
+            let opened = opened.unwrap();
+            assert_eq!(opened.ended, Ok(false));
+            for piece in opened.pieces.iter() {
+                content.extend_from_slice(&buffer[piece]);
+            }
+        }
+        assert!(content == sent);
+    }
 }
 
 /// Everything a peer may send, with what its data comes to.

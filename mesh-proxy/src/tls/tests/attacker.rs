@@ -1,0 +1,321 @@
+//! A peer that makes its own records. rustls performs its side of the handshake but leaves its
+//! records unencrypted, so that a test can cut, pad and seal the handshake messages as it likes.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::{Arc, LazyLock};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
+use rustls::crypto::cipher::{
+    AeadKey, Iv, MessageDecrypter, MessageEncrypter, OutboundChunks, OutboundOpaqueMessage,
+    OutboundPlainMessage, PrefixedPayload, Tls13AeadAlgorithm, UnsupportedOperationError,
+};
+use rustls::{
+    ClientConfig, ClientConnection, Connection, ConnectionTrafficSecrets, ContentType,
+    DigitallySignedStruct, Error, ProtocolVersion, ServerConfig, ServerConnection, SignatureScheme,
+    SupportedCipherSuite, Tls13CipherSuite,
+};
+use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::*;
+
+/// Content type of a record of handshake messages, and of data.
+pub(in crate::tls) const HANDSHAKE: u8 = 22;
+pub(in crate::tls) const DATA: u8 = 23;
+
+/// The number of a sending key: the first is for handshake messages, the second for data.
+pub(in crate::tls) const HANDSHAKE_KEY: usize = 0;
+pub(in crate::tls) const DATA_KEY: usize = 1;
+
+pub(in crate::tls) struct Attacker {
+    tcp: TcpStream,
+    rustls: Connection,
+    /// Keys of other connections of this thread come before this one's.
+    first_key: usize,
+}
+
+/// A record that rustls would have sealed.
+#[derive(Debug)]
+pub(in crate::tls) struct Unsealed {
+    pub(in crate::tls) key: Option<usize>,
+    pub(in crate::tls) content_type: u8,
+    pub(in crate::tls) content: Vec<u8>,
+}
+
+struct SendingKey {
+    encrypter: Box<dyn MessageEncrypter>,
+    next_record: u64,
+}
+
+thread_local! {
+    static KEYS: RefCell<Vec<SendingKey>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Attacker {
+    pub(in crate::tls) fn client(tcp: TcpStream) -> Self {
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(crypto::VERSIONS)
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AcceptAny))
+            .with_no_client_auth();
+        let name = ServerName::try_from("server.test").unwrap();
+        let rustls = ClientConnection::new(Arc::new(config), name).unwrap();
+        Self::new(tcp, rustls.into())
+    }
+
+    /// With a certificate of this authority.
+    pub(in crate::tls) fn server(tcp: TcpStream, ca: &Authority, name: &str) -> Self {
+        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &ca.issuer).unwrap();
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(crypto::VERSIONS)
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![certificate.der().clone()],
+                PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
+            )
+            .unwrap();
+        let rustls = ServerConnection::new(Arc::new(config)).unwrap();
+        Self::new(tcp, rustls.into())
+    }
+
+    fn new(tcp: TcpStream, rustls: Connection) -> Self {
+        Self {
+            tcp,
+            rustls,
+            first_key: KEYS.with_borrow(Vec::len),
+        }
+    }
+
+    /// What rustls wants to send now.
+    pub(in crate::tls) fn pending(&mut self) -> Vec<Unsealed> {
+        let mut bytes = Vec::new();
+        while self.rustls.wants_write() {
+            self.rustls.write_tls(&mut bytes).unwrap();
+        }
+        let mut rest = &bytes[..];
+        let mut records = Vec::new();
+        while let [content_type, _, _, high, low, body @ ..] = rest {
+            let (content, behind) = body.split_at(usize::from(u16::from_be_bytes([*high, *low])));
+            records.push(match (*content_type, content) {
+                (DATA, [content @ .., content_type, key]) => Unsealed {
+                    key: Some(usize::from(*key) - self.first_key),
+                    content_type: *content_type,
+                    content: content.to_vec(),
+                },
+                (content_type, content) => Unsealed {
+                    key: None,
+                    content_type,
+                    content: content.to_vec(),
+                },
+            });
+            rest = behind;
+        }
+        records
+    }
+
+    /// Gives rustls what the proxy sends, until it wants to send something itself.
+    pub(in crate::tls) async fn receive(&mut self) -> io::Result<()> {
+        while !self.rustls.wants_write() {
+            let mut bytes = vec![0; 4096];
+            let n = self.tcp.read(&mut bytes).await?;
+            if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let mut rest = &bytes[..n];
+            while !rest.is_empty() {
+                self.rustls.read_tls(&mut rest)?;
+                self.rustls
+                    .process_new_packets()
+                    .map_err(io::Error::other)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Seals a record whose content is followed by `padding` zeros.
+    pub(in crate::tls) fn seal(
+        &self,
+        key: usize,
+        content_type: u8,
+        content: &[u8],
+        padding: usize,
+    ) -> Vec<u8> {
+        // The type that is sealed follows the content, so that of a padded record is a zero too.
+        let mut padded = content.to_vec();
+        let mut last = content_type;
+        if padding > 0 {
+            padded.push(content_type);
+            padded.resize(padded.len() + padding - 1, 0);
+            last = 0;
+        }
+        KEYS.with_borrow_mut(|keys| {
+            let key = &mut keys[self.first_key + key];
+            let number = key.next_record;
+            key.next_record += 1;
+            let message = OutboundPlainMessage {
+                typ: ContentType::from(last),
+                version: ProtocolVersion::TLSv1_2,
+                payload: OutboundChunks::Single(&padded),
+            };
+            key.encrypter.encrypt(message, number).unwrap().encode()
+        })
+    }
+
+    pub(in crate::tls) fn encode(&self, record: &Unsealed) -> Vec<u8> {
+        match record.key {
+            Some(key) => self.seal(key, record.content_type, &record.content, 0),
+            None => {
+                let [high, low] = (record.content.len() as u16).to_be_bytes();
+                let header = [record.content_type, 3, 3, high, low];
+                [&header, &record.content[..]].concat()
+            }
+        }
+    }
+
+    /// Sends everything that rustls wants to send.
+    pub(in crate::tls) async fn send_pending(&mut self) -> io::Result<()> {
+        for record in self.pending() {
+            let bytes = self.encode(&record);
+            self.send(&bytes).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads and forgets until the proxy closes.
+    pub(in crate::tls) async fn drain(&mut self) -> io::Result<()> {
+        let mut bytes = vec![0; 4096];
+        while self.tcp.read(&mut bytes).await? > 0 {}
+        Ok(())
+    }
+
+    pub(in crate::tls) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.tcp.write_all(bytes).await
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    static SUITE: LazyLock<Tls13CipherSuite> = LazyLock::new(|| {
+        let suite = TLS13_AES_128_GCM_SHA256.tls13().unwrap();
+        Tls13CipherSuite {
+            common: rustls::crypto::CipherSuiteCommon {
+                suite: suite.common.suite,
+                hash_provider: suite.common.hash_provider,
+                confidentiality_limit: suite.common.confidentiality_limit,
+            },
+            hkdf_provider: suite.hkdf_provider,
+            aead_alg: &CapturedAead,
+            quic: None,
+        }
+    });
+    Arc::new(CryptoProvider {
+        cipher_suites: vec![SupportedCipherSuite::Tls13(&SUITE)],
+        ..CryptoProvider::clone(&crypto::provider())
+    })
+}
+
+/// Keeps the keys that rustls would send with.
+struct CapturedAead;
+
+impl CapturedAead {
+    fn genuine() -> &'static dyn Tls13AeadAlgorithm {
+        TLS13_AES_128_GCM_SHA256.tls13().unwrap().aead_alg
+    }
+}
+
+impl Tls13AeadAlgorithm for CapturedAead {
+    fn encrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageEncrypter> {
+        KEYS.with_borrow_mut(|keys| {
+            keys.push(SendingKey {
+                encrypter: Self::genuine().encrypter(key, iv),
+                next_record: 0,
+            });
+            Box::new(Unencrypted(keys.len() - 1))
+        })
+    }
+
+    fn decrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageDecrypter> {
+        Self::genuine().decrypter(key, iv)
+    }
+
+    fn key_len(&self) -> usize {
+        Self::genuine().key_len()
+    }
+
+    fn extract_keys(
+        &self,
+        key: AeadKey,
+        iv: Iv,
+    ) -> Result<ConnectionTrafficSecrets, UnsupportedOperationError> {
+        Self::genuine().extract_keys(key, iv)
+    }
+}
+
+/// Puts type and key behind the content instead of encrypting it.
+struct Unencrypted(usize);
+
+impl MessageEncrypter for Unencrypted {
+    fn encrypt(
+        &mut self,
+        message: OutboundPlainMessage<'_>,
+        _number: u64,
+    ) -> Result<OutboundOpaqueMessage, Error> {
+        let mut payload = PrefixedPayload::with_capacity(message.payload.len() + 2);
+        payload.extend_from_chunks(&message.payload);
+        payload.extend_from_slice(&[message.typ.into(), self.0 as u8]);
+        Ok(OutboundOpaqueMessage::new(
+            ContentType::ApplicationData,
+            ProtocolVersion::TLSv1_2,
+            payload,
+        ))
+    }
+
+    fn encrypted_payload_len(&self, length: usize) -> usize {
+        length + 2
+    }
+}
+
+#[derive(Debug)]
+struct AcceptAny;
+
+impl ServerCertVerifier for AcceptAny {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        unreachable!("TLS 1.2 is not offered")
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ECDSA_NISTP256_SHA256]
+    }
+}
