@@ -31,7 +31,7 @@ pub struct Target {
 }
 
 /// All of them, the quick ones first.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 12] = [
     Target {
         name: "authority",
         run: targets::authority::run,
@@ -67,6 +67,14 @@ pub const TARGETS: [Target; 10] = [
     Target {
         name: "orig-proto",
         run: targets::orig_proto::run,
+    },
+    Target {
+        name: "tls-handshake-client",
+        run: tls::handshake::client,
+    },
+    Target {
+        name: "tls-handshake-server",
+        run: tls::handshake::server,
     },
     Target {
         name: "tls-records",

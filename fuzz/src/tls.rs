@@ -12,7 +12,10 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 
+pub(crate) mod handshake;
+mod handshake_config;
 pub(crate) mod hello;
+mod puppet;
 pub(crate) mod records;
 
 /// One certificate, as PEM, for whoever has to be configured with an anchor.
@@ -108,6 +111,9 @@ impl ServerCertVerifier for Anybody {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ECDSA_NISTP256_SHA256]
+        vec![
+            SignatureScheme::ECDSA_NISTP256_SHA256,
+            SignatureScheme::ED25519,
+        ]
     }
 }
