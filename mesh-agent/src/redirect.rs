@@ -83,6 +83,9 @@ impl FromStr for GuardMode {
     }
 }
 
+/// Characters of an annotation that an error repeats.
+const MAX_TEXT_SHOWN: usize = 100;
+
 /// An annotation of a pod that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnnotationError {
@@ -110,6 +113,15 @@ pub enum AnnotationError {
 /// the injector writes. A pod that an injector with `cniEnabled: false` gave an init container with iptables rules cannot be told apart.
 pub fn is_injected(annotations: &BTreeMap<String, String>) -> bool {
     annotations.contains_key(annotation::PROXY_VERSION)
+}
+
+/// The annotations that the mesh reads; the others can be large, and change for other reasons.
+pub fn only_ours(mut annotations: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    annotations.retain(|key, _| {
+        let prefix = key.split('/').next().unwrap_or_default();
+        prefix == "linkerd.io" || prefix.ends_with(".linkerd.io")
+    });
+    annotations
 }
 
 impl RedirectSpec {
@@ -198,14 +210,16 @@ impl Reader<'_> {
     fn ports(&self, key: &'static str) -> Result<PortSet, AnnotationError> {
         let default = annotation::DEFAULT_SKIP_PORTS;
         let text = self.annotations.get(key).map_or(default, String::as_str);
-        PortSet::from_str(text).map_err(|error| self.wrong(key, text, error.to_string()))
+        PortSet::from_str(text)
+            .and_then(|ports| ports.check_limit().map(|()| ports))
+            .map_err(|error| self.wrong(key, text, error.to_string()))
     }
 
     fn wrong(&self, key: &'static str, value: &str, problem: String) -> AnnotationError {
         AnnotationError::Value {
             pod: self.pod.to_string(),
             key,
-            value: value.to_owned(),
+            value: shown(value),
             problem,
         }
     }
@@ -226,14 +240,33 @@ fn parse_id(text: &str) -> Result<u32, String> {
 /// A comma list of subnets; an address alone is a subnet of one.
 fn parse_subnets(text: &str) -> Result<Vec<IpNet>, String> {
     let items = text.split(',').map(str::trim);
-    items
+    let subnets: Vec<IpNet> = items
         .filter(|item| !item.is_empty())
         .map(|item| {
             item.parse()
                 .or_else(|_| item.parse::<IpAddr>().map(IpNet::from))
-                .map_err(|_neither| format!("{item:?} is no subnet; write it like 10.0.0.0/8"))
+                .map_err(|_neither| {
+                    format!("{:?} is no subnet; write it like 10.0.0.0/8", shown(item))
+                })
         })
-        .collect()
+        .collect::<Result<_, _>>()?;
+    // Twice the same is one entry, as in the kernel's map.
+    let subnets = IpNet::aggregate(&subnets);
+    match subnets.len() {
+        count if count > annotation::MAX_SKIP_SUBNETS => Err(format!(
+            "it lists {count} separate subnets, and a list may have {}; join them into larger ones",
+            annotation::MAX_SKIP_SUBNETS
+        )),
+        _ => Ok(subnets),
+    }
+}
+
+/// The start of a text from outside, for an error: an annotation can have 256 KiB.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(MAX_TEXT_SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -281,7 +314,7 @@ mod tests {
         assert_eq!(spec.skip_inbound.to_string(), "80,4190,9000-9010,9999");
         assert_eq!(spec.skip_outbound.to_string(), "25,587");
         let subnets: Vec<String> = spec.skip_subnets.iter().map(ToString::to_string).collect();
-        assert_eq!(subnets, ["10.0.0.0/8", "fd00::/8", "192.0.2.1/32"]);
+        assert_eq!(subnets, ["10.0.0.0/8", "192.0.2.1/32", "fd00::/8"]);
         assert_eq!((spec.proxy_uid, spec.proxy_gid), (1337, Some(1338)));
     }
 
@@ -317,6 +350,45 @@ mod tests {
             "10.0.0.0/33",
             "\"10.0.0.0/33\" is no subnet; write it like 10.0.0.0/8",
         );
+    }
+
+    #[test]
+    fn list_beyond_its_limit_is_refused_with_pod_annotation_and_limit() {
+        let list = |count: u32, item: fn(u32) -> String| -> String {
+            (1..=count).map(item).collect::<Vec<_>>().join(",")
+        };
+        let ports = |count| list(count, |number| (2 * number).to_string());
+        let subnets = |count| list(count, |number| format!("10.{number}.0.0/24"));
+        let table = [
+            (
+                "config.linkerd.io/skip-inbound-ports",
+                ports(128),
+                ports(129),
+            ),
+            (
+                "config.linkerd.io/skip-outbound-ports",
+                ports(128),
+                ports(129),
+            ),
+            ("config.linkerd.io/skip-subnets", subnets(128), subnets(129)),
+        ];
+        for (key, fits, exceeds) in table {
+            parse(&[(key, fits.as_str())]).unwrap();
+            let error = parse(&[(key, exceeds.as_str())]).unwrap_err().to_string();
+            assert!(
+                error.contains(key) && error.contains("shop/web-0"),
+                "{error}"
+            );
+            assert!(
+                error.contains("129") && error.contains("may have 128"),
+                "{error}"
+            );
+            assert!(error.len() < 500, "the value is shown in part: {error}");
+        }
+        // What is said twice, or joins, is one.
+        let same = list(1000, |number| format!("10.0.0.{}", number % 4));
+        let spec = parse(&[("config.linkerd.io/skip-subnets", same.as_str())]).unwrap();
+        assert_eq!(spec.skip_subnets, ["10.0.0.0/30".parse().unwrap()]);
     }
 
     #[test]

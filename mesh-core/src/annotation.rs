@@ -17,6 +17,9 @@ pub const CONFIG_PREFIX: &str = "config.linkerd.io/";
 pub const SKIP_INBOUND_PORTS: &str = "config.linkerd.io/skip-inbound-ports";
 pub const SKIP_OUTBOUND_PORTS: &str = "config.linkerd.io/skip-outbound-ports";
 pub const SKIP_SUBNETS: &str = "config.linkerd.io/skip-subnets";
+/// Most subnets that [`SKIP_SUBNETS`] may list: the node agent keeps an entry in the kernel for
+/// each. How many ranges a list of ports may have is [`crate::ports::MAX_RANGES`].
+pub const MAX_SKIP_SUBNETS: usize = 128;
 pub const OPAQUE_PORTS: &str = "config.linkerd.io/opaque-ports";
 pub const INBOUND_PORT: &str = "config.linkerd.io/inbound-port";
 pub const OUTBOUND_PORT: &str = "config.linkerd.io/outbound-port";

@@ -9,10 +9,22 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub struct PortSet(Vec<RangeInclusive<u16>>);
 
+/// Most ranges that a list of ports in an annotation may have, once overlapping and adjacent ranges
+/// are joined. The node agent keeps up to thirty entries in the kernel for each, which every other
+/// pod of the node pays for when a pod starts or ends; lists in use have fewer than twenty.
+pub const MAX_RANGES: usize = 128;
+
+/// Characters of a wrong item that an error repeats: an annotation can hold 256 KiB of them.
+const MAX_ITEM_SHOWN: usize = 64;
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{item:?} is no port or range of ports (1-65535, as in \"25,587,3306-3310\")")]
-pub struct PortSetError {
-    pub item: String,
+pub enum PortSetError {
+    #[error("{item:?} is no port or range of ports (1-65535, as in \"25,587,3306-3310\")")]
+    Item { item: String },
+    #[error(
+        "it lists {ranges} separate ports and ranges of ports, and a list may have {MAX_RANGES}; join them into ranges, as in 8000-8999"
+    )]
+    TooManyRanges { ranges: usize },
 }
 
 impl PortSet {
@@ -29,25 +41,37 @@ impl PortSet {
         &self.0
     }
 
+    /// Adds one range. To make a set of many, collect them: that sorts once.
     pub fn insert(&mut self, range: RangeInclusive<u16>) {
-        self.0.push(range);
-        self.0.sort_by_key(|range| *range.start());
-        let mut merged: Vec<RangeInclusive<u16>> = Vec::with_capacity(self.0.len());
-        for range in self.0.drain(..) {
-            match merged.last_mut() {
-                Some(last) if *range.start() <= last.end().saturating_add(1) => {
-                    *last = *last.start()..=*last.end().max(range.end());
-                }
-                _ => merged.push(range),
-            }
+        let (low, high) = (*range.start(), *range.end());
+        if range.is_empty() {
+            return;
         }
-        self.0 = merged;
+        let first = self
+            .0
+            .partition_point(|known| known.end().saturating_add(1) < low);
+        let after = self
+            .0
+            .partition_point(|known| *known.start() <= high.saturating_add(1));
+        let touched = self.0[first..after].iter();
+        let joined = touched.fold(range, |joined, known| {
+            *joined.start().min(known.start())..=*joined.end().max(known.end())
+        });
+        self.0.splice(first..after, [joined]);
+    }
+
+    /// Refuses a set that no annotation may hold.
+    pub fn check_limit(&self) -> Result<(), PortSetError> {
+        match self.0.len() {
+            ranges if ranges > MAX_RANGES => Err(PortSetError::TooManyRanges { ranges }),
+            _ => Ok(()),
+        }
     }
 
     /// Reads one item, a port or a range.
     pub fn parse_item(item: &str) -> Result<RangeInclusive<u16>, PortSetError> {
-        let error = || PortSetError {
-            item: item.to_owned(),
+        let error = || PortSetError::Item {
+            item: item.chars().take(MAX_ITEM_SHOWN).collect(),
         };
         let port = |text: &str| match text.trim().parse::<u16>() {
             Ok(port) if port > 0 => Ok(port),
@@ -70,17 +94,14 @@ impl PortSet {
 impl FromStr for PortSet {
     type Err = PortSetError;
 
-    /// A comma list; blanks and empty items are tolerated, one bad item fails the whole list.
+    /// A comma list; blanks and empty items are tolerated, one bad item fails the whole list. Of
+    /// any length: where a list comes from an annotation, [`PortSet::check_limit`] bounds it.
     fn from_str(text: &str) -> Result<Self, PortSetError> {
-        let mut set = Self::default();
-        for item in text
-            .split(',')
+        text.split(',')
             .map(str::trim)
             .filter(|item| !item.is_empty())
-        {
-            set.insert(Self::parse_item(item)?);
-        }
-        Ok(set)
+            .map(Self::parse_item)
+            .collect()
     }
 }
 
@@ -100,9 +121,24 @@ impl From<PortSet> for String {
 
 impl FromIterator<u16> for PortSet {
     fn from_iter<I: IntoIterator<Item = u16>>(ports: I) -> Self {
+        let ports = ports.into_iter().filter(|port| *port > 0);
+        ports.map(|port| port..=port).collect()
+    }
+}
+
+/// In the time of one sort, whatever the order: a set that grew by insertion alone would move what
+/// is there for every item of a list in descending order.
+impl FromIterator<RangeInclusive<u16>> for PortSet {
+    fn from_iter<I: IntoIterator<Item = RangeInclusive<u16>>>(ranges: I) -> Self {
+        let mut ranges: Vec<RangeInclusive<u16>> = ranges
+            .into_iter()
+            .filter(|range| !range.is_empty())
+            .collect();
+        ranges.sort_unstable_by_key(|range| *range.start());
         let mut set = Self::default();
-        for port in ports.into_iter().filter(|port| *port > 0) {
-            set.insert(port..=port);
+        // Each is joined with the last one or appended.
+        for range in ranges {
+            set.insert(range);
         }
         set
     }
@@ -141,6 +177,66 @@ mod tests {
         for bad in ["0", "65536", "90-80", "a", "80-", "-80", "1-2-3"] {
             assert!(bad.parse::<PortSet>().is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn insertion_joins_what_touches() {
+        let check = |start: &str, range: RangeInclusive<u16>, expect: &str| {
+            let mut set: PortSet = start.parse().unwrap();
+            set.insert(range);
+            assert_eq!(set.to_string(), expect);
+        };
+        check("", 5..=9, "5-9");
+        check("10-20", 5..=8, "5-8,10-20");
+        check("10-20", 5..=9, "5-20");
+        check("10-20", 21..=21, "10-21");
+        check("10-20", 22..=22, "10-20,22");
+        check("10-20,30-40,50-60", 15..=55, "10-60");
+        check("10-20,30-40,50-60", 22..=28, "10-20,22-28,30-40,50-60");
+        check("10-20,30-40,50-60", 1..=65535, "1-65535");
+        check("65535", 65534..=65535, "65534-65535");
+        check("10-20", 12..=13, "10-20");
+        check("10-20", RangeInclusive::new(40, 30), "10-20");
+    }
+
+    #[test]
+    fn list_longer_than_the_limit_is_refused_by_the_limit_alone() {
+        let list = |ranges: usize| -> PortSet {
+            let items = (1..=ranges).map(|number| (2 * number).to_string());
+            items.collect::<Vec<_>>().join(",").parse().unwrap()
+        };
+        assert_eq!(list(MAX_RANGES).check_limit(), Ok(()));
+        let error = list(MAX_RANGES + 1).check_limit().unwrap_err();
+        assert_eq!(error, PortSetError::TooManyRanges { ranges: 129 });
+        assert_eq!(
+            error.to_string(),
+            "it lists 129 separate ports and ranges of ports, and a list may have 128; join them into ranges, as in 8000-8999"
+        );
+        // Ranges that touch are one, however many items say them.
+        let joined: PortSet = (1..=30_000).map(|port: u16| port..=port).collect();
+        assert_eq!(
+            (joined.to_string().as_str(), joined.check_limit()),
+            ("1-30000", Ok(()))
+        );
+    }
+
+    /// 256 KiB, all that an annotation can hold. Read in the order that moves the most, a list that
+    /// is sorted for each item takes seconds here.
+    #[test]
+    fn longest_list_of_an_annotation_is_read() {
+        let items = (1..=u16::MAX).rev().step_by(2);
+        let text = items
+            .map(|port| port.to_string())
+            .collect::<Vec<_>>()
+            .join(",");
+        let set: PortSet = text.parse().unwrap();
+        assert_eq!(set.ranges().len(), 32_768);
+    }
+
+    #[test]
+    fn wrong_item_is_shown_in_part() {
+        let error = "x".repeat(10_000).parse::<PortSet>().unwrap_err();
+        assert!(error.to_string().len() < 200, "{error}");
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The commands. Each asks the agent; without one, it goes on alone with what the agent left behind.
 
 use std::{
-    collections::BTreeMap,
     fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -158,7 +157,7 @@ impl Plugin {
             netns: in_own_directory(netns),
             pod: pod.clone(),
             addresses: self.config.addresses()?,
-            annotations: ours(annotations),
+            annotations: redirect::only_ours(annotations),
         }))
     }
 
@@ -188,15 +187,6 @@ impl Purpose {
             (Self::Collect, _) => Code::Io,
         }
     }
-}
-
-/// The annotations that say something to the agent; the others can be large and are nobody's business.
-fn ours(mut annotations: BTreeMap<String, String>) -> BTreeMap<String, String> {
-    annotations.retain(|key, _| {
-        let prefix = key.split('/').next().unwrap_or_default();
-        prefix == "linkerd.io" || prefix.ends_with(".linkerd.io")
-    });
-    annotations
 }
 
 /// The same name below its directory's own path: runtimes say `/var/run/netns/…`, where `/var/run` is a link that the agent's container does not have. The

@@ -56,7 +56,7 @@ impl MeshedPod {
                 .iter()
                 .filter_map(|address| address.ip.parse().ok())
                 .collect(),
-            annotations,
+            annotations: redirect::only_ours(annotations),
         })
     }
 
@@ -109,6 +109,10 @@ mod tests {
             ("shop/web-0", "u-1")
         );
         assert_eq!(read.addresses.len(), 2);
+        let noted = MeshedPod::read(pod(|pod| {
+            pod["metadata"]["annotations"]["example.com/note"] = "x".repeat(200_000).into();
+        }));
+        assert_eq!(noted, Some(read), "what the mesh does not read is not kept");
         let young = MeshedPod::read(pod(|pod| pod["status"] = Value::Null)).unwrap();
         assert!(young.addresses.is_empty());
     }

@@ -193,6 +193,35 @@ fn what_somebody_removed_is_put_right() {
     node.assert_no_pod_in_the_kernel();
 }
 
+/// A list that the agent would be busy with for seconds, and that would leave other pods no room.
+#[test]
+fn pod_with_too_many_ranges_is_refused_and_the_next_one_is_enrolled() {
+    if skipped("pod_with_too_many_ranges_is_refused_and_the_next_one_is_enrolled") {
+        return;
+    }
+    let node = Node::new();
+    let agent = node.start(Tier::Nft);
+    let network = Network::new(&node, "1.0.0");
+    let ports: Vec<String> = (1..=u16::MAX)
+        .step_by(2)
+        .map(|port| port.to_string())
+        .collect();
+    let list = ports.join(",");
+    let greedy = Pod::meshed(&[("skip-outbound-ports", list.as_str())]);
+    let (_, said) = network.add(&greedy);
+    assert!(!said.is_success);
+    let said = format!("{said:?}");
+    for part in [
+        "config.linkerd.io/skip-outbound-ports",
+        "32768 separate ports and ranges of ports, and a list may have 128",
+    ] {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    let modest = Pod::meshed(&[("skip-outbound-ports", "81,90-99")]);
+    assert!(network.add(&modest).1.is_success);
+    assert_eq!(agent.pods().len(), 1);
+}
+
 #[test]
 fn enrolments_are_counted_by_result() {
     if skipped("enrolments_are_counted_by_result") {
