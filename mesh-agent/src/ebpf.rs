@@ -19,7 +19,7 @@ mod pins;
 mod plan;
 mod sweep;
 
-use std::{net::IpAddr, path::Path};
+use std::{collections::HashMap, net::IpAddr, path::Path};
 
 use mesh_ebpf_common::{
     counter::Counter,
@@ -102,6 +102,7 @@ pub fn load(
             loader::replace_steer(object, &pins, cookie)?;
         }
         loader::replace_guards(object, &pins)?;
+        enrol::count_anew(&pins)?;
         pins.remember_object(object)?;
         match before {
             None => Loaded::Fresh,
@@ -144,6 +145,16 @@ impl Programs {
     pub fn pods(&self) -> Result<Vec<EnrolledPod>, Error> {
         let maps = Maps::open(&self.pins)?;
         let cookies = keys_where("PODS", maps.pods.keys(), |_| true)?;
+        // Each map is walked once, and not once for each pod.
+        let mut addresses: HashMap<u64, Vec<IpAddr>> = HashMap::new();
+        for key in keys_where("ADDRESSES", maps.addresses.keys(), |_| true)? {
+            let of_pod = addresses.entry(key.cookie).or_default();
+            of_pod.push(key.address.into());
+        }
+        let mut listeners: HashMap<u64, usize> = HashMap::new();
+        for key in keys_where("LISTENERS", maps.listeners.keys(), |_| true)? {
+            *listeners.entry(key.cookie).or_default() += 1;
+        }
         let mut pods = Vec::with_capacity(cookies.len());
         for cookie in cookies {
             // Gone since the listing: not enrolled any more.
@@ -151,16 +162,13 @@ impl Programs {
                 continue;
             };
             let proxy = found(maps.proxies.get(&cookie, 0), "PROXIES")?;
-            let addresses = keys_where("ADDRESSES", maps.addresses.keys(), |key| {
-                key.cookie == cookie
-            })?;
             pods.push(EnrolledPod {
                 cookie,
-                addresses: addresses.iter().map(|key| key.address.into()).collect(),
+                addresses: addresses.remove(&cookie).unwrap_or_default(),
                 proxy_cgroup: proxy
                     .map(|proxy| proxy.cgroup)
                     .filter(|cgroup| *cgroup != 0),
-                listeners: maps.listeners_of(cookie)?.len(),
+                listeners: listeners.remove(&cookie).unwrap_or_default(),
                 inbound: config.flags & FLAG_INBOUND != 0,
             });
         }

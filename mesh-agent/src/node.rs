@@ -9,11 +9,13 @@ mod redirection;
 mod report;
 
 use std::{
+    collections::HashSet,
     net::IpAddr,
     path::{Path, PathBuf},
 };
 
 use mesh_core::node::{Attachment, AttachmentId, IN_PLACE, RefusalReason, ValidAttachments};
+use mesh_ebpf_common::quota::ADDRESSES_PER_POD;
 use mesh_runtime::log::chain;
 
 pub use namespace::NamespaceError;
@@ -22,7 +24,7 @@ pub use redirection::RedirectionError;
 pub use report::by_verdict;
 
 use crate::{
-    ebpf::{self, Programs},
+    ebpf::{self, EnrolledPod, Programs},
     redirect::{AnnotationError, PodRedirect, PodRef, RedirectSpec, Tier},
     registry::{Record, RecordedAttachment, Registry, RegistryError},
     sys::netns,
@@ -70,6 +72,14 @@ pub enum NodeError {
     HostNetwork { pod: String, netns: PathBuf },
     #[error("pod {pod} has no address that others could reach it at")]
     NoAddress { pod: String },
+    #[error(
+        "the network plugins gave pod {pod} {count} addresses, and at most {ADDRESSES_PER_POD} can be redirected; attach it to fewer networks"
+    )]
+    TooManyAddresses { pod: String, count: usize },
+    #[error(
+        "pod {pod} has given itself more than {ADDRESSES_PER_POD} addresses; connections from the others are not redirected"
+    )]
+    IgnoredAddresses { pod: String },
     #[error("pod {pod} cannot be redirected (tier {tier})")]
     Apply {
         pod: String,
@@ -144,7 +154,14 @@ impl Node {
         let found = addresses(&attachment.netns).map_err(failed)?;
         let earlier = self.earlier(&attachment.id.container_id, cookie)?;
         let attachments = with_attachment(earlier.as_ref(), attachment);
-        let addresses = in_order(&attachments, found);
+        let given: HashSet<IpAddr> = given(&attachments).collect();
+        if given.len() > ADDRESSES_PER_POD {
+            return Err(NodeError::TooManyAddresses {
+                pod: pod.to_string(),
+                count: given.len(),
+            });
+        }
+        let addresses = in_order(&attachments, &found);
         if addresses.is_empty() {
             return Err(NodeError::NoAddress {
                 pod: pod.to_string(),
@@ -210,13 +227,14 @@ impl Node {
         if namespace::is_gone(&attachment.netns, redirect.cookie) {
             return Err(not_enrolled());
         }
-        redirection::verify(self.programs.as_ref(), &redirect).map_err(|source| {
-            NodeError::Incomplete {
+        let programs = self.programs.as_ref();
+        redirection::enrolled(programs)
+            .and_then(|enrolled| redirection::verify(programs, &enrolled, &redirect))
+            .map_err(|source| NodeError::Incomplete {
                 pod: redirect.pod.to_string(),
                 tier: redirect.tier,
                 source,
-            }
-        })
+            })
     }
 
     /// Forgets every attachment of the network that is not listed; returns how many.
@@ -250,8 +268,10 @@ impl Node {
         let (records, damaged) = self.registry.records()?;
         care.failures
             .extend(damaged.iter().map(|error| chain(error)));
+        // What cannot be read now reads as if no pod were known, and the repair of each says why.
+        let enrolled = redirection::enrolled(self.programs.as_ref()).unwrap_or_default();
         for record in &records {
-            self.look_after_pod(record, thoroughly, &mut care);
+            self.look_after_pod(record, &enrolled, thoroughly, &mut care);
         }
         if let Some(programs) = &self.programs {
             let known: Vec<PodRedirect> =
@@ -336,9 +356,14 @@ impl Node {
             pod: known.pod.to_string(),
             source,
         })?;
-        let addresses = in_order(&record.attachments, found);
+        let addresses = in_order(&record.attachments, &found);
         if addresses == known.addresses || addresses.is_empty() {
-            return Ok(false);
+            return match found.len() > ADDRESSES_PER_POD {
+                true => Err(NodeError::IgnoredAddresses {
+                    pod: known.pod.to_string(),
+                }),
+                false => Ok(false),
+            };
         }
         let record = Record {
             redirect: PodRedirect {
@@ -358,7 +383,13 @@ impl Node {
         Ok(true)
     }
 
-    fn look_after_pod(&self, record: &Record, thoroughly: bool, care: &mut Care) {
+    fn look_after_pod(
+        &self,
+        record: &Record,
+        enrolled: &[EnrolledPod],
+        thoroughly: bool,
+        care: &mut Care,
+    ) {
         let redirect = &record.redirect;
         if namespace::is_gone(&redirect.netns, redirect.cookie) {
             match self.forget(record) {
@@ -373,6 +404,7 @@ impl Node {
                 care.readdressed.push(redirect.pod.clone());
                 return;
             }
+            Err(error @ NodeError::IgnoredAddresses { .. }) => care.failures.push(chain(&error)),
             Err(error) => {
                 care.failures.push(chain(&error));
                 return;
@@ -382,7 +414,7 @@ impl Node {
             care.intact += 1;
             return;
         }
-        let Err(found) = redirection::verify(self.programs.as_ref(), redirect) else {
+        let Err(found) = redirection::verify(self.programs.as_ref(), enrolled, redirect) else {
             care.intact += 1;
             return;
         };
@@ -408,6 +440,7 @@ impl NodeError {
     pub fn reason(&self) -> RefusalReason {
         match self {
             Self::Annotation(_)
+            | Self::TooManyAddresses { .. }
             | Self::HostNetwork { .. }
             | Self::NoAddress { .. }
             | Self::Registry(RegistryError::ContainerId { .. }) => RefusalReason::Invalid,
@@ -415,6 +448,7 @@ impl NodeError {
             Self::NeverRan { .. } => RefusalReason::TryAgain,
             Self::Registry(_)
             | Self::Namespace { .. }
+            | Self::IgnoredAddresses { .. }
             | Self::Apply { .. }
             | Self::Withdraw { .. }
             | Self::Programs(_) => RefusalReason::Failed,
@@ -447,14 +481,22 @@ fn with_attachment(earlier: Option<&Record>, attachment: &Attachment) -> Vec<Rec
     attachments
 }
 
-/// A pod's addresses, those that the network plugins gave it first and in their order: the first of a family is the one that connections are redirected to,
-/// and an application sees it as its own.
-fn in_order(attachments: &[RecordedAttachment], found: Vec<IpAddr>) -> Vec<IpAddr> {
-    let given = attachments
+/// The addresses that the network plugins gave to the pod.
+fn given(attachments: &[RecordedAttachment]) -> impl Iterator<Item = IpAddr> {
+    attachments
         .iter()
-        .flat_map(|attachment| attachment.addresses.iter().copied());
+        .flat_map(|attachment| attachment.addresses.iter().copied())
+}
+
+/// A pod's addresses, those that the network plugins gave it first and in their order: the first of
+/// a family is the one that connections are redirected to, and an application sees it as its own.
+/// No more than a pod may have: one with NET_ADMIN gives itself any number.
+fn in_order(attachments: &[RecordedAttachment], found: &[IpAddr]) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
-    for address in given.chain(found) {
+    for address in given(attachments).chain(found.iter().copied()) {
+        if addresses.len() == ADDRESSES_PER_POD {
+            break;
+        }
         if !addresses.contains(&address) {
             addresses.push(address);
         }
@@ -478,9 +520,23 @@ mod tests {
         };
         let found = addresses(&["10.0.0.1", "192.168.7.9", "fd00::9"]);
         assert_eq!(
-            in_order(&[attachment], found.clone()),
+            in_order(&[attachment], &found),
             addresses(&["192.168.7.9", "fd00::9", "10.0.0.1"])
         );
-        assert_eq!(in_order(&[], found.clone()), found);
+        assert_eq!(in_order(&[], &found), found);
+    }
+
+    #[test]
+    fn pod_that_gives_itself_addresses_keeps_those_of_its_network() {
+        let own: IpAddr = "192.168.7.9".parse().unwrap();
+        let attachment = RecordedAttachment {
+            network: "pods".into(),
+            interface: "eth0".into(),
+            addresses: vec![own],
+        };
+        let found: Vec<IpAddr> = (0..200_u8).map(|last| [10, 0, 0, last].into()).collect();
+        let addresses = in_order(&[attachment], &found);
+        assert_eq!(addresses.len(), ADDRESSES_PER_POD);
+        assert_eq!(addresses[0], own);
     }
 }

@@ -18,7 +18,8 @@ pub enum Counter {
     OutboundNoAddress = 5,
     /// The socket is bound to an address that is not the pod's (IP_TRANSPARENT).
     OutboundForeignSource = 6,
-    /// Redirected, but the original destination could not be published: the proxy will refuse.
+    /// Redirected, but the original destination could not be published, because the pod has as many
+    /// connections in flight as it may or the kernel no memory: the proxy will refuse.
     OutboundUntracked = 7,
     /// A redirected connection found no outbound listener and was reset.
     OutboundRefused = 8,

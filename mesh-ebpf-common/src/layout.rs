@@ -63,7 +63,7 @@ pub struct AddressKey {
 }
 
 /// PORT_SKIPS, a longest-prefix-match map: bytes, because the match is from the first byte on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct PortSkipKey {
     pub cookie: [u8; 8],
@@ -73,7 +73,7 @@ pub struct PortSkipKey {
 }
 
 /// SUBNET_SKIPS, a longest-prefix-match map. Sources of inbound connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct SubnetSkipKey {
     pub cookie: [u8; 8],

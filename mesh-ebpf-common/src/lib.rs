@@ -13,4 +13,5 @@ pub mod counter;
 pub mod layout;
 pub mod packet;
 pub mod prefix;
+pub mod quota;
 pub mod verdict;

@@ -139,10 +139,16 @@ fn check_target(pod: &PodConfig, dial: &Dial) -> Address {
     }
 }
 
-/// A source that is not the pod's (IP_TRANSPARENT) cannot complete a handshake inside the pod.
+/// A source that is not the pod's (IP_TRANSPARENT) cannot complete a handshake inside the pod. Of
+/// the loopback addresses only the first of each family is a source: with sixteen million of them
+/// a pod could have more connections in flight than it has ports.
 #[inline(always)]
 fn may_use_source(source: &Address, target: &Address, is_own: impl Fn(&Address) -> bool) -> bool {
-    source.is_unspecified() || source.same(target) || source.is_loopback() || is_own(source)
+    source.is_unspecified()
+        || source.same(target)
+        || source.same(&Address::LOOPBACK_V4)
+        || source.same(&Address::LOOPBACK_V6)
+        || is_own(source)
 }
 
 /// Who gets a connection that arrives in the pod's network namespace?

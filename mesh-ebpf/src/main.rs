@@ -22,6 +22,8 @@
 
 #![no_std]
 #![no_main]
+// For the atomic addition in `maps`; aya-ebpf needs it, too.
+#![feature(asm_experimental_arch)]
 
 mod bind;
 mod connect;

@@ -7,14 +7,15 @@
 //! | PROXIES | programs (created by user space) | enrolment |
 //! | LISTENERS | sock_ops, and user space for older listeners | the listening socket |
 //! | IN_FLIGHT | sock_ops | connect to accept, at most the client socket's life |
+//! | IN_FLIGHT_COUNTS | sock_ops | first connection to the end of the enrolment |
 //! | GUARD | user space | the pins |
 //! | GUARD_STATS | programs (created by user space) | enrolment |
 //! | ORIGINAL_DST, BINDERS | connect, bind, sock_ops | the socket (storage) |
 
-use core::{ffi::c_void, ptr};
+use core::{arch::asm, ffi::c_void, ptr};
 
 use aya_ebpf::{
-    bindings::{BPF_F_NO_PREALLOC, BPF_SK_STORAGE_GET_F_CREATE, bpf_sock},
+    bindings::{BPF_EXIST, BPF_F_NO_PREALLOC, BPF_NOEXIST, BPF_SK_STORAGE_GET_F_CREATE, bpf_sock},
     btf_maps::{Array, HashMap, LpmTrie, PerCpuHashMap, SkStorage, SockHash, lpm_trie::Key},
     helpers::generated::{
         bpf_map_lookup_elem, bpf_sk_release, bpf_sk_storage_delete, bpf_sk_storage_get,
@@ -28,28 +29,20 @@ use mesh_ebpf_common::{
         AddressKey, Binder, FlowKey, GUARD_OFF, GuardStats, LISTENER_SLOTS, ListenerKey,
         OriginalDst, PodConfig, PodStats, PortSkipKey, ProxyState, Role, SubnetSkipKey,
     },
+    quota::{
+        ADDRESSES_MAX, IN_FLIGHT_MAX, IN_FLIGHT_PER_POD, LISTENERS_MAX, PODS_MAX, PORT_SKIPS_MAX,
+        SUBNET_SKIPS_MAX,
+    },
 };
 
-/// Far above what a kubelet takes (110 pods by default, 2,500 in the largest documented setting). The hash tables of all maps together take 10 MB of kernel memory for it.
-const PODS_MAX: usize = 10_240;
-/// Room for dual-stack pods with two interfaces each.
-const ADDRESSES_MAX: usize = 4 * PODS_MAX;
-/// A port range costs up to thirty prefixes; the usual list is two single ports.
-const PORT_SKIPS_MAX: usize = 32 * PODS_MAX;
-const SUBNET_SKIPS_MAX: usize = 8 * PODS_MAX;
-/// Two roles, two families, four slots.
-const LISTENERS_MAX: usize = 16 * PODS_MAX;
-/// Connections between connect and accept. One pod can hold about 28,000 half-open ones (its
-/// ephemeral ports towards the one redirect address) while its proxy's accept queue is full.
-const IN_FLIGHT_MAX: usize = 262_144;
-/// Entries are allocated when used: the limits above are ceilings, not memory.
+/// Entries are allocated when used: the sizes in `quota` are ceilings, not memory.
 const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
 
 #[btf_map]
 pub static PODS: HashMap<u64, PodConfig, PODS_MAX, ON_DEMAND> = HashMap::new();
 
 #[btf_map]
-pub static PROXIES: HashMap<u64, ProxyState, PODS_MAX, ON_DEMAND> = HashMap::new();
+static PROXIES: HashMap<u64, ProxyState, PODS_MAX, ON_DEMAND> = HashMap::new();
 
 #[btf_map]
 static ADDRESSES: HashMap<AddressKey, u8, ADDRESSES_MAX, ON_DEMAND> = HashMap::new();
@@ -64,7 +57,11 @@ static SUBNET_SKIPS: LpmTrie<SubnetSkipKey, u8, SUBNET_SKIPS_MAX> = LpmTrie::new
 pub static LISTENERS: SockHash<ListenerKey, LISTENERS_MAX> = SockHash::new();
 
 #[btf_map]
-pub static IN_FLIGHT: HashMap<FlowKey, OriginalDst, IN_FLIGHT_MAX, ON_DEMAND> = HashMap::new();
+static IN_FLIGHT: HashMap<FlowKey, OriginalDst, IN_FLIGHT_MAX, ON_DEMAND> = HashMap::new();
+
+/// How many entries of IN_FLIGHT a pod has.
+#[btf_map]
+static IN_FLIGHT_COUNTS: HashMap<u64, i64, PODS_MAX, ON_DEMAND> = HashMap::new();
 
 #[btf_map]
 static STATS: PerCpuHashMap<u64, PodStats, PODS_MAX, ON_DEMAND> = PerCpuHashMap::new();
@@ -94,6 +91,12 @@ pub fn pod(cookie: u64) -> Option<&'static PodConfig> {
 pub fn proxy(cookie: u64) -> ProxyState {
     // SAFETY: as above; a torn read is impossible for aligned words.
     unsafe { PROXIES.get(cookie) }.copied().unwrap_or_default()
+}
+
+/// What is known of the pod's proxy, to be changed.
+#[inline(always)]
+pub fn proxy_mut(cookie: u64) -> Option<*mut ProxyState> {
+    PROXIES.get_ptr_mut(cookie)
 }
 
 #[inline(always)]
@@ -161,6 +164,78 @@ pub fn count(cookie: u64, counter: Counter) {
     if let Some(stats) = STATS.get_ptr_mut(cookie) {
         // SAFETY: this CPU's own copy; a pre-empted increment may be lost, never torn.
         unsafe { (*stats).counts[counter.index()] += 1 };
+    }
+}
+
+/// Puts a connection of an enrolled pod in flight; false when it has as many as it may, or the
+/// kernel has no room.
+#[inline(always)]
+pub fn put_in_flight(key: &FlowKey, original: &OriginalDst) -> bool {
+    let Some(count) = in_flight_count(key.cookie) else {
+        return false;
+    };
+    // Several CPUs may pass this at once, and each puts one too many.
+    // SAFETY: not null, aligned; an old value is as good as the newest.
+    let has_room = unsafe { ptr::read_volatile(count) } < IN_FLIGHT_PER_POD;
+    if has_room
+        && IN_FLIGHT
+            .insert(key, original, u64::from(BPF_NOEXIST))
+            .is_ok()
+    {
+        // SAFETY: a map's value, from just above.
+        unsafe { add(count, 1) };
+        return true;
+    }
+    // The same socket connects again, or another one with its address; it takes no more room.
+    IN_FLIGHT
+        .insert(key, original, u64::from(BPF_EXIST))
+        .is_ok()
+}
+
+#[inline(always)]
+pub fn in_flight(key: &FlowKey) -> Option<OriginalDst> {
+    // SAFETY: copied at once; only this connection's client writes the entry.
+    unsafe { IN_FLIGHT.get(key) }.copied()
+}
+
+/// Counts exactly what is removed: one of several that remove the same entry is told so.
+#[inline(always)]
+pub fn remove_in_flight(key: &FlowKey) {
+    if IN_FLIGHT.remove(key).is_ok()
+        && let Some(count) = IN_FLIGHT_COUNTS.get_ptr_mut(key.cookie)
+    {
+        // SAFETY: a map's value, from just above.
+        unsafe { add(count, -1) };
+    }
+}
+
+/// The pod's count, made when it is missing: pods that were enrolled before there were counts have
+/// none. A pod that is not enrolled (any more) gets none.
+#[inline(always)]
+fn in_flight_count(cookie: u64) -> Option<*mut i64> {
+    if let Some(count) = IN_FLIGHT_COUNTS.get_ptr_mut(cookie) {
+        return Some(count);
+    }
+    pod(cookie)?;
+    // An error says that another CPU was faster.
+    let _ = IN_FLIGHT_COUNTS.insert(cookie, 0, u64::from(BPF_NOEXIST));
+    IN_FLIGHT_COUNTS.get_ptr_mut(cookie)
+}
+
+/// Adds atomically. By the instruction, because core offers no such operation for this target.
+///
+/// # Safety
+/// `count` is the value of a map.
+#[inline(always)]
+unsafe fn add(count: *mut i64, number: i64) {
+    // SAFETY: one aligned word of a map, which the verifier checks.
+    unsafe {
+        asm!(
+            "lock *(u64 *)({count} + 0) += {number}",
+            count = in(reg) count,
+            number = in(reg) number,
+            options(nostack),
+        );
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! * hook: `sockops`; attached at the pods' parent cgroup
 //! * minimum kernel: 5.15 (netns cookie in this hook)
-//! * reads PODS, BINDERS (the socket's); writes IN_FLIGHT, LISTENERS, PROXIES, ORIGINAL_DST,
-//!   STATS
+//! * reads PODS, BINDERS (the socket's); writes IN_FLIGHT, IN_FLIGHT_COUNTS, LISTENERS, PROXIES,
+//!   ORIGINAL_DST, STATS
 //! * absent: the proxy learns no original destinations and gets no connections
 //!
 //! Never writes the context's `reply`, which all programs of the hook share, and always returns 1.
@@ -74,7 +74,8 @@ fn publish(ctx: &SockOpsContext) -> Option<()> {
     let cookie = context::netns_cookie(ctx);
     let (address, port) = context::ops_local(ctx.ops)?;
     let key = FlowKey::new(cookie, address, port);
-    if maps::IN_FLIGHT.insert(key, original, 0).is_err() {
+    if !maps::put_in_flight(&key, &original) {
+        // The proxy gets no destination and refuses: closed, and only this pod's connection.
         maps::count(cookie, Counter::OutboundUntracked);
     }
     watch_state(ctx);
@@ -92,8 +93,7 @@ fn accept(ctx: &SockOpsContext) -> Option<()> {
     let socket = socket_of(ctx)?;
     let (address, port) = context::ops_remote(ctx.ops)?;
     let key = FlowKey::new(cookie, address, port);
-    // SAFETY: copied at once; only this connection's client writes the entry.
-    let original = *unsafe { maps::IN_FLIGHT.get(key) }?;
+    let original = maps::in_flight(&key)?;
     let accepted = OriginalDst {
         side: Side::Accepted as u16,
         ..original
@@ -101,7 +101,7 @@ fn accept(ctx: &SockOpsContext) -> Option<()> {
     if !maps::ORIGINAL_DST.put(socket, accepted) {
         maps::count(cookie, Counter::OutboundUntracked);
     }
-    let _ = maps::IN_FLIGHT.remove(key);
+    maps::remove_in_flight(&key);
     Some(())
 }
 
@@ -117,7 +117,7 @@ fn listen(ctx: &SockOpsContext) -> Option<()> {
         maps::count(cookie, Counter::ListenerRejected);
         return None;
     };
-    let proxy = maps::PROXIES.get_ptr_mut(cookie)?;
+    let proxy = maps::proxy_mut(cookie)?;
     // SAFETY: both pointers were checked for null.
     let (state, binder) = unsafe { (*proxy, *binder) };
     if !verdict::may_register(&state, &binder) {
@@ -166,6 +166,6 @@ fn change_state(ctx: &SockOpsContext) -> Option<()> {
     }
     let cookie = context::netns_cookie(ctx);
     let (address, port) = context::ops_local(ctx.ops)?;
-    let _ = maps::IN_FLIGHT.remove(FlowKey::new(cookie, address, port));
+    maps::remove_in_flight(&FlowKey::new(cookie, address, port));
     Some(())
 }

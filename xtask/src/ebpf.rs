@@ -92,8 +92,8 @@ fn compile(
             .args(["-Z", "build-std=core"])
             .env("RUSTC_BOOTSTRAP", "1");
     } else {
-        // aya-ebpf uses one unstable feature, for inline assembly.
-        command.env("RUSTC_BOOTSTRAP", "aya_ebpf");
+        // aya-ebpf and the programs use one unstable feature, inline assembly.
+        command.env("RUSTC_BOOTSTRAP", "aya_ebpf,mesh_ebpf");
     }
     command::run("ebpf", &mut command)
 }

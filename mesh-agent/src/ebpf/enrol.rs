@@ -1,7 +1,7 @@
 //! Writing a pod into the maps and taking it out again. The entry in PODS is the switch: it is
 //! written last and removed first, so that the programs never see half a pod.
 
-use std::{fs::File, os::unix::fs::MetadataExt, path::Path};
+use std::{collections::HashSet, fs::File, hash::Hash, os::unix::fs::MetadataExt, path::Path};
 
 use aya::maps::{PerCpuValues, lpm_trie::Key};
 use mesh_ebpf_common::{
@@ -163,14 +163,16 @@ fn remove_stale(maps: &mut Maps, cookie: u64, plan: &Plan) -> Result<(), Error> 
     for key in stale {
         removed(maps.addresses.remove(&key), "ADDRESSES")?;
     }
+    let wanted = identities(&plan.port_skips);
     let stale = keys_where("PORT_SKIPS", maps.port_skips.keys(), |key| {
-        key.data().cookie == cookie.to_ne_bytes() && !holds(&plan.port_skips, key)
+        key.data().cookie == cookie.to_ne_bytes() && !wanted.contains(&identity(key))
     })?;
     for key in stale {
         removed(maps.port_skips.remove(&key), "PORT_SKIPS")?;
     }
+    let wanted = identities(&plan.subnet_skips);
     let stale = keys_where("SUBNET_SKIPS", maps.subnet_skips.keys(), |key| {
-        key.data().cookie == cookie.to_ne_bytes() && !holds(&plan.subnet_skips, key)
+        key.data().cookie == cookie.to_ne_bytes() && !wanted.contains(&identity(key))
     })?;
     for key in stale {
         removed(maps.subnet_skips.remove(&key), "SUBNET_SKIPS")?;
@@ -178,9 +180,26 @@ fn remove_stale(maps: &mut Maps, cookie: u64, plan: &Plan) -> Result<(), Error> 
     Ok(())
 }
 
-fn holds<K: aya::Pod + PartialEq>(keys: &[Key<K>], wanted: &Key<K>) -> bool {
-    keys.iter()
-        .any(|key| key.prefix_len() == wanted.prefix_len() && key.data() == wanted.data())
+/// Starts the count of each pod's connections in flight again, after the programs were replaced:
+/// programs that did not count would have left it too high. Connections that are in flight at this
+/// moment are left out, so a pod may have that many more than its quota once.
+pub(super) fn count_anew(pins: &Pins) -> Result<(), Error> {
+    let Some(mut counts) = Maps::open(pins)?.in_flight_counts else {
+        return Ok(());
+    };
+    for cookie in keys_where("IN_FLIGHT_COUNTS", counts.keys(), |_| true)? {
+        removed(counts.remove(&cookie), "IN_FLIGHT_COUNTS")?;
+    }
+    Ok(())
+}
+
+/// A prefix as something that can be looked up.
+fn identity<K: aya::Pod>(key: &Key<K>) -> (u32, K) {
+    (key.prefix_len(), key.data())
+}
+
+fn identities<K: aya::Pod + Eq + Hash>(keys: &[Key<K>]) -> HashSet<(u32, K)> {
+    keys.iter().map(identity).collect()
 }
 
 /// Removes every trace of a pod; false when it was not enrolled. Goes on after a pod that is half gone.
@@ -210,6 +229,10 @@ pub(super) fn remove(pins: &Pins, maps: &mut Maps, cookie: u64) -> Result<bool, 
     })?;
     for key in keys {
         removed(maps.subnet_skips.remove(&key), "SUBNET_SKIPS")?;
+    }
+    // The count first: without it, and without the entry in PODS, nothing more is put in flight.
+    if let Some(counts) = &mut maps.in_flight_counts {
+        removed(counts.remove(&cookie), "IN_FLIGHT_COUNTS")?;
     }
     let keys = keys_where("IN_FLIGHT", maps.in_flight.keys(), |key| {
         key.cookie == cookie

@@ -113,6 +113,10 @@ pub enum Error {
         netns: PathBuf,
         source: io::Error,
     },
+    #[error(
+        "pod {pod} has more than {most} network interfaces; the guard does not see what leaves through the others"
+    )]
+    TooManyInterfaces { pod: String, most: usize },
     #[error("cannot list the interfaces of network namespace {netns}")]
     Interfaces { netns: PathBuf, source: io::Error },
     #[error("cannot look for listeners that are older than the pod's enrolment")]

@@ -27,6 +27,11 @@ use crate::{
 const NO_EXIST: u64 = 1;
 const ANY: u64 = 0;
 
+/// Guarded interfaces of one pod. Each costs a program and a pin, and a pod with NET_ADMIN makes
+/// itself any number; what they send leaves through the interfaces that its network plugins gave
+/// it, which came first.
+const INTERFACES_PER_POD: usize = 64;
+
 /// Connection requests of one pod that went around its proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuardCounters {
@@ -81,17 +86,32 @@ pub(super) fn attach(pins: &Pins, object: &Object, pod: &PodRedirect) -> Result<
         return Ok(0);
     }
     create_counters(pins, pod.cookie)?;
-    let mut attached = 0;
+    let mut unguarded = Vec::new();
+    let mut guarded = 0;
     for interface in interfaces(&pod.netns)? {
         let path = pins.guard_link(pod.cookie, interface);
         match pins::open(&path)? {
-            Some(link) if guards_something(&link) => continue,
+            Some(link) if guards_something(&link) => {
+                guarded += 1;
+                continue;
+            }
             Some(_) => drop(pins::remove(&path)?),
             None => {}
         }
-        attached += usize::from(loader::attach_guard(object, pins, pod, interface)?);
+        unguarded.push(interface);
     }
-    Ok(attached)
+    let room = INTERFACES_PER_POD.saturating_sub(guarded);
+    let mut attached = 0;
+    for interface in unguarded.iter().take(room) {
+        attached += usize::from(loader::attach_guard(object, pins, pod, *interface)?);
+    }
+    match unguarded.len() > room {
+        true => Err(Error::TooManyInterfaces {
+            pod: pod.pod.to_string(),
+            most: INTERFACES_PER_POD,
+        }),
+        false => Ok(attached),
+    }
 }
 
 /// Removes what guards a pod, and its counters.

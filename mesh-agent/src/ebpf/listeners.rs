@@ -28,6 +28,11 @@ use super::{
 };
 use crate::sys::process::{self, Listener};
 
+/// Sockets of one pod that are looked at. Each costs some ten microseconds of the thread that looks
+/// after all pods. The proxy opens its listeners before it accepts anything, so they are among its
+/// first descriptors.
+const MOST_SOCKETS: usize = 16_384;
+
 const NO_EXIST: u64 = 1;
 const ANY: u64 = 0;
 
@@ -97,11 +102,13 @@ fn insert(maps: &mut Maps, cookie: u64, candidate: &Candidate) -> Result<bool, E
 fn candidates(config: &PodConfig, netns_inode: u64) -> io::Result<Vec<Candidate>> {
     let mut found = Vec::new();
     let mut seen = HashSet::new();
+    let mut room = MOST_SOCKETS;
     for pid in processes()? {
-        if !is_in_netns(pid, netns_inode) {
+        if !is_in_netns(pid, netns_inode) || !may_be_of(pid, config.proxy_uid) {
             continue;
         }
-        for fd in sockets(pid)? {
+        for fd in sockets(pid, room)? {
+            room -= 1;
             let Some(listener) = process::listener_of(pid, fd)? else {
                 continue;
             };
@@ -135,8 +142,22 @@ fn is_in_netns(pid: i32, inode: u64) -> bool {
     fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|namespace| namespace.ino() == inode)
 }
 
-/// The descriptors of a process that are sockets; none when it is gone.
-fn sockets(pid: i32) -> io::Result<Vec<RawFd>> {
+/// Is this process of the user? An application of another one cannot keep the agent busy with its
+/// descriptors.
+fn may_be_of(pid: i32, uid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/status"))
+        .is_ok_and(|status| uids(&status).any(|of| of == uid))
+}
+
+/// The real, effective, saved and file system user of a `/proc/PID/status`.
+fn uids(status: &str) -> impl Iterator<Item = u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let words = line.unwrap_or_default().split_ascii_whitespace();
+    words.filter_map(|word| word.parse().ok())
+}
+
+/// The first descriptors of a process that are sockets; none when it is gone.
+fn sockets(pid: i32, most: usize) -> io::Result<Vec<RawFd>> {
     let path = format!("/proc/{pid}/fd");
     let entries = match fs::read_dir(&path) {
         Ok(entries) => entries,
@@ -153,7 +174,7 @@ fn sockets(pid: i32) -> io::Result<Vec<RawFd>> {
         target.to_str()?.starts_with("socket:").then_some(())?;
         entry.file_name().to_str()?.parse().ok()
     });
-    Ok(sockets.collect())
+    Ok(sockets.take(most).collect())
 }
 
 /// The id of the process's cgroup: the inode of its directory.
@@ -174,6 +195,16 @@ fn unified_path(text: &str) -> Option<&Path> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn users_of_a_process() {
+        let status = "Name:\tproxy\nUid:\t2102\t2102\t0\t7\nGid:\t5\t5\t5\t5\n";
+        assert_eq!(uids(status).collect::<Vec<_>>(), [2102, 2102, 0, 7]);
+        assert_eq!(uids("Name:\tkernel\n").count(), 0);
+        let own = nix::unistd::getuid().as_raw();
+        assert!(may_be_of(std::process::id().cast_signed(), own));
+        assert!(!may_be_of(std::process::id().cast_signed(), own + 1));
+    }
 
     #[test]
     fn the_unified_cgroup_is_the_line_with_number_zero() {

@@ -14,7 +14,7 @@ use mesh_ebpf_common::layout::{
 use super::{error::Error, pins::Pins};
 
 /// Every map of the object, by name: all of them are pinned, and shared by every program.
-pub(super) const NAMES: [&str; 12] = [
+pub(super) const NAMES: [&str; 13] = [
     "PODS",
     "PROXIES",
     "ADDRESSES",
@@ -22,6 +22,7 @@ pub(super) const NAMES: [&str; 12] = [
     "SUBNET_SKIPS",
     "LISTENERS",
     "IN_FLIGHT",
+    "IN_FLIGHT_COUNTS",
     "STATS",
     "ORIGINAL_DST",
     "BINDERS",
@@ -38,6 +39,8 @@ pub(super) struct Maps {
     pub(super) subnet_skips: LpmTrie<MapData, SubnetSkipKey, u8>,
     pub(super) listeners: SockHash<MapData, ListenerKey>,
     pub(super) in_flight: HashMap<MapData, FlowKey, OriginalDst>,
+    /// Absent from a set that an older agent pinned.
+    pub(super) in_flight_counts: Option<HashMap<MapData, u64, i64>>,
     pub(super) stats: PerCpuHashMap<MapData, u64, PodStats>,
 }
 
@@ -71,6 +74,10 @@ impl Maps {
             subnet_skips: open(&directory, "SUBNET_SKIPS")?,
             listeners: open(&directory, "LISTENERS")?,
             in_flight: open(&directory, "IN_FLIGHT")?,
+            in_flight_counts: match directory.join("IN_FLIGHT_COUNTS").exists() {
+                true => Some(open(&directory, "IN_FLIGHT_COUNTS")?),
+                false => None,
+            },
             stats: open(&directory, "STATS")?,
         })
     }

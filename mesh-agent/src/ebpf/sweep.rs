@@ -50,22 +50,25 @@ pub(super) fn sweep(pins: &Pins, object: &Object, known: &[PodRedirect]) -> Resu
     }
     guard::remove_zombies(pins)?;
     // One pod's failure must not keep the others from being looked after; it is reported at the end.
-    let mut unguarded = None;
+    let mut failure = None;
     for cookie in cookies {
         let Some(config) = found(maps.pods.get(&cookie, 0), "PODS")? else {
             continue;
         };
         if let Some(inode) = netns_inode(pins, cookie, &config, known)? {
-            done.listeners += listeners::register(&mut maps, cookie, &config, inode)?;
+            match listeners::register(&mut maps, cookie, &config, inode) {
+                Ok(registered) => done.listeners += registered,
+                Err(error) => failure = Some(error),
+            }
         }
         if let Some(pod) = known.iter().find(|pod| pod.cookie == cookie) {
             match guard::attach(pins, object, pod) {
                 Ok(guarded) => done.guarded += guarded,
-                Err(error) => unguarded = Some(error),
+                Err(error) => failure = Some(error),
             }
         }
     }
-    unguarded.map_or(Ok(done), Err)
+    failure.map_or(Ok(done), Err)
 }
 
 /// Is the network namespace of a remembered pod no longer where it was? For pods with a steering

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::namespace::{self, NamespaceError};
 use crate::{
-    ebpf::{self, Programs},
+    ebpf::{self, EnrolledPod, Programs},
     iptables::{self, IptablesError},
     nft::{NftError, Table},
     redirect::{PodRedirect, Tier},
@@ -72,9 +72,18 @@ pub(super) fn apply(
     Ok(())
 }
 
+/// What the kernel programs know, read once for all pods that are looked at; nothing without
+/// programs.
+pub(super) fn enrolled(programs: Option<&Programs>) -> Result<Vec<EnrolledPod>, RedirectionError> {
+    programs.map_or(Ok(Vec::new()), |programs| {
+        programs.pods().map_err(ebpf_error)
+    })
+}
+
 /// Is everything in place that [`apply`] puts there?
 pub(super) fn verify(
     programs: Option<&Programs>,
+    enrolled: &[EnrolledPod],
     pod: &PodRedirect,
 ) -> Result<(), RedirectionError> {
     match filter_of(pod.tier) {
@@ -89,7 +98,8 @@ pub(super) fn verify(
         None => {}
     }
     if pod.tier.uses_ebpf() {
-        verify_ebpf(needed(programs, pod)?, pod)?;
+        needed(programs, pod)?;
+        verify_ebpf(enrolled, pod)?;
     }
     Ok(())
 }
@@ -121,8 +131,7 @@ pub(super) fn is_cheap_to_verify(tier: Tier) -> bool {
     !matches!(filter_of(tier), Some(Filter::Iptables))
 }
 
-fn verify_ebpf(programs: &Programs, pod: &PodRedirect) -> Result<(), RedirectionError> {
-    let enrolled = programs.pods().map_err(ebpf_error)?;
+fn verify_ebpf(enrolled: &[EnrolledPod], pod: &PodRedirect) -> Result<(), RedirectionError> {
     let found = enrolled
         .iter()
         .find(|enrolled| {

@@ -13,6 +13,7 @@ use std::{
 
 use nix::{
     sched::{CloneFlags, setns},
+    sys::resource::{Resource, getrlimit, setrlimit},
     unistd::{Uid, setuid},
 };
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,13 @@ pub(super) enum Order {
     Close {
         id: Id,
     },
+    /// Begins this many connections without waiting for any, and keeps them.
+    Begin {
+        target: SocketAddr,
+        count: u32,
+    },
+    /// Closes what was begun.
+    GiveUp,
     /// Opens, checks and closes this many connections, one after another; expects a byte on each.
     Churn {
         target: SocketAddr,
@@ -184,6 +192,11 @@ impl Actor {
         }
     }
 
+    pub(super) fn begin_connections(&mut self, target: &str, count: u32) {
+        let target = target.parse().unwrap();
+        assert_eq!(self.order(Order::Begin { target, count }), Answer::Done);
+    }
+
     pub(super) fn close(&mut self, id: Id) {
         assert_eq!(self.order(Order::Close { id }), Answer::Done);
     }
@@ -224,6 +237,9 @@ pub(super) fn play(arguments: &[String]) -> io::Result<()> {
         Path::new(cgroup).join("cgroup.procs"),
         process::id().to_string(),
     )?;
+    // As many connections at a time as this machine lets a process have.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     setuid(Uid::from_raw(uid.parse().map_err(io::Error::other)?))?;
     let mut stage = Sockets::default();
     let mut stdout = io::stdout();
@@ -248,6 +264,7 @@ fn reply(stdout: &mut io::Stdout, answer: &Answer) -> io::Result<()> {
 #[derive(Default)]
 struct Sockets {
     open: HashMap<Id, Socket>,
+    begun: Vec<Socket>,
     last: Id,
 }
 
@@ -298,6 +315,23 @@ impl Sockets {
                 let socket = self.open.remove(&id).ok_or(io::ErrorKind::NotFound)?;
                 // Also ends a listener that another process shares.
                 let _ = socket.shutdown(Shutdown::Both);
+                Ok(Answer::Done)
+            }
+            Order::Begin { target, count } => {
+                for _ in 0..count {
+                    let socket = new_socket(target)?;
+                    socket.set_nonblocking(true)?;
+                    match socket.connect(&target.into()) {
+                        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => {
+                            return Err(error);
+                        }
+                        _ => self.begun.push(socket),
+                    }
+                }
+                Ok(Answer::Done)
+            }
+            Order::GiveUp => {
+                self.begun.clear();
                 Ok(Answer::Done)
             }
             Order::Churn { target, count } => {

@@ -13,6 +13,7 @@
 mod actor;
 mod identity;
 mod lifecycle;
+mod quota;
 mod redirect;
 mod selftest;
 mod world;
@@ -28,6 +29,7 @@ const CASES: &[&[Case]] = &[
     redirect::CASES,
     identity::CASES,
     lifecycle::CASES,
+    quota::CASES,
 ];
 
 fn main() -> ExitCode {

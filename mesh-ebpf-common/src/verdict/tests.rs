@@ -112,6 +112,15 @@ fn the_bound_source_must_be_the_pods() {
         ("10.1.0.5", Outbound::Redirect(address("10.1.0.5"))),
         ("192.168.7.1", Outbound::Redirect(address("10.1.0.5"))),
         ("127.0.0.1", Outbound::Redirect(address("10.1.0.5"))),
+        (
+            "127.0.0.2",
+            Outbound::Direct(Counter::OutboundForeignSource),
+        ),
+        (
+            "127.255.255.254",
+            Outbound::Direct(Counter::OutboundForeignSource),
+        ),
+        ("::1", Outbound::Redirect(address("10.1.0.5"))),
         ("10.9.0.1", Outbound::Direct(Counter::OutboundForeignSource)),
     ] {
         check_dial(

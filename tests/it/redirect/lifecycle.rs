@@ -26,6 +26,10 @@ pub(super) fn entries(node: &Node) -> Vec<(String, usize)> {
         if !keyed.contains(&shown["type"].as_str().unwrap_or_default()) {
             continue;
         }
+        // One for each pod, from its first connection on.
+        if shown["name"] == "IN_FLIGHT_COUNT" {
+            continue;
+        }
         // A sockhash shows its keys and an error for each value: sockets cannot be printed.
         let dump = run("bpftool", &["-j", "map", "dump", "pinned", &path]).unwrap_or_default();
         let dump: Value = serde_json::from_str(&dump).unwrap_or_default();
