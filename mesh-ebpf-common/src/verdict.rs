@@ -65,7 +65,7 @@ pub enum Answer {
 }
 
 /// Is the calling process the pod's proxy? Its cgroup says so, once a listener taught it to us.
-/// Before that there is no proxy: its uid alone exempts nobody.
+/// Before that there is no proxy, and [`may_dial`] says who connects as one.
 #[inline(always)]
 pub fn is_proxy(proxy: &ProxyState, cgroup: u64) -> bool {
     proxy.cgroup != 0 && proxy.cgroup == cgroup
@@ -221,6 +221,15 @@ pub fn may_bind(proxy: &ProxyState, cgroup: u64, any_listener: impl FnOnce() -> 
 #[inline(always)]
 pub fn may_register(proxy: &ProxyState, binder: &Binder) -> bool {
     proxy.cgroup == binder.cgroup || proxy.registrations == binder.registrations
+}
+
+/// May a process that is not known to be the proxy connect as a proxy does? If it has the proxy's
+/// uid and no proxy listens: the same that [`may_bind`] asks for, so that this gives a process
+/// nothing that it could not take by opening the ports. A proxy that dials its control plane before
+/// it listens is recognised so.
+#[inline(always)]
+pub fn may_dial(has_proxys_uid: bool, any_listener: impl FnOnce() -> bool) -> bool {
+    has_proxys_uid && !any_listener()
 }
 
 /// The family a getsockopt call asks the original destination for, if it does. 80 is

@@ -2,20 +2,23 @@
 //!
 //! * hooks: `cgroup/connect4`, `cgroup/connect6`; attached at the pods' parent cgroup
 //! * minimum kernel: 5.15 (socket storage and netns cookie in this hook: 5.7)
-//! * reads PODS, PROXIES, ADDRESSES, PORT_SKIPS; writes ORIGINAL_DST (the socket's), STATS
+//! * reads PODS, PROXIES, LISTENERS, ADDRESSES, PORT_SKIPS; writes ORIGINAL_DST (the socket's),
+//!   STATS
 //! * absent: outbound connections leave the pod without the proxy
 //!
 //! Catches connect(2), MSG_FASTOPEN and io_uring alike. Every connect decides anew, so a socket that
 //! is disconnected and connected again never carries an old destination.
 
 use aya_ebpf::{
-    bindings::bpf_sock_addr, helpers::generated::bpf_get_current_cgroup_id,
-    macros::cgroup_sock_addr, programs::SockAddrContext,
+    bindings::bpf_sock_addr,
+    helpers::{bpf_get_current_uid_gid, generated::bpf_get_current_cgroup_id},
+    macros::cgroup_sock_addr,
+    programs::SockAddrContext,
 };
 use mesh_ebpf_common::{
     address::Family,
     counter::Counter,
-    layout::{OUTBOUND, OriginalDst, Side},
+    layout::{OUTBOUND, OriginalDst, PodConfig, Side},
     verdict::{self, Dial, Outbound},
 };
 
@@ -64,8 +67,7 @@ fn connect(ctx: &SockAddrContext, family: Family) -> Option<()> {
         port: context::user_port(ctx.sock_addr),
         source: context::source_of(socket, family),
         on_loopback: load!((*socket).bound_dev_if) == LOOPBACK_INDEX,
-        // SAFETY: the helper takes no arguments.
-        by_proxy: verdict::is_proxy(&maps::proxy(cookie), unsafe { bpf_get_current_cgroup_id() }),
+        by_proxy: is_by_proxy(pod, cookie),
     };
     let verdict = verdict::outbound(
         pod,
@@ -98,4 +100,16 @@ fn connect(ctx: &SockAddrContext, family: Family) -> Option<()> {
         }
     }
     Some(())
+}
+
+/// Is the caller the pod's proxy, or one that has not listened yet?
+#[inline(always)]
+fn is_by_proxy(pod: &PodConfig, cookie: u64) -> bool {
+    // SAFETY: the helper takes no arguments.
+    let cgroup = unsafe { bpf_get_current_cgroup_id() };
+    if verdict::is_proxy(&maps::proxy(cookie), cgroup) {
+        return true;
+    }
+    let has_uid = bpf_get_current_uid_gid() as u32 == pod.proxy_uid;
+    verdict::may_dial(has_uid, || maps::has_listener(cookie))
 }

@@ -11,6 +11,14 @@ use crate::{
 pub(super) const CASES: &[Case] = &[
     ("the proxy's uid alone exempts nobody", uid_alone),
     (
+        "a proxy that dials before it listens is the proxy from its first connection on",
+        early_proxy,
+    ),
+    (
+        "a restarted proxy dials before it listens, and no process without its uid does",
+        early_restarted_proxy,
+    ),
+    (
         "another container with the proxy's uid cannot join the proxy's port",
         intruder,
     ),
@@ -54,13 +62,62 @@ fn uid_alone() {
     let pod = world.pod();
     programs.enrol(&pod.redirect).unwrap();
     let mut impostor = pod.actor("app", PROXY_UID);
-    assert_eq!(impostor.connect(WEB), refused(), "before there is a proxy");
     let mut proxy = pod.proxy();
     let outbound = proxy.listen("127.0.0.1:4140");
     impostor.connect(WEB);
     let accepted = proxy.accept(outbound);
     assert_eq!(proxy.original(accepted.id()), Some(WEB.parse().unwrap()));
     assert_eq!(pod.count(Counter::OutboundProxy), 0);
+}
+
+/// As linkerd2-proxy does. Unreachable is where its connections go in this namespace when they are
+/// not redirected.
+fn early_proxy() {
+    let world = World::new();
+    let programs = world.programs();
+    let pod = world.pod();
+    programs.enrol(&pod.redirect).unwrap();
+    let (mut proxy, mut app) = (pod.proxy(), pod.app());
+    assert_eq!(proxy.connect(WEB), unreachable());
+    assert_eq!(app.connect(WEB), refused(), "has another uid");
+    assert_eq!(programs.pods().unwrap()[0].proxy_cgroup, None, "not yet");
+    proxy.listen("0.0.0.0:4143");
+    assert_eq!(proxy.connect(WEB), unreachable());
+    assert!(programs.pods().unwrap()[0].proxy_cgroup.is_some());
+    assert_eq!(pod.count(Counter::OutboundProxy), 2);
+
+    // The uid alone counts for nothing now.
+    let mut impostor = pod.actor("app", PROXY_UID);
+    assert_eq!(impostor.connect(WEB), refused());
+    proxy.listen("127.0.0.1:4140");
+    impostor.connect(WEB).id();
+    assert_eq!(pod.count(Counter::OutboundProxy), 2);
+}
+
+fn early_restarted_proxy() {
+    let world = World::new();
+    let programs = world.programs();
+    let pod = world.pod();
+    programs.enrol(&pod.redirect).unwrap();
+    // Another process of the uid dials first, and the proxy is the proxy all the same.
+    let mut impostor = pod.actor("app", PROXY_UID);
+    assert_eq!(impostor.connect(WEB), unreachable());
+    let mut first = pod.actor("proxy-1", PROXY_UID);
+    assert_eq!(first.connect(WEB), unreachable());
+    first.listen("127.0.0.1:4140");
+    assert_eq!(first.connect(WEB), unreachable());
+    let before = programs.pods().unwrap()[0].proxy_cgroup;
+    drop(first);
+
+    let (mut second, mut app) = (pod.actor("proxy-2", PROXY_UID), pod.app());
+    assert_eq!(second.connect(WEB), unreachable());
+    assert_eq!(app.connect(WEB), refused());
+    let outbound = second.listen("127.0.0.1:4140");
+    assert_ne!(programs.pods().unwrap()[0].proxy_cgroup, before);
+    assert_eq!(second.connect(WEB), unreachable());
+    impostor.connect(WEB).id();
+    let accepted = second.accept(outbound);
+    assert_eq!(second.original(accepted.id()), Some(WEB.parse().unwrap()));
 }
 
 fn intruder() {

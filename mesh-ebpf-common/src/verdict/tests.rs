@@ -257,6 +257,19 @@ fn the_proxy_is_known_by_its_cgroup() {
 }
 
 #[test]
+fn proxys_uid_may_dial_as_the_proxy_while_no_proxy_listens() {
+    for (has_uid, any_listener, expected) in [
+        (true, false, true),
+        (true, true, false),
+        (false, false, false),
+        (false, true, false),
+    ] {
+        assert_eq!(may_dial(has_uid, || any_listener), expected);
+    }
+    assert!(!may_dial(false, || unreachable!("not asked for others")));
+}
+
+#[test]
 fn who_may_bind_a_proxy_port() {
     let table = [
         (proxy(0, 0), 7, false, true),
