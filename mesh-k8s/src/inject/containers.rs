@@ -69,7 +69,7 @@ pub(super) fn proxy(values: &Values, spec: &PodSpec, env: Vec<EnvVar>) -> Contai
             proxy
                 .security_context
                 .clone()
-                .unwrap_or_else(|| proxy_security(values, spec)),
+                .unwrap_or_else(|| proxy_security(values)),
         ),
         termination_message_policy: Some("FallbackToLogsOnError".into()),
         volume_mounts: Some(proxy_mounts(values, spec)),
@@ -284,13 +284,10 @@ fn lifecycle(values: &Values) -> Option<Lifecycle> {
     })
 }
 
-fn proxy_security(values: &Values, spec: &PodSpec) -> SecurityContext {
+fn proxy_security(values: &Values) -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
-        capabilities: dropped_capabilities(spec).map(|drop| Capabilities {
-            add: None,
-            drop: Some(drop),
-        }),
+        capabilities: Some(no_capabilities()),
         read_only_root_filesystem: Some(true),
         run_as_non_root: Some(true),
         run_as_user: Some(values.proxy.uid),
@@ -316,12 +313,12 @@ fn validator_security() -> SecurityContext {
     }
 }
 
-/// What the application gives up, the proxy gives up too; what the application was given, the proxy does not need.
-fn dropped_capabilities(spec: &PodSpec) -> Option<Vec<String>> {
-    first_capabilities(spec)?
-        .drop
-        .clone()
-        .filter(|drop| !drop.is_empty())
+/// The proxy and the validator need none, whatever the application was given.
+fn no_capabilities() -> Capabilities {
+    Capabilities {
+        add: None,
+        drop: Some(vec!["ALL".into()]),
+    }
 }
 
 fn init_capabilities(spec: &PodSpec) -> Capabilities {

@@ -362,34 +362,35 @@ fn every_mode_can_be_taken_back() {
 }
 
 #[test]
-fn capabilities_are_given_up_and_never_gained() {
-    let check =
-        |capabilities: &str, proxy_drop: Option<&[&str]>, add: &[&str], drop: Option<&[&str]>| {
-            let mut pod = web();
-            let container = &mut pod.spec.as_mut().unwrap().containers[0];
-            container.security_context =
-                Some(serde_norway::from_str(&format!("capabilities: {capabilities}")).unwrap());
-            let (pod, _) = run(&values(), &enabled(), &pod);
-            let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
-            let context = proxy(&pod).security_context.clone().unwrap();
-            let of_proxy = context.capabilities.unwrap_or_default();
-            assert_eq!((of_proxy.add, of_proxy.drop), (None, proxy_drop.map(owned)));
-            let init = &pod.spec.as_ref().unwrap().init_containers.as_ref().unwrap()[0];
-            let of_init = init.security_context.clone().unwrap().capabilities.unwrap();
-            assert_eq!(
-                (of_init.add, of_init.drop),
-                (Some(owned(add)), drop.map(owned))
-            );
-        };
+fn the_proxy_drops_all_capabilities_whatever_the_application_has() {
+    let check = |capabilities: &str, add: &[&str], drop: Option<&[&str]>| {
+        let mut pod = web();
+        let container = &mut pod.spec.as_mut().unwrap().containers[0];
+        container.security_context =
+            Some(serde_norway::from_str(&format!("capabilities: {capabilities}")).unwrap());
+        let (pod, _) = run(&values(), &enabled(), &pod);
+        let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+        let context = proxy(&pod).security_context.clone().unwrap();
+        let of_proxy = context.capabilities.unwrap();
+        assert_eq!((of_proxy.add, of_proxy.drop), (None, Some(owned(&["ALL"]))));
+        let init = &pod.spec.as_ref().unwrap().init_containers.as_ref().unwrap()[0];
+        let of_init = init.security_context.clone().unwrap().capabilities.unwrap();
+        assert_eq!(
+            (of_init.add, of_init.drop),
+            (Some(owned(add)), drop.map(owned))
+        );
+    };
     let needed = ["NET_ADMIN", "NET_RAW"];
-    check("{}", None, &needed, None);
-    check("{drop: [ALL]}", Some(&["ALL"]), &needed, Some(&["ALL"]));
+    check("{}", &needed, None);
+    check("{drop: [ALL]}", &needed, Some(&["ALL"]));
     check(
         "{add: [SYS_TIME], drop: [NET_RAW, CHOWN]}",
-        Some(&["NET_RAW", "CHOWN"]),
         &["NET_ADMIN", "NET_RAW", "SYS_TIME"],
         Some(&["CHOWN"]),
     );
+    let (pod, _) = run(&agent(), &enabled(), &web());
+    let context = proxy(&pod).security_context.clone().unwrap();
+    assert_eq!(context.capabilities.unwrap().drop.unwrap(), ["ALL"]);
 }
 
 #[test]
