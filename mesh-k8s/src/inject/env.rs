@@ -210,7 +210,7 @@ fn listeners(env: &mut Env, given: &Given<'_>) {
     env.put("OUTBOUND_LISTEN_ADDRS", outbound);
     env.put("INBOUND_LISTEN_ADDR", format!("{any}:{}", ports.inbound));
     env.field("LINKERD2_PROXY_INBOUND_IPS", "status.podIPs");
-    env.put("INBOUND_PORTS", inbound_ports(given.spec));
+    env.some("INBOUND_PORTS", non_empty(&inbound_ports(given.spec)));
     let suffix = format!("svc.{}.", values.cluster_domain);
     env.some(
         "INBOUND_GATEWAY_SUFFIXES",

@@ -394,6 +394,50 @@ fn the_proxy_drops_all_capabilities_whatever_the_application_has() {
 }
 
 #[test]
+fn a_pod_without_ports_has_no_variable_of_its_ports() {
+    let mut pod = web();
+    let container = &mut pod.spec.as_mut().unwrap().containers[0];
+    (container.ports, container.readiness_probe) = (None, None);
+    let (after, _) = run(&agent(), &enabled(), &pod);
+    assert_eq!(var(&after, "INBOUND_PORTS"), None);
+    assert_eq!(
+        var(&run(&agent(), &enabled(), &web()).0, "INBOUND_PORTS"),
+        Some("3306,53,8080,9000")
+    );
+}
+
+#[test]
+fn opaque_ports_of_the_values_are_what_pods_get() {
+    let opaque = |value: &str, pod: &Pod| {
+        let mut values = agent();
+        values.proxy.opaque_ports = value.into();
+        let (after, warnings) = run(&values, &enabled(), pod);
+        assert_eq!(warnings, [""; 0]);
+        let text = |text: Option<&str>| text.map(str::to_owned);
+        (
+            text(pod::annotation(&after, annotation::OPAQUE_PORTS)),
+            text(var(&after, "INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION")),
+        )
+    };
+    let both = |list: &str| (Some(list.to_owned()), Some(list.to_owned()));
+    // The annotation goes before the default of the controllers, so it must not say less.
+    assert_eq!(
+        opaque("25,3306,7000-7002", &web()),
+        both("25,3306,7000-7002")
+    );
+    // Names of the pod's ports are resolved.
+    assert_eq!(opaque("25,db", &web()), both("25,3306"));
+    // No port of the pod is among them: the controllers' default is the same list.
+    assert_eq!(opaque("25", &web()), (None, Some("25".to_owned())));
+    assert_eq!(opaque("", &web()), (None, None));
+    let own = annotated(&[(annotation::OPAQUE_PORTS, "db")]);
+    assert_eq!(
+        opaque("25", &own),
+        (Some("db".to_owned()), Some("3306".to_owned()))
+    );
+}
+
+#[test]
 fn control_plane_pods_reach_themselves_over_loopback() {
     let component = |name: &str| {
         let mut pod = web();
@@ -449,7 +493,7 @@ fn skipped_pods_and_services_get_their_opaque_ports_and_nothing_else() {
         assert_eq!(pod::annotation(&after, annotation::OPAQUE_PORTS), expect);
         assert_eq!(after.spec, pod.spec);
     };
-    check(&meta(&[]), &web(), Some("3306"));
+    check(&meta(&[]), &web(), Some(annotation::DEFAULT_OPAQUE_PORTS));
     check(
         &meta(&[(annotation::OPAQUE_PORTS, "1-5")]),
         &web(),
@@ -476,9 +520,14 @@ fn skipped_pods_and_services_get_their_opaque_ports_and_nothing_else() {
         service("[{port: 3306, targetPort: 8080}]"),
         serde_json::Value::Null
     );
+    // What the name means differs from pod to pod; clients look at the Service's port.
     assert_eq!(
-        service("[{port: 3306, targetPort: mysql}]"),
-        serde_json::Value::Null
+        service("[{port: 3306, targetPort: mysql}, {port: 80, targetPort: http}]"),
+        "3306"
+    );
+    assert_eq!(
+        service("[{port: 3306}, {port: 1, targetPort: 3306}, {port: 25}, {port: 3306}]"),
+        "3306,25"
     );
 }
 

@@ -273,7 +273,8 @@ async fn pods_of_a_workload_are_injected_and_the_workload_is_told() {
         pod.labels()["linkerd.io/control-plane-ns"],
         stage.control.namespace
     );
-    assert_eq!(pod.annotations()["config.linkerd.io/opaque-ports"], "3306");
+    let opaque = &pod.annotations()["config.linkerd.io/opaque-ports"];
+    assert!(opaque.split(',').any(|port| port == "3306"), "{opaque}");
 
     let events: Api<Event> = stage.apps.namespaced();
     let noted = async |reason: &str| {
