@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use mesh_core::{annotation as keys, ports::PortSet};
+use mesh_core::{annotation as keys, policy::inbound::DefaultPolicy, ports::PortSet};
 use mesh_k8s::{
     kinds::{Node as K8sNode, ObjectMeta, Pod},
     pod as accessors,
@@ -16,7 +16,12 @@ const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 /// Pods of one revision of a Deployment share this label's value.
 const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 
+/// Warnings for one list: an annotation may have thousands of items, and the first ones show what
+/// is wrong.
+const MAX_WARNINGS: usize = 10;
+
 pub(crate) fn pod(pod: &Pod) -> Workload {
+    warn_of_unreadable_ports(pod);
     let meta = &pod.metadata;
     let spec = pod.spec.as_ref();
     let status = pod.status.as_ref();
@@ -43,7 +48,7 @@ pub(crate) fn pod(pod: &Pod) -> Workload {
         pod_template_hash: accessors::label(pod, POD_TEMPLATE_HASH).map(Into::into),
         opaque_ports: accessors::ports::opaque(pod),
         skip_inbound_ports: accessors::ports::skip_inbound(pod),
-        require_identity_ports: port_list(meta, keys::REQUIRE_IDENTITY_PORTS),
+        require_identity_ports: port_list(pod, keys::REQUIRE_IDENTITY_PORTS),
         default_policy: default_policy(meta),
         proxy: accessors::ports::of_proxy(pod).map(|ports| ProxyPorts {
             inbound: ports.inbound,
@@ -93,25 +98,38 @@ fn container_ports(spec: &mesh_k8s::kinds::core::PodSpec) -> Vec<ContainerPort> 
         .collect()
 }
 
-/// One bad item makes the list empty: half of a list of ports that must be guarded is not what anybody asked for, and the warning says so.
-fn port_list(meta: &ObjectMeta, key: &str) -> PortSet {
-    let Some(text) = annotation(meta, key) else {
-        return PortSet::default();
-    };
-    text.parse().unwrap_or_else(|error| {
-        tracing::warn!(object = %name(meta), annotation = key, %error, "Ignored an annotation");
-        PortSet::default()
-    })
+/// The readable items of a list; names of container ports stand for their numbers. An item that was
+/// meant to guard a port must not, by being misspelled, open the ports beside it.
+fn port_list(pod: &Pod, key: &str) -> PortSet {
+    accessors::annotation(pod, key)
+        .map(|list| accessors::ports::resolve_list(pod.spec.as_ref(), list))
+        .unwrap_or_default()
 }
 
-fn default_policy(meta: &ObjectMeta) -> Option<mesh_core::policy::inbound::DefaultPolicy> {
+/// A policy that cannot be read denies: the injector's webhook refuses it, so this pod came around
+/// the webhook, and any other policy could admit more than was meant.
+fn default_policy(meta: &ObjectMeta) -> Option<DefaultPolicy> {
     let text = annotation(meta, keys::DEFAULT_INBOUND_POLICY)?;
-    text.parse()
-        .inspect_err(|error| {
-            let key = keys::DEFAULT_INBOUND_POLICY;
-            tracing::warn!(object = %name(meta), annotation = key, %error, "Ignored an annotation");
-        })
-        .ok()
+    Some(text.parse().unwrap_or_else(|error| {
+        let key = keys::DEFAULT_INBOUND_POLICY;
+        tracing::error!(object = %name(meta), annotation = key, %error, "Every client of the pod is denied: an annotation cannot be read");
+        DefaultPolicy::Deny
+    }))
+}
+
+/// Names the items of lists of ports that have no effect.
+fn warn_of_unreadable_ports(pod: &Pod) {
+    for key in [
+        keys::OPAQUE_PORTS,
+        keys::SKIP_INBOUND_PORTS,
+        keys::REQUIRE_IDENTITY_PORTS,
+    ] {
+        let list = accessors::annotation(pod, key).unwrap_or_default();
+        for error in accessors::ports::unreadable_items(pod.spec.as_ref(), list).take(MAX_WARNINGS)
+        {
+            tracing::warn!(object = %name(&pod.metadata), annotation = key, %error, "Ignored an item of an annotation");
+        }
+    }
 }
 
 fn unique(ips: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {

@@ -3,7 +3,10 @@
 use std::net::SocketAddr;
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
-use mesh_core::{annotation as keys, ports::PortSet};
+use mesh_core::{
+    annotation as keys,
+    ports::{PortSet, PortSetError},
+};
 
 use super::{PROXY_CONTAINER, annotation, containers, plain_env};
 
@@ -50,11 +53,7 @@ pub fn named(spec: &PodSpec, name: &str) -> Vec<u16> {
 /// should do half.
 pub fn resolve_list(spec: Option<&PodSpec>, list: &str) -> PortSet {
     let mut set = PortSet::default();
-    for item in list
-        .split(',')
-        .map(str::trim)
-        .filter(|item| !item.is_empty())
-    {
+    for item in items(list) {
         if let Ok(range) = PortSet::parse_item(item) {
             set.insert(range);
         } else if let Some(spec) = spec {
@@ -66,6 +65,23 @@ pub fn resolve_list(spec: Option<&PodSpec>, list: &str) -> PortSet {
     set
 }
 
+/// What [`resolve_list`] leaves out.
+pub fn unreadable_items<'a>(
+    spec: Option<&'a PodSpec>,
+    list: &'a str,
+) -> impl Iterator<Item = PortSetError> + 'a {
+    items(list).filter_map(move |item| {
+        let error = PortSet::parse_item(item).err()?;
+        let is_name = spec.is_some_and(|spec| !named(spec, item).is_empty());
+        (!is_name).then_some(error)
+    })
+}
+
+fn items(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+}
 /// The ports that the pod's annotation makes opaque; without annotation nothing is said and the cluster's default list applies.
 pub fn opaque(pod: &Pod) -> Option<PortSet> {
     let list = annotation(pod, keys::OPAQUE_PORTS)?;
@@ -131,6 +147,10 @@ spec:
         let pod = pod(POD);
         assert_eq!(opaque(&pod).unwrap().to_string(), "5432-5433,8000-8002");
         assert_eq!(skip_inbound(&pod).to_string(), "9000");
+        let unreadable = unreadable_items(pod.spec.as_ref(), "db, 8000-8002, none, 0,");
+        let unreadable: Vec<String> = unreadable.map(|error| error.to_string()).collect();
+        assert!(unreadable[0].contains("none") && unreadable[1].contains("\"0\""));
+        assert_eq!(unreadable.len(), 2, "{unreadable:?}");
         assert_eq!(opaque(&Pod::default()), None);
     }
 

@@ -90,12 +90,39 @@ fn ports_without_server_follow_the_default_policy() {
     assert_eq!(policy.protocol, ServerProtocol::Opaque);
     assert_eq!(admits(&policy, Some(CLIENT)), None);
 
-    let annotations = "annotations: {config.linkerd.io/default-inbound-policy: nonsense, config.linkerd.io/proxy-require-identity-inbound-ports: '8000-9000'}";
+    let annotations =
+        "annotations: {config.linkerd.io/proxy-require-identity-inbound-ports: '8000-9000'}";
     index.apply(apply(&web(annotations)));
     let policy = current(&rx);
     assert_eq!(policy.meta.name(), "all-authenticated");
     assert_eq!(admits(&policy, None), None);
     assert!(admits(&policy, Some(CLIENT)).is_some());
+}
+
+/// The webhook refuses such annotations; these pods came around it.
+#[test]
+fn unreadable_annotations_open_nothing() {
+    let annotated = |key: &str, value: &str| {
+        web(&format!(
+            "annotations: {{config.linkerd.io/{key}: '{value}'}}"
+        ))
+    };
+    for typo in ["all-authenticate", "Deny", "", "all-unauthenticated "] {
+        let mut index = index(&annotated("default-inbound-policy", typo));
+        let policy = current(&inbound(&mut index, 8080));
+        assert_eq!(policy.meta.name(), "deny", "{typo:?}");
+        assert_eq!(admits(&policy, Some(CLIENT)), None, "{typo:?}");
+    }
+
+    let key = "proxy-require-identity-inbound-ports";
+    for list in ["8080,nonsense", "0,8080", "8080-8090,70000", "9-1, http"] {
+        let mut index = index(&annotated(key, list));
+        let policy = current(&inbound(&mut index, 8080));
+        assert_eq!(policy.meta.name(), "all-authenticated", "{list}");
+        assert_eq!(admits(&policy, None), None, "{list}");
+        let other = current(&inbound(&mut index, 3306));
+        assert_eq!(other.meta.name(), "all-unauthenticated", "{list}");
+    }
 }
 
 const SERVER: &str = "---
