@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use mesh_k8s::{
-    inject::{self, Decision, Outcome, SkipReason},
+    inject::{self, Decision, InjectError, Outcome, SkipReason},
     kinds::{ObjectMeta, Pod, Service},
     pod::owner::Owner,
 };
@@ -85,8 +85,19 @@ impl Injector {
         let requested = self
             .metrics
             .request(&workload.owner, &namespace_name, &namespace);
-        let outcome = inject::patch(&values, &namespace, &pod, &workload.owner)
-            .map_err(|error| error.to_string())?;
+        let patched = inject::patch(&values, &namespace, &pod, &workload.owner);
+        let outcome = match patched {
+            Ok(outcome) => outcome,
+            Err(InjectError::Annotations(problems)) => {
+                requested.respond(Result::Refused);
+                let reason = InjectError::Annotations(problems).to_string();
+                if !dry_run {
+                    self.post_refusal(workload, &reason);
+                }
+                return Ok(Verdict::deny(reason));
+            }
+            Err(error) => return Err(error.to_string()),
+        };
         let Outcome {
             decision,
             patch,
@@ -119,6 +130,7 @@ impl Injector {
         };
         let requested = self.metrics.request(&owner, &name, &namespace);
         let patch = inject::patch_service(&self.settings.current(), &namespace, &service);
+        let warnings = inject::service_warnings(&namespace, &service, &name);
         requested.respond(if patch.is_empty() {
             Result::Untouched
         } else {
@@ -127,7 +139,7 @@ impl Injector {
         Ok(Verdict {
             denied: None,
             patch,
-            warnings: Vec::new(),
+            warnings,
         })
     }
 
@@ -175,6 +187,19 @@ impl Injector {
                 ..ObjectReference::default()
             }),
             owner,
+        }
+    }
+
+    /// A controller that cannot create its pods says so in an event of its own, without the name of the annotation at its beginning.
+    fn post_refusal(&self, workload: Workload, reason: &str) {
+        if let Some(about) = workload.reference {
+            self.events.post(Posting {
+                about,
+                severity: Severity::Warning,
+                reason: "InvalidAnnotation",
+                action: "Inject",
+                note: reason.to_owned(),
+            });
         }
     }
 

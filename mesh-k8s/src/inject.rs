@@ -61,6 +61,9 @@ pub enum InjectError {
         "clusterNetworks: {0:?} is no block of addresses such as 10.0.0.0/8; correct the mesh's values"
     )]
     ClusterNetworks(String),
+    /// One sentence for each; the object is not to be admitted.
+    #[error("{}", .0.join("; "))]
+    Annotations(Vec<String>),
     #[error("write the {what} as JSON")]
     Serialize {
         what: &'static str,
@@ -95,8 +98,11 @@ pub fn patch(
     };
     let annotations = overrides::inherit(namespace, &pod.metadata);
     let mut applied = overrides::apply(&mut values, &annotations, origin);
-    let more = overrides::merge_additional_env(&mut values, origin);
-    applied.warnings.extend(more);
+    overrides::merge_additional_env(&mut values, origin, &mut applied);
+    opaque::check(&annotations, &pod_spec(pod), origin, &mut applied);
+    if !applied.problems.is_empty() {
+        return Err(InjectError::Annotations(applied.problems));
+    }
     let component = pod::label(pod, annotation::CONTROL_PLANE_COMPONENT).is_some();
     let correction = redirected::correct(&values, &annotations, &applied, component);
     let patch = injection(&values, &annotations, correction, pod, owner)?;
@@ -105,6 +111,15 @@ pub fn patch(
         patch,
         warnings: applied.warnings,
     })
+}
+
+/// What of a Service's annotations cannot be used. Clients take the rest; a Service is no reason to keep anything from being created.
+pub fn service_warnings(
+    namespace: &ObjectMeta,
+    service: &Service,
+    in_namespace: &str,
+) -> Vec<String> {
+    opaque::service_warnings(namespace, service, in_namespace)
 }
 
 /// The patch of a Service: at most the annotation of its opaque ports.

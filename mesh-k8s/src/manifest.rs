@@ -56,6 +56,8 @@ pub enum Outcome {
     Uninjected,
     /// A workload that stays as it is.
     Skipped(Vec<SkipReason>),
+    /// A workload that stays as it is because its annotations, or the flags, cannot be read; one sentence each.
+    Refused(Vec<String>),
     /// Not a workload: passed on as it is.
     Untouched,
 }
@@ -189,6 +191,7 @@ impl Injection<'_> {
             return Ok(report);
         }
         report.warnings = foresee(&before);
+        let untouched = template.clone();
         let flags = self.annotations.iter();
         annotate(
             template,
@@ -196,15 +199,25 @@ impl Injection<'_> {
         );
         annotate(template, [(annotation::INJECT, self.mode())]);
         report.outcome = Outcome::Annotated;
-        if let Some(values) = self.manual {
-            let pod = pod(template, &report)?;
-            let outcome =
-                inject::patch(values, &asked, &pod, &report.owner()).map_err(|source| {
-                    ManifestError::Inject {
-                        object: report.object(),
-                        source,
-                    }
-                })?;
+        // Without values nothing is patched, but what the cluster's injector would refuse is refused here already.
+        let values = self.manual.cloned().unwrap_or_default();
+        let patched = inject::patch(&values, &asked, &pod(template, &report)?, &report.owner());
+        let outcome = match patched {
+            Ok(outcome) => outcome,
+            Err(InjectError::Annotations(problems)) => {
+                *template = untouched;
+                report.warnings.clear();
+                report.outcome = Outcome::Refused(problems);
+                return Ok(report);
+            }
+            Err(source) => {
+                return Err(ManifestError::Inject {
+                    object: report.object(),
+                    source,
+                });
+            }
+        };
+        if self.manual.is_some() {
             json_patch::patch(template, &outcome.patch).map_err(|source| ManifestError::Patch {
                 object: report.object(),
                 source,
@@ -291,6 +304,22 @@ impl Report {
             name: name.unwrap_or_default().to_owned(),
             outcome,
             warnings: Vec::new(),
+        }
+    }
+
+    /// Injection was asked for and cannot be done. That a workload does not want it is no failure.
+    pub fn is_refused(&self) -> bool {
+        match &self.outcome {
+            Outcome::Refused(_) => true,
+            Outcome::Skipped(reasons) => reasons.iter().any(|reason| {
+                !matches!(
+                    reason,
+                    SkipReason::DisabledByAnnotation | SkipReason::NotEnabled
+                )
+            }),
+            Outcome::Injected | Outcome::Annotated | Outcome::Uninjected | Outcome::Untouched => {
+                false
+            }
         }
     }
 

@@ -31,6 +31,8 @@ pub(super) enum Result<'a> {
     Skipped(&'a [SkipReason]),
     /// A Service without opaque ports.
     Untouched,
+    /// An annotation cannot be read.
+    Refused,
 }
 
 /// Kinds by their own name; whoever makes pods by other means is `other`.
@@ -100,6 +102,7 @@ impl Requested<'_> {
         let (skip, reason) = match result {
             Result::Injected | Result::Annotated => ("false", String::new()),
             Result::Untouched => ("true", String::new()),
+            Result::Refused => ("true", "invalid_annotation".to_owned()),
             Result::Skipped(reasons) => {
                 let codes: Vec<&str> = reasons.iter().map(|reason| reason.code()).collect();
                 ("true", codes.join(","))

@@ -150,6 +150,13 @@ impl Verdict {
     pub(crate) fn allow() -> Self {
         Self::default()
     }
+
+    pub(crate) fn deny(reason: String) -> Self {
+        Self {
+            denied: Some(reason),
+            ..Self::default()
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 
 use k8s_openapi::{
     api::core::v1::{PodSpec, Service},
-    apimachinery::pkg::util::intstr::IntOrString,
+    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
 };
 use mesh_core::{annotation, ports::PortSet};
 
-use super::overrides::Annotations;
+use super::overrides::{Annotations, Applied, Origin, warning};
 use crate::pod::ports;
 
 /// The default opaque ports, all of them, when the pod declares one. Its other ports stay what they are without annotation.
@@ -64,6 +64,61 @@ pub(super) fn for_proxy(
         })
         .collect();
     (!resolved.is_empty()).then(|| resolved.join(","))
+}
+
+/// Refuses items that cannot be read, and warns of names that no port of the pod has. A namespace's names are for whichever pods have them.
+pub(super) fn check(
+    annotations: &Annotations,
+    spec: &PodSpec,
+    origin: Origin<'_>,
+    applied: &mut Applied,
+) {
+    let Some(list) = annotations.get(annotation::OPAQUE_PORTS) else {
+        return;
+    };
+    if let Err(expected) = ports::check_list(list) {
+        applied.refuse(origin, annotation::OPAQUE_PORTS, list, &expected);
+        return;
+    }
+    if !origin.is_own(annotation::OPAQUE_PORTS) {
+        return;
+    }
+    let unknown = items(list)
+        .filter(|item| PortSet::parse_item(item).is_err() && ports::named(spec, item).is_empty());
+    for name in unknown {
+        let warning = format!(
+            "{}: {}: {name:?} has no effect: no container has a TCP port of this name",
+            origin.workload_name(),
+            annotation::OPAQUE_PORTS
+        );
+        applied.warnings.push(warning);
+    }
+}
+
+pub(super) fn service_warnings(
+    namespace: &ObjectMeta,
+    service: &Service,
+    in_namespace: &str,
+) -> Vec<String> {
+    let list = |meta: &ObjectMeta| {
+        let annotations = meta.annotations.as_ref()?;
+        annotations.get(annotation::OPAQUE_PORTS).cloned()
+    };
+    let own = list(&service.metadata);
+    let whose = match &own {
+        Some(_) => {
+            let name = service.metadata.name.as_deref().unwrap_or_default();
+            format!("service {in_namespace}/{name}")
+        }
+        None => format!("namespace {in_namespace}"),
+    };
+    let unreadable = own
+        .or_else(|| list(namespace))
+        .and_then(|list| Some((ports::check_list(&list).err()?, list)));
+    unreadable
+        .map(|(expected, list)| warning(&whose, annotation::OPAQUE_PORTS, &list, &expected))
+        .into_iter()
+        .collect()
 }
 
 fn items(list: &str) -> impl Iterator<Item = &str> {

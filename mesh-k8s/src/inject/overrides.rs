@@ -1,6 +1,8 @@
 //! The configuration annotations: which a namespace passes on to its pods, and how those in force change the values.
 //!
-//! A value that cannot be used changes nothing: the setting it would have replaced stays, and a warning names object, annotation, value and what is accepted.
+//! A value that cannot be read is refused where the pod has it, and where its namespace has it and it says who may connect. Any other value that cannot be used
+//! changes nothing: the setting it would have replaced stays, and a warning names object, annotation, value and what is accepted. So a mistake in a namespace's
+//! log level does not keep every pod of the namespace from starting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +17,7 @@ use crate::{
 
 pub(super) mod keys;
 
-use self::keys::KEYS;
+use self::keys::{KEYS, Unusable};
 
 pub(super) type Annotations = BTreeMap<String, String>;
 
@@ -42,7 +44,7 @@ const ALSO_INHERITED: [&str; 7] = [
     POD_INBOUND_PORTS,
 ];
 
-/// Where annotations come from, for the warnings about them.
+/// Where annotations come from, for the messages about them.
 #[derive(Clone, Copy)]
 pub(super) struct Origin<'a> {
     pub(super) namespace: &'a ObjectMeta,
@@ -54,6 +56,8 @@ pub(super) struct Origin<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Applied {
     pub(super) warnings: Vec<String>,
+    /// Why the pod is not admitted, one sentence for each annotation.
+    pub(super) problems: Vec<String>,
     /// The keys whose values could not be used.
     pub(super) refused: BTreeSet<&'static str>,
 }
@@ -75,9 +79,14 @@ pub(super) fn apply(values: &mut Values, annotations: &Annotations, origin: Orig
     let ports = values.proxy.ports;
     for key in KEYS {
         if let Some(value) = annotations.get(key.name)
-            && let Err(expected) = (key.apply)(values, value)
+            && let Err(unusable) = (key.apply)(values, value)
         {
-            applied.refuse(origin, key.name, value, &expected);
+            match unusable {
+                Unusable::Unreadable(expected) => {
+                    applied.refuse(origin, key.name, value, &expected);
+                }
+                Unusable::NotApplicable(reason) => applied.ignore(origin, key.name, value, reason),
+            }
         }
     }
     let native = NATIVE_SIDECAR
@@ -110,11 +119,10 @@ pub(super) fn apply(values: &mut Values, annotations: &Annotations, origin: Orig
 }
 
 /// Adds the variables of the namespace and of the workload, the workload's last, each by name over those before it.
-pub(super) fn merge_additional_env(values: &mut Values, origin: Origin<'_>) -> Vec<String> {
-    let mut warnings = Vec::new();
-    for (meta, whose) in [
-        (origin.namespace, origin.namespace_name()),
-        (origin.pod, origin.workload_name()),
+pub(super) fn merge_additional_env(values: &mut Values, origin: Origin<'_>, applied: &mut Applied) {
+    for (meta, whose, own) in [
+        (origin.namespace, origin.namespace_name(), false),
+        (origin.pod, origin.workload_name(), true),
     ] {
         let annotations = meta.annotations.as_ref();
         let Some(text) = annotations.and_then(|all| all.get(ADDITIONAL_ENV)) else {
@@ -124,7 +132,13 @@ pub(super) fn merge_additional_env(values: &mut Values, origin: Origin<'_>) -> V
             Err(error) => {
                 let expected =
                     format!("expected a JSON list of {{\"name\": …, \"value\": …}}: {error}");
-                warnings.push(warning(&whose, ADDITIONAL_ENV, text, &expected));
+                if own {
+                    let problem = unreadable(&whose, ADDITIONAL_ENV, text, &expected);
+                    applied.problems.push(problem);
+                } else {
+                    let warning = warning(&whose, ADDITIONAL_ENV, text, &expected);
+                    applied.warnings.push(warning);
+                }
             }
             Ok(list) => {
                 for var in list {
@@ -137,7 +151,6 @@ pub(super) fn merge_additional_env(values: &mut Values, origin: Origin<'_>) -> V
             }
         }
     }
-    warnings
 }
 
 /// Whether the debugging container is asked for.
@@ -190,18 +203,45 @@ fn no_such_key(origin: Origin<'_>, key: &str) -> String {
     )
 }
 
-fn warning(whose: &str, key: &str, value: &str, expected: &str) -> String {
-    /// A warning quotes as much of a value; the API server cuts long warnings off.
+pub(super) fn warning(whose: &str, key: &str, value: &str, expected: &str) -> String {
+    format!("{whose}: {key}: {} is ignored: {expected}", quoted(value))
+}
+
+fn unreadable(whose: &str, key: &str, value: &str, expected: &str) -> String {
+    format!(
+        "{whose}: {key}: {} cannot be read: {expected}",
+        quoted(value)
+    )
+}
+
+fn quoted(value: &str) -> String {
+    /// Messages quote as much of a value; the API server cuts long warnings off.
     const SHOWN: usize = 60;
     let shown: String = value.chars().take(SHOWN).collect();
     let more = if shown.len() < value.len() { "…" } else { "" };
-    format!("{whose}: {key}: {shown:?}{more} is ignored: {expected}")
+    format!("{shown:?}{more}")
 }
 
 impl Applied {
-    fn refuse(&mut self, origin: Origin<'_>, key: &'static str, value: &str, expected: &str) {
-        let whose = origin.whose(key);
-        self.warnings.push(warning(&whose, key, value, expected));
+    /// The value cannot be read.
+    pub(super) fn refuse(
+        &mut self,
+        origin: Origin<'_>,
+        key: &'static str,
+        value: &str,
+        expected: &str,
+    ) {
+        if origin.is_own(key) || keys::SECURITY.contains(&key) {
+            let problem = unreadable(&origin.whose(key), key, value, expected);
+            self.problems.push(problem);
+        } else {
+            self.ignore(origin, key, value, expected);
+        }
+    }
+
+    fn ignore(&mut self, origin: Origin<'_>, key: &'static str, value: &str, reason: &str) {
+        let warning = warning(&origin.whose(key), key, value, reason);
+        self.warnings.push(warning);
         self.refused.insert(key);
     }
 }
@@ -209,15 +249,19 @@ impl Applied {
 impl Origin<'_> {
     /// The object that has the annotation in force.
     fn whose(self, key: &str) -> String {
-        let own = self.pod.annotations.as_ref();
-        if own.is_some_and(|own| own.contains_key(key)) {
+        if self.is_own(key) {
             self.workload_name()
         } else {
             self.namespace_name()
         }
     }
 
-    fn workload_name(self) -> String {
+    pub(super) fn is_own(self, key: &str) -> bool {
+        let own = self.pod.annotations.as_ref();
+        own.is_some_and(|own| own.contains_key(key))
+    }
+
+    pub(super) fn workload_name(self) -> String {
         let Owner { kind, name } = self.owner;
         match self.pod.namespace.as_deref() {
             None | Some("") => format!("{kind} {name}"),

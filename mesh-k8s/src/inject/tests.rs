@@ -205,7 +205,11 @@ fn golden_many_overrides() {
         ),
     ]);
     let (pod, warnings) = run(&values(), &enabled(), &pod);
-    assert_eq!(warnings, [""; 0]);
+    assert_eq!(
+        warnings.len(),
+        1,
+        "of the unknown name of a port: {warnings:?}"
+    );
     golden("overrides.yaml", &pod);
 }
 
@@ -316,16 +320,19 @@ fn the_agent_reads_from_the_pod_what_the_proxy_was_given() {
     // The init container has its arguments.
     chart.mesh_agent.enabled = false;
     check(&chart, &web(), &keys.map(|key| (key, None)));
-    // What cannot be used would keep the pod from starting.
-    let bad = annotated(&[
+    // What of the namespace's cannot be used would keep the pod from starting.
+    let bad = meta(&[
+        (annotation::INJECT, "enabled"),
         (annotation::INBOUND_PORT, "99999"),
         (annotation::PROXY_GID, "0"),
         (annotation::SKIP_OUTBOUND_PORTS, "http"),
         (annotation::SKIP_SUBNETS, "here"),
     ]);
     let said = [Some("4143"), None, None, Some("4567,4568"), None];
-    let expect: Vec<_> = keys.into_iter().zip(said).collect();
-    check(&agent(), &bad, &expect);
+    let (after, _) = run(&agent(), &bad, &web());
+    for (key, value) in keys.into_iter().zip(said) {
+        assert_eq!(pod::annotation(&after, key), value, "{key}");
+    }
     // As Linkerd's CNI plugin does: the control plane reaches the API server before it has a certificate.
     let mut component = web();
     let labels = component.metadata.labels.as_mut().unwrap();

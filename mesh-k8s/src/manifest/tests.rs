@@ -273,21 +273,49 @@ fn lists_are_taken_apart() {
 }
 
 #[test]
-fn bad_flags_are_named_with_the_workload() {
+fn flags_and_annotations_that_cannot_be_read_are_refused_with_the_workload() {
     let values = values();
-    let injection = Injection {
-        annotations: [(annotation::INBOUND_PORT.to_owned(), "99999".to_owned())].into(),
-        manual: Some(&values),
-        ..Injection::default()
+    for manual in [None, Some(&values)] {
+        let injection = Injection {
+            annotations: [(annotation::INBOUND_PORT.to_owned(), "99999".to_owned())].into(),
+            manual,
+            ..Injection::default()
+        };
+        let (after, reports) = inject(case("kinds"), &injection).unwrap();
+        let web = &reports[1];
+        let Outcome::Refused(problems) = &web.outcome else {
+            panic!("{web:?}");
+        };
+        assert!(web.is_refused());
+        assert!(
+            problems[0].starts_with(
+                "deployment shop/web: config.linkerd.io/inbound-port: \"99999\" cannot be read"
+            ),
+            "{problems:?}"
+        );
+        assert_eq!(after[1], case("kinds")[1]);
+    }
+}
+
+#[test]
+fn what_could_not_be_injected_is_told_from_what_did_not_want_to_be() {
+    let report = |reason: SkipReason| Report {
+        kind: "deployment".into(),
+        namespace: None,
+        name: "web".into(),
+        outcome: Outcome::Skipped(vec![reason]),
+        warnings: Vec::new(),
     };
-    let (_, reports) = inject(case("kinds"), &injection).unwrap();
-    let web = &reports[1];
-    assert_eq!(web.warnings.len(), 1);
+    let refused = [
+        SkipReason::HostNetwork,
+        SkipReason::SidecarExists,
+        SkipReason::NoServiceAccountToken,
+        SkipReason::InvalidWorkloadAnnotation,
+    ];
     assert!(
-        web.warnings[0].starts_with(
-            "deployment shop/web: config.linkerd.io/inbound-port: \"99999\" is ignored"
-        ),
-        "{:?}",
-        web.warnings
+        refused
+            .into_iter()
+            .all(|reason| report(reason).is_refused())
     );
+    assert!(!report(SkipReason::DisabledByAnnotation).is_refused());
 }

@@ -82,6 +82,25 @@ fn items(list: &str) -> impl Iterator<Item = &str> {
         .map(str::trim)
         .filter(|item| !item.is_empty())
 }
+
+/// Why a list of ports, ranges and names of ports cannot be read: an item that is none of these, by what is allowed.
+pub fn check_list(list: &str) -> Result<(), String> {
+    let numbers: Vec<&str> = items(list).filter(|item| !is_port_name(item)).collect();
+    numbers
+        .join(",")
+        .parse::<PortSet>()
+        .and_then(|ports| ports.check_limit())
+        .map_err(|error| error.to_string())
+}
+
+/// As Kubernetes demands of them: up to 15 lower-case letters, digits and dashes, among them a letter.
+fn is_port_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    text.len() <= 15
+        && text.bytes().all(allowed)
+        && text.bytes().any(|byte| byte.is_ascii_lowercase())
+}
+
 /// The ports that the pod's annotation makes opaque; without annotation nothing is said and the cluster's default list applies.
 pub fn opaque(pod: &Pod) -> Option<PortSet> {
     let list = annotation(pod, keys::OPAQUE_PORTS)?;
@@ -152,6 +171,25 @@ spec:
         assert!(unreadable[0].contains("none") && unreadable[1].contains("\"0\""));
         assert_eq!(unreadable.len(), 2, "{unreadable:?}");
         assert_eq!(opaque(&Pod::default()), None);
+    }
+
+    #[test]
+    fn lists_of_ports_and_names_are_checked() {
+        for good in ["", "25,db, 8000-8002,", "http-2", "a"] {
+            assert_eq!(check_list(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "0",
+            "70000",
+            "90-80",
+            "Db",
+            "25;26",
+            "a-name-that-is-too-long",
+            "25,db,--",
+        ] {
+            let said = check_list(bad).unwrap_err();
+            assert!(said.contains("is no port or range"), "{bad}: {said}");
+        }
     }
 
     #[test]

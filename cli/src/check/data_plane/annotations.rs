@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use mesh_core::{annotation as keys, ports::PortSet};
 use mesh_k8s::{
-    inject::{self, Values},
+    inject::{self, InjectError, Values},
     kinds::{ObjectMeta, Pod, ResourceExt, Service},
     pod::{self, owner::Owner, ports},
     select,
@@ -158,9 +158,12 @@ fn objections(facts: &Facts, values: &Values, pod: &Pod) -> Seen<Vec<String>> {
         kind: "pod".to_owned(),
         name: pod.name_any(),
     };
-    inject::patch(values, &namespace.unwrap_or_default(), &before, &owner)
-        .map(|outcome| outcome.warnings)
-        .map_err(|error| failed(&error))
+    match inject::patch(values, &namespace.unwrap_or_default(), &before, &owner) {
+        Ok(outcome) => Ok(outcome.warnings),
+        // The pod runs, so it was admitted before its annotations were checked, or around the injector.
+        Err(InjectError::Annotations(problems)) => Ok(problems),
+        Err(error) => Err(failed(&error)),
+    }
 }
 
 /// Every annotation under `config.linkerd.io/`, as docs/reference/annotations.md describes them.

@@ -634,7 +634,7 @@ pub(super) const FAULTS: &[Fault] = &[
             );
         },
     ),
-    warns("config-annotations", "\"maybe\" is ignored", |facts| {
+    warns("config-annotations", "\"maybe\" cannot be read", |facts| {
         let annotations = pod_named(facts, "web-0").metadata.annotations.as_mut();
         annotations.unwrap().insert(
             "config.linkerd.io/proxy-await".to_owned(),

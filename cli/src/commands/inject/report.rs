@@ -19,6 +19,7 @@ pub(crate) fn report(reports: &[Report]) -> String {
                 let reasons: Vec<&str> = reasons.iter().map(|reason| reason.text()).collect();
                 format!("skipped: {}", reasons.join("; "))
             }
+            Outcome::Refused(problems) => format!("refused: {}", problems.join("; ")),
             Outcome::Untouched => "left as it is".to_owned(),
         };
         lines.push(format!("{object} {outcome}"));

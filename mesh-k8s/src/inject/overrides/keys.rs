@@ -16,10 +16,24 @@ pub(in crate::inject) struct Key {
     pub(in crate::inject) name: &'static str,
     pub(super) inherited: bool,
     /// Changes nothing when it fails; the text says what was expected.
-    pub(super) apply: fn(&mut Values, &str) -> Result<(), String>,
+    pub(super) apply: fn(&mut Values, &str) -> Result<(), Unusable>,
 }
 
-const fn key(name: &'static str, apply: fn(&mut Values, &str) -> Result<(), String>) -> Key {
+/// Why a value changes nothing.
+pub(in crate::inject) enum Unusable {
+    /// It cannot be read; the text says what was expected.
+    Unreadable(String),
+    /// It can be read and means nothing here; the text says why.
+    NotApplicable(&'static str),
+}
+
+impl From<String> for Unusable {
+    fn from(expected: String) -> Self {
+        Self::Unreadable(expected)
+    }
+}
+
+const fn key(name: &'static str, apply: fn(&mut Values, &str) -> Result<(), Unusable>) -> Key {
     Key {
         name,
         inherited: true,
@@ -27,7 +41,7 @@ const fn key(name: &'static str, apply: fn(&mut Values, &str) -> Result<(), Stri
     }
 }
 
-const fn own(name: &'static str, apply: fn(&mut Values, &str) -> Result<(), String>) -> Key {
+const fn own(name: &'static str, apply: fn(&mut Values, &str) -> Result<(), Unusable>) -> Key {
     Key {
         name,
         inherited: false,
@@ -41,6 +55,13 @@ pub(super) const PORTS: [&str; 4] = [
     annotation::OUTBOUND_PORT,
     annotation::ADMIN_PORT,
     annotation::CONTROL_PORT,
+];
+
+/// Annotations that say who may connect. An unreadable one may have been meant to keep clients out, so no pod is admitted with it,
+/// whether it is the pod's own or its namespace's.
+pub(super) const SECURITY: [&str; 2] = [
+    annotation::DEFAULT_INBOUND_POLICY,
+    annotation::REQUIRE_IDENTITY_PORTS,
 ];
 
 /// In the order in which they are applied and warned about.
@@ -158,7 +179,9 @@ pub(in crate::inject) const KEYS: &[Key] = &[
                 v.proxy.runtime.workers.maximum_cpu_ratio = Some(ratio);
                 Ok(())
             }
-            _ => Err("expected a number between 0 and 1, both excluded".into()),
+            _ => Err("expected a number between 0 and 1, both excluded"
+                .to_owned()
+                .into()),
         },
     ),
     key("config.linkerd.io/proxy-memory-request", |v, text| {
@@ -231,12 +254,14 @@ pub(in crate::inject) const KEYS: &[Key] = &[
     own("config.linkerd.io/close-wait-timeout", |v, text| {
         let timeout = parse_duration(text)?;
         if v.redirection() != Redirection::InitContainer {
-            return Err("it is set by the init container, and this mesh adds none".into());
+            return Err(Unusable::NotApplicable(
+                "it is set by the init container, and this mesh adds none",
+            ));
         }
         if !v.proxy_init.run_as_root {
-            return Err(
-                "it needs an init container that runs as root (proxyInit.runAsRoot)".into(),
-            );
+            return Err(Unusable::NotApplicable(
+                "it needs an init container that runs as root (proxyInit.runAsRoot)",
+            ));
         }
         set(
             &mut v.proxy_init.close_wait_timeout_secs,
@@ -254,7 +279,7 @@ pub(in crate::inject) const KEYS: &[Key] = &[
     ),
 ];
 
-fn set<T>(target: &mut T, value: Result<T, String>) -> Result<(), String> {
+fn set<T>(target: &mut T, value: Result<T, String>) -> Result<(), Unusable> {
     *target = value?;
     Ok(())
 }
@@ -290,8 +315,11 @@ fn port(text: &str) -> Result<u16, String> {
 }
 
 fn ports(text: &str) -> Result<String, String> {
-    match text.parse::<PortSet>() {
-        Ok(_) => Ok(text.split_whitespace().collect()),
+    let parsed = text
+        .parse::<PortSet>()
+        .and_then(|ports| ports.check_limit());
+    match parsed {
+        Ok(()) => Ok(text.split_whitespace().collect()),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -313,6 +341,13 @@ fn subnets(text: &str) -> Result<String, String> {
                 ));
             }
         }
+    }
+    let most = annotation::MAX_SKIP_SUBNETS;
+    if list.len() > most {
+        return Err(format!(
+            "it lists {} blocks, and a list may have {most}; join them into larger ones",
+            list.len()
+        ));
     }
     Ok(list.join(","))
 }

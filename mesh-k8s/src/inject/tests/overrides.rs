@@ -2,74 +2,235 @@
 
 use super::*;
 
-#[test]
-fn bad_annotations_are_named_and_change_nothing() {
-    let bad = [
-        ("config.linkerd.io/inbound-port", "99999"),
-        ("config.linkerd.io/admin-port", "-1"),
-        ("config.linkerd.io/proxy-uid", "0"),
-        ("config.linkerd.io/proxy-cpu-request", "many"),
-        ("config.linkerd.io/proxy-cpu-ratio-limit", "1.0"),
-        ("config.linkerd.io/proxy-log-format", "xml"),
-        ("config.linkerd.io/proxy-log-http-headers", "all"),
-        ("config.linkerd.io/access-log", "nginx"),
-        ("config.linkerd.io/image-pull-policy", "Sometimes"),
-        ("config.linkerd.io/skip-subnets", "10.0.0.0/99"),
-        ("config.linkerd.io/skip-inbound-ports", "80-70"),
-        ("config.linkerd.io/close-wait-timeout", "1h"),
-        ("config.linkerd.io/proxy-await", "yes"),
-        ("config.linkerd.io/default-inbound-policy", "open"),
-        ("config.linkerd.io/shutdown-grace-period", "soon"),
-        ("config.linkerd.io/proxy-enable-native-sidecar", "maybe"),
-        (
-            "config.linkerd.io/proxy-additional-env",
-            r#"[{"name":"A","value":1}]"#,
-        ),
-    ];
-    for (key, value) in bad {
-        let (pod, warnings) = run(&values(), &enabled(), &annotated(&[(key, value)]));
-        assert_eq!(warnings.len(), 1, "{key}: {warnings:?}");
-        assert!(warnings[0].contains(key), "{key}: {warnings:?}");
-        let (good, _) = run(&values(), &enabled(), &web());
-        assert_eq!(pod.spec, good.spec, "{key}");
+/// Values that cannot be read, one for each kind of value.
+const BAD: [(&str, &str); 21] = [
+    ("config.linkerd.io/inbound-port", "99999"),
+    ("config.linkerd.io/admin-port", "-1"),
+    ("config.linkerd.io/proxy-uid", "0"),
+    ("config.linkerd.io/proxy-cpu-request", "many"),
+    ("config.linkerd.io/proxy-cpu-ratio-limit", "1.0"),
+    ("config.linkerd.io/proxy-log-format", "xml"),
+    ("config.linkerd.io/proxy-log-http-headers", "all"),
+    ("config.linkerd.io/access-log", "nginx"),
+    ("config.linkerd.io/image-pull-policy", "Sometimes"),
+    ("config.linkerd.io/skip-subnets", "10.0.0.0/99"),
+    ("config.linkerd.io/skip-inbound-ports", "80-70"),
+    ("config.linkerd.io/skip-outbound-ports", "25,x"),
+    ("config.linkerd.io/close-wait-timeout", "soon"),
+    ("config.linkerd.io/proxy-await", "yes"),
+    (
+        "config.linkerd.io/default-inbound-policy",
+        "all-authenticate",
+    ),
+    (
+        "config.linkerd.io/proxy-require-identity-inbound-ports",
+        "8080,admin",
+    ),
+    ("config.linkerd.io/opaque-ports", "25,70000"),
+    ("config.linkerd.io/shutdown-grace-period", "soon"),
+    ("config.linkerd.io/proxy-enable-native-sidecar", "maybe"),
+    ("config.linkerd.io/enable-debug-sidecar", "yes"),
+    (
+        "config.linkerd.io/proxy-additional-env",
+        r#"[{"name":"A","value":1}]"#,
+    ),
+];
+
+/// Why a pod is not admitted.
+fn problems(namespace: &ObjectMeta, pod: &Pod) -> Vec<String> {
+    match patch(&agent(), namespace, pod, &deployment()) {
+        Err(InjectError::Annotations(problems)) => problems,
+        other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn warnings_name_object_annotation_and_value() {
+fn a_pod_whose_annotation_cannot_be_read_is_not_admitted() {
+    for (key, value) in BAD {
+        let problems = problems(&enabled(), &annotated(&[(key, value)]));
+        assert_eq!(problems.len(), 1, "{key}: {problems:?}");
+        let named = format!("deployment shop/web: {key}: ");
+        assert!(problems[0].starts_with(&named), "{problems:?}");
+        assert!(problems[0].contains("cannot be read: "), "{problems:?}");
+    }
+}
+
+#[test]
+fn lists_have_a_limit() {
+    let ports = |count: usize| {
+        (1..=count)
+            .map(|n| (n * 2).to_string())
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let blocks = |count: usize| {
+        (0..count)
+            .map(|n| format!("10.{n}.0.0/16"))
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    for key in [
+        annotation::SKIP_INBOUND_PORTS,
+        annotation::SKIP_OUTBOUND_PORTS,
+        annotation::REQUIRE_IDENTITY_PORTS,
+        annotation::OPAQUE_PORTS,
+    ] {
+        let most = mesh_core::ports::MAX_RANGES;
+        let said = problems(&enabled(), &annotated(&[(key, &ports(most + 1))]));
+        assert!(said[0].contains("it lists 129 separate ports"), "{said:?}");
+        assert_eq!(
+            run(&agent(), &enabled(), &annotated(&[(key, &ports(most))])).1,
+            [""; 0]
+        );
+    }
+    let (key, most) = (annotation::SKIP_SUBNETS, annotation::MAX_SKIP_SUBNETS);
+    let said = problems(&enabled(), &annotated(&[(key, &blocks(most + 1))]));
+    assert!(said[0].contains("it lists 129 blocks"), "{said:?}");
+    assert_eq!(
+        run(&agent(), &enabled(), &annotated(&[(key, &blocks(most))])).1,
+        [""; 0]
+    );
+}
+
+#[test]
+fn a_namespaces_annotation_that_cannot_be_read_keeps_pods_out_only_if_it_is_about_clients() {
+    let namespace = |annotations: &[(&str, &str)]| {
+        let mut all = vec![("linkerd.io/inject", "enabled")];
+        all.extend(annotations);
+        ObjectMeta {
+            name: Some("shop".into()),
+            ..meta(&all)
+        }
+    };
+    let expected = [
+        "namespace shop: config.linkerd.io/proxy-require-identity-inbound-ports: \"80,x\" cannot be read: \"x\" is no port or range of ports (1-65535, as in \"25,587,3306-3310\")",
+        "namespace shop: config.linkerd.io/default-inbound-policy: \"denied\" cannot be read: \"denied\" is no default policy: expected all-unauthenticated, all-authenticated, cluster-unauthenticated, cluster-authenticated, deny or audit",
+    ];
+    let security = [
+        (annotation::DEFAULT_INBOUND_POLICY, "denied"),
+        (annotation::REQUIRE_IDENTITY_PORTS, "80,x"),
+    ];
+    assert_eq!(problems(&namespace(&security), &web()), expected);
+    for (key, value) in BAD {
+        if security.iter().any(|(about, _)| *about == key) {
+            continue;
+        }
+        let own_only = [
+            "config.linkerd.io/proxy-cpu-ratio-limit",
+            "config.linkerd.io/close-wait-timeout",
+        ];
+        let (pod, warnings) = run(&agent(), &namespace(&[(key, value)]), &web());
+        assert_eq!(
+            warnings.len(),
+            usize::from(!own_only.contains(&key)),
+            "{key}: {warnings:?}"
+        );
+        let (good, _) = run(&agent(), &enabled(), &web());
+        // What is opaque is for the controllers, which read the rest of the list.
+        if key != annotation::OPAQUE_PORTS {
+            assert_eq!(pod.spec, good.spec, "{key}");
+        }
+    }
+    // The pod's own word goes before its namespace's, so that one pod can be let in.
+    let own = annotated(&[
+        (annotation::DEFAULT_INBOUND_POLICY, "deny"),
+        (annotation::REQUIRE_IDENTITY_PORTS, "80"),
+    ]);
+    assert_eq!(run(&agent(), &namespace(&security), &own).1, [""; 0]);
+}
+
+#[test]
+fn what_means_nothing_here_is_warned_of() {
+    let close_wait = ("config.linkerd.io/close-wait-timeout", "1h");
+    let unknown_name = ("config.linkerd.io/opaque-ports", "25,db,other");
+    let pod = annotated(&[close_wait, unknown_name]);
+    let (_, warnings) = run(&agent(), &enabled(), &pod);
+    assert_eq!(
+        warnings,
+        [
+            "deployment shop/web: config.linkerd.io/close-wait-timeout: \"1h\" is ignored: it is set by the init container, and this mesh adds none",
+            "deployment shop/web: config.linkerd.io/opaque-ports: \"other\" has no effect: no container has a TCP port of this name",
+        ]
+    );
+}
+
+#[test]
+fn pods_outside_the_mesh_may_have_any_annotation() {
+    for (key, value) in BAD {
+        let outcome = patch(
+            &agent(),
+            &meta(&[]),
+            &annotated(&[(key, value)]),
+            &deployment(),
+        );
+        assert!(matches!(outcome.unwrap().decision, Decision::Skip(_)));
+    }
+}
+
+#[test]
+fn messages_name_object_annotation_and_value() {
     let long = "x".repeat(100);
     let namespace = ObjectMeta {
         name: Some("shop".into()),
         ..meta(&[
             ("linkerd.io/inject", "enabled"),
             ("config.linkerd.io/proxy-await", "maybe"),
+            ("config.linkerd.io/access-log", long.as_str()),
+            ("config.linkerd.io/enable-debug-sidecar", "yes"),
         ])
     };
-    let pod = annotated(&[
-        ("config.linkerd.io/access-log", long.as_str()),
-        ("config.linkerd.io/proxy-loglevel", "debug"),
-        ("config.linkerd.io/enable-debug-sidecar", "yes"),
-    ]);
+    let pod = annotated(&[("config.linkerd.io/proxy-loglevel", "debug")]);
     let (_, warnings) = run(&agent(), &namespace, &pod);
     let shown = "x".repeat(60);
     assert_eq!(
         warnings,
         [
             "namespace shop: config.linkerd.io/proxy-await: \"maybe\" is ignored: expected one of enabled, disabled".to_owned(),
-            format!("deployment shop/web: config.linkerd.io/access-log: {shown:?}… is ignored: expected one of apache, json"),
-            "deployment shop/web: config.linkerd.io/enable-debug-sidecar: \"yes\" is ignored: expected true or false".to_owned(),
+            format!("namespace shop: config.linkerd.io/access-log: {shown:?}… is ignored: expected one of apache, json"),
+            "namespace shop: config.linkerd.io/enable-debug-sidecar: \"yes\" is ignored: expected true or false".to_owned(),
             "deployment shop/web: config.linkerd.io/proxy-loglevel is no annotation of this version and has no effect: is it spelt right?".to_owned(),
         ]
     );
 }
 
 #[test]
+fn a_services_opaque_ports_are_read_as_far_as_they_can_be() {
+    let service = |list: &str| Service {
+        metadata: ObjectMeta {
+            name: Some("db".into()),
+            ..meta(&[(annotation::OPAQUE_PORTS, list)])
+        },
+        ..Service::default()
+    };
+    let warnings = service_warnings(&meta(&[]), &service("25,70000"), "shop");
+    assert_eq!(warnings.len(), 1);
+    assert!(
+        warnings[0].starts_with(
+            "service shop/db: config.linkerd.io/opaque-ports: \"25,70000\" is ignored: \"70000\""
+        ),
+        "{warnings:?}"
+    );
+    assert_eq!(
+        service_warnings(&meta(&[]), &service("25,db"), "shop"),
+        [""; 0]
+    );
+    assert_eq!(
+        service_warnings(&meta(&[]), &Service::default(), "shop"),
+        [""; 0]
+    );
+}
+
+#[test]
 fn ports_that_collide_are_not_taken() {
-    let pod = annotated(&[
+    let colliding = [
         (annotation::ADMIN_PORT, "4143"),
         (annotation::CONTROL_PORT, "4199"),
-    ]);
-    let (after, warnings) = run(&agent(), &enabled(), &pod);
+    ];
+    let problems = problems(&enabled(), &annotated(&colliding));
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    let mut all = vec![("linkerd.io/inject", "enabled")];
+    all.extend(colliding);
+    let (after, warnings) = run(&agent(), &meta(&all), &web());
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert_eq!(var(&after, "ADMIN_LISTEN_ADDR"), Some("[::]:4191"));
     assert_eq!(var(&after, "CONTROL_LISTEN_ADDR"), Some("[::]:4190"));
