@@ -8,7 +8,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::ObjectReference;
 use mesh_k8s::{
     inject::{self, Decision, InjectError, Outcome, SkipReason},
-    kinds::{ObjectMeta, Pod, Service},
+    kinds::{Pod, Service},
     pod::owner::Owner,
 };
 use mesh_runtime::metrics::Registry;
@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     cluster::{Events, Posting, Severity},
-    webhook::{Review, Verdict, review::Kind},
+    webhook::{Answer, Review, Reviewer, Verdict, review::Kind},
 };
 
 mod caches;
@@ -62,24 +62,15 @@ impl Injector {
         }
     }
 
-    /// The verdict, which never denies. The error is a fault of ours, and the webhook's `failurePolicy` decides what becomes of the object.
-    pub(crate) async fn review(&self, review: Review) -> std::result::Result<Verdict, String> {
-        let Kind { group, kind } = &review.kind;
-        match (group.as_str(), kind.as_str(), review.operation.as_str()) {
-            ("", "Pod", "CREATE") => self.pod(review).await,
-            ("", "Service", "CREATE") => self.service(review).await,
-            // The chart asks for nothing else; to be asked all the same is no reason to stand in the way.
-            _ => Ok(Verdict::allow()),
-        }
-    }
-
     async fn pod(&self, review: Review) -> std::result::Result<Verdict, String> {
         let namespace_name = review.namespace.unwrap_or_default();
         let dry_run = review.dry_run == Some(true);
         let mut pod: Pod = read(review.object, "Pod")?;
         // Pods of workloads name no namespace, and have no name yet.
         pod.metadata.namespace = Some(namespace_name.clone());
-        let namespace = self.namespace(&namespace_name).await?;
+        let Some(namespace) = self.caches.namespace(&namespace_name).await? else {
+            return Ok(no_namespace(&namespace_name));
+        };
         let workload = self.workload(&pod).await;
         let values = self.settings.current();
         let requested = self
@@ -123,7 +114,9 @@ impl Injector {
     async fn service(&self, review: Review) -> std::result::Result<Verdict, String> {
         let service: Service = read(review.object, "Service")?;
         let name = review.namespace.unwrap_or_default();
-        let namespace = self.namespace(&name).await?;
+        let Some(namespace) = self.caches.namespace(&name).await? else {
+            return Ok(no_namespace(&name));
+        };
         let owner = Owner {
             kind: "service".into(),
             name: service.metadata.name.clone().unwrap_or_default(),
@@ -141,11 +134,6 @@ impl Injector {
             patch,
             warnings,
         })
-    }
-
-    async fn namespace(&self, name: &str) -> std::result::Result<ObjectMeta, String> {
-        let found = self.caches.namespace(name).await?;
-        found.ok_or_else(|| format!("there is no namespace {name:?}"))
     }
 
     /// The workload behind a pod. An owner that cannot be looked up in time is taken for the workload itself: a pod need not wait for a label.
@@ -240,6 +228,43 @@ impl Injector {
     }
 }
 
+impl Reviewer for Injector {
+    fn review(&self, review: Review) -> Answer<'_> {
+        Box::pin(async move {
+            let Kind { group, kind } = &review.kind;
+            match (group.as_str(), kind.as_str(), review.operation.as_str()) {
+                ("", "Pod", "CREATE") => self.pod(review).await,
+                ("", "Service", "CREATE") => self.service(review).await,
+                // The chart asks for nothing else; to be asked all the same is no reason to stand in the way.
+                _ => Ok(Verdict::allow()),
+            }
+        })
+    }
+
+    fn failed(&self, problem: String) -> Verdict {
+        verdict_on_failure(&self.settings.current().webhook_failure_policy, problem)
+    }
+}
+
+/// The values have the `failurePolicy` that the chart wrote into the webhook's configuration.
+fn verdict_on_failure(policy: &str, problem: String) -> Verdict {
+    match policy {
+        "Ignore" => Verdict {
+            warnings: vec![format!(
+                "the injector could not look at this object, which is admitted as it is: {problem}"
+            )],
+            ..Verdict::allow()
+        },
+        _ => Verdict::deny(format!(
+            "the injector could not look at this object: {problem}"
+        )),
+    }
+}
+
+fn no_namespace(name: &str) -> Verdict {
+    Verdict::deny(format!("there is no namespace {name:?}"))
+}
+
 /// An object of the API server that we cannot read is newer than we are.
 fn read<T: DeserializeOwned>(
     object: serde_json::Value,
@@ -270,4 +295,29 @@ fn tell(namespace: &str, workload: &Workload, decision: &Decision, warnings: &[S
 fn texts(reasons: &[SkipReason]) -> String {
     let texts: Vec<&str> = reasons.iter().map(|reason| reason.text()).collect();
     texts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_reviewed_is_admitted_or_denied_as_the_failure_policy_says() {
+        let ignore = verdict_on_failure("Ignore", "no answer".into());
+        assert_eq!(ignore.denied, None);
+        assert_eq!(
+            ignore.warnings,
+            ["the injector could not look at this object, which is admitted as it is: no answer"]
+        );
+        let fail = verdict_on_failure("Fail", "no answer".into());
+        let said = fail.denied.unwrap();
+        assert_eq!(
+            said,
+            "the injector could not look at this object: no answer"
+        );
+        assert_eq!(
+            no_namespace("shop").denied.unwrap(),
+            "there is no namespace \"shop\""
+        );
+    }
 }

@@ -1,7 +1,7 @@
 //! Admission webhooks: an HTTPS server that hands the API server's reviews to a function, and the certificate it serves with.
 //!
-//! Whatever goes wrong here must not decide about an object: a fault of ours is answered with an HTTP error, and then the webhook's `failurePolicy` decides
-//! (docs/adr/0080). Only a reviewer's own verdict denies.
+//! Every review is answered with a review. What goes wrong here must not decide about an object: the webhook's `failurePolicy` does (docs/adr/0080). What is not
+//! a review gets an HTTP error.
 
 use std::{
     convert::Infallible, future::Future, net::SocketAddr, pin::Pin, sync::Arc, time::Duration,
@@ -19,7 +19,7 @@ use mesh_runtime::drain;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
-    time::timeout,
+    time::{Instant, timeout, timeout_at},
 };
 
 pub(crate) mod certificate;
@@ -33,15 +33,22 @@ pub(crate) use self::{
     tls::Serving,
 };
 
-/// Decides about one object. An error is a fault of ours, in a sentence.
-pub(crate) type Reviewer = Arc<dyn Fn(Review) -> Answer + Send + Sync>;
-type Answer = Pin<Box<dyn Future<Output = Result<Verdict, String>> + Send>>;
+/// Decides about objects.
+pub(crate) trait Reviewer: Send + Sync {
+    /// An error is a fault of ours, in a sentence.
+    fn review(&self, review: Review) -> Answer<'_>;
+
+    /// What becomes of an object that could not be reviewed, as the webhook's `failurePolicy` says.
+    fn failed(&self, problem: String) -> Verdict;
+}
+
+pub(crate) type Answer<'a> = Pin<Box<dyn Future<Output = Result<Verdict, String>> + Send + 'a>>;
 
 /// What a connection needs.
 #[derive(Clone)]
 struct Endpoint {
     acceptor: tls::Acceptor,
-    reviewer: Reviewer,
+    reviewer: Arc<dyn Reviewer>,
     drain: drain::Watch,
 }
 
@@ -67,7 +74,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) async fn serve(
     listener: TcpListener,
     serving: Arc<Serving>,
-    reviewer: Reviewer,
+    reviewer: Arc<dyn Reviewer>,
     drain: drain::Watch,
 ) {
     let endpoint = Endpoint {
@@ -168,52 +175,64 @@ impl Endpoint {
         &self,
         request: Request<Incoming>,
     ) -> Result<Response<Full<Bytes>>, Infallible> {
-        let answered = timeout(DEADLINE, self.review(request)).await;
+        let deadline = Instant::now() + DEADLINE;
+        let read = timeout_at(deadline, read_body(request.into_body())).await;
         let late = || {
-            let fault = format!("no answer within {} s", DEADLINE.as_secs());
-            Err((StatusCode::GATEWAY_TIMEOUT, fault))
+            let problem = format!("the body did not arrive within {} s", DEADLINE.as_secs());
+            Err((StatusCode::REQUEST_TIMEOUT, problem))
         };
-        Ok(match answered.unwrap_or_else(|_elapsed| late()) {
+        let answered = match read.unwrap_or_else(|_elapsed| late()) {
+            // A probe, not a review.
+            Ok(body) if body.is_empty() => Ok(body),
+            Ok(body) => self.review(&body, deadline).await,
+            Err(refused) => Err(refused),
+        };
+        Ok(match answered {
             Ok(body) => reply(StatusCode::OK, "application/json", body),
             Err((status, problem)) => {
                 tracing::warn!(
                     status = status.as_u16(),
                     problem,
-                    "Did not review an object"
+                    "A request to the webhook was not a review"
                 );
                 reply(status, "text/plain", format!("{problem}\n").into())
             }
         })
     }
 
-    async fn review(&self, request: Request<Incoming>) -> Result<Bytes, (StatusCode, String)> {
-        let body = Limited::new(request.into_body(), MAX_BODY)
-            .collect()
-            .await
-            .map_err(|error| {
-                if error.is::<LengthLimitError>() {
-                    let problem = format!("the review is larger than {} MiB", MAX_BODY >> 20);
-                    (StatusCode::PAYLOAD_TOO_LARGE, problem)
-                } else {
-                    (
-                        StatusCode::BAD_REQUEST,
-                        format!("the body ended early: {error}"),
-                    )
-                }
-            })?
-            .to_bytes();
-        // A probe, not a review.
-        if body.is_empty() {
-            return Ok(Bytes::new());
-        }
+    async fn review(&self, body: &Bytes, deadline: Instant) -> Result<Bytes, (StatusCode, String)> {
         let (review, head) =
-            review::read(&body).map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))?;
-        let fault = |problem| (StatusCode::INTERNAL_SERVER_ERROR, problem);
-        let verdict = (self.reviewer)(review).await.map_err(fault)?;
+            review::read(body).map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))?;
+        let reviewed = timeout_at(deadline, self.reviewer.review(review)).await;
+        let late = || Err(format!("no answer within {} s", DEADLINE.as_secs()));
+        let verdict = reviewed
+            .unwrap_or_else(|_elapsed| late())
+            .unwrap_or_else(|problem| {
+                tracing::warn!(problem, "Could not review an object");
+                self.reviewer.failed(problem)
+            });
+        let unwritten = |error| {
+            let problem = format!("cannot write the answer: {error}");
+            (StatusCode::INTERNAL_SERVER_ERROR, problem)
+        };
         review::answer(&head, &verdict)
             .map(Bytes::from)
-            .map_err(|error| fault(format!("cannot write the answer: {error}")))
+            .map_err(unwritten)
     }
+}
+
+async fn read_body(body: Incoming) -> Result<Bytes, (StatusCode, String)> {
+    let collected = Limited::new(body, MAX_BODY).collect().await;
+    let collected = collected.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            let problem = format!("the review is larger than {} MiB", MAX_BODY >> 20);
+            (StatusCode::PAYLOAD_TOO_LARGE, problem)
+        } else {
+            let problem = format!("the body ended early: {error}");
+            (StatusCode::BAD_REQUEST, problem)
+        }
+    })?;
+    Ok(collected.to_bytes())
 }
 
 fn reply(status: StatusCode, content_type: &'static str, body: Bytes) -> Response<Full<Bytes>> {

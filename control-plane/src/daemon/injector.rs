@@ -8,7 +8,7 @@ use crate::{
     config::ProxyInjector,
     injector::{CONTROLLER, Caches, Injector, SettingsFiles},
     webhook::{
-        self, Reviewer, Serving,
+        self, Serving,
         managed::{self, Expiry, Managed},
         mounted::Mounted,
     },
@@ -38,11 +38,7 @@ pub(super) async fn run(config: ProxyInjector) -> Result<(), DaemonError> {
     keep_certificate(&daemon, &config, client, serving.clone());
 
     let injector = Arc::new(Injector::new(settings, caches, events, &daemon.registry));
-    let reviewer: Reviewer = Arc::new(move |review| {
-        let injector = injector.clone();
-        Box::pin(async move { injector.review(review).await })
-    });
-    let served = webhook::serve(listener, serving, reviewer, daemon.watch.clone());
+    let served = webhook::serve(listener, serving, injector, daemon.watch.clone());
     daemon.supervisor.spawn("webhook server", served);
     tracing::info!(addr = %config.addr, "Serving the injector's webhook");
     daemon.finish().await

@@ -52,8 +52,14 @@ pub(crate) struct Head {
 /// Why a body is no review.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReviewError {
-    #[error("the body is no JSON of an AdmissionReview: {0}")]
+    #[error("the body is not the JSON of an AdmissionReview: {0}")]
     Json(#[source] serde_json::Error),
+    #[error("the body is neither JSON nor YAML of an AdmissionReview: {0}")]
+    Yaml(#[source] serde_norway::Error),
+    #[error(
+        "the body is YAML with anchors, which are not read because they can make a small text large: write the values out"
+    )]
+    Anchors,
     #[error("expected an AdmissionReview of admission.k8s.io, got {kind:?} of {api_version:?}")]
     Kind { api_version: String, kind: String },
     #[error("the review has no request, or one without uid")]
@@ -70,7 +76,14 @@ pub(crate) fn read(body: &[u8]) -> Result<(Review, Head), ReviewError> {
         head: Head,
         request: Option<Review>,
     }
-    let Body { mut head, request } = serde_json::from_slice(body).map_err(ReviewError::Json)?;
+    let Body { mut head, request } = if body.trim_ascii_start().starts_with(b"{") {
+        serde_json::from_slice(body).map_err(ReviewError::Json)?
+    } else if has_anchor(body) {
+        return Err(ReviewError::Anchors);
+    } else {
+        // API servers send JSON. Linkerd's webhook reads YAML too, which people and tools send by hand.
+        serde_norway::from_slice(body).map_err(ReviewError::Yaml)?
+    };
     if head.kind != "AdmissionReview" || !head.api_version.starts_with("admission.k8s.io/") {
         return Err(ReviewError::Kind {
             api_version: head.api_version,
@@ -82,6 +95,15 @@ pub(crate) fn read(body: &[u8]) -> Result<(Review, Head), ReviewError> {
         .ok_or(ReviewError::NoRequest)?;
     head.uid.clone_from(&review.uid);
     Ok((review, head))
+}
+
+/// Looks for `&name` where a YAML value may begin. May take text inside of a string for it, never the other way round.
+fn has_anchor(body: &[u8]) -> bool {
+    let begins = |before: u8| before.is_ascii_whitespace() || b"[{,:-?!".contains(&before);
+    body.first() == Some(&b'&')
+        || body
+            .windows(3)
+            .any(|at| begins(at[0]) && at[1] == b'&' && !at[2].is_ascii_whitespace())
 }
 
 pub(crate) fn answer(head: &Head, verdict: &Verdict) -> Result<Vec<u8>, serde_json::Error> {
@@ -215,6 +237,19 @@ mod tests {
     }
 
     #[test]
+    fn yaml_is_read_without_anchors() {
+        let json: Value = serde_json::from_slice(&body("admission.k8s.io/v1")).unwrap();
+        let yaml = serde_norway::to_string(&json).unwrap();
+        let (review, _) = read(yaml.as_bytes()).unwrap();
+        assert_eq!(review, read(&body("admission.k8s.io/v1")).unwrap().0);
+        // Ten lines of ten references each would be ten thousand million items.
+        let bomb = "a: &a [x, x]\nb: &b [*a, *a]\napiVersion: admission.k8s.io/v1\n";
+        assert!(matches!(read(bomb.as_bytes()), Err(ReviewError::Anchors)));
+        let text = "metadata: {name: a & b}";
+        assert!(!has_anchor(text.as_bytes()) && has_anchor(b"&a b"));
+    }
+
+    #[test]
     fn a_denial_has_a_reason_and_no_patch() {
         let (_, head) = read(&body("admission.k8s.io/v1")).unwrap();
         let verdict = Verdict {
@@ -230,7 +265,8 @@ mod tests {
     #[test]
     fn what_is_no_review_is_said() {
         let error = |body: &str| read(body.as_bytes()).unwrap_err().to_string();
-        assert!(error("{").contains("no JSON"));
+        assert!(error("{").contains("not the JSON"));
+        assert!(error("a: [").contains("neither JSON nor YAML"));
         assert!(error(r#"{"apiVersion": "v1", "kind": "Pod"}"#).contains("\"Pod\""));
         let head = r#""apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview""#;
         assert!(error(&format!("{{{head}}}")).contains("no request"));
