@@ -82,7 +82,7 @@ pub(crate) struct DemoOptions {
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ImageOptions {
-    /// Which images; all when none is named
+    /// Which images are written; all when none is named. The programs of all of them are built either way
     pub(crate) images: Vec<ImageName>,
     /// Unoptimised programs, as the tests start them: for a cluster on this machine
     #[arg(long)]

@@ -25,16 +25,22 @@ pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
         ebpf::build(root).context("build the kernel programs")
     })?;
     let profile = if dev { "dev" } else { "release" };
-    stage::run("build", profile, || {
-        let mut command = workspace::cargo(root);
-        // The whole workspace, as the tests build it: a part of it would resolve other features and compile the dependencies anew.
-        command.args(["build", "--profile", profile, "--workspace", "--bins"]);
-        command::run("cargo build", &mut command)
-    })?;
+    stage::run("build", profile, || compile(root, profile, None))?;
     for program in programs(root, dev) {
         println!("{}", program.display());
     }
     Ok(())
+}
+
+/// Compiles every program of the workspace, in the usual target folder or another one.
+pub(crate) fn compile(root: &Path, profile: &str, target: Option<&Path>) -> anyhow::Result<()> {
+    let mut command = workspace::cargo(root);
+    // The whole workspace, as the tests build it: a part of it would resolve other features and compile the dependencies anew.
+    command.args(["build", "--profile", profile, "--workspace", "--bins"]);
+    if let Some(target) = target {
+        command.arg("--target-dir").arg(target);
+    }
+    command::run("cargo build", &mut command)
 }
 
 /// Where the programs of a profile are.

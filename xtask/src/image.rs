@@ -55,6 +55,9 @@ pub(crate) fn run(root: &Path, options: &ImageOptions) -> anyhow::Result<()> {
     for image in &images {
         println!("{}", layout::write(&out, image)?.display());
     }
+    if !options.dev {
+        println!("{}", place_command_line(&programs, &out)?.display());
+    }
     if let Some(registry) = &options.push {
         stage::run("push", registry, || {
             registry::push(registry, &out, &images, &origin)
@@ -63,23 +66,32 @@ pub(crate) fn run(root: &Path, options: &ImageOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the programs of these images, with what they embed.
+/// Builds the programs, with what they embed.
 fn build(root: &Path, names: &[ImageName], dev: bool, origin: &Origin) -> anyhow::Result<Programs> {
     let missing = stage::run("setup", "what this machine lacks", || setup::ready(root))?;
-    let agent = names.contains(&ImageName::Agent);
-    if let (true, Some(reason)) = (agent, missing.bpf) {
-        bail!(
+    match missing.bpf {
+        None => {
+            stage::run("ebpf", "the kernel programs", || {
+                ebpf::build(root).context("build the kernel programs")
+            })?;
+        }
+        Some(reason) if names.contains(&ImageName::Agent) => bail!(
             "the agent embeds the kernel programs, which cannot be built here: {reason}. The other images can: `cargo xtask image proxy controller`"
-        );
-    }
-    if agent {
-        stage::run("ebpf", "the kernel programs", || {
-            ebpf::build(root).context("build the kernel programs")
-        })?;
+        ),
+        Some(_) => (),
     }
     stage::run("build", "the programs", || {
-        Programs::build(root, names, dev, origin)
+        Programs::build(root, dev, origin)
     })
+}
+
+/// Puts `meshctl` beside the images, for the machine that they were built on.
+fn place_command_line(programs: &Programs, out: &Path) -> anyhow::Result<PathBuf> {
+    let built = programs.command_line();
+    let placed = out.join("meshctl");
+    fs::copy(&built, &placed)
+        .with_context(|| format!("copy {} to {}", built.display(), placed.display()))?;
+    Ok(placed)
 }
 
 /// The images of the programs that the tests were built with, for a cluster to load. Builds nothing.
@@ -132,7 +144,7 @@ fn check_again(
     first: &[Image],
 ) -> anyhow::Result<()> {
     let again = stage::run("check", "the programs again, from nothing", || {
-        Programs::build_from_nothing(root, names, dev, origin)
+        Programs::build_from_nothing(root, dev, origin)
     })?;
     let second = make(root, names, &again, origin)?;
     again.remove()?;

@@ -2,7 +2,6 @@
 
 use std::{fmt, path::Path};
 
-use anyhow::Context;
 use clap::ValueEnum;
 
 use super::{
@@ -116,6 +115,12 @@ const AGENT: Contents = Contents {
     kernel_programs: true,
 };
 
+/// In no image. It shares most of what the controllers and the agent are compiled from, so building it with the images costs little more.
+pub(crate) const COMMAND_LINE: Program = Program {
+    package: "meshctl",
+    binary: "meshctl",
+};
+
 const fn placed(package: &'static str, binary: &'static str, path: &'static str) -> Placed {
     Placed {
         program: Program { package, binary },
@@ -203,17 +208,17 @@ impl Contents {
     }
 }
 
-/// The programs of these images, each once.
-pub(crate) fn programs(names: &[ImageName]) -> anyhow::Result<Vec<&'static Program>> {
-    let mut programs: Vec<&Program> = names
-        .iter()
+/// What a released build makes: the programs of all images, each once, and the command line.
+pub(crate) fn programs() -> Vec<&'static Program> {
+    let images = ImageName::ALL.iter();
+    let mut programs: Vec<&Program> = images
         .flat_map(|name| Contents::of(*name).programs)
         .map(|placed| &placed.program)
+        .chain([&COMMAND_LINE])
         .collect();
     programs.sort_unstable();
     programs.dedup();
-    programs.first().context("no image is asked for")?;
-    Ok(programs)
+    programs
 }
 
 #[cfg(test)]
@@ -228,7 +233,10 @@ mod tests {
             .find_map(|line| line.strip_prefix("for program in "))
             .expect("the wrapper lists the programs");
         let listed: Vec<&str> = line.trim_end_matches("; do").split(' ').collect();
-        for program in programs(&ImageName::ALL).expect("programs") {
+        for program in programs() {
+            if program == &COMMAND_LINE {
+                continue;
+            }
             let crate_name = program.binary.replace('-', "_");
             assert!(
                 listed.contains(&crate_name.as_str()),

@@ -1,9 +1,9 @@
 //! Builds the programs of the images and hands out their bytes.
 //!
 //! Development images hold what `cargo build` makes anyway, so that an image costs no second compilation. Released ones are built in a folder of their
-//! own, optimised, with this machine's paths mapped away: the same commit gives the same bytes in any checkout. Each package is built by itself: building two
-//! together would give both the features of either, and an image would depend on which others were asked for. That a program is linked statically is
-//! decided by `xtask/wrapper/link-static`, for both kinds.
+//! own, optimised, with this machine's paths mapped away: the same commit gives the same bytes in any checkout. One build makes the programs of all images and
+//! `meshctl`, whichever images are asked for: cargo gives packages that are built together the features of all of them, so a build of some of them would compile
+//! their dependencies again with other features, and give other bytes. That a program is linked statically is decided by `xtask/wrapper/link-static`, for both kinds.
 
 use std::{
     env, fs,
@@ -13,12 +13,7 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use super::{
-    contents::{self, ImageName},
-    elf, empty_folder,
-    layer::Compression,
-    origin::Origin,
-};
+use super::{contents, elf, empty_folder, layer::Compression, origin::Origin};
 use crate::{
     binaries, command,
     workspace::{self, find_program},
@@ -44,34 +39,26 @@ const WRAPPER: &str = "link-static";
 const WRAPPER_FOLDER: &str = "xtask/wrapper";
 
 impl Programs {
-    /// Builds what these images need.
-    pub(crate) fn build(
-        root: &Path,
-        names: &[ImageName],
-        dev: bool,
-        origin: &Origin,
-    ) -> anyhow::Result<Self> {
+    /// Builds the programs of all images, and `meshctl`.
+    pub(crate) fn build(root: &Path, dev: bool, origin: &Origin) -> anyhow::Result<Self> {
         if dev {
-            compile(root, names, |_| ())?;
+            binaries::compile(root, "dev", None)?;
             return Ok(Self::of_tests(root));
         }
         let target = root.join("target/image");
-        Self::build_release(root, names, origin, &target, None)
+        Self::build_release(root, origin, &target, None)
     }
 
     /// Builds it all again in an empty folder, which `remove` removes.
     pub(crate) fn build_from_nothing(
         root: &Path,
-        names: &[ImageName],
         dev: bool,
         origin: &Origin,
     ) -> anyhow::Result<Self> {
         let target = root.join("target/image-check");
         empty_folder(&target)?;
         if dev {
-            compile(root, names, |command| {
-                command.arg("--target-dir").arg(&target);
-            })?;
+            binaries::compile(root, "dev", Some(&target))?;
             return Ok(Self {
                 folder: target.join("debug"),
                 scratch: Some(target),
@@ -79,7 +66,7 @@ impl Programs {
             });
         }
         let scratch = Some(target.clone());
-        Self::build_release(root, names, origin, &target, scratch)
+        Self::build_release(root, origin, &target, scratch)
     }
 
     /// The programs that the tests start.
@@ -93,7 +80,6 @@ impl Programs {
 
     fn build_release(
         root: &Path,
-        names: &[ImageName],
         origin: &Origin,
         target: &Path,
         scratch: Option<PathBuf>,
@@ -108,19 +94,23 @@ impl Programs {
         let flags = workspace::mapping_flags("--remap-path-prefix=", &folders);
         // The TLS library is C, whose error reports name files.
         let c_flags = workspace::mapping_flags("-ffile-prefix-map=", &folders);
-        compile(root, names, |command| {
-            command
-                .args(["--release", "--locked", "--target-dir"])
-                .arg(target)
-                .env("PATH", &path)
-                .env("RUSTC_WORKSPACE_WRAPPER", WRAPPER)
-                .env("RUSTFLAGS", &flags)
-                .env("CFLAGS", &c_flags)
-                .env("MESH_BUILD_DATE", origin.created());
-            if let Some(revision) = &origin.revision {
-                command.env("MESH_BUILD_GIT_SHA", revision);
-            }
-        })?;
+        let mut command = workspace::cargo(root);
+        command.args(["build", "--release", "--locked"]);
+        for program in contents::programs() {
+            command.args(["--package", program.package, "--bin", program.binary]);
+        }
+        command
+            .arg("--target-dir")
+            .arg(target)
+            .env("PATH", &path)
+            .env("RUSTC_WORKSPACE_WRAPPER", WRAPPER)
+            .env("RUSTFLAGS", &flags)
+            .env("CFLAGS", &c_flags)
+            .env("MESH_BUILD_DATE", origin.created());
+        if let Some(revision) = &origin.revision {
+            command.env("MESH_BUILD_GIT_SHA", revision);
+        }
+        command::run("cargo build", &mut command)?;
         Ok(Self {
             folder: target.join("release"),
             scratch,
@@ -145,6 +135,11 @@ impl Programs {
         stripped(&file)
     }
 
+    /// The command line, which is built with the images and goes into none of them.
+    pub(crate) fn command_line(&self) -> PathBuf {
+        self.folder.join(contents::COMMAND_LINE.binary)
+    }
+
     pub(crate) fn compression(&self) -> Compression {
         if self.dev {
             Compression::None
@@ -162,24 +157,6 @@ impl Programs {
             None => Ok(()),
         }
     }
-}
-
-fn compile(
-    root: &Path,
-    names: &[ImageName],
-    configure: impl Fn(&mut Command),
-) -> anyhow::Result<()> {
-    let programs = contents::programs(names)?;
-    for of_package in programs.chunk_by(|one, other| one.package == other.package) {
-        let mut command = workspace::cargo(root);
-        command.arg("build");
-        for program in of_package {
-            command.args(["--package", program.package, "--bin", program.binary]);
-        }
-        configure(&mut command);
-        command::run("cargo build", &mut command)?;
-    }
-    Ok(())
 }
 
 /// A copy without debug information. Names of functions stay: a backtrace and a profile of the running program are readable.

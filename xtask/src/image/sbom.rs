@@ -1,7 +1,7 @@
 //! The inventory of an image (CycloneDX 1.6): every crate linked into its programs, and every package of the machine that something in it is from.
 //!
-//! Which crates are linked is asked of `cargo tree`, for each package by itself, as it is built: `cargo metadata` also lists what no feature in use asks
-//! for. Licences, checksums and sources come from the metadata. Procedural macros and build scripts run while building and are left out.
+//! Which crates are linked is asked of `cargo tree`, for all packages together, as they are built: their features are those of the one build. `cargo metadata`
+//! also lists what no feature in use asks for. Licences, checksums and sources come from the metadata. Procedural macros and build scripts run while building and are left out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ pub(crate) const PATH: &str = "usr/share/doc/mesh/sbom.cdx.json";
 /// The package of the kernel programs, which has a workspace of its own.
 const KERNEL_PROGRAMS: &str = "mesh-ebpf";
 
-/// A workspace, the platform that it is built for (none means this machine's), and the packages of it that images hold.
+/// A workspace, the platform that it is built for (none means this machine's), and the packages of it that are built together.
 struct Workspace {
     manifest: &'static str,
     platform: Option<&'static str>,
@@ -34,7 +34,7 @@ const WORKSPACES: [Workspace; 2] = [
     Workspace {
         manifest: "Cargo.toml",
         platform: None,
-        packages: &["mesh-agent", "mesh-control-plane", "mesh-proxy"],
+        packages: &["mesh-agent", "mesh-control-plane", "mesh-proxy", "meshctl"],
     },
     Workspace {
         manifest: "mesh-ebpf/Cargo.toml",
@@ -47,7 +47,7 @@ pub(crate) struct Inventory {
     /// By cargo's identifier.
     crates: BTreeMap<String, Crate>,
     /// By package: the names and versions of what is linked into its programs, the package itself among them.
-    linked: BTreeMap<&'static str, BTreeSet<(String, String)>>,
+    linked: BTreeMap<String, BTreeSet<(String, String)>>,
     /// The version of the compiler, whose standard library is in every program.
     rust: String,
 }
@@ -94,9 +94,7 @@ impl Inventory {
                 let needs = found.needs.clone();
                 crates.entry(id).or_insert(found).needs.extend(needs);
             }
-            for package in workspace.packages {
-                linked.insert(*package, tree(root, &manifest, package, platform)?);
-            }
+            linked.extend(trees(root, &manifest, workspace.packages, platform)?);
         }
         for one in crates.values_mut() {
             one.needs.sort();
@@ -130,22 +128,38 @@ impl Inventory {
     }
 }
 
-/// The crates that cargo links into the programs of a package when it builds that package alone.
-fn tree(
+/// The crates that cargo links into the programs of each package when it builds the packages together.
+fn trees(
     root: &Path,
     manifest: &Path,
-    package: &str,
+    packages: &[&str],
     platform: &str,
-) -> anyhow::Result<BTreeSet<(String, String)>> {
+) -> anyhow::Result<BTreeMap<String, BTreeSet<(String, String)>>> {
     let mut command = workspace::cargo(root);
     command
         .args(["tree", "--manifest-path"])
         .arg(manifest)
-        .args(["--package", package, "--target", platform])
-        .args(["--edges", "normal,no-proc-macro", "--prefix", "none"]);
-    let printed = ask(&mut command)
-        .with_context(|| format!("cargo cannot tell what {package} is linked with"))?;
-    Ok(printed.lines().filter_map(name_and_version).collect())
+        .args(["--target", platform, "--edges", "normal,no-proc-macro"])
+        // A crate is listed below each package that it is linked into, not only below the first.
+        .args(["--prefix", "none", "--no-dedupe"]);
+    for package in packages {
+        command.args(["--package", package]);
+    }
+    let printed = ask(&mut command).with_context(|| {
+        let packages = packages.join(", ");
+        format!("cargo cannot tell what {packages} are linked with")
+    })?;
+    Ok(by_package(&printed))
+}
+
+/// The trees that cargo prints, with an empty line between them, by the package at the root of each.
+fn by_package(printed: &str) -> BTreeMap<String, BTreeSet<(String, String)>> {
+    let trees = printed.split("\n\n").filter_map(|tree| {
+        let mut crates = tree.lines().filter_map(name_and_version).peekable();
+        let (package, _) = crates.peek()?.clone();
+        Some((package, crates.collect()))
+    });
+    trees.collect()
 }
 
 /// A line of `cargo tree`: `hyper v1.12.0`, `mesh-core v0.1.0 (/folder)`, or `hyper v1.12.0 (*)`.
@@ -357,7 +371,7 @@ mod tests {
                 one("ring", false, &[]),
             ]),
             linked: BTreeMap::from([(
-                "mesh-control-plane",
+                "mesh-control-plane".to_owned(),
                 ["mesh-control-plane", "mesh-core", "kube", "http"]
                     .map(|name| (name.to_owned(), "1.0.0".to_owned()))
                     .into(),
@@ -391,6 +405,18 @@ mod tests {
             let expected = expected.map(|(name, version)| (name.to_owned(), version.to_owned()));
             assert_eq!(name_and_version(line), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn each_package_has_its_own_tree() {
+        let printed = "one v0.1.0 (/src/one)\nhttp v1.5.0\n\ntwo v0.1.0 (/src/two)\nhttp v1.5.0\nkube v4.2.0\n";
+        let trees = by_package(printed);
+        let names = |package: &str| -> Vec<&str> {
+            let crates = trees[package].iter();
+            crates.map(|(name, _)| name.as_str()).collect()
+        };
+        assert_eq!(names("one"), ["http", "one"]);
+        assert_eq!(names("two"), ["http", "kube", "two"]);
     }
 
     #[test]
