@@ -257,7 +257,7 @@ impl Default for DebugContainer {
     fn default() -> Self {
         Self {
             image: Image {
-                name: "cr.l5d.io/linkerd/debug".into(),
+                name: "mesh/debug".into(),
                 ..Image::default()
             },
         }

@@ -221,6 +221,7 @@ impl ControlPlaneFlags {
             overlay.some("controllerImage", image("controller"));
             overlay.some("proxy.image.name", image("proxy"));
             overlay.some("meshAgent.image.name", image("agent"));
+            overlay.some("debugContainer.image.name", image("debug"));
         }
         overlay.some("imagePullPolicy", self.image_pull_policy.as_deref());
         overlay.some("controllerReplicas", self.controller_replicas);

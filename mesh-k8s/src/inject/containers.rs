@@ -30,6 +30,8 @@ pub const TRUST_ROOTS_CONFIG_MAP: &str = "linkerd-identity-trust-roots";
 pub const TRUST_ROOTS_KEY: &str = "ca-bundle.crt";
 /// Whom the proxy's token is for.
 pub const TOKEN_AUDIENCE: &str = "identity.l5d.io";
+/// What the firewall's rules and the capture of packets take.
+const NETWORK_CAPABILITIES: [&str; 2] = ["NET_ADMIN", "NET_RAW"];
 const TOKEN_EXPIRATION_SECONDS: i64 = 86_400;
 
 pub(super) fn proxy(values: &Values, spec: &PodSpec, env: Vec<EnvVar>) -> Container {
@@ -170,6 +172,7 @@ pub(super) fn debug(values: &Values) -> Container {
         image_pull_policy: Some(values.pull_policy(image)),
         liveness_probe: Some(infallible()),
         readiness_probe: Some(infallible()),
+        security_context: Some(debug_security()),
         termination_message_policy: Some("FallbackToLogsOnError".into()),
         ..Container::default()
     }
@@ -297,13 +300,27 @@ fn proxy_security(values: &Values) -> SecurityContext {
     }
 }
 
-fn validator_security() -> SecurityContext {
+/// Capturing packets takes both capabilities, and only root has what a container was given. A namespace that enforces the baseline profile or a stricter one
+/// refuses such pods.
+fn debug_security() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
         capabilities: Some(Capabilities {
-            add: None,
-            drop: Some(vec!["ALL".into()]),
+            add: Some(NETWORK_CAPABILITIES.map(str::to_owned).to_vec()),
+            drop: None,
         }),
+        // Whatever the pod says for its other containers.
+        run_as_non_root: Some(false),
+        run_as_user: Some(0),
+        seccomp_profile: Some(runtime_default()),
+        ..SecurityContext::default()
+    }
+}
+
+fn validator_security() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(no_capabilities()),
         read_only_root_filesystem: Some(true),
         run_as_non_root: Some(true),
         run_as_user: Some(NOBODY),
@@ -322,16 +339,15 @@ fn no_capabilities() -> Capabilities {
 }
 
 fn init_capabilities(spec: &PodSpec) -> Capabilities {
-    const NEEDED: [&str; 2] = ["NET_ADMIN", "NET_RAW"];
     let first = first_capabilities(spec);
     let listed = |list: Option<&Vec<String>>| -> Vec<String> {
         list.into_iter()
             .flatten()
-            .filter(|name| !NEEDED.contains(&name.as_str()))
+            .filter(|name| !NETWORK_CAPABILITIES.contains(&name.as_str()))
             .cloned()
             .collect()
     };
-    let mut add: Vec<String> = NEEDED.map(str::to_owned).to_vec();
+    let mut add: Vec<String> = NETWORK_CAPABILITIES.map(str::to_owned).to_vec();
     add.extend(listed(first.and_then(|first| first.add.as_ref())));
     let drop = listed(first.and_then(|first| first.drop.as_ref()));
     Capabilities {

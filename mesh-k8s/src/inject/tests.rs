@@ -401,6 +401,32 @@ fn the_proxy_drops_all_capabilities_whatever_the_application_has() {
 }
 
 #[test]
+fn the_debugging_container_may_capture_packets_in_any_pod() {
+    let mut pod = annotated(&[("config.linkerd.io/enable-debug-sidecar", "true")]);
+    pod.spec.as_mut().unwrap().security_context =
+        serde_norway::from_str("{runAsNonRoot: true, runAsUser: 1000}").unwrap();
+    let (pod, _) = run(&agent(), &enabled(), &pod);
+    let debug = &pod.spec.as_ref().unwrap().containers[1];
+    assert_eq!(
+        (&*debug.name, debug.image.as_deref()),
+        ("linkerd-debug", Some("mesh/debug:test"))
+    );
+    let security = debug.security_context.as_ref().unwrap();
+    let add = security
+        .capabilities
+        .as_ref()
+        .unwrap()
+        .add
+        .as_ref()
+        .unwrap();
+    assert_eq!(add, &["NET_ADMIN", "NET_RAW"]);
+    assert_eq!(
+        (security.run_as_non_root, security.run_as_user),
+        (Some(false), Some(0))
+    );
+}
+
+#[test]
 fn a_pod_without_ports_has_no_variable_of_its_ports() {
     let mut pod = web();
     let container = &mut pod.spec.as_mut().unwrap().containers[0];

@@ -1,11 +1,12 @@
 //! What each image holds: the one table of programs, paths, users and entry points. Charts and pods name these paths, so they change only together.
 
-use std::{fmt, path::Path};
+use std::{collections::BTreeSet, fmt, path::Path};
 
 use clap::ValueEnum;
 
 use super::{
-    debian, licences,
+    debian::{self, Package},
+    licences,
     origin::Origin,
     programs::{Program, Programs},
     sbom::{self, Inventory},
@@ -18,6 +19,7 @@ pub(crate) enum ImageName {
     Proxy,
     Controller,
     Agent,
+    Debug,
 }
 
 /// An image: what is in it and how it is run.
@@ -28,16 +30,25 @@ pub(crate) struct Contents {
     pub(crate) description: &'static str,
     /// User and group by number: there is no /etc/passwd in the image, and a pod that must not run as root can be checked by number only.
     pub(crate) user: &'static str,
-    pub(crate) entrypoint: &'static str,
+    pub(crate) entrypoint: &'static [&'static str],
     /// Of everything in the image, as an SPDX expression.
     pub(crate) licence: &'static str,
     pub(crate) programs: &'static [Placed],
     /// Other names of programs: path, and what it points to.
     links: &'static [(&'static str, &'static str)],
-    /// Whether the iptables programs are in it.
-    packet_filters: bool,
+    tools: Tools,
     /// Whether the kernel programs are embedded in one of its programs.
     pub(crate) kernel_programs: bool,
+}
+
+/// What an image holds of the machine's packages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tools {
+    None,
+    /// The iptables programs.
+    PacketFilters,
+    /// What a person needs who looks at a pod's traffic: tcpdump, and a shell with the usual commands.
+    Debugging,
 }
 
 /// A program and its path in the image.
@@ -63,7 +74,7 @@ const PROXY: Contents = Contents {
     title: "mesh proxy",
     description: "The proxy that runs in every pod of the mesh, and the programs that pods without a node agent start first",
     user: "2102:2102",
-    entrypoint: "/mesh-proxy",
+    entrypoint: &["/mesh-proxy"],
     licence: "Apache-2.0 AND LGPL-2.1-or-later",
     programs: &[
         placed("mesh-proxy", "mesh-proxy", "mesh-proxy"),
@@ -78,7 +89,7 @@ const PROXY: Contents = Contents {
         ("usr/lib/linkerd/linkerd2-network-validator", "mesh-init"),
         ("usr/lib/linkerd/linkerd2-proxy-init", "mesh-init"),
     ],
-    packet_filters: false,
+    tools: Tools::None,
     kernel_programs: false,
 };
 
@@ -87,7 +98,7 @@ const CONTROLLER: Contents = Contents {
     title: "mesh controller",
     description: "The control plane: identity, destination, policy and the webhooks",
     user: "2103:2103",
-    entrypoint: "/mesh-controller",
+    entrypoint: &["/mesh-controller"],
     licence: "Apache-2.0 AND LGPL-2.1-or-later",
     programs: &[placed(
         "mesh-control-plane",
@@ -95,7 +106,7 @@ const CONTROLLER: Contents = Contents {
         "mesh-controller",
     )],
     links: &[],
-    packet_filters: false,
+    tools: Tools::None,
     kernel_programs: false,
 };
 
@@ -104,14 +115,14 @@ const AGENT: Contents = Contents {
     title: "mesh agent",
     description: "The node agent, its CNI plugin, and iptables for nodes whose kernel can do nothing better",
     user: "0:0",
-    entrypoint: "/mesh-agent",
+    entrypoint: &["/mesh-agent"],
     licence: "Apache-2.0 AND (MIT OR GPL-2.0-only) AND LGPL-2.1-or-later AND GPL-2.0-or-later",
     programs: &[
         placed("mesh-agent", "mesh-agent", "mesh-agent"),
         placed("mesh-agent", "mesh-cni", "mesh-cni"),
     ],
     links: &[],
-    packet_filters: true,
+    tools: Tools::PacketFilters,
     kernel_programs: true,
 };
 
@@ -119,6 +130,21 @@ const AGENT: Contents = Contents {
 pub(crate) const COMMAND_LINE: Program = Program {
     package: "meshctl",
     binary: "meshctl",
+};
+
+const DEBUG: Contents = Contents {
+    name: ImageName::Debug,
+    title: "mesh debug",
+    description: "The debugging container of pods that ask for one: tcpdump, and a shell with the usual commands",
+    // Only root gets the capabilities that its container is given.
+    user: "0:0",
+    // Every packet of the pod, a line each, without asking for names, which would make more packets. Root stays root: the image has no other user.
+    entrypoint: &["/usr/bin/tcpdump", "-i", "any", "-n", "-l", "-Z", "root"],
+    licence: "BSD-3-Clause AND GPL-2.0-only AND LGPL-2.1-or-later AND Apache-2.0 AND (AFL-2.1 OR GPL-2.0-or-later)",
+    programs: &[],
+    links: &[],
+    tools: Tools::Debugging,
+    kernel_programs: false,
 };
 
 const fn placed(package: &'static str, binary: &'static str, path: &'static str) -> Placed {
@@ -130,7 +156,7 @@ const fn placed(package: &'static str, binary: &'static str, path: &'static str)
 }
 
 impl ImageName {
-    pub(crate) const ALL: [Self; 3] = [Self::Proxy, Self::Controller, Self::Agent];
+    pub(crate) const ALL: [Self; 4] = [Self::Proxy, Self::Controller, Self::Agent, Self::Debug];
 
     /// The name in a registry and in manifests, without registry and tag.
     pub(crate) fn repository(self) -> String {
@@ -144,6 +170,7 @@ impl fmt::Display for ImageName {
             Self::Proxy => "proxy",
             Self::Controller => "controller",
             Self::Agent => "agent",
+            Self::Debug => "debug",
         })
     }
 }
@@ -154,6 +181,7 @@ impl Contents {
             ImageName::Proxy => &PROXY,
             ImageName::Controller => &CONTROLLER,
             ImageName::Agent => &AGENT,
+            ImageName::Debug => &DEBUG,
         }
     }
 
@@ -173,11 +201,17 @@ impl Contents {
         for (path, target) in self.links {
             tree.add_link(path, target);
         }
-        // Static programs hold the C library's code.
-        let mut packages = vec![debian::c_library()?];
-        if self.packet_filters {
-            packages.extend(debian::add_packet_filters(&mut tree)?);
+        let mut packages = BTreeSet::new();
+        if !self.programs.is_empty() {
+            // Static programs hold the C library's code.
+            packages.insert(debian::c_library()?);
         }
+        packages.extend(match self.tools {
+            Tools::None => BTreeSet::new(),
+            Tools::PacketFilters => debian::add_packet_filters(&mut tree)?,
+            Tools::Debugging => debian::add_debugging_tools(&mut tree)?,
+        });
+        let packages: Vec<Package> = packages.into_iter().collect();
         for package in &packages {
             let path = format!("usr/share/doc/{}/copyright", package.name);
             tree.add_file(&path, package.copyright()?);
@@ -259,11 +293,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_agent_runs_as_root() {
+    fn only_agent_and_debugging_container_run_as_root() {
         let roots: Vec<ImageName> = ImageName::ALL
             .into_iter()
             .filter(|name| Contents::of(*name).user.starts_with("0:"))
             .collect();
-        assert_eq!(roots, [ImageName::Agent]);
+        assert_eq!(roots, [ImageName::Agent, ImageName::Debug]);
     }
 }

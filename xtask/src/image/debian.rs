@@ -1,5 +1,5 @@
-//! What images take from packages of the machine they are built on: the C library inside static programs, and the iptables programs of the agent's
-//! last tier. Each comes with its package's name and version, for the inventory, and with the package's copyright file.
+//! What images take from packages of the machine they are built on: the C library inside static programs, the iptables programs of the agent's
+//! last tier, and the tools of the debugging container. Each comes with its package's name and version, for the inventory, and with the package's copyright file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,6 +31,76 @@ const FOLDER: &str = "usr/sbin";
 
 /// The extensions for bridges and ARP are left out.
 const EXTENSIONS: [&str; 3] = ["libxt_", "libipt_", "libip6t_"];
+
+const TCPDUMP: &str = "usr/bin/tcpdump";
+const BUSYBOX: &str = "bin/busybox";
+
+/// The commands that busybox is, as far as a person needs them who looks at a pod from inside. `true` answers the container's probes.
+const COMMANDS: &[&str] = &[
+    "awk",
+    "cat",
+    "chmod",
+    "cp",
+    "cut",
+    "date",
+    "dd",
+    "df",
+    "dmesg",
+    "du",
+    "env",
+    "find",
+    "free",
+    "grep",
+    "gzip",
+    "head",
+    "hexdump",
+    "hostname",
+    "id",
+    "ifconfig",
+    "ip",
+    "kill",
+    "less",
+    "ln",
+    "ls",
+    "mkdir",
+    "more",
+    "mv",
+    "nc",
+    "netstat",
+    "nslookup",
+    "ping",
+    "ps",
+    "pwd",
+    "readlink",
+    "rm",
+    "route",
+    "sed",
+    "sh",
+    "sleep",
+    "sort",
+    "stat",
+    "strings",
+    "tail",
+    "tar",
+    "telnet",
+    "timeout",
+    "top",
+    "touch",
+    "tr",
+    "traceroute",
+    "true",
+    "uname",
+    "uniq",
+    "vi",
+    "watch",
+    "wc",
+    "wget",
+    "which",
+    "xargs",
+];
+
+/// Programs look themselves up by their number.
+const PASSWD: &str = "root:x:0:0:root:/:/bin/sh\n";
 
 impl Package {
     pub(crate) fn copyright(&self) -> anyhow::Result<Vec<u8>> {
@@ -75,18 +145,43 @@ pub(crate) fn add_packet_filters(tree: &mut Tree) -> anyhow::Result<BTreeSet<Pac
     for library in libraries(files.values())? {
         files.insert(inside(&library), library);
     }
-    let mut packages = BTreeSet::new();
+    add_files(tree, files, "iptables")
+}
+
+/// Adds tcpdump with its libraries and a shell, and returns the packages they are from.
+pub(crate) fn add_debugging_tools(tree: &mut Tree) -> anyhow::Result<BTreeSet<Package>> {
+    let tcpdump = Path::new("/").join(TCPDUMP);
+    let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for library in libraries([&tcpdump].into_iter())? {
+        files.insert(inside(&library), library);
+    }
+    files.insert(TCPDUMP.to_owned(), tcpdump);
+    files.insert(BUSYBOX.to_owned(), Path::new("/").join(BUSYBOX));
+    for command in COMMANDS {
+        tree.add_link(&format!("bin/{command}"), "busybox");
+    }
+    tree.add_file("etc/passwd", PASSWD.into());
+    add_files(tree, files, "tcpdump busybox-static")
+}
+
+/// `packages` have the files, where they are missing.
+fn add_files(
+    tree: &mut Tree,
+    files: BTreeMap<String, PathBuf>,
+    packages: &str,
+) -> anyhow::Result<BTreeSet<Package>> {
+    let mut owners = BTreeSet::new();
     for (path, file) in files {
         let content = fs::read(&file).with_context(|| {
             format!(
-                "read {}; `apt-get install iptables` brings it",
+                "read {}; `apt-get install {packages}` brings it",
                 file.display()
             )
         })?;
         tree.add_program(&path, content);
-        packages.insert(owner(&file)?);
+        owners.insert(owner(&file)?);
     }
-    Ok(packages)
+    Ok(owners)
 }
 
 /// The names by which a variant's program does its several works.
@@ -108,8 +203,14 @@ fn listed(package: &str) -> anyhow::Result<Vec<PathBuf>> {
 
 /// The shared libraries that programs and libraries need, the dynamic loader among them.
 fn libraries<'a>(files: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result<BTreeSet<PathBuf>> {
-    let printed = ask(Command::new("ldd").args(files))
-        .context("ldd cannot tell which libraries iptables needs")?;
+    let files: Vec<&PathBuf> = files.collect();
+    let printed = ask(Command::new("ldd").args(&files)).with_context(|| {
+        let first = files.first().map(|file| file.display().to_string());
+        format!(
+            "ldd cannot tell which libraries {} needs; `cargo xtask setup` installs what images are made of",
+            first.unwrap_or_default()
+        )
+    })?;
     Ok(printed
         .lines()
         .filter_map(library)
@@ -181,6 +282,21 @@ mod tests {
             ("/usr/sbin/xtables-nft-multi:", None),
         ] {
             assert_eq!(library(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn busybox_is_every_command_of_the_debugging_container() {
+        assert!(COMMANDS.is_sorted() && COMMANDS.contains(&"true"));
+        let Some(listed) = ask(Command::new("/bin/busybox").arg("--list")) else {
+            println!(
+                "skipped: busybox_is_every_command_of_the_debugging_container: busybox is not installed"
+            );
+            return;
+        };
+        let listed: Vec<&str> = listed.lines().collect();
+        for command in COMMANDS {
+            assert!(listed.contains(command), "{command}");
         }
     }
 

@@ -50,7 +50,7 @@ pub(crate) fn image(
         "created": origin.created(),
         "config": {
             "User": contents.user,
-            "Entrypoint": [contents.entrypoint],
+            "Entrypoint": contents.entrypoint,
             "WorkingDir": "/",
             "Labels": labels,
         },

@@ -244,14 +244,16 @@ pub(crate) fn document(
     let reference = format!("{}@{}", image.name.repository(), origin.version);
     let known: BTreeSet<String> = crates.iter().map(|one| purl(one)).collect();
     let mut components: Vec<Value> = crates.iter().map(|one| component(one)).collect();
-    components.push(json!({
-        "type": "library",
-        "bom-ref": format!("pkg:generic/rust-std@{}", inventory.rust),
-        "name": "rust-std",
-        "version": inventory.rust,
-        "licenses": [{ "expression": "MIT OR Apache-2.0" }],
-        "purl": format!("pkg:generic/rust-std@{}", inventory.rust),
-    }));
+    if !crates.is_empty() {
+        components.push(json!({
+            "type": "library",
+            "bom-ref": format!("pkg:generic/rust-std@{}", inventory.rust),
+            "name": "rust-std",
+            "version": inventory.rust,
+            "licenses": [{ "expression": "MIT OR Apache-2.0" }],
+            "purl": format!("pkg:generic/rust-std@{}", inventory.rust),
+        }));
+    }
     components.extend(packages.iter().map(|package| {
         let purl = deb_purl(package);
         json!({

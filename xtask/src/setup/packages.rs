@@ -65,7 +65,8 @@ const PACKAGES: &[Package] = &[
     package("etcd-client", Program("etcdctl"), Demo, "a gRPC client"),
     package("python3-websockets", File("/usr/lib/python3/dist-packages/websockets"), Test, "a WebSocket client and server"),
     package("bpftool", Program("bpftool"), Test, "counts the entries of the agent's maps from outside"),
-    package("tcpdump", Program("tcpdump"), Demo, "shows the traffic on the wire, clear before and encrypted after"),
+    package("tcpdump", Program("tcpdump"), Demo, "shows the traffic on the wire, clear before and encrypted after; in the debugging container's image"),
+    package("busybox-static", Program("busybox"), Test, "the shell of the debugging container's image"),
 ];
 
 const fn package(name: &'static str, proof: Proof, need: Need, why: &'static str) -> Package {

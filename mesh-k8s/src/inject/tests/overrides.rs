@@ -266,10 +266,7 @@ fn namespaces_pass_their_annotations_on() {
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     let spec = pod.spec.as_ref().unwrap();
     assert_eq!(names(Some(&spec.containers)), ["web", "linkerd-debug"]);
-    assert_eq!(
-        spec.containers[1].image.as_deref(),
-        Some("cr.l5d.io/linkerd/debug:test")
-    );
+    assert_eq!(spec.containers[1].image.as_deref(), Some("mesh/debug:test"));
     assert_eq!(names(spec.init_containers.as_ref()), ["linkerd-proxy"]);
     let annotations = pod.metadata.annotations.unwrap();
     assert_eq!(annotations["linkerd.io/inject"], "ingress");
