@@ -105,10 +105,7 @@ impl Mesh {
             Self::Local(_) => None,
             Self::Cluster(cluster) => cluster.values().await.ok(),
         };
-        values.map_or_else(
-            || Values::default().identity_trust_domain,
-            |values| values.identity_trust_domain,
-        )
+        values.unwrap_or_default().trust_domain().to_owned()
     }
 
     /// The domain of the cluster's names.

@@ -7,6 +7,8 @@
 
 use std::time::SystemTime;
 
+use mesh_core::identity::trust_domain;
+
 use crate::{
     cluster::{self, Backoff, ConnectError, explain},
     config,
@@ -78,7 +80,8 @@ pub(crate) async fn run(config: config::Bootstrap) -> Result<(), BootstrapError>
     let settings = Settings {
         names: IssuerNames::of_scheme(&config.identity_scheme),
         control_namespace: config.controller_namespace,
-        trust_domain: config.identity_trust_domain,
+        trust_domain: trust_domain(&config.identity_trust_domain, &config.cluster_domain)
+            .to_owned(),
         issuance: Issuance {
             anchor_lifetime: config.trust_anchor_lifetime,
             issuer_lifetime: config.issuer_lifetime,

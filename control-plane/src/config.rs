@@ -76,8 +76,8 @@ pub struct Destination {
     /// The namespace of the control plane, a part of every identity
     #[arg(long, default_value = "linkerd")]
     pub controller_namespace: String,
-    /// The end of every identity; empty for endpoints without identities
-    #[arg(long, default_value = "cluster.local")]
+    /// The end of every identity; empty for --cluster-domain
+    #[arg(long, default_value = "")]
     pub identity_trust_domain: String,
     /// The end of the names of Services
     #[arg(long, default_value = "cluster.local")]
@@ -129,8 +129,8 @@ pub struct Policy {
         default_value = "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16,fd00::/8"
     )]
     pub cluster_networks: Vec<IpNet>,
-    /// The end of every identity
-    #[arg(long, default_value = "cluster.local")]
+    /// The end of every identity; empty for --cluster-domain
+    #[arg(long, default_value = "")]
     pub identity_domain: String,
     /// The end of the names of Services
     #[arg(long, default_value = "cluster.local")]

@@ -21,6 +21,15 @@ pub enum IdentityError {
     InvalidUri(String),
 }
 
+/// The domain that identities end in: an empty setting means the domain of the cluster's names, as in Linkerd.
+pub fn trust_domain<'a>(configured: &'a str, cluster_domain: &'a str) -> &'a str {
+    if configured.is_empty() {
+        cluster_domain
+    } else {
+        configured
+    }
+}
+
 impl Identity {
     /// Reads a DNS name or a `spiffe://` URI.
     pub fn parse(text: &str) -> Result<Self, IdentityError> {
@@ -94,6 +103,12 @@ pub fn service_account(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_trust_domain_is_the_domain_of_the_cluster() {
+        assert_eq!(trust_domain("", "cluster.local"), "cluster.local");
+        assert_eq!(trust_domain("example.org", "cluster.local"), "example.org");
+    }
 
     #[test]
     fn dns_identities() {

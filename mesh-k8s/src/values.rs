@@ -8,6 +8,7 @@ use k8s_openapi::api::{
     core::v1::{LocalObjectReference, NodeAffinity, Toleration, TopologySpreadConstraint},
     rbac::v1::Subject,
 };
+use mesh_core::identity;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +45,7 @@ pub struct Values {
     /// Leave IPv6 alone. With `false` proxies listen on IPv6 too and prefer it
     #[serde(rename = "disableIPv6")]
     pub disable_ipv6: bool,
-    /// The domain that identities end in. It cannot be changed while workloads run
+    /// The domain that identities end in; empty for `clusterDomain`. It cannot be changed while workloads run
     pub identity_trust_domain: String,
     /// Trust anchors, in PEM. Left empty, the mesh makes one and keeps it in the Secret `linkerd-trust-anchor`
     #[serde(rename = "identityTrustAnchorsPEM")]
@@ -198,7 +199,7 @@ impl Default for Values {
             cluster_networks: "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16,fd00::/8"
                 .into(),
             disable_ipv6: true,
-            identity_trust_domain: "cluster.local".into(),
+            identity_trust_domain: String::new(),
             identity_trust_anchors_pem: String::new(),
             identity: Identity::default(),
             mesh_agent: MeshAgent::default(),
@@ -271,6 +272,11 @@ impl Values {
             (false, true) => Redirection::ForeignCni,
             (false, false) => Redirection::InitContainer,
         }
+    }
+
+    /// The domain that identities end in.
+    pub fn trust_domain(&self) -> &str {
+        identity::trust_domain(&self.identity_trust_domain, &self.cluster_domain)
     }
 
     /// `name:tag` of an image of the mesh.

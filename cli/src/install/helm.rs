@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn the_chart_s_own_words_come_alone() {
-        let said = "Error: execution error at (linkerd-control-plane/templates/validate.yaml:9:4): identityTrustDomain is empty\n\nUse --debug flag to render out invalid YAML\n";
-        assert_eq!(reason(said), "identityTrustDomain is empty");
+        let said = "Error: execution error at (linkerd-control-plane/templates/validate.yaml:9:4): clusterDomain is empty\n\nUse --debug flag to render out invalid YAML\n";
+        assert_eq!(reason(said), "clusterDomain is empty");
         let said = "Error: values don't meet the specifications";
         assert_eq!(reason(said), "values don't meet the specifications");
     }

@@ -11,9 +11,12 @@ pub struct Bootstrap {
     /// The namespace of the control plane, where everything is made
     #[arg(long, default_value = "linkerd")]
     pub controller_namespace: String,
-    /// The end of every identity
-    #[arg(long, default_value = "cluster.local")]
+    /// The end of every identity; empty for --cluster-domain
+    #[arg(long, default_value = "")]
     pub identity_trust_domain: String,
+    /// The end of the names of Services
+    #[arg(long, default_value = "cluster.local")]
+    pub cluster_domain: String,
     /// How the issuer's Secret is written: crt.pem and key.pem for linkerd.io/tls, tls.crt and tls.key for anything else
     #[arg(long, default_value = "linkerd.io/tls")]
     pub identity_scheme: String,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mesh_api::proto::destination::destination_server::DestinationServer;
-use mesh_core::endpoint::Http2Params;
+use mesh_core::{endpoint::Http2Params, identity::trust_domain};
 use parking_lot::Mutex;
 use tonic::transport::Server;
 
@@ -49,11 +49,11 @@ pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
 
 fn settings(config: &Destination) -> DestinationSettings {
     let http2 = config.meshed_http2_client_params.0;
-    let trust_domain = config.identity_trust_domain.as_str();
+    let trust_domain = trust_domain(&config.identity_trust_domain, &config.cluster_domain);
     DestinationSettings {
         cluster_domain: config.cluster_domain.as_str().into(),
         control_namespace: config.controller_namespace.as_str().into(),
-        trust_domain: (!trust_domain.is_empty()).then(|| trust_domain.into()),
+        trust_domain: Some(trust_domain.into()),
         default_opaque_ports: config.default_opaque_ports.clone(),
         h2_upgrade: config.enable_h2_upgrade,
         transport_header: config.outbound_transport_mode == TransportMode::TransportHeader,

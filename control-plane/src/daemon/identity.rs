@@ -4,6 +4,7 @@ use std::{error::Error as _, sync::Arc, time::SystemTime};
 
 use kube::Client;
 use mesh_api::proto::identity::identity_server::IdentityServer;
+use mesh_core::identity::trust_domain;
 use mesh_runtime::metrics::{Labels, Registry};
 use tokio::sync::watch;
 use tonic::transport::Server;
@@ -75,7 +76,7 @@ pub(super) async fn run(config: Identity) -> Result<(), DaemonError> {
         .max_decoding_message_size(MAX_REQUEST);
     daemon.serve_grpc(listener, Server::builder().add_service(service));
     ready.set(true);
-    tracing::info!(addr = %config.addr, trust_domain = config.identity_trust_domain, "Serving identities");
+    tracing::info!(addr = %config.addr, trust_domain = trust_domain(&config.identity_trust_domain, &config.cluster_domain), "Serving identities");
     daemon.finish().await
 }
 
@@ -143,13 +144,13 @@ fn names(config: &Identity) -> Result<Names, DaemonError> {
     if !is_dns_label(namespace) {
         return Err(DaemonError::Name(namespace.clone(), "namespace"));
     }
-    let domain = &config.identity_trust_domain;
+    let domain = trust_domain(&config.identity_trust_domain, &config.cluster_domain);
     if !domain.split('.').all(is_dns_label) {
-        return Err(DaemonError::Name(domain.clone(), "trust domain"));
+        return Err(DaemonError::Name(domain.to_owned(), "trust domain"));
     }
     Ok(Names {
         control_namespace: namespace.clone(),
-        trust_domain: domain.clone(),
+        trust_domain: domain.to_owned(),
     })
 }
 

@@ -6,6 +6,7 @@ use mesh_api::proto::{
     inbound::inbound_server_policies_server::InboundServerPoliciesServer,
     outbound::outbound_policies_server::OutboundPoliciesServer,
 };
+use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
 use tonic::transport::Server;
 
@@ -59,7 +60,7 @@ fn settings(config: &Policy) -> PolicySettings {
     PolicySettings {
         cluster_domain: config.cluster_domain.as_str().into(),
         control_namespace: config.control_plane_namespace.as_str().into(),
-        identity_domain: config.identity_domain.as_str().into(),
+        identity_domain: trust_domain(&config.identity_domain, &config.cluster_domain).into(),
         cluster_networks: config.cluster_networks.clone(),
         default_policy: config.default_policy,
         probe_networks: config.probe_networks.clone(),

@@ -1,5 +1,10 @@
 {{/* Names, labels and the parts that every workload has. Each define says what it takes. */}}
 
+{{/* The domain that identities end in. Takes the root. */}}
+{{- define "mesh.trustDomain" -}}
+{{ .Values.identityTrustDomain | default .Values.clusterDomain }}
+{{- end }}
+
 {{/* Labels of one object. Takes root and component. */}}
 {{- define "mesh.labels" -}}
 app.kubernetes.io/name: {{ .component }}

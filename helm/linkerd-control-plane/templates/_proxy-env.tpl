@@ -171,7 +171,7 @@
 {{- define "mesh.proxy.env.identity" -}}
 {{- $values := .root.Values -}}
 {{- $ns := .root.Release.Namespace -}}
-{{- $identity := printf "serviceaccount.identity.%s.%s" $ns $values.identityTrustDomain -}}
+{{- $identity := printf "serviceaccount.identity.%s.%s" $ns (include "mesh.trustDomain" .root) -}}
 - name: _pod_sa
   valueFrom:
     fieldRef:
@@ -179,7 +179,7 @@
 - name: _l5d_ns
   value: {{ $ns }}
 - name: _l5d_trustdomain
-  value: {{ $values.identityTrustDomain }}
+  value: {{ include "mesh.trustDomain" .root }}
 - name: LINKERD2_PROXY_IDENTITY_DIR
   value: /var/run/linkerd/identity/end-entity
 - name: LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS

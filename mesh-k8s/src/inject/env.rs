@@ -283,7 +283,7 @@ fn upper_snake(camel: &str) -> String {
 
 fn identity(env: &mut Env, given: &Given<'_>) {
     let values = given.values;
-    let (ns, domain) = (&values.namespace, &values.identity_trust_domain);
+    let (ns, domain) = (&values.namespace, values.trust_domain());
     env.field("_pod_sa", "spec.serviceAccountName");
     env.plain("_l5d_ns", ns);
     env.plain("_l5d_trustdomain", domain);

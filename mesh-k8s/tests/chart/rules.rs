@@ -131,7 +131,7 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() {
         return;
     }
     let cases = [
-        ("identityTrustDomain: ''", "identityTrustDomain is empty"),
+        ("clusterDomain: ''", "clusterDomain is empty"),
         (
             "{identity: {externalCA: true}, identityTrustAnchorsPEM: x}",
             "remove one of the two",
@@ -181,6 +181,25 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() {
     for (values, expected) in cases {
         let said = helm::control_plane(values).expect_err(values);
         assert!(said.contains(expected), "{values}: {said}");
+    }
+}
+
+#[test]
+fn an_empty_trust_domain_is_the_domain_of_the_cluster() {
+    if !helm::is_there("an_empty_trust_domain_is_the_domain_of_the_cluster") {
+        return;
+    }
+    for given in ["{}", "identityTrustDomain: ''", "identityTrustDomain: null"] {
+        let mut given: Value = serde_norway::from_str(given).unwrap();
+        given["clusterDomain"] = "example.org".into();
+        let objects = helm::control_plane(&given.to_string()).unwrap();
+        let text = serde_json::to_string(&objects).unwrap();
+        assert!(text.contains("--identity-trust-domain=example.org"));
+        assert!(text.contains("serviceaccount.identity.linkerd.example.org\""));
+        assert!(
+            !text.contains("serviceaccount.identity.linkerd.\""),
+            "{given}"
+        );
     }
 }
 

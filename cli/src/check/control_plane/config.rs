@@ -193,7 +193,7 @@ pub(super) fn drift(facts: &Facts) -> Verdict {
         (
             "trust domain",
             "--identity-trust-domain",
-            values.identity_trust_domain.as_str(),
+            values.trust_domain(),
         ),
     ];
     let mut wrong = Vec::new();
