@@ -134,8 +134,10 @@ impl Cluster {
             })?;
         let text = config.data.as_ref().and_then(|data| data.get("values"));
         let text = text.context("ConfigMap linkerd-config has no key \"values\"")?;
-        let mut values: Values =
-            serde_norway::from_str(text).context("read the values of ConfigMap linkerd-config")?;
+        let given = serde_norway::from_str(text)
+            .context("the values of ConfigMap linkerd-config are not YAML")?;
+        let mut values =
+            Values::read(given).context("read the values of ConfigMap linkerd-config")?;
         values.namespace.clone_from(&self.control_namespace);
         Ok(values)
     }

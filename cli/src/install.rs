@@ -12,12 +12,15 @@ pub(crate) mod overrides;
 pub(crate) mod preflight;
 
 use anyhow::Context;
-use mesh_k8s::values::Values;
+use mesh_k8s::values::{
+    Values,
+    reading::{IgnoredKey, ignored_keys},
+};
 use serde_json::Value;
 
 pub(crate) use self::chart::Chart;
 use self::{flags::ValueFlags, manifest::Manifest, overrides::Overrides};
-use crate::exit::Failure;
+use crate::{exit::Failure, output};
 
 /// What is to be rendered.
 pub(crate) struct Order<'a> {
@@ -79,8 +82,11 @@ pub(crate) fn render(order: &Order<'_>) -> anyhow::Result<Vec<Manifest>> {
 /// Puts the namespace before the control plane's manifests, and the values given behind them.
 fn complete(manifests: &mut Vec<Manifest>, namespace: &str) -> anyhow::Result<()> {
     let complete = overrides::take_values(manifests)?;
-    let values: Values = serde_json::from_value(complete.clone())
+    let values = Values::read(complete.clone())
         .map_err(|error| Failure::Input(format!("the values: {error}")))?;
+    for IgnoredKey { path, reason } in ignored_keys(&complete) {
+        output::note(&format!("the value {path} has no effect: {reason}"));
+    }
     manifest::hooks_first(manifests);
     manifests.insert(0, manifest::namespace(namespace, values.redirection())?);
     manifests.push(Overrides::of(&complete)?.secret(namespace)?);

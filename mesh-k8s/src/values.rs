@@ -2,7 +2,7 @@
 //!
 //! The one description of them: the chart's `values.yaml`, its schema and `docs/reference/values.md` are written from these structs by the test in
 //! `tests/chart`, the texts of the fields included. On a cluster the injector reads them from the ConfigMap that the chart writes; `meshctl inject` reads a
-//! values file; the local node makes them itself. The chart refuses unknown keys; here they are ignored, for the chart may be newer than the program.
+//! values file; the local node makes them itself. [`reading`] says how files are read: `null`, unknown keys, and keys that only Linkerd's chart has.
 
 use k8s_openapi::api::{
     core::v1::{LocalObjectReference, NodeAffinity, Toleration, TopologySpreadConstraint},
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 mod common;
 mod controllers;
 mod proxy;
+pub mod reading;
 mod redirection;
 
 pub use common::{Bounds, Image, ProbeTimeout, Resources, Strings};
@@ -154,21 +155,6 @@ pub struct Values {
     pub config_readers: Vec<Subject>,
     /// The mesh is meant to outlive the loss of a node; set by `values-ha.yaml`, shown by `meshctl check`
     pub high_availability: bool,
-
-    // Written in many values files for Linkerd. There is one answer here, and the schema refuses another.
-    /// Endpoints always come from EndpointSlices
-    #[schemars(extend("const" = true))]
-    pub enable_endpoint_slices: bool,
-    /// Kubernetes has no PodSecurityPolicy any more
-    #[serde(rename = "enablePSP")]
-    #[schemars(extend("const" = false))]
-    pub enable_psp: bool,
-    /// There is no profile of Go's to serve
-    #[schemars(extend("const" = false))]
-    pub enable_pprof: bool,
-    /// Nothing is reported to anybody
-    #[schemars(extend("const" = true))]
-    pub disable_heart_beat: bool,
 }
 
 /// What redirects a pod's connections to its proxy.
@@ -246,10 +232,6 @@ impl Default for Values {
             pod_monitor: PodMonitor::default(),
             config_readers: Vec::new(),
             high_availability: false,
-            enable_endpoint_slices: true,
-            enable_psp: false,
-            enable_pprof: false,
-            disable_heart_beat: true,
         }
     }
 }

@@ -219,8 +219,9 @@ impl Facts {
     /// The values that the chart wrote down.
     pub(crate) fn values(&self) -> Seen<Values> {
         let text = self.values_text()?;
-        let mut values: Values = serde_norway::from_str(&text)
-            .map_err(|error| format!("the values of ConfigMap linkerd-config: {error}"))?;
+        let what = "the values of ConfigMap linkerd-config";
+        let given = serde_norway::from_str(&text).map_err(|error| format!("{what}: {error}"))?;
+        let mut values = Values::read(given).map_err(|error| format!("{what}: {error}"))?;
         values.namespace.clone_from(&self.control_namespace);
         Ok(values)
     }

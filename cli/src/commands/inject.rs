@@ -10,7 +10,10 @@ use std::{collections::BTreeMap, path::PathBuf};
 use anyhow::Context as _;
 use mesh_k8s::{
     manifest::{self, Injection},
-    values::Values,
+    values::{
+        Values,
+        reading::{IgnoredKey, ignored_keys},
+    },
 };
 
 pub(crate) use self::report::report;
@@ -203,12 +206,22 @@ async fn values(args: &Args, global: &Global) -> anyhow::Result<Values> {
             let text = std::fs::read_to_string(path)
                 .with_context(|| format!("read {}", path.display()))
                 .map_err(|error| Failure::Input(format!("{error:#}")))?;
-            serde_norway::from_str(&text)
-                .map_err(|error| Failure::Input(format!("{}: {error}", path.display())))?
+            read_values(&text)
+                .map_err(|problem| Failure::Input(format!("{}: {problem}", path.display())))?
         }
         None => in_force(&Cluster::connect(global).await?).await?,
     };
     values.namespace.clone_from(&global.linkerd_namespace);
+    Ok(values)
+}
+
+/// Reads a file of values as Helm would, and says which of its keys have no effect.
+fn read_values(text: &str) -> Result<Values, String> {
+    let given = serde_norway::from_str(text).map_err(|error| format!("not YAML: {error}"))?;
+    let values = Values::read_file(&given).map_err(|error| error.to_string())?;
+    for IgnoredKey { path, reason } in ignored_keys(&given) {
+        output::note(&format!("the value {path} has no effect: {reason}"));
+    }
     Ok(values)
 }
 
@@ -222,6 +235,19 @@ mod tests {
     struct Line {
         #[command(flatten)]
         args: Args,
+    }
+
+    #[test]
+    fn values_files_may_have_null_and_keys_of_linkerd_but_no_typos() {
+        let text = "{kubeAPI: {}, configReaders: null, proxy: {logLevel: debug, image: null}}";
+        let values = read_values(text).unwrap();
+        assert_eq!(
+            (&*values.proxy.log_level, &*values.proxy.image.name),
+            ("debug", "mesh/proxy")
+        );
+        let error = read_values("proxy: {loglevel: debug}").unwrap_err();
+        assert!(error.contains("did you mean proxy.logLevel?"), "{error}");
+        assert!(read_values("proxy: [").unwrap_err().starts_with("not YAML"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use mesh_k8s::{
     inject::{self, InjectError},
     kinds::Pod,
     pod::owner::Owner,
-    values::Values,
+    values::{Values, reading::ValuesError},
 };
 use mesh_runtime::metrics::{Labels, Registry};
 use tokio::time::MissedTickBehavior;
@@ -40,11 +40,13 @@ pub(crate) struct SettingsFiles {
 pub enum SettingsError {
     #[error("cannot read {path}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("{path} holds no values of the chart")]
-    Values {
+    #[error("{path} is not YAML")]
+    Yaml {
         path: PathBuf,
         source: serde_norway::Error,
     },
+    #[error("{path} holds no values of the chart")]
+    Values { path: PathBuf, source: ValuesError },
     #[error("the trust anchors in {path} are no PEM certificates")]
     Anchors { path: PathBuf },
     #[error("no pod could be injected with the values in {path}")]
@@ -126,11 +128,15 @@ impl SettingsFiles {
 
     /// Reads the values and proves that a pod can be injected with them.
     fn parse(&self, contents: &Contents) -> Result<Values, SettingsError> {
-        let mut values: Values =
-            serde_norway::from_str(&contents.values).map_err(|source| SettingsError::Values {
+        let given =
+            serde_norway::from_str(&contents.values).map_err(|source| SettingsError::Yaml {
                 path: self.values.clone(),
                 source,
             })?;
+        let mut values = Values::read(given).map_err(|source| SettingsError::Values {
+            path: self.values.clone(),
+            source,
+        })?;
         if !contents
             .trust_anchors
             .contains("-----BEGIN CERTIFICATE-----")
@@ -201,6 +207,10 @@ mod tests {
             load("{}", "nothing"),
             Err(SettingsError::Anchors { .. })
         ));
+        assert!(matches!(
+            load("proxy: [", PEM),
+            Err(SettingsError::Yaml { .. })
+        ));
         let bad_networks = load("clusterNetworks: here", PEM);
         assert!(matches!(bad_networks, Err(SettingsError::Unusable { .. })));
         let (settings, _) = load("linkerdVersion: v9\nunknown: {}", PEM).unwrap();
@@ -210,6 +220,10 @@ mod tests {
             ("mesh-system", "v9")
         );
         assert_eq!(values.identity_trust_anchors_pem, PEM);
+        // Helm's way to ask for the default.
+        let nulls = "{configReaders: null, proxy: {image: null, inbound: {server: null}}}";
+        let (settings, _) = load(nulls, PEM).unwrap();
+        assert_eq!(settings.current().proxy.image.name, "mesh/proxy");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,8 +1,40 @@
 {{/* Names, labels and the parts that every workload has. Each define says what it takes. */}}
 
+{{/*
+Puts the default in the place of every value that is missing: Helm takes a key that is `null` out, together with its default. Every template calls this first.
+Takes the root, renders nothing.
+*/}}
+{{- define "mesh.values" -}}
+{{- $values := .Values }}
+{{- range $path, $default := include "mesh.defaults" . | fromJson }}
+{{- $place := $values }}
+{{- $names := splitList "." $path }}
+{{- range initial $names }}
+{{- if not (kindIs "map" (index $place .)) }}{{ $_ := set $place . dict }}{{ end }}
+{{- $place = index $place . }}
+{{- end }}
+{{- if kindIs "invalid" (index $place (last $names)) }}{{ $_ := set $place (last $names) $default }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{/* The domain that identities end in. Takes the root. */}}
 {{- define "mesh.trustDomain" -}}
 {{ .Values.identityTrustDomain | default .Values.clusterDomain }}
+{{- end }}
+
+{{/* The keys that were given and have no effect, a line each with the reason. Takes the root. */}}
+{{- define "mesh.ignored" -}}
+{{- $values := .Values }}
+{{- range $path, $reason := include "mesh.ignoredKeys" . | fromJson }}
+{{- $place := $values }}
+{{- range splitList "." $path }}
+{{- $place = ternary $place dict (kindIs "map" $place) }}
+{{- $place = index $place . }}
+{{- end }}
+{{- if not (kindIs "invalid" $place) }}
+  {{ $path }}: {{ $reason }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* Labels of one object. Takes root and component. */}}

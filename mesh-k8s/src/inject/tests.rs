@@ -598,17 +598,3 @@ fn cluster_networks_must_be_networks() {
     let error = patch(&values, &enabled(), &web(), &deployment()).unwrap_err();
     assert!(error.to_string().contains("\"here\""), "{error}");
 }
-
-#[test]
-fn a_complete_values_file_of_linkerd_is_read() {
-    let values: Values = serde_norway::from_str(
-        "linkerdVersion: v1\ndisableIPv6: false\nproxy: {await: false, cores: 2, runtime: {workers: {maximumCPURatio: 0.5}},\n\
-         image: {name: a/b}, logHTTPHeaders: insecure, saTokenProjection: x}\nproxyInit: {kubeAPIServerPorts: '1'}\npolicyController: {}\n",
-    )
-    .unwrap();
-    assert!(!values.proxy.r#await);
-    assert_eq!(values.proxy.cores, Some(2));
-    assert_eq!(values.proxy.runtime.workers.maximum_cpu_ratio, Some(0.5));
-    assert_eq!(values.image(&values.proxy.image), "a/b:v1");
-    assert_eq!(values.proxy_init.kube_api_server_ports, "1");
-}

@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, fs, thread};
 
-use mesh_k8s::values::Values;
+use mesh_k8s::values::{
+    Values,
+    reading::{defaults, schema},
+};
 use serde_json::{Map, Value, json};
 
-use crate::{
-    generated::{root, schema},
-    helm,
-};
+use crate::{generated::root, helm};
 
 /// The value under a name that templates give it.
 const ALIASES: [(&str, &str); 11] = [
@@ -57,6 +57,50 @@ fn templates_read_no_value_that_there_is_not() {
     assert!(read > 200, "{read} values read");
 }
 
+/// Otherwise a value that is `null` is missing in it.
+#[test]
+fn every_template_begins_with_the_values() {
+    let templates = root().join("helm/linkerd-control-plane/templates");
+    let mut seen = 0;
+    for folder in [templates.clone(), templates.join("tests")] {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            if path.is_dir() || name.starts_with('_') {
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let first = text.lines().next();
+            assert_eq!(first, Some("{{- include \"mesh.values\" . -}}"), "{name}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 15, "{seen} templates");
+}
+
+/// Every value alone would take minutes; all of a depth together take seconds.
+#[test]
+fn null_renders_as_the_default() {
+    if !helm::is_there("null_renders_as_the_default") {
+        return;
+    }
+    let default = helm::control_plane("{}").unwrap();
+    for depth in 1..=4 {
+        let mut given = json!({});
+        for path in defaults().into_keys() {
+            let names: Vec<&str> = path.split('.').collect();
+            let end = depth.min(names.len());
+            put(&mut given, &names[..end].join("."), Value::Null);
+        }
+        let rendered = helm::control_plane(&given.to_string());
+        let rendered = rendered.unwrap_or_else(|said| panic!("depth {depth}: {said}"));
+        for (expected, found) in default.iter().zip(&rendered) {
+            assert_eq!(found, expected, "depth {depth}");
+        }
+        assert_eq!(rendered.len(), default.len(), "depth {depth}");
+    }
+}
+
 /// Whether the path leads to a value, or into an open map.
 fn exists(values: &Value, path: &str) -> bool {
     let mut place = values;
@@ -74,7 +118,7 @@ fn exists(values: &Value, path: &str) -> bool {
 }
 
 /// Values without an effect on the rendering, and why.
-const NO_EFFECT: [(&str, &str); 9] = [
+const NO_EFFECT: [(&str, &str); 5] = [
     ("debugContainer.image.name", "the injector reads it"),
     ("debugContainer.image.version", "the injector reads it"),
     ("debugContainer.image.pullPolicy", "the injector reads it"),
@@ -85,22 +129,6 @@ const NO_EFFECT: [(&str, &str); 9] = [
     (
         "highAvailability",
         "the notes and `meshctl check` speak of it",
-    ),
-    (
-        "enableEndpointSlices",
-        "there is one answer, and the schema refuses another",
-    ),
-    (
-        "enablePSP",
-        "there is one answer, and the schema refuses another",
-    ),
-    (
-        "enablePprof",
-        "there is one answer, and the schema refuses another",
-    ),
-    (
-        "disableHeartBeat",
-        "there is one answer, and the schema refuses another",
     ),
 ];
 

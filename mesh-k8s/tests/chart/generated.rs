@@ -7,9 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use mesh_k8s::values::Values;
-use schemars::generate::SchemaSettings;
-use serde_json::{Map, Value, json};
+use mesh_k8s::values::{
+    Values,
+    reading::{IGNORED, defaults, schema},
+};
+use serde_json::{Map, Value};
 use serde_norway::Value as Yaml;
 
 const CHART: &str = "helm/linkerd-control-plane";
@@ -36,57 +38,48 @@ fn the_chart_s_values_are_the_defaults() {
     let defaults = serde_norway::to_value(Values::default()).unwrap();
     write_values(&mut text, &defaults, &schema(), 0);
     compare(&format!("{CHART}/values.yaml"), &text);
-    let read: Values = serde_norway::from_str(&text).unwrap();
-    assert_eq!(read, Values::default());
+    let read = Values::read(serde_norway::from_str(&text).unwrap());
+    assert_eq!(read.unwrap(), Values::default());
+}
+
+#[test]
+fn the_templates_know_the_defaults_and_what_is_ignored() {
+    let mut text = "{{/* Written from mesh-k8s/src/values.rs; change it there. Templates need the defaults of values that are `null`. */}}\n".to_owned();
+    let ignored = IGNORED
+        .iter()
+        .map(|key| (key.path.to_owned(), key.reason.into()));
+    define(&mut text, "mesh.defaults", defaults());
+    define(&mut text, "mesh.ignoredKeys", ignored);
+    compare(&format!("{CHART}/templates/_defaults.tpl"), &text);
+}
+
+fn define(out: &mut String, name: &str, entries: impl IntoIterator<Item = (String, Value)>) {
+    let lines: Vec<String> = entries
+        .into_iter()
+        .map(|(path, value)| format!("  \"{path}\": {value}"))
+        .collect();
+    let _ = writeln!(
+        out,
+        "\n{{{{- define \"{name}\" -}}}}\n{{\n{}\n}}\n{{{{- end }}}}",
+        lines.join(",\n")
+    );
 }
 
 #[test]
 fn the_reference_page_names_every_value() {
     let mut text = "# Values of the control plane's chart\n\nWritten from `mesh-k8s/src/values.rs`. Names and meanings are those of Linkerd's chart where it has \
-        the value; `meshAgent`, `identity.publishTrustRoots` and `podMonitor.agent` are ours.\nUnknown names are refused at installation.\n\n\
+        the value; `meshAgent`, `identity.publishTrustRoots` and `podMonitor.agent` are ours.\nUnknown names are refused at installation,\nand `null` means the default; \
+        as an entry of an open map (`nodeSelector`, `proxy.inbound`) it removes the default's entry, as everywhere in Helm.\n\n\
         | value | default | meaning |\n|---|---|---|\n"
         .to_owned();
     let defaults = serde_norway::to_value(Values::default()).unwrap();
     write_rows(&mut text, "", &defaults, &schema());
-    compare("docs/reference/values.md", &text);
-}
-
-/// What Helm checks values against: draft 7, which every Helm 3 understands, everything in its place, unknown names refused where names are known.
-pub(crate) fn schema() -> Value {
-    let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
-    let generated = settings.into_generator().into_root_schema_for::<Values>();
-    let mut schema = generated.to_value();
-    close(&mut schema);
-    let root = schema.as_object_mut().unwrap();
-    root.insert("title".into(), "Values of linkerd-control-plane".into());
-    root.remove("description");
-    // Helm adds it when the chart is a part of another one.
-    let global = json!({ "type": "object", "description": "Helm's own, for charts that contain this one; nothing reads it here" });
-    root["properties"]
-        .as_object_mut()
-        .unwrap()
-        .insert("global".into(), global);
-    schema
-}
-
-fn close(schema: &mut Value) {
-    let Some(schema) = schema.as_object_mut() else {
-        return;
-    };
-    // Rust's integer types, which are no formats of JSON Schema.
-    schema.remove("format");
-    schema.remove("default");
-    if let Some(Value::String(description)) = schema.get_mut("description") {
-        *description = description.split_whitespace().collect::<Vec<_>>().join(" ");
+    text += "\n## Accepted and without effect\n\nKeys of Linkerd's chart that mean nothing here. They are listed when the chart is installed and by `meshctl check`.\n\n\
+        | value | why |\n|---|---|\n";
+    for key in IGNORED {
+        let _ = writeln!(text, "| `{}` | {} |", key.path, key.reason);
     }
-    let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
-        if let Some(items) = schema.get_mut("items") {
-            close(items);
-        }
-        return;
-    };
-    properties.values_mut().for_each(close);
-    schema.insert("additionalProperties".into(), Value::Bool(false));
+    compare("docs/reference/values.md", &text);
 }
 
 /// One mapping of values as YAML, each value under its description.

@@ -1,7 +1,9 @@
 //! The program `helm`, and what it renders, as objects.
 
 use std::{
+    fs,
     io::Write,
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -23,14 +25,57 @@ pub(crate) fn control_plane(values: &str) -> Result<Vec<Value>, String> {
     render("linkerd-control-plane", values)
 }
 
+/// What Helm says after an installation with these values. Only an installation shows the notes, and that takes a cluster, so they are rendered as an object.
+pub(crate) fn notes(values: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let chart = folder.path().join("chart");
+    copy(&root().join("helm/linkerd-control-plane"), &chart);
+    fs::rename(chart.join("templates/NOTES.txt"), chart.join("notes.txt")).unwrap();
+    let template = "kind: Notes\ntext: {{ tpl (.Files.Get \"notes.txt\") . | toJson }}\n";
+    fs::write(chart.join("templates/notes.yaml"), template).unwrap();
+    let objects = render_from(&chart, values).unwrap();
+    let notes = objects.iter().find(|object| object["kind"] == "Notes");
+    notes.unwrap()["text"].as_str().unwrap().to_owned()
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let from = entry.unwrap().path();
+        let to = to.join(from.file_name().unwrap());
+        match from.is_dir() {
+            true => copy(&from, &to),
+            false => drop(fs::copy(from, to).unwrap()),
+        }
+    }
+}
+
 pub(crate) fn crds() -> Vec<Value> {
     render("linkerd-crds", "{}").unwrap()
 }
 
 fn render(chart: &str, values: &str) -> Result<Vec<Value>, String> {
-    let mut helm = Command::new("helm")
-        .args(["template", chart, "--namespace", "linkerd", "--values", "-"])
-        .arg(root().join("helm").join(chart))
+    render_from(&root().join("helm").join(chart), values)
+}
+
+fn render_from(chart: &Path, values: &str) -> Result<Vec<Value>, String> {
+    let mut helm = Command::new("helm");
+    helm.arg("template")
+        .arg(chart.file_name().unwrap())
+        .arg(chart)
+        .args(["--namespace", "linkerd", "--values", "-"]);
+    let text = run(&mut helm, values)?;
+    let documents = text
+        .split("\n---\n")
+        .map(|document| serde_norway::from_str(document).unwrap());
+    Ok(documents
+        .filter(|document: &Value| !document.is_null())
+        .collect())
+}
+
+/// What Helm prints when it is given the values on its standard input, or what it says against them.
+fn run(helm: &mut Command, values: &str) -> Result<String, String> {
+    let mut helm = helm
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -43,13 +88,7 @@ fn render(chart: &str, values: &str) -> Result<Vec<Value>, String> {
     if !output.status.success() {
         return Err(String::from_utf8(output.stderr).unwrap());
     }
-    let text = String::from_utf8(output.stdout).unwrap();
-    let documents = text
-        .split("\n---\n")
-        .map(|document| serde_norway::from_str(document).unwrap());
-    Ok(documents
-        .filter(|document: &Value| !document.is_null())
-        .collect())
+    Ok(String::from_utf8(output.stdout).unwrap())
 }
 
 pub(crate) fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {

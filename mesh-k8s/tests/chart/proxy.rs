@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use crate::helm;
 
 /// Values that change something about a proxy, each set alone. `proxy.resources` of a controller's own are compared in a case of their own.
-const CASES: [&str; 12] = [
+const CASES: [&str; 13] = [
     "{}",
+    "{clusterDomain: example.org, identityTrustDomain: '', proxy: {image: null, inbound: {server: null}}}",
     "disableIPv6: false",
     "meshAgent: {enabled: false}",
     "{meshAgent: {enabled: false}, cniEnabled: true}",
@@ -36,8 +37,8 @@ fn the_chart_s_proxies_are_those_of_the_injector() {
         let objects = helm::control_plane(case).unwrap();
         // As the injector gets them.
         let config = helm::find(&objects, "ConfigMap", "linkerd-config");
-        let mut values: Values =
-            serde_norway::from_str(config["data"]["values"].as_str().unwrap()).unwrap();
+        let given = config["data"]["values"].as_str().unwrap();
+        let mut values = Values::read(serde_norway::from_str(given).unwrap()).unwrap();
         values.namespace = "linkerd".into();
         for component in COMPONENTS {
             let name = format!("linkerd-{component}");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use mesh_k8s::values::{Values, reading::ignored_keys};
 use serde_json::Value;
 
 use crate::{
@@ -176,12 +177,40 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() {
         ("proxy: {ports: {inbond: 1}}", "inbond"),
         ("meshAgent: {tier: fastest}", "/meshAgent/tier"),
         ("webhookFailurePolicy: Deny", "/webhookFailurePolicy"),
-        ("enablePSP: true", "/enablePSP"),
     ];
     for (values, expected) in cases {
         let said = helm::control_plane(values).expect_err(values);
         assert!(said.contains(expected), "{values}: {said}");
     }
+}
+
+#[test]
+fn values_files_for_linkerd_are_accepted_and_ignored_keys_are_told() {
+    if !helm::is_there("values_files_for_linkerd_are_accepted_and_ignored_keys_are_told") {
+        return;
+    }
+    let path = root().join("mesh-k8s/testdata/values/linkerd.yaml");
+    let given = std::fs::read_to_string(path).unwrap();
+    let objects = helm::control_plane(&given).unwrap();
+    let config = helm::find(&objects, "ConfigMap", "linkerd-config");
+    let written: Value =
+        serde_norway::from_str(config["data"]["values"].as_str().unwrap()).unwrap();
+    let values = Values::read(written.clone()).unwrap();
+    assert_eq!(values.identity_trust_domain, "cluster.local");
+    assert!(values.config_readers.is_empty());
+    let expected = ignored_keys(&serde_norway::from_str(&given).unwrap());
+    assert_eq!(ignored_keys(&written), expected);
+    let notes = helm::notes(&given);
+    for key in expected {
+        let line = format!("  {}: {}\n", key.path, key.reason);
+        assert!(notes.contains(&line), "{line}{notes}");
+    }
+    assert!(!notes.contains("heartbeatSchedule"), "{notes}");
+    // Keys are nothing for a ConfigMap, whatever they are for.
+    let keys = "{policyValidator: {keyPEM: hidden}, profileValidator: {keyPEM: hidden}}";
+    let objects = helm::control_plane(keys).unwrap();
+    assert!(!serde_json::to_string(&objects).unwrap().contains("hidden"));
+    assert!(!helm::notes("{}").contains("no effect"));
 }
 
 #[test]

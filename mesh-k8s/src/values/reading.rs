@@ -1,0 +1,390 @@
+//! Values as files say them: `null` for the default, keys of Linkerd's chart that mean nothing here, and misspelled keys.
+//!
+//! Files are read by `meshctl inject --values`, the injector and `meshctl check`; the chart's templates do the same with what [`schema`], [`defaults`] and
+//! [`IGNORED`] say, from files that a test in `tests/chart` writes.
+
+use std::collections::BTreeMap;
+
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use super::Values;
+
+/// A key that is accepted because values files for Linkerd have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IgnoredKey {
+    /// Dotted: `policyController.image`.
+    pub path: &'static str,
+    /// Why it has no effect.
+    pub reason: &'static str,
+}
+
+/// A value that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ValuesError {
+    #[error("expected a map of values")]
+    NotAMap,
+    #[error("{path}: {problem}")]
+    Value { path: String, problem: String },
+    #[error("{path} is not a value of this mesh{hint}")]
+    Unknown { path: String, hint: String },
+}
+
+const HEARTBEAT: &str = "the mesh reports nothing to its makers";
+const NO_TRACES: &str = "the mesh sends no traces";
+const OTHER_PROGRAM: &str = "the controllers take other arguments and variables than Linkerd's";
+const NO_WEBHOOK: &str = "the mesh has no such webhook";
+const PROXY_IMAGE: &str = "the init container is of the proxy's image, with its resources";
+
+/// What values files for Linkerd may say and what has no meaning here, in alphabetical order. A key stands for everything below it.
+pub const IGNORED: &[IgnoredKey] = &[
+    ignored("controlPlaneTracing", NO_TRACES),
+    ignored("controlPlaneTracingNamespace", NO_TRACES),
+    ignored("destinationController.additionalArgs", OTHER_PROGRAM),
+    ignored("destinationController.experimentalArgs", OTHER_PROGRAM),
+    ignored("destinationController.experimentalEnv", OTHER_PROGRAM),
+    ignored("disableHeartBeat", HEARTBEAT),
+    ignored(
+        "egress",
+        "the mesh has no configuration of egress for the whole cluster",
+    ),
+    ignored(
+        "enableEndpointSlices",
+        "endpoints always come from EndpointSlices",
+    ),
+    ignored(
+        "enablePSP",
+        "Kubernetes has no PodSecurityPolicy any longer",
+    ),
+    ignored("enablePprof", "the controllers have no profile to serve"),
+    ignored("heartbeat", HEARTBEAT),
+    ignored("heartbeatResources", HEARTBEAT),
+    ignored("heartbeatSchedule", HEARTBEAT),
+    ignored("identity.additionalArgs", OTHER_PROGRAM),
+    ignored("identity.experimentalArgs", OTHER_PROGRAM),
+    ignored("identity.experimentalEnv", OTHER_PROGRAM),
+    ignored(
+        "kubeAPI",
+        "only the identity service sends the API server a request for each client; see identity.kubeAPI",
+    ),
+    ignored(
+        "networkValidator.enableSecurityContext",
+        "the validator always has a security context; networkValidator.securityContext replaces it",
+    ),
+    ignored(
+        "podMonitor.controller.namespaceSelector",
+        "the controllers are scraped in their own namespace",
+    ),
+    ignored("podMonitor.serviceMirror", "the mesh has no service mirror"),
+    ignored("policyController.additionalArgs", OTHER_PROGRAM),
+    ignored("policyController.additionalEnv", OTHER_PROGRAM),
+    ignored("policyController.experimentalArgs", OTHER_PROGRAM),
+    ignored("policyController.experimentalEnv", OTHER_PROGRAM),
+    ignored(
+        "policyController.image",
+        "the policy service is of the controllers' image",
+    ),
+    ignored("policyValidator", NO_WEBHOOK),
+    ignored("profileValidator", NO_WEBHOOK),
+    ignored("prometheusUrl", HEARTBEAT),
+    ignored("proxy.tracing", NO_TRACES),
+    ignored("proxyInit.image", PROXY_IMAGE),
+    ignored("proxyInit.resources", PROXY_IMAGE),
+    ignored("proxyInjector.additionalArgs", OTHER_PROGRAM),
+    ignored("proxyInjector.experimentalArgs", OTHER_PROGRAM),
+    ignored("proxyInjector.experimentalEnv", OTHER_PROGRAM),
+    ignored("spValidator", NO_WEBHOOK),
+    ignored("spValidatorResources", NO_WEBHOOK),
+    ignored("tracing", NO_TRACES),
+];
+
+const fn ignored(path: &'static str, reason: &'static str) -> IgnoredKey {
+    IgnoredKey { path, reason }
+}
+
+impl Values {
+    /// Reads values, for instance those of a ConfigMap. Keys that this version does not know are skipped, since a newer version may have written them.
+    pub fn read(mut given: Value) -> Result<Self, ValuesError> {
+        if given.is_null() {
+            return Ok(Self::default());
+        }
+        if !given.is_object() {
+            return Err(ValuesError::NotAMap);
+        }
+        remove_nulls(&mut given);
+        for (path, default) in defaults() {
+            fill(&mut given, &path, default);
+        }
+        serde_json::from_value(given.clone()).map_err(|error| locate(&given, &error))
+    }
+
+    /// Reads values that a user wrote, as Helm would: over the defaults, and a misspelled key is an error.
+    pub fn read_file(given: &Value) -> Result<Self, ValuesError> {
+        if let Some(path) = unknown_key(given) {
+            return Err(ValuesError::Unknown {
+                hint: hint(&path),
+                path,
+            });
+        }
+        let mut values = Value::Object(Map::new());
+        // With the defaults of open maps, which are merged with the entries that are given.
+        for (path, default) in defaults() {
+            fill(&mut values, &path, default);
+        }
+        merge(&mut values, given);
+        Self::read(values)
+    }
+}
+
+/// The keys among the given values that have no effect here.
+pub fn ignored_keys(given: &Value) -> Vec<IgnoredKey> {
+    let is_given = |key: &&IgnoredKey| at(given, key.path).is_some_and(|value| !value.is_null());
+    IGNORED.iter().filter(is_given).copied().collect()
+}
+
+/// The JSON schema that Helm checks values against: draft 7, which every Helm 3 understands, everything in its place. Unknown keys are refused where the keys
+/// are known, and `null` is accepted everywhere.
+pub fn schema() -> Value {
+    let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
+    let generated = settings.into_generator().into_root_schema_for::<Values>();
+    let mut schema = generated.to_value();
+    close(&mut schema, false);
+    for key in IGNORED {
+        let description = format!("Accepted and without effect: {}", key.reason);
+        insert_property(&mut schema, key.path, json!({ "description": description }));
+    }
+    // Helm adds it when the chart is a part of another one.
+    let global = json!({ "type": "object", "description": "Helm's own, for charts that contain this one; nothing reads it here" });
+    insert_property(&mut schema, "global", global);
+    if let Some(root) = schema.as_object_mut() {
+        root.insert("title".into(), "Values of linkerd-control-plane".into());
+        root.remove("description");
+    }
+    schema
+}
+
+/// Every value that has no values in it, by its dotted path, with its default. An open map, of labels for instance, is one value.
+pub fn defaults() -> BTreeMap<String, Value> {
+    let mut leaves = BTreeMap::new();
+    let defaults = serde_json::to_value(Values::default()).unwrap_or_default();
+    collect("", &defaults, &schema(), &mut leaves);
+    leaves
+}
+
+fn collect(path: &str, value: &Value, schema: &Value, leaves: &mut BTreeMap<String, Value>) {
+    match (value.as_object(), properties(schema)) {
+        (Some(map), Some(known)) => {
+            for (name, value) in map {
+                let below = known.get(name).unwrap_or(&Value::Null);
+                collect(&join(path, name), value, below, leaves);
+            }
+        }
+        _ => {
+            leaves.insert(path.to_owned(), value.clone());
+        }
+    }
+}
+
+/// Makes a generated schema strict about names and lenient about `null`.
+fn close(schema: &mut Value, nullable: bool) {
+    let Some(schema) = schema.as_object_mut() else {
+        return;
+    };
+    // Rust's integer types, which are not formats of JSON Schema.
+    schema.remove("format");
+    schema.remove("default");
+    if let Some(Value::String(description)) = schema.get_mut("description") {
+        *description = description.split_whitespace().collect::<Vec<_>>().join(" ");
+    }
+    if nullable {
+        accept_null(schema);
+    }
+    match schema.get_mut("properties").and_then(Value::as_object_mut) {
+        Some(properties) => {
+            for property in properties.values_mut() {
+                close(property, true);
+            }
+            schema.insert("additionalProperties".into(), Value::Bool(false));
+        }
+        None => {
+            if let Some(items) = schema.get_mut("items") {
+                close(items, false);
+            }
+        }
+    }
+}
+
+/// Helm takes a key that is `null` out, but not everywhere: in the values of a chart that contains this one it stays.
+fn accept_null(schema: &mut Map<String, Value>) {
+    match schema.get_mut("type") {
+        Some(Value::String(one)) if one.as_str() != "null" => {
+            let types = json!([one, "null"]);
+            schema.insert("type".into(), types);
+        }
+        Some(Value::Array(types)) if !types.contains(&"null".into()) => types.push("null".into()),
+        _ => {}
+    }
+    if let Some(Value::Array(choices)) = schema.get_mut("enum")
+        && !choices.contains(&Value::Null)
+    {
+        choices.push(Value::Null);
+    }
+}
+
+fn insert_property(schema: &mut Value, path: &str, property: Value) {
+    let (first, rest) = match path.split_once('.') {
+        Some((first, rest)) => (first, Some(rest)),
+        None => (path, None),
+    };
+    let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
+        return;
+    };
+    if let Some(rest) = rest
+        && let Some(below) = properties.get_mut(first)
+    {
+        insert_property(below, rest, property);
+    } else {
+        properties.insert(first.to_owned(), property);
+    }
+}
+
+fn properties(schema: &Value) -> Option<&Map<String, Value>> {
+    schema.get("properties").and_then(Value::as_object)
+}
+
+/// The first key that nothing reads.
+fn unknown_key(given: &Value) -> Option<String> {
+    fn visit(path: &str, given: &Value, schema: &Value) -> Option<String> {
+        let (given, known) = given.as_object().zip(properties(schema))?;
+        given.iter().find_map(|(name, value)| {
+            let path = join(path, name);
+            match known.get(name) {
+                Some(schema) => visit(&path, value, schema),
+                None => Some(path),
+            }
+        })
+    }
+    visit("", given, &schema())
+}
+
+/// What a misspelled key was most likely meant to be: a neighbour that differs in a letter or two.
+fn hint(path: &str) -> String {
+    let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
+    let schema = schema();
+    let place = parent
+        .split('.')
+        .filter(|name| !name.is_empty())
+        .try_fold(&schema, |place, name| properties(place)?.get(name));
+    let neighbours = place.and_then(properties).into_iter().flatten();
+    let near = neighbours
+        .map(|(known, _)| (distance(known, name), known))
+        .min()
+        .filter(|(distance, _)| *distance <= 2);
+    match near {
+        Some((_, known)) => format!(": did you mean {}?", join(parent, known)),
+        None => "; docs/reference/values.md lists them".to_owned(),
+    }
+}
+
+/// How many letters have to be changed, added or removed, without regard to case.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.to_lowercase().chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, letter) in one.to_lowercase().chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, wanted) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != *wanted);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(row[j + 1] + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+/// Names the value that an error is about, by trying each alone.
+fn locate(given: &Value, error: &serde_json::Error) -> ValuesError {
+    fn fails(place: &[&str], value: &Value) -> Option<serde_json::Error> {
+        let mut alone = value.clone();
+        for name in place.iter().rev() {
+            alone = Value::Object(Map::from_iter([((*name).to_owned(), alone)]));
+        }
+        serde_json::from_value::<Values>(alone).err()
+    }
+    let mut place: Vec<&str> = Vec::new();
+    let mut value = given;
+    let mut problem = error.to_string();
+    while let Some(map) = value.as_object() {
+        let culprit = map.iter().find_map(|(name, value)| {
+            place.push(name);
+            let error = fails(&place, value);
+            place.pop();
+            error.map(|error| (name, value, error))
+        });
+        let Some((name, below, error)) = culprit else {
+            break;
+        };
+        place.push(name);
+        value = below;
+        problem = error.to_string();
+    }
+    ValuesError::Value {
+        path: place.join("."),
+        problem,
+    }
+}
+
+/// Takes entries out that are `null`, as Helm does. In lists it means nothing and stays.
+fn remove_nulls(value: &mut Value) {
+    if let Value::Object(map) = value {
+        map.retain(|_, value| !value.is_null());
+        map.values_mut().for_each(remove_nulls);
+    }
+}
+
+/// Puts what is given over the defaults, maps entry by entry. `null` removes an entry.
+fn merge(values: &mut Value, given: &Value) {
+    match (values, given) {
+        (Value::Object(values), Value::Object(given)) => {
+            for (name, given) in given {
+                if given.is_null() {
+                    values.remove(name);
+                } else {
+                    merge(values.entry(name).or_insert(Value::Null), given);
+                }
+            }
+        }
+        (values, given) => *values = given.clone(),
+    }
+}
+
+/// Puts the default in the place of a value that is missing. What is not a map and should be one is left to be found by reading.
+fn fill(values: &mut Value, path: &str, default: Value) {
+    let Some(map) = values.as_object_mut() else {
+        return;
+    };
+    match path.split_once('.') {
+        Some((name, rest)) => {
+            let below = map.entry(name).or_insert_with(|| Value::Object(Map::new()));
+            fill(below, rest, default);
+        }
+        None => {
+            map.entry(path).or_insert(default);
+        }
+    }
+}
+
+fn at<'a>(values: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.')
+        .try_fold(values, |place, name| place.get(name))
+}
+
+fn join(path: &str, name: &str) -> String {
+    match path {
+        "" => name.to_owned(),
+        path => format!("{path}.{name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! Values files of Linkerd's and of users with typos.
+
+use super::*;
+
+fn yaml(text: &str) -> Value {
+    serde_norway::from_str(text).unwrap()
+}
+
+/// What people have who come from Linkerd: every key of its chart, among them some that are `null`.
+const LINKERD: &str = include_str!("../../../testdata/values/linkerd.yaml");
+
+#[test]
+fn null_means_the_default() {
+    // Every value by itself, and every group of values.
+    let mut paths: Vec<String> = Vec::new();
+    for path in defaults().into_keys() {
+        for (at, _) in path.match_indices('.') {
+            paths.push(path[..at].to_owned());
+        }
+        paths.push(path);
+    }
+    assert!(paths.len() > 200, "{}", paths.len());
+    for path in paths {
+        let mut given = json!({});
+        fill(&mut given, &path, Value::Null);
+        assert_eq!(
+            Values::read(given.clone()).unwrap(),
+            Values::default(),
+            "{path}"
+        );
+        assert_eq!(
+            Values::read_file(&given).unwrap(),
+            Values::default(),
+            "{path}"
+        );
+    }
+}
+
+#[test]
+fn a_value_keeps_its_default_beside_one_that_is_given() {
+    let given =
+        yaml("{proxy: {image: {version: v1}}, identity: {issuer: {scheme: kubernetes.io/tls}}}");
+    let values = Values::read(given).unwrap();
+    assert_eq!(values.image(&values.proxy.image), "mesh/proxy:v1");
+    assert_eq!(values.identity.issuer.clock_skew_allowance, "20s");
+}
+
+#[test]
+fn null_takes_an_entry_out_of_an_open_map() {
+    let given = yaml("{nodeSelector: {kubernetes.io/os: null}, proxy: {inbound: {server: null}}}");
+    let values = Values::read_file(&given).unwrap();
+    assert!(values.node_selector.is_empty());
+    assert!(values.proxy.inbound.is_empty());
+    // And what is given goes over the default's other entries.
+    let given = yaml("proxy: {inbound: {server: {http2: {keepAliveInterval: 1s}}}}");
+    let http2 = &Values::read_file(&given).unwrap().proxy.inbound["server"]["http2"];
+    assert_eq!(
+        (&http2["keepAliveInterval"], &http2["keepAliveTimeout"]),
+        (&json!("1s"), &json!("3s"))
+    );
+}
+
+#[test]
+fn values_files_for_linkerd_are_read() {
+    let given = yaml(LINKERD);
+    let values = Values::read_file(&given).unwrap();
+    assert_eq!(values, Values::read(given.clone()).unwrap());
+    assert_eq!(values.trust_domain(), "cluster.local");
+    let ignored: Vec<&str> = ignored_keys(&given).iter().map(|key| key.path).collect();
+    assert_eq!(
+        ignored,
+        [
+            "controlPlaneTracing",
+            "controlPlaneTracingNamespace",
+            "disableHeartBeat",
+            "egress",
+            "enableEndpointSlices",
+            "enablePSP",
+            "enablePprof",
+            "kubeAPI",
+            "networkValidator.enableSecurityContext",
+            "podMonitor.controller.namespaceSelector",
+            "podMonitor.serviceMirror",
+            "policyController.image",
+            "policyValidator",
+            "profileValidator",
+            "prometheusUrl",
+            "proxy.tracing",
+            "proxyInit.image",
+            "spValidator",
+        ]
+    );
+    assert!(ignored_keys(&yaml("{kubeAPI: null, proxy: {}}")).is_empty());
+}
+
+#[test]
+fn ignored_keys_are_sorted_and_not_read() {
+    assert!(IGNORED.is_sorted_by_key(|key| key.path));
+    let defaults = serde_json::to_value(Values::default()).unwrap();
+    for key in IGNORED {
+        assert_eq!(at(&defaults, key.path), None, "{}", key.path);
+    }
+}
+
+#[test]
+fn an_unreadable_value_is_named() {
+    let error = |text: &str| Values::read(yaml(text)).unwrap_err().to_string();
+    let expected = "proxy.ports.inbound: invalid type: string \"x\", expected u16";
+    assert_eq!(
+        error("{linkerdVersion: a, proxy: {uid: 1, ports: {admin: 2, inbound: x}}}"),
+        expected
+    );
+    assert!(error("proxy: 5").starts_with("proxy: invalid type"));
+    assert_eq!(error("[]"), "expected a map of values");
+    assert_eq!(Values::read(Value::Null).unwrap(), Values::default());
+}
+
+#[test]
+fn a_misspelled_key_is_refused_in_a_users_file_and_skipped_in_a_newer_charts() {
+    let error = |text: &str| Values::read_file(&yaml(text)).unwrap_err().to_string();
+    assert_eq!(
+        error("proxy: {opaqePorts: '25'}"),
+        "proxy.opaqePorts is not a value of this mesh: did you mean proxy.opaquePorts?"
+    );
+    assert_eq!(
+        error("{podLabels: {any: name}, something: 1}"),
+        "something is not a value of this mesh; docs/reference/values.md lists them"
+    );
+    assert_eq!(
+        Values::read(yaml("something: 1")).unwrap(),
+        Values::default()
+    );
+}
+
+#[test]
+fn an_empty_trust_domain_is_the_domain_of_the_cluster() {
+    let domain = |text: &str| Values::read(yaml(text)).unwrap().trust_domain().to_owned();
+    assert_eq!(domain("{}"), "cluster.local");
+    assert_eq!(domain("clusterDomain: example.org"), "example.org");
+    assert_eq!(
+        domain("{clusterDomain: example.org, identityTrustDomain: ''}"),
+        "example.org"
+    );
+    assert_eq!(
+        domain("{clusterDomain: example.org, identityTrustDomain: a.b}"),
+        "a.b"
+    );
+}
