@@ -71,7 +71,7 @@ pub(crate) fn run(
         Command::Check(args) => on_runtime(check::run(&args, global)),
         Command::Status(args) => on_runtime(status::run(&args, global)),
         Command::Inject(args) => on_runtime(inject::run(&args, global)),
-        Command::Uninject(args) => uninject::run(&args),
+        Command::Uninject(args) => on_runtime(uninject::run(&args)),
         Command::Diagnostics(args) => on_runtime(diagnostics::run(&args, global)),
         Command::Identity(args) => on_runtime(identity::run(&args, global)),
         Command::Authz(args) => on_runtime(authz::run(&args, global)),

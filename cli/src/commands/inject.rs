@@ -3,20 +3,21 @@
 //! The change is a pure function of mesh-k8s, the one that the cluster's injector uses. Manifests go to standard output, the report to standard error, so that
 //! the result can be piped on.
 
+mod input;
 mod report;
 
 use std::{collections::BTreeMap, path::PathBuf};
 
 use anyhow::Context as _;
 use mesh_k8s::{
-    manifest::{self, Injection},
+    manifest::{self, Injection, Report},
     values::{
         Values,
         reading::{IgnoredKey, ignored_keys},
     },
 };
 
-pub(crate) use self::report::report;
+pub(crate) use self::{input::read, report::report};
 use crate::{
     cluster::Cluster,
     exit::Failure,
@@ -34,7 +35,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// Files, folders, or - for standard input
+    /// Files, folders, URLs (http:// or https://), or - for standard input
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Write the proxy into the manifests, instead of asking the cluster's injector by an annotation
@@ -73,8 +74,8 @@ struct Settings {
     /// Inbound ports on which the client must have an identity
     #[arg(long, value_name = "PORTS")]
     require_identity_on_inbound_ports: Option<String>,
-    /// The proxy as a native sidecar (true), or as an ordinary container (false)
-    #[arg(long, value_name = "BOOL")]
+    /// The proxy as a native sidecar, or with =false as an ordinary container
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     native_sidecar: Option<bool>,
     /// Seconds that an ordinary container's proxy waits before it ends
     #[arg(long, value_name = "SECONDS")]
@@ -88,17 +89,47 @@ struct Settings {
     /// What the proxy logs
     #[arg(long, value_name = "FILTER")]
     proxy_log_level: Option<String>,
-    /// The proxy's image
+    /// The proxy's image, without tag
     #[arg(long, value_name = "IMAGE")]
     proxy_image: Option<String>,
+    /// Tag of the proxy's image
+    #[arg(short = 'v', long, value_name = "TAG")]
+    proxy_version: Option<String>,
+    /// Registry and path of the images of proxy and debugging container, as in registry.example/mesh
+    #[arg(long, value_name = "REGISTRY")]
+    registry: Option<String>,
+    /// When images are pulled: Always, IfNotPresent or Never
+    #[arg(long, value_name = "POLICY")]
+    image_pull_policy: Option<String>,
+    /// Where the proxy takes connections from other pods
+    #[arg(long, value_name = "PORT")]
+    inbound_port: Option<u16>,
+    /// Where the proxy takes connections of the application
+    #[arg(long, value_name = "PORT")]
+    outbound_port: Option<u16>,
+    /// Where the proxy serves /live, /ready and /metrics
+    #[arg(long, value_name = "PORT")]
+    admin_port: Option<u16>,
+    /// Where the proxy serves tap
+    #[arg(long, value_name = "PORT")]
+    control_port: Option<u16>,
+    /// User of the proxy
+    #[arg(long, value_name = "UID")]
+    proxy_uid: Option<u32>,
+    /// Group of the proxy
+    #[arg(long, value_name = "GID")]
+    proxy_gid: Option<u32>,
+    /// Ask for profiles of names outside the cluster too
+    #[arg(long)]
+    enable_external_profiles: bool,
     /// CPU that the proxy asks for
-    #[arg(long, value_name = "QUANTITY")]
+    #[arg(long, value_name = "QUANTITY", alias = "proxy-cpu")]
     proxy_cpu_request: Option<String>,
     /// CPU that the proxy may use
     #[arg(long, value_name = "QUANTITY")]
     proxy_cpu_limit: Option<String>,
     /// Memory that the proxy asks for
-    #[arg(long, value_name = "QUANTITY")]
+    #[arg(long, value_name = "QUANTITY", alias = "proxy-memory")]
     proxy_memory_request: Option<String>,
     /// Memory that the proxy may use
     #[arg(long, value_name = "QUANTITY")]
@@ -106,8 +137,19 @@ struct Settings {
 }
 
 impl Settings {
-    fn annotations(&self) -> BTreeMap<String, String> {
+    /// `values` have the names of the images that a registry is put before.
+    fn annotations(&self, values: &Values) -> BTreeMap<String, String> {
         let number = |value: Option<u32>| value.map(|value| value.to_string());
+        let port = |value: Option<u16>| value.map(|value| value.to_string());
+        let image = |name: &str| {
+            let registry = self.registry.as_deref()?.trim_end_matches('/');
+            let (_, name) = name.rsplit_once('/').unwrap_or(("", name));
+            Some(format!("{registry}/{name}"))
+        };
+        let proxy_image = self
+            .proxy_image
+            .as_ref()
+            .unwrap_or(&values.proxy.image.name);
         let flag = |value: Option<bool>| value.map(|value| value.to_string());
         let settings = [
             ("config.linkerd.io/opaque-ports", self.opaque_ports.clone()),
@@ -147,7 +189,32 @@ impl Settings {
                 "config.linkerd.io/proxy-log-level",
                 self.proxy_log_level.clone(),
             ),
-            ("config.linkerd.io/proxy-image", self.proxy_image.clone()),
+            (
+                "config.linkerd.io/proxy-image",
+                image(proxy_image).or_else(|| self.proxy_image.clone()),
+            ),
+            (
+                "config.linkerd.io/debug-image",
+                image(&values.debug_container.image.name),
+            ),
+            (
+                "config.linkerd.io/proxy-version",
+                self.proxy_version.clone(),
+            ),
+            (
+                "config.linkerd.io/image-pull-policy",
+                self.image_pull_policy.clone(),
+            ),
+            ("config.linkerd.io/inbound-port", port(self.inbound_port)),
+            ("config.linkerd.io/outbound-port", port(self.outbound_port)),
+            ("config.linkerd.io/admin-port", port(self.admin_port)),
+            ("config.linkerd.io/control-port", port(self.control_port)),
+            ("config.linkerd.io/proxy-uid", number(self.proxy_uid)),
+            ("config.linkerd.io/proxy-gid", number(self.proxy_gid)),
+            (
+                "config.linkerd.io/enable-external-profiles",
+                self.enable_external_profiles.then(|| "true".to_owned()),
+            ),
             (
                 "config.linkerd.io/proxy-cpu-request",
                 self.proxy_cpu_request.clone(),
@@ -173,13 +240,15 @@ impl Settings {
 }
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
-    let documents = manifests::read(&args.files)?;
+    let documents = read(&args.files).await?;
     let values = match args.manual {
         true => Some(values(args, global).await?),
         false => None,
     };
     let injection = Injection {
-        annotations: args.settings.annotations(),
+        annotations: args
+            .settings
+            .annotations(values.as_ref().unwrap_or(&Values::default())),
         ingress: args.ingress,
         manual: values.as_ref(),
     };
@@ -187,6 +256,10 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         .map_err(|error| Failure::Input(format!("{:#}", anyhow::Error::from(error))))?;
     output::text(&manifests::write(&documents, args.output)?)?;
     output::note(&report(&reports));
+    // The manifests were written all the same, so that one DaemonSet of the node's network does not keep a folder from being injected.
+    if reports.iter().any(Report::is_refused) {
+        return Err(Failure::Negative.into());
+    }
     Ok(())
 }
 
@@ -250,6 +323,29 @@ mod tests {
         assert!(read_values("proxy: [").unwrap_err().starts_with("not YAML"));
     }
 
+    fn annotations(line: &[&str]) -> BTreeMap<String, String> {
+        let args = Line::try_parse_from(line).unwrap().args;
+        args.settings.annotations(&Values::default())
+    }
+
+    #[test]
+    fn flags_of_linkerd_are_understood() {
+        let line = "inject --native-sidecar - --admin-port=5191 --control-port 5190 --inbound-port 5143 --outbound-port 5140 -v edge \
+            --proxy-uid 3000 --proxy-gid 3001 --registry r.example/mesh/ --image-pull-policy Never --enable-external-profiles \
+            --proxy-cpu 1 --proxy-memory 64Mi";
+        let line: Vec<&str> = line.split_whitespace().collect();
+        let text: Vec<String> = annotations(&line)
+            .iter()
+            .map(|(key, value)| format!("{}={value}", key.trim_start_matches("config.linkerd.io/")))
+            .collect();
+        let expected = "admin-port=5191 control-port=5190 debug-image=r.example/mesh/debug enable-external-profiles=true \
+            image-pull-policy=Never inbound-port=5143 outbound-port=5140 proxy-cpu-request=1 proxy-enable-native-sidecar=true proxy-gid=3001 \
+            proxy-image=r.example/mesh/proxy proxy-memory-request=64Mi proxy-uid=3000 proxy-version=edge";
+        assert_eq!(text, expected.split_whitespace().collect::<Vec<_>>());
+        let both = ["inject", "-", "--proxy-image=a/b/c", "--registry=r"];
+        assert_eq!(annotations(&both)["config.linkerd.io/proxy-image"], "r/c");
+    }
+
     #[test]
     fn flags_become_annotations() {
         let line = [
@@ -257,16 +353,11 @@ mod tests {
             "-",
             "--opaque-ports",
             "3306",
-            "--native-sidecar",
-            "false",
+            "--native-sidecar=false",
             "--enable-debug-sidecar",
             "--wait-before-exit-seconds=5",
         ];
-        let annotations = Line::try_parse_from(line)
-            .unwrap()
-            .args
-            .settings
-            .annotations();
+        let annotations = annotations(&line);
         let text: Vec<String> = annotations
             .iter()
             .map(|(key, value)| format!("{key}={value}"))

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use mesh_k8s::manifest;
 
-use super::inject::report;
+use super::inject::{read, report};
 use crate::{
     exit::Failure,
     output::{
@@ -18,15 +18,15 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// Files, folders, or - for standard input
+    /// Files, folders, URLs (http:// or https://), or - for standard input
     #[arg(required = true)]
     files: Vec<PathBuf>,
     #[arg(short, long, value_enum, default_value_t = Form::Yaml)]
     output: Form,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let documents = manifests::read(&args.files)?;
+pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
+    let documents = read(&args.files).await?;
     let (documents, reports) = manifest::uninject(documents)
         .map_err(|error| Failure::Input(format!("{:#}", anyhow::Error::from(error))))?;
     output::text(&manifests::write(&documents, args.output)?)?;

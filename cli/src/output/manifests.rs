@@ -61,6 +61,13 @@ fn manifests_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
+/// The documents of a text that was not read from a file.
+pub(crate) fn parsed(text: &str, name: &str) -> Result<Vec<Value>, Failure> {
+    let mut documents = Vec::new();
+    parse(text, name, &mut documents)?;
+    Ok(documents)
+}
+
 fn parse(text: &str, name: &str, documents: &mut Vec<Value>) -> Result<(), Failure> {
     for document in serde_norway::Deserializer::from_str(text) {
         let value = Value::deserialize(document)

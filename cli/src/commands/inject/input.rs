@@ -1,0 +1,189 @@
+//! What is injected: files, folders, standard input, and manifests from the web.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::Context as _;
+use http::{Request, Uri, header::LOCATION};
+use http_body_util::{BodyExt as _, Limited};
+use kube::{Client, Config, client::Body};
+use serde_json::Value;
+
+use crate::{exit::Failure, output::manifests};
+
+/// From the first name lookup to the last byte.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Larger manifests come as files. The release manifests of large projects have two or three.
+const MAX_BYTES: usize = 16 * 1024 * 1024;
+
+/// Download pages send their visitors on once or twice.
+const MAX_REDIRECTS: usize = 5;
+
+/// The documents of all files, in their order.
+pub(crate) async fn read(paths: &[PathBuf]) -> Result<Vec<Value>, Failure> {
+    let mut documents = Vec::new();
+    for path in paths {
+        match url(path) {
+            Some(url) => {
+                let text = fetch(url)
+                    .await
+                    .map_err(|error| Failure::Input(format!("read {url}: {error:#}")))?;
+                documents.extend(manifests::parsed(&text, url)?);
+            }
+            None => {
+                let word = path.to_str().unwrap_or_default();
+                // Such a word was the value of a flag that wants an equals sign, as all flags of Linkerd's that are true or false.
+                if matches!(word, "true" | "false") && !path.exists() {
+                    return Err(Failure::Input(format!(
+                        "there is no file {word:?}: the value of a flag that is true or false follows an equals sign, as in --native-sidecar={word}"
+                    )));
+                }
+                documents.extend(manifests::read(std::slice::from_ref(path))?);
+            }
+        }
+    }
+    Ok(documents)
+}
+
+fn url(path: &std::path::Path) -> Option<&str> {
+    let text = path.to_str()?;
+    ["http://", "https://"]
+        .iter()
+        .any(|scheme| text.starts_with(scheme))
+        .then_some(text)
+}
+
+async fn fetch(url: &str) -> anyhow::Result<String> {
+    let fetched = tokio::time::timeout(PATIENCE, follow(url)).await;
+    fetched.map_err(|_elapsed| anyhow::anyhow!("not done within {} s", PATIENCE.as_secs()))?
+}
+
+/// Goes from place to place until there is a body.
+async fn follow(url: &str) -> anyhow::Result<String> {
+    let mut uri: Uri = url.parse()?;
+    for _ in 0..=MAX_REDIRECTS {
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let request = Request::get(path).body(Body::empty())?;
+        let server = Uri::builder()
+            .scheme(uri.scheme_str().unwrap_or_default())
+            .authority(uri.authority().context("the URL names no server")?.as_str())
+            .path_and_query("/")
+            .build()?;
+        // The Kubernetes client verifies certificates with the machine's authorities and sends no credentials with this configuration.
+        let client = Client::try_from(Config::new(server))?;
+        let response = client.send(request).await?;
+        let status = response.status();
+        if status.is_redirection() {
+            let to = response.headers().get(LOCATION);
+            let to = to.with_context(|| format!("{status} without a location"))?;
+            uri = resolved(&uri, to.to_str()?)?;
+            continue;
+        }
+        anyhow::ensure!(status.is_success(), "the server answered {status}");
+        let body = Limited::new(response.into_body(), MAX_BYTES)
+            .collect()
+            .await;
+        let body = body.map_err(|error| {
+            anyhow::anyhow!("{error}; at most {} MiB are read", MAX_BYTES >> 20)
+        })?;
+        return Ok(String::from_utf8(body.to_bytes().into())?);
+    }
+    anyhow::bail!("more than {MAX_REDIRECTS} redirections")
+}
+
+/// A location may be a path of the same server. Never from HTTPS to HTTP.
+fn resolved(from: &Uri, to: &str) -> anyhow::Result<Uri> {
+    let to: Uri = to.parse()?;
+    let mut parts = to.into_parts();
+    if parts.authority.is_none() {
+        parts.authority = from.authority().cloned();
+        parts.scheme = from.scheme().cloned();
+    }
+    let to = Uri::from_parts(parts)?;
+    let is_safe = |uri: &Uri| uri.scheme_str() == Some("https");
+    anyhow::ensure!(
+        is_safe(&to) || !is_safe(from),
+        "the server redirects from HTTPS to {to}"
+    );
+    Ok(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    /// Answers each request by its path, one a connection; says where.
+    async fn server(answer: fn(&str) -> String) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = vec![0; 4096];
+                let length = stream.read(&mut request).await.unwrap();
+                let head = String::from_utf8_lossy(&request[..length]).into_owned();
+                assert!(!head.to_lowercase().contains("authorization"), "{head}");
+                let path = head.split(' ').nth(1).unwrap_or_default();
+                // A client that has read enough is gone.
+                let _gone = stream.write_all(answer(path).as_bytes()).await;
+            }
+        });
+        format!("http://{addr}")
+    }
+
+    fn answer(path: &str) -> String {
+        let ok = |body: &str| {
+            let length = body.len();
+            format!(
+                "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+            )
+        };
+        let moved = |to: &str| {
+            format!(
+                "HTTP/1.1 302 Found\r\nconnection: close\r\nlocation: {to}\r\ncontent-length: 0\r\n\r\n"
+            )
+        };
+        match path {
+            "/shop.yaml?a=b" => ok("kind: A\n---\nkind: B\n"),
+            "/moved" => moved("/shop.yaml?a=b"),
+            "/round" => moved("/round"),
+            "/large" => ok(&"#".repeat(MAX_BYTES + 1)),
+            _ => "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+                .to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn manifests_are_read_from_the_web_within_limits() {
+        let server = server(answer).await;
+        let read = async |path: &str| read(&[format!("{server}{path}").into()]).await;
+        for path in ["/shop.yaml?a=b", "/moved"] {
+            assert_eq!(read(path).await.unwrap().len(), 2, "{path}");
+        }
+        let error = async |path: &str| read(path).await.unwrap_err().to_string();
+        assert!(
+            error("/none").await.contains("404"),
+            "{}",
+            error("/none").await
+        );
+        assert!(error("/round").await.contains("more than 5 redirections"));
+        let large = error("/large").await;
+        assert!(large.contains("at most 16 MiB are read"), "{large}");
+    }
+
+    #[test]
+    fn redirections_stay_encrypted() {
+        let from: Uri = "https://a.example/x".parse().unwrap();
+        assert_eq!(resolved(&from, "/y").unwrap(), "https://a.example/y");
+        assert_eq!(
+            resolved(&from, "https://b.example/").unwrap(),
+            "https://b.example/"
+        );
+        assert!(resolved(&from, "http://a.example/y").is_err());
+    }
+}
