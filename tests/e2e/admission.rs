@@ -1,0 +1,118 @@
+//! What the injector makes of pods: the debugging container, annotations that cannot be read, and a values file of Linkerd's behind it all.
+
+use crate::{
+    cluster::{Cluster, until},
+    installation::Installation,
+    shop::{self, Shop},
+};
+
+/// What a values file for Linkerd says that is `null`, empty or without meaning here.
+const LINKERD: [&str; 5] = [
+    "configReaders=null",
+    "proxy.inbound.server=null",
+    "identityTrustDomain=",
+    "kubeAPI.clientQPS=100",
+    "disableHeartBeat=false",
+];
+
+#[test]
+fn the_injector_of_a_linkerd_values_file_refuses_what_it_cannot_read_and_adds_the_debugging_container()
+ {
+    let Some(cluster) =
+        Cluster::given("annotations that cannot be read, and the debugging container")
+    else {
+        return;
+    };
+    let mesh = Installation::by_helm(&cluster, &LINKERD);
+    let shop = Shop::open(&cluster);
+    shop.works();
+    // Identities end in the cluster's domain.
+    shop.is_authenticated();
+
+    is_refused(&cluster, "default-inbound-policy", "all-authenticate");
+    is_refused(
+        &cluster,
+        "proxy-require-identity-inbound-ports",
+        "8080,admin",
+    );
+    annotate_namespace(&cluster, "default-inbound-policy=denied");
+    let (created, said) = create(&cluster, "");
+    assert!(!created && said.contains("namespace shop"), "{said}");
+    // What runs is not touched, and the namespace's word can be taken back.
+    shop.works();
+    annotate_namespace(&cluster, "default-inbound-policy-");
+
+    has_debugging_container(&cluster, &shop);
+    drop(shop);
+    mesh.remove();
+}
+
+/// A pod with this annotation is not admitted, and the message names annotation and value.
+fn is_refused(cluster: &Cluster, name: &str, value: &str) {
+    let key = format!("config.linkerd.io/{name}");
+    let (created, said) = create(cluster, &format!("{key}: \"{value}\""));
+    let named = said.contains(&key) && said.contains(value) && said.contains("cannot be read");
+    assert!(!created && named, "{said}");
+}
+
+/// Whether the API server would create a pod with these annotations, and what it says.
+fn create(cluster: &Cluster, annotations: &str) -> (bool, String) {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let namespace = shop::NAMESPACE;
+    let pod = format!(
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: tried, namespace: {namespace}, annotations: {{{annotations}}}}}, \
+         spec: {{containers: [{{name: main, image: mesh/test-apps:dev}}]}}}}"
+    );
+    std::fs::write(file.path(), pod).expect("write the manifest");
+    let path = file.path().to_str().expect("a path of letters");
+    cluster.try_kubectl(&["create", "--dry-run=server", "-f", path])
+}
+
+fn annotate_namespace(cluster: &Cluster, annotation: &str) {
+    let annotation = format!("config.linkerd.io/{annotation}");
+    cluster.kubectl(&["annotate", "namespace", shop::NAMESPACE, &annotation]);
+    // The injector learns of it by its watch.
+    let wanted = !annotation.ends_with('-');
+    until("the injector knows the namespace's annotation", || {
+        let (created, said) = create(cluster, "");
+        if created == wanted { Err(said) } else { Ok(()) }
+    });
+}
+
+/// The container prints the packets of a request to its log, and a shell in it can look further.
+fn has_debugging_container(cluster: &Cluster, shop: &Shop<'_>) {
+    let patch = r#"{"spec": {"template": {"metadata": {"annotations": {"config.linkerd.io/enable-debug-sidecar": "true"}}}}}"#;
+    cluster.kubectl(&[
+        "patch",
+        "deployment/web",
+        "-n",
+        shop::NAMESPACE,
+        "-p",
+        patch,
+    ]);
+    cluster.rolled_out(shop::NAMESPACE, "deployment/web");
+    shop.works();
+    // Pods of the version before are terminating, and kubectl would pick one of them as well.
+    let mut pods = cluster.list(&["pods", "-n", shop::NAMESPACE, "-l", "app=web"]);
+    pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+    let pod = pods.first().expect("a pod of web runs");
+    let pod = format!("pod/{}", pod["metadata"]["name"].as_str().expect("a name"));
+    let of_debug = ["-n", shop::NAMESPACE, &pod, "-c", "linkerd-debug"];
+    until(
+        "the debugging container has seen packets of the proxy's port",
+        || {
+            let log = cluster.kubectl(&[&["logs", "--tail=2000"][..], &of_debug].concat());
+            match log.contains(".4143") {
+                true => Ok(()),
+                false => Err(log),
+            }
+        },
+    );
+    let look = "id -u && ip addr show lo && tcpdump --version";
+    let (done, said) =
+        cluster.try_kubectl(&[&["exec"][..], &of_debug, &["--", "sh", "-c", look]].concat());
+    assert!(
+        done && said.contains("127.0.0.1") && said.contains("libpcap"),
+        "{said}"
+    );
+}
