@@ -22,6 +22,7 @@ pub use self::{
     bootstrap::Bootstrap, cluster::Cluster, http2::Http2Flag, identity::Identity,
     injector::ProxyInjector,
 };
+use crate::serve::DEFAULT_MAX_STREAMS;
 
 /// One of the controllers of the mesh.
 #[derive(Debug, Parser)]
@@ -101,6 +102,10 @@ pub struct Destination {
         default_value = r#"{"keep_alive":{"interval":"10s","timeout":"3s","while_idle":true}}"#
     )]
     pub meshed_http2_client_params: Http2Flag,
+    /// How many streams may be open; one client identity gets half of them, and so do all clients
+    /// without identity together
+    #[arg(long, default_value_t = DEFAULT_MAX_STREAMS)]
+    pub max_streams: usize,
     #[command(flatten)]
     pub source: Source,
     #[command(flatten)]
@@ -150,6 +155,10 @@ pub struct Policy {
     /// Let applications set retries and timeouts by l5d-* request headers
     #[arg(long, default_value = "false", value_parser = flag, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub allow_l5d_request_headers: bool,
+    /// How many streams may be open; one client identity gets half of them, and so do all clients
+    /// without identity together
+    #[arg(long, default_value_t = DEFAULT_MAX_STREAMS)]
+    pub max_streams: usize,
     #[command(flatten)]
     pub source: Source,
     #[command(flatten)]

@@ -23,7 +23,7 @@ mod views;
 mod workloads;
 
 pub use self::{
-    destination::{DestinationIndex, EndpointsError},
+    destination::{DestinationIndex, EndpointsError, Watched},
     outbound::{OutboundError, OutboundKey},
     policy::{InboundKey, PolicyIndex},
     profile::{ProfileError, ProfileKey},

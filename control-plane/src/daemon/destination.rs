@@ -40,7 +40,8 @@ pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
     if !until_complete(&mut daemon, complete).await? {
         return Ok(());
     }
-    let service = DestinationService::new(index, daemon.watch.clone(), &daemon.calls);
+    let calls = daemon.calls.clone().limited(config.max_streams);
+    let service = DestinationService::new(index, daemon.watch.clone(), &calls);
     let router = Server::builder().add_service(DestinationServer::new(service));
     daemon.serve_grpc(listener, router);
     tracing::info!(addr = %config.addr, "Serving destinations");

@@ -46,8 +46,9 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
     if !until_complete(&mut daemon, complete).await? {
         return Ok(());
     }
-    let inbound = InboundService::new(index.clone(), daemon.watch.clone(), &daemon.calls);
-    let outbound = OutboundService::new(index, daemon.watch.clone(), &daemon.calls);
+    let calls = daemon.calls.clone().limited(config.max_streams);
+    let inbound = InboundService::new(index.clone(), daemon.watch.clone(), &calls);
+    let outbound = OutboundService::new(index, daemon.watch.clone(), &calls);
     let router = Server::builder()
         .add_service(InboundServerPoliciesServer::new(inbound))
         .add_service(OutboundPoliciesServer::new(outbound));

@@ -20,6 +20,23 @@ pub struct DestinationIndex {
     store: Store,
     endpoints: Views<EndpointsKey, EndpointSet>,
     profiles: Views<ProfileKey, Profile>,
+    // Counts the changes, for the streams whose value is not kept. They are woken and look whether
+    // it is known by now.
+    changes: watch::Sender<Arc<u64>>,
+}
+
+/// The answer to a client.
+#[derive(Debug)]
+pub enum Watched<V> {
+    /// Kept up to date as long as it is watched.
+    Kept(watch::Receiver<Arc<V>>),
+    /// The cluster has nothing of this name or address, and clients can make up any number of them:
+    /// nothing is kept. The value holds until the name or address is known, which can be asked
+    /// after each change.
+    Unknown {
+        value: V,
+        changes: watch::Receiver<Arc<u64>>,
+    },
 }
 
 /// Why a Service has no endpoints to watch.
@@ -38,6 +55,7 @@ impl DestinationIndex {
             store: Store::default(),
             endpoints: Views::default(),
             profiles: Views::default(),
+            changes: watch::Sender::default(),
         }
     }
 
@@ -51,6 +69,7 @@ impl DestinationIndex {
             store,
             endpoints,
             profiles,
+            changes,
         } = self;
         endpoints.refresh(
             |key| affects_service(&touched, &key.service),
@@ -66,12 +85,14 @@ impl DestinationIndex {
             },
             |key| profile::profile(store, settings, key).ok(),
         );
+        changes.send_modify(|count| *count = Arc::new(**count + 1));
     }
 
+    /// A client on a node that nothing is known of gets what a client without node gets.
     pub fn endpoints(
         &mut self,
-        key: EndpointsKey,
-    ) -> Result<watch::Receiver<Arc<EndpointSet>>, EndpointsError> {
+        mut key: EndpointsKey,
+    ) -> Result<Watched<EndpointSet>, EndpointsError> {
         match self.store.service(&key.service) {
             None => return Err(EndpointsError::NoSuchService(key.service)),
             Some(service) if service.external_name => {
@@ -79,16 +100,40 @@ impl DestinationIndex {
             }
             Some(_) => {}
         }
+        key.node = key.node.filter(|node| self.store.knows_node(node));
         let value = services::endpoints(&self.store, &self.settings, &key);
-        Ok(self.endpoints.watch(key, value))
+        Ok(match self.knows_endpoints(&key) {
+            true => Watched::Kept(self.endpoints.watch(key, value)),
+            false => self.unknown(value),
+        })
     }
 
-    pub fn profile(
-        &mut self,
-        key: ProfileKey,
-    ) -> Result<watch::Receiver<Arc<Profile>>, ProfileError> {
+    pub fn profile(&mut self, key: ProfileKey) -> Result<Watched<Profile>, ProfileError> {
         let value = profile::profile(&self.store, &self.settings, &key)?;
-        Ok(self.profiles.watch(key, value))
+        Ok(match self.knows_profile(&key) {
+            true => Watched::Kept(self.profiles.watch(key, value)),
+            false => self.unknown(value),
+        })
+    }
+
+    pub fn knows_endpoints(&self, key: &EndpointsKey) -> bool {
+        let hostname = key.hostname.as_ref();
+        hostname.is_none_or(|hostname| self.store.knows_instance(&key.service, hostname))
+    }
+
+    pub fn knows_profile(&self, key: &ProfileKey) -> bool {
+        match key {
+            ProfileKey::Addr(addr) => self.store.knows_ip(addr.ip()),
+            // Without the Service or the endpoint there is no profile at all.
+            ProfileKey::Service { .. } | ProfileKey::Instance { .. } => true,
+        }
+    }
+
+    fn unknown<V>(&self, value: V) -> Watched<V> {
+        Watched::Unknown {
+            value,
+            changes: self.changes.subscribe(),
+        }
     }
 
     /// How many different values are watched: endpoints and profiles.

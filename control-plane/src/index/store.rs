@@ -38,6 +38,8 @@ pub struct Store {
     services_by_ip: HashMap<IpAddr, BTreeSet<Name>>,
     /// By pod and host address.
     pods_by_ip: HashMap<IpAddr, BTreeSet<Name>>,
+    /// How many pods each node has; for nodes that there is no record of, too.
+    pods_of_nodes: HashMap<Arc<str>, usize>,
 }
 
 /// What a batch of changes touched: which views have to be computed again.
@@ -241,6 +243,9 @@ impl Store {
                         .or_default()
                         .insert(pod.name.clone());
                 }
+                if let Some(node) = &pod.node {
+                    *self.pods_of_nodes.entry(node.clone()).or_default() += 1;
+                }
             }
             Object::EndpointSlice(slice) => {
                 if let Some(service) = service_of(slice) {
@@ -265,6 +270,14 @@ impl Store {
                 for ip in pod.ips.iter().chain(&pod.host_ips) {
                     forget(&mut self.pods_by_ip, ip, &pod.name);
                 }
+                if let Some(node) = &pod.node
+                    && let Some(pods) = self.pods_of_nodes.get_mut(node)
+                {
+                    *pods -= 1;
+                    if *pods == 0 {
+                        self.pods_of_nodes.remove(node);
+                    }
+                }
             }
             Object::EndpointSlice(slice) => {
                 if let Some(service) = service_of(slice) {
@@ -281,6 +294,23 @@ impl Store {
 
     pub(super) fn service(&self, name: &Name) -> Option<&Service> {
         self.services.get(name).map(Arc::as_ref)
+    }
+
+    /// Is there a node of that name, or a pod that runs on one?
+    pub(super) fn knows_node(&self, node: &str) -> bool {
+        self.pods_of_nodes.contains_key(node) || self.nodes.contains_key(&Name::new("", node))
+    }
+
+    /// Does the address belong to a Service, a pod or a pod's host?
+    pub(super) fn knows_ip(&self, ip: IpAddr) -> bool {
+        self.services_by_ip.contains_key(&ip) || self.pods_by_ip.contains_key(&ip)
+    }
+
+    /// Has the Service an endpoint of that name, ready or not?
+    pub(super) fn knows_instance(&self, service: &Name, hostname: &Arc<str>) -> bool {
+        self.slices_of(service)
+            .flat_map(|slice| &slice.endpoints)
+            .any(|endpoint| endpoint.hostname.as_ref() == Some(hostname))
     }
 
     pub(super) fn zone_of_node(&self, node: &str) -> Option<&Arc<str>> {

@@ -9,19 +9,30 @@ use tokio::sync::watch;
 pub(super) struct Views<K, V> {
     // The senders' side of what gRPC streams hold. A watch keeps the newest value only, so a slow reader holds nobody up and skips what is outdated.
     senders: HashMap<K, watch::Sender<Arc<V>>>,
+    /// With how many values those that have no reader any more are looked for.
+    sweep_at: usize,
 }
+
+/// Fewer values are not swept.
+const MIN_SWEEP: usize = 64;
 
 impl<K, V> Default for Views<K, V> {
     fn default() -> Self {
         Self {
             senders: HashMap::new(),
+            sweep_at: MIN_SWEEP,
         }
     }
 }
 
 impl<K: Eq + Hash, V: PartialEq> Views<K, V> {
-    /// Watches a value, which must be current.
+    /// Watches a value, which must be current. There are never more than twice as many values as
+    /// had readers at the last sweep, however often clients come and go while nothing changes.
     pub(super) fn watch(&mut self, key: K, value: V) -> watch::Receiver<Arc<V>> {
+        if self.senders.len() >= self.sweep_at {
+            self.senders.retain(|_, sender| !sender.is_closed());
+            self.sweep_at = (2 * self.senders.len()).max(MIN_SWEEP);
+        }
         let sender = self
             .senders
             .entry(key)
@@ -78,5 +89,16 @@ mod tests {
         drop(two);
         views.refresh(|_| true, |_| None);
         assert_eq!(views.len(), 1);
+    }
+
+    #[test]
+    fn what_clients_leave_behind_is_bounded_while_nothing_changes() {
+        let mut views = Views::<u32, u32>::default();
+        let kept = views.watch(0, 0);
+        for key in 1..100_000 {
+            drop(views.watch(key, 0));
+            assert!(views.len() <= MIN_SWEEP, "{} at {key}", views.len());
+        }
+        assert!(kept.same_channel(&views.watch(0, 0)));
     }
 }

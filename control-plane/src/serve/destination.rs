@@ -8,7 +8,10 @@ use mesh_api::{
         DestinationProfile, GetDestination, Update, destination_server::Destination,
     },
 };
-use mesh_core::endpoint::{Endpoint, EndpointUpdate};
+use mesh_core::{
+    endpoint::{Endpoint, EndpointUpdate},
+    profile::Profile,
+};
 use mesh_runtime::drain;
 use parking_lot::Mutex;
 use tonic::{Request, Response, Status, async_trait};
@@ -16,12 +19,12 @@ use tonic::{Request, Response, Status, async_trait};
 use super::{
     Step, Updates,
     authority::{Authority, AuthorityError},
-    calls::{Calls, Method},
+    calls::{Calls, Method, Stream},
     updates,
     workload::Context,
 };
 use crate::index::{
-    DestinationIndex, EndpointSet, EndpointsError, EndpointsKey, ProfileError, ProfileKey,
+    DestinationIndex, EndpointSet, EndpointsError, EndpointsKey, ProfileError, ProfileKey, Watched,
 };
 
 #[derive(Debug)]
@@ -47,7 +50,9 @@ impl DestinationService {
         }
     }
 
-    fn endpoints(&self, request: &GetDestination) -> Result<Updates<Update>, Status> {
+    fn endpoints(&self, request: &Request<GetDestination>) -> Result<Updates<Update>, Status> {
+        let stream = self.get.open(request)?;
+        let request = request.get_ref();
         let context = Context::parse(&request.context_token);
         let authority = Authority::parse(&request.path, &self.cluster_domain)?;
         let Authority::Service {
@@ -67,7 +72,7 @@ impl DestinationService {
             hostname: instance,
             node: (!context.node.is_empty()).then(|| context.node.into()),
         };
-        let values = self.index.lock().endpoints(key)?;
+        let watched = self.index.lock().endpoints(key.clone())?;
         tracing::debug!(path = request.path, pod = context.pod, "Watching endpoints");
         let mut sent = BTreeMap::new();
         let step = move |now: &EndpointSet| {
@@ -75,10 +80,17 @@ impl DestinationService {
             sent = now.endpoints.clone();
             Step::Send(changes.iter().map(update_to_proto).collect())
         };
-        Ok(updates(values, self.drain.clone(), self.get.open(), step))
+        Ok(self.send(watched, stream, step, move |index| {
+            index.knows_endpoints(&key)
+        }))
     }
 
-    fn profile(&self, request: &GetDestination) -> Result<Updates<DestinationProfile>, Status> {
+    fn profile(
+        &self,
+        request: &Request<GetDestination>,
+    ) -> Result<Updates<DestinationProfile>, Status> {
+        let stream = self.get_profile.open(request)?;
+        let request = request.get_ref();
         let context = Context::parse(&request.context_token);
         let key = match Authority::parse(&request.path, &self.cluster_domain)? {
             Authority::Addr(addr) => ProfileKey::Addr(addr),
@@ -99,11 +111,40 @@ impl DestinationService {
                 port,
             },
         };
-        let values = self.index.lock().profile(key)?;
+        let watched = self.index.lock().profile(key.clone())?;
         tracing::debug!(path = request.path, pod = context.pod, "Watching a profile");
-        let step = |profile: &_| Step::Send(vec![profile_to_proto(profile)]);
-        let stream = self.get_profile.open();
-        Ok(updates(values, self.drain.clone(), stream, step))
+        let step = |profile: &Profile| Step::Send(vec![profile_to_proto(profile)]);
+        Ok(self.send(watched, stream, step, move |index| {
+            index.knows_profile(&key)
+        }))
+    }
+
+    /// Sends what is watched. A value that is not kept is sent once, and the stream ends when it is
+    /// `known`: the client asks again, and what it gets then is kept.
+    fn send<V, M>(
+        &self,
+        watched: Watched<V>,
+        stream: Stream,
+        mut step: impl FnMut(&V) -> Step<M> + Send + 'static,
+        known: impl Fn(&DestinationIndex) -> bool + Send + 'static,
+    ) -> Updates<M>
+    where
+        V: Send + Sync + 'static,
+        M: Send + 'static,
+    {
+        let drain = self.drain.clone();
+        let (value, changes) = match watched {
+            Watched::Kept(values) => return updates(values, drain, stream, step),
+            Watched::Unknown { value, changes } => (value, changes),
+        };
+        let index = self.index.clone();
+        let mut first = Some(value);
+        let step = move |_count: &u64| match first.take() {
+            Some(value) => step(&value),
+            None if known(&index.lock()) => Step::End,
+            None => Step::Send(Vec::new()),
+        };
+        updates(changes, drain, stream, step)
     }
 }
 
@@ -116,9 +157,7 @@ impl Destination for DestinationService {
         &self,
         request: Request<GetDestination>,
     ) -> Result<Response<Self::GetStream>, Status> {
-        self.get
-            .count(self.endpoints(request.get_ref()))
-            .map(Response::new)
+        self.get.count(self.endpoints(&request)).map(Response::new)
     }
 
     async fn get_profile(
@@ -126,7 +165,7 @@ impl Destination for DestinationService {
         request: Request<GetDestination>,
     ) -> Result<Response<Self::GetProfileStream>, Status> {
         self.get_profile
-            .count(self.profile(request.get_ref()))
+            .count(self.profile(&request))
             .map(Response::new)
     }
 }

@@ -78,12 +78,13 @@ impl InboundServerPolicies for InboundService {
         &self,
         request: Request<PortSpec>,
     ) -> Result<Response<Self::WatchPortStream>, Status> {
-        let values = self.watch_port.count(self.values(request.get_ref()))?;
+        let opened = self.watch_port.open(&request);
+        let opened = opened.and_then(|stream| Ok((stream, self.values(request.get_ref())?)));
+        let (stream, values) = self.watch_port.count(opened)?;
         let step = |policy: &Option<ServerPolicy>| match policy {
             Some(policy) => Step::Send(vec![to_proto(policy)]),
             None => Step::End,
         };
-        let stream = self.watch_port.open();
         Ok(Response::new(updates(
             values,
             self.drain.clone(),

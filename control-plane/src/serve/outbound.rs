@@ -66,9 +66,10 @@ impl OutboundPolicies for OutboundService {
         &self,
         request: Request<TrafficSpec>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let values = self.watch.count(self.values(request.into_inner()))?;
+        let opened = self.watch.open(&request);
+        let opened = opened.and_then(|stream| Ok((stream, self.values(request.into_inner())?)));
+        let (stream, values) = self.watch.count(opened)?;
         let step = |policy: &OutboundPolicy| Step::Send(vec![to_proto(policy)]);
-        let stream = self.watch.open();
         Ok(Response::new(updates(
             values,
             self.drain.clone(),

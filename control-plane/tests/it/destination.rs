@@ -165,6 +165,53 @@ async fn profiles_of_services_pods_and_strangers() {
 }
 
 #[tokio::test]
+async fn an_address_that_was_unknown_is_asked_about_again_when_its_pod_appears() {
+    let folder = Folder::new();
+    folder.write("web.yaml", &service(&[]));
+    let controller = Controller::destination(&[&folder]).await;
+    let mut client = DestinationClient::new(controller.channel().await);
+    let mut first = async |path: &str| {
+        let mut stream = client.get_profile(ask(path)).await.unwrap().into_inner();
+        let message = next(&mut stream).await.unwrap();
+        (profile(message).unwrap(), stream)
+    };
+    let (stranger, mut stream) = first("10.1.0.1:8080").await;
+    assert_eq!(stranger.endpoint.unwrap().tls, None);
+    folder.write("web.yaml", &service(&[("web-2", "10.1.0.2")]));
+    folder.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
+    assert_eq!(next(&mut stream).await, None, "the stream ends well");
+    let (pod, _) = first("10.1.0.1:8080").await;
+    assert!(pod.endpoint.unwrap().tls.is_some());
+}
+
+#[tokio::test]
+async fn more_streams_than_allowed_are_refused() {
+    let folder = Folder::new();
+    folder.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
+    let args = [
+        format!("--source-dir={}", folder.path().display()),
+        "--max-streams=4".to_owned(),
+    ];
+    let controller = Controller::start("destination", "--addr", "--metrics-addr", &args);
+    let controller = controller.ready().await;
+    let mut client = DestinationClient::new(controller.channel().await);
+    let mut open = Vec::new();
+    for _ in 0..2 {
+        open.push(client.get_profile(ask(WEB)).await.unwrap());
+    }
+    // All clients without an identity are one, and one has half of what there is.
+    let refused = client.get(ask(WEB)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("--max-streams"), "{refused}");
+    let mut identified = tonic::Request::new(ask(WEB));
+    let id = "web.shop.serviceaccount.identity.linkerd.cluster.local";
+    let id = id.parse().unwrap();
+    identified.metadata_mut().insert("l5d-client-id", id);
+    let mut stream = client.get(identified).await.unwrap().into_inner();
+    assert_eq!(update(&mut stream).await, "+10.1.0.1:8080");
+}
+
+#[tokio::test]
 async fn codes_of_refusals() {
     let folder = Folder::new();
     let external = "---

@@ -25,6 +25,18 @@ fn key(port: u16) -> EndpointsKey {
     }
 }
 
+/// The value that is kept; nothing else may be watched here.
+fn kept<V>(watched: Watched<V>) -> watch::Receiver<Arc<V>> {
+    match watched {
+        Watched::Kept(values) => values,
+        Watched::Unknown { .. } => panic!("nothing is kept for it"),
+    }
+}
+
+fn endpoints(index: &mut DestinationIndex, key: EndpointsKey) -> watch::Receiver<Arc<EndpointSet>> {
+    kept(index.endpoints(key).unwrap())
+}
+
 fn addrs(rx: &watch::Receiver<Arc<EndpointSet>>) -> Vec<String> {
     rx.borrow()
         .endpoints
@@ -55,7 +67,7 @@ fn at(rx: &watch::Receiver<Arc<EndpointSet>>, addr: &str) -> Endpoint {
 fn a_meshed_and_an_unmeshed_endpoint() {
     let mut index = index(&two_pods());
     let node = Some(Arc::from("node-a"));
-    let rx = index.endpoints(EndpointsKey { node, ..key(80) }).unwrap();
+    let rx = endpoints(&mut index, EndpointsKey { node, ..key(80) });
     assert_eq!(addrs(&rx), ["10.1.0.1:8080", "10.1.0.2:8080"]);
 
     let meshed = at(&rx, "10.1.0.1:8080");
@@ -96,7 +108,7 @@ fn a_meshed_and_an_unmeshed_endpoint() {
 #[test]
 fn endpoints_come_and_go() {
     let mut index = index(&two_pods());
-    let mut rx = index.endpoints(key(80)).unwrap();
+    let mut rx = endpoints(&mut index, key(80));
     rx.borrow_and_update();
     index.apply(apply(&two_pods()));
     assert!(
@@ -126,7 +138,7 @@ fn endpoints_come_and_go() {
 #[test]
 fn a_pod_that_comes_back_with_another_address() {
     let mut index = index(&two_pods());
-    let rx = index.endpoints(key(80)).unwrap();
+    let rx = endpoints(&mut index, key(80));
     let mut batch = apply(&pod("web-1", "10.1.0.9", true, ""));
     batch.extend(apply(&slice(&format!(
         "[{}]",
@@ -139,8 +151,8 @@ fn a_pod_that_comes_back_with_another_address() {
 #[test]
 fn opaque_by_default_by_annotation_and_by_server() {
     let mut index = index(&two_pods());
-    let http = index.endpoints(key(80)).unwrap();
-    let db = index.endpoints(key(3306)).unwrap();
+    let http = endpoints(&mut index, key(80));
+    let db = endpoints(&mut index, key(3306));
     assert_eq!(at(&db, "10.1.0.1:3306").hint, ProtocolHint::Opaque);
     assert_eq!(at(&db, "10.1.0.2:3306").hint, ProtocolHint::Unknown);
 
@@ -170,11 +182,11 @@ fn skipped_and_own_ports_are_dialled_plainly() {
     let skipping = "annotations: {config.linkerd.io/skip-inbound-ports: '8080'}";
     let mut index = index(&two_pods());
     index.apply(apply(&pod("web-1", "10.1.0.1", true, skipping)));
-    let rx = index.endpoints(key(80)).unwrap();
+    let rx = endpoints(&mut index, key(80));
     let skipped = at(&rx, "10.1.0.1:8080");
     assert_eq!((skipped.tls, skipped.opaque_transport_port), (None, None));
     // A port that the Service does not define is dialled as it is.
-    let admin = index.endpoints(key(4191)).unwrap();
+    let admin = endpoints(&mut index, key(4191));
     let admin = at(&admin, "10.1.0.1:4191");
     assert_eq!(admin.opaque_transport_port, None);
     assert!(admin.tls.is_some());
@@ -196,13 +208,13 @@ fn zones_nodes_and_host_names() {
         node: Some("node-a".into()),
         ..key(80)
     };
-    let near = index.endpoints(node_a.clone()).unwrap();
-    let anywhere = index.endpoints(key(80)).unwrap();
+    let near = endpoints(&mut index, node_a.clone());
+    let anywhere = endpoints(&mut index, key(80));
     let named = EndpointsKey {
         hostname: Some("web-2".into()),
         ..key(80)
     };
-    let named = index.endpoints(named).unwrap();
+    let named = endpoints(&mut index, named);
     assert_eq!(addrs(&near), ["10.1.0.1:8080"]);
     assert_eq!(addrs(&anywhere), ["10.1.0.1:8080", "10.1.0.2:8080"]);
     assert_eq!(addrs(&named), ["10.1.0.2:8080"]);
@@ -232,21 +244,23 @@ fn ipv6_comes_first_where_it_is_on() {
     );
     let text = two_pods() + &slice(&both);
     let mut off = index(&text);
-    let rx = off.endpoints(key(80)).unwrap();
+    let rx = endpoints(&mut off, key(80));
     assert_eq!(addrs(&rx), ["10.1.0.1:8080", "10.1.0.2:8080"]);
     let mut on = DestinationIndex::new(DestinationSettings {
         ipv6: true,
         ..destination_settings()
     });
     on.apply(apply(&text));
-    let rx = on.endpoints(key(80)).unwrap();
+    let rx = endpoints(&mut on, key(80));
     assert_eq!(addrs(&rx), ["10.1.0.2:8080", "[fd00::1]:8080"]);
 }
 
 fn profile_at(index: &mut DestinationIndex, addr: &str) -> watch::Receiver<Arc<Profile>> {
-    index
-        .profile(ProfileKey::Addr(addr.parse().unwrap()))
-        .unwrap()
+    let key = ProfileKey::Addr(addr.parse().unwrap());
+    match index.profile(key).unwrap() {
+        Watched::Kept(values) => values,
+        Watched::Unknown { value, .. } => watch::channel(Arc::new(value)).1,
+    }
 }
 
 #[test]
@@ -366,9 +380,64 @@ fn profiles_by_name_and_by_instance() {
     assert!(index.profile(instance("web-1")).is_err());
     let named = endpoint("web-1", "10.1.0.1", ", hostname: web-1");
     index.apply(apply(&slice(&format!("[{named}]"))));
-    let rx = index.profile(instance("web-1")).unwrap();
+    let rx = kept(index.profile(instance("web-1")).unwrap());
     assert_eq!(
         rx.borrow().endpoint.as_ref().unwrap().addr,
         "10.1.0.1:8080".parse().unwrap()
     );
+}
+
+/// Clients say which node they are on and what they want to know of; they can say anything.
+#[test]
+fn nothing_is_kept_for_names_and_addresses_that_do_not_exist() {
+    let mut index = index(&two_pods());
+    let mut held = Vec::new();
+    for n in 0..1_000 {
+        let node = Some(Arc::from(format!("made-up-{n}")));
+        held.push(endpoints(&mut index, EndpointsKey { node, ..key(80) }));
+        let addr = format!("192.0.2.{}:{}", n % 256, 1 + n);
+        let profile = index.profile(ProfileKey::Addr(addr.parse().unwrap()));
+        assert!(matches!(profile, Ok(Watched::Unknown { .. })), "{addr}");
+        let hostname = Some(Arc::from(format!("made-up-{n}")));
+        let instance = index.endpoints(EndpointsKey {
+            hostname,
+            ..key(80)
+        });
+        assert!(matches!(instance, Ok(Watched::Unknown { .. })), "{n}");
+    }
+    assert_eq!(index.watched(), (1, 0));
+    let nowhere = endpoints(&mut index, key(80));
+    assert!(held.iter().all(|rx| rx.same_channel(&nowhere)));
+    let node = Some(Arc::from("node-a"));
+    let somewhere = endpoints(&mut index, EndpointsKey { node, ..key(80) });
+    assert!(!somewhere.same_channel(&nowhere));
+}
+
+#[test]
+fn what_becomes_known_is_kept_from_then_on() {
+    let mut index = index(&two_pods());
+    let addr = || ProfileKey::Addr("10.1.0.9:8080".parse().unwrap());
+    let instance = || EndpointsKey {
+        hostname: Some("web-9".into()),
+        ..key(80)
+    };
+    let Ok(Watched::Unknown { value, mut changes }) = index.profile(addr()) else {
+        panic!("it is not known");
+    };
+    assert!(value.endpoint.unwrap().labels.is_empty());
+    assert!(!changes.has_changed().unwrap());
+    assert!(!index.knows_profile(&addr()) && !index.knows_endpoints(&instance()));
+
+    index.apply(apply(&pod("web-9", "10.1.0.9", true, "")));
+    let named = endpoint("web-9", "10.1.0.9", ", hostname: web-9");
+    index.apply(apply(&slice(&format!("[{named}]"))));
+    assert!(changes.has_changed().unwrap());
+    changes.borrow_and_update();
+    assert!(index.knows_profile(&addr()) && index.knows_endpoints(&instance()));
+    let endpoint = profile_at(&mut index, "10.1.0.9:8080")
+        .borrow()
+        .endpoint
+        .clone();
+    assert!(endpoint.unwrap().tls.is_some());
+    assert_eq!(addrs(&endpoints(&mut index, instance())), ["10.1.0.9:8080"]);
 }
