@@ -59,7 +59,7 @@ pub(super) const POD_SECURITY: Check = Check {
 };
 
 /// What installing takes. The first of each list is the kind that people most often may not create.
-pub(super) const NEEDED: [Permission; 14] = [
+pub(super) const NEEDED: [Permission; 16] = [
     cluster("", "namespaces"),
     cluster("apiextensions.k8s.io", "customresourcedefinitions"),
     cluster("rbac.authorization.k8s.io", "clusterroles"),
@@ -80,6 +80,14 @@ pub(super) const NEEDED: [Permission; 14] = [
     own("apps", "daemonsets"),
     own("batch", "jobs"),
     own("batch", "cronjobs"),
+    cluster(
+        "admissionregistration.k8s.io",
+        "validatingadmissionpolicies",
+    ),
+    cluster(
+        "admissionregistration.k8s.io",
+        "validatingadmissionpolicybindings",
+    ),
 ];
 
 const fn cluster(group: &'static str, resource: &'static str) -> Permission {

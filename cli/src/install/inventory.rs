@@ -14,7 +14,7 @@ use crate::cluster::{Cluster, error};
 
 /// Group, version and kind, in the order in which objects are to be deleted: first webhooks, so that no pod waits for one that is gone; then the agents, which
 /// release the pods of their nodes while they still may; rights and names last.
-const KINDS: [(&str, &str, &str); 18] = [
+const KINDS: [(&str, &str, &str); 20] = [
     (
         "admissionregistration.k8s.io",
         "v1",
@@ -34,6 +34,16 @@ const KINDS: [(&str, &str, &str); 18] = [
     ("", "v1", "Service"),
     ("", "v1", "ConfigMap"),
     ("", "v1", "Secret"),
+    (
+        "admissionregistration.k8s.io",
+        "v1",
+        "ValidatingAdmissionPolicyBinding",
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "v1",
+        "ValidatingAdmissionPolicy",
+    ),
     ("rbac.authorization.k8s.io", "v1", "RoleBinding"),
     ("rbac.authorization.k8s.io", "v1", "Role"),
     ("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding"),

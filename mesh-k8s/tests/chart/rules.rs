@@ -126,6 +126,30 @@ fn rights_are_those_on_the_list() {
     compare("mesh-k8s/testdata/chart/rights.txt", &text);
 }
 
+/// RBAC cannot tell one node from another; an admission policy does, for the account that the
+/// agents have.
+#[test]
+fn agents_may_change_their_own_node_only() {
+    if !helm::is_there("agents_may_change_their_own_node_only") {
+        return;
+    }
+    let objects = helm::control_plane("{}").unwrap();
+    let name = "linkerd-linkerd-mesh-agent-own-node";
+    let policy = &helm::find(&objects, "ValidatingAdmissionPolicy", name)["spec"];
+    assert_eq!(policy["failurePolicy"], "Fail");
+    let rule = &policy["matchConstraints"]["resourceRules"][0];
+    assert_eq!(rule["resources"], serde_json::json!(["nodes", "nodes/*"]));
+    let agent = &helm::find(&objects, "DaemonSet", "mesh-agent")["spec"]["template"]["spec"];
+    let account = agent["serviceAccountName"].as_str().unwrap();
+    assert_eq!(
+        policy["matchConditions"][0]["expression"],
+        format!("request.userInfo.username == \"system:serviceaccount:linkerd:{account}\"")
+    );
+    let binding = &helm::find(&objects, "ValidatingAdmissionPolicyBinding", name)["spec"];
+    assert_eq!(binding["policyName"], name);
+    assert_eq!(binding["validationActions"], serde_json::json!(["Deny"]));
+}
+
 #[test]
 fn values_that_contradict_each_other_are_refused_with_the_fix() {
     if !helm::is_there("values_that_contradict_each_other_are_refused_with_the_fix") {
