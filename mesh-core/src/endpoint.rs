@@ -36,6 +36,13 @@ impl Endpoint {
             http2: None,
         }
     }
+
+    /// Whether a proxy listens for the endpoint's connections, of this mesh or of another.
+    pub fn has_proxy(&self) -> bool {
+        self.tls.is_some()
+            || self.opaque_transport_port.is_some()
+            || self.hint != ProtocolHint::Unknown
+    }
 }
 
 /// What Linkerd's discovery gives to every endpoint.

@@ -9,6 +9,7 @@
     reason = "a test that cannot go on has failed, and a skipped one says why on its output"
 )]
 
+mod addresses;
 mod admission;
 mod application;
 mod cluster;

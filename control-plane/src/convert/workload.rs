@@ -92,10 +92,16 @@ fn container_ports(spec: &mesh_k8s::kinds::core::PodSpec) -> Vec<ContainerPort> 
                 name: shared(&port.name),
                 number: port_number(port.container_port)?,
                 host_port: port.host_port.and_then(port_number),
+                host_ip: port.host_ip.as_deref().and_then(host_ip),
                 tcp: accessors::ports::is_tcp(port),
             })
         })
         .collect()
+}
+
+/// The unspecified address stands for every address of the host.
+fn host_ip(text: &str) -> Option<IpAddr> {
+    text.parse().ok().filter(|ip: &IpAddr| !ip.is_unspecified())
 }
 
 /// The readable items of a list; names of container ports stand for their numbers. An item that was

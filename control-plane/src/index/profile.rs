@@ -125,10 +125,10 @@ fn of_addr(
         let fqn = format!("{name}.{namespace}.svc.{}", settings.cluster_domain);
         return of_service(settings, service, addr.port(), fqn.into());
     }
-    let Some((pod, port)) = pod_at(store, addr)? else {
-        return Ok(bare(settings, addr));
-    };
-    Ok(of_pod(store, settings, pod, addr, port))
+    Ok(match pod_at(store, addr)? {
+        None => bare(settings, addr),
+        Some((pod, own)) => of_pod(store, settings, pod, addr, own),
+    })
 }
 
 fn of_instance(
@@ -149,63 +149,77 @@ fn of_instance(
         .ok_or_else(missing)?;
     let ip = pod.ips.first().ok_or_else(missing)?;
     let addr = SocketAddr::new(*ip, port);
-    Ok(of_pod(store, settings, pod, addr, port))
+    Ok(of_pod(store, settings, pod, addr, addr))
 }
 
-/// The pod at an address and its own port there: by its own addresses, else by a port of its host.
-fn pod_at(store: &Store, addr: SocketAddr) -> Result<Option<(&Workload, u16)>, ProfileError> {
-    let live = |pod: &&Workload| pod.phase != Phase::Ended && !pod.terminating;
-    let own = store
-        .pods_at(addr.ip())
-        .filter(live)
-        .filter(|pod| !pod.host_network && pod.ips.contains(&addr.ip()))
-        .map(|pod| (pod, addr.port()));
-    if let Some(found) = the_one(own, addr)? {
+/// The pod at an address, and its own address and port there: by its own addresses, else by a port
+/// of its host.
+fn pod_at(
+    store: &Store,
+    addr: SocketAddr,
+) -> Result<Option<(&Workload, SocketAddr)>, ProfileError> {
+    let own = |pod: &Workload| (!pod.host_network && pod.ips.contains(&addr.ip())).then_some(addr);
+    if let Some(found) = the_one(store, addr, own)? {
         return Ok(Some(found));
     }
-    let hosted = store.pods_at(addr.ip()).filter(live).filter_map(|pod| {
-        let port = pod.behind_host_port(addr.port())?;
-        pod.host_ips.contains(&addr.ip()).then_some((pod, port))
-    });
-    the_one(hosted, addr)
+    the_one(store, addr, |pod| {
+        let port = pod.behind_host_addr(addr)?;
+        Some(SocketAddr::new(pod.own_ip_beside(addr.ip())?, port))
+    })
 }
 
-fn the_one<'a>(
-    mut found: impl Iterator<Item = (&'a Workload, u16)>,
+/// The one pod that has `own`. A pod that is being deleted keeps its address until its containers
+/// have ended, and until then its proxy expects TLS; but a pod that stays comes first.
+fn the_one(
+    store: &Store,
     addr: SocketAddr,
-) -> Result<Option<(&'a Workload, u16)>, ProfileError> {
-    let first = found.next();
-    match (first, found.next()) {
-        (Some((one, _)), Some((other, _))) => Err(ProfileError::AmbiguousPod(
-            one.name.clone(),
-            other.name.clone(),
-            addr,
-        )),
-        (first, _) => Ok(first),
+    own: impl Fn(&Workload) -> Option<SocketAddr>,
+) -> Result<Option<(&Workload, SocketAddr)>, ProfileError> {
+    for terminating in [false, true] {
+        let mut found = store
+            .pods_at(addr.ip())
+            .filter(|pod| pod.phase != Phase::Ended && pod.terminating == terminating)
+            .filter_map(|pod| own(pod).map(|own| (pod, own)));
+        match (found.next(), found.next()) {
+            (Some((one, _)), Some((other, _))) => {
+                let (one, other) = (one.name.clone(), other.name.clone());
+                return Err(ProfileError::AmbiguousPod(one, other, addr));
+            }
+            (Some(one), None) => return Ok(Some(one)),
+            (None, _) => {}
+        }
     }
+    Ok(None)
 }
 
+/// The profile of the pod that was asked for as `asked` and whose own address is `own`.
+///
 /// A pod that does not run, or whose proxy cannot be found, is an address like any other.
 fn of_pod(
     store: &Store,
     settings: &DestinationSettings,
     pod: &Workload,
-    addr: SocketAddr,
-    port: u16,
+    asked: SocketAddr,
+    own: SocketAddr,
 ) -> Profile {
     if pod.phase != Phase::Running {
-        return bare(settings, addr);
+        return bare(settings, asked);
     }
     let zone = pod
         .node
         .as_deref()
         .and_then(|node| store.zone_of_node(node));
     let zone = zone.map(Arc::as_ref);
-    match workloads::endpoint(store, settings, pod, addr, port, zone) {
-        None => bare(settings, addr),
+    match workloads::endpoint(store, settings, pod, own, own.port(), zone) {
+        None => bare(settings, asked),
         Some(mut endpoint) => {
+            // The host forwards the pod's host ports, not its proxy's port: a proxy is only
+            // reached at the pod's own address.
+            if !endpoint.has_proxy() {
+                endpoint.addr = asked;
+            }
             endpoint.labels = endpoint.labels.with("namespace", &pod.name.namespace);
-            let opaque = workloads::is_opaque(store, settings, pod, port);
+            let opaque = workloads::is_opaque(store, settings, pod, own.port());
             of_endpoint(endpoint, opaque)
         }
     }

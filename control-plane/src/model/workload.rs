@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
 };
 
@@ -53,6 +53,8 @@ pub struct ContainerPort {
     pub name: Option<Arc<str>>,
     pub number: u16,
     pub host_port: Option<u16>,
+    /// The only address of the host that the host port is on; absent when it is on every one.
+    pub host_ip: Option<IpAddr>,
     pub tcp: bool,
 }
 
@@ -93,16 +95,28 @@ impl Workload {
             .map(|port| port.number)
     }
 
-    /// The container port behind a port of the host. In the host's network they are the same.
-    pub fn behind_host_port(&self, host_port: u16) -> Option<u16> {
-        let on_host = |port: &&ContainerPort| match port.host_port {
-            Some(number) => number == host_port,
-            None => self.host_network && port.number == host_port,
+    /// The container port behind an address of the host. In the host's network they are the same.
+    pub fn behind_host_addr(&self, addr: SocketAddr) -> Option<u16> {
+        if !self.host_ips.contains(&addr.ip()) {
+            return None;
+        }
+        let on_host = |port: &&ContainerPort| {
+            if self.host_network {
+                return port.number == addr.port();
+            }
+            port.host_port == Some(addr.port()) && port.host_ip.is_none_or(|ip| ip == addr.ip())
         };
         self.ports
             .iter()
             .filter(|port| port.tcp)
             .find(on_host)
             .map(|port| port.number)
+    }
+
+    /// The pod's own address of the family of `ip`, else its primary one.
+    pub fn own_ip_beside(&self, ip: IpAddr) -> Option<IpAddr> {
+        let same_family = |own: &&IpAddr| own.is_ipv4() == ip.is_ipv4();
+        let found = self.ips.iter().find(same_family);
+        found.or_else(|| self.ips.first()).copied()
     }
 }

@@ -1,5 +1,7 @@
 //! Endpoints and profiles of small clusters, before and after changes.
 
+mod addresses;
+
 use std::net::SocketAddr;
 
 use mesh_core::endpoint::{Endpoint, ProtocolHint};
@@ -335,26 +337,6 @@ fn two_owners_of_an_address_are_refused() {
         error(&mut index, "10.1.0.1:8080"),
         ProfileError::AmbiguousPod(..)
     ));
-}
-
-#[test]
-fn a_port_of_the_host_leads_to_its_pod() {
-    let hosted = pod("web-1", "10.1.0.1", true, "")
-        .replace("containerPort: 8080}", "containerPort: 8080, hostPort: 80}");
-    let mut index = index(&(SERVICE.to_owned() + &hosted));
-    let rx = profile_at(&mut index, "192.168.0.1:80");
-    let endpoint = rx.borrow().endpoint.clone().unwrap();
-    assert_eq!(endpoint.addr, "192.168.0.1:80".parse().unwrap());
-    assert_eq!(endpoint.labels.get("pod"), Some("web-1"));
-    assert!(
-        profile_at(&mut index, "192.168.0.1:81")
-            .borrow()
-            .endpoint
-            .as_ref()
-            .unwrap()
-            .labels
-            .is_empty()
-    );
 }
 
 #[test]

@@ -1,0 +1,217 @@
+//! Every way to address a pod: from a client in the mesh and one outside it, over HTTP and over an
+//! opaque port. And what agents may say of nodes.
+
+use serde_json::{Value, json};
+
+use crate::{
+    cluster::{Cluster, until},
+    installation::{Installation, NAMESPACE as CONTROL_PLANE},
+};
+
+const NAMESPACE: &str = "addresses";
+
+const MANIFEST: &str = include_str!("addresses.yaml");
+
+/// What the server hears of the client in the mesh, where its proxy knows the pod behind the
+/// address.
+const CLIENT: &str = "client.addresses.serviceaccount.identity.linkerd.cluster.local";
+
+/// No network has these addresses: kube-proxy makes them the Service's.
+const EXTERNAL_IP: &str = "203.0.113.10";
+const BALANCER_IP: &str = "203.0.113.11";
+
+/// A way to reach a server: its HTTP port and its opaque one.
+struct Way {
+    name: &'static str,
+    host: String,
+    ports: (u16, u16),
+    /// The client's proxy knows the pod, and proves who it is.
+    authenticated: bool,
+}
+
+#[test]
+fn pods_are_reached_by_every_address_they_have() {
+    let Some(cluster) = Cluster::given("every way to address a pod") else {
+        return;
+    };
+    let _mesh = Installation::by_helm(&cluster, &[]);
+    cluster.apply(MANIFEST);
+    let ingress = json!({"status": {"loadBalancer": {"ingress": [{"ip": BALANCER_IP}]}}});
+    cluster.kubectl(&[
+        "patch",
+        "service/anywhere",
+        "-n",
+        NAMESPACE,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        &ingress.to_string(),
+    ]);
+    for workload in ["server", "host", "meshed", "unmeshed"] {
+        cluster.rolled_out(NAMESPACE, &format!("deployment/{workload}"));
+    }
+    let ways = ways(&cluster);
+    for client in ["meshed", "unmeshed"] {
+        let mut command = vec!["python3".to_owned(), "/programs/client.py".to_owned()];
+        for Way {
+            name, host, ports, ..
+        } in &ways
+        {
+            command.push(format!("{name}={host}:{}:{}", ports.0, ports.1));
+        }
+        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        let expected: Vec<String> = ways
+            .iter()
+            .map(|way| {
+                let who = match way.authenticated && client == "meshed" {
+                    true => CLIENT,
+                    false => "unknown",
+                };
+                format!("{}: 200 from {who}, hello", way.name)
+            })
+            .collect();
+        until(
+            &format!("every address works for the {client} client"),
+            || {
+                let workload = format!("deployment/{client}");
+                let (_, said) = cluster.exec(NAMESPACE, &workload, &command);
+                let missing = expected
+                    .iter()
+                    .filter(|line| !said.lines().any(|heard| heard == **line));
+                match missing.cloned().collect::<Vec<_>>() {
+                    missing if missing.is_empty() => Ok(()),
+                    missing => Err(format!("missing: {missing:#?}\n{said}")),
+                }
+            },
+        );
+    }
+    an_agent_changes_its_own_node_only(&cluster);
+    cluster.delete_namespace(NAMESPACE);
+}
+
+fn ways(cluster: &Cluster) -> Vec<Way> {
+    let pod = |app: &str| {
+        let selector = format!("app={app}");
+        let mut pods = cluster.list(&["pods", "-n", NAMESPACE, "-l", &selector]);
+        pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        pods.remove(0)
+    };
+    let text = |value: &Value| value.as_str().expect("it is text").to_owned();
+    let (server, host) = (pod("server"), pod("host"));
+    let node = text(&server["status"]["hostIP"]);
+    let cluster_ip = |service: &str| {
+        let service = cluster.json(&["get", "service", service, "-n", NAMESPACE]);
+        text(&service["spec"]["clusterIP"])
+    };
+    let way = |name, host: &str, ports, authenticated| Way {
+        name,
+        host: host.to_owned(),
+        ports,
+        authenticated,
+    };
+    let mut ways = vec![
+        way(
+            "pod-ip",
+            &text(&server["status"]["podIP"]),
+            (8080, 9000),
+            true,
+        ),
+        way("cluster-ip", &cluster_ip("server"), (80, 9000), true),
+        way(
+            "app-protocol",
+            &cluster_ip("contradictory"),
+            (80, 9000),
+            true,
+        ),
+        way(
+            "headless",
+            "headless.addresses.svc.cluster.local",
+            (8080, 9000),
+            true,
+        ),
+        way("host-port", &node, (18080, 19000), true),
+        way(
+            "host-network",
+            &text(&host["status"]["hostIP"]),
+            (28080, 29000),
+            false,
+        ),
+        way("node-port-local", &node, (30280, 30290), false),
+        way("external-ip", EXTERNAL_IP, (80, 9000), false),
+        way("load-balancer-ip", BALANCER_IP, (80, 9000), false),
+    ];
+    for node in cluster.list(&["nodes"]) {
+        let addresses = node["status"]["addresses"].as_array();
+        let internal = addresses
+            .into_iter()
+            .flatten()
+            .find(|address| address["type"] == "InternalIP");
+        let ip = text(&internal.expect("a node has an address")["address"]);
+        ways.push(way("node-port", &ip, (30180, 30190), false));
+    }
+    ways
+}
+
+/// With the agent's own token, as an attacker in the agent's place would use it.
+fn an_agent_changes_its_own_node_only(cluster: &Cluster) {
+    let agents = cluster.list(&[
+        "pods",
+        "-n",
+        CONTROL_PLANE,
+        "-l",
+        "linkerd.io/control-plane-component=mesh-agent",
+    ]);
+    let agent = agents.first().expect("an agent runs");
+    let name = agent["metadata"]["name"]
+        .as_str()
+        .expect("a pod has a name");
+    let own = agent["spec"]["nodeName"].as_str().expect("it is scheduled");
+    let token = cluster.kubectl(&[
+        "create",
+        "token",
+        "mesh-agent",
+        "-n",
+        CONTROL_PLANE,
+        "--bound-object-kind=Pod",
+        &format!("--bound-object-name={name}"),
+    ]);
+    // As kubectl would, but without reading the node first, which agents may not.
+    let bearer = format!("authorization: Bearer {}", token.trim());
+    let patch = |node: &str| {
+        let url = format!("https://kubernetes.default.svc/api/v1/nodes/{node}?dryRun=All");
+        let (_, said) = cluster.exec(
+            NAMESPACE,
+            "deployment/unmeshed",
+            &[
+                "curl",
+                "-sk",
+                "-X",
+                "PATCH",
+                "-H",
+                &bearer,
+                "-H",
+                "content-type: application/merge-patch+json",
+                "-d",
+                r#"{"metadata": {"annotations": {"example.com/by-the-agent": "yes"}}}"#,
+                &url,
+            ],
+        );
+        let is_node = said.replace(' ', "").contains(r#""kind":"Node""#);
+        (is_node, said)
+    };
+    let (may, said) = patch(own);
+    assert!(may, "an agent may change its own node: {said}");
+    for node in cluster.list(&["nodes"]) {
+        let other = node["metadata"]["name"]
+            .as_str()
+            .expect("a node has a name");
+        if other == own {
+            continue;
+        }
+        let (may, said) = patch(other);
+        assert!(
+            !may && said.contains("only change the node it runs on"),
+            "an agent may not change {other}: {said}"
+        );
+    }
+}
