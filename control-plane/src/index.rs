@@ -9,6 +9,8 @@
 //! Nothing here is async or does I/O. A test makes an index, applies objects and looks at a receiver. [`DestinationIndex`] answers the destination
 //! service, [`PolicyIndex`] the policy service; each process runs the one it serves.
 
+#[cfg(test)]
+mod agreement;
 mod destination;
 #[cfg(test)]
 mod fixture;

@@ -20,7 +20,8 @@ pub use self::{
         Route, RouteId, Rule,
     },
     service::{
-        Service, ServicePort, Slice, SliceEndpoint, SlicePort, SliceTarget, TrafficSettings,
+        PortProtocol, Service, ServicePort, Slice, SliceEndpoint, SlicePort, SliceTarget,
+        TrafficSettings,
     },
     workload::{ContainerPort, Node, Owned, OwnerRef, Phase, ProxyPorts, Workload},
 };

@@ -15,7 +15,7 @@ use mesh_core::{
 use super::{
     inbound::DETECT_TIMEOUT, settings::PolicySettings, store::Store, workloads::plain_endpoint,
 };
-use crate::model::{self, Name, Service};
+use crate::model::{self, Name, PortProtocol, Service};
 
 mod backend;
 mod routes;
@@ -232,21 +232,22 @@ struct Parent<'a> {
 
 impl Parent<'_> {
     fn protocol(&self) -> OutboundProtocol {
-        let app_protocol = self
-            .service
-            .and_then(|service| service.ports.iter().find(|port| port.number == self.port))
-            .and_then(|port| port.app_protocol.as_deref());
+        let defaults = &self.settings.default_opaque_ports;
+        let said = match self.service {
+            Some(service) => service.protocol(self.port, defaults),
+            None if defaults.contains(self.port) => PortProtocol::Opaque,
+            None => PortProtocol::Unsaid,
+        };
         let grpc = routes::grpc(self);
-        match app_protocol {
-            Some("http") => OutboundProtocol::Http1(self.http_routes()),
-            Some("kubernetes.io/h2c") if grpc.is_empty() => {
-                OutboundProtocol::Http2(self.http_routes())
+        match said {
+            PortProtocol::Http1 => OutboundProtocol::Http1(self.http_routes()),
+            PortProtocol::Http2 if grpc.is_empty() => OutboundProtocol::Http2(self.http_routes()),
+            PortProtocol::Http2 => OutboundProtocol::Grpc(self.grpc_routes(&grpc)),
+            PortProtocol::Opaque => OutboundProtocol::Opaque(Some(self.opaque_route())),
+            PortProtocol::Unsaid if !grpc.is_empty() => {
+                OutboundProtocol::Grpc(self.grpc_routes(&grpc))
             }
-            Some("kubernetes.io/h2c") => OutboundProtocol::Grpc(self.grpc_routes(&grpc)),
-            Some(_) => OutboundProtocol::Opaque(Some(self.opaque_route())),
-            None if self.is_opaque() => OutboundProtocol::Opaque(Some(self.opaque_route())),
-            None if !grpc.is_empty() => OutboundProtocol::Grpc(self.grpc_routes(&grpc)),
-            None => {
+            PortProtocol::Unsaid => {
                 let http = self.http_routes();
                 OutboundProtocol::Detect {
                     timeout: DETECT_TIMEOUT,
@@ -256,15 +257,6 @@ impl Parent<'_> {
                 }
             }
         }
-    }
-
-    fn is_opaque(&self) -> bool {
-        let annotated = self
-            .service
-            .and_then(|service| service.opaque_ports.as_ref());
-        annotated
-            .unwrap_or(&self.settings.default_opaque_ports)
-            .contains(self.port)
     }
 
     fn http_routes(&self) -> HttpRoutes {

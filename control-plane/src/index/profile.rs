@@ -14,7 +14,7 @@ use mesh_core::{
 };
 
 use super::{settings::DestinationSettings, store::Store, workloads};
-use crate::model::{Name, Phase, Service, SliceTarget, Workload};
+use crate::model::{Name, Phase, PortProtocol, Service, SliceTarget, Workload};
 
 /// What is asked about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -90,13 +90,10 @@ fn of_service(
     if service.external_name {
         return Err(ProfileError::ExternalName(service.name.clone()));
     }
-    let opaque = service
-        .opaque_ports
-        .as_ref()
-        .unwrap_or(&settings.default_opaque_ports);
+    let protocol = service.protocol(port, &settings.default_opaque_ports);
     Ok(Profile {
         fqn: Some(fqn),
-        opaque: opaque.contains(port),
+        opaque: protocol == PortProtocol::Opaque,
         retry_budget: Some(DEFAULT_RETRY_BUDGET),
         parent: Some(Meta::Resource(Resource {
             group: "core".into(),

@@ -31,6 +31,36 @@ pub struct ServicePort {
     pub app_protocol: Option<Arc<str>>,
 }
 
+/// What a port of a Service speaks, as both controllers tell clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortProtocol {
+    /// Nothing says; clients find out, unless routes say that it is gRPC.
+    Unsaid,
+    Http1,
+    /// HTTP/2 without TLS, gRPC among it.
+    Http2,
+    Opaque,
+}
+
+impl Service {
+    /// What the port speaks: by its `appProtocol`, else opaque by the Service's annotation or,
+    /// without one, by the cluster's list.
+    ///
+    /// The one place where this is decided: a port that one controller calls opaque and the other
+    /// HTTP would be neither to clients.
+    pub fn protocol(&self, port: u16, default_opaque_ports: &PortSet) -> PortProtocol {
+        let entry = self.ports.iter().find(|entry| entry.number == port);
+        let opaque_ports = self.opaque_ports.as_ref().unwrap_or(default_opaque_ports);
+        match entry.and_then(|entry| entry.app_protocol.as_deref()) {
+            Some("http") => PortProtocol::Http1,
+            Some("kubernetes.io/h2c") => PortProtocol::Http2,
+            Some(_) => PortProtocol::Opaque,
+            None if opaque_ports.contains(port) => PortProtocol::Opaque,
+            None => PortProtocol::Unsaid,
+        }
+    }
+}
+
 /// What the annotations of a Service say about requests to it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrafficSettings {

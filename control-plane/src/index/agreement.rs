@@ -1,0 +1,80 @@
+//! What the destination service and the policy service say of one target does not contradict.
+
+use mesh_core::{
+    policy::outbound::{OutboundProtocol, Target},
+    profile::Profile,
+};
+
+use super::{
+    DestinationIndex, PolicyIndex, ProfileKey, Watched,
+    fixture::{SERVICE, apply, destination_settings, pod, policy_settings},
+};
+
+/// One port of the Service at 10.96.0.1 for each `appProtocol`, and another for each that is in the
+/// list of opaque ports.
+fn service(listed: bool) -> (String, Vec<u16>) {
+    let protocols = [
+        "",
+        "http",
+        "HTTP",
+        "kubernetes.io/h2c",
+        "linkerd.io/opaque",
+        "https",
+    ];
+    let first = if listed { 8000 } else { 9000 };
+    let numbered = || protocols.iter().zip(first..);
+    let ports: Vec<String> = numbered()
+        .map(|(protocol, port)| {
+            let said = match *protocol {
+                "" => String::new(),
+                said => format!(", appProtocol: '{said}'"),
+            };
+            format!("{{name: p{port}, port: {port}{said}}}")
+        })
+        .collect();
+    let text = SERVICE
+        .replace(
+            "{name: web, namespace: shop}",
+            "{name: web, namespace: shop, annotations: {config.linkerd.io/opaque-ports: '8000-8999'}}",
+        )
+        .replace("ports: [", &format!("ports: [{}, ", ports.join(", ")));
+    (text, numbered().map(|(_, port)| port).collect())
+}
+
+fn profile(index: &mut DestinationIndex, addr: &str) -> Profile {
+    let key = ProfileKey::Addr(addr.parse().unwrap());
+    let Ok(Watched::Kept(kept)) = index.profile(key) else {
+        panic!("{addr} is known");
+    };
+    (**kept.borrow()).clone()
+}
+
+fn protocol(index: &mut PolicyIndex, addr: &str) -> OutboundProtocol {
+    let target = Target::Addr(addr.parse().unwrap());
+    let watched = index.outbound(&target, &"shop".into()).unwrap();
+    watched.borrow().protocol.clone()
+}
+
+#[test]
+fn a_port_of_a_service_is_opaque_to_both_or_to_neither() {
+    for listed in [true, false] {
+        let (text, ports) = service(listed);
+        let text = text + &pod("web-1", "10.1.0.1", true, "");
+        let mut destination = DestinationIndex::new(destination_settings());
+        destination.apply(apply(&text));
+        let mut policy = PolicyIndex::new(policy_settings());
+        policy.apply(apply(&text));
+        let mut opaque = Vec::new();
+        for port in ports {
+            let addr = format!("10.96.0.1:{port}");
+            let protocol = protocol(&mut policy, &addr);
+            let is_opaque = matches!(protocol, OutboundProtocol::Opaque(_));
+            let profile = profile(&mut destination, &addr);
+            assert_eq!(profile.opaque, is_opaque, "{addr}: {protocol:?}");
+            assert!(profile.fqn.is_some() && profile.endpoint.is_none());
+            opaque.push(is_opaque);
+        }
+        // What the port speaks comes before the list; what the mesh does not know is opaque.
+        assert_eq!(opaque, [listed, false, false, false, true, true]);
+    }
+}
