@@ -10,6 +10,7 @@ mod endpoints;
 mod fallback;
 mod inbound;
 mod outbound;
+mod settle;
 mod shared;
 
 use std::collections::BTreeSet;
@@ -42,8 +43,10 @@ pub struct Discovery {
 pub struct OutboundTarget {
     /// Where the application wanted to connect to.
     pub addr: SocketAddr,
-    /// Made here when the policy service knows nothing of the address.
+    /// Made here when the policy service knows nothing of the address. What the profile says of
+    /// connections is in it.
     pub policy: OutboundPolicy,
+    /// What it says of requests.
     pub profile: Option<Profile>,
 }
 
@@ -70,8 +73,11 @@ pub enum EndpointState {
 pub enum DiscoveryError {
     #[error("the policy service refuses to answer for {dst}: {reason}")]
     Refused { dst: SocketAddr, reason: String },
+    /// Without one it cannot be told whether the address has a proxy.
+    #[error("the destination service refuses to answer for {dst}: {reason}")]
+    NoProfile { dst: SocketAddr, reason: String },
     #[error(
-        "the policy service did not answer for {dst} within {waited:?} (is the control plane reachable?)"
+        "the control plane did not answer for {dst} within {waited:?} (are its destination and policy services reachable?)"
     )]
     TimedOut { dst: SocketAddr, waited: Duration },
     #[error("the proxy is shutting down")]

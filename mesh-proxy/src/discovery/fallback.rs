@@ -14,24 +14,35 @@ use mesh_core::profile::Profile;
 use mesh_core::resilience::Timeouts;
 use mesh_core::route::Rule;
 
-/// Forwards to the endpoint that the profile names, or else to where the application wanted to go.
+/// To what is `known` of the address, or else to where the application wanted to go.
 pub(super) fn policy(
     addr: SocketAddr,
     profile: Option<&Profile>,
+    known: Option<BackendTarget>,
     detect_timeout: Duration,
 ) -> OutboundPolicy {
-    match profile.and_then(|profile| profile.endpoint.as_ref()) {
-        Some(endpoint) => forward("endpoint", endpoint.clone(), detect_timeout),
-        None => forward("fallback", Endpoint::plain(addr), detect_timeout),
-    }
+    let parent = profile.and_then(|profile| profile.parent.clone());
+    let endpoint = profile.and_then(|profile| profile.endpoint.clone());
+    let meta = match (&known, &endpoint) {
+        (Some(BackendTarget::Balance { .. }), _) => {
+            parent.unwrap_or_else(|| Meta::new_default("service"))
+        }
+        (_, Some(_)) => Meta::new_default("endpoint"),
+        (_, None) => Meta::new_default("fallback"),
+    };
+    let target = known.unwrap_or_else(|| {
+        let endpoint = endpoint.unwrap_or_else(|| Endpoint::plain(addr));
+        BackendTarget::Forward(Box::new(endpoint))
+    });
+    detected(meta, target, detect_timeout)
 }
 
-fn forward(name: &str, endpoint: Endpoint, timeout: Duration) -> OutboundPolicy {
-    let meta = Meta::new_default(name);
+/// Everything goes to one backend.
+fn detected(meta: Meta, target: BackendTarget, timeout: Duration) -> OutboundPolicy {
     let backends = Distribution::FirstAvailable(vec![Arc::new(RouteBackend {
         backend: Backend {
             meta: meta.clone(),
-            target: BackendTarget::Forward(Box::new(endpoint)),
+            target,
         },
         filters: Vec::new(),
         verdict: TcpVerdict::Forward,
@@ -65,45 +76,5 @@ fn forward(name: &str, endpoint: Endpoint, timeout: Duration) -> OutboundPolicy 
             http1: http.clone(),
             http2: http,
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn target(policy: &OutboundPolicy) -> (&str, SocketAddr) {
-        let OutboundProtocol::Detect {
-            opaque: Some(route),
-            ..
-        } = &policy.protocol
-        else {
-            panic!("unknown destinations are detected");
-        };
-        let Distribution::FirstAvailable(backends) = &route.backends else {
-            panic!("one backend");
-        };
-        match &backends[0].backend.target {
-            BackendTarget::Forward(endpoint) => (policy.parent.name(), endpoint.addr),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn the_profiles_endpoint_comes_first() {
-        let wanted: SocketAddr = "10.0.0.1:80".parse().unwrap();
-        let known: SocketAddr = "10.0.0.1:8080".parse().unwrap();
-        let timeout = Duration::from_secs(10);
-        let profile = Profile {
-            endpoint: Some(Endpoint::plain(known)),
-            ..Profile::default()
-        };
-        let empty = Profile::default();
-        let check = |profile: Option<&Profile>, expect| {
-            assert_eq!(target(&policy(wanted, profile, timeout)), expect);
-        };
-        check(None, ("fallback", wanted));
-        check(Some(&empty), ("fallback", wanted));
-        check(Some(&profile), ("endpoint", known));
     }
 }

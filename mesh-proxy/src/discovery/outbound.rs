@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use mesh_api::proto::destination::{DestinationProfile, GetDestination};
 use mesh_api::proto::outbound::{OutboundPolicy as PolicyMessage, TrafficSpec, traffic_spec};
-use mesh_core::policy::outbound::OutboundPolicy;
-use mesh_core::profile::Profile;
+use mesh_core::policy::outbound::OutboundProtocol;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::Code;
 
+use super::settle::{PolicyAnswer, ProfileAnswer, settle};
 use super::shared::{Followed, Shared};
-use super::{ASK_AGAIN, Context, DiscoveryError, FIRST_ANSWER, OutboundTarget, fallback};
+use super::{ASK_AGAIN, Context, DiscoveryError, FIRST_ANSWER, OutboundTarget};
 use crate::control::follow::{Event, Then, follow};
 use crate::control::{self, stream};
 
@@ -25,15 +25,6 @@ pub(super) enum Slot {
     Pending,
     Known(watch::Sender<Arc<OutboundTarget>>),
     Refused(DiscoveryError),
-}
-
-/// What the policy service says.
-#[derive(Clone, Debug, PartialEq)]
-enum Answer {
-    Policy(Box<OutboundPolicy>),
-    /// It knows nothing of the address.
-    Unknown,
-    Refused(String),
 }
 
 /// What one look at a slot finds.
@@ -115,11 +106,10 @@ pub(super) async fn keep(context: Arc<Context>, dst: SocketAddr, slot: watch::Se
     );
 }
 
-/// Publishes `Some(None)` for "there is no profile".
 async fn keep_profile(
     context: &Context,
     dst: SocketAddr,
-    profile: &watch::Sender<Option<Option<Profile>>>,
+    profile: &watch::Sender<Option<ProfileAnswer>>,
 ) {
     let settings = &context.config.discovery;
     if !settings
@@ -127,7 +117,7 @@ async fn keep_profile(
         .iter()
         .any(|net| net.contains(&dst.ip()))
     {
-        profile.send_replace(Some(None));
+        profile.send_replace(Some(ProfileAnswer::None));
         return;
     }
     context.destination.ready().await;
@@ -151,15 +141,16 @@ async fn keep_profile(
 fn on_profile(
     dst: SocketAddr,
     event: Event<DestinationProfile>,
-    profile: &watch::Sender<Option<Option<Profile>>>,
+    profile: &watch::Sender<Option<ProfileAnswer>>,
 ) -> Then {
     let status = match event {
         Event::Message { message, .. } => {
             match mesh_api::destination::profile(message) {
-                Ok(new) => publish(profile, Some(new)),
+                Ok(new) => publish(profile, ProfileAnswer::Profile(Box::new(new))),
                 Err(error) => {
                     tracing::error!(%dst, %error, "Ignored a profile that cannot be used");
-                    publish_if_first(profile);
+                    let reason = format!("it sent a profile that cannot be used: {error}");
+                    publish_without_profile(profile, ProfileAnswer::Refused(reason));
                 }
             }
             return Then::Retry;
@@ -167,26 +158,44 @@ fn on_profile(
         Event::Failed(status) => status,
     };
     tracing::debug!(%dst, reason = control::reason(&status), "Profile stream failed");
-    publish_if_first(profile);
-    match status.code() {
+    let (answer, then) = match status.code() {
         // Not an address that has profiles. That may change: a Service may be created with this address.
-        Code::InvalidArgument | Code::NotFound => Then::RetryAfter(ASK_AGAIN),
-        _ => Then::Retry,
-    }
+        Code::InvalidArgument | Code::NotFound | Code::Unimplemented => {
+            (ProfileAnswer::None, Then::RetryAfter(ASK_AGAIN))
+        }
+        Code::FailedPrecondition => {
+            let reason = status.message().to_owned();
+            (ProfileAnswer::Refused(reason), Then::Retry)
+        }
+        _ => (ProfileAnswer::Unavailable, Then::Retry),
+    };
+    publish_without_profile(profile, answer);
+    then
 }
 
-/// A profile is never waited for when it cannot be had: the policy says where traffic goes.
-fn publish_if_first(profile: &watch::Sender<Option<Option<Profile>>>) {
+/// The last profile stays in force, and so does a definite answer while the service is away.
+fn publish_without_profile(profile: &watch::Sender<Option<ProfileAnswer>>, answer: ProfileAnswer) {
     profile.send_if_modified(|current| {
-        let first = current.is_none();
-        if first {
-            *current = Some(None);
+        let replace = match current {
+            None | Some(ProfileAnswer::Unavailable) => true,
+            Some(ProfileAnswer::Profile(_)) => false,
+            Some(ProfileAnswer::None | ProfileAnswer::Refused(_)) => {
+                answer != ProfileAnswer::Unavailable
+            }
+        };
+        let changed = replace && current.as_ref() != Some(&answer);
+        if changed {
+            *current = Some(answer);
         }
-        first
+        changed
     });
 }
 
-async fn keep_policy(context: &Context, dst: SocketAddr, answer: &watch::Sender<Option<Answer>>) {
+async fn keep_policy(
+    context: &Context,
+    dst: SocketAddr,
+    answer: &watch::Sender<Option<PolicyAnswer>>,
+) {
     context.policy.ready().await;
     let open = || {
         let spec = TrafficSpec {
@@ -204,12 +213,12 @@ async fn keep_policy(context: &Context, dst: SocketAddr, answer: &watch::Sender<
 fn on_policy(
     dst: SocketAddr,
     event: Event<PolicyMessage>,
-    answer: &watch::Sender<Option<Answer>>,
+    answer: &watch::Sender<Option<PolicyAnswer>>,
 ) -> Then {
     let status = match event {
         Event::Message { message, .. } => {
             match mesh_api::outbound::outbound_policy(message) {
-                Ok(policy) => publish(answer, Answer::Policy(Box::new(policy))),
+                Ok(policy) => publish(answer, PolicyAnswer::Policy(Box::new(policy))),
                 Err(error) => {
                     tracing::error!(%dst, %error, "Ignored an outbound policy that cannot be used");
                     let reason = format!("it sent a policy that cannot be used: {error}");
@@ -223,7 +232,7 @@ fn on_policy(
     tracing::debug!(%dst, reason = control::reason(&status), "Outbound policy stream failed");
     match status.code() {
         Code::NotFound | Code::Unimplemented => {
-            publish(answer, Answer::Unknown);
+            publish(answer, PolicyAnswer::Unknown);
             Then::RetryAfter(ASK_AGAIN)
         }
         Code::InvalidArgument | Code::FailedPrecondition => {
@@ -235,11 +244,11 @@ fn on_policy(
 }
 
 /// A refusal matters only while nothing better is known.
-fn publish_refusal(answer: &watch::Sender<Option<Answer>>, reason: String) {
+fn publish_refusal(answer: &watch::Sender<Option<PolicyAnswer>>, reason: String) {
     answer.send_if_modified(|current| {
         let first = current.is_none();
         if first {
-            *current = Some(Answer::Refused(reason));
+            *current = Some(PolicyAnswer::Refused(reason));
         }
         first
     });
@@ -259,8 +268,8 @@ fn publish<T: PartialEq>(to: &watch::Sender<Option<T>>, new: T) {
 async fn combine(
     context: &Context,
     dst: SocketAddr,
-    mut profile: watch::Receiver<Option<Option<Profile>>>,
-    mut answer: watch::Receiver<Option<Answer>>,
+    mut profile: watch::Receiver<Option<ProfileAnswer>>,
+    mut answer: watch::Receiver<Option<PolicyAnswer>>,
     slot: &watch::Sender<Slot>,
 ) {
     loop {
@@ -279,37 +288,28 @@ async fn combine(
 fn refill(
     context: &Context,
     dst: SocketAddr,
-    profile: &mut watch::Receiver<Option<Option<Profile>>>,
-    answer: &mut watch::Receiver<Option<Answer>>,
+    profile: &mut watch::Receiver<Option<ProfileAnswer>>,
+    answer: &mut watch::Receiver<Option<PolicyAnswer>>,
     slot: &watch::Sender<Slot>,
 ) {
     let profile = profile.borrow_and_update().clone();
     let answer = answer.borrow_and_update().clone();
-    if let Some((profile, answer)) = profile.zip(answer) {
-        fill(slot, snapshot(context, dst, profile, answer));
-    }
-}
-
-fn snapshot(
-    context: &Context,
-    dst: SocketAddr,
-    profile: Option<Profile>,
-    answer: Answer,
-) -> Result<OutboundTarget, DiscoveryError> {
-    let policy = match answer {
-        Answer::Policy(policy) => *policy,
-        Answer::Unknown => fallback::policy(
-            dst,
-            profile.as_ref(),
-            context.config.outbound.detect_timeout,
-        ),
-        Answer::Refused(reason) => return Err(DiscoveryError::Refused { dst, reason }),
+    let Some((profile, answer)) = profile.zip(answer) else {
+        return;
     };
-    Ok(OutboundTarget {
-        addr: dst,
-        policy,
-        profile,
-    })
+    let says_opaque = matches!(&profile, ProfileAnswer::Profile(profile) if profile.opaque);
+    let timeout = context.config.outbound.detect_timeout;
+    let Some(settled) = settle(dst, profile, answer, timeout) else {
+        tracing::debug!(%dst, "Waiting for the destination service: the policy service does not say what is there");
+        return;
+    };
+    if says_opaque
+        && let Ok(target) = &settled
+        && !matches!(target.policy.protocol, OutboundProtocol::Opaque(_))
+    {
+        tracing::warn!(%dst, parent = %target.policy.parent, "The profile says opaque and the policy does not: the policy applies");
+    }
+    fill(slot, settled);
 }
 
 /// Whoever already receives the destination keeps its last good snapshot when a refusal follows.

@@ -49,7 +49,7 @@ fn dst() -> SocketAddr {
 
 /// A policy that is recognised by the name of its parent.
 fn policy(name: &str) -> mesh_api::proto::outbound::OutboundPolicy {
-    let mut policy = fallback::policy(dst(), None, Duration::from_secs(1));
+    let mut policy = fallback::policy(dst(), None, None, Duration::from_secs(1));
     policy.parent = mesh_core::meta::Meta::new_default(name);
     mesh_api::outbound::to_proto(&policy)
 }
@@ -128,6 +128,37 @@ async fn a_destination_unknown_to_the_policy_service_is_forwarded() {
         target.policy.protocol,
         OutboundProtocol::Detect { .. }
     ));
+}
+
+/// The policy service knows Services only: whether a pod has a proxy is what the destination
+/// service says.
+#[tokio::test]
+async fn a_pod_is_not_dialled_in_clear_text_while_the_destination_service_is_away() {
+    let (discovery, mut control) = start().await;
+    let looking = tokio::spawn({
+        let discovery = discovery.clone();
+        async move { discovery.outbound(dst()).await }
+    });
+    let call = control.outbound.recv().await.unwrap();
+    call.refuse(Status::not_found("no such service"));
+    let call = control.profiles.recv().await.unwrap();
+    call.refuse(Status::unavailable("restarting"));
+    let again = control.profiles.recv().await.unwrap();
+    assert!(!looking.is_finished(), "it was answered without a profile");
+    let meshed = Endpoint {
+        hint: mesh_core::endpoint::ProtocolHint::Http2,
+        ..Endpoint::plain("10.1.0.1:8080".parse().unwrap())
+    };
+    let profile = Profile {
+        endpoint: Some(meshed.clone()),
+        ..Profile::default()
+    };
+    let message = mesh_api::destination::profile_to_proto(&profile);
+    again.stream().send(Ok(message)).unwrap();
+    let target = looking.await.unwrap().unwrap().borrow().clone();
+    assert_eq!(target.policy.parent.name(), "endpoint");
+    let profile = target.profile.as_ref().unwrap();
+    assert_eq!(profile.endpoint.as_ref(), Some(&meshed));
 }
 
 #[tokio::test]

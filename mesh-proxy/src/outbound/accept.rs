@@ -72,15 +72,8 @@ impl ConnectionError {
     }
 }
 
-/// The profile may say that a port is opaque; otherwise the policy decides.
+/// Discovery has settled what the destination is.
 fn plan(target: &OutboundTarget) -> Plan {
-    if target
-        .profile
-        .as_ref()
-        .is_some_and(|profile| profile.opaque)
-    {
-        return Plan::Opaque;
-    }
     match &target.policy.protocol {
         OutboundProtocol::Detect { .. } => Plan::Detect,
         OutboundProtocol::Http1(_) => Plan::Http(Protocol::Http1),
@@ -260,48 +253,5 @@ impl Outbound {
             );
             guard.broke_off();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use mesh_core::meta::Meta;
-    use mesh_core::policy::outbound::{GrpcRoutes, HttpRoutes, OutboundPolicy};
-    use mesh_core::profile::Profile;
-
-    #[test]
-    fn an_opaque_profile_beats_the_policy() {
-        let detect = OutboundProtocol::Detect {
-            timeout: Duration::ZERO,
-            opaque: None,
-            http1: HttpRoutes::default(),
-            http2: HttpRoutes::default(),
-        };
-        let opaque = Profile {
-            opaque: true,
-            ..Profile::default()
-        };
-        let check = |protocol: &OutboundProtocol, profile: Option<Profile>, expect| {
-            let target = OutboundTarget {
-                addr: "10.0.0.1:80".parse().unwrap(),
-                policy: OutboundPolicy {
-                    parent: Meta::new_default("x"),
-                    protocol: protocol.clone(),
-                },
-                profile,
-            };
-            assert_eq!(plan(&target), expect, "{protocol:?}");
-        };
-        check(&detect, None, Plan::Detect);
-        check(&detect, Some(Profile::default()), Plan::Detect);
-        check(&detect, Some(opaque.clone()), Plan::Opaque);
-        let http1 = OutboundProtocol::Http1(HttpRoutes::default());
-        check(&http1, None, Plan::Http(Protocol::Http1));
-        check(&http1, Some(opaque), Plan::Opaque);
-        let grpc = OutboundProtocol::Grpc(GrpcRoutes::default());
-        check(&grpc, None, Plan::Http(Protocol::Http2));
-        check(&OutboundProtocol::Opaque(None), None, Plan::Opaque);
-        check(&OutboundProtocol::Tls(Vec::new()), None, Plan::Tls);
     }
 }

@@ -16,7 +16,7 @@ use mesh_core::route::HostMatch;
 use mesh_runtime::metrics::Labels;
 use tokio::time::Instant;
 
-use self::backends::{address_backend, pick_by_weight, split_backends};
+use self::backends::pick_by_weight;
 pub(super) use self::error::OpaqueError;
 use super::dial::EndpointDial;
 use crate::balance::{Picked, Refusal, Service, Settings};
@@ -89,42 +89,28 @@ impl Opaque {
         }
     }
 
-    /// A connection by the target's opaque route, or by its profile's split.
+    /// A connection by the target's opaque route. A target without one is not connected to in
+    /// another way: its address may be that of a Service, or of a proxy that expects TLS.
     pub(super) async fn connect(&self, target: &OutboundTarget) -> Result<Connected, OpaqueError> {
         let parent = &target.policy.parent;
-        let overrides = target.profile.as_ref().map(|profile| &*profile.overrides);
-        let leg = |route, backends, verdict| Leg {
+        let (OutboundProtocol::Opaque(Some(route))
+        | OutboundProtocol::Detect {
+            opaque: Some(route),
+            ..
+        }) = &target.policy.protocol
+        else {
+            return Err(OpaqueError::NoRoute {
+                parent: parent.clone(),
+            });
+        };
+        let leg = Leg {
             kind: Kind::Tcp,
             parent,
-            route,
-            backends,
-            verdict,
+            route: &route.meta,
+            backends: &route.backends,
+            verdict: &route.verdict,
         };
-        if let Some(split @ [_, ..]) = overrides {
-            let route = Meta::new_default("profile");
-            return self
-                .enter(
-                    leg(&route, &split_backends(split), &TcpVerdict::Forward),
-                    None,
-                )
-                .await;
-        }
-        match &target.policy.protocol {
-            OutboundProtocol::Opaque(route) | OutboundProtocol::Detect { opaque: route, .. } => {
-                let route = route.as_ref().ok_or_else(|| OpaqueError::NoRoute {
-                    parent: parent.clone(),
-                })?;
-                self.enter(leg(&route.meta, &route.backends, &route.verdict), None)
-                    .await
-            }
-            // The profile calls the port opaque while the policy routes HTTP: the address is all there is to go by.
-            _ => {
-                let route = Meta::new_default("fallback");
-                let backends = address_backend(target);
-                self.enter(leg(&route, &backends, &TcpVerdict::Forward), None)
-                    .await
-            }
-        }
+        self.enter(leg, None).await
     }
 
     /// A connection by the route of this server name.

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Version};
-use mesh_core::endpoint::Endpoint;
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{
     Backend as BackendSource, BackendTarget, Distribution, GrpcRoute, HttpRoute, OutboundPolicy,
@@ -278,7 +277,7 @@ impl Compiler<'_> {
             .fqn
             .as_ref()
             .map(|fqn| format!("{fqn}:{}", addr.port()));
-        let distribution = profile_backends(profile, name.as_deref(), addr, self.parent);
+        let distribution = profile_backends(profile, name.as_deref(), self.parent);
         let canonical = name.and_then(|name| HeaderValue::try_from(name).ok());
         let limits = profile.routes.iter().map(|route| route.timeout);
         let rules = limits.chain([None]).map(|head_timeout| {
@@ -297,13 +296,10 @@ impl Compiler<'_> {
     }
 }
 
-/// Where a ServiceProfile sends: to what it overrides the destination with, else to the service itself, else to the one endpoint or address.
-fn profile_backends(
-    profile: &Profile,
-    name: Option<&str>,
-    addr: SocketAddr,
-    parent: &Meta,
-) -> Distribution {
+/// Where a ServiceProfile sends: to what it overrides the destination with, else to the service
+/// itself, else to the one endpoint. Never to the bare address: discovery drops the routes of a
+/// profile that names none of these.
+fn profile_backends(profile: &Profile, name: Option<&str>, parent: &Meta) -> Distribution {
     let backend = |meta: Meta, target: BackendTarget| {
         Arc::new(RouteBackend {
             backend: BackendSource { meta, target },
@@ -325,7 +321,7 @@ fn profile_backends(
     let target = match (name, &profile.endpoint) {
         (Some(name), _) => balance(name),
         (None, Some(endpoint)) => BackendTarget::Forward(Box::new(endpoint.clone())),
-        (None, None) => BackendTarget::Forward(Box::new(Endpoint::plain(addr))),
+        (None, None) => return Distribution::Empty,
     };
     Distribution::FirstAvailable(vec![backend(parent.clone(), target)])
 }
