@@ -10,7 +10,7 @@ mod huffman;
 mod integer;
 mod table;
 
-pub(crate) use self::decode::Decoder;
+pub(crate) use self::decode::{DecodeProgress, Decoder};
 pub(crate) use self::encode::Encoder;
 pub(crate) use self::field::{Field, Pseudo};
 
@@ -22,8 +22,20 @@ pub(crate) const FIELD_OVERHEAD: usize = 32;
 
 /// A block that is not one: both tables are out of step, and the connection must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Broken(pub(crate) &'static str);
+#[error("{}", self.why())]
+pub(crate) enum Broken {
+    /// The block ends within a field line.
+    Ends(&'static str),
+    Wrong(&'static str),
+}
+
+impl Broken {
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::Ends(why) | Self::Wrong(why) => why,
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests;

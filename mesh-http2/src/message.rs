@@ -1,5 +1,7 @@
 //! What fields of a header block make: requests, responses and trailers, or nothing that may be passed on (RFC 9113, section 8).
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, TE, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{self, Authority, PathAndQuery, Scheme};
@@ -41,33 +43,55 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 impl List {
-    /// `size` is what the field counts for.
-    pub(crate) fn add(&mut self, field: Field, size: usize, max_size: usize, max_fields: usize) {
+    /// `size` is what the field counts for. Of a section that is refused already, fields that the
+    /// client has sent by reference to a table are only counted: there may be thousands.
+    pub(crate) fn add(
+        &mut self,
+        field: Cow<'_, Field>,
+        size: usize,
+        max_size: usize,
+        max_fields: usize,
+    ) {
         self.size += size;
         if self.size > max_size {
-            self.refused = Some(Refused::TooLarge);
+            self.refuse(Refused::TooLarge);
         }
-        match field {
-            _ if self.malformed.is_some() => {}
+        let is_known = matches!(field, Cow::Borrowed(_));
+        if self.malformed.is_some() || (self.refused.is_some() && is_known) {
+            return;
+        }
+        match &*field {
             Field::Malformed(why) => self.malformed = Some(why),
             Field::Pseudo(_) if self.has_regular => {
                 self.malformed = Some("a pseudo-header field stands behind another field");
             }
-            Field::Pseudo(pseudo) => self.pseudo(pseudo),
+            Field::Pseudo(pseudo) => self.pseudo(pseudo.clone()),
             Field::Regular(name, value) => {
                 self.has_regular = true;
-                if is_of_connection(&name) || (name == TE && value != "trailers") {
+                if is_of_connection(name) || (*name == TE && *value != "trailers") {
                     self.malformed = Some("a field concerns the connection");
                 } else if self.refused.is_none() {
-                    if self.headers.len() >= max_fields {
-                        self.refused = Some(Refused::TooManyFields);
-                    } else if self.headers.try_append(name, value).is_err() {
-                        self.refused = Some(Refused::TooLarge);
-                    }
+                    self.regular(field.into_owned(), max_fields);
                 }
             }
         }
-        if self.refused.is_some() {
+    }
+
+    fn regular(&mut self, field: Field, max_fields: usize) {
+        let Field::Regular(name, value) = field else {
+            return;
+        };
+        if self.headers.len() >= max_fields {
+            self.refuse(Refused::TooManyFields);
+        } else if self.headers.try_append(name, value).is_err() {
+            self.refuse(Refused::TooLarge);
+        }
+    }
+
+    /// Refuses the message; the first reason stays.
+    pub(crate) fn refuse(&mut self, refused: Refused) {
+        if self.refused.is_none() {
+            self.refused = Some(refused);
             self.headers = HeaderMap::new();
         }
     }

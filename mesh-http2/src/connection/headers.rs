@@ -6,6 +6,7 @@ use super::receive::Fault;
 use super::{Accepted, Connection, Leaving, Role};
 use crate::error::{Reason, Violation};
 use crate::frame::{self, Head};
+use crate::hpack::DecodeProgress;
 use crate::message::{List, Malformed, declared_length};
 use crate::stream::{Stage, Stream, StreamId};
 use crate::window::{Receiving, Sending};
@@ -108,14 +109,15 @@ impl Connection {
             Role::Client => usize::MAX,
         };
         let mut list = List::default();
-        let decoded = self.decoder.decode(bytes, |field, size| {
+        let (progress, piece) = (&mut DecodeProgress::default(), &mut &*bytes);
+        let decoded = self.decoder.decode(progress, piece, true, |field, size| {
             list.add(field, size, max_size, max_fields);
             list.size() <= max_size * FAR_TOO_LARGE
         });
         match decoded {
             Ok(true) => Ok(list),
             Ok(false) => Err(TOO_MANY),
-            Err(broken) => Err(Fault::Protocol(Reason::COMPRESSION_ERROR, broken.0)),
+            Err(broken) => Err(Fault::Protocol(Reason::COMPRESSION_ERROR, broken.why())),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Header blocks become fields.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use super::field::{Field, Name};
@@ -10,6 +12,12 @@ use super::{Broken, huffman, integer};
 #[derive(Debug)]
 pub(crate) struct Decoder {
     table: Table,
+}
+
+/// What the decoder remembers between the fragments of one field block.
+#[derive(Debug, Default)]
+pub(crate) struct DecodeProgress {
+    has_fields: bool,
 }
 
 /// A field that stands in the block rather than in a table.
@@ -25,59 +33,84 @@ impl Decoder {
         }
     }
 
-    /// Hands each field of a whole block to `sink`, with what it counts for in a list, as long as that wants more; returns whether it did. Fields that are malformed leave the table as it should be; an end before
-    /// the end, or an error, does not.
+    /// Passes each field of a fragment of a field block to `sink`, with its size in a field section,
+    /// until `sink` returns false; returns whether it did not. Removes what it has decoded from
+    /// `piece`: the beginning of a field line that the next fragment continues is left. Malformed
+    /// fields leave the table in step; stopping early, or an error, does not.
     pub(crate) fn decode(
         &mut self,
-        mut block: &[u8],
-        mut sink: impl FnMut(Field, usize) -> bool,
+        progress: &mut DecodeProgress,
+        piece: &mut &[u8],
+        is_last: bool,
+        mut sink: impl FnMut(Cow<'_, Field>, usize) -> bool,
     ) -> Result<bool, Broken> {
-        let mut has_fields = false;
-        while let Some(&first) = block.first() {
-            // RFC 7541, section 6: the high bits say what it is.
-            let (field, size) = match first {
-                0x80.. => {
-                    let index = integer::read(&mut block, 7)?;
-                    let (field, length) = self.find(index)?;
-                    (field.clone(), length.size())
+        while !piece.is_empty() {
+            let begin = *piece;
+            match self.next(progress, piece, &mut sink) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(Broken::Ends(_)) if !is_last => {
+                    *piece = begin;
+                    break;
                 }
-                0x40..0x80 => {
-                    let Literal { field, length } = self.literal(&mut block, 6)?;
-                    self.table.insert(field.clone(), length);
-                    (field, length.size())
-                }
-                0x20..0x40 if has_fields => {
-                    return Err(Broken("the header table's size is changed behind a field"));
-                }
-                0x20..0x40 => {
-                    let size = integer::read(&mut block, 5)?;
-                    if !self.table.resize(size) {
-                        return Err(Broken("the header table is made larger than it may be"));
-                    }
-                    continue;
-                }
-                0x10..0x20 => {
-                    let Literal { mut field, length } = self.literal(&mut block, 4)?;
-                    if let Field::Regular(_, value) = &mut field {
-                        value.set_sensitive(true);
-                    }
-                    (field, length.size())
-                }
-                ..0x10 => {
-                    let Literal { field, length } = self.literal(&mut block, 4)?;
-                    (field, length.size())
-                }
-            };
-            has_fields = true;
-            if !sink(field, size) {
-                return Ok(false);
+                Err(broken) => return Err(broken),
             }
         }
         Ok(true)
     }
 
+    /// Decodes a field line, or a change of the table's size. `piece` must not be empty.
+    fn next(
+        &mut self,
+        progress: &mut DecodeProgress,
+        piece: &mut &[u8],
+        sink: &mut impl FnMut(Cow<'_, Field>, usize) -> bool,
+    ) -> Result<bool, Broken> {
+        let first = piece.first().copied().unwrap_or_default();
+        // RFC 7541, section 6: the high bits say what it is.
+        let wants_more = match first {
+            0x80.. => {
+                let index = integer::read(piece, 7)?;
+                let (field, length) = self.find(index)?;
+                sink(Cow::Borrowed(field), length.size())
+            }
+            0x40..0x80 => {
+                let Literal { field, length } = self.literal(piece, 6)?;
+                self.table.insert(field.clone(), length);
+                sink(Cow::Owned(field), length.size())
+            }
+            0x20..0x40 if progress.has_fields => {
+                return Err(Broken::Wrong(
+                    "the header table's size is changed behind a field",
+                ));
+            }
+            0x20..0x40 => {
+                let size = integer::read(piece, 5)?;
+                return match self.table.resize(size) {
+                    true => Ok(true),
+                    false => Err(Broken::Wrong(
+                        "the header table is made larger than it may be",
+                    )),
+                };
+            }
+            0x10..0x20 => {
+                let Literal { mut field, length } = self.literal(piece, 4)?;
+                if let Field::Regular(_, value) = &mut field {
+                    value.set_sensitive(true);
+                }
+                sink(Cow::Owned(field), length.size())
+            }
+            ..0x10 => {
+                let Literal { field, length } = self.literal(piece, 4)?;
+                sink(Cow::Owned(field), length.size())
+            }
+        };
+        progress.has_fields = true;
+        Ok(wants_more)
+    }
+
     fn find(&self, index: usize) -> Result<(&Field, Length), Broken> {
-        self.table.get(index).ok_or(Broken(
+        self.table.get(index).ok_or(Broken::Wrong(
             "a header block names a field that is not in the table",
         ))
     }
@@ -111,7 +144,7 @@ struct Text<'a> {
 
 impl<'a> Text<'a> {
     fn read(block: &mut &'a [u8]) -> Result<Self, Broken> {
-        const ENDS: Broken = Broken("a header block ends within a string");
+        const ENDS: Broken = Broken::Ends("a header block ends within a string");
         let is_coded = block.first().ok_or(ENDS)? & 0x80 != 0;
         let length = integer::read(block, 7)?;
         let (bytes, rest) = block.split_at_checked(length).ok_or(ENDS)?;

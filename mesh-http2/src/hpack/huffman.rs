@@ -93,12 +93,12 @@ impl Code {
             let count = self.index[length + 1] - self.index[length];
             if offset < u32::from(count) {
                 return match self.symbols[usize::from(self.index[length]) + offset as usize] {
-                    END => Err(Broken("a Huffman-coded string holds its end")),
+                    END => Err(Broken::Wrong("a Huffman-coded string holds its end")),
                     symbol => Ok((symbol as u8, length)),
                 };
             }
         }
-        Err(Broken("a Huffman-coded string is broken"))
+        Err(Broken::Wrong("a Huffman-coded string is broken"))
     }
 }
 
@@ -160,7 +160,9 @@ fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
     let is_padding = have < 8 && (have == 0 || bits >> (64 - have) == (1 << have) - 1);
     match is_padding {
         true => Ok(()),
-        false => Err(Broken("a Huffman-coded string is not padded as it must be")),
+        false => Err(Broken::Wrong(
+            "a Huffman-coded string is not padded as it must be",
+        )),
     }
 }
 

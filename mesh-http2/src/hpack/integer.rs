@@ -7,7 +7,7 @@ const MAX: u64 = u32::MAX as u64;
 
 /// Reads an integer that begins with the low `bits` of the first byte, and takes it off `bytes`, which must not be empty.
 pub(super) fn read(bytes: &mut &[u8], bits: u32) -> Result<usize, Broken> {
-    const ENDS: Broken = Broken("a header block ends within an integer");
+    const ENDS: Broken = Broken::Ends("a header block ends within an integer");
     let mask = (1_u8 << bits) - 1;
     let (first, mut rest) = bytes.split_first().ok_or(ENDS)?;
     let mut value = u64::from(first & mask);
@@ -18,7 +18,7 @@ pub(super) fn read(bytes: &mut &[u8], bits: u32) -> Result<usize, Broken> {
             rest = behind;
             // The first four groups cannot overflow, and a fifth is too large unless it is small.
             if shift > 28 {
-                return Err(Broken("an integer in a header block is too large"));
+                return Err(Broken::Wrong("an integer in a header block is too large"));
             }
             value += u64::from(byte & 0x7f) << shift;
             shift += 7;
@@ -28,7 +28,7 @@ pub(super) fn read(bytes: &mut &[u8], bits: u32) -> Result<usize, Broken> {
         }
     }
     if value > MAX {
-        return Err(Broken("an integer in a header block is too large"));
+        return Err(Broken::Wrong("an integer in a header block is too large"));
     }
     *bytes = rest;
     Ok(value as usize)

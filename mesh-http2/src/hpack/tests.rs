@@ -7,8 +7,9 @@ use super::*;
 
 fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<Field>, Broken> {
     let mut fields = Vec::new();
-    decoder.decode(block, |field, _| {
-        fields.push(field);
+    let progress = &mut DecodeProgress::default();
+    decoder.decode(progress, &mut &*block, true, |field, _| {
+        fields.push(field.into_owned());
         true
     })?;
     Ok(fields)

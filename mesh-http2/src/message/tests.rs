@@ -1,7 +1,7 @@
 //! What makes a message and what does not.
 
 use super::*;
-use crate::hpack::Decoder;
+use crate::hpack::{DecodeProgress, Decoder};
 
 /// A list of fields as a peer would send them.
 fn list(fields: &[(&str, &str)]) -> List {
@@ -11,7 +11,8 @@ fn list(fields: &[(&str, &str)]) -> List {
         encoder.field(&mut block, name, value.as_bytes());
     }
     let mut list = List::default();
-    let decoded = Decoder::new().decode(&block, |field, size| {
+    let progress = &mut DecodeProgress::default();
+    let decoded = Decoder::new().decode(progress, &mut &*block, true, |field, size| {
         list.add(field, size, 1000, 5);
         true
     });
@@ -160,10 +161,15 @@ fn what_is_written_is_read() {
     let mut read = |block: &[u8]| {
         let mut list = List::default();
         decoder
-            .decode(block, |field, size| {
-                list.add(field, size, 1000, 10);
-                true
-            })
+            .decode(
+                &mut DecodeProgress::default(),
+                &mut &*block,
+                true,
+                |field, size| {
+                    list.add(field, size, 1000, 10);
+                    true
+                },
+            )
             .unwrap();
         list
     };
