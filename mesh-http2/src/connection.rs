@@ -29,6 +29,7 @@ use http::Request;
 use self::ending::{Leaving, Tombstones};
 use self::headers::Block;
 use self::receive::Input;
+pub use self::receive::WORK_PER_TURN;
 use crate::account::Account;
 use crate::error::{Error, Reason, Violation};
 use crate::frame::{self, PREFACE};
@@ -138,6 +139,8 @@ pub struct Connection {
     is_retired: bool,
     /// A ping that somebody wanted was answered.
     has_pong: bool,
+    /// Work that the last call of [`Connection::receive`] has done, see [`WORK_PER_TURN`].
+    work: usize,
 
     /// Messages and parts of them, both ways.
     messages: u32,
@@ -190,6 +193,7 @@ impl Connection {
             violation: None,
             is_retired: false,
             has_pong: false,
+            work: 0,
             messages: 0,
             data: 0,
         };
@@ -271,7 +275,10 @@ impl Connection {
     pub fn next_request(&mut self) -> Option<Accepted> {
         let accepted = self.accepted.pop_front();
         if accepted.is_none() {
-            self.unseen_resets = 0;
+            // What was received together is counted together, in however many turns.
+            if self.work < WORK_PER_TURN {
+                self.unseen_resets = 0;
+            }
             // Four of them take a kilobyte.
             self.accepted = VecDeque::new();
         }
@@ -339,6 +346,12 @@ impl Connection {
     /// Why the connection is over, if it is.
     pub fn failure(&self) -> Option<&Error> {
         self.failure.as_ref()
+    }
+
+    /// Counts a frame of a message that its stream accepts.
+    fn count_received(&mut self) {
+        self.account.carries();
+        self.count_message();
     }
 
     fn count_message(&mut self) {

@@ -17,7 +17,7 @@ mod settings;
 mod stream;
 mod window;
 
-pub use self::connection::{Accepted, Awaited, Config, Connection};
+pub use self::connection::{Accepted, Awaited, Config, Connection, WORK_PER_TURN};
 pub use self::error::{Error, Reason, Violation};
 pub use self::message::Refused;
 pub use self::output::{Buffers, Output};

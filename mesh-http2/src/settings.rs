@@ -24,7 +24,8 @@ pub struct Limits {
     pub idle_frames: u32,
     /// Streams that a client resets, beyond those that it lets end.
     pub resets: u32,
-    /// Streams that are reset because of the other side's mistakes, in a connection's life.
+    /// Points for stream errors of the peer. A client's costs ten, a server's and a stream beyond
+    /// the limit one; a tenth of the points returns each second.
     pub mistakes: u32,
     /// Streams that are reset before anybody has looked at them, at a time.
     pub unseen_resets: u32,

@@ -39,12 +39,24 @@ fn server() -> Account {
     Account::new(Role::Server, &LIMITS, clock)
 }
 
+/// Receives a frame on a stream that accepts it.
+fn receive(account: &mut Account, frame: Head) -> Verdict {
+    match frame.kind {
+        frame::HEADERS => {
+            account.carries();
+            Verdict::GoOn
+        }
+        frame::DATA => account.data(frame.length, frame.ends_stream()),
+        _ => account.received(frame, false),
+    }
+}
+
 /// How many of `frames`, over and over, are taken before a verdict; `None` when that is more than anybody would send.
 fn until_verdict(account: &mut Account, frames: &[Head]) -> Option<(u32, Verdict)> {
     let mut count = 0;
     for frame in frames.iter().cycle().take(20_000) {
         count += 1;
-        match account.received(*frame, false) {
+        match receive(account, *frame) {
             Verdict::GoOn => {}
             verdict => return Some((count, verdict)),
         }
@@ -67,7 +79,7 @@ fn frames_that_carry_nothing_end_the_connection() {
         (head(frame::PING, 0, 8, 0), 51),
         (head(frame::PING, frame::ACK, 8, 0), 101),
         (head(frame::PRIORITY, 0, 5, 3), 101),
-        (head(frame::GOAWAY, 0, 8, 0), 101),
+        (head(frame::GOAWAY, 0, 8, 0), 11),
         (head(frame::WINDOW_UPDATE, 0, 4, 0), 101),
         (head(unknown, 0, 1000, 0), 101),
         (head(frame::DATA, 0, 0, 1), 101),
@@ -161,11 +173,50 @@ fn resets_replace_the_connection_and_then_end_it() {
 }
 
 #[test]
-fn mistakes_replace_the_connection_and_then_end_it() {
+fn discarded_frames_spend_the_budget_unless_they_are_large() {
     let mut account = server();
-    let verdicts: Vec<_> = (0..200).map(|_| account.mistake()).collect();
-    assert_eq!(verdicts[98], Verdict::GoOn);
-    assert_eq!(verdicts[99], Verdict::Retire(Violation::Mistakes));
-    assert!(verdicts[100..199].iter().all(|v| *v == Verdict::GoOn));
-    assert_eq!(verdicts[199], Verdict::Cut(Violation::Mistakes));
+    for _ in 0..100 {
+        assert_eq!(account.discarded(255), Verdict::GoOn);
+    }
+    assert_eq!(account.discarded(255), Verdict::Cut(Violation::IdleFrames));
+    assert_eq!(account.discarded(256), Verdict::GoOn);
+    // A reset accounts for the frames that may have been in flight.
+    account.sent_reset();
+    for _ in 0..100 {
+        assert_eq!(account.discarded(0), Verdict::GoOn);
+    }
+    assert_eq!(account.discarded(0), Verdict::Cut(Violation::IdleFrames));
+}
+
+/// The index of the verdict that replaces the connection, and of the one that ends it.
+fn mistakes(account: &mut Account, make: fn(&mut Account) -> Verdict) -> (usize, usize) {
+    let verdicts: Vec<_> = (0..200).map(|_| make(account)).collect();
+    let first = |wanted| verdicts.iter().position(|verdict| *verdict == wanted);
+    (
+        first(Verdict::Retire(Violation::Mistakes)).unwrap(),
+        first(Verdict::Cut(Violation::Mistakes)).unwrap(),
+    )
+}
+
+#[test]
+fn stream_errors_replace_the_connection_and_then_end_it() {
+    let mut client = Account::new(Role::Client, &LIMITS, clock);
+    assert_eq!(mistakes(&mut server(), Account::mistake), (9, 19));
+    assert_eq!(mistakes(&mut client, Account::mistake), (99, 199));
+    assert_eq!(mistakes(&mut server(), Account::refused), (99, 199));
+    let expand = |account: &mut Account| account.expanded(8 * 1024);
+    assert_eq!(mistakes(&mut server(), expand), (49, 99));
+    assert_eq!(server().expanded(4 * 1024 - 1), Verdict::GoOn);
+    let far = Verdict::Cut(Violation::Mistakes);
+    assert_eq!(server().expanded(usize::MAX), far);
+}
+
+#[test]
+fn stream_errors_are_forgiven_over_time() {
+    let mut account = server();
+    // Twenty points return each second, and a stream error costs ten.
+    for _ in 0..1_000 {
+        assert_eq!(account.mistake(), Verdict::GoOn);
+        advance(Duration::from_millis(550));
+    }
 }

@@ -1,7 +1,7 @@
 //! DATA: bodies, and the windows that they take.
 
 use super::Connection;
-use super::receive::{Fault, Input};
+use super::receive::{BYTES_OF_WORK, Fault, Input};
 use crate::error::Reason;
 use crate::frame::{self, Head};
 use crate::stream::Stage;
@@ -9,7 +9,8 @@ use crate::stream::Stage;
 const NO_ROOM: Reason = Reason::FLOW_CONTROL_ERROR;
 
 impl Connection {
-    pub(super) fn begin_data(&mut self, head: Head) -> Result<(), Fault> {
+    /// DATA begins. Returns how many of the `bytes` behind its header were processed.
+    pub(super) fn begin_data(&mut self, head: Head, bytes: &[u8]) -> Result<usize, Fault> {
         if self.is_idle(head.stream) {
             let what = "DATA on a stream that was never opened";
             return Err(Fault::Protocol(Reason::PROTOCOL_ERROR, what));
@@ -20,43 +21,67 @@ impl Connection {
         }
         self.update_window();
         self.data += u64::from(head.length);
-        let stream = match self.streams.get_mut(&head.stream) {
+        let is_wanted = match self.streams.get_mut(&head.stream) {
             None => {
                 self.on_closed(head.stream)?;
-                None
+                false
             }
             Some(stream) if stream.failure.is_some() => {
                 self.on_failed(head.stream)?;
-                None
+                false
             }
             Some(stream) => match stream.inbound.stage {
-                Stage::Body if stream.inbound.window.take(head.length).is_ok() => Some(head.stream),
+                Stage::Body if stream.inbound.window.take(head.length).is_ok() => {
+                    let verdict = self.account.data(head.length, head.ends_stream());
+                    let whole = bytes.get(..head.length as usize);
+                    // Small frames of a long body, of which there may be many.
+                    if let Some(data) = whole
+                        && let (1.., false) = (data.len(), head.is_padded() || head.ends_stream())
+                        && stream.is_read
+                        && stream.inbound.remaining.is_none()
+                    {
+                        stream.inbound.data.push(data);
+                        stream.inbound.wake();
+                        self.count_message();
+                        self.worked(data.len() / BYTES_OF_WORK);
+                        self.obey(verdict)?;
+                        return Ok(data.len());
+                    }
+                    self.obey(verdict)?;
+                    true
+                }
                 Stage::Body => {
                     self.refuse(head.stream, NO_ROOM, "more data than the stream's window")?;
-                    None
+                    false
                 }
                 Stage::Head => {
                     let reason = Reason::PROTOCOL_ERROR;
                     self.refuse(head.stream, reason, "DATA before HEADERS")?;
-                    None
+                    false
                 }
                 Stage::Over => {
                     self.refuse(head.stream, Reason::STREAM_CLOSED, "DATA behind the end")?;
-                    None
+                    false
                 }
             },
         };
+        match is_wanted {
+            true => self.count_message(),
+            false => self.on_discarded(head.length)?,
+        }
+        let stream = is_wanted.then_some(head.stream);
         if head.is_padded() {
             // Rare, and so it may be copied once more.
-            return self.expect(head);
+            return self.payload(head, bytes);
         }
         let ends = head.ends_stream();
         if head.length == 0 {
-            return self.take_data(stream, &[], ends);
+            self.take_data(stream, &[], ends)?;
+            return Ok(0);
         }
         let left = head.length;
         self.input = Input::Data { stream, left, ends };
-        Ok(())
+        Ok(0)
     }
 
     pub(super) fn padded_data(&mut self, head: Head, payload: &[u8]) -> Result<(), Fault> {

@@ -84,11 +84,21 @@ impl Connection {
         self.obey(verdict)
     }
 
+    /// A frame of a message is discarded because its stream is closed.
+    pub(super) fn on_discarded(&mut self, length: u32) -> Result<(), Fault> {
+        let verdict = self.account.discarded(length);
+        self.obey(verdict)
+    }
+
     /// Does not take a stream that the other side opens.
     pub(super) fn refuse_opening(&mut self, id: u32, reason: Reason) -> Result<(), Fault> {
         self.write_reset(id, reason);
         self.tombstones.add(id);
-        let verdict = self.account.mistake();
+        self.account.sent_reset();
+        let verdict = match reason {
+            Reason::REFUSED_STREAM => self.account.refused(),
+            _ => self.account.mistake(),
+        };
         self.obey(verdict)
     }
 
@@ -121,9 +131,31 @@ impl Connection {
         stream.fail(error);
         if is_sending {
             self.tombstones.add(id);
+            self.account.sent_reset();
         }
+        self.remove_unaccepted(id);
         self.write_reset(id, reason);
         self.settle(id);
+    }
+
+    /// Removes a stream that was not handed out by [`Connection::next_request`] yet, so that its
+    /// request reaches no application. Returns whether there was one.
+    fn remove_unaccepted(&mut self, id: u32) -> bool {
+        let Some(position) = self
+            .accepted
+            .iter()
+            .rposition(|accepted| accepted.id.0 == id)
+        else {
+            return false;
+        };
+        self.accepted.remove(position);
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.is_read = false;
+            stream.is_written = false;
+            let held = stream.inbound.held();
+            self.free(None, held);
+        }
+        true
     }
 
     fn write_reset(&mut self, id: u32, reason: Reason) {
@@ -138,19 +170,7 @@ impl Connection {
             return Ok(());
         };
         stream.fail(Error::Reset(reason));
-        if let Some(position) = self
-            .accepted
-            .iter()
-            .position(|accepted| accepted.id.0 == id)
-        {
-            // Nobody has seen it, and nobody will.
-            self.accepted.remove(position);
-            if let Some(stream) = self.streams.get_mut(&id) {
-                stream.is_read = false;
-                stream.is_written = false;
-                let held = stream.inbound.held();
-                self.free(None, held);
-            }
+        if self.remove_unaccepted(id) {
             self.unseen_resets += 1;
             if self.unseen_resets > self.limits.unseen_resets {
                 return Err(Fault::Violation(Violation::UnseenResets));

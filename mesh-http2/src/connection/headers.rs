@@ -7,18 +7,30 @@ use super::{Accepted, Connection, Leaving, Role};
 use crate::error::{Reason, Violation};
 use crate::frame::{self, Head};
 use crate::hpack::DecodeProgress;
-use crate::message::{List, Malformed, declared_length};
+use crate::message::{List, Malformed, Refused, declared_length};
 use crate::stream::{Stage, Stream, StreamId};
 use crate::window::{Receiving, Sending};
 
-/// A header block that is not complete.
+/// A field block that is not complete. Its fields are decoded as they arrive, so that no frame
+/// brings more work than its own bytes do.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) stream: u32,
     ends: bool,
     depends_on: Option<u32>,
-    bytes: Vec<u8>,
+    fields: PartialSection,
+    /// The beginning of a field line that the next frame continues.
+    rest: Vec<u8>,
     continuations: u32,
+}
+
+/// The field section that one field block encodes, as far as it was received.
+#[derive(Debug, Default)]
+struct PartialSection {
+    list: List,
+    progress: DecodeProgress,
+    /// Bytes of the field block that were received.
+    bytes: usize,
 }
 
 /// A header list of more than so many times what is allowed ends the connection; below, only its message is refused.
@@ -27,7 +39,30 @@ const FAR_TOO_LARGE: usize = 4;
 /// CONTINUATION frames of one block, whatever its size.
 const MIN_CONTINUATIONS: u32 = 5;
 
+/// A field section may be so many times as long as its field block, and so many bytes longer:
+/// short field lines count for seven times their bytes, and an honest encoder refers to each entry
+/// of the 4 KiB table once. A longer one repeats the same entries, and would cost the application
+/// many times what it has cost the client.
+const EXPANSION: usize = 8;
+const EXPANSION_BYTES: usize = 16 * 1024;
+
+/// Responses have no limit of their own but the size of their field section, which the operator may
+/// set. `HeaderMap` panics when it is given more than 24,576 names, and the proxy adds some.
+const MAX_RESPONSE_FIELDS: usize = 16 * 1024;
+
+/// Bytes of a field section that are as much work as a field line.
+const BYTES_OF_WORK: usize = 64;
+
 const TOO_MANY: Fault = Fault::Violation(Violation::Headers);
+
+impl PartialSection {
+    /// Bytes of the field section beyond what its field block accounts for.
+    fn excess(&self) -> usize {
+        self.list
+            .size()
+            .saturating_sub(EXPANSION * self.bytes + EXPANSION_BYTES)
+    }
+}
 
 impl Connection {
     pub(super) fn headers(&mut self, head: Head, payload: &[u8]) -> Result<(), Fault> {
@@ -38,49 +73,69 @@ impl Connection {
             ));
         }
         let payload = frame::headers(head, payload)?;
+        let mut piece = payload.block;
+        let mut fields = PartialSection {
+            bytes: piece.len(),
+            ..PartialSection::default()
+        };
+        self.decode(&mut fields, &mut piece, head.ends_headers())?;
         if head.ends_headers() {
             let (ends, on) = (head.ends_stream(), payload.depends_on);
-            return self.block(head.stream, ends, on, payload.block);
+            return self.block(head.stream, ends, on, fields);
         }
         self.block = Some(Box::new(Block {
             stream: head.stream,
             ends: head.ends_stream(),
             depends_on: payload.depends_on,
-            bytes: payload.block.to_vec(),
+            fields,
+            rest: piece.to_vec(),
             continuations: 0,
         }));
         Ok(())
     }
 
     pub(super) fn continuation(&mut self, head: Head, payload: &[u8]) -> Result<(), Fault> {
-        let Some(block) = &mut self.block else {
+        let Some(mut block) = self.block.take() else {
             // It was looked for when the frame began.
             return Ok(());
         };
         block.continuations += 1;
-        block.bytes.extend_from_slice(payload);
         let most = self.limits.header_list / frame::MIN_MAX_FRAME * 5 / 4;
         if block.continuations > most.max(MIN_CONTINUATIONS) {
             return Err(TOO_MANY);
         }
-        if !head.ends_headers() {
-            return Ok(());
+        block.fields.bytes += payload.len();
+        let is_last = head.ends_headers();
+        if block.rest.is_empty() {
+            let mut piece = payload;
+            self.decode(&mut block.fields, &mut piece, is_last)?;
+            block.rest.extend_from_slice(piece);
+        } else {
+            block.rest.extend_from_slice(payload);
+            let mut piece = &block.rest[..];
+            self.decode(&mut block.fields, &mut piece, is_last)?;
+            let done = block.rest.len() - piece.len();
+            block.rest.drain(..done);
         }
-        match self.block.take() {
-            Some(block) => self.block(block.stream, block.ends, block.depends_on, &block.bytes),
-            None => Ok(()),
+        if is_last {
+            return self.block(block.stream, block.ends, block.depends_on, block.fields);
         }
+        self.block = Some(block);
+        Ok(())
     }
 
-    /// A whole header block. It is decoded whatever becomes of it, because the tables must stay in step.
+    /// A complete field block. It was decoded whatever the state of its stream is, because the
+    /// dynamic table must stay in step with the peer's.
     fn block(
         &mut self,
         id: u32,
         ends: bool,
         depends_on: Option<u32>,
-        bytes: &[u8],
+        fields: PartialSection,
     ) -> Result<(), Fault> {
-        let list = self.decode(bytes)?;
+        let verdict = self.account.expanded(fields.excess());
+        self.obey(verdict)?;
+        let list = fields.list;
         if self.is_theirs(id) && id > self.last_theirs {
             return self.opened(id, ends, depends_on, list);
         }
@@ -92,30 +147,53 @@ impl Connection {
             return Err(Fault::Protocol(Reason::PROTOCOL_ERROR, what));
         }
         let Some(stream) = self.streams.get(&id) else {
-            return self.on_closed(id);
+            self.on_closed(id)?;
+            return self.on_discarded(0);
         };
         match stream.inbound.stage {
-            _ if stream.failure.is_some() => self.on_failed(id),
+            _ if stream.failure.is_some() => {
+                self.on_failed(id)?;
+                self.on_discarded(0)
+            }
             Stage::Head => self.response(id, ends, list),
             Stage::Body => self.trailers(id, ends, list),
             Stage::Over => self.refuse(id, Reason::STREAM_CLOSED, "HEADERS behind the end"),
         }
     }
 
-    fn decode(&mut self, bytes: &[u8]) -> Result<List, Fault> {
+    /// Decodes a fragment of a field block, and leaves the beginning of a field line that the next
+    /// fragment continues.
+    fn decode(
+        &mut self,
+        fields: &mut PartialSection,
+        piece: &mut &[u8],
+        is_last: bool,
+    ) -> Result<(), Fault> {
         let max_size = self.limits.header_list as usize;
         let max_fields = match self.role {
             Role::Server => self.limits.fields.into(),
-            Role::Client => usize::MAX,
+            Role::Client => MAX_RESPONSE_FIELDS,
         };
-        let mut list = List::default();
-        let (progress, piece) = (&mut DecodeProgress::default(), &mut &*bytes);
-        let decoded = self.decoder.decode(progress, piece, true, |field, size| {
-            list.add(field, size, max_size, max_fields);
-            list.size() <= max_size * FAR_TOO_LARGE
-        });
+        let PartialSection {
+            list,
+            progress,
+            bytes,
+        } = fields;
+        let explained = EXPANSION * *bytes + EXPANSION_BYTES;
+        let (before, mut count) = (list.size(), 0);
+        let decoded = self
+            .decoder
+            .decode(progress, piece, is_last, |field, size| {
+                count += 1;
+                list.add(field, size, max_size, max_fields);
+                if list.size() > explained {
+                    list.refuse(Refused::TooLarge);
+                }
+                list.size() <= max_size * FAR_TOO_LARGE
+            });
+        self.worked(count + (list.size() - before) / BYTES_OF_WORK);
         match decoded {
-            Ok(true) => Ok(list),
+            Ok(true) => Ok(()),
             Ok(false) => Err(TOO_MANY),
             Err(broken) => Err(Fault::Protocol(Reason::COMPRESSION_ERROR, broken.why())),
         }
@@ -134,11 +212,12 @@ impl Connection {
             return Err(Fault::Protocol(Reason::PROTOCOL_ERROR, what));
         }
         self.last_theirs = id;
-        self.account.opened();
         if matches!(self.leaving, Leaving::Last(_)) {
-            // It does not know yet.
-            return Ok(());
+            // The client may not have received the GOAWAY yet.
+            return self.on_discarded(0);
         }
+        self.account.opened();
+        self.count_received();
         if self.open_theirs >= self.limits.streams {
             return self.refuse_opening(id, Reason::REFUSED_STREAM);
         }
@@ -204,6 +283,7 @@ impl Connection {
         if response.status().is_informational() {
             return self.interim(id, ends, response, size);
         }
+        self.count_received();
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());
         };
@@ -240,7 +320,7 @@ impl Connection {
             return Ok(());
         };
         if !stream.is_read {
-            return Ok(());
+            return self.on_discarded(0);
         }
         let interims = stream.inbound.interims.get_or_insert_default();
         if !interims.push(response, size, most) {
@@ -248,6 +328,7 @@ impl Connection {
             return self.refuse(id, Reason::ENHANCE_YOUR_CALM, why);
         }
         stream.inbound.wake();
+        self.count_received();
         Ok(())
     }
 
@@ -260,6 +341,7 @@ impl Connection {
         match trailers {
             Err(Malformed(why)) => self.refuse(id, Reason::PROTOCOL_ERROR, why),
             Ok(trailers) => {
+                self.count_received();
                 if let Some(stream) = self.streams.get_mut(&id)
                     && stream.is_read
                 {

@@ -1,6 +1,7 @@
 //! Two connections that talk to each other, and those that are talked to by somebody who makes his own frames.
 
 mod frames;
+mod hostile;
 mod pair;
 mod servers;
 
@@ -55,6 +56,14 @@ fn output(connection: &mut Connection) -> Vec<u8> {
         connection.written(n);
     }
     bytes
+}
+
+/// Receives all of `bytes`, in as many turns as that takes.
+fn take(connection: &mut Connection, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let taken = connection.receive(bytes).unwrap();
+        bytes = &bytes[taken..];
+    }
 }
 
 /// Knows whether it was woken.

@@ -43,7 +43,8 @@ pub struct Http2Limits {
     pub idle_frames: u32,
     /// Streams that a client resets, beyond those that it lets end.
     pub resets: u32,
-    /// Streams that are reset because of the other side's mistakes, in a connection's life.
+    /// Points for stream errors of the peer: a client's costs ten, a server's and a stream beyond
+    /// the limit one.
     pub mistakes: u32,
 }
 

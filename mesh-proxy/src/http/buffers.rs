@@ -11,7 +11,7 @@ thread_local! {
 }
 
 /// As much as records are opened or sealed at a time: against 64 KiB it saved a quarter of the CPU of gRPC messages of 16 KiB. What was never read into costs no memory.
-const ROOM_SIZE: usize = 256 * 1024;
+pub(super) const ROOM_SIZE: usize = 256 * 1024;
 
 /// What is read of an HTTP/1 message at a time, because a body's piece is kept until it is sent on. Four TLS records: below that, reading bulk costs noticeably more.
 pub(super) const READ_SIZE: usize = 64 * 1024;

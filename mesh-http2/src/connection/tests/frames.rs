@@ -272,9 +272,9 @@ fn mistakes_end_what_they_concern() {
         ),
     ] {
         let mut server = server();
-        let mut received = Ok(());
+        let mut received = Ok(0);
         for frame in &sent {
-            received = received.and_then(|()| server.receive(frame));
+            received = received.and_then(|_| server.receive(frame));
         }
         assert_eq!(verdict(&mut server), verdict_of, "{why}");
         let ends = matches!(verdict_of, Some((0, _)));

@@ -30,10 +30,10 @@ impl Pair {
     fn talk(&mut self) {
         while !(self.client.output().is_empty() && self.server.output().is_empty()) {
             for bytes in output(&mut self.client).chunks(self.cut) {
-                self.server.receive(bytes).unwrap();
+                take(&mut self.server, bytes);
             }
             for bytes in output(&mut self.server).chunks(self.cut) {
-                self.client.receive(bytes).unwrap();
+                take(&mut self.client, bytes);
             }
         }
     }

@@ -250,6 +250,48 @@ fn bodies_where_none_can_be_are_refused() {
     }
 }
 
+/// As many as the proxy's own fields can be added to. The limit of the section's size is the
+/// operator's.
+#[test]
+fn responses_with_too_many_field_names_are_stream_errors() {
+    for (fields, is_accepted) in [(16_384, true), (16_385, false)] {
+        let config = Config {
+            limits: Limits {
+                header_list: 2 << 20,
+                ..LIMITS
+            },
+            ..config(Role::Client)
+        };
+        let mut client = Connection::new(&config);
+        client.receive(&bytes(frame::SETTINGS, 0, 0, &[])).unwrap();
+        let request = Request::get("http://web/").body(()).unwrap();
+        let id = client.open(&request, true);
+        output(&mut client);
+        let mut block = OK.to_vec();
+        for n in 0..fields {
+            block.extend([0, 6]);
+            block.extend(format!("x{n:05}").into_bytes());
+            block.extend([1, b'1']);
+        }
+        let mut fragments = block.chunks(16_000).peekable();
+        let mut kind = frame::HEADERS;
+        while let Some(fragment) = fragments.next() {
+            let is_last = fragments.peek().is_none();
+            let flags = if is_last { END_HEADERS } else { 0 };
+            take(&mut client, &bytes(kind, flags, 1, fragment));
+            kind = frame::CONTINUATION;
+        }
+        match client.poll_response(id, nobody()) {
+            Poll::Ready(Ok(mut response)) if is_accepted => {
+                let added = response.headers_mut().insert("l5d-proxy-error", 1.into());
+                assert_eq!(added, None);
+            }
+            Poll::Ready(Err(Error::Malformed(..))) if !is_accepted => {}
+            other => panic!("{fields}: {:?}", other.map(|answer| answer.map(drop))),
+        }
+    }
+}
+
 /// A server that resets what it is asked has its reasons, however often.
 #[test]
 fn resets_by_servers_are_no_attack() {

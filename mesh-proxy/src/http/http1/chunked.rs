@@ -1,6 +1,6 @@
 //! Chunked bodies: the decoder, which takes bytes as they come, and the few bytes that an encoder adds. Pure; RFC 9112, section 7, without its leniencies.
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use http::HeaderMap;
 use memchr::memchr;
 
@@ -52,6 +52,11 @@ impl Decoder {
         limits: &Http1Limits,
     ) -> Result<Option<Piece>, Refused> {
         loop {
+            if self.state == State::Size
+                && let Some(data) = join_small(input)
+            {
+                return Ok(Some(Piece::Data(data)));
+            }
             match self.state {
                 State::Size => match self.size(input)? {
                     None => return Ok(None),
@@ -140,6 +145,48 @@ impl Decoder {
         let trailers = head::trailers(&input.split_to(length).freeze(), limits)?;
         Ok(Some(Piece::End((!trailers.is_empty()).then_some(trailers))))
     }
+}
+
+/// Chunks of at most so many bytes are joined when several of them were received: processing each by
+/// itself, and sending it on as a chunk or frame of its own, costs many times its bytes.
+const SMALL: usize = 0xff;
+
+/// Chunks are joined up to about this size.
+const JOINED: usize = 4 * 1024;
+
+/// Joins complete small chunks without extensions, if there are at least two. All other input is
+/// left to [`Decoder::size`].
+fn join_small(input: &mut BytesMut) -> Option<Bytes> {
+    let (first, mut taken) = small_chunk(input)?;
+    let (second, behind) = small_chunk(&input[taken..])?;
+    taken += behind;
+    let mut joined = BytesMut::with_capacity((JOINED + SMALL).min(input.len()));
+    joined.extend_from_slice(first);
+    joined.extend_from_slice(second);
+    while joined.len() < JOINED
+        && let Some((data, behind)) = small_chunk(&input[taken..])
+    {
+        joined.extend_from_slice(data);
+        taken += behind;
+    }
+    input.advance(taken);
+    Some(joined.freeze())
+}
+
+/// The data of a complete chunk whose size has one or two digits and is not 0, and its whole length.
+fn small_chunk(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as usize);
+    let (size, data) = match bytes {
+        [one, b'\r', b'\n', data @ ..] => (digit(*one)?, data),
+        [one, two, b'\r', b'\n', data @ ..] => (digit(*one)? << 4 | digit(*two)?, data),
+        _ => return None,
+    };
+    if size == 0 || size > SMALL {
+        return None;
+    }
+    let (data, behind) = data.split_at_checked(size)?;
+    let behind = behind.strip_prefix(b"\r\n")?;
+    Some((data, bytes.len() - behind.len()))
 }
 
 /// Takes the line end behind a chunk, if it is there.

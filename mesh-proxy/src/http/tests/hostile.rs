@@ -85,6 +85,13 @@ fn with_post() -> Vec<u8> {
     bytes
 }
 
+/// With a request that is reset for a stream error, on stream 1.
+fn with_a_reset() -> Vec<u8> {
+    let mut bytes = with_post();
+    bytes.extend(frame(WINDOW_UPDATE, 0, 1, &[0; 4]));
+    bytes
+}
+
 /// With a request whose head is to go on.
 fn with_half_a_head() -> Vec<u8> {
     let mut bytes = usual();
@@ -140,8 +147,44 @@ const ATTACKS: &[Attack] = &[
             bytes.extend(frame(WINDOW_UPDATE, 0, stream(n), &[0x7f, 255, 255, 255]));
             bytes
         }),
-        fate: Fate::Replaced(3_000),
+        fate: Fate::Replaced(250),
         reason: "mistakes",
+    },
+    Attack {
+        name: "updates by nothing",
+        opening: usual,
+        unit: Some(|n| {
+            let mut bytes = frame(HEADERS, END_HEADERS, stream(n), POST);
+            bytes.extend(frame(WINDOW_UPDATE, 0, stream(n), &[0; 4]));
+            bytes
+        }),
+        fate: Fate::Replaced(250),
+        reason: "mistakes",
+    },
+    Attack {
+        name: "data behind the end",
+        opening: usual,
+        unit: Some(|n| {
+            let mut bytes = frame(HEADERS, END_HEADERS | END_STREAM, stream(n), GET);
+            bytes.extend(frame(DATA, 0, stream(n), b"x"));
+            bytes
+        }),
+        fate: Fate::Replaced(250),
+        reason: "mistakes",
+    },
+    Attack {
+        name: "ends of a stream that was reset",
+        opening: with_a_reset,
+        unit: Some(|_| frame(DATA, END_STREAM, 1, &[])),
+        fate: Fate::Cut(3_000),
+        reason: "idle_frames",
+    },
+    Attack {
+        name: "trailers of a stream that was reset",
+        opening: with_a_reset,
+        unit: Some(|_| frame(HEADERS, END_HEADERS | END_STREAM, 1, &[])),
+        fate: Fate::Cut(3_000),
+        reason: "idle_frames",
     },
     Attack {
         name: "more streams than allowed",
@@ -236,8 +279,20 @@ const ATTACKS: &[Attack] = &[
             frame(HEADERS, END_HEADERS | END_STREAM, stream(n), &block)
         }),
         // Each is refused, and nothing is kept of it.
-        fate: Fate::Held,
-        reason: "fields",
+        fate: Fate::Replaced(60),
+        reason: "mistakes",
+    },
+    Attack {
+        name: "header lists that say the same over and over",
+        opening: usual,
+        unit: Some(|n| {
+            // Each block adds an entry of two kilobytes to the table and refers to it 90 times.
+            let value = [&[0x40, 1, b'x', 0x7f, 0x81, 0x0f][..], &[b'v'; 2_048]].concat();
+            let block = [GET, &value, &[0xbe; 90]].concat();
+            frame(HEADERS, END_HEADERS | END_STREAM, stream(n), &block)
+        }),
+        fate: Fate::Replaced(60),
+        reason: "mistakes",
     },
     Attack {
         name: "a window that stays shut",

@@ -69,6 +69,29 @@ fn bodies() {
 }
 
 #[test]
+fn small_chunks_are_joined_to_pieces_of_four_kilobytes() {
+    for (chunk, count) in [("1\r\nx\r\n", 10_000), ("0a\r\n0123456789\r\n", 1_000)] {
+        let text = format!("{}0\r\n\r\n", chunk.repeat(count));
+        let (mut decoder, mut input) = (Decoder::new(&LIMITS), BytesMut::from(&*text));
+        let mut sizes = Vec::new();
+        while let Some(Piece::Data(data)) = decoder.next(&mut input, &LIMITS).unwrap() {
+            sizes.push(data.len());
+        }
+        let total: usize = sizes.iter().sum();
+        assert_eq!(
+            total,
+            text.len() / chunk.len() * (chunk.len() - 5 - usize::from(chunk.starts_with('0')))
+        );
+        assert!(sizes.len() <= total / JOINED + 1, "{sizes:?}");
+    }
+    // A single chunk is passed on at once.
+    let (mut decoder, mut input) = (Decoder::new(&LIMITS), BytesMut::from("1\r\nx\r\n1\r\n"));
+    let piece = decoder.next(&mut input, &LIMITS);
+    assert_eq!(piece, Ok(Some(Piece::Data(Bytes::from_static(b"x")))));
+    assert_eq!(decoder.next(&mut input, &LIMITS), Ok(None));
+}
+
+#[test]
 fn bodies_that_are_refused() {
     use Refused::{BareLineFeed, ChunkEnd, ChunkExtension, ChunkSize, HeaderName};
     let rows: &[(&[u8], Refused)] = &[

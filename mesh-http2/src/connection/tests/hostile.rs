@@ -1,0 +1,293 @@
+//! Hostile peers: how many frames a connection processes before it ends, and how many in one turn.
+
+use std::sync::LazyLock;
+
+use super::*;
+
+const GET: &[u8] = &[0x82, 0x86, 0x84, 0x01, 3, b'w', b'e', b'b'];
+const POST: &[u8] = &[0x83, 0x86, 0x84, 0x01, 3, b'w', b'e', b'b'];
+
+const END_STREAM: u8 = frame::END_STREAM;
+const END_HEADERS: u8 = frame::END_HEADERS;
+const BOTH: u8 = END_STREAM | END_HEADERS;
+
+/// More than any limit of these tests.
+const MANY: u32 = 10_000;
+
+fn greeted(mut connection: Connection) -> Connection {
+    if connection.role == Role::Server {
+        connection.receive(PREFACE).unwrap();
+    }
+    let settings = bytes(frame::SETTINGS, 0, 0, &[]);
+    connection.receive(&settings).unwrap();
+    let ack = bytes(frame::SETTINGS, frame::ACK, 0, &[]);
+    connection.receive(&ack).unwrap();
+    output(&mut connection);
+    connection
+}
+
+/// The clock stands still, so that no budget is refilled.
+fn config(role: Role) -> Config {
+    static NOW: LazyLock<Instant> = LazyLock::new(Instant::now);
+    Config {
+        clock: || *NOW,
+        ..super::config(role)
+    }
+}
+
+fn server() -> Connection {
+    greeted(Connection::new(&config(Role::Server)))
+}
+
+/// The stream of the `n`th request.
+fn stream(n: u32) -> u32 {
+    2 * n + 1
+}
+
+/// How many units the connection accepts before it ends, and which limit ended it.
+fn until_end(
+    connection: &mut Connection,
+    unit: impl Fn(u32) -> Vec<u8>,
+) -> (u32, Option<Violation>) {
+    for n in 0..MANY {
+        if connection.receive(&unit(n)).is_err() {
+            return (n, connection.take_violation());
+        }
+        output(connection);
+    }
+    panic!("the connection goes on");
+}
+
+/// A server that has reset stream 1 while the client was still sending.
+fn resetting() -> Connection {
+    let mut server = server();
+    let post = bytes(frame::HEADERS, END_HEADERS, 1, POST);
+    server.receive(&post).unwrap();
+    let id = server.next_request().unwrap().id;
+    server.reset(id, Reason::CANCEL);
+    server.drop_reader(id);
+    server.drop_writer(id);
+    server
+}
+
+#[test]
+fn frames_on_reset_streams_end_the_connection() {
+    // The budget, what one request accounts for, and what may have been in flight.
+    let paid = LIMITS.idle_frames + 10 + 100;
+    for (frame, why) in [
+        (bytes(frame::DATA, END_STREAM, 1, &[]), "empty data"),
+        (bytes(frame::DATA, 0, 1, &[b'x'; 10]), "a little data"),
+        (bytes(frame::HEADERS, BOTH, 1, &[]), "trailers"),
+        (bytes(frame::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]), "updates"),
+    ] {
+        let (taken, violation) = until_end(&mut resetting(), |_| frame.clone());
+        assert!(taken <= paid, "{why}: {taken}");
+        assert_eq!(violation, Some(Violation::IdleFrames), "{why}");
+    }
+    // Larger DATA frames are free: a client uploads a body that the server does not read.
+    let mut server = resetting();
+    let data = bytes(frame::DATA, 0, 1, &[0; 256]);
+    for _ in 0..MANY {
+        server.receive(&data).unwrap();
+        output(&mut server);
+    }
+}
+
+#[test]
+fn resets_of_closed_streams_end_a_connection_to_a_server() {
+    let mut client = greeted(Connection::new(&config(Role::Client)));
+    let request = Request::get("http://web/").body(()).unwrap();
+    client.open(&request, true);
+    let reset = bytes(frame::RST_STREAM, 0, 1, &[0, 0, 0, 8]);
+    let (taken, violation) = until_end(&mut client, |_| reset.clone());
+    assert!(taken <= LIMITS.idle_frames + 10, "{taken}");
+    assert_eq!(violation, Some(Violation::IdleFrames));
+}
+
+#[test]
+fn streams_opened_after_the_final_goaway_end_the_connection() {
+    let mut server = server();
+    server.leave();
+    let pong = bytes(frame::PING, frame::ACK, 0, &LEAVE);
+    server.receive(&pong).unwrap();
+    // Streams that the client opens before it receives the GOAWAY are ignored.
+    let post = |n| bytes(frame::HEADERS, END_HEADERS, stream(n), POST);
+    let (taken, violation) = until_end(&mut server, post);
+    assert!(taken <= LIMITS.idle_frames + 10, "{taken}");
+    assert_eq!(violation, Some(Violation::IdleFrames));
+}
+
+#[test]
+fn stream_errors_end_the_connection_at_a_tenth_of_the_points_and_reach_no_application() {
+    let mistakes: [fn(u32) -> Vec<u8>; 3] = [
+        |n| {
+            let mut unit = bytes(frame::HEADERS, END_HEADERS, stream(n), POST);
+            unit.extend(bytes(frame::WINDOW_UPDATE, 0, stream(n), &[0; 4]));
+            unit
+        },
+        |n| {
+            let mut unit = bytes(frame::HEADERS, BOTH, stream(n), GET);
+            unit.extend(bytes(frame::DATA, 0, stream(n), b"x"));
+            unit
+        },
+        |n| bytes(frame::HEADERS, BOTH, stream(n), &[0x82]),
+    ];
+    for mistake in mistakes {
+        let mut server = server();
+        let mut is_retired = None;
+        let (taken, violation) = until_end(&mut server, mistake);
+        assert_eq!((taken, violation), (99, Some(Violation::Mistakes)));
+
+        let mut server = self::server();
+        for n in 0..99 {
+            server.receive(&mistake(n)).unwrap();
+            assert!(server.next_request().is_none(), "a request was accepted");
+            if server.is_retired() {
+                is_retired.get_or_insert(n);
+            }
+        }
+        assert_eq!(is_retired, Some(49));
+        assert_eq!(server.streams(), 0);
+    }
+}
+
+/// An entry of 4,000 bytes of the dynamic table, and one of the static table, many times each.
+#[test]
+fn field_sections_that_repeat_table_entries_are_refused_and_end_the_connection() {
+    let wide = Config {
+        limits: Limits {
+            header_list: 256 * 1024,
+            fields: 100,
+            ..LIMITS
+        },
+        ..config(Role::Server)
+    };
+    let value = [
+        0x7f,
+        0x80 + ((3_900_u32 - 127) & 127) as u8,
+        ((3_900 - 127) >> 7) as u8,
+    ];
+    let entry = [&[0x40, 1, b'x'][..], &value, &[b'v'; 3_900]].concat();
+    let dynamic = [GET, &entry, &[0xbe; 60]].concat();
+    let dynamic_again = [GET, &[0xbe; 60]].concat();
+    let fixed = [GET, &[0x90; 4_000]].concat();
+    for (first, block, refused) in [
+        (&dynamic[..], &dynamic_again, Refused::TooLarge),
+        (GET, &fixed, Refused::TooManyFields),
+    ] {
+        let mut server = greeted(Connection::new(&wide));
+        let first = bytes(frame::HEADERS, BOTH, 1, first);
+        server.receive(&first).unwrap();
+        server.next_request().unwrap();
+        let again = |n| bytes(frame::HEADERS, BOTH, stream(n + 1), block);
+        server.receive(&again(0)).unwrap();
+        assert_eq!(server.next_request().unwrap().refused, Some(refused));
+        let (taken, violation) = until_end(&mut server, |n| again(n + 1));
+        assert!(taken <= 30, "{taken}");
+        assert_eq!(violation, Some(Violation::Mistakes));
+    }
+}
+
+/// The whole dynamic table once in each request.
+#[test]
+fn field_sections_that_use_the_whole_table_are_accepted() {
+    let mut encoder = Encoder::new();
+    let mut server = server();
+    for n in 0..200 {
+        let mut block = GET.to_vec();
+        for crumb in 0..14 {
+            let value = [b'a' + crumb; 200];
+            encoder.field(&mut block, "cookie", &value);
+        }
+        let head = bytes(frame::HEADERS, BOTH, stream(n), &block);
+        take(&mut server, &head);
+        let accepted = server.next_request().unwrap();
+        assert_eq!(accepted.refused, None);
+        server.respond(accepted.id, &Response::new(()), true);
+        server.drop_reader(accepted.id);
+        server.drop_writer(accepted.id);
+        output(&mut server);
+    }
+    assert!(!server.is_retired());
+}
+
+#[test]
+fn field_blocks_may_be_fragmented_anywhere() {
+    let block = [GET, &[0x40, 1, b'x', 3, b'1', b'2', b'3'], &[0x90, 0xbe]].concat();
+    for first in 0..=block.len() {
+        for second in first..=block.len() {
+            let mut server = server();
+            let head = bytes(frame::HEADERS, END_STREAM, 1, &block[..first]);
+            server.receive(&head).unwrap();
+            let middle = bytes(frame::CONTINUATION, 0, 1, &block[first..second]);
+            server.receive(&middle).unwrap();
+            assert!(server.next_request().is_none());
+            let end = bytes(frame::CONTINUATION, END_HEADERS, 1, &block[second..]);
+            server.receive(&end).unwrap();
+            let request = server.next_request().unwrap().request;
+            assert_eq!(request.uri(), "http://web/", "{first} {second}");
+            assert_eq!(request.headers().get_all("x").iter().count(), 2);
+            assert_eq!(request.headers()["accept-encoding"], "gzip, deflate");
+        }
+    }
+    // A block that ends within a field line is an error, however it is fragmented.
+    for end in 1..block.len() {
+        let mut server = server();
+        let head = bytes(frame::HEADERS, END_STREAM, 1, &block[..end]);
+        server.receive(&head).unwrap();
+        let last = bytes(frame::CONTINUATION, END_HEADERS, 1, &[]);
+        if server.receive(&last).is_err() {
+            assert_eq!(verdict(&mut server), Some((0, Reason::COMPRESSION_ERROR)));
+        }
+    }
+}
+
+#[test]
+fn a_turn_is_bounded_by_work() {
+    let many = |frame: &[u8]| frame.repeat(20_000);
+    for (frame, most, why) in [
+        (bytes(frame::PING, frame::ACK, 0, &[0; 8]), 512, "answers"),
+        (
+            bytes(frame::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]),
+            512,
+            "updates",
+        ),
+        (bytes(frame::DATA, 0, 1, b"x"), 512, "data"),
+    ] {
+        let mut server = server();
+        let post = bytes(frame::HEADERS, END_HEADERS, 1, POST);
+        server.receive(&post).unwrap();
+        let all = many(&frame);
+        let taken = server.receive(&all).unwrap() / frame.len();
+        assert!((most - 1..=most).contains(&taken), "{why}: {taken}");
+        assert!(server.work() >= WORK_PER_TURN, "{why}");
+    }
+    // A field section that is much longer than its block takes a turn of its own.
+    let bomb = |n| {
+        bytes(
+            frame::HEADERS,
+            BOTH,
+            stream(n),
+            &[GET, &[0x90; 1_000]].concat(),
+        )
+    };
+    let mut server = server();
+    let all: Vec<u8> = (0..5).flat_map(bomb).collect();
+    let one = all.len() / 5;
+    let mut rest = &all[..];
+    for _ in 0..5 {
+        let taken = server.receive(rest).unwrap();
+        assert_eq!(taken, one);
+        rest = &rest[taken..];
+    }
+    // Bulk data fits into one turn.
+    let mut server = greeted(Connection::new(&Config {
+        stream_window: 1 << 20,
+        connection_window: 1 << 20,
+        ..config(Role::Server)
+    }));
+    let post = bytes(frame::HEADERS, END_HEADERS, 1, POST);
+    server.receive(&post).unwrap();
+    let bulk = bytes(frame::DATA, 0, 1, &[0; 16_384]).repeat(16);
+    assert_eq!(server.receive(&bulk).unwrap(), bulk.len());
+}
