@@ -75,6 +75,8 @@ pub struct Accepted {
 pub enum Awaited {
     /// The first settings.
     Greeting,
+    /// The acknowledgement of the PING that follows the first GOAWAY of a graceful shutdown.
+    GoAwayPing,
     /// A header block, by its number.
     Head(u32),
 }
@@ -289,6 +291,10 @@ impl Connection {
     pub fn awaited(&self) -> Option<Awaited> {
         if !self.is_greeted {
             return Some(Awaited::Greeting);
+        }
+        // Comes first, so that no new field block of the peer restarts its timer.
+        if self.leaving == Leaving::Announced {
+            return Some(Awaited::GoAwayPing);
         }
         let is_begun = self.block.is_some() || self.input.is_within_head();
         is_begun.then_some(Awaited::Head(self.blocks))

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::receive::Fault;
-use super::{Connection, LEAVE, Role};
+use super::{Awaited, Connection, LEAVE, Role};
 use crate::error::{Error, Reason, Violation};
 use crate::frame;
 use crate::stream::Stage;
@@ -252,9 +252,13 @@ impl Connection {
         }
     }
 
-    /// What was awaited has not come.
-    pub fn too_late(&mut self) -> Error {
-        self.die(Fault::Violation(Violation::HeadTime))
+    /// The time for what [`Connection::awaited`] returns is up. A peer that does not acknowledge the
+    /// PING of a graceful shutdown is sent the final GOAWAY all the same.
+    pub fn too_late(&mut self) {
+        match self.awaited() {
+            Some(Awaited::GoAwayPing) => self.leave_for_good(),
+            _ => drop(self.die(Fault::Violation(Violation::HeadTime))),
+        }
     }
 
     /// Nothing more will be read. An error tells more than the end of what there is to read.

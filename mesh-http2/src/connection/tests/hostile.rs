@@ -291,3 +291,23 @@ fn a_turn_is_bounded_by_work() {
     let bulk = bytes(frame::DATA, 0, 1, &[0; 16_384]).repeat(16);
     assert_eq!(server.receive(&bulk).unwrap(), bulk.len());
 }
+
+/// And a field block that the client begins meanwhile does not restart the timer.
+#[test]
+fn unacknowledged_goaway_ping_is_followed_by_the_final_goaway() {
+    let mut server = server();
+    server.leave();
+    assert_eq!(server.awaited(), Some(Awaited::GoAwayPing));
+    let half = bytes(frame::HEADERS, END_STREAM, 1, GET);
+    server.receive(&half).unwrap();
+    assert_eq!(server.awaited(), Some(Awaited::GoAwayPing));
+    output(&mut server);
+    server.too_late();
+    let frames = said(&mut server);
+    let [(head, payload)] = &frames[..] else {
+        panic!("{frames:?}");
+    };
+    assert_eq!(head.kind, frame::GOAWAY);
+    assert_eq!(frame::go_away(payload), Ok((0, Reason::NO_ERROR)));
+    assert!(server.is_over(), "nothing is open");
+}

@@ -589,6 +589,30 @@ async fn busy_clients_are_no_attack() {
     .await;
 }
 
+/// The client never acknowledges the PING that follows the first GOAWAY.
+#[tokio::test]
+async fn idle_connection_is_closed_although_its_client_ignores_the_goaway_ping() {
+    run(async |drain| {
+        let limits = HttpLimits {
+            idle: Some(Duration::from_millis(100)),
+            head_time: Duration::from_millis(100),
+            ..HttpLimits::DEFAULT
+        };
+        let registry = Registry::new();
+        let server = answering().await;
+        let role = Role::Only;
+        let proxy = hop_with(limits, &registry, server, role, Protocol::Http2, &drain).await;
+        let tcp = TcpStream::connect(proxy).await.unwrap();
+        let (reads, mut writes) = tcp.into_split();
+        let (seen, mut sees) = watch::channel(Seen::default());
+        tokio::task::spawn_local(listen(reads, seen));
+        writes.write_all(&usual()).await.unwrap();
+        let seen = sees.wait_for(|seen| seen.closed).await.unwrap();
+        assert_eq!(seen.goaways, [Reason::NO_ERROR, Reason::NO_ERROR]);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_silent_connection_is_replaced_and_its_streams_stay() {
     run(async |drain| {
