@@ -14,12 +14,14 @@ mod hops;
 mod input;
 mod judge;
 mod memory;
+mod silent;
 mod targets;
 mod tls;
 mod wire;
 mod work;
 mod world;
 
+pub use silent::silent_connection;
 pub use work::{WORKS, Work};
 
 /// One thing to hold the proxy against.

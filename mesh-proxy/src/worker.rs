@@ -4,10 +4,12 @@
 //! everywhere is in [`Worker`]; the two directions are built from it and live as long as the thread.
 
 use std::net::{IpAddr, TcpListener as StdListener};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use mesh_runtime::{descriptors, drain};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinSet, LocalSet};
@@ -169,11 +171,9 @@ async fn accept<F: Future<Output = ()> + 'static>(
             biased;
             accepted = listener.accept() => {
                 if let Some(place) = gate.place(&worker) {
-                    let serving = serve(accepted);
-                    worker.tasks.spawn_local(async move {
-                        serving.await;
-                        drop(place);
-                    });
+                    // An async block would hold the future twice: captured, and awaited.
+                    let serving = serve(accepted).map(move |()| drop(place));
+                    worker.tasks.spawn_local(serving);
                 }
             }
             () = worker.drained() => return,
@@ -230,7 +230,10 @@ impl Worker {
     }
 
     /// Finishes `deciding`, the detection of a connection's protocol, unless the proxy drains and the client remains silent.
-    pub async fn unless_draining<T>(&self, deciding: impl Future<Output = T>) -> Option<T> {
+    pub async fn unless_draining<T>(
+        &self,
+        deciding: Pin<&mut impl Future<Output = T>>,
+    ) -> Option<T> {
         let drained = async {
             self.drain.draining().await;
             tokio::time::sleep(DRAINING_UNDECIDED).await;

@@ -4,10 +4,12 @@
 //! follows is HTTP or not by the port's policy, or by its first bytes where the policy says "detect".
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use mesh_core::policy::inbound::ServerProtocol;
 use tokio::time::Instant;
 
@@ -132,9 +134,10 @@ impl Inbound {
     /// Serves one connection to its end. Whatever happens is logged and counted here.
     pub async fn serve(self: Rc<Self>, accepted: Accepted) {
         let (client, server) = (accepted.peer, accepted.original_dst);
-        // Deciding takes kilobytes of state that a connection must not hold for the rest of its life, and HTTP takes more than a tunnel.
+        // Each step is boxed when it begins: a connection that never sends a byte holds no memory
+        // for the steps behind detection.
         let error = match Box::pin(self.decide(accepted)).await {
-            Ok(Decided::Tunnel(tunnel)) => return self.copy(tunnel).await,
+            Ok(Decided::Tunnel(tunnel)) => return Box::pin(self.copy(tunnel)).await,
             Ok(Decided::Http {
                 io,
                 peer,
@@ -161,7 +164,7 @@ impl Inbound {
             return Err(ConnectionError::ForeignAddress(target));
         }
         if target.port() == inbound.listen.port() {
-            return self.decide_direct(accepted).await;
+            return Box::pin(self.decide_direct(accepted)).await;
         }
         self.refuse_own_port(target.port())?;
 
@@ -172,7 +175,7 @@ impl Inbound {
             ServerProtocol::Opaque => {
                 let peer = Peer::plain(accepted.peer, target, NoServerTls::PortSkipped);
                 let judge = self.judge_of(&peer);
-                return self.proceed(io, peer, judge, Next::Forward).await;
+                return Box::pin(self.proceed(io, peer, judge, Next::Forward)).await;
             }
             ServerProtocol::Detect { .. } => {
                 let limit = inbound.detect_timeout;
@@ -195,7 +198,7 @@ impl Inbound {
         let judge = self.judge_of(&peer);
         let law = judge.law();
         match next(&law.policy.protocol, &peer.tls, inbound.detect_timeout) {
-            Some(next) => self.proceed(io, peer, judge, next).await,
+            Some(next) => Box::pin(self.proceed(io, peer, judge, next)).await,
             None => {
                 // Counted and refused as any unauthorized connection.
                 judge.connection(&peer)?;
@@ -210,8 +213,11 @@ impl Inbound {
         mut io: Io,
     ) -> Result<Option<(Io, ServerTls)>, ConnectionError> {
         let limit = self.worker.config.inbound.detect_timeout;
-        let detecting = detect::tls(&mut io, &self.worker.scratch, limit);
-        let Some(detected) = self.worker.unless_draining(detecting).await else {
+        let detected = {
+            let detecting = pin!(detect::tls(&mut io, &self.worker.scratch, limit));
+            self.worker.unless_draining(detecting).await
+        };
+        let Some(detected) = detected else {
             return Ok(None);
         };
         let sni = match detected? {
@@ -226,8 +232,8 @@ impl Inbound {
         if sni.as_deref() != Some(credentials.server_name()) {
             return Ok(Some((io, ServerTls::Opaque { sni })));
         }
-        let (stream, info) =
-            tls::server::terminate(io, &credentials, false, Purpose::Traffic).await?;
+        let handshake = tls::server::terminate(io, &credentials, false, Purpose::Traffic);
+        let (stream, info) = Box::pin(handshake).await?;
         let tls = ServerTls::Established { client: info.id };
         Ok(Some((Io::tls(stream), tls)))
     }
@@ -277,7 +283,7 @@ impl Inbound {
                 judge,
                 protocol,
             },
-            None => Decided::Tunnel(self.open_tunnel(io, peer, judge).await?),
+            None => Decided::Tunnel(Box::pin(self.open_tunnel(io, peer, judge)).await?),
         })
     }
 
@@ -288,7 +294,7 @@ impl Inbound {
         limit: Duration,
     ) -> std::io::Result<HttpDetected> {
         let start = Instant::now();
-        let detecting = detect::http(io, &self.worker.scratch, limit);
+        let detecting = pin!(detect::http(io, &self.worker.scratch, limit));
         let Some(detected) = self.worker.unless_draining(detecting).await else {
             return Ok(HttpDetected::Eof);
         };
@@ -305,11 +311,14 @@ impl Inbound {
         limit: Duration,
     ) -> std::io::Result<Greeting> {
         let start = Instant::now();
-        let dial = async {
-            match judge.would_admit(peer) {
-                true => self.apps.connect(peer.target).await.ok(),
-                false => None,
-            }
+        let dial = move || {
+            let dialling = async move {
+                match judge.would_admit(peer) {
+                    true => self.apps.connect(peer.target).await.ok(),
+                    false => None,
+                }
+            };
+            dialling.boxed_local()
         };
         let greets = self.greeters.borrow().contains(&peer.target);
         let patience = if greets {
@@ -317,7 +326,8 @@ impl Inbound {
         } else {
             detect::PATIENCE
         };
-        let word = detect::first_word(io, &self.worker.scratch, patience, limit, dial);
+        let scratch = &self.worker.scratch;
+        let word = pin!(detect::first_word(io, scratch, patience, limit, dial));
         let Some(word) = self.worker.unless_draining(word).await else {
             return Ok(Greeting::Draining);
         };

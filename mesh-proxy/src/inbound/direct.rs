@@ -32,8 +32,8 @@ impl Inbound {
             }
         }
         // Transport headers are for ports whose connections are opaque.
-        let (stream, info) =
-            tls::server::terminate(io, &credentials, true, Purpose::Traffic).await?;
+        let handshake = tls::server::terminate(io, &credentials, true, Purpose::Traffic);
+        let (stream, info) = Box::pin(handshake).await?;
         let Some(id) = info.id else {
             return Err(ConnectionError::NotAuthenticated);
         };
@@ -64,6 +64,6 @@ impl Inbound {
             Session::Http1 => Next::Http(Protocol::Http1),
             Session::Http2 => Next::Http(Protocol::Http2),
         };
-        self.proceed(io, peer, judge, next).await
+        Box::pin(self.proceed(io, peer, judge, next)).await
     }
 }

@@ -1,9 +1,11 @@
 //! From a connection of the application to what is done with it: where it goes (discovery), and what protocol it speaks (discovery, or its first bytes).
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use mesh_core::policy::outbound::OutboundProtocol;
 use tokio::time::Instant;
 
@@ -103,9 +105,9 @@ impl Outbound {
             return;
         }
         let (client, dst) = (accepted.peer, accepted.original_dst);
-        // Deciding takes kilobytes of state that a connection must not hold for the rest of its life, and HTTP takes more than a tunnel.
+        // Each step is boxed when it begins, and freed when it ends.
         match Box::pin(self.decide(accepted)).await {
-            Ok(Decided::Tunnel(io, server)) => self.copy(io, *server).await,
+            Ok(Decided::Tunnel(io, server)) => Box::pin(self.copy(io, *server)).await,
             Ok(Decided::Http(io, target, protocol)) => {
                 let served = Box::pin(self.server.serve(io, protocol, target)).await;
                 if let Err(error) = served {
@@ -129,7 +131,7 @@ impl Outbound {
         let families = &self.worker.families;
         let transport = families.tcp.transport(labels::outbound_accept(dst));
         let mut io = Io::plain(accepted.tcp).measured(transport.open());
-        let updates = self.worker.discovery.outbound(dst).await?;
+        let updates = Box::pin(self.worker.discovery.outbound(dst)).await?;
         let target = updates.borrow().clone();
         let parent = labels::parent(&target.policy.parent);
         let plan = plan(&target);
@@ -137,7 +139,7 @@ impl Outbound {
         let protocol = match plan {
             Plan::Http(protocol) => Some(protocol),
             Plan::Opaque => None,
-            Plan::Tls => return self.decide_tls(io, &target).await,
+            Plan::Tls => return Box::pin(self.decide_tls(io, &target)).await,
             Plan::Detect => match self.greeting(&mut io, &target).await? {
                 Greeting::ClientSpoke => match self.detect_http(&mut io, &target).await? {
                     HttpDetected::Http1 => Some(Protocol::Http1),
@@ -153,7 +155,7 @@ impl Outbound {
         Ok(match protocol {
             Some(protocol) => Decided::Http(io, self.http.target(dst, updates), protocol),
             None => {
-                let server = self.opaque.connect(&target).await?;
+                let server = Box::pin(self.opaque.connect(&target)).await?;
                 Decided::Tunnel(io, Box::new(server))
             }
         })
@@ -171,19 +173,27 @@ impl Outbound {
     async fn greeting(&self, io: &mut Io, target: &OutboundTarget) -> std::io::Result<Greeting> {
         let start = Instant::now();
         let mut held = None;
-        let dial = async {
-            // What goes wrong is said when the connection is forwarded, should it come to that.
-            let Connected { io, guard } = self.opaque.connect(target).await.ok()?;
-            held = Some(guard);
-            Some(io)
+        let held_here = &mut held;
+        let dial = move || {
+            let dialling = async move {
+                // What goes wrong is said when the connection is forwarded, should it come to that.
+                let Connected { io, guard } = self.opaque.connect(target).await.ok()?;
+                *held_here = Some(guard);
+                Some(io)
+            };
+            dialling.boxed_local()
         };
         let limit = self.worker.config.outbound.detect_timeout;
         let patience = match self.greets(target.addr) {
             true => Duration::ZERO,
             false => detect::PATIENCE,
         };
-        let word = detect::first_word(io, &self.worker.scratch, patience, limit, dial);
-        let Some(word) = self.worker.unless_draining(word).await else {
+        let word = {
+            let scratch = &self.worker.scratch;
+            let word = pin!(detect::first_word(io, scratch, patience, limit, dial));
+            self.worker.unless_draining(word).await
+        };
+        let Some(word) = word else {
             return Ok(Greeting::Draining);
         };
         let (server, detected) = match word? {
@@ -219,7 +229,7 @@ impl Outbound {
     ) -> std::io::Result<HttpDetected> {
         let start = Instant::now();
         let limit = self.worker.config.outbound.detect_timeout;
-        let detecting = detect::http(io, &self.worker.scratch, limit);
+        let detecting = pin!(detect::http(io, &self.worker.scratch, limit));
         let Some(detected) = self.worker.unless_draining(detecting).await else {
             return Ok(HttpDetected::Eof);
         };

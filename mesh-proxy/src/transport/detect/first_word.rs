@@ -7,6 +7,7 @@
 use std::io;
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::read_more;
@@ -27,12 +28,13 @@ pub enum FirstWord {
 pub const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Waits for the first byte from either side. `dial` makes the connection to the server, or returns `None` when that must not or cannot be done.
-pub async fn first_word(
+/// Its future is boxed, so that only a connection that dials holds memory for dialling.
+pub async fn first_word<'a>(
     client: &mut Io,
     scratch: &Scratch,
     patience: Duration,
     limit: Duration,
-    dial: impl Future<Output = Option<Io>>,
+    dial: impl FnOnce() -> LocalBoxFuture<'a, Option<Io>>,
 ) -> io::Result<FirstWord> {
     if !client.replay().is_empty() {
         return Ok(FirstWord::Client);
@@ -45,7 +47,7 @@ pub async fn first_word(
     let server = tokio::select! {
         biased;
         read = read_more(client, scratch) => return read.map(|_| FirstWord::Client),
-        server = dial => server,
+        server = dial() => server,
         () = sleep_until(deadline) => None,
     };
     if let Some(mut server) = server {
