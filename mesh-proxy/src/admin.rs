@@ -13,6 +13,8 @@ use mesh_runtime::log::FilterHandle;
 use mesh_runtime::metrics::Registry;
 use tokio_util::sync::CancellationToken;
 
+#[cfg(test)]
+pub(crate) use self::serve::MAX_CONNECTIONS;
 pub use self::serve::serve;
 
 /// The routes. `shutdown` is cancelled by `POST /shutdown`; `None` when that is not enabled.

@@ -323,6 +323,9 @@ async fn notice_while_waiting(mut credentials: CredentialsRx) {
     }
 }
 
+/// How many requests of one admin connection are answered at a time. Their answers may be large.
+const ADMIN_STREAMS: u32 = 4;
+
 /// What the control thread judges and serves admin connections with. It has limits of its own, so that the application's load does not fail probes, and
 /// it is told of no drain.
 fn admin_worker(
@@ -331,9 +334,11 @@ fn admin_worker(
     families: &Arc<Families>,
 ) -> Rc<Worker> {
     let (_never_drains, drain) = drain::channel();
-    let shared = Arc::new(worker::Shared::new(config));
+    let mut config = Config::clone(config);
+    config.inbound.http2_server.max_concurrent_streams = ADMIN_STREAMS;
+    let shared = Arc::new(worker::Shared::new(&config));
     Rc::new(Worker {
-        config: config.clone(),
+        config: Arc::new(config),
         discovery: control.discovery.clone(),
         credentials: control.credentials.clone(),
         families: families.clone(),

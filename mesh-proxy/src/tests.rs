@@ -3,6 +3,7 @@
 //!
 //! The sections are those of the reference's tests: discovery, direct connections, identity, HTTP/1 carried as HTTP/2, shutdown, transparency.
 
+mod admin;
 mod app;
 mod direct;
 mod discovery;

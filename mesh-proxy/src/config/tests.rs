@@ -40,7 +40,10 @@ fn minimal() -> HashMap<String, String> {
 fn read(changes: &[(&str, Option<&str>)]) -> Result<Config, Errors> {
     let mut variables = minimal();
     for (name, value) in changes {
-        let name = format!("LINKERD2_PROXY_{name}");
+        let name = match name.starts_with("MESH_") {
+            true => (*name).to_owned(),
+            false => format!("LINKERD2_PROXY_{name}"),
+        };
         match value {
             Some(value) => variables.insert(name, (*value).to_owned()),
             None => variables.remove(&name),

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use http::StatusCode;
 use http_body_util::BodyExt as _;
 use mesh_runtime::admin::Admin;
 use tokio::net::TcpStream;
@@ -16,7 +17,8 @@ use super::Inbound;
 use super::accept::ConnectionError;
 use super::http::Destination;
 use super::peer::Peer;
-use crate::http::{Body, Protocol, Request, Response};
+use crate::http::{Body, Protocol, Request, Response, respond};
+use crate::memory::Memory;
 use crate::telemetry::labels::{Direction, ServerTls};
 use crate::transport::Io;
 use crate::transport::detect::{self, HttpDetected};
@@ -40,6 +42,13 @@ impl Inbound {
             }
             tracing::info!(%client, error = &error as &dyn std::error::Error, "Admin connection closed");
         }
+    }
+
+    /// A connection to the admin interface gave way to a newer one.
+    pub fn count_admin_connection_closed(&self) {
+        let refused = &self.worker.families.refused;
+        refused.connection(Direction::Inbound, "admin_connections");
+        tracing::debug!("Closed the oldest admin connection: there are too many");
     }
 
     async fn accept_admin(
@@ -73,13 +82,28 @@ impl Inbound {
         };
         let judge = self.judge_of(&peer);
         let io = judge.measure(io);
-        self.serve_requests(io, peer, judge, protocol, Destination::Admin(admin))
-            .await;
+        let to = Destination::Admin(admin, self.worker.clone());
+        self.serve_requests(io, peer, judge, protocol, to).await;
         Ok(())
     }
 }
 
-pub(super) async fn answer(admin: &Admin, request: &mut Request, client: SocketAddr) -> Response {
+/// The paths of probes, which are answered whatever else goes on.
+const PROBES: [&str; 2] = ["/live", "/ready"];
+
+/// While memory is short, clients outside the pod are answered only probes: other answers are
+/// large, and are held until their clients have read them. Loopback, from which `kubectl
+/// port-forward` comes, still reads the metrics that say what is short.
+pub(super) async fn answer(
+    admin: &Admin,
+    memory: &Memory,
+    request: &mut Request,
+    client: SocketAddr,
+) -> Response {
+    let is_answered = client.ip().is_loopback() || PROBES.contains(&request.uri().path());
+    if !is_answered && memory.is_short() {
+        return respond::status(request.version(), StatusCode::SERVICE_UNAVAILABLE);
+    }
     let (head, body) = admin.respond(mem::take(request), client).await.into_parts();
     // Complete already, and cannot fail.
     let body = match body.collect().await {

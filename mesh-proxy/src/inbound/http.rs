@@ -24,6 +24,7 @@ use crate::http::{
 use crate::telemetry::http::Exchange;
 use crate::telemetry::labels;
 use crate::transport::Io;
+use crate::worker::Worker;
 
 mod observe;
 
@@ -43,7 +44,7 @@ struct Handler {
 /// Who answers requests that may pass.
 pub(super) enum Destination {
     App(Rc<Client<AppDial>>),
-    Admin(Admin),
+    Admin(Admin, Rc<Worker>),
 }
 
 impl Inbound {
@@ -108,7 +109,10 @@ impl Destination {
     async fn send(&self, request: &mut Request, client: SocketAddr) -> Result<Response, SendError> {
         match self {
             Self::App(app) => app.send(request).await,
-            Self::Admin(admin) => Ok(super::admin::answer(admin, request, client).await),
+            Self::Admin(admin, worker) => {
+                let memory = &worker.shared.memory;
+                Ok(super::admin::answer(admin, memory, request, client).await)
+            }
         }
     }
 }

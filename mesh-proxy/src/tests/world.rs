@@ -319,6 +319,14 @@ impl Proxy {
         addr
     }
 
+    /// Serves an admin interface, and returns where.
+    pub(super) async fn admin(&self, admin: mesh_runtime::admin::Admin) -> SocketAddr {
+        let listener = TcpListener::bind((POD, 0)).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        spawn_local(crate::admin::serve(listener, admin, self.inbound.clone()));
+        addr
+    }
+
     /// Begins to drain, as on a signal. Ends with the last connection.
     pub(super) fn drain(&self) -> impl Future<Output = ()> + 'static {
         let drain = self.drain.borrow_mut().take().unwrap();

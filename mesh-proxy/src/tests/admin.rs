@@ -1,0 +1,62 @@
+//! The admin interface under clients that want too much of it.
+
+use mesh_runtime::admin::{Admin, Readiness};
+use tokio::net::TcpStream;
+
+use super::app::{message, rest, send};
+use super::world::{Proxy, WEB, World, run};
+use crate::admin::MAX_CONNECTIONS;
+
+const LIVE: &str = "GET /live HTTP/1.1\r\nhost: web\r\n\r\n";
+const METRICS: &str = "GET /metrics HTTP/1.1\r\nhost: web\r\n\r\n";
+
+fn interface(proxy: &Proxy) -> Admin {
+    Admin::new(proxy.registry.clone(), Readiness::new())
+}
+
+#[test]
+fn the_oldest_connection_gives_way_to_the_newest() {
+    run(async || {
+        let world = World::new().await;
+        let proxy = world.proxy(WEB);
+        let addr = proxy.admin(interface(&proxy)).await;
+        let mut held = Vec::new();
+        for _ in 0..MAX_CONNECTIONS + 2 {
+            let mut client = TcpStream::connect(addr).await.unwrap();
+            send(&mut client, LIVE).await;
+            let answer = message(&mut client).await;
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            held.push(client);
+        }
+        for client in &mut held[..2] {
+            assert_eq!(rest(client).await, "");
+        }
+        for client in &mut held[2..] {
+            send(client, LIVE).await;
+            let answer = message(client).await;
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        }
+        let closed = proxy.metric(
+            "mesh_proxy_refused_total{direction=\"inbound\",protocol=\"tcp\",reason=\"admin_connections\"",
+        );
+        assert_eq!(closed, 2);
+    });
+}
+
+#[test]
+fn only_probes_are_answered_while_memory_is_short() {
+    run(async || {
+        let world = World::new().await;
+        // Less than the test itself takes.
+        let little = ("MESH_PROXY_MAX_MEMORY", Some("8388608"));
+        let proxy = world.proxy_with(WEB, &[little]);
+        let addr = proxy.admin(interface(&proxy)).await;
+        let mut client = TcpStream::connect(addr).await.unwrap();
+        send(&mut client, METRICS).await;
+        let answer = message(&mut client).await;
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        send(&mut client, LIVE).await;
+        let answer = message(&mut client).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    });
+}
