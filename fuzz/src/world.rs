@@ -51,7 +51,8 @@ const MAX_STREAMS_TEXT: &str = "8";
 struct Side {
     worker: Rc<Worker>,
     _drain: Drain,
-    /// Discovery's tasks are spawned on it and never run: the default policy stays in force, and nobody looks for a control plane.
+    /// Discovery's tasks are spawned on it and never run: the first connection waits a second for
+    /// a policy, the default one stays in force, and nothing looks for a control plane.
     _control: Runtime,
 }
 

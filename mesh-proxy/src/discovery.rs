@@ -4,12 +4,14 @@
 //! thread that follows the control plane's streams and publishes what they say through a watch channel. Once a snapshot
 //! exists nobody waits for the control plane again: when it is gone, the last snapshot stays in force.
 //!
-//! Nothing is kept for ever: what nobody has received for the configured time is forgotten, and its streams are closed.
+//! What was not used for the configured time is forgotten, and its streams are closed. Of a port's
+//! policy the last answer is remembered; see [`ports`].
 
 mod endpoints;
 mod fallback;
 mod inbound;
 mod outbound;
+mod ports;
 mod settle;
 mod shared;
 
@@ -20,7 +22,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_core::endpoint::Endpoint;
-use mesh_core::policy::inbound::ServerPolicy;
 use mesh_core::policy::outbound::OutboundPolicy;
 use mesh_core::profile::Profile;
 use mesh_core::resilience::Backoff;
@@ -28,6 +29,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use self::outbound::Slot;
+use self::ports::Ports;
+pub use self::ports::{Basis, Current, PortPolicy, TooManyPorts};
 use self::shared::Shared;
 use crate::config::{Config, StreamLimits};
 use crate::control::Client;
@@ -89,12 +92,12 @@ struct Inner {
     runtime: Handle,
     outbound: Arc<Shared<SocketAddr, Slot>>,
     endpoints: Arc<Shared<Arc<str>, Arc<EndpointSet>>>,
-    inbound: Arc<Shared<u16, Arc<ServerPolicy>>>,
+    inbound: Arc<Ports>,
 }
 
 /// What the tasks that follow streams need.
 struct Context {
-    /// Declared ports for which the policy service has not answered yet.
+    /// Declared ports for which the policy service has not given a policy that can be read.
     without_policy: watch::Sender<BTreeSet<u16>>,
     config: Arc<Config>,
     destination: Client,
@@ -133,7 +136,7 @@ impl Discovery {
             context: Arc::new(context),
             outbound: Shared::new(settings.outbound_idle, &runtime),
             endpoints: Shared::new(settings.outbound_idle, &runtime),
-            inbound: Shared::new(settings.inbound_idle, &runtime),
+            inbound: Ports::new(settings.inbound_idle, &runtime),
             runtime,
         };
         let discovery = Self {
@@ -165,20 +168,35 @@ impl Discovery {
         )
     }
 
-    /// The policy of one of this pod's ports. Starts with the default policy, so that no connection waits.
-    pub fn inbound(&self, port: u16) -> watch::Receiver<Arc<ServerPolicy>> {
+    /// The policy of one of this pod's ports. It holds before the first answer, too; see
+    /// [`PortPolicy::settled`].
+    pub fn inbound(&self, port: u16) -> Result<PortPolicy, TooManyPorts> {
+        self.watch(port, self.declared(port))
+    }
+
+    fn watch(&self, port: u16, is_declared: bool) -> Result<PortPolicy, TooManyPorts> {
         let inner = &self.inner;
+        let config = &inner.context.config.inbound;
+        let default = || inbound::default_policy(config, port);
+        let refusing = || inbound::refusing(config, port, "forgotten");
         inner.inbound.find_or_start(
-            &port,
+            port,
+            is_declared,
             &inner.runtime,
-            || Arc::new(inbound::default_policy(&inner.context.config.inbound, port)),
-            |sender| inbound::keep(inner.context.clone(), port, sender),
-            watch::Sender::subscribe,
+            [&default, &refusing],
+            |policy, usage| inbound::keep(inner.context.clone(), port, policy, usage),
         )
     }
 
-    /// Ports that are declared in the pod, and the admin port, are watched from the start and for ever: their first
-    /// connection is judged by their own policy.
+    /// The ports whose policy is watched from the start: those that are declared in the pod, and
+    /// the admin port.
+    fn declared(&self, port: u16) -> bool {
+        let config = &self.inner.context.config;
+        config.inbound.ports.contains(port) || config.admin.listen.port() == port
+    }
+
+    /// Declared ports are watched as long as the proxy runs: their first connection is judged by
+    /// their own policy.
     fn watch_declared_ports(&self) {
         let config = &self.inner.context.config;
         let declared = config.inbound.ports.ranges().iter().cloned().flatten();
@@ -188,12 +206,12 @@ impl Discovery {
             .without_policy
             .send_replace(ports.clone());
         for port in ports {
-            self.inbound(port);
-            self.inner.inbound.keep_forever(&port);
+            // There is always room for declared ports.
+            let _policy = self.watch(port, true);
         }
     }
 
-    /// Waits until the policy service has answered for each declared port.
+    /// Waits until the policy service has given each declared port a policy that can be read.
     pub async fn policies_known(&self) {
         let mut without = self.inner.context.without_policy.subscribe();
         // The sender lives as long as `self`.
@@ -212,7 +230,7 @@ impl Context {
         self.config.control.backoff
     }
 
-    fn policy_answered(&self, port: u16) {
+    fn policy_known(&self, port: u16) {
         self.without_policy
             .send_if_modified(|without| without.remove(&port));
     }

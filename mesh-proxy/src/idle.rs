@@ -36,19 +36,31 @@ impl<K: Eq + Hash, V> IdleCache<K, V> {
 
     /// The value of `key`, made now if there is none. `make` must not look into this cache.
     pub fn find_or(&self, key: K, make: impl FnOnce(&K) -> V) -> Rc<V> {
+        if let Some(value) = self.find(&key) {
+            return value;
+        }
+        let value = make(&key);
+        self.insert(key, value)
+    }
+
+    /// The value of `key`, if there is one.
+    pub fn find(&self, key: &K) -> Option<Rc<V>> {
         let now = Instant::now();
         self.sweep(now);
         let mut entries = self.entries.borrow_mut();
-        if let Some(entry) = entries.get_mut(&key) {
-            entry.used = now;
-            return entry.value.clone();
-        }
-        let value = Rc::new(make(&key));
+        let entry = entries.get_mut(key)?;
+        entry.used = now;
+        Some(entry.value.clone())
+    }
+
+    /// Makes `value` that of `key`. Who holds another one keeps it.
+    pub fn insert(&self, key: K, value: V) -> Rc<V> {
+        let value = Rc::new(value);
         let entry = Entry {
             value: value.clone(),
-            used: now,
+            used: Instant::now(),
         };
-        entries.insert(key, entry);
+        self.entries.borrow_mut().insert(key, entry);
         value
     }
 

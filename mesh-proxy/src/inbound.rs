@@ -12,8 +12,9 @@ use ahash::AHashSet;
 use mesh_runtime::metrics::OTHER;
 
 use self::app::Apps;
-use self::judge::Judge;
+use self::judge::{ActiveJudge, Judge};
 use self::peer::Peer;
+use crate::discovery::TooManyPorts;
 use crate::http::server::Server;
 use crate::idle::IdleCache;
 use crate::telemetry::labels::{self, Direction, ServerTls, Target};
@@ -58,7 +59,7 @@ impl Inbound {
     }
 
     /// Who judges this peer.
-    fn judge_of(&self, peer: &Peer) -> Rc<Judge> {
+    fn judge_of(&self, peer: &Peer) -> Result<ActiveJudge, TooManyPorts> {
         let mut key = (peer.target, peer.tls.clone());
         // Clients choose the name before they are authorized, and no decision depends on it.
         let is_named = matches!(key.1, ServerTls::Opaque { sni: Some(_) });
@@ -67,9 +68,27 @@ impl Inbound {
                 sni: Some(OTHER.into()),
             };
         }
-        self.judges.find_or(key, |(target, tls)| {
-            Judge::new(&self.worker, *target, tls.clone())
-        })
+        if let Some(judge) = self.judges.find(&key).and_then(|judge| judge.activate()) {
+            return Ok(judge);
+        }
+        loop {
+            let judge = Judge::new(&self.worker, key.0, key.1.clone())?;
+            // Not at once only if the port was given up in this moment.
+            if let Some(judge) = self.judges.insert(key.clone(), judge).activate() {
+                return Ok(judge);
+            }
+        }
+    }
+
+    /// The same for a connection that has just come: the policy of its port may have to be waited
+    /// for.
+    async fn first_judge_of(&self, peer: &Peer) -> Result<ActiveJudge, TooManyPorts> {
+        let judge = self.judge_of(peer)?;
+        if !judge.is_answered() {
+            // Boxed: it is rare, and every connection would hold room for it.
+            Box::pin(judge.settled()).await;
+        }
+        Ok(judge)
     }
 
     #[cfg(test)]

@@ -28,7 +28,6 @@ struct Entry<V> {
     task: AbortHandle,
     /// Whether the last sweep found nobody who receives it.
     idle: bool,
-    forever: bool,
 }
 
 impl<T> Followed for Arc<T> {}
@@ -79,7 +78,6 @@ where
                 sender,
                 task: task.abort_handle(),
                 idle: false,
-                forever: false,
             }
         });
         entry.idle = false;
@@ -97,17 +95,10 @@ where
         }
     }
 
-    /// Exempts a value from being forgotten.
-    pub(super) fn keep_forever(&self, key: &K) {
-        if let Some(entry) = self.entries.lock().get_mut(key) {
-            entry.forever = true;
-        }
-    }
-
     fn sweep(&self) {
         self.entries.lock().retain(|_, entry| {
             let used = entry.sender.receiver_count() > 0 || entry.sender.borrow().users() > 0;
-            let keep = entry.forever || used || !entry.idle;
+            let keep = used || !entry.idle;
             entry.idle = !used;
             keep
         });

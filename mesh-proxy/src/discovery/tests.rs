@@ -13,6 +13,8 @@ use crate::control::dns::Resolver;
 use crate::control::{Client, Trust};
 use crate::fake_control_plane::ControlPlane;
 
+mod ports;
+
 const DST: &str = "10.0.0.7:80";
 
 async fn start() -> (Discovery, ControlPlane) {
@@ -284,18 +286,18 @@ async fn ports_start_with_the_default_policy_and_declared_ones_are_watched_at_on
     declared.sort_unstable();
     assert_eq!(declared, [4191, 8080, 8081]);
 
-    let mut policy = discovery.inbound(8080);
-    assert_eq!(policy.borrow().meta.name(), "all-authenticated");
+    let mut policy = discovery.inbound(8080).unwrap().updates();
+    assert_eq!(policy.borrow().policy.meta.name(), "all-authenticated");
     let mut new = inbound::default_policy(&with_control_plane(control.addr, &[]).inbound, 8080);
     new.meta = mesh_core::meta::Meta::new_default("web");
     watched[&8080]
         .send(Ok(mesh_api::inbound::to_proto(&new)))
         .unwrap();
     policy.changed().await.unwrap();
-    assert_eq!(policy.borrow().meta.name(), "web");
+    assert_eq!(policy.borrow().policy.meta.name(), "web");
 
-    let opaque = discovery.inbound(3306);
-    let protocol = opaque.borrow().protocol.clone();
+    let opaque = discovery.inbound(3306).unwrap().updates();
+    let protocol = opaque.borrow().policy.protocol.clone();
     assert_eq!(protocol, mesh_core::policy::inbound::ServerProtocol::Opaque);
     assert_eq!(control.inbound.recv().await.unwrap().request.port, 3306);
 }

@@ -14,9 +14,10 @@ use mesh_core::policy::inbound::ServerProtocol;
 use tokio::time::Instant;
 
 use super::Inbound;
-use super::judge::{Judge, Unauthorized};
+use super::judge::{ActiveJudge, Judge, Unauthorized};
 use super::peer::Peer;
 use super::tcp::Tunnel;
+use crate::discovery::TooManyPorts;
 use crate::http::Protocol;
 use crate::telemetry::labels::{Direction, NoServerTls, ServerTls};
 use crate::tls::{self, Credentials, Purpose, TlsError};
@@ -52,6 +53,8 @@ pub(super) enum ConnectionError {
     #[error("the peer asks for {0:?} to be reached, but this proxy is no multicluster gateway")]
     NoGateway(Arc<str>),
     #[error(transparent)]
+    TooManyPorts(#[from] TooManyPorts),
+    #[error(transparent)]
     Unauthorized(#[from] Unauthorized),
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -65,7 +68,7 @@ pub(super) enum Decided {
     Http {
         io: Io,
         peer: Peer,
-        judge: Rc<Judge>,
+        judge: ActiveJudge,
         protocol: Protocol,
     },
     /// The client left before it was known what it wanted.
@@ -103,7 +106,7 @@ impl ConnectionError {
     /// Value of the `error` label of `inbound_tcp_errors_total`; `None` for what the authorization counters count.
     pub(super) fn reason(&self) -> Option<&'static str> {
         match self {
-            Self::Unauthorized(_) => None,
+            Self::Unauthorized(_) | Self::TooManyPorts(_) => None,
             Self::TlsTimedOut(_) | Self::Tls(TlsError::TimedOut(_)) => {
                 Some("tls detection timeout")
             }
@@ -153,7 +156,13 @@ impl Inbound {
                 errors.tcp(Direction::Inbound, self.labelled(server), reason);
                 tracing::info!(%client, %server, error = &error as &dyn std::error::Error, "Connection closed");
             }
-            None => tracing::info!(%client, %server, %error, "Connection denied"),
+            None => {
+                if let ConnectionError::TooManyPorts(_) = error {
+                    let refused = &self.worker.families.refused;
+                    refused.connection(Direction::Inbound, "ports");
+                }
+                tracing::info!(%client, %server, %error, "Connection denied");
+            }
         }
     }
 
@@ -170,11 +179,11 @@ impl Inbound {
 
         let mut io = Io::plain(accepted.tcp);
         let plain = Peer::plain(accepted.peer, target, NoServerTls::NoTlsFromRemote);
-        let judge = self.judge_of(&plain);
+        let judge = self.first_judge_of(&plain).await?;
         match &judge.law().policy.protocol {
             ServerProtocol::Opaque => {
                 let peer = Peer::plain(accepted.peer, target, NoServerTls::PortSkipped);
-                let judge = self.judge_of(&peer);
+                let judge = self.judge_of(&peer)?;
                 return Box::pin(self.proceed(io, peer, judge, Next::Forward)).await;
             }
             ServerProtocol::Detect { .. } => {
@@ -195,7 +204,7 @@ impl Inbound {
             return Ok(Decided::Gone);
         };
         let peer = Peer { tls, ..plain };
-        let judge = self.judge_of(&peer);
+        let judge = self.judge_of(&peer)?;
         let law = judge.law();
         match next(&law.policy.protocol, &peer.tls, inbound.detect_timeout) {
             Some(next) => Box::pin(self.proceed(io, peer, judge, next)).await,
@@ -243,7 +252,7 @@ impl Inbound {
         &self,
         io: Io,
         peer: Peer,
-        judge: Rc<Judge>,
+        judge: ActiveJudge,
         next: Next,
     ) -> Result<Decided, ConnectionError> {
         let mut io = judge.measure(io);

@@ -80,7 +80,7 @@ impl Inbound {
             dialled: target,
             tls,
         };
-        let judge = self.judge_of(&peer);
+        let judge = self.judge_of(&peer)?;
         let io = judge.measure(io);
         let to = Destination::Admin(admin, self.worker.clone());
         self.serve_requests(io, peer, judge, protocol, to).await;

@@ -58,7 +58,7 @@ impl Inbound {
             dialled: accepted.original_dst,
             tls: ServerTls::Established { client: Some(id) },
         };
-        let judge = self.judge_of(&peer);
+        let judge = self.first_judge_of(&peer).await?;
         let next = match header.session {
             Session::Opaque => Next::Forward,
             Session::Http1 => Next::Http(Protocol::Http1),

@@ -10,7 +10,7 @@ use mesh_runtime::admin::Admin;
 use self::observe::{RequestObserver, ResponseObserver};
 use super::Inbound;
 use super::app::AppDial;
-use super::judge::{Granted, Judge};
+use super::judge::{ActiveJudge, Granted};
 use super::peer::Peer;
 use crate::error::{Error, Kind, Side};
 use crate::http::client::{Client, SendError};
@@ -35,7 +35,7 @@ static OF_PROXIES: [HeaderName; 4] = [ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR,
 struct Handler {
     inbound: Rc<Inbound>,
     peer: Peer,
-    judge: Rc<Judge>,
+    judge: ActiveJudge,
     to: Destination,
     /// `l5d-client-id` for the application.
     client_id: Option<HeaderValue>,
@@ -53,7 +53,7 @@ impl Inbound {
         self: &Rc<Self>,
         io: Io,
         peer: Peer,
-        judge: Rc<Judge>,
+        judge: ActiveJudge,
         protocol: Protocol,
     ) {
         let to = Destination::App(self.apps.client(peer.target));
@@ -64,7 +64,7 @@ impl Inbound {
         self: &Rc<Self>,
         io: Io,
         peer: Peer,
-        judge: Rc<Judge>,
+        judge: ActiveJudge,
         protocol: Protocol,
         to: Destination,
     ) {

@@ -2,8 +2,9 @@
 //!
 //! The decisions are pure functions of `mesh-core`; here they meet the snapshot in force and the metric handles, which are made once per policy.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use tokio::sync::watch;
 
 use super::peer::Peer;
 use super::rate_limit::{Exceeded, Limiter};
+use crate::discovery::{Basis, Current, PortPolicy, TooManyPorts};
 use crate::error::{Error, Kind};
 use crate::telemetry::http::Observers;
 use crate::telemetry::labels::{self, Direction, Permit, ServerTls, Target};
@@ -35,10 +37,16 @@ pub(super) struct Judge {
     worker: Rc<Worker>,
     target: Target,
     tls: ServerTls,
+    port: PortPolicy,
     /// Newest policy. Looked at before each verdict, which costs one atomic load when nothing has changed.
-    policies: RefCell<watch::Receiver<Arc<ServerPolicy>>>,
+    policies: RefCell<watch::Receiver<Current>>,
     law: RefCell<Rc<Law>>,
+    /// How many hold an [`ActiveJudge`].
+    active: Cell<usize>,
 }
+
+/// A judge with something to judge. While there is one, the policy of its port is watched.
+pub(super) struct ActiveJudge(Rc<Judge>);
 
 /// One policy with what was resolved for it.
 pub(super) struct Law {
@@ -87,27 +95,62 @@ enum Routes<'a> {
 }
 
 impl Judge {
-    pub(super) fn new(worker: &Rc<Worker>, target: SocketAddr, tls: ServerTls) -> Self {
-        let policies = worker.discovery.inbound(target.port());
+    pub(super) fn new(
+        worker: &Rc<Worker>,
+        target: SocketAddr,
+        tls: ServerTls,
+    ) -> Result<Self, TooManyPorts> {
+        let port = worker.discovery.inbound(target.port())?;
+        let mut policies = port.updates();
+        let policy = policies.borrow_and_update().policy.clone();
         let target = Target::new(target, &worker.config.inbound.ports);
-        let law = Law::new(worker, target, &tls, policies.borrow().clone());
-        Self {
+        let law = Law::new(worker, target, &tls, policy);
+        Ok(Self {
             worker: worker.clone(),
             target,
             tls,
+            port,
             policies: RefCell::new(policies),
             law: RefCell::new(Rc::new(law)),
+            active: Cell::new(0),
+        })
+    }
+
+    /// The judge, to be used. `None` when its port is watched no more: another one has to be made.
+    pub(super) fn activate(self: &Rc<Self>) -> Option<ActiveJudge> {
+        let active = self.active.get();
+        if active == 0 && !self.port.enter() {
+            return None;
+        }
+        self.active.set(active + 1);
+        Some(ActiveJudge(self.clone()))
+    }
+
+    /// Whether the policy service has answered for the port.
+    pub(super) fn is_answered(&self) -> bool {
+        self.policies.borrow().borrow().basis == Basis::Answer
+    }
+
+    /// Waits, for a moment only, until the policy service has answered for the port. Counts a
+    /// connection for which it has not.
+    pub(super) async fn settled(&self) {
+        let basis: Basis = self.port.settled().await;
+        if let Some(policy) = basis.unanswered() {
+            self.worker.families.authz.unanswered(policy);
         }
     }
 
     /// What is in force now.
     pub(super) fn law(&self) -> Rc<Law> {
         let mut policies = self.policies.borrow_mut();
-        // An error means that nobody updates the policy any more; the last one stays.
+        // An error means that nothing updates the policy any more; the last one stays.
         if policies.has_changed().unwrap_or(false) {
-            let policy = policies.borrow_and_update().clone();
-            let law = Law::new(&self.worker, self.target, &self.tls, policy);
-            *self.law.borrow_mut() = Rc::new(law);
+            let policy = policies.borrow_and_update().policy.clone();
+            let mut law = self.law.borrow_mut();
+            // Not so when the policy service confirms what held before it answered.
+            if !Arc::ptr_eq(&law.policy, &policy) {
+                *law = Rc::new(Law::new(&self.worker, self.target, &self.tls, policy));
+            }
         }
         self.law.borrow().clone()
     }
@@ -291,6 +334,23 @@ impl Judge {
     }
 }
 
+impl Deref for ActiveJudge {
+    type Target = Judge;
+
+    fn deref(&self) -> &Judge {
+        &self.0
+    }
+}
+
+impl Drop for ActiveJudge {
+    fn drop(&mut self) {
+        let active = self.0.active.get() - 1;
+        self.0.active.set(active);
+        if active == 0 {
+            self.0.port.leave();
+        }
+    }
+}
 impl Law {
     fn new(worker: &Worker, target: Target, tls: &ServerTls, policy: Arc<ServerPolicy>) -> Self {
         let accept = labels::inbound_accept(target, tls, &policy.meta);

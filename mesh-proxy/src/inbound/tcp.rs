@@ -1,10 +1,8 @@
 //! Connections whose bytes nobody interprets: judged once, forwarded, and ended when the policy no longer allows them.
 
-use std::rc::Rc;
-
 use super::Inbound;
 use super::accept::ConnectionError;
-use super::judge::{Judge, Unauthorized};
+use super::judge::{ActiveJudge, Unauthorized};
 use super::peer::Peer;
 use crate::transport::{Io, copy};
 
@@ -13,7 +11,7 @@ pub(super) struct Tunnel {
     client: Io,
     app: Io,
     peer: Peer,
-    judge: Rc<Judge>,
+    judge: ActiveJudge,
 }
 
 impl Tunnel {
@@ -22,7 +20,7 @@ impl Tunnel {
         client: Io,
         app: Io,
         peer: Peer,
-        judge: Rc<Judge>,
+        judge: ActiveJudge,
     ) -> Result<Self, Unauthorized> {
         judge.connection(&peer)?;
         Ok(Self {
@@ -40,7 +38,7 @@ impl Inbound {
         &self,
         client: Io,
         peer: Peer,
-        judge: Rc<Judge>,
+        judge: ActiveJudge,
     ) -> Result<Tunnel, ConnectionError> {
         judge.connection(&peer)?;
         let app = self.apps.connect(peer.target).await?;

@@ -14,6 +14,7 @@ pub struct AuthzFamilies {
     pub tcp_allow: CounterFamily,
     pub tcp_deny: CounterFamily,
     pub tcp_terminate: CounterFamily,
+    unanswered: CounterFamily,
 }
 
 /// `inbound_` and `outbound_{http,tcp}_errors_total`.
@@ -56,7 +57,18 @@ impl AuthzFamilies {
                 "inbound_tcp_authz_terminate_total",
                 "The total number of inbound TCP connections that were terminated because a policy change forbade them",
             ),
+            unanswered: registry.counter_family(
+                "mesh_proxy_inbound_unanswered_total",
+                "The total number of inbound connections to ports that the policy service had not answered for, by the policy that they were judged by instead",
+            ),
         }
+    }
+
+    /// A connection to a port that the policy service has not answered for; `policy` says what is
+    /// in force instead. Rare enough to look the series up each time.
+    pub fn unanswered(&self, policy: &'static str) {
+        let labels = Labels::new().with("policy", policy);
+        self.unanswered.with(&labels).inc();
     }
 }
 

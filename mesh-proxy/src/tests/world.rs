@@ -1,6 +1,6 @@
 //! A control plane, and proxies whose connections come from the test instead of a listener: whose original destination is what the test says.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use mesh_core::endpoint::{Endpoint, EndpointUpdate, ProtocolHint, TlsPeer};
 use mesh_core::identity::Identity;
+use mesh_core::policy::inbound::DefaultPolicy;
 use mesh_core::profile::Profile;
 use mesh_runtime::drain::{self, Drain};
 use mesh_runtime::metrics::Registry;
@@ -128,6 +129,8 @@ pub(super) struct World {
     authority: Authority,
     /// What the control plane that answers by itself knows.
     profiles: Rc<RefCell<HashMap<SocketAddr, Profile>>>,
+    /// And what it says of every port.
+    default_policy: Rc<Cell<DefaultPolicy>>,
 }
 
 impl World {
@@ -138,6 +141,7 @@ impl World {
             control_plane: control.addr,
             authority: authority(),
             profiles: Rc::default(),
+            default_policy: Rc::new(Cell::new(DefaultPolicy::AllUnauthenticated)),
         };
         (world, control)
     }
@@ -146,11 +150,17 @@ impl World {
     pub(super) async fn new() -> Self {
         let (world, mut control) = Self::scripted().await;
         let profiles = world.profiles.clone();
+        let default_policy = world.default_policy.clone();
         spawn_local(async move {
-            let mut streams = Vec::new();
+            let (mut streams, mut inbound) = (Vec::new(), Vec::new());
             loop {
                 tokio::select! {
                     Some(call) = control.outbound.recv() => call.refuse(Status::not_found("no service")),
+                    Some(call) = control.inbound.recv() => {
+                        let stream = call.stream();
+                        stream.send(Ok(of_default(default_policy.get()))).unwrap();
+                        inbound.push(stream);
+                    }
                     Some(call) = control.profiles.recv() => {
                         let addr: SocketAddr = call.request.path.parse().unwrap();
                         let profile = profiles.borrow().get(&addr).cloned().unwrap_or_default();
@@ -193,6 +203,11 @@ impl World {
     }
 
     pub(super) fn proxy_with(&self, name: &str, changes: &[(&str, Option<&str>)]) -> Proxy {
+        let default = changes.iter().find(|it| it.0 == "INBOUND_DEFAULT_POLICY");
+        if let Some((_, Some(policy))) = default {
+            // The controller says the same, as on a cluster.
+            self.default_policy.set(policy.parse().unwrap());
+        }
         Proxy::new(self.control_plane, Some(self.credentials(name)), changes)
     }
 
@@ -216,6 +231,15 @@ impl World {
         self.knows(app, pod(app, hint, Some(port)));
         proxy
     }
+}
+
+/// What the control plane says of a port that any client may use.
+pub(super) fn all_unauthenticated() -> mesh_api::proto::inbound::Server {
+    of_default(DefaultPolicy::AllUnauthenticated)
+}
+
+fn of_default(policy: DefaultPolicy) -> mesh_api::proto::inbound::Server {
+    mesh_api::inbound::to_proto(&policy.server_policy(&[], Duration::from_secs(10), false))
 }
 
 /// What the control plane says of a pod with a proxy.

@@ -1,0 +1,114 @@
+//! Who may pass, by what the policy service says, when it says it, and when it says nothing.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mesh_api::proto::inbound::Server;
+use mesh_core::policy::inbound::DefaultPolicy;
+use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::advance;
+
+use super::app::{App, Client, Speaks};
+use super::world::{Proxy, WEB, World, a_while, all_unauthenticated, run};
+use crate::fake_control_plane::{ControlPlane, MessageSender};
+
+/// A port that no client may use.
+fn deny() -> Server {
+    let policy = DefaultPolicy::Deny.server_policy(&[], Duration::from_secs(10), false);
+    mesh_api::inbound::to_proto(&policy)
+}
+
+/// A pod whose application listens on a port that it does not declare.
+struct Scene {
+    world: World,
+    proxy: Proxy,
+    control: ControlPlane,
+    app: SocketAddr,
+}
+
+impl Scene {
+    async fn new(app: SocketAddr) -> Self {
+        let (world, control) = World::scripted().await;
+        let proxy = world.proxy(WEB);
+        Self {
+            world,
+            proxy,
+            control,
+            app,
+        }
+    }
+
+    /// What the policy service says of the application's port goes here.
+    async fn asked(&mut self) -> MessageSender<Server> {
+        loop {
+            let call = self.control.inbound.recv().await.unwrap();
+            if call.request.port == u32::from(self.app.port()) {
+                return call.stream();
+            }
+        }
+    }
+
+    /// A request on a new connection.
+    async fn get(&self, speaks: Speaks) -> JoinHandle<u16> {
+        let client = self.proxy.inbound(self.app).await;
+        spawn_local(async move { Client::new(client, speaks).await.get().await.0 })
+    }
+
+    fn unanswered(&self, policy: &str) -> u64 {
+        let family = "mesh_proxy_inbound_unanswered_total";
+        self.proxy.metric(&format!("{family}{{policy=\"{policy}\""))
+    }
+}
+
+#[test]
+fn a_port_that_was_not_declared_is_judged_by_its_own_policy_from_the_start() {
+    Speaks::each(async |speaks| {
+        let mut scene = Scene::new(App::start().await.named("web")).await;
+        let asking = scene.get(speaks).await;
+        let policy = scene.asked().await;
+        advance(Duration::from_millis(900)).await;
+        a_while().await;
+        assert!(!asking.is_finished(), "{speaks:?}");
+        policy.send(Ok(deny())).unwrap();
+        assert_eq!(asking.await.unwrap(), 403, "{speaks:?}");
+        policy.send(Ok(all_unauthenticated())).unwrap();
+        while scene.get(speaks).await.await.unwrap() != 200 {}
+        assert_eq!(scene.unanswered(""), 0, "{speaks:?}");
+    });
+}
+
+#[test]
+fn a_port_that_was_never_answered_for_has_the_default_policy_and_is_counted() {
+    Speaks::each(async |speaks| {
+        let mut scene = Scene::new(App::start().await.named("web")).await;
+        let asking = scene.get(speaks).await;
+        let policy = scene.asked().await;
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(asking.await.unwrap(), 200, "{speaks:?}");
+        assert_eq!(scene.unanswered("default"), 1, "{speaks:?}");
+        let again = scene.get(speaks).await;
+        assert_eq!(again.await.unwrap(), 200, "without waiting, {speaks:?}");
+        assert_eq!(scene.unanswered("default"), 2, "{speaks:?}");
+        policy.send(Ok(deny())).unwrap();
+        while scene.get(speaks).await.await.unwrap() != 403 {}
+    });
+}
+
+#[test]
+fn a_policy_that_cannot_be_read_refuses() {
+    Speaks::each(async |speaks| {
+        let mut scene = Scene::new(App::start().await.named("web")).await;
+        let asking = scene.get(speaks).await;
+        let policy = scene.asked().await;
+        policy.send(Ok(all_unauthenticated())).unwrap();
+        assert_eq!(asking.await.unwrap(), 200, "{speaks:?}");
+        let unreadable = Server {
+            protocol: None,
+            ..all_unauthenticated()
+        };
+        policy.send(Ok(unreadable)).unwrap();
+        while scene.get(speaks).await.await.unwrap() != 403 {}
+        policy.send(Ok(all_unauthenticated())).unwrap();
+        while scene.get(speaks).await.await.unwrap() != 200 {}
+    });
+}
