@@ -128,7 +128,11 @@ fn assert_same(seen: &Seen, got: &Message) {
 }
 
 /// What concerns the framing, which the proxy chooses anew, or the connection, and what is removed on purpose.
-const OF_THE_HOP: [&str; 6] = [
+const OF_THE_HOP: [&str; 10] = [
+    "l5d-require-id",
+    "l5d-proxy-error",
+    "l5d-proxy-connection",
+    "l5d-proxy-undelivered",
     "connection",
     "upgrade",
     "content-length",

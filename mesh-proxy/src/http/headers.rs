@@ -1,7 +1,10 @@
 //! Headers that concern one connection only, and those of the mesh itself.
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING, UPGRADE,
+    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, LOCATION, MAX_FORWARDS,
+    PRAGMA, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RANGE, SET_COOKIE, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
 };
 
 /// Says which HTTP/1 version a request or response had before it was carried over HTTP/2.
@@ -41,6 +44,71 @@ pub fn strip_connection_headers(headers: &mut HeaderMap) {
     }
     for name in &OF_CONNECTION {
         headers.remove(name);
+    }
+}
+
+/// Fields without a meaning behind a body, because they say how a message is framed, sent on, or
+/// let through (RFC 9110, section 6.5.1). A recipient that merges trailers into the headers would
+/// read another message than the one that was judged.
+static NEVER_TRAILERS: [HeaderName; 26] = [
+    AUTHORIZATION,
+    CACHE_CONTROL,
+    CONNECTION,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    COOKIE,
+    EXPECT,
+    HOST,
+    HeaderName::from_static("keep-alive"),
+    MAX_FORWARDS,
+    PRAGMA,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    HeaderName::from_static("proxy-connection"),
+    RANGE,
+    HeaderName::from_static("realm"),
+    SET_COOKIE,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    WWW_AUTHENTICATE,
+    LOCATION,
+    FORWARDED,
+];
+
+/// Whether a field may stand behind a body in HTTP/1. The mesh's own never do.
+pub fn may_be_trailer(name: &HeaderName) -> bool {
+    let text = name.as_str();
+    !(NEVER_TRAILERS.contains(name)
+        || text.starts_with("if-")
+        || text.starts_with("x-forwarded-")
+        || is_of_mesh(name))
+}
+
+/// Whether a field is one of the mesh's.
+fn is_of_mesh(name: &HeaderName) -> bool {
+    name.as_str().starts_with("l5d-")
+}
+
+/// What one proxy of the mesh says to another, or an application to its own proxy. Clients must
+/// not say it to applications, which may pass headers on with requests of their own.
+static NOT_FOR_APPLICATIONS: [HeaderName; 5] = [
+    ORIG_PROTO,
+    PROXY_ERROR,
+    PROXY_CONNECTION,
+    REQUIRE_ID,
+    super::undelivered::UNDELIVERED,
+];
+
+/// Removes from a request to the application what is not for applications.
+pub fn strip_for_application(headers: &mut HeaderMap) {
+    if headers.keys().any(is_of_mesh) {
+        for name in &NOT_FOR_APPLICATIONS {
+            headers.remove(name);
+        }
     }
 }
 
@@ -104,6 +172,34 @@ mod tests {
         ]);
         strip_connection_headers(&mut map);
         assert_eq!(map, headers(&[("te", "trailers"), ("accept", "*/*")]));
+    }
+
+    #[test]
+    fn what_a_message_means_stands_in_front_of_its_body() {
+        for name in [
+            "grpc-status",
+            "digest",
+            "server-timing",
+            "etag",
+            "x-checksum",
+        ] {
+            let name = HeaderName::from_static(name);
+            assert!(may_be_trailer(&name), "{name}");
+        }
+        for name in [
+            "host",
+            "content-length",
+            "transfer-encoding",
+            "authorization",
+            "set-cookie",
+            "if-match",
+            "x-forwarded-for",
+            "l5d-client-id",
+            "l5d-orig-proto",
+        ] {
+            let name = HeaderName::from_static(name);
+            assert!(!may_be_trailer(&name), "{name}");
+        }
     }
 
     #[test]

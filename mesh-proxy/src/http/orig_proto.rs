@@ -66,15 +66,15 @@ pub fn undo(request: &mut Request, version: Version) {
     *request.version_mut() = version;
 }
 
-/// Makes an HTTP/2 request what it was before [`upgrade`], except that its URI stays absolute. Returns whether it had been upgraded.
+/// Makes an HTTP/2 request what it was before [`upgrade`], except that its URI stays absolute.
+/// Returns whether it had been upgraded. The header is gone in any case.
 pub fn downgrade(request: &mut Request) -> bool {
-    if request.version() != Version::HTTP_2 {
+    let value = request.headers_mut().remove(ORIG_PROTO);
+    // `CONNECT` is not carried.
+    if request.version() != Version::HTTP_2 || *request.method() == Method::CONNECT {
         return false;
     }
-    let Some(value) = request.headers_mut().remove(ORIG_PROTO) else {
-        return false;
-    };
-    let Some((version, absolute)) = parse(&value) else {
+    let Some((version, absolute)) = value.as_ref().and_then(parse) else {
         return false;
     };
     *request.version_mut() = version;

@@ -153,6 +153,7 @@ impl Handler {
     /// Gives a request the form in which it is judged and forwarded.
     fn prepare(&self, request: &mut Request) -> Result<(), Error> {
         let headers = request.headers_mut();
+        headers::strip_for_application(headers);
         match &self.client_id {
             Some(id) => drop(headers.insert(CLIENT_ID, id.clone())),
             None => drop(headers.remove(CLIENT_ID)),

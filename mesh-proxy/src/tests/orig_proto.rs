@@ -88,6 +88,46 @@ fn the_ends_never_see_it() {
     });
 }
 
+/// Peers of the mesh may say what a request was, but only of one that they carry. Applications may
+/// pass headers on, and their own proxy would obey these.
+#[test]
+fn what_proxies_say_to_each_other_never_reaches_applications() {
+    let names = [
+        "l5d-orig-proto",
+        "l5d-require-id",
+        "l5d-proxy-error",
+        "l5d-proxy-connection",
+        "l5d-proxy-undelivered",
+    ];
+    for meshed in [true, false] {
+        run(async || {
+            let world = World::new().await;
+            let app = App::start().await;
+            let (proxy, _) = world.meshed(app.addr).await;
+            let tcp = proxy.inbound(app.addr).await;
+            let fields: String = names.map(|name| format!("{name}: HTTP/1.0\r\n")).concat();
+            let request = format!("GET / HTTP/1.1\r\nhost: web\r\n{fields}\r\n");
+            let mut tls;
+            let mut plain = tcp;
+            let request = match meshed {
+                true => {
+                    tls = world.connected(plain).await;
+                    send(&mut tls, &request).await;
+                    head(&mut app.accept().await).await
+                }
+                false => {
+                    send(&mut plain, &request).await;
+                    head(&mut app.accept().await).await
+                }
+            };
+            assert!(request.starts_with("GET / HTTP/1.1\r\n"), "{request}");
+            for name in names {
+                assert!(!request.contains(name), "meshed: {meshed}: {request}");
+            }
+        });
+    }
+}
+
 /// The client speaks HTTP/1: it cannot be told of a stream that was reset.
 #[test]
 fn a_reset_stream_is_a_502() {

@@ -7,6 +7,7 @@ use memchr::memchr;
 use super::head::{self, End};
 use super::refused::Refused;
 use crate::config::Http1Limits;
+use crate::http::headers::may_be_trailer;
 
 /// Where in a chunked body the next byte stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -212,11 +213,14 @@ pub(super) fn write_size(out: &mut Vec<u8>, size: usize) {
 
 pub(super) const CHUNK_END: &[u8] = b"\r\n";
 
-/// Writes the end of a body.
+/// Writes the end of a body. Of the trailers, which may come from HTTP/2, only what HTTP/1 has a
+/// place for.
 pub(super) fn write_end(out: &mut Vec<u8>, trailers: Option<&HeaderMap>) {
     out.extend_from_slice(b"0\r\n");
     for (name, value) in trailers.into_iter().flatten() {
-        super::encode::field(out, name, value);
+        if may_be_trailer(name) {
+            super::encode::field(out, name, value);
+        }
     }
     out.extend_from_slice(b"\r\n");
 }

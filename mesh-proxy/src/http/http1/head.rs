@@ -4,10 +4,7 @@
 //! slices of the bytes, so a head costs one allocation whatever its size.
 
 use bytes::Bytes;
-use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
-    TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{EXPECT, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Authority;
 use http::{Method, StatusCode, Uri, Version};
 use memchr::memchr_iter;
@@ -16,6 +13,7 @@ use super::framing::{self, Asked, BodyLength, tokens};
 use super::limits::USUAL_FIELDS;
 use super::refused::Refused;
 use crate::config::Http1Limits;
+use crate::http::headers::may_be_trailer;
 
 /// A request's head and what it means for the connection.
 #[derive(Debug)]
@@ -148,22 +146,16 @@ pub(super) fn trailers(bytes: &Bytes, limits: &Http1Limits) -> Result<HeaderMap,
             httparse::Status::Partial => Err(Refused::HeaderName),
         }
     })?;
-    for name in NEVER_TRAILERS {
+    let misplaced: Vec<_> = trailers
+        .keys()
+        .filter(|name| !may_be_trailer(name))
+        .cloned()
+        .collect();
+    for name in misplaced {
         trailers.remove(name);
     }
     Ok(trailers)
 }
-
-const NEVER_TRAILERS: [HeaderName; 8] = [
-    CONTENT_LENGTH,
-    TRANSFER_ENCODING,
-    HOST,
-    CONNECTION,
-    UPGRADE,
-    TE,
-    TRAILER,
-    AUTHORIZATION,
-];
 
 impl ResponseHead {
     /// How long the body is, of a response to what was `asked`.

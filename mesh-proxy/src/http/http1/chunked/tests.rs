@@ -156,6 +156,24 @@ fn sizes_are_written_in_hexadecimal() {
     }
 }
 
+/// They may come from HTTP/2, whose reader does not look at them.
+#[test]
+fn misplaced_trailers_are_not_written() {
+    let mut trailers = HeaderMap::new();
+    for name in [
+        "host",
+        "x-sum",
+        "content-length",
+        "transfer-encoding",
+        "l5d-orig-proto",
+    ] {
+        trailers.insert(name, http::HeaderValue::from_static("1"));
+    }
+    let mut text = Vec::new();
+    write_end(&mut text, Some(&trailers));
+    assert_eq!(text, b"0\r\nx-sum: 1\r\n\r\n");
+}
+
 proptest! {
     /// What the encoder writes, the decoder reads, however it is cut.
     #[test]
