@@ -79,7 +79,7 @@ pub fn downgrade(request: &mut Request) -> bool {
     };
     *request.version_mut() = version;
     request.extensions_mut().insert(Downgraded(version));
-    // The URI stays absolute: requests without `host` have their authority nowhere else. The client restores the form.
+    // The URI stays absolute; the client restores the form.
     if absolute {
         request.extensions_mut().insert(AbsoluteForm);
     }
@@ -147,6 +147,7 @@ mod tests {
                 .body(Body::empty())
                 .unwrap();
             uri::mark_form(&mut request);
+            uri::unify_authority(&mut request).unwrap();
             assert!(may_upgrade(&request));
             assert!(uri::set_authority(
                 &mut request,
@@ -172,7 +173,7 @@ mod tests {
         check(Version::HTTP_11, "/a?b=c", Some("web:8080"));
         check(Version::HTTP_10, "/a", None);
         check(Version::HTTP_10, "/a", Some("web"));
-        check(Version::HTTP_11, "http://other/a", Some("web"));
+        check(Version::HTTP_11, "http://other/a", Some("other"));
         check(Version::HTTP_10, "http://other/a?q", None);
     }
 

@@ -258,7 +258,7 @@ const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 async fn forms_of_the_request_line_survive() {
     for request in [
         "GET /a?b=c HTTP/1.1\r\nhost: web\r\n\r\n",
-        "GET http://other/a HTTP/1.1\r\nhost: web\r\n\r\n",
+        "GET http://other/a HTTP/1.1\r\nhost: other\r\n\r\n",
         "GET /a HTTP/1.1\r\n\r\n",
         "OPTIONS * HTTP/1.1\r\nhost: web\r\n\r\n",
     ] {

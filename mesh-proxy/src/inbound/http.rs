@@ -158,6 +158,7 @@ impl Handler {
             Some(id) => drop(headers.insert(CLIENT_ID, id.clone())),
             None => drop(headers.remove(CLIENT_ID)),
         }
+        uri::replace_untold_authority(request, self.peer.target);
         // A peer that names the target in a transport header names the authority too.
         let fallback = (!self.peer.is_direct()).then_some(self.peer.target);
         match uri::set_authority(request, fallback) {

@@ -115,6 +115,7 @@ async fn exchange<H: Handle>(
 ) -> Result<After, Error> {
     let (mut request, facts) = read_request(connection, terms.limits).await?;
     let wanted = upgrade::accept(&mut request).map_err(|_bad| Refused::Target)?;
+    uri::unify_authority(&mut request)?;
     uri::mark_form(&mut request);
     let mut patience = Patience::new(terms.limits.body_time);
     let handled = handle(connection, terms.handler, &mut request, &mut patience).await?;

@@ -19,7 +19,7 @@ use crate::http::interim::Interim;
 use crate::http::patience::Patience;
 use crate::http::respond::CloseConnection;
 use crate::http::server::Refusals;
-use crate::http::{Body, Handle, Protocol, Request, Reset, Response, respond, upgrade};
+use crate::http::{Body, Handle, Protocol, Request, Reset, Response, respond, upgrade, uri};
 use crate::transport::Io;
 
 /// On what terms a connection is served.
@@ -206,6 +206,9 @@ async fn answer<H: Handle>(
     // An HTTP/2 stream is a tunnel by itself: bodies go both ways for as long as they like.
     if upgrade::accept(request).is_err() {
         return Ok(respond::status(Version::HTTP_2, StatusCode::BAD_REQUEST));
+    }
+    if let Err(refused) = uri::unify_authority(request) {
+        return refuse(refused);
     }
     let response = terms.handler.handle(request).await?;
     if response.status().is_informational() {

@@ -1,0 +1,266 @@
+//! What is judged is what the application reads: one authority, whatever a request says of it in
+//! how many places.
+
+use http::Request;
+use mesh_api::proto::inbound::Server;
+use mesh_core::meta::Meta;
+use mesh_core::policy::inbound::{
+    Authorization, DefaultPolicy, HttpServer, InboundRule, ServerPolicy, ServerProtocol,
+    default_http_route,
+};
+use mesh_core::route::HostMatch;
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::tests::app::{Calls, head, http2, message, send, streams};
+
+/// Requests for `open` may pass, and no others.
+fn only_open() -> Server {
+    let policy = DefaultPolicy::AllUnauthenticated;
+    let policy = policy.server_policy(&[], Duration::from_secs(10), false);
+    let authorizations: Vec<Authorization> = policy.authorizations.to_vec();
+    let mut route = default_http_route();
+    route.meta = Meta::new_default("open");
+    route.hosts = vec![HostMatch::Exact("open".into())];
+    for rule in &mut route.rules {
+        rule.then = InboundRule {
+            authorizations: authorizations.clone().into(),
+            ..InboundRule::default()
+        };
+    }
+    let http = HttpServer {
+        routes: vec![route],
+        rate_limit: None,
+    };
+    mesh_api::inbound::to_proto(&ServerPolicy {
+        protocol: ServerProtocol::Detect {
+            timeout: Duration::from_secs(10),
+            http,
+        },
+        authorizations: [].into(),
+        ..policy
+    })
+}
+
+/// The policy is in force from the first connection on.
+async fn guarded(app: SocketAddr) -> (Scene, MessageSender<Server>) {
+    let mut scene = Scene::new(app).await;
+    drop(scene.proxy.inbound(app).await);
+    let policy = scene.asked().await;
+    policy.send(Ok(only_open())).unwrap();
+    (scene, policy)
+}
+
+/// How a request names its host in HTTP/1, and what the application reads, or how it is refused.
+const HTTP1: [(&str, Result<&str, u16>); 10] = [
+    ("GET / HTTP/1.1\r\nhost: open\r\n\r\n", Ok("host: open\r\n")),
+    ("GET / HTTP/1.1\r\nhost: shut\r\n\r\n", Err(404)),
+    (
+        "GET http://open/ HTTP/1.1\r\nhost: shut\r\n\r\n",
+        Ok("GET http://open/ HTTP/1.1\r\nhost: open\r\n"),
+    ),
+    ("GET http://shut/ HTTP/1.1\r\nhost: open\r\n\r\n", Err(404)),
+    (
+        "GET http://shut@open/ HTTP/1.1\r\nhost: open\r\n\r\n",
+        Err(400),
+    ),
+    (
+        "GET / HTTP/1.1\r\nhost: open\r\nhost: open\r\n\r\n",
+        Err(400),
+    ),
+    ("GET / HTTP/1.1\r\nhost: shut@open\r\n\r\n", Err(400)),
+    ("GET / HTTP/1.1\r\nhost: o pen\r\n\r\n", Err(400)),
+    ("GET / HTTP/1.0\r\n\r\n", Err(404)),
+    (
+        "GET http://open/ HTTP/1.0\r\n\r\n",
+        Ok("GET http://open/ HTTP/1.0\r\n"),
+    ),
+];
+
+#[test]
+fn http1_is_judged_by_what_the_application_reads() {
+    for (request, expected) in HTTP1 {
+        run(async || {
+            let app = App::start().await;
+            let (scene, _policy) = guarded(app.addr).await;
+            let mut client = scene.proxy.inbound(app.addr).await;
+            send(&mut client, request).await;
+            check_http1(&mut client, &app, request, expected).await;
+        });
+    }
+}
+
+async fn check_http1(
+    client: &mut TcpStream,
+    app: &App,
+    request: &str,
+    expected: Result<&str, u16>,
+) {
+    match expected {
+        Ok(read) => {
+            let forwarded = head(&mut app.accept().await).await;
+            assert!(forwarded.contains(read), "{request}: {forwarded}");
+        }
+        Err(status) => {
+            let answer = message(client).await;
+            let line = format!("HTTP/1.1 {status} ");
+            assert!(
+                answer.replace("HTTP/1.0", "HTTP/1.1").starts_with(&line),
+                "{request}: {answer}"
+            );
+        }
+    }
+}
+
+/// `:authority` and every `host`, and what the application reads, or how it is refused.
+type Named = (&'static str, &'static [&'static str]);
+
+const HTTP2: [(Named, Result<Named, u16>); 8] = [
+    (("open", &[]), Ok(("open", &[]))),
+    (("open", &["open"]), Ok(("open", &["open"]))),
+    (("open", &["shut"]), Ok(("open", &["open"]))),
+    (("shut", &["open"]), Err(404)),
+    (("open", &["open", "shut"]), Err(400)),
+    (("open", &["open", "open"]), Err(400)),
+    (("shut@open", &[]), Err(400)),
+    (("shut", &[]), Err(404)),
+];
+
+fn named((authority, hosts): Named) -> Request<()> {
+    let mut request = Request::get(format!("http://{authority}/"));
+    for host in hosts {
+        request = request.header("host", *host);
+    }
+    request.body(()).unwrap()
+}
+
+fn names(request: &Request<h2::RecvStream>) -> (String, Vec<&str>) {
+    let hosts = request.headers().get_all("host").iter();
+    let authority = request.uri().authority().unwrap().to_string();
+    (
+        authority,
+        hosts.map(|host| host.to_str().unwrap()).collect(),
+    )
+}
+
+#[test]
+fn http2_is_judged_by_what_the_application_reads() {
+    for (request, expected) in HTTP2 {
+        run(async || {
+            let app = App::start().await;
+            let (scene, _policy) = guarded(app.addr).await;
+            let mut client = http2(scene.proxy.inbound(app.addr).await).await;
+            let (response, _) = client.send_request(named(request), true).unwrap();
+            check_http2(response, &app, request, expected).await;
+        });
+    }
+}
+
+async fn check_http2(
+    response: h2::client::ResponseFuture,
+    app: &App,
+    request: Named,
+    expected: Result<Named, u16>,
+) {
+    let asking = spawn_local(async move { response.await.map(|it| it.status().as_u16()) });
+    match expected {
+        Ok((authority, hosts)) => {
+            let mut calls: Calls = streams(app.accept().await).await;
+            let (forwarded, _answer) = calls.recv().await.unwrap();
+            let read = names(&forwarded);
+            assert_eq!(read, (authority.to_owned(), hosts.to_vec()), "{request:?}");
+        }
+        Err(status) => {
+            assert_eq!(asking.await.unwrap().unwrap(), status, "{request:?}");
+        }
+    }
+}
+
+/// HTTP/1 that a peer carries as HTTP/2: the mesh's own form of the same.
+#[test]
+fn carried_http1_is_judged_by_what_the_application_reads() {
+    let origin = "HTTP/1.1";
+    let absolute = "HTTP/1.1; absolute-form";
+    let cases: [(&str, Named, Result<&str, u16>); 6] = [
+        (
+            origin,
+            ("open", &["open"]),
+            Ok("GET / HTTP/1.1\r\nhost: open\r\n"),
+        ),
+        (
+            origin,
+            ("open", &["shut"]),
+            Ok("GET / HTTP/1.1\r\nhost: open\r\n"),
+        ),
+        (origin, ("shut", &["open"]), Err(404)),
+        // The application would not hear of it.
+        (origin, ("open", &[]), Err(404)),
+        (
+            absolute,
+            ("open", &["shut"]),
+            Ok("GET http://open/ HTTP/1.1\r\nhost: open\r\n"),
+        ),
+        (absolute, ("open", &["open", "open"]), Err(400)),
+    ];
+    for (was, request, expected) in cases {
+        run(async || {
+            let app = App::start().await;
+            let (scene, _policy) = guarded(app.addr).await;
+            let tcp = scene.proxy.inbound(app.addr).await;
+            let mut client = http2(scene.world.connected(tcp).await).await;
+            let mut carried = named(request);
+            let was = was.parse().unwrap();
+            carried.headers_mut().insert("l5d-orig-proto", was);
+            let (response, _) = client.send_request(carried, true).unwrap();
+            let asking = spawn_local(async move { response.await.map(|it| it.status().as_u16()) });
+            match expected {
+                Ok(read) => {
+                    let forwarded = head(&mut app.accept().await).await;
+                    assert!(forwarded.starts_with("GET "), "{request:?}: {forwarded}");
+                    let (line, _) = read.split_once("\r\n").unwrap();
+                    assert!(forwarded.starts_with(line), "{request:?}: {forwarded}");
+                    assert!(
+                        forwarded.contains("host: open\r\n"),
+                        "{request:?}: {forwarded}"
+                    );
+                }
+                Err(status) => {
+                    assert_eq!(asking.await.unwrap().unwrap(), status, "{request:?}");
+                }
+            }
+        });
+    }
+}
+
+/// The same rule for what the pod's own application sends: it is routed by what is passed on.
+#[test]
+fn outbound_requests_name_one_host_too() {
+    for (request, expected) in HTTP1 {
+        // Nothing is judged here.
+        let expected = match expected {
+            Err(404) => continue,
+            expected => expected,
+        };
+        run(async || {
+            let world = World::new().await;
+            let app = App::start().await;
+            let proxy = world.proxy(WEB);
+            let mut client = proxy.outbound(app.addr).await;
+            send(&mut client, request).await;
+            check_http1(&mut client, &app, request, expected).await;
+        });
+    }
+    for (request, expected) in HTTP2 {
+        if expected == Err(404) {
+            continue;
+        }
+        run(async || {
+            let world = World::new().await;
+            let app = App::start().await;
+            let proxy = world.proxy(WEB);
+            let mut client = http2(proxy.outbound(app.addr).await).await;
+            let (response, _) = client.send_request(named(request), true).unwrap();
+            check_http2(response, &app, request, expected).await;
+        });
+    }
+}
