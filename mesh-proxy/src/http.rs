@@ -10,6 +10,7 @@
 
 use std::future::Future;
 
+pub mod admitted;
 pub mod body;
 mod buffers;
 pub mod client;

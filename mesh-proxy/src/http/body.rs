@@ -13,6 +13,7 @@ use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 
 pub use self::limits::{Limits, Progress, TimedOut};
+use super::admitted::Admission;
 use super::client::Lease;
 use super::grpc;
 use super::http1;
@@ -55,6 +56,8 @@ struct Extras {
     observer: Option<Box<dyn Observe>>,
     /// The future of [`Limits::overrun`], and what must be told of frames.
     limits: Option<(LocalBoxFuture<'static, TimedOut>, Rc<Progress>)>,
+    /// Of a response: the request was let through, and may not be any more.
+    admission: Option<Admission>,
     /// Errors become trailers: the body belongs to a gRPC response. The flag says whether the message is told too.
     grpc: Option<GrpcErrors>,
     ended: bool,
@@ -149,6 +152,21 @@ impl Body {
             Link::Tunnel(io) => Some(io),
             Link::Lease(_) | Link::Interim(_) => None,
         }
+    }
+
+    /// Keeps the request listed as long as its response or tunnel lasts.
+    #[must_use]
+    pub fn admitted(mut self, admission: Admission) -> Self {
+        let is_tunnel = matches!(self.link, Some(Link::Tunnel(_)));
+        if is_tunnel || !self.is_empty() {
+            self.extras().admission = Some(admission);
+        }
+        self
+    }
+
+    /// Takes the admission out: who sends the body watches it.
+    pub(super) fn take_admission(&mut self) -> Option<Admission> {
+        self.extras.as_mut()?.admission.take()
     }
 
     /// Lets the request's interim responses go to the client.

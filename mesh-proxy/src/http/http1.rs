@@ -64,6 +64,8 @@ pub enum Error {
     Unframed,
     #[error("the connection cannot become a tunnel while it is in use")]
     Busy,
+    #[error("the policy no longer allows the request")]
+    Revoked,
 }
 
 impl Error {

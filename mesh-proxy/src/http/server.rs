@@ -101,9 +101,9 @@ impl Server {
                 // A tunnel needs nothing of what went before, but the connection's place.
                 drop(handler);
                 if let Ended::Tunnel(ends) = ended {
-                    let (client, server) = *ends;
+                    let (client, server, admission) = *ends;
                     let joined = upgrade::join(client, server, &self.scratch, &self.drain);
-                    Box::pin(joined).await;
+                    Box::pin(upgrade::while_admitted(joined, admission)).await;
                 }
                 Ok(())
             }

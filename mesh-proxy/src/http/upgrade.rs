@@ -7,6 +7,7 @@ use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 use http::{Method, StatusCode, Version};
 use mesh_runtime::drain::Watch;
 
+use super::admitted::Admission;
 use super::headers::{connection_lists, strip_connection_headers};
 use super::{Request, uri};
 use crate::transport::{self, Io, Scratch};
@@ -87,6 +88,19 @@ fn check_target(request: &Request) -> Result<(), BadTarget> {
 pub(super) fn clean_response(headers: &mut HeaderMap, status: StatusCode) {
     if status != StatusCode::SWITCHING_PROTOCOLS {
         strip_connection_headers(headers);
+    }
+}
+
+/// Goes on until the tunnel ends or may not go on. Dropping it closes both connections.
+pub(super) async fn while_admitted(joined: impl Future<Output = ()>, admission: Option<Admission>) {
+    let Some(admission) = admission else {
+        return joined.await;
+    };
+    tokio::select! {
+        () = joined => {}
+        () = admission.revoked() => {
+            tracing::info!("Tunnel ended: the policy no longer allows it");
+        }
     }
 }
 

@@ -140,14 +140,21 @@ impl Handler {
                 )
             })?;
         self.prepare(request)?;
-        let granted = self
-            .judge
-            .request(&self.peer, &RequestHead::from(&*request))?;
+        let head = RequestHead::from(&*request);
+        let granted = self.judge.request(&self.peer, &head)?;
+        let admission = self.judge.admit(&self.peer, &head);
         filter::apply(granted.filters(), request, granted.prefix())?;
         self.judge.limit(&self.peer, &granted)?;
-        let mut response = self.send(request, &granted).await?;
+        let mut response = tokio::select! {
+            biased;
+            sent = self.send(request, &granted) => sent?,
+            () = admission.revoked() => {
+                let message = "the policy no longer allows the request";
+                return Err(Error::new(Kind::Unauthorized, message).into());
+            }
+        };
         filter::apply_to_response(granted.filters(), response.headers_mut());
-        Ok(response)
+        Ok(response.map(|body| body.admitted(admission)))
     }
 
     /// Gives a request the form in which it is judged and forwarded.

@@ -2,7 +2,7 @@
 //!
 //! The decisions are pure functions of `mesh-core`; here they meet the snapshot in force and the metric handles, which are made once per policy.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -10,21 +10,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::AHashMap;
+use http::HeaderMap;
 use mesh_core::meta::Meta;
 use mesh_core::policy::inbound::{
-    Authorization, InboundRule, ServerPolicy, ServerProtocol, authorize, default_http_route,
-    http_rule,
+    Authorization, Client, InboundRule, ServerPolicy, ServerProtocol, authorize,
+    default_http_route, http_rule,
 };
 use mesh_core::route::filter::Filter;
 use mesh_core::route::http::RequestHead;
 use mesh_core::route::{Found, grpc};
 use mesh_runtime::metrics::{Counter, Labels};
 use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::peer::Peer;
+use super::peer::{Peer, client_tls};
 use super::rate_limit::{Exceeded, Limiter};
 use crate::discovery::{Basis, Current, PortPolicy, TooManyPorts};
 use crate::error::{Error, Kind};
+use crate::http::admitted::{Admission, Admits, Admitted, Facts};
 use crate::telemetry::http::Observers;
 use crate::telemetry::labels::{self, Direction, Permit, ServerTls, Target};
 use crate::telemetry::tcp::Transport;
@@ -43,6 +46,10 @@ pub(super) struct Judge {
     law: RefCell<Rc<Law>>,
     /// How many hold an [`ActiveJudge`].
     active: Cell<usize>,
+    /// The requests that it has let through and that are not over.
+    admitted: Admitted,
+    /// Reviews them when the policy changes. There from the first request on.
+    reviewing: OnceCell<AbortOnDropHandle<()>>,
 }
 
 /// A judge with something to judge. While there is one, the policy of its port is watched.
@@ -55,6 +62,8 @@ pub(super) struct Law {
     transport: Arc<Transport>,
     /// Handles of the verdicts that occurred, by route, authorization and `authority` label.
     grants: RefCell<AHashMap<GrantKey, Rc<Grant>>>,
+    /// Whether rules look at headers, so that they are kept of the requests that are let through.
+    reads_headers: bool,
 }
 
 /// A request may pass.
@@ -113,6 +122,8 @@ impl Judge {
             policies: RefCell::new(policies),
             law: RefCell::new(Rc::new(law)),
             active: Cell::new(0),
+            admitted: Admitted::default(),
+            reviewing: OnceCell::new(),
         })
     }
 
@@ -247,6 +258,24 @@ impl Judge {
         })
     }
 
+    /// Judges again what was let through before, and ends what would not be now.
+    fn review(&self) {
+        let law = self.law();
+        let revoked = self
+            .admitted
+            .review(|facts| law.still_allows(facts, &self.tls));
+        if revoked > 0 {
+            let labels = self.verdict(&law, None, None);
+            let terminated = self.worker.families.authz.http_terminate.with(&labels);
+            terminated.inc_by(revoked as u64);
+            tracing::info!(
+                port = self.target.port(),
+                requests = revoked,
+                "Requests ended: the policy no longer allows them"
+            );
+        }
+    }
+
     /// Takes a request's worth from the rate limits. Filters that answer by themselves come first.
     pub(super) fn limit(&self, peer: &Peer, granted: &Granted) -> Result<(), Error> {
         let Some(limiter) = &granted.law.limiter else {
@@ -334,6 +363,28 @@ impl Judge {
     }
 }
 
+impl ActiveJudge {
+    /// Lists a request that was let through, so that it ends when the policy no longer allows it.
+    pub(super) fn admit(&self, peer: &Peer, head: &RequestHead<'_>) -> Admission {
+        let judge = &self.0;
+        judge.reviewing.get_or_init(|| {
+            let mut policies = judge.policies.borrow().clone();
+            let judge = Rc::downgrade(judge);
+            let reviewing = async move {
+                while policies.changed().await.is_ok() {
+                    let Some(judge) = judge.upgrade() else {
+                        return;
+                    };
+                    judge.review();
+                }
+            };
+            AbortOnDropHandle::new(tokio::task::spawn_local(reviewing))
+        });
+        let keeps_headers = judge.law.borrow().reads_headers;
+        Admission::new(judge.clone(), peer.client.ip(), head, keeps_headers)
+    }
+}
+
 impl Deref for ActiveJudge {
     type Target = Judge;
 
@@ -344,17 +395,34 @@ impl Deref for ActiveJudge {
 
 impl Drop for ActiveJudge {
     fn drop(&mut self) {
-        let active = self.0.active.get() - 1;
-        self.0.active.set(active);
+        self.0.ended();
+    }
+}
+
+/// A tunnel outlives the connection that it began on, and with it that connection's judge.
+impl Admits for Judge {
+    fn admitted(&self) -> &Admitted {
+        &self.admitted
+    }
+
+    fn begun(&self) {
+        self.active.set(self.active.get() + 1);
+    }
+
+    fn ended(&self) {
+        let active = self.active.get() - 1;
+        self.active.set(active);
         if active == 0 {
-            self.0.port.leave();
+            self.port.leave();
         }
     }
 }
+
 impl Law {
     fn new(worker: &Worker, target: Target, tls: &ServerTls, policy: Arc<ServerPolicy>) -> Self {
         let accept = labels::inbound_accept(target, tls, &policy.meta);
         Self {
+            reads_headers: reads_headers(&policy.protocol),
             limiter: worker.shared.rate_limits.of(target.port(), &policy),
             transport: worker.families.tcp.transport(accept),
             policy,
@@ -370,6 +438,27 @@ impl Law {
             }
             ServerProtocol::Http1(_) | ServerProtocol::Http2(_) | ServerProtocol::Grpc(_) => None,
         }
+    }
+
+    /// Whether a request that was let through before would be now. If its rule depends on headers
+    /// that were not kept, only what the server allows whatever the rule counts.
+    fn still_allows(&self, facts: &Facts, tls: &ServerTls) -> bool {
+        let Some(ip) = facts.client else {
+            return false;
+        };
+        let client = Client {
+            ip,
+            tls: client_tls(tls),
+        };
+        let by_server = authorize(&self.policy.authorizations, &client).is_some();
+        if self.reads_headers && !facts.has_headers() {
+            return by_server;
+        }
+        let none = HeaderMap::new();
+        let found = self.find(&facts.head(&none));
+        found.is_some_and(|(_, _, rule)| {
+            by_server || authorize(&rule.authorizations, &client).is_some()
+        })
     }
 
     fn find(&self, head: &RequestHead<'_>) -> Option<(Found, &Meta, &InboundRule)> {
@@ -398,6 +487,25 @@ impl Law {
             // A peer may say that it sends HTTP to a port that we take for opaque; the server's authorizations then judge each request.
             ServerProtocol::Opaque | ServerProtocol::Tls => Routes::Http(opaque_routes()),
         }
+    }
+}
+
+/// Whether a rule of any route looks at headers.
+fn reads_headers(protocol: &ServerProtocol) -> bool {
+    match protocol {
+        ServerProtocol::Detect { http, .. }
+        | ServerProtocol::Http1(http)
+        | ServerProtocol::Http2(http) => {
+            let rules = http.routes.iter().flat_map(|route| &route.rules);
+            let mut matches = rules.flat_map(|rule| &rule.matches);
+            matches.any(|entry| !entry.headers.is_empty())
+        }
+        ServerProtocol::Grpc(routes) => {
+            let rules = routes.iter().flat_map(|route| &route.rules);
+            let mut matches = rules.flat_map(|rule| &rule.matches);
+            matches.any(|entry| !entry.headers.is_empty())
+        }
+        ServerProtocol::Opaque | ServerProtocol::Tls => false,
     }
 }
 

@@ -39,19 +39,23 @@ impl Peer {
 
     /// As policies see it.
     pub(super) fn as_client(&self) -> Client<'_> {
-        let tls = match &self.tls {
-            ServerTls::Established { client: Some(id) } => ClientTls::Identified(id),
-            ServerTls::Established { client: None } => ClientTls::Anonymous,
-            ServerTls::Opaque { .. } | ServerTls::None(_) => ClientTls::None,
-        };
         Client {
             ip: self.client.ip(),
-            tls,
+            tls: client_tls(&self.tls),
         }
     }
 
     /// Whether another proxy named the target in a transport header.
     pub(super) fn is_direct(&self) -> bool {
         self.dialled != self.target
+    }
+}
+
+/// What policies know of a client's TLS.
+pub(super) fn client_tls(tls: &ServerTls) -> ClientTls<'_> {
+    match tls {
+        ServerTls::Established { client: Some(id) } => ClientTls::Identified(id),
+        ServerTls::Established { client: None } => ClientTls::Anonymous,
+        ServerTls::Opaque { .. } | ServerTls::None(_) => ClientTls::None,
     }
 }

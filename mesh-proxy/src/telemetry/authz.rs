@@ -14,6 +14,7 @@ pub struct AuthzFamilies {
     pub tcp_allow: CounterFamily,
     pub tcp_deny: CounterFamily,
     pub tcp_terminate: CounterFamily,
+    pub http_terminate: CounterFamily,
     unanswered: CounterFamily,
 }
 
@@ -56,6 +57,10 @@ impl AuthzFamilies {
             tcp_terminate: registry.counter_family(
                 "inbound_tcp_authz_terminate_total",
                 "The total number of inbound TCP connections that were terminated because a policy change forbade them",
+            ),
+            http_terminate: registry.counter_family(
+                "mesh_proxy_inbound_terminated_total",
+                "The total number of inbound HTTP requests and tunnels that were ended because a policy change forbade them",
             ),
             unanswered: registry.counter_family(
                 "mesh_proxy_inbound_unanswered_total",

@@ -13,6 +13,8 @@ use super::world::{Proxy, WEB, World, a_while, all_unauthenticated, run};
 use crate::fake_control_plane::{ControlPlane, MessageSender};
 
 mod hosts;
+mod revoked;
+
 /// A port that no client may use.
 fn deny() -> Server {
     let policy = DefaultPolicy::Deny.server_policy(&[], Duration::from_secs(10), false);

@@ -21,6 +21,7 @@ use super::head::{self, Reason};
 use super::limits::{LINGER, MAX_LINGER_BYTES};
 use super::{Connection, Encoder, Error, Framing, Outgoing, Refused, encode};
 use crate::config::HttpLimits;
+use crate::http::admitted::Admission;
 use crate::http::idle::idle;
 use crate::http::interim::Interim;
 use crate::http::patience::Patience;
@@ -35,8 +36,8 @@ mod plan;
 #[derive(Debug)]
 pub(in crate::http) enum Ended {
     Closed,
-    /// The client's and the server's connection, to be joined.
-    Tunnel(Box<(Io, Io)>),
+    /// The client's and the server's connection, to be joined for as long as they may.
+    Tunnel(Box<(Io, Io, Option<Admission>)>),
 }
 
 /// What follows an exchange.
@@ -46,7 +47,7 @@ enum After {
     /// Close, but the client may still be sending: what it sends is read for a while, or it would never see the response.
     Linger,
     /// The server's connection.
-    Tunnel(Box<Io>),
+    Tunnel(Box<Io>, Option<Admission>),
 }
 
 /// What holds for all requests of a connection.
@@ -81,9 +82,9 @@ pub(in crate::http) async fn serve<H: Handle>(
                 Box::pin(linger(&connection)).await;
                 return Ok(Ended::Closed);
             }
-            Ok(After::Tunnel(server)) => {
+            Ok(After::Tunnel(server, admission)) => {
                 let client = connection.into_io().ok_or(Error::Busy)?;
-                return Ok(Ended::Tunnel(Box::new((client, *server))));
+                return Ok(Ended::Tunnel(Box::new((client, *server, admission))));
             }
             Err(error) => {
                 Box::pin(refuse(&connection, &error)).await;
@@ -242,7 +243,8 @@ async fn write_response(
     response: Response,
     patience: &mut Patience,
 ) -> Result<(), Error> {
-    let (head, body) = response.into_parts();
+    let (head, mut body) = response.into_parts();
+    let admission = body.take_admission();
     connection.write(|output| {
         encode::response(
             output.flat(),
@@ -256,7 +258,12 @@ async fn write_response(
     let mut outgoing = Outgoing::new(body, plan.encoder);
     let written = poll_fn(|cx| match outgoing.poll(connection, cx) {
         Poll::Ready(written) => Poll::Ready(written),
-        Poll::Pending => poll_left(connection, patience, true, cx).map(Err),
+        Poll::Pending => match &admission {
+            Some(admission) if admission.poll_revoked(cx).is_ready() => {
+                Poll::Ready(Err(Error::Revoked))
+            }
+            _ => poll_left(connection, patience, true, cx).map(Err),
+        },
     })
     .await;
     if written.is_err() && plan.encoder == Encoder::Close {
@@ -283,6 +290,7 @@ async fn switch(connection: &Connection, mut response: Response) -> Result<After
     if connection.rest() != Rest::Over {
         return Err(Error::Busy);
     }
+    let admission = response.body_mut().take_admission();
     let tunnel = response.body_mut().take_tunnel();
     connection.write(|output| {
         let head = (
@@ -293,7 +301,7 @@ async fn switch(connection: &Connection, mut response: Response) -> Result<After
         encode::response(output.flat(), head, response.headers(), Framing::None, None);
     });
     poll_fn(|cx| connection.poll_flush(cx)).await?;
-    Ok(tunnel.map_or(After::Close, After::Tunnel))
+    Ok(tunnel.map_or(After::Close, |server| After::Tunnel(server, admission)))
 }
 
 /// Answers what is no request.

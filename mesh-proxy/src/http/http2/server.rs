@@ -219,7 +219,8 @@ async fn answer<H: Handle>(
 }
 
 async fn send<H>(response: Response, writer: Writer, mut slow: Slow<H>) {
-    let (mut head, body) = response.into_parts();
+    let (mut head, mut body) = response.into_parts();
+    let admission = body.take_admission();
     prepare_response(&mut head.headers, &body);
     let is_last = body.is_head_only();
     writer.respond(&http::Response::from_parts(head, ()), is_last);
@@ -231,6 +232,14 @@ async fn send<H>(response: Response, writer: Writer, mut slow: Slow<H>) {
         let sent = Pin::new(&mut outgoing).poll(cx);
         if sent.is_pending() && slow.poll(cx).is_ready() {
             slow.upload.reset(Reason::CANCEL);
+        }
+        if let Some(admission) = &admission
+            && sent.is_pending()
+            && admission.poll_revoked(cx).is_ready()
+        {
+            // gRPC reads it as "permission denied".
+            slow.upload.reset(Reason::INADEQUATE_SECURITY);
+            return Poll::Ready(Ok(()));
         }
         sent
     });

@@ -1,0 +1,213 @@
+//! Access that is taken away ends what it has begun. Time stands still: nothing is waited for.
+
+use h2::Reason;
+use http::Request;
+use mesh_core::policy::inbound::{ServerPolicy, ServerProtocol, default_http_route};
+use mesh_core::route::http::{HttpMatch, PathMatch};
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::tests::app::{head, http2, message, respond, rest, send, streams};
+
+/// The application and a client's connection to it, which the policy allows.
+async fn allowed() -> (Scene, App, TcpStream, MessageSender<Server>) {
+    let app = App::start().await;
+    let mut scene = Scene::new(app.addr).await;
+    let client = scene.proxy.inbound(app.addr).await;
+    let policy = scene.asked().await;
+    policy.send(Ok(all_unauthenticated())).unwrap();
+    (scene, app, client, policy)
+}
+
+/// Requests whose path begins with `/open/` may pass.
+fn only_open_paths() -> Server {
+    let policy = DefaultPolicy::AllUnauthenticated;
+    let mut policy = policy.server_policy(&[], Duration::from_secs(10), false);
+    let mut route = default_http_route();
+    for rule in &mut route.rules {
+        let path = Some(PathMatch::Prefix("/open".to_owned()));
+        rule.matches = vec![HttpMatch {
+            path,
+            ..HttpMatch::default()
+        }];
+        rule.then.authorizations = policy.authorizations.clone();
+    }
+    if let ServerProtocol::Detect { http, .. } = &mut policy.protocol {
+        http.routes = vec![route, default_http_route()];
+    }
+    mesh_api::inbound::to_proto(&ServerPolicy {
+        authorizations: [].into(),
+        ..policy
+    })
+}
+
+fn terminated(scene: &Scene) -> u64 {
+    scene.proxy.metric("mesh_proxy_inbound_terminated_total")
+}
+
+#[test]
+fn a_request_without_a_response_is_refused() {
+    run(async || {
+        let (scene, app, mut client, policy) = allowed().await;
+        send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+        let mut app = app.accept().await;
+        head(&mut app).await;
+        policy.send(Ok(deny())).unwrap();
+        let answer = message(&mut client).await;
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+        assert_eq!(
+            rest(&mut app).await,
+            "",
+            "the application's connection ends"
+        );
+        assert_eq!(terminated(&scene), 1);
+    });
+}
+
+#[test]
+fn a_response_on_its_way_breaks_off() {
+    for length in ["transfer-encoding: chunked", "content-length: 100"] {
+        run(async || {
+            let (_scene, app, mut client, policy) = allowed().await;
+            send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+            let mut app = app.accept().await;
+            head(&mut app).await;
+            let begun = format!("HTTP/1.1 200 OK\r\n{length}\r\n\r\n2\r\nok\r\n");
+            send(&mut app, &begun).await;
+            let answer = head(&mut client).await;
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            policy.send(Ok(deny())).unwrap();
+            let body = rest(&mut client).await;
+            assert!(!body.contains("\r\n0\r\n"), "it is not complete: {body}");
+            assert_eq!(rest(&mut app).await, "");
+        });
+    }
+}
+
+/// `Upgrade` and `CONNECT`.
+#[test]
+fn tunnels_end_on_both_sides() {
+    let upgrade = "connection: upgrade\r\nupgrade: websocket\r\n";
+    for (request, answer) in [
+        (
+            format!("GET /chat HTTP/1.1\r\nhost: web\r\n{upgrade}\r\n"),
+            format!("HTTP/1.1 101 Switching Protocols\r\n{upgrade}\r\n"),
+        ),
+        (
+            "CONNECT web:80 HTTP/1.1\r\nhost: web:80\r\n\r\n".to_owned(),
+            "HTTP/1.1 200 OK\r\n\r\n".to_owned(),
+        ),
+    ] {
+        run(async || {
+            let (scene, app, mut client, policy) = allowed().await;
+            send(&mut client, &request).await;
+            let mut app = app.accept().await;
+            head(&mut app).await;
+            send(&mut app, &format!("{answer}\r\n\r\n")).await;
+            head(&mut client).await;
+            // From here on bytes.
+            head(&mut client).await;
+            send(&mut client, "ping\r\n\r\n").await;
+            assert_eq!(head(&mut app).await, "ping\r\n\r\n");
+            policy.send(Ok(deny())).unwrap();
+            assert_eq!(rest(&mut client).await, "");
+            assert_eq!(rest(&mut app).await, "");
+            assert_eq!(terminated(&scene), 1);
+        });
+    }
+}
+
+#[test]
+fn streams_are_reset_and_others_go_on() {
+    run(async || {
+        let (scene, app, client, policy) = allowed().await;
+        let mut client = http2(client).await;
+        let mut open = |path: &str| {
+            let request = Request::post(format!("http://web{path}")).body(()).unwrap();
+            client.send_request(request, false).unwrap()
+        };
+        let (shut, mut shut_upload) = open("/shut/stream");
+        let (kept, mut kept_upload) = open("/open/stream");
+        let shut = spawn_local(shut);
+        let kept = spawn_local(kept);
+        let mut calls = streams(app.accept().await).await;
+        let (mut shut_call, mut kept_call) = (None, None);
+        for _ in 0..2 {
+            let (request, answer) = calls.recv().await.unwrap();
+            let is_kept = request.uri().path().starts_with("/open");
+            let mut body = respond(answer);
+            body.send_data("begun".into(), false).unwrap();
+            let call = Some((request, body));
+            match is_kept {
+                true => kept_call = call,
+                false => shut_call = call,
+            }
+        }
+        let mut shut = shut.await.unwrap().unwrap().into_body();
+        let mut kept = kept.await.unwrap().unwrap().into_body();
+        assert_eq!(shut.data().await.unwrap().unwrap(), "begun");
+        assert_eq!(kept.data().await.unwrap().unwrap(), "begun");
+        shut_upload.send_data("up".into(), false).unwrap();
+
+        policy.send(Ok(only_open_paths())).unwrap();
+        let error = shut.data().await.unwrap().unwrap_err();
+        assert_eq!(error.reason(), Some(Reason::INADEQUATE_SECURITY));
+        let (mut request, _body) = shut_call.unwrap();
+        while let Some(Ok(_)) = request.body_mut().data().await {}
+        assert_eq!(terminated(&scene), 1);
+
+        let (mut request, mut body) = kept_call.unwrap();
+        kept_upload.send_data("up".into(), true).unwrap();
+        assert_eq!(request.body_mut().data().await.unwrap().unwrap(), "up");
+        body.send_data("end".into(), true).unwrap();
+        assert_eq!(kept.data().await.unwrap().unwrap(), "end");
+        assert!(kept.data().await.is_none());
+        assert_eq!(terminated(&scene), 1);
+    });
+}
+
+/// The client takes nothing, so that there is nothing to be sent.
+#[test]
+fn streams_of_clients_that_do_not_read_are_reset() {
+    run(async || {
+        let (scene, app, client, policy) = allowed().await;
+        let mut client = http2(client).await;
+        let request = Request::get("http://web/").body(()).unwrap();
+        let (response, _) = client.send_request(request, true).unwrap();
+        let response = spawn_local(response);
+        let mut calls = streams(app.accept().await).await;
+        let (_, answer) = calls.recv().await.unwrap();
+        let mut body = respond(answer);
+        body.send_data(vec![0; 1 << 20].into(), false).unwrap();
+        let mut unread = response.await.unwrap().unwrap().into_body();
+        a_while().await;
+        policy.send(Ok(deny())).unwrap();
+        let reset = std::future::poll_fn(|cx| body.poll_reset(cx)).await;
+        assert_eq!(reset.unwrap(), Reason::CANCEL, "the application is told");
+        while let Some(Ok(data)) = unread.data().await {
+            unread.flow_control().release_capacity(data.len()).unwrap();
+        }
+        assert_eq!(terminated(&scene), 1);
+    });
+}
+
+/// What the policy service sends anew without taking anything away.
+#[test]
+fn a_change_that_still_allows_ends_nothing() {
+    run(async || {
+        let (scene, app, mut client, policy) = allowed().await;
+        send(&mut client, "GET /open/a HTTP/1.1\r\nhost: web\r\n\r\n").await;
+        let mut app = app.accept().await;
+        head(&mut app).await;
+        policy.send(Ok(only_open_paths())).unwrap();
+        a_while().await;
+        send(&mut app, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+        let answer = message(&mut client).await;
+        assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
+        // The policy is in force.
+        send(&mut client, "GET /shut/a HTTP/1.1\r\nhost: web\r\n\r\n").await;
+        let answer = message(&mut client).await;
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+        assert_eq!(terminated(&scene), 0);
+    });
+}
