@@ -103,6 +103,11 @@ impl DialError {
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Connect(error) if matches!(**error, ConnectError::TimedOut { .. }))
     }
+
+    /// Whether nothing listens at the address.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Connect(error) if error.is_refused())
+    }
 }
 
 impl From<ConnectError> for DialError {

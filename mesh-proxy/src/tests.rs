@@ -12,6 +12,7 @@ mod identity;
 mod orig_proto;
 mod outside;
 mod policy;
+mod restarts;
 mod shutdown;
 mod transparency;
 mod world;

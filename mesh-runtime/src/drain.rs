@@ -24,6 +24,13 @@ pub struct Watch {
     _holder: TaskTrackerToken,
 }
 
+/// A part of what a [`Watch`] covers, which can be told to finish by itself: the connections of one
+/// port, for example. It finishes with the whole, too.
+#[derive(Debug)]
+pub struct Part {
+    watch: Watch,
+}
+
 /// How a drain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -70,6 +77,29 @@ impl Watch {
     pub fn is_draining(&self) -> bool {
         self.started.is_cancelled()
     }
+
+    /// A part of what this watch covers.
+    pub fn part(&self) -> Part {
+        Part {
+            watch: Watch {
+                started: self.started.child_token(),
+                _holder: self._holder.clone(),
+            },
+        }
+    }
+}
+
+impl Part {
+    /// For one that serves in this part. The drain of the whole waits for it, as for every watch.
+    pub fn watch(&self) -> Watch {
+        self.watch.clone()
+    }
+
+    /// Tells the watches of this part to finish, and waits for none. Watches that are asked for
+    /// afterwards have to finish at once: who goes on serving makes a new part.
+    pub fn drain(&self) {
+        self.watch.started.cancel();
+    }
 }
 
 #[cfg(test)]
@@ -105,6 +135,20 @@ mod tests {
         );
         assert_eq!(before.elapsed(), Duration::from_secs(5));
         assert!(watch.is_draining() && second.is_draining());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_finishes_alone_and_with_the_whole() {
+        let (drain, watch) = channel();
+        let (first, second) = (watch.part(), watch.part());
+        let (in_first, in_second) = (first.watch(), second.watch());
+        first.drain();
+        in_first.draining().await;
+        assert!(!in_second.is_draining() && !watch.is_draining());
+        drop((watch, first, second, in_first));
+        let expired = drain.drain(Duration::from_secs(5)).await;
+        assert_eq!(expired, Outcome::Expired { remaining: 1 });
+        assert!(in_second.is_draining());
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use http::{Method, Version};
 use mesh_core::endpoint::Http2Params;
 
+pub use self::http1::Spare;
 use self::http1::{Loan, Pool};
 use self::http2::{Multiplexed, Stream};
 use super::{Protocol, Reason, Request, Response, upgrade};
@@ -24,6 +25,17 @@ mod http2;
 pub trait Dial {
     /// Connects completely: after TLS and any transport header.
     fn dial(&self, protocol: Protocol) -> impl Future<Output = Result<Io, DialError>>;
+}
+
+/// Learns when a server closes connections that it had kept open, which it does when it goes away.
+pub trait WatchServer {
+    /// The server has closed a connection, or has said that it will. The one that finds out what
+    /// this means may have a connection to `spare`.
+    fn connection_closed(self: Rc<Self>, spare: Option<Spare>);
+
+    /// Whether the last idle connection is kept although no request will use it: its end shows that
+    /// the server goes.
+    fn keeps_last_idle(&self) -> bool;
 }
 
 /// Settings of the connections to endpoints.
@@ -125,6 +137,16 @@ impl SendError {
         }
     }
 
+    /// Whether the server goes or is gone, and has certainly not begun with the request: it no
+    /// longer listens, or its GOAWAY excludes the stream.
+    pub fn is_server_gone(&self) -> bool {
+        match self {
+            Self::Dial(error) => error.is_refused(),
+            Self::Http1(_) => false,
+            Self::Http2(error) => matches!(error, mesh_http2::Error::GoneAway(_)),
+        }
+    }
+
     /// Whether the other side said that it has not begun with the request, so that even a request with effects may be sent again.
     pub fn is_unprocessed(&self) -> bool {
         match self {
@@ -141,15 +163,27 @@ impl SendError {
 
 impl<D: Dial + 'static> Client<D> {
     pub fn new(dial: D, params: &Params) -> Self {
+        Self::with(Rc::new(dial), params, None)
+    }
+
+    /// A client whose server is watched by what connects to it.
+    pub fn watched(dial: D, params: &Params) -> Self
+    where
+        D: WatchServer,
+    {
         let dial = Rc::new(dial);
+        Self::with(dial.clone(), params, Some(dial))
+    }
+
+    fn with(dial: Rc<D>, params: &Params, watch: Option<Rc<dyn WatchServer>>) -> Self {
         Self {
-            http1: Pool::new(params.pool),
-            http2: Multiplexed::new(dial.clone(), params),
+            http1: Pool::new(params.pool, watch.clone()),
+            http2: Multiplexed::new(dial.clone(), params, watch),
             dial,
         }
     }
 
-    pub fn dial(&self) -> &D {
+    pub fn dial(&self) -> &Rc<D> {
         &self.dial
     }
 

@@ -88,16 +88,27 @@ impl Server {
     }
 
     /// Serves `io` until it ends. While the proxy drains, requests in flight are finished and no new ones are taken.
-    pub async fn serve<H: Handle + 'static>(
+    pub fn serve<H: Handle + 'static>(
         &self,
         io: Io,
         protocol: Protocol,
         handler: Rc<H>,
+    ) -> impl Future<Output = Result<(), ServeError>> {
+        self.serve_within(io, protocol, handler, self.drain.clone())
+    }
+
+    /// The same for a connection of a part of the proxy that can be drained by itself.
+    pub async fn serve_within<H: Handle + 'static>(
+        &self,
+        io: Io,
+        protocol: Protocol,
+        handler: Rc<H>,
+        drain: Watch,
     ) -> Result<(), ServeError> {
         // Boxed: connections of either kind would be as large as the larger one.
         match protocol {
             Protocol::Http1 => {
-                let ended = Box::pin(self.serve_http1(io, &*handler)).await?;
+                let ended = Box::pin(self.serve_http1(io, &*handler, &drain)).await?;
                 // A tunnel needs nothing of what went before, but the connection's place.
                 drop(handler);
                 if let Ended::Tunnel(ends) = ended {
@@ -108,14 +119,20 @@ impl Server {
                 Ok(())
             }
             Protocol::Http2 => {
-                Ok(Box::pin(http2::server::serve(io, self.http2_terms(handler))).await?)
+                let terms = self.http2_terms(handler, drain);
+                Ok(Box::pin(http2::server::serve(io, terms)).await?)
             }
         }
     }
 
-    async fn serve_http1<H: Handle>(&self, io: Io, handler: &H) -> Result<Ended, http1::Error> {
+    async fn serve_http1<H: Handle>(
+        &self,
+        io: Io,
+        handler: &H,
+        drain: &Watch,
+    ) -> Result<Ended, http1::Error> {
         let terms = Terms {
-            drain: &self.drain,
+            drain,
             handler,
             limits: &self.limits,
         };
@@ -128,12 +145,12 @@ impl Server {
         served
     }
 
-    pub(super) fn http2_terms<H>(&self, handler: Rc<H>) -> http2::server::Terms<H> {
+    pub(super) fn http2_terms<H>(&self, handler: Rc<H>, drain: Watch) -> http2::server::Terms<H> {
         http2::server::Terms {
             handler,
             params: self.http2,
             limits: self.limits,
-            drain: self.drain.clone(),
+            drain,
             refusals: self.refusals.clone(),
         }
     }

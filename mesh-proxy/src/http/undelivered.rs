@@ -9,7 +9,8 @@ use super::client::SendError;
 /// How far a request came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undelivered {
-    /// No byte of it has reached the application, or it is idempotent and was being sent once more.
+    /// No byte of it has reached the application, or the application has said that it has not begun
+    /// with it, or it is idempotent and was being sent once more.
     Unsent,
     /// The application's connection ended before a response; what the application has done is not known.
     Lost,
@@ -24,6 +25,7 @@ impl Undelivered {
     pub fn of(error: &SendError) -> Option<Self> {
         match error {
             SendError::Dial(_) => Some(Self::Unsent),
+            SendError::Http2(_) if error.is_server_gone() => Some(Self::Unsent),
             SendError::Http1(_) | SendError::Http2(_) => {
                 error.reset().is_none().then_some(Self::Lost)
             }

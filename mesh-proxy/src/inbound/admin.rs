@@ -83,7 +83,9 @@ impl Inbound {
         let judge = self.judge_of(&peer)?;
         let io = judge.measure(io);
         let to = Destination::Admin(admin, self.worker.clone());
-        self.serve_requests(io, peer, judge, protocol, to).await;
+        let drain = self.worker.drain.clone();
+        self.serve_requests(io, peer, judge, protocol, to, drain)
+            .await;
         Ok(())
     }
 }

@@ -1,15 +1,17 @@
 //! One inbound request: restore, judge, filter, limit, send to the application, record.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use http::{HeaderName, HeaderValue};
 use mesh_core::route::http::RequestHead;
 use mesh_runtime::admin::Admin;
+use mesh_runtime::drain::Watch;
 
 use self::observe::{RequestObserver, ResponseObserver};
 use super::Inbound;
-use super::app::AppDial;
+use super::app::AppPort;
 use super::judge::{ActiveJudge, Granted};
 use super::peer::Peer;
 use crate::error::{Error, Kind, Side};
@@ -19,7 +21,7 @@ use crate::http::orig_proto::Downgraded;
 use crate::http::respond::{Asker, Disclosure};
 use crate::http::undelivered::{UNDELIVERED, Undelivered};
 use crate::http::{
-    Handle, Protocol, Request, Reset, Response, filter, headers, orig_proto, respond, uri,
+    Handle, Protocol, Reason, Request, Reset, Response, filter, headers, orig_proto, respond, uri,
 };
 use crate::telemetry::http::Exchange;
 use crate::telemetry::labels;
@@ -39,11 +41,13 @@ struct Handler {
     to: Destination,
     /// `l5d-client-id` for the application.
     client_id: Option<HeaderValue>,
+    /// A request of this connection has been answered by the one that answers them.
+    has_answered: Cell<bool>,
 }
 
 /// Who answers requests that may pass.
 pub(super) enum Destination {
-    App(Rc<Client<AppDial>>),
+    App(Rc<Client<AppPort>>),
     Admin(Admin, Rc<Worker>),
 }
 
@@ -56,8 +60,11 @@ impl Inbound {
         judge: ActiveJudge,
         protocol: Protocol,
     ) {
-        let to = Destination::App(self.apps.client(peer.target));
-        self.serve_requests(io, peer, judge, protocol, to).await;
+        let app = self.apps.client(peer.target);
+        let open = app.dial().connection();
+        let to = Destination::App(app);
+        self.serve_requests(io, peer, judge, protocol, to, open.drain())
+            .await;
     }
 
     pub(super) async fn serve_requests(
@@ -67,6 +74,7 @@ impl Inbound {
         judge: ActiveJudge,
         protocol: Protocol,
         to: Destination,
+        drain: Watch,
     ) {
         let client = peer.client;
         let identity = peer.identity();
@@ -76,8 +84,12 @@ impl Inbound {
             inbound: self.clone(),
             peer,
             judge,
+            has_answered: Cell::new(false),
         };
-        if let Err(error) = self.server.serve(io, protocol, Rc::new(handler)).await {
+        let served = self
+            .server
+            .serve_within(io, protocol, Rc::new(handler), drain);
+        if let Err(error) = served.await {
             tracing::debug!(%client, error = &error as &dyn std::error::Error, "HTTP connection ended with an error");
         }
     }
@@ -108,7 +120,7 @@ impl Handle for Handler {
 impl Destination {
     async fn send(&self, request: &mut Request, client: SocketAddr) -> Result<Response, SendError> {
         match self {
-            Self::App(app) => app.send(request).await,
+            Self::App(app) => send_to_app(app, request).await,
             Self::Admin(admin, worker) => {
                 let memory = &worker.shared.memory;
                 Ok(super::admin::answer(admin, memory, request, client).await)
@@ -117,9 +129,29 @@ impl Destination {
     }
 }
 
+/// An application that leaves says which requests it has not begun with. One that has no body is
+/// sent once more: there may be another connection.
+async fn send_to_app(app: &Client<AppPort>, request: &mut Request) -> Result<Response, SendError> {
+    let may_repeat = request.body().is_empty();
+    let mut sent = app.send(request).await;
+    if let Err(SendError::Http2(_)) = &sent
+        && sent.as_ref().is_err_and(SendError::is_server_gone)
+        && may_repeat
+    {
+        sent = app.send(request).await;
+    }
+    if app.dial().is_checking() {
+        // A client that may not go on with its connection has to learn it with the response.
+        Box::pin(app.dial().checked()).await;
+    }
+    sent
+}
+
 /// An answer that the application did not give.
 struct Failure {
     error: Error,
+    /// The application has gone, and has not begun with the request.
+    is_app_gone: bool,
     /// What the peer's balancer may know of it.
     undelivered: Option<Undelivered>,
 }
@@ -189,6 +221,7 @@ impl Handler {
         }
         match self.to.send(request, self.peer.client).await {
             Ok(mut response) => {
+                self.has_answered.set(true);
                 headers::remove_all(response.headers_mut(), &OF_PROXIES);
                 exchange.response_head(response.status(), response.headers());
                 Ok(response.map(|body| body.observed(Box::new(ResponseObserver(exchange)))))
@@ -197,6 +230,7 @@ impl Handler {
                 exchange.failed((&error).into());
                 Err(Failure {
                     undelivered: Undelivered::of(&error),
+                    is_app_gone: error.is_server_gone(),
                     error: error.into(),
                 })
             }
@@ -204,7 +238,11 @@ impl Handler {
     }
 
     fn refuse(&self, asker: Asker, failure: &Failure) -> Result<Response, Reset> {
-        let Failure { error, undelivered } = failure;
+        let Failure {
+            error,
+            undelivered,
+            is_app_gone,
+        } = failure;
         let meshed = self.peer.identity().is_some();
         if let Some(reason) = error.kind.reason(Side::Inbound) {
             let law = self.judge.law();
@@ -217,6 +255,13 @@ impl Handler {
                 tracing::info!(client = %self.peer.client, tls = self.peer.identity().map(tracing::field::display), %error, "Request denied");
             }
             _ => tracing::debug!(client = %self.peer.client, %error, "Request failed"),
+        }
+        if *is_app_gone && !meshed && self.has_answered.get() {
+            // The application would have closed the connection. Clients repeat what they sent on
+            // one that was closed before an answer (RFC 9112, section 9.3.1), but take a 502 for
+            // the answer. It is one when the application has never answered here. The proxies of
+            // the mesh are told more than either says.
+            return Err(Reset(Reason::REFUSED_STREAM));
         }
         let disclosure = Disclosure {
             informational: meshed,
@@ -234,6 +279,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self {
             error,
+            is_app_gone: false,
             undelivered: None,
         }
     }

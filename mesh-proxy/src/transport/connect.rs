@@ -30,6 +30,13 @@ pub enum ConnectError {
     },
 }
 
+impl ConnectError {
+    /// Whether nothing listens at the address.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
+    }
+}
+
 /// A TCP connection to `addr`. The caller attaches counters.
 pub async fn dial(addr: SocketAddr, options: &ConnectOptions) -> Result<Io, ConnectError> {
     match tokio::time::timeout(options.timeout, open(addr, options.socket)).await {

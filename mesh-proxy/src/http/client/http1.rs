@@ -1,13 +1,16 @@
 //! HTTP/1 connections to one endpoint, reused last in, first out, so that a burst's surplus grows old and is closed.
 //!
-//! A connection is driven by the request on it, in the request's own task; an idle one is only looked at when it is taken. When a response begins before the
+//! A connection is driven by the request on it, in the request's own task; an idle one is only
+//! looked at when it is taken, except for the first where the server is watched ([`WatchServer`]).
+//! When a response begins before the
 //! request has been sent completely, the rest is sent by a task that ends with the response.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
 use std::mem;
+use std::pin::pin;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -16,7 +19,7 @@ use http::{HeaderValue, StatusCode};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Dial, Lease, SendError};
+use super::{Dial, Lease, SendError, WatchServer};
 use crate::config::{Http1Limits, Http1Pool};
 use crate::error::DialError;
 use crate::http::headers::strip_connection_headers;
@@ -26,14 +29,24 @@ use crate::http::http1::{
 };
 use crate::http::interim::Interim;
 use crate::http::{Body, Protocol, Request, Response, upgrade};
+use crate::transport::Io;
 
 /// The idle connections of one endpoint.
 pub(super) struct Pool {
     idle: RefCell<Vec<Idle>>,
     settings: Http1Pool,
-    /// Whether the task that closes aged connections runs; it ends when there are none.
-    sweeping: Cell<bool>,
+    /// Whether the task that looks after idle connections runs; it ends when there are none.
+    is_tended: Cell<bool>,
+    /// That task, while it waits for the first connection to end.
+    tender: RefCell<Option<Waker>>,
+    watch: Option<Rc<dyn WatchServer>>,
+    /// Whether the server has ever kept a connection open after a response. What it closes says
+    /// nothing of one that never does.
+    has_kept: Cell<bool>,
 }
+
+/// Where a connection can be put that carries nothing yet.
+pub struct Spare(Weak<Pool>);
 
 struct Idle {
     connection: Rc<Connection>,
@@ -57,11 +70,14 @@ pub struct Loan {
 }
 
 impl Pool {
-    pub(super) fn new(settings: Http1Pool) -> Rc<Self> {
+    pub(super) fn new(settings: Http1Pool, watch: Option<Rc<dyn WatchServer>>) -> Rc<Self> {
         Rc::new(Self {
             idle: RefCell::default(),
             settings,
-            sweeping: Cell::new(false),
+            is_tended: Cell::new(false),
+            tender: RefCell::default(),
+            watch,
+            has_kept: Cell::new(false),
         })
     }
 
@@ -71,19 +87,30 @@ impl Pool {
     }
 
     /// The connection used last that can be used now.
-    pub(super) fn take(&self) -> Option<Conn> {
-        let mut idle = self.idle.borrow_mut();
+    pub(super) fn take(self: &Rc<Self>) -> Option<Conn> {
         let now = Instant::now();
-        while let Some(Idle { connection, since }) = idle.pop() {
-            if since + self.settings.idle_timeout > now && connection.is_alive() {
-                return Some(Conn {
+        let mut was_closed = false;
+        let mut taken = None;
+        while let Some(Idle { connection, since }) = self.pop() {
+            let is_alive = connection.is_alive();
+            if is_alive && since + self.settings.idle_timeout > now {
+                taken = Some(Conn {
                     connection,
                     reused: true,
                 });
+                break;
             }
+            was_closed |= !is_alive;
             connection.say_goodbye();
         }
-        None
+        if was_closed {
+            self.closed_by_server();
+        }
+        taken
+    }
+
+    fn pop(&self) -> Option<Idle> {
+        self.idle.borrow_mut().pop()
     }
 
     fn put(self: &Rc<Self>, connection: Rc<Connection>) {
@@ -92,25 +119,74 @@ impl Pool {
             return;
         }
         let since = Instant::now();
-        self.idle.borrow_mut().push(Idle { connection, since });
-        if !self.sweeping.replace(true) {
-            tokio::task::spawn_local(sweep(Rc::downgrade(self), self.settings.idle_timeout));
+        let mut idle = self.idle.borrow_mut();
+        idle.push(Idle { connection, since });
+        let is_first = idle.len() == 1;
+        drop(idle);
+        if !self.is_tended.replace(true) {
+            tokio::task::spawn_local(tend(Rc::downgrade(self), self.settings.idle_timeout));
+        } else if is_first && let Some(tender) = &*self.tender.borrow() {
+            let mut cx = Context::from_waker(tender);
+            if self.poll_first_ended(&mut cx).is_ready() {
+                tender.wake_by_ref();
+            }
+        }
+    }
+
+    /// Ready when the first of the idle connections, which is idle for longest, has ended; only
+    /// where the server is watched. One is enough: a server that goes away ends them all, and to be
+    /// told of each would cost every request something.
+    fn poll_first_ended(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.idle.borrow().first() {
+            Some(first) if self.watch.is_some() => first.connection.poll_ended(cx),
+            _ => Poll::Pending,
         }
     }
 
     /// Closes what is too old, or has been closed by the other side; returns whether anything is left.
-    fn close_aged(&self) -> bool {
+    fn close_aged(self: &Rc<Self>) -> bool {
         let now = Instant::now();
+        let keeps_last = self.watch.as_ref().is_some_and(|w| w.keeps_last_idle());
+        let mut was_closed = false;
         let mut idle = self.idle.borrow_mut();
+        let mut behind = idle.len();
         idle.retain(|idle| {
-            let keep = idle.since + self.settings.idle_timeout > now && idle.connection.is_alive();
+            behind -= 1;
+            let is_alive = idle.connection.is_alive();
+            let is_young = idle.since + self.settings.idle_timeout > now;
+            let keep = is_alive && (is_young || (keeps_last && behind == 0));
             if !keep {
                 idle.connection.say_goodbye();
             }
+            was_closed |= !is_alive;
             keep
         });
         idle.shrink_to(8);
-        !idle.is_empty()
+        let is_left = !idle.is_empty();
+        drop(idle);
+        if was_closed {
+            self.closed_by_server();
+        }
+        is_left
+    }
+
+    /// The server has closed a connection, or said that it will.
+    fn closed_by_server(self: &Rc<Self>) {
+        if self.has_kept.get()
+            && let Some(watch) = &self.watch
+        {
+            let spare = Spare(Rc::downgrade(self));
+            watch.clone().connection_closed(Some(spare));
+        }
+    }
+}
+
+impl Spare {
+    /// Keeps a new connection for the next request.
+    pub fn put(&self, io: Io) {
+        if let Some(pool) = self.0.upgrade() {
+            pool.put(Connection::new(io, pool.limits()));
+        }
     }
 }
 
@@ -126,6 +202,7 @@ impl Loan {
             && self.connection.is_clean()
             && let Some(pool) = self.pool.upgrade()
         {
+            pool.has_kept.set(true);
             pool.put(self.connection);
         } else {
             self.connection.say_goodbye();
@@ -133,13 +210,31 @@ impl Loan {
     }
 }
 
-/// Closes connections once they have been idle for `timeout`, at most twice that.
-async fn sweep(pool: Weak<Pool>, timeout: Duration) {
+/// Closes connections once they have been idle for `timeout`, at most twice that, and as soon as
+/// the server has closed the first.
+async fn tend(pool: Weak<Pool>, timeout: Duration) {
+    let mut timer = pin!(tokio::time::sleep(timeout));
     loop {
-        tokio::time::sleep(timeout).await;
+        poll_fn(|cx| {
+            let Some(pool) = pool.upgrade() else {
+                return Poll::Ready(());
+            };
+            if pool.poll_first_ended(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            if pool.watch.is_some() {
+                *pool.tender.borrow_mut() = Some(cx.waker().clone());
+            }
+            timer.as_mut().poll(cx)
+        })
+        .await;
         let Some(pool) = pool.upgrade() else { return };
+        if timer.is_elapsed() {
+            timer.as_mut().reset(Instant::now() + timeout);
+        }
         if !pool.close_aged() {
-            pool.sweeping.set(false);
+            pool.is_tended.set(false);
+            *pool.tender.borrow_mut() = None;
             return;
         }
     }
@@ -163,8 +258,20 @@ impl Conn {
     ) -> Result<Response, SendError> {
         let mut call = Call::begin(self.connection, request)?;
         match poll_fn(|cx| call.poll(cx)).await {
-            Ok(head) => Ok(call.receive(head, pool)?),
-            Err(error) => Err(call.failed(error, request)),
+            Ok(head) => {
+                if !head.keeps_alive
+                    && let Some(pool) = pool
+                {
+                    pool.closed_by_server();
+                }
+                Ok(call.receive(head, pool)?)
+            }
+            Err(error) => {
+                if let (Error::NoResponse | Error::Read(_), Some(pool)) = (&error, pool) {
+                    pool.closed_by_server();
+                }
+                Err(call.failed(error, request))
+            }
         }
     }
 }

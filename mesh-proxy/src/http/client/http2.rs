@@ -17,7 +17,7 @@ use mesh_http2::Role;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::{Dial, Lease, Params, SendError};
+use super::{Dial, Lease, Params, SendError, WatchServer};
 use crate::config::{DEFAULT_STREAM_WINDOW, HttpLimits};
 use crate::error::DialError;
 use crate::http::http2::{
@@ -40,6 +40,7 @@ struct Maker<D> {
     params: Http2Params,
     limits: HttpLimits,
     state: Weak<RefCell<State>>,
+    watch: Option<Rc<dyn WatchServer>>,
 }
 
 #[derive(Default)]
@@ -81,10 +82,11 @@ const MAX_CONNECTIONS: usize = 64;
 const MAX_STREAMS: u32 = 200;
 
 impl<D: Dial + 'static> Multiplexed<D> {
-    pub(super) fn new(dial: Rc<D>, params: &Params) -> Self {
+    pub(super) fn new(dial: Rc<D>, params: &Params, watch: Option<Rc<dyn WatchServer>>) -> Self {
         let state = Rc::default();
         let maker = Maker {
             dial,
+            watch,
             params: params.http2,
             limits: params.pool.limits,
             state: Rc::downgrade(&state),
@@ -126,6 +128,7 @@ impl<D> Clone for Maker<D> {
             params: self.params,
             limits: self.limits,
             state: self.state.clone(),
+            watch: self.watch.clone(),
         }
     }
 }
@@ -158,6 +161,20 @@ impl<D: Dial + 'static> Maker<D> {
         state.drop_unusable();
         if state.connecting.is_none() && state.connections.iter().all(Open::is_full) {
             state.connecting = Some(self.start());
+        }
+    }
+
+    /// A connection can take no more streams. If it is still in use, that is the server's doing.
+    fn tell_watch(&self, load: &Rc<Cell<usize>>) {
+        if let (Some(watch), Some(state)) = (&self.watch, self.state.upgrade()) {
+            let state = state.borrow();
+            if state
+                .connections
+                .iter()
+                .any(|open| Rc::ptr_eq(&open.load, load))
+            {
+                watch.clone().connection_closed(None);
+            }
         }
     }
 
@@ -195,9 +212,11 @@ fn drive<D: Dial + 'static>(
             if maker.is_some()
                 && !link.is_usable()
                 && let Some(maker) = maker.take()
-                && load.get() > 0
             {
-                maker.start_ahead();
+                maker.tell_watch(&load);
+                if load.get() > 0 {
+                    maker.start_ahead();
+                }
             }
             polled
         })

@@ -291,9 +291,17 @@ impl Connection {
 
     /// Whether an idle connection is still open and silent, as far as this thread has been told. Bytes that nobody asked for count as a failure.
     pub(crate) fn is_alive(&self) -> bool {
-        let mut state = self.state();
         let mut nobody = Context::from_waker(Waker::noop());
-        !state.read_closed && state.input.is_empty() && state.poll_fill(&mut nobody).is_pending()
+        self.poll_ended(&mut nobody).is_pending()
+    }
+
+    /// Ready when an idle connection is no longer open and silent.
+    pub(crate) fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state();
+        if state.read_closed || !state.input.is_empty() {
+            return Poll::Ready(());
+        }
+        state.poll_fill(cx).map(|_bytes_or_end| ())
     }
 
     /// Tells the peer of a TLS session that the connection ends on purpose, if that is possible without waiting.

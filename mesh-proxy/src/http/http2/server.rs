@@ -172,7 +172,13 @@ fn exchange<H: Handle>(
         drop(request);
         match answer {
             None => {}
-            Some(Err(Reset(reason))) => writer.reset(reason),
+            Some(Err(Reset(reason))) => {
+                if terms.drain.is_draining() {
+                    // First, so that the client does not repeat the request on this connection.
+                    link.leave();
+                }
+                writer.reset(reason);
+            }
             Some(Ok(mut response)) => {
                 let close = response.extensions_mut().remove::<CloseConnection>();
                 if close.is_some() {

@@ -400,7 +400,7 @@ async fn many_small_pieces_arrive() {
 async fn idle_connections_are_small() {
     run(async |drain| {
         let registry = Registry::new();
-        let engine = Server::for_tests(drain, HttpLimits::DEFAULT, &registry);
+        let engine = Server::for_tests(drain.clone(), HttpLimits::DEFAULT, &registry);
         let (addr, _called) = server(1).await;
         let io = Io::plain(TcpStream::connect(addr).await.unwrap());
         struct Nobody;
@@ -409,7 +409,7 @@ async fn idle_connections_are_small() {
                 unreachable!("no request is made")
             }
         }
-        let terms = engine.http2_terms(Rc::new(Nobody));
+        let terms = engine.http2_terms(Rc::new(Nobody), drain);
         let task = size_of_val(&crate::http::http2::server::serve(io, terms));
         assert!(task <= 700, "{task}");
         let connection = size_of::<mesh_http2::Connection>();
