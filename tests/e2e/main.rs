@@ -20,4 +20,5 @@ mod node;
 mod repaired;
 mod restarts;
 mod shop;
+mod stops;
 mod without;

@@ -58,6 +58,16 @@ http {
 /// One pod of nginx behind the Service `web`, with a name of its own.
 pub(crate) fn web_replica(namespace: &str, name: &str) -> String {
     let setup = "head -c 3000000 /dev/zero | tr '\\\\0' 'x' > /data/large && exec nginx -e /dev/stderr -c /etc/web/nginx.conf";
+    web_pod(namespace, name, setup)
+}
+
+/// The same, whose container goes on for a while when nginx has stopped, as applications do that have something to write: the proxy is told to stop only behind it.
+pub(crate) fn web_replica_that_lingers(namespace: &str, name: &str) -> String {
+    let setup = "nginx -e /dev/stderr -c /etc/web/nginx.conf & trap \"kill $!; sleep 4; exit 0\" TERM; wait";
+    web_pod(namespace, name, setup)
+}
+
+fn web_pod(namespace: &str, name: &str, setup: &str) -> String {
     let volumes = "    volumeMounts: [{name: config, mountPath: /etc/web}, {name: data, mountPath: /data}]\n  volumes:\n  - {name: config, configMap: {name: web}}\n  - {name: data, emptyDir: {}}\n";
     let ports = [("http", 8080), ("h2c", 8081)];
     pod_of(

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use super::{faults::send, manifests};
 use crate::harness::{mesh::Mesh, privileged, until};
@@ -10,6 +11,12 @@ use crate::harness::{mesh::Mesh, privileged, until};
 /// The pods that serve before, and those that take their places one after the other.
 const OLD: [&str; 3] = ["web-a", "web-b", "web-c"];
 const NEW: [&str; 3] = ["web-d", "web-e", "web-f"];
+
+/// Clients that count what becomes of their requests; its head says how.
+const CLIENTS: &str = include_str!("../../e2e/keep_alive.py");
+
+/// Long enough for all pods to be replaced.
+const SECONDS: &str = "45";
 
 /// One run of a load generator that is repeated for as long as a story takes. `SERVICE` stands for the address of the Service `web`: the DNS server of a local node is away for a
 /// moment whenever it is told of other records.
@@ -84,7 +91,7 @@ fn under_load(mesh: &Mesh, loads: &[Load], story: impl FnOnce()) -> Vec<String> 
         }
     }
     let over = AtomicBool::new(false);
-    let service = address(mesh, "web");
+    let service = address(mesh, "app/client", "web.app");
     let repeat = |load: &Load| {
         let mut flawed = Vec::new();
         let command: Vec<String> = load
@@ -120,10 +127,10 @@ fn under_load(mesh: &Mesh, loads: &[Load], story: impl FnOnce()) -> Vec<String> 
     })
 }
 
-/// The address of a Service of the namespace `app`.
-fn address(mesh: &Mesh, service: &str) -> String {
-    let name = format!("{service}.app.svc.cluster.local");
-    let found = mesh.exec("app/client", &["getent", "ahostsv4", &name]);
+/// The address of a Service, given as `name.namespace`, for the pod of that client.
+fn address(mesh: &Mesh, client: &str, service: &str) -> String {
+    let name = format!("{service}.svc.cluster.local");
+    let found = mesh.exec(client, &["getent", "ahostsv4", &name]);
     let address = found.split_whitespace().next();
     address.expect("the Service has an address").to_owned()
 }
@@ -177,6 +184,60 @@ fn every_pod_of_a_service_is_replaced_under_load() {
     }
 }
 
+/// A client without a mesh keeps its connections to applications with and without one, all of whose pods are replaced.
+#[test]
+fn clients_without_a_mesh_get_no_wrong_answer_from_pods_that_stop() {
+    if !privileged("pods replaced under clients without a mesh") {
+        return;
+    }
+    let namespaces = [("meshed", true), ("bare", false)];
+    let base = |name: &str, meshed: bool| {
+        manifests::namespace(name, meshed) + &manifests::web_service(name)
+    };
+    let client = base("bare", false) + &manifests::client("bare");
+    let mesh = Mesh::up(&[
+        ("meshed.yaml", &base("meshed", true)),
+        ("bare.yaml", &client),
+    ]);
+    let file = |namespace: &str, pod: &str| format!("{namespace}-{pod}.yaml");
+    let start = |pod: &str| {
+        for (namespace, _) in namespaces {
+            let manifest = manifests::web_replica_that_lingers(namespace, pod);
+            mesh.write(&file(namespace, pod), &manifest);
+        }
+        mesh.meshctl(&["local", "apply"]);
+    };
+    for pod in OLD {
+        start(pod);
+    }
+    let counts = std::thread::scope(|scope| {
+        let asking = namespaces.map(|(namespace, _)| {
+            let mesh = &mesh;
+            scope.spawn(move || {
+                let host = address(mesh, "bare/client", &format!("web.{namespace}"));
+                mesh.exec("bare/client", &["python3", "-c", CLIENTS, &host, SECONDS])
+            })
+        });
+        for (old, new) in OLD.iter().zip(NEW) {
+            start(new);
+            for (namespace, _) in namespaces {
+                mesh.remove(&file(namespace, old));
+            }
+            mesh.meshctl(&["local", "apply"]);
+        }
+        asking.map(|asking| asking.join().expect("the clients can be run"))
+    });
+    for ((namespace, _), said) in namespaces.iter().zip(counts) {
+        let counts: Value =
+            serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+        println!("{namespace}: {counts:#}");
+        for (kind, counts) in counts.as_object().expect("the counts have names") {
+            assert_ne!(counts["answered"], 0, "{namespace} {kind}: {counts}");
+            assert_eq!(counts["used"], 0, "{namespace} {kind}: {counts}");
+        }
+    }
+}
+
 /// Every controller and every proxy of the control plane dies at once, and all are started again.
 #[test]
 fn the_whole_control_plane_dies_under_load() {
@@ -193,7 +254,7 @@ fn the_whole_control_plane_dies_under_load() {
         let pods = status["pods"].as_array().expect("the status lists pods");
         pods.iter().all(|pod| pod["ready"] == true)
     };
-    let redis = address(&mesh, "redis");
+    let redis = address(&mesh, "app/client", "redis.app");
     let ping = || {
         mesh.exec(
             "app/client",
