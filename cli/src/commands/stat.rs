@@ -15,7 +15,7 @@ use crate::{
         self, Format,
         table::{Align, Table},
     },
-    talk::{self, http, metrics},
+    talk::{self, controllers::ADMIN_PORTS, http, metrics},
 };
 
 /// Examples:
@@ -96,12 +96,20 @@ async fn scrape(mesh: &Mesh, scope: &Scope) -> anyhow::Result<Scrape> {
             None => {}
             Some(Ok(text)) => {
                 *meshed += 1;
-                counts.add(&metrics::parse(&text));
+                counts.add(&metrics::parse(&text), &admin_ports(pod));
             }
             Some(Err(error)) => output::note(&format!("{pod}: {error:#}")),
         }
     }
     Ok(scrape)
+}
+
+/// Of the controllers in a pod.
+fn admin_ports(pod: &MeshPod) -> Vec<u16> {
+    let own = ADMIN_PORTS
+        .iter()
+        .filter(|(component, _, _)| pod.component.as_deref() == Some(component));
+    own.map(|(_, _, port)| *port).collect()
 }
 
 /// Nothing of a pod without a proxy.

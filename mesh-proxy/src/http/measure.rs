@@ -22,7 +22,7 @@ impl Observe for Exchange {
         match end {
             End::Complete(trailers) => self.response_end(trailers),
             End::Failed(error) => self.failed(error.into()),
-            End::Dropped => self.failed(StreamError::Cancel),
+            End::Dropped => self.dropped(),
         }
     }
 }

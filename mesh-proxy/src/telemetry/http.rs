@@ -41,7 +41,7 @@ pub struct Observers {
     pub backend: Option<Rc<RouteHttp>>,
 }
 
-/// One request and its response. Goes with the response's body; dropped before the end, it counts as cancelled.
+/// One request and its response. Goes with the response's body; dropped before the end, it counts as [`Exchange::dropped`] says.
 #[derive(Debug)]
 pub struct Exchange {
     observers: Observers,
@@ -251,7 +251,29 @@ impl Exchange {
         });
     }
 
+    /// The client went away. The families of routes count it as cancelled. The older ones, as Linkerd's, judge a response by what was seen of it, so that a
+    /// stream that its client no longer wants is not a failure of the server, and count no response where there was none.
+    pub fn dropped(&mut self) {
+        let cancelled = Outcome::Failed {
+            status: self.status,
+            error: StreamError::Cancel,
+        };
+        let seen = self.status.map(|status| Outcome::Response {
+            status,
+            grpc: self.grpc.then(|| {
+                self.grpc_status
+                    .map_or(GrpcStatus::Missing, GrpcStatus::Code)
+            }),
+        });
+        self.finish_as(seen, cancelled);
+    }
+
     fn finish(&mut self, outcome: Outcome) {
+        self.finish_as(Some(outcome), outcome);
+    }
+
+    /// `of_endpoint` is what the older families count.
+    fn finish_as(&mut self, of_endpoint: Option<Outcome>, outcome: Outcome) {
         if std::mem::replace(&mut self.finished, true) {
             return;
         }
@@ -260,7 +282,7 @@ impl Exchange {
             RequestEnd::AtStart => Some(took),
             RequestEnd::Observed(ended) => ended.get().map(|at| at.elapsed()),
         };
-        if let Some(endpoint) = &self.observers.endpoint {
+        if let (Some(endpoint), Some(outcome)) = (&self.observers.endpoint, of_endpoint) {
             endpoint.end(outcome, took);
         }
         for route in [&self.observers.route, &self.observers.backend]
@@ -274,7 +296,7 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.failed(StreamError::Cancel);
+        self.dropped();
     }
 }
 
@@ -291,5 +313,63 @@ impl RequestBodyObserver {
 
     pub fn end(&self) {
         self.ended.set(Some(Instant::now()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is counted of an exchange that its client leaves, after the head of a response or before.
+    fn left(head: Option<(StatusCode, &[(&'static str, &'static str)])>) -> String {
+        let registry = Registry::new();
+        let endpoint = EndpointFamilies::new(&registry).endpoint(Labels::new());
+        let observers = Observers {
+            endpoint: Some(Rc::new(endpoint)),
+            ..Observers::default()
+        };
+        let request = [("content-type", "application/grpc")];
+        let mut exchange = Exchange::start(observers.clone(), &headers(&request), false);
+        if let Some((status, fields)) = head {
+            exchange.response_head(status, &headers(fields));
+        }
+        drop(exchange);
+        let text = String::from_utf8(registry.encode()).unwrap();
+        drop(observers);
+        let counted = text
+            .lines()
+            .filter(|line| line.starts_with("response_total{"));
+        counted.collect::<Vec<_>>().join("\n")
+    }
+
+    fn headers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        let fields = fields.iter().map(|(name, value)| {
+            (
+                http::HeaderName::from_static(name),
+                http::HeaderValue::from_static(value),
+            )
+        });
+        fields.collect()
+    }
+
+    /// A watch ends when its client has seen enough.
+    #[test]
+    fn a_stream_that_its_client_ends_is_no_failure() {
+        let counted = left(Some((StatusCode::OK, &[])));
+        assert!(counted.contains(r#"classification="success""#), "{counted}");
+        assert!(counted.contains(r#"status_code="200""#), "{counted}");
+        assert!(counted.contains(r#"grpc_status="2""#), "{counted}");
+        assert!(counted.ends_with(" 1"), "{counted}");
+    }
+
+    #[test]
+    fn a_failure_stays_one_when_the_client_leaves() {
+        let counted = left(Some((StatusCode::OK, &[("grpc-status", "14")])));
+        assert!(counted.contains(r#"classification="failure""#), "{counted}");
+    }
+
+    #[test]
+    fn no_response_is_not_counted() {
+        assert_eq!(left(None), "");
     }
 }

@@ -6,16 +6,20 @@ use serde::Serialize;
 
 use crate::talk::metrics::Sample;
 
-/// The inbound counters of a workload's proxies. Requests to the proxies' own admin ports are left out.
+/// The inbound counters of a workload's proxies. Probes, and requests to the admin ports of proxies and controllers, are left out: the kubelet and Prometheus
+/// send them in plain text, and they say nothing of what the workload serves.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Counts {
     success: f64,
     failure: f64,
-    /// Of the responses, those to clients with mutual TLS.
+    requests: f64,
+    /// Of the requests, those of clients with mutual TLS. Not of the responses: a stream that goes on has none yet.
     secured: f64,
     /// Upper bound in ms and cumulative count, ascending; the last bound is infinite.
     latency: Vec<(f64, f64)>,
     tcp_connections: f64,
+    /// Of the open connections, those with mutual TLS.
+    secured_connections: f64,
 }
 
 /// What is shown of a workload. A value is absent where there was nothing to measure.
@@ -29,17 +33,26 @@ pub(crate) struct Numbers {
     pub(crate) latency_ms_p50: Option<f64>,
     pub(crate) latency_ms_p95: Option<f64>,
     pub(crate) latency_ms_p99: Option<f64>,
-    /// 0 to 1.
+    /// 0 to 1: of the requests, or of the open connections where there were none.
     pub(crate) secured: Option<f64>,
     pub(crate) tcp_connections: u64,
 }
 
-const ADMIN_PORT: &str = "4191";
+/// The admin port of proxies.
+const ADMIN_PORT: u16 = 4191;
 
 impl Counts {
-    pub(crate) fn add(&mut self, samples: &[Sample]) {
+    /// `admin` are the admin ports of the pod's own daemons, where it is one of the control plane.
+    pub(crate) fn add(&mut self, samples: &[Sample], admin: &[u16]) {
+        let is_admin = |sample: &Sample| {
+            let port = sample.label("target_port").parse::<u16>();
+            port.is_ok_and(|port| port == ADMIN_PORT || admin.contains(&port))
+        };
+        let is_probe = |sample: &Sample| {
+            sample.label("route_kind") == "default" && sample.label("route_name") == "probe"
+        };
         let inbound = |sample: &&Sample| {
-            sample.label("direction") == "inbound" && sample.label("target_port") != ADMIN_PORT
+            sample.label("direction") == "inbound" && !is_admin(sample) && !is_probe(sample)
         };
         for sample in samples.iter().filter(inbound) {
             match sample.name.as_str() {
@@ -50,6 +63,9 @@ impl Counts {
                         &mut self.failure
                     };
                     *class += sample.value;
+                }
+                "request_total" => {
+                    self.requests += sample.value;
                     if sample.label("tls") == "true" {
                         self.secured += sample.value;
                     }
@@ -57,6 +73,9 @@ impl Counts {
                 "response_latency_ms_bucket" => self.add_bucket(sample),
                 "tcp_open_connections" if sample.label("peer") == "src" => {
                     self.tcp_connections += sample.value;
+                    if sample.label("tls") == "true" {
+                        self.secured_connections += sample.value;
+                    }
                 }
                 _ => {}
             }
@@ -84,7 +103,10 @@ impl Counts {
             grown(self.failure, earlier.failure),
         );
         let total = success + failure;
-        let share = |part: f64| (total > 0.0).then(|| part / total);
+        let share = |part: f64, of: f64| (of > 0.0).then(|| part.min(of) / of);
+        let requests = grown(self.requests, earlier.requests);
+        let secured = share(grown(self.secured, earlier.secured), requests)
+            .or_else(|| share(self.secured_connections, self.tcp_connections));
         let before = |bound: f64| {
             earlier
                 .latency
@@ -99,12 +121,12 @@ impl Counts {
             .collect();
         Numbers {
             responses: total as u64,
-            success_rate: share(success),
+            success_rate: share(success, total),
             rps: window.map(|window| total / window.as_secs_f64()),
             latency_ms_p50: quantile(&buckets, 0.50),
             latency_ms_p95: quantile(&buckets, 0.95),
             latency_ms_p99: quantile(&buckets, 0.99),
-            secured: share(grown(self.secured, earlier.secured).min(total)),
+            secured,
             tcp_connections: self.tcp_connections as u64,
         }
     }
@@ -132,6 +154,9 @@ mod tests {
     use crate::talk::metrics::parse;
 
     const SCRAPE: &str = "\
+request_total{direction=\"inbound\",target_port=\"8080\",tls=\"true\"} 90
+request_total{direction=\"inbound\",target_port=\"8080\",tls=\"no_identity\"} 10
+request_total{direction=\"inbound\",target_port=\"4191\",tls=\"no_identity\"} 500
 response_total{direction=\"inbound\",target_port=\"8080\",tls=\"true\",classification=\"success\"} 90
 response_total{direction=\"inbound\",target_port=\"8080\",tls=\"no_identity\",classification=\"failure\"} 10
 response_total{direction=\"inbound\",target_port=\"4191\",tls=\"no_identity\",classification=\"success\"} 500
@@ -145,8 +170,31 @@ tcp_open_connections{direction=\"inbound\",peer=\"dst\"} 9
 
     fn counts() -> Counts {
         let mut counts = Counts::default();
-        counts.add(&parse(SCRAPE));
+        counts.add(&parse(SCRAPE), &[]);
         counts
+    }
+
+    /// As the proxy of a controller has it: streams of meshed clients that go on, and probes in plain text.
+    const CONTROLLER: &str = "\
+request_total{direction=\"inbound\",target_port=\"8090\",tls=\"true\",route_kind=\"default\",route_name=\"default\"} 4
+request_total{direction=\"inbound\",target_port=\"9990\",tls=\"no_identity\",route_kind=\"default\",route_name=\"default\"} 6
+request_total{direction=\"inbound\",target_port=\"9996\",tls=\"no_identity\",route_kind=\"default\",route_name=\"probe\"} 3
+response_total{direction=\"inbound\",target_port=\"9990\",tls=\"no_identity\",route_kind=\"default\",route_name=\"default\",classification=\"success\"} 6
+response_total{direction=\"inbound\",target_port=\"9996\",tls=\"no_identity\",route_kind=\"default\",route_name=\"probe\",classification=\"success\"} 3
+tcp_open_connections{direction=\"inbound\",peer=\"src\",target_port=\"8090\",tls=\"true\"} 2
+tcp_open_connections{direction=\"inbound\",peer=\"src\",target_port=\"9990\",tls=\"no_identity\"} 1
+";
+
+    #[test]
+    fn a_meshed_controller_is_secured() {
+        let mut counts = Counts::default();
+        counts.add(&parse(CONTROLLER), &[9990]);
+        let all = counts.since(&Counts::default(), None);
+        assert_eq!((all.secured, all.responses), (Some(1.0), 0));
+        assert_eq!(all.tcp_connections, 2);
+        // Nothing was asked in between, and the connections are still there.
+        let lately = counts.since(&counts, Some(Duration::from_secs(2)));
+        assert_eq!((lately.secured, lately.success_rate), (Some(1.0), None));
     }
 
     #[test]

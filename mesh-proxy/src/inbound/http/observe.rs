@@ -32,7 +32,7 @@ impl Observe for ResponseObserver {
                 self.0
                     .failed(reset.map_or(StreamError::Io, StreamError::from));
             }
-            End::Dropped => self.0.failed(StreamError::Cancel),
+            End::Dropped => self.0.dropped(),
         }
     }
 }
