@@ -45,6 +45,7 @@ use crate::{
     node_api::server,
     redirect::Tier,
     registry::{NodeRecord, Registry},
+    repairs::Repairs,
     tier::{self, Choice, Settings},
 };
 use questions::Questions;
@@ -69,6 +70,7 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
     let chained = surroundings::condition(&config, &readiness);
     let metrics = MetricsRegistry::new();
     let findings = Findings::default();
+    let (repairs, repaired) = Repairs::open(&config.state_dir, &metrics);
     let (supervisor, mut ends) = task::supervisor();
 
     let admin = Admin::new(metrics.clone(), readiness).route("/log-level", move |call| {
@@ -100,6 +102,7 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
         status,
         choice.attached,
         findings.clone(),
+        repairs.clone(),
     );
     let (caretaker, adopted) = Caretaker::start(warden, supervisor.watch("node"))?;
     let caretaker = Arc::new(caretaker);
@@ -116,10 +119,11 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
     let agent = Agent {
         caretaker: &caretaker,
         findings: &findings,
+        repairs: &repairs,
         metrics: &metrics,
         supervisor: &supervisor,
     };
-    let surroundings = Surroundings::start(&config, chained, &agent)?;
+    let surroundings = Surroundings::start(&config, chained, repaired, &agent)?;
     tracing::info!(socket = %config.socket.display(), admin = %admin_addr, "Ready");
 
     let (result, departure) = tokio::select! {
@@ -230,6 +234,7 @@ fn status(config: &Config, choice: &Choice) -> NodeStatus {
         connections: Default::default(),
         cni: None,
         waiting: Vec::new(),
+        repairs: Vec::new(),
     }
 }
 

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 pub use keeper::{Outcome, keep};
+pub use plugin_file::PluginFile;
 
 use chain::{Chain, ChainError, PLUGIN};
 use directory::{Directory, File};
@@ -140,12 +141,13 @@ impl Installer {
         self.directory.path()
     }
 
-    /// Puts the plugin's file where the runtime looks for it; true when it was not there, or another. A file of the same length is taken for the same
-    /// one unless `thoroughly`.
-    pub fn install_plugin(&self, thoroughly: bool) -> Result<bool, InstallError> {
+    /// Puts the plugin's file where the runtime looks for it, unless it is there and can be
+    /// executed, and says what was found. A file of the same length is taken for the same one
+    /// unless `thoroughly`.
+    pub fn install_plugin(&self, thoroughly: bool) -> Result<PluginFile, InstallError> {
         let is_removed = self.is_removed.lock();
         match *is_removed {
-            true => Ok(false),
+            true => Ok(PluginFile::Intact),
             false => plugin_file::install(&self.plugin, &self.bin_dir, thoroughly),
         }
     }

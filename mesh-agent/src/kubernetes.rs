@@ -18,12 +18,15 @@ use std::{
 
 use kube::Client;
 use mesh_runtime::task::Supervisor;
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
 
 pub use daemon_set::{DaemonSetRef, Departure};
 pub use node_object::keeps_chains;
 
-use crate::{daemon::Caretaker, findings::Findings, metrics::WaitingPods};
+use crate::{daemon::Caretaker, findings::Findings, metrics::WaitingPods, repairs::Repaired};
 use daemon_set::Seen;
 
 #[derive(Clone, Debug)]
@@ -55,8 +58,14 @@ pub struct Kubernetes {
     task: JoinHandle<()>,
 }
 
-/// Starts it; there need not be an API server yet.
-pub fn start(settings: Settings, around: Surroundings, supervisor: &Supervisor) -> Kubernetes {
+/// Starts it; there need not be an API server yet. What is `repaired` is told in events of the
+/// node.
+pub fn start(
+    settings: Settings,
+    around: Surroundings,
+    repaired: mpsc::Receiver<Repaired>,
+    supervisor: &Supervisor,
+) -> Kubernetes {
     let client = Arc::new(OnceLock::new());
     let (seen, seen_by_us) = watch::channel(Seen::default());
     let (runtime, runtime_of_node) = watch::channel(None);
@@ -69,6 +78,7 @@ pub fn start(settings: Settings, around: Surroundings, supervisor: &Supervisor) 
                 repair::run(&connected, &settings.node, &around),
                 node_object::run(&connected, &settings, &around, &runtime),
                 daemon_set::watch(&connected, settings.daemon_set.as_ref(), &seen),
+                events::tell_repairs(&connected, &settings.node, repaired),
             );
         }
     });

@@ -20,6 +20,7 @@ pub mod node;
 pub mod node_api;
 pub mod redirect;
 pub mod registry;
+pub mod repairs;
 pub mod rules;
 pub mod sandbox;
 pub mod selftest;

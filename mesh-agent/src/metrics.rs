@@ -24,9 +24,6 @@ pub use surroundings::{CniChain, WaitingPods};
 pub struct Metrics {
     enrolments: CounterFamily,
     pods: BTreeMap<Tier, Gauge>,
-    /// Redirections that were incomplete, and pods that had none.
-    repairs: Counter,
-    repairs_in_place: Counter,
     swept: Counter,
     failures: Gauge,
     connections: Connections,
@@ -52,11 +49,6 @@ impl Metrics {
             "Enrolled pods, by the tier that they were enrolled with",
         );
         let counter = |name, help| registry.counter_family(name, help).with(&Labels::new());
-        let repairs = registry.counter_family(
-            "mesh_agent_repairs_total",
-            "Pods that were found running with an incomplete redirection, or not enrolled at all, and put right",
-        );
-        let repairs = |found| repairs.with(&Labels::new().with("found", found));
         let failures = registry.gauge_family(
             "mesh_agent_sweep_failures",
             "Things that the last sweep could not put right; the log names them",
@@ -69,8 +61,6 @@ impl Metrics {
             pods: Tier::ALL
                 .map(|tier| (tier, pods.with(&Labels::new().with("tier", tier.as_str()))))
                 .into(),
-            repairs: repairs("incomplete"),
-            repairs_in_place: repairs("not-enrolled"),
             swept: counter(
                 "mesh_agent_swept_pods_total",
                 "Pods that were found gone without a CNI DEL and forgotten",
@@ -94,10 +84,6 @@ impl Metrics {
         self.enrolments.with(&labels).inc();
     }
 
-    pub fn enrolled_in_place(&self) {
-        self.repairs_in_place.inc();
-    }
-
     pub fn counted(&self, census: &BTreeMap<Tier, usize>) {
         for (tier, gauge) in &self.pods {
             let count = census.get(tier).copied().unwrap_or_default();
@@ -106,7 +92,6 @@ impl Metrics {
     }
 
     pub fn cared(&self, care: &Care) {
-        self.repairs.inc_by(care.repaired.len() as u64);
         self.swept.inc_by(care.removed.len() as u64);
         self.failures
             .set(care.failures.len().try_into().unwrap_or(i64::MAX));

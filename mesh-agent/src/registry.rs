@@ -9,6 +9,8 @@
 //! <state dir>/node.json          the tier for new pods, for a plugin that finds no agent
 //! <state dir>/pods/<id>.json     one enrolled pod
 //! <state dir>/tombstones/<id>    an attachment that a plugin was told to delete and could not
+//! <state dir>/repairs.json       what the agent put right; written by module `repairs`, removed
+//! here
 //! ```
 
 use std::{
@@ -111,6 +113,7 @@ impl Registry {
                 })?;
             }
             remove(&self.node_path())?;
+            remove(&repairs_path(&self.dir))?;
         }
         make_directory(&self.pods_dir())?;
         make_directory(&self.tombstones_dir())?;
@@ -198,6 +201,7 @@ impl Registry {
     pub fn erase(self) -> Result<(), RegistryError> {
         self.close()?;
         remove(&self.boot_path())?;
+        remove(&repairs_path(&self.dir))?;
         for dir in [self.pods_dir(), self.tombstones_dir()] {
             remove_tree(&dir).map_err(|source| file_error("remove", &dir, source))?;
         }
@@ -231,6 +235,11 @@ impl Registry {
         self.tombstones_dir()
             .join(format!("{}@{}.json", id.container_id, id.interface))
     }
+}
+
+/// The record of repairs, which belongs to the boot as the others do.
+pub(crate) fn repairs_path(dir: &Path) -> PathBuf {
+    dir.join("repairs.json")
 }
 
 /// The rule of the CNI specification; it also keeps the id from leaving the directory.
@@ -281,7 +290,7 @@ fn read(path: &Path) -> Result<Option<String>, RegistryError> {
     }
 }
 
-fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RegistryError> {
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RegistryError> {
     let Some(text) = read(path)? else {
         return Ok(None);
     };
@@ -293,7 +302,7 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RegistryErro
         })
 }
 
-fn write_json(path: &Path, value: &impl Serialize) -> Result<(), RegistryError> {
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), RegistryError> {
     let text = serde_json::to_vec_pretty(value)
         .map_err(|error| file_error("encode", path, error.into()))?;
     write(path, &text)

@@ -165,6 +165,50 @@ pub struct NodeStatus {
     /// Pods of this node that asked for the mesh and are not enrolled.
     #[serde(default)]
     pub waiting: Vec<WaitingPod>,
+    /// What the agent found damaged and put right within the last 24 hours, one entry for each
+    /// kind.
+    #[serde(default)]
+    pub repairs: Vec<Repair>,
+}
+
+/// Damage of one kind that the agent put right, so that the mesh goes on working.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Repair {
+    pub kind: RepairKind,
+    /// The latest one: which file, program or pod, one sentence.
+    pub detail: String,
+    /// When the latest one was, in seconds since the Unix epoch.
+    pub at: u64,
+    /// How many there were in the 24 hours up to now, also by earlier agents of the node.
+    pub last_day: u32,
+}
+
+/// What was damaged. Also the label `found` of the agent's metric `mesh_agent_repairs_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RepairKind {
+    /// The entry of mesh-cni was gone from the CNI configuration.
+    PluginUnchained,
+    /// Another CNI configuration came first, without mesh-cni.
+    PluginShadowed,
+    /// The program mesh-cni was gone.
+    PluginMissing,
+    /// The program mesh-cni was another one.
+    PluginAltered,
+    /// The program mesh-cni could not be executed.
+    PluginNotExecutable,
+    /// A kernel program was detached or its pin removed.
+    ProgramsDetached,
+    /// All pins of the kernel programs were gone, and with them every pod's redirection.
+    PinsDeleted,
+    /// A pod's redirection was not complete.
+    Incomplete,
+    /// A meshed pod ran without redirection.
+    NotEnrolled,
+    /// One that a newer agent knows.
+    #[serde(other)]
+    Other,
 }
 
 /// The network configuration that the node's container runtime uses.
@@ -229,6 +273,59 @@ pub struct PodStatus {
     pub tier: Tier,
     /// Connections by verdict; empty in the tiers without eBPF.
     pub connections: BTreeMap<String, u64>,
+}
+
+impl RepairKind {
+    /// Those that an agent reports.
+    pub const ALL: [Self; 9] = [
+        Self::PluginUnchained,
+        Self::PluginShadowed,
+        Self::PluginMissing,
+        Self::PluginAltered,
+        Self::PluginNotExecutable,
+        Self::ProgramsDetached,
+        Self::PinsDeleted,
+        Self::Incomplete,
+        Self::NotEnrolled,
+    ];
+
+    /// As it is serialised, and as the metric's label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PluginUnchained => "plugin-unchained",
+            Self::PluginShadowed => "plugin-shadowed",
+            Self::PluginMissing => "plugin-missing",
+            Self::PluginAltered => "plugin-altered",
+            Self::PluginNotExecutable => "plugin-not-executable",
+            Self::ProgramsDetached => "programs-detached",
+            Self::PinsDeleted => "pins-deleted",
+            Self::Incomplete => "incomplete",
+            Self::NotEnrolled => "not-enrolled",
+            Self::Other => "other",
+        }
+    }
+
+    /// What had happened, as a sentence without its full stop.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::PluginUnchained => "mesh-cni had been taken out of the CNI configuration",
+            Self::PluginShadowed => "another CNI configuration came before the one with mesh-cni",
+            Self::PluginMissing => "the program mesh-cni had been deleted",
+            Self::PluginAltered => "the program mesh-cni had been replaced by another one",
+            Self::PluginNotExecutable => "the program mesh-cni was not executable",
+            Self::ProgramsDetached => "a kernel program had been detached or unpinned",
+            Self::PinsDeleted => "the pins of the kernel programs had been deleted",
+            Self::Incomplete => "the redirection of a pod was incomplete",
+            Self::NotEnrolled => "a meshed pod ran without redirection",
+            Self::Other => "something that this version does not know had been damaged",
+        }
+    }
+}
+
+impl fmt::Display for RepairKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

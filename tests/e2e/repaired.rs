@@ -40,6 +40,38 @@ fn a_rewritten_configuration_is_meshed_again() {
 }
 
 #[test]
+fn plugin_without_execute_permission_is_repaired_and_the_nodes_events_say_so() {
+    let Some(cluster) = Cluster::given("a CNI plugin that cannot be executed") else {
+        return;
+    };
+    let nodes = Nodes::look_at(&cluster);
+    let mesh = Installation::by_helm(&cluster, &[]);
+    on_all(&nodes, "chmod 644 /host/opt/cni/bin/mesh-cni");
+    let told = [
+        "get",
+        "events",
+        "-n",
+        "default",
+        "--field-selector",
+        "reason=CniPluginNotExecutable",
+    ];
+    until("every node has an event of the repair", || {
+        let events = cluster.kubectl(&told);
+        let missing = |node: &String| !events.contains(&format!("node/{node}"));
+        match nodes.names().iter().find(|node| missing(node)) {
+            None => Ok(()),
+            Some(node) => Err(format!("none of {node} in {events}")),
+        }
+    });
+    for (node, mode) in on_all(&nodes, "stat -c %a /host/opt/cni/bin/mesh-cni") {
+        assert_eq!(mode.trim(), "755", "{node}");
+    }
+    let shop = Shop::open(&cluster);
+    shop.works();
+    mesh.remove();
+}
+
+#[test]
 fn a_pod_that_started_without_the_plugin_is_enrolled_in_place() {
     let Some(cluster) = Cluster::given("pods that started without the plugin") else {
         return;

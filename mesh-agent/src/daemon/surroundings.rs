@@ -8,7 +8,10 @@ use mesh_runtime::{
     metrics::Registry,
     task::Supervisor,
 };
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
 
 use super::{Caretaker, removal};
 use crate::{
@@ -17,6 +20,7 @@ use crate::{
     install::{self, Installer},
     kubernetes::{self, DaemonSetRef, Departure, Kubernetes},
     metrics::{CniChain, WaitingPods},
+    repairs::{Repaired, Repairs},
 };
 
 pub(super) struct Surroundings {
@@ -29,6 +33,7 @@ pub(super) struct Surroundings {
 pub(super) struct Agent<'a> {
     pub(super) caretaker: &'a Arc<Caretaker>,
     pub(super) findings: &'a Findings,
+    pub(super) repairs: &'a Repairs,
     pub(super) metrics: &'a Registry,
     pub(super) supervisor: &'a Supervisor,
 }
@@ -46,6 +51,7 @@ impl Surroundings {
     pub(super) fn start(
         config: &Config,
         chained: Option<Condition>,
+        repaired: mpsc::Receiver<Repaired>,
         agent: &Agent<'_>,
     ) -> anyhow::Result<Self> {
         let (can_enrol, enrollable) = watch::channel(chained.is_none());
@@ -53,8 +59,17 @@ impl Surroundings {
         let keeper = installer.clone().zip(chained).map(|(installer, chained)| {
             let findings = agent.findings.clone();
             let metrics = CniChain::new(agent.metrics);
+            let repairs = agent.repairs.clone();
+            let chained_in = repairs.chained_in();
             let report = move |outcome: install::Outcome| {
                 let is_chained = outcome.status.chained;
+                for (kind, detail) in &outcome.repairs {
+                    tracing::warn!(detail, "Repaired the installation: {}", kind.describe());
+                    repairs.note(*kind, detail);
+                }
+                if let (true, Some(file)) = (is_chained, &outcome.status.file) {
+                    repairs.set_chained_in(file);
+                }
                 metrics.looked(is_chained, outcome.has_written);
                 findings.set_cni(outcome.status, outcome.warnings);
                 chained.set(is_chained);
@@ -62,7 +77,7 @@ impl Surroundings {
             };
             agent
                 .supervisor
-                .spawn("cni", install::keep(installer, report))
+                .spawn("cni", install::keep(installer, chained_in, report))
         });
         let kubernetes = config.node_name.as_ref().map(|node| {
             let settings = kubernetes::Settings {
@@ -77,7 +92,7 @@ impl Surroundings {
                 waiting: WaitingPods::new(agent.metrics),
                 can_enrol: enrollable,
             };
-            kubernetes::start(settings, around, agent.supervisor)
+            kubernetes::start(settings, around, repaired, agent.supervisor)
         });
         Ok(Self {
             installer,

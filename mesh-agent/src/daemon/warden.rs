@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use mesh_core::node::{Answer, Attachment, Collected, Enrolled, NodeStatus, Refusal, Request};
+use mesh_core::node::{
+    Answer, Attachment, Collected, Enrolled, NodeStatus, Refusal, RepairKind, Request,
+};
 use mesh_runtime::log::chain;
 
 use crate::{
@@ -10,6 +12,7 @@ use crate::{
     findings::Findings,
     metrics::Metrics,
     node::{Care, Node, NodeError, by_verdict},
+    repairs::Repairs,
     tier::Attached,
 };
 
@@ -21,6 +24,7 @@ pub struct Warden {
     status: NodeStatus,
     attached: Option<Attached>,
     findings: Findings,
+    repairs: Repairs,
     /// Warnings of the start, which no sweep takes back.
     standing: Vec<String>,
 }
@@ -32,6 +36,7 @@ impl Warden {
         status: NodeStatus,
         attached: Option<Attached>,
         findings: Findings,
+        repairs: Repairs,
     ) -> Self {
         Self {
             node,
@@ -40,6 +45,7 @@ impl Warden {
             status,
             attached,
             findings,
+            repairs,
         }
     }
 
@@ -101,7 +107,8 @@ impl Warden {
         let result = self.node.add(attachment).map(|tier| Enrolled { tier });
         self.count();
         let enrolled = result.map_err(|error| refusal(&error))?;
-        self.metrics.enrolled_in_place();
+        self.repairs
+            .note(RepairKind::NotEnrolled, &attachment.pod.to_string());
         tracing::warn!(
             pod = %attachment.pod,
             tier = %enrolled.tier,
@@ -146,6 +153,7 @@ impl Warden {
             Err(error) => status.warnings.push(chain(&error)),
         }
         self.findings.add_to(&mut status);
+        status.repairs = self.repairs.of_last_day();
         status
     }
 
@@ -154,11 +162,29 @@ impl Warden {
         let Some(attached) = &self.attached else {
             return;
         };
+        let before = attached.programs.attached().unwrap_or_default();
         match attached.look_after() {
             Ok(Loaded::Adopted) => {}
-            Ok(Loaded::Fresh | Loaded::Replaced) => tracing::warn!(
-                "A kernel program was detached or unpinned by someone else and has been attached again"
-            ),
+            Ok(Loaded::Replaced) => {
+                let now = attached.programs.attached().unwrap_or_default();
+                let missing: Vec<&str> = now
+                    .into_iter()
+                    .filter(|name| !before.contains(name))
+                    .collect();
+                let programs = missing.join(", ");
+                tracing::warn!(
+                    programs,
+                    "Kernel programs were detached or unpinned by another program and have been attached again"
+                );
+                self.repairs.note(RepairKind::ProgramsDetached, &programs);
+            }
+            Ok(Loaded::Fresh) => {
+                tracing::warn!(
+                    "The pins of the kernel programs were deleted; the programs have been loaded again, and every pod is redirected again"
+                );
+                let pins = self.status.pin_dir.display().to_string();
+                self.repairs.note(RepairKind::PinsDeleted, &pins);
+            }
             Err(error) => tracing::error!(
                 error = chain(&error),
                 "The kernel programs cannot be kept attached"
@@ -169,6 +195,8 @@ impl Warden {
     fn note(&mut self, care: &Care) {
         for (pod, found) in &care.repaired {
             tracing::warn!(%pod, found, "Put a pod's redirection right");
+            self.repairs
+                .note(RepairKind::Incomplete, &format!("{pod}: {found}"));
         }
         for pod in &care.readdressed {
             tracing::info!(%pod, "A pod's addresses changed; its redirection follows");

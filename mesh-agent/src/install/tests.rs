@@ -238,19 +238,30 @@ fn the_file_behind_a_link_is_replaced_and_the_link_stays() {
 fn the_program_is_copied_when_it_differs() {
     let node = Node::new(&[]);
     let installed = node.dir.path().join("bin/mesh-cni");
-    assert!(node.installer.install_plugin(true).unwrap());
+    let install = |thoroughly| node.installer.install_plugin(thoroughly).unwrap();
+    let mode = || fs::metadata(&installed).unwrap().permissions().mode() & 0o777;
+    assert_eq!(install(true), PluginFile::Missing);
     assert_eq!(fs::read_to_string(&installed).unwrap(), "program");
-    let mode = fs::metadata(&installed).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o755);
-    assert!(!node.installer.install_plugin(true).unwrap());
+    assert_eq!(mode(), 0o755);
+    assert_eq!(install(true), PluginFile::Intact);
     fs::write(&installed, "progrbm").unwrap();
-    assert!(
-        !node.installer.install_plugin(false).unwrap(),
-        "same length"
-    );
-    assert!(node.installer.install_plugin(true).unwrap());
+    assert_eq!(install(false), PluginFile::Intact, "same length");
+    assert_eq!(install(true), PluginFile::Altered);
     fs::write(&installed, "older").unwrap();
-    assert!(node.installer.install_plugin(false).unwrap());
+    assert_eq!(install(false), PluginFile::Altered);
+    fs::remove_file(&installed).unwrap();
+    assert_eq!(install(false), PluginFile::Missing);
+
+    // Without execute permission no pod of the node would start.
+    for lost in [0o644, 0o600, 0o000] {
+        fs::set_permissions(&installed, fs::Permissions::from_mode(lost)).unwrap();
+        assert_eq!(install(false), PluginFile::NotExecutable, "{lost:o}");
+        assert_eq!(mode(), 0o755);
+    }
+    // What an administrator made stricter stays.
+    fs::set_permissions(&installed, fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(install(true), PluginFile::Intact);
+    assert_eq!(mode(), 0o700);
     node.installer.remove_plugin().unwrap();
     node.installer.remove_plugin().unwrap();
     assert!(!installed.exists());

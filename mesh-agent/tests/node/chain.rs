@@ -1,9 +1,9 @@
 //! The agent and the CNI configuration of its node: it puts the plugin there, keeps it there, and takes it away with everything else.
 
-use std::{fs, path::PathBuf};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use mesh_agent::redirect::Tier;
-use mesh_core::node::CniStatus;
+use mesh_core::node::{CniStatus, Repair, RepairKind};
 
 use crate::{
     agent::{Agent, Node, eventually},
@@ -57,9 +57,73 @@ impl Directories {
 /// Waits until the plugin is in this file.
 fn chained(agent: &Agent, file: &str) -> CniStatus {
     eventually(|| {
-        let status = agent.status().cni.unwrap();
+        let status = agent.status().cni?;
         (status.chained && status.file.as_deref() == Some(file)).then_some(status)
     })
+}
+
+fn kinds(repairs: &[Repair]) -> Vec<(RepairKind, u32)> {
+    let kinds = repairs.iter();
+    kinds.map(|repair| (repair.kind, repair.last_day)).collect()
+}
+
+/// Waits until the agent has put the plugin's program right, and says so.
+fn repaired(agent: &Agent, directories: &Directories, kind: RepairKind) -> u32 {
+    // The agent looks when something in this directory changes, and else every ten seconds.
+    directories.write("99-touched", "");
+    let repairs = eventually(|| {
+        let repairs = kinds(&agent.status().repairs);
+        let of_kind = repairs.into_iter().find(|(found, _)| *found == kind);
+        of_kind.map(|(_, count)| count)
+    });
+    let program = directories.bin.join("mesh-cni");
+    let mode = fs::metadata(&program).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o755, "{kind}");
+    repairs
+}
+
+#[test]
+fn damaged_plugin_is_repaired_and_the_repair_is_reported() {
+    if skipped("damaged_plugin_is_repaired_and_the_repair_is_reported") {
+        return;
+    }
+    let node = Node::new();
+    let directories = Directories::below(&node);
+    let agent = directories.start(&node);
+    directories.write("10-bridge.conflist", BRIDGE);
+    chained(&agent, "10-bridge.conflist");
+    assert_eq!(agent.status().repairs, []);
+
+    let program = directories.bin.join("mesh-cni");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(
+        repaired(&agent, &directories, RepairKind::PluginNotExecutable),
+        1
+    );
+    fs::remove_file(&program).unwrap();
+    assert_eq!(repaired(&agent, &directories, RepairKind::PluginMissing), 1);
+    fs::write(&program, "another program").unwrap();
+    assert_eq!(repaired(&agent, &directories, RepairKind::PluginAltered), 1);
+    let metrics = agent.metrics(&node);
+    for kind in ["plugin-not-executable", "plugin-missing", "plugin-altered"] {
+        let line = format!("mesh_agent_repairs_total{{found=\"{kind}\"}} 1");
+        assert!(metrics.contains(&line), "{line} is not in:\n{metrics}");
+    }
+
+    // The next agent knows of them, and that the plugin was installed.
+    agent.kill();
+    fs::remove_file(&program).unwrap();
+    let agent = directories.start(&node);
+    let repairs = eventually(|| {
+        let repairs = kinds(&agent.status().repairs);
+        repairs
+            .contains(&(RepairKind::PluginMissing, 2))
+            .then_some(repairs)
+    });
+    assert_eq!(repairs.len(), 3, "{repairs:?}");
+    drop(agent);
+    assert!(node.uninstall_with(&directories.flags()));
+    assert!(!node.state_dir().exists(), "the record goes, too");
 }
 
 #[test]
@@ -99,6 +163,20 @@ fn the_plugin_is_kept_in_the_chain_and_taken_out_at_the_end() {
     });
     directories.write("05-first.conflist", BRIDGE);
     chained(&agent, "05-first.conflist");
+
+    let repairs = agent.status().repairs;
+    assert_eq!(
+        kinds(&repairs),
+        [
+            (RepairKind::PluginUnchained, 1),
+            (RepairKind::PluginShadowed, 1)
+        ],
+        "the first installation is no repair: {repairs:?}"
+    );
+    assert_eq!(
+        repairs[1].detail,
+        "05-first.conflist came before 10-bridge.conflist"
+    );
 
     let network = Network::new(&node, "1.0.0");
     let pod = Pod::meshed(&[]);

@@ -3,12 +3,12 @@
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use mesh_agent::{ebpf::Programs, node::Node as Redirections, redirect::Tier};
-use mesh_core::node::SelfTestOutcome;
+use mesh_core::node::{Repair, RepairKind, SelfTestOutcome};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::{
-    agent::Node,
+    agent::{Agent, Node, eventually},
     runtime::{Network, Pod},
     skipped,
 };
@@ -191,6 +191,54 @@ fn what_somebody_removed_is_put_right() {
     assert_eq!(look_after(), (1, vec![]));
     network.del(&pod, Some(&previous));
     node.assert_no_pod_in_the_kernel();
+}
+
+#[test]
+fn damaged_kernel_programs_are_repaired_and_the_repair_is_reported() {
+    if skipped("damaged_kernel_programs_are_repaired_and_the_repair_is_reported") {
+        return;
+    }
+    let node = Node::new();
+    let agent = match node.try_start(Tier::Full) {
+        Ok(agent) => agent,
+        Err(log) => {
+            println!("skipped: tier full does not work on this machine: {log}");
+            return;
+        }
+    };
+    let network = Network::new(&node, "1.0.0");
+    let pod = Pod::meshed(&[]);
+    let (previous, said) = network.add(&pod);
+    assert!(said.is_success, "{said:?}");
+
+    fs::remove_file(node.pin_dir.join("v1/links/mesh_connect4")).unwrap();
+    let repair = reported(&agent, RepairKind::ProgramsDetached);
+    assert_eq!((repair.last_day, &*repair.detail), (1, "mesh_connect4"));
+
+    fs::remove_dir_all(node.pin_dir.join("v1")).unwrap();
+    reported(&agent, RepairKind::PinsDeleted);
+    // And with them, every pod.
+    let repair = reported(&agent, RepairKind::Incomplete);
+    assert!(repair.detail.contains("do not know the pod"), "{repair:?}");
+    assert_eq!(
+        Programs::open(&node.pin_dir).unwrap().pods().unwrap().len(),
+        1
+    );
+    let metrics = agent.metrics(&node);
+    for kind in ["programs-detached", "pins-deleted", "incomplete"] {
+        let line = format!("mesh_agent_repairs_total{{found=\"{kind}\"}} 1");
+        assert!(metrics.contains(&line), "{line} is not in:\n{metrics}");
+    }
+    network.del(&pod, Some(&previous));
+    node.assert_no_pod_in_the_kernel();
+}
+
+/// Waits for the agent's next look, which comes every ten seconds.
+fn reported(agent: &Agent, kind: RepairKind) -> Repair {
+    eventually(|| {
+        let repairs = agent.status().repairs;
+        repairs.into_iter().find(|repair| repair.kind == kind)
+    })
 }
 
 /// A list that the agent would be busy with for seconds, and that would leave other pods no room.
