@@ -9,7 +9,7 @@ use crate::{
     injector::{CONTROLLER, Caches, Injector, SettingsFiles},
     webhook::{
         self, Serving,
-        managed::{self, Expiry, Managed},
+        managed::{self, Expiry, Managed, Repairs},
         mounted::Mounted,
     },
 };
@@ -35,7 +35,7 @@ pub(super) async fn run(config: ProxyInjector) -> Result<(), DaemonError> {
     let (events, write_events) = Events::of(client.clone(), CONTROLLER, &daemon.registry);
     daemon.supervisor.spawn("events", write_events);
     let serving = Arc::new(Serving::default());
-    keep_certificate(&daemon, &config, client, serving.clone());
+    keep_certificate(&daemon, &config, client, &events, serving.clone());
 
     let injector = Arc::new(Injector::new(settings, caches, events, &daemon.registry));
     let served = webhook::serve(listener, serving, injector, daemon.watch.clone());
@@ -49,6 +49,7 @@ fn keep_certificate(
     daemon: &Daemon,
     config: &ProxyInjector,
     client: kube::Client,
+    events: &Events,
     serving: Arc<Serving>,
 ) {
     let expiry = Expiry::export(&daemon.registry);
@@ -74,6 +75,7 @@ fn keep_certificate(
                 hook: managed::mutating(),
                 configuration: config.webhook_config.clone(),
                 names: vec![host.clone(), format!("{host}.{}", config.cluster_domain)],
+                repairs: Repairs::new(events.clone(), &daemon.registry),
             };
             daemon
                 .supervisor

@@ -17,6 +17,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use futures_util::{Stream, StreamExt as _};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Api, Client, Resource,
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
@@ -33,8 +34,13 @@ use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
 mod plan;
+mod repair;
 
-use self::plan::{Held, Hook, Seen, Step};
+pub(crate) use self::repair::Repairs;
+use self::{
+    plan::{Held, Hook, Seen, Step},
+    repair::Damage,
+};
 use super::{
     Serving,
     certificate::{self, Made},
@@ -42,7 +48,6 @@ use super::{
 use crate::cluster::{Backoff, explain, follow};
 
 /// Which configuration calls this server, and where the certificate is kept.
-#[derive(Clone)]
 pub(crate) struct Managed {
     pub(crate) client: Client,
     /// Of the Secret and of the Service.
@@ -53,6 +58,7 @@ pub(crate) struct Managed {
     pub(crate) configuration: String,
     /// The DNS names under which the API server calls, `<service>.<namespace>.svc` first.
     pub(crate) names: Vec<String>,
+    pub(crate) repairs: Repairs,
 }
 
 /// When the certificate that is served ends, for the metrics.
@@ -111,6 +117,8 @@ struct State {
     backoff: Backoff,
     /// What was last said to stand in the way; not said again until it changes.
     said: String,
+    /// The UID of the configuration that last had the right authorities.
+    in_order: Option<String>,
 }
 
 impl Managed {
@@ -171,23 +179,48 @@ impl Managed {
         state: &mut State,
     ) -> Result<Instant, kube::Error> {
         let later = Instant::now() + LOOK;
-        match plan::next(&state.seen, &self.names, SystemTime::now()) {
-            Step::Look => {}
-            Step::Wait(reason) => state.say(reason),
+        let now = SystemTime::now();
+        let step = plan::next(&state.seen, &self.names, now);
+        let in_order = state.in_order.as_deref();
+        let damage = repair::damage(&state.seen, &step, in_order, state.served.is_some(), now);
+        let done = match step {
+            Step::Look => false,
+            Step::Wait(reason) => {
+                state.say(reason);
+                false
+            }
             Step::Make => self.make(secrets, state).await?,
             Step::Publish(authorities) => self.publish(hooks, state, &authorities).await?,
-            Step::Serve => return Ok(self.serve(serving, state).unwrap_or(later)),
+            Step::Serve => {
+                state.in_order = state.hook().map(|hook| hook.uid.clone());
+                return Ok(self.serve(serving, state).unwrap_or(later));
+            }
+        };
+        if let Some(damage) = damage.filter(|_| done) {
+            self.tell(state, damage, now);
         }
         Ok(later)
     }
 
-    /// Writes a new certificate. When another replica was faster, its Secret arrives by the watch.
-    async fn make(&self, secrets: &Api<Secret>, state: &mut State) -> Result<(), kube::Error> {
+    /// An event of the registration, where an operator looks first.
+    fn tell(&self, state: &State, damage: Damage, now: SystemTime) {
+        let about = ObjectReference {
+            api_version: Some(self.hook.api_version.clone()),
+            kind: Some(self.hook.kind.clone()),
+            name: Some(self.configuration.clone()),
+            uid: state.hook().map(|hook| hook.uid.clone()),
+            ..ObjectReference::default()
+        };
+        self.repairs.tell(damage, about, now);
+    }
+
+    /// Writes a new certificate, and says whether it did. When another replica was faster, its Secret arrives by the watch.
+    async fn make(&self, secrets: &Api<Secret>, state: &mut State) -> Result<bool, kube::Error> {
         let made = match certificate::make(&self.names, SystemTime::now()) {
             Ok(made) => made,
             Err(error) => {
                 state.say(format!("cannot make a certificate: {error}"));
-                return Ok(());
+                return Ok(false);
             }
         };
         let held = state.seen.secret.as_ref().and_then(Option::as_ref);
@@ -208,36 +241,31 @@ impl Managed {
             Ok(secret) => {
                 tracing::info!(secret = self.secret, "Made a certificate for the webhook");
                 state.seen.secret = Some(Some(Held::read(secret)));
-                Ok(())
+                Ok(true)
             }
             Err(kube::Error::Api(status)) if status.is_already_exists() || status.is_conflict() => {
                 tracing::debug!(
                     secret = self.secret,
                     "Another replica has made a certificate"
                 );
-                Ok(())
+                Ok(false)
             }
             Err(error) => Err(error),
         }
     }
 
     fn secret(&self, made: &Made, state: &State, version: Option<String>) -> Secret {
-        let owner = state
-            .seen
-            .hook
-            .as_ref()
-            .and_then(Option::as_ref)
-            .map(|hook| {
-                OwnerReference {
-                    api_version: self.hook.api_version.clone(),
-                    kind: self.hook.kind.clone(),
-                    name: self.configuration.clone(),
-                    uid: hook.uid.clone(),
-                    // The Secret goes with the configuration, and never holds it up.
-                    block_owner_deletion: None,
-                    controller: None,
-                }
-            });
+        let owner = state.hook().map(|hook| {
+            OwnerReference {
+                api_version: self.hook.api_version.clone(),
+                kind: self.hook.kind.clone(),
+                name: self.configuration.clone(),
+                uid: hook.uid.clone(),
+                // The Secret goes with the configuration, and never holds it up.
+                block_owner_deletion: None,
+                controller: None,
+            }
+        });
         let authorities = plan::with_old_authorities(
             &made.authority_pem,
             &state.old_authorities(),
@@ -275,15 +303,15 @@ impl Managed {
         }
     }
 
-    /// Tells the API server whom to trust.
+    /// Tells the API server whom to trust, and says whether it did.
     async fn publish(
         &self,
         hooks: &Api<DynamicObject>,
         state: &mut State,
         authorities: &str,
-    ) -> Result<(), kube::Error> {
-        let Some(Some(hook)) = &state.seen.hook else {
-            return Ok(());
+    ) -> Result<bool, kube::Error> {
+        let Some(hook) = state.hook() else {
+            return Ok(false);
         };
         let bundle = STANDARD.encode(authorities);
         let webhooks: Vec<_> = hook
@@ -307,10 +335,10 @@ impl Managed {
                     "Told the API server whom to trust"
                 );
                 state.seen.hook = Some(Some(Hook::read(hook)));
-                Ok(())
+                Ok(true)
             }
-            // Somebody else changed it: what is there now arrives by the watch.
-            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()),
+            // It was changed in the meantime: what is there now arrives by the watch.
+            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -370,7 +398,12 @@ impl State {
             settling: None,
             backoff: Backoff::for_api_server(),
             said: String::new(),
+            in_order: None,
         }
+    }
+
+    fn hook(&self) -> Option<&Hook> {
+        self.seen.hook.as_ref()?.as_ref()
     }
 
     /// The authorities that other replicas may still be trusted by.

@@ -189,7 +189,7 @@ impl Hook {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use mesh_k8s::kinds::{ByteString, ObjectMeta};
 
     use super::*;
@@ -197,11 +197,11 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
 
-    fn names() -> Vec<String> {
+    pub(in super::super) fn names() -> Vec<String> {
         vec!["a.linkerd.svc".to_owned()]
     }
 
-    fn secret(made: &Made, ours: bool) -> Secret {
+    pub(in super::super) fn secret(made: &Made, ours: bool) -> Secret {
         let entries = [
             ("tls.crt", &made.certificate_pem),
             ("tls.key", &made.key_pem),
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    fn hook(bundles: &[&str]) -> Option<Option<Hook>> {
+    pub(in super::super) fn hook(bundles: &[&str]) -> Option<Option<Hook>> {
         Some(Some(Hook {
             uid: "u".into(),
             version: "1".into(),

@@ -359,6 +359,8 @@ async fn the_certificate_looks_after_itself() {
         (stage.bundle().await == authority).then_some(())
     })
     .await;
+    let altered = r#"mesh_injector_repairs_last_day{found="ca-bundle-altered"}"#;
+    assert_eq!(metric(&stage.injector, altered).await, Some(1.0));
 
     // Somebody deletes the Secret: the old authority stays trusted, and pods are injected all the while.
     let secrets: Api<Secret> = stage.control.namespaced();
