@@ -14,6 +14,7 @@ mod identity;
 mod kubernetes;
 mod machine;
 mod policy;
+mod repair;
 mod setup;
 mod versions;
 mod webhook;
@@ -33,14 +34,22 @@ use crate::output::{count, style::Mark};
 /// Where every hint points.
 pub(crate) const GUIDE: &str = "docs/operations/checks.md";
 
-/// What one check found. Each line of a warning or failure names one thing that is wrong.
+/// What one check found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// In order; the text says what was seen where that is worth knowing.
     Ok(String),
-    /// Works, but somebody should look.
-    Warn(Vec<String>),
-    Fail(Vec<String>),
+    /// Works, but an operator should look.
+    Warn(Vec<Line>),
+    Fail(Vec<Line>),
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Line {
+    text: String,
+    /// What puts it right, with every name filled in, where the check knows better than its advice.
+    fix: Option<String>,
 }
 
 /// The outcome, or why it could not be looked at.
@@ -50,7 +59,7 @@ pub(crate) struct Check {
     /// The section of the guide, and the check's name in JSON. Linkerd's where Linkerd has the check.
     pub(crate) anchor: &'static str,
     pub(crate) description: &'static str,
-    /// The first thing to do, with the command; `{ns}` is the control plane's namespace.
+    /// The first thing to do, with the command; `{ns}` is the control plane's namespace, `{upgrade}` the command that upgrades.
     pub(crate) advice: &'static str,
     /// What is not worth looking at any more when it fails, because it would only repeat the failure.
     pub(crate) ends: Ends,
@@ -123,6 +132,9 @@ pub(crate) struct Report {
     pub(crate) hint: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) advice: String,
+    /// The advice, one command or sentence each.
+    #[serde(skip)]
+    pub(crate) fixes: Vec<String>,
     #[serde(skip)]
     pub(crate) mark: Mark,
 }
@@ -175,12 +187,9 @@ pub(crate) fn success(reports: &[CategoryReport]) -> bool {
 }
 
 /// What a daemon answered may have several lines; a row of the report has one.
-fn one_line_each(detail: Vec<String>) -> Vec<String> {
-    let one_line = |text: String| -> String {
-        let lines: Vec<&str> = text.lines().map(str::trim).collect();
-        lines.join("; ")
-    };
-    detail.into_iter().map(one_line).collect()
+fn one_line(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    lines.join("; ")
 }
 
 impl On {
@@ -195,29 +204,96 @@ impl On {
 
 impl Report {
     fn new(check: &Check, verdict: Verdict, facts: &Facts) -> Self {
-        let outcome = verdict.unwrap_or_else(|unseen| Outcome::Fail(vec![unseen]));
-        let (mark, result, detail) = match outcome {
+        let outcome = verdict.unwrap_or_else(Outcome::fail);
+        let (mark, result, lines) = match outcome {
             Outcome::Ok(detail) if detail.is_empty() => (Mark::Ok, "success", Vec::new()),
-            Outcome::Ok(detail) => (Mark::Ok, "success", vec![detail]),
-            Outcome::Warn(detail) => (Mark::Warn, "warning", one_line_each(detail)),
-            Outcome::Fail(detail) => (Mark::Fail, "error", one_line_each(detail)),
+            Outcome::Ok(detail) => (Mark::Ok, "success", vec![Line::from(detail)]),
+            Outcome::Warn(lines) => (Mark::Warn, "warning", lines),
+            Outcome::Fail(lines) => (Mark::Fail, "error", lines),
         };
-        let (hint, advice) = match mark {
-            Mark::Ok => (String::new(), String::new()),
-            _ => (
-                format!("{GUIDE}#{}", check.anchor),
-                check.advice.replace("{ns}", &facts.control_namespace),
-            ),
+        let fixes = match mark {
+            Mark::Ok => Vec::new(),
+            _ => fixes(check, &lines, facts),
         };
         Self {
             name: check.anchor,
             description: check.description,
             result,
-            detail,
-            hint,
-            advice,
+            detail: match mark {
+                Mark::Ok => lines.into_iter().map(|line| line.text).collect(),
+                _ => lines.iter().map(|line| one_line(&line.text)).collect(),
+            },
+            hint: match mark {
+                Mark::Ok => String::new(),
+                _ => format!("{GUIDE}#{}", check.anchor),
+            },
+            advice: fixes.join("; "),
+            fixes,
             mark,
         }
+    }
+}
+
+#[cfg(test)]
+impl Report {
+    /// For tests of what is shown.
+    pub(crate) fn of_test(
+        (name, description): (&'static str, &'static str),
+        mark: Mark,
+        detail: Vec<String>,
+        advice: &str,
+    ) -> Self {
+        Self {
+            name,
+            description,
+            result: "error",
+            detail,
+            hint: format!("{GUIDE}#{name}"),
+            advice: advice.to_owned(),
+            fixes: vec![advice.to_owned()],
+            mark,
+        }
+    }
+}
+
+/// So many different repairs are enough for a row; where there are more, they are of one kind.
+const FIXES: usize = 3;
+
+/// What each line says of its own repair, each once; the check's advice where none does.
+fn fixes(check: &Check, lines: &[Line], facts: &Facts) -> Vec<String> {
+    let mut fixes: Vec<String> = Vec::new();
+    for fix in lines.iter().filter_map(|line| line.fix.as_ref()) {
+        let fix = repair::fill(fix, facts);
+        if fixes.len() < FIXES && !fixes.contains(&fix) {
+            fixes.push(fix);
+        }
+    }
+    if fixes.is_empty() {
+        fixes.push(repair::fill(check.advice, facts));
+    }
+    fixes
+}
+
+impl Line {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            fix: None,
+        }
+    }
+
+    /// With the command that puts it right.
+    pub(crate) fn fixed_by(self, fix: impl Into<String>) -> Self {
+        Self {
+            fix: Some(fix.into()),
+            ..self
+        }
+    }
+}
+
+impl<T: Into<String>> From<T> for Line {
+    fn from(text: T) -> Self {
+        Self::new(text)
     }
 }
 
@@ -226,29 +302,29 @@ impl Outcome {
         Self::Ok(text.into())
     }
 
-    pub(crate) fn warn(text: impl Into<String>) -> Self {
-        Self::Warn(vec![text.into()])
+    pub(crate) fn warn(line: impl Into<Line>) -> Self {
+        Self::Warn(vec![line.into()])
     }
 
-    pub(crate) fn fail(text: impl Into<String>) -> Self {
-        Self::Fail(vec![text.into()])
+    pub(crate) fn fail(line: impl Into<Line>) -> Self {
+        Self::Fail(vec![line.into()])
     }
 
     /// A failure when anything is wrong.
-    pub(crate) fn fail_if(wrong: Vec<String>, ok: impl Into<String>) -> Self {
+    pub(crate) fn fail_if<L: Into<Line>>(wrong: Vec<L>, ok: impl Into<String>) -> Self {
         if wrong.is_empty() {
             Self::Ok(ok.into())
         } else {
-            Self::Fail(wrong)
+            Self::Fail(wrong.into_iter().map(Into::into).collect())
         }
     }
 
     /// A warning when anything is wrong.
-    pub(crate) fn warn_if(wrong: Vec<String>, ok: impl Into<String>) -> Self {
+    pub(crate) fn warn_if<L: Into<Line>>(wrong: Vec<L>, ok: impl Into<String>) -> Self {
         if wrong.is_empty() {
             Self::Ok(ok.into())
         } else {
-            Self::Warn(wrong)
+            Self::Warn(wrong.into_iter().map(Into::into).collect())
         }
     }
 }

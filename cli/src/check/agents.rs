@@ -235,7 +235,7 @@ fn per_node(
             .map(move |problem| format!("node {node}: {problem}"));
         named.collect::<Vec<_>>()
     });
-    Ok(Outcome::fail_if(all.collect(), ok))
+    Ok(Outcome::fail_if(all.collect::<Vec<_>>(), ok))
 }
 
 fn as_warning(outcome: Outcome) -> Outcome {

@@ -32,6 +32,7 @@ pub(super) const EXISTENCE: Category = Category {
                 })
             },
         },
+        super::kubernetes::NODES_READY,
         Check {
             anchor: "l5d-existence-linkerd-config",
             description: "ConfigMap linkerd-config holds the mesh's values",

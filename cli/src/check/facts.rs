@@ -23,6 +23,9 @@ use crate::{mesh::Scope, talk::metrics::Sample};
 /// What was seen, or why it could not be.
 pub(crate) type Seen<T> = Result<T, String>;
 
+/// A pod that is younger has had no time to start, in seconds. Rows about applications' pods leave it out and say so.
+pub(crate) const NEW_POD: u64 = 30;
+
 /// What a question that was not asked answers. Nobody sees it: the checks that need it do not apply.
 pub(crate) const NOT_ASKED: &str = "it was not looked at";
 
@@ -159,6 +162,8 @@ pub(crate) struct Controller {
 pub(crate) struct Proxy {
     pub(crate) namespace: String,
     pub(crate) pod: String,
+    /// The pod of an application has had no time to start.
+    pub(crate) new: bool,
     pub(crate) ready: Seen<()>,
     pub(crate) metrics: Seen<Vec<Sample>>,
 }
@@ -180,6 +185,8 @@ pub(crate) enum Trial {
     Refused(String),
     /// You may not create pods there.
     Forbidden,
+    /// No pod can or should be created there, for this reason.
+    NotTried(String),
 }
 
 impl Facts {
@@ -269,7 +276,40 @@ impl Facts {
         }))
     }
 
-    /// The newest warning that somebody wrote about an object of the control plane's namespace.
+    /// The API server's time, by which objects are dated.
+    pub(crate) fn clock(&self) -> u64 {
+        let server = self.server.as_ref().ok();
+        server.and_then(|server| server.clock).unwrap_or(self.now)
+    }
+
+    /// Was the pod created less than [`NEW_POD`] seconds ago?
+    pub(crate) fn is_new(&self, pod: &Pod) -> bool {
+        let created = pod.creation_timestamp().map(|time| time.0.as_second());
+        let created = created.and_then(|seconds| u64::try_from(seconds).ok());
+        created.is_some_and(|created| created + NEW_POD > self.clock())
+    }
+
+    /// Why a node is not Ready, in the kubelet's or the node controller's words.
+    pub(crate) fn node_trouble(&self, node: &Node) -> Option<String> {
+        let conditions = node.status.as_ref()?.conditions.as_ref()?;
+        let ready = conditions
+            .iter()
+            .find(|condition| condition.type_ == "Ready")?;
+        (ready.status != "True").then(|| {
+            let text = ready.message.as_deref().or(ready.reason.as_deref());
+            text.unwrap_or("its kubelet does not say why").to_owned()
+        })
+    }
+
+    /// Does the pod stand on a node that is not Ready? Nothing there can be asked, and a check of its own names the node.
+    pub(crate) fn is_on_lost_node(&self, pod: &Pod) -> bool {
+        let name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+        let nodes = self.objects.nodes.as_deref().unwrap_or_default();
+        let node = nodes.iter().find(|node| Some(&node.name_any()) == name);
+        node.is_some_and(|node| self.node_trouble(node).is_some())
+    }
+
+    /// The newest warning that was written about an object of the control plane's namespace.
     pub(crate) fn last_warning(&self, kind: &str, name: &str) -> Option<&str> {
         let events = self.objects.events.as_deref().unwrap_or_default().iter();
         let about = events.filter(|event| {
@@ -279,20 +319,6 @@ impl Facts {
         about
             .max_by_key(|event| event.last_timestamp.as_ref().map(|time| time.0))
             .and_then(|event| event.message.as_deref())
-    }
-
-    /// Where a pod is created for trial: in the namespace of `-n`, in one that is meshed, or in `default`.
-    pub(crate) fn trial_namespace(&self) -> String {
-        if let Some(namespace) = self.scope.namespace() {
-            return namespace.to_owned();
-        }
-        let all = self.objects.namespaces.as_deref().unwrap_or_default();
-        let meshed = all.iter().find(|namespace| {
-            let mode = namespace.annotations().get(annotation::INJECT);
-            mode.is_some_and(|mode| mode == "enabled")
-                && namespace.name_any() != self.control_namespace
-        });
-        meshed.map_or_else(|| "default".to_owned(), ResourceExt::name_any)
     }
 
     pub(crate) fn namespace(&self, name: &str) -> Option<&Namespace> {

@@ -200,6 +200,7 @@ fn proxy(pod: &Pod) -> Proxy {
     Proxy {
         namespace: pod.metadata.namespace.clone().unwrap(),
         pod: pod.metadata.name.clone().unwrap(),
+        new: false,
         ready: Ok(()),
         metrics: Ok(metrics::parse(&text)),
     }

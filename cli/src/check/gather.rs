@@ -12,7 +12,10 @@ use kube::api::ListParams;
 use mesh_k8s::kinds::{Namespace, Node};
 use serde_json::Value;
 
-use super::facts::{Facts, Mode, Place, Seen, Server};
+use super::{
+    facts::{Facts, Mode, Place, Seen, Server, Trial},
+    webhook,
+};
 use crate::{
     cluster::{Cluster, error},
     mesh::{Mesh, Scope},
@@ -70,11 +73,15 @@ async fn of_cluster(mesh: &Mesh, cluster: &Cluster, facts: &mut Facts) {
         Mode::Installed { .. } => {
             Box::pin(objects::look(cluster, facts)).await;
             facts.trust = trust::of_cluster(cluster, facts).await;
-            let trial = facts.trial_namespace();
-            let (access, trial) = tokio::join!(
-                access::of_controllers(cluster, facts.has_agents()),
-                trial::run(cluster, &trial)
-            );
+            let place = webhook::trial_namespace(facts);
+            let trial = async {
+                match &place {
+                    Ok(namespace) => trial::run(cluster, namespace).await,
+                    Err(reason) => Ok(Trial::NotTried(reason.clone())),
+                }
+            };
+            let (access, trial) =
+                tokio::join!(access::of_controllers(cluster, facts.has_agents()), trial);
             facts.access = access;
             facts.webhook.trial = trial;
             Box::pin(answers::ask(mesh, facts)).await;

@@ -3,7 +3,7 @@
 use mesh_k8s::kinds::ResourceExt;
 
 use super::{
-    Category, Check, Ends, Facts, Mode, On, Outcome, Place, Verdict,
+    Category, Check, Ends, Facts, Line, Mode, On, Outcome, Place, Verdict, count,
     facts::{Seen, see},
 };
 
@@ -30,6 +30,16 @@ pub(super) const API: Category = Category {
             look: clock_skew,
         },
     ],
+};
+
+/// Before the mesh is installed, and afterwards.
+pub(super) const NODES_READY: Check = Check {
+    anchor: "nodes-ready",
+    description: "nodes are Ready",
+    advice: "kubectl describe nodes",
+    ends: Ends::Nothing,
+    on: On::Cluster,
+    look: nodes_ready,
 };
 
 /// What EndpointSlices, native sidecars and CEL validation need, and Linkerd asks for too.
@@ -177,6 +187,30 @@ fn clock_skew(facts: &Facts) -> Verdict {
         }
     }
     Ok(Outcome::warn_if(wrong, ""))
+}
+
+fn nodes_ready(facts: &Facts) -> Verdict {
+    let nodes = see(&facts.objects.nodes)?;
+    let wrong = nodes.iter().filter_map(|node| {
+        let (name, reason) = (node.name_any(), facts.node_trouble(node)?);
+        let pods = facts.objects.pods.as_deref().unwrap_or_default();
+        let here = pods.iter().filter(|pod| {
+            pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(name.as_str())
+                && super::facts::proxy_container(pod).is_some()
+        });
+        let line = Line::new(format!(
+            "node {name} is not Ready ({}): the mesh cannot be asked about the {} there",
+            reason.trim(),
+            count(here.count(), "meshed pod", "meshed pods")
+        ));
+        Some(line.fixed_by(format!(
+            "kubectl describe node {name}; on it: journalctl -u kubelet"
+        )))
+    });
+    Ok(Outcome::warn_if(
+        wrong.collect(),
+        count(nodes.len(), "node", "nodes"),
+    ))
 }
 
 fn is_ready(facts: &Facts, node: &str) -> bool {

@@ -43,6 +43,7 @@ pub(super) const CATEGORY: Category = Category {
             on: On::Cluster,
             look: nodes,
         },
+        super::kubernetes::NODES_READY,
         POD_SECURITY,
         super::agents::FOREIGN_CNI,
     ],

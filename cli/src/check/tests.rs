@@ -8,8 +8,14 @@ use super::{fixture::healthy, *};
 use crate::talk::metrics;
 
 mod faults;
+mod objects;
 
-use faults::{FAULTS, change_pod, not_ready, pre};
+use faults::{FAULTS, Fault, change_pod, not_ready, pre};
+
+/// Every fault that is planted.
+fn all_faults() -> impl Iterator<Item = &'static Fault> {
+    [FAULTS, objects::FAULTS].into_iter().flatten()
+}
 
 fn find<'a>(reports: &'a [CategoryReport], anchor: &str) -> Option<&'a Report> {
     let mut all = reports.iter().flat_map(|category| &category.checks);
@@ -45,7 +51,7 @@ fn nothing_is_wrong_with_a_healthy_cluster() {
 
 #[test]
 fn every_planted_fault_is_named() {
-    for fault in FAULTS {
+    for fault in all_faults() {
         let mut facts = healthy();
         (fault.plant)(&mut facts);
         let reports = judge(&facts);
@@ -55,6 +61,9 @@ fn every_planted_fault_is_named() {
         assert_eq!(report.mark, fault.mark, "{}: {detail}", fault.anchor);
         assert!(detail.contains(fault.says), "{}: {detail}", fault.anchor);
         assert!(!report.advice.is_empty() && !report.hint.is_empty());
+        for placeholder in ["{ns}", "{upgrade}"] {
+            assert!(!report.advice.contains(placeholder), "{}", report.advice);
+        }
         assert_eq!(
             success(&reports),
             !reports
@@ -68,7 +77,7 @@ fn every_planted_fault_is_named() {
 /// No check without a fault that it was seen to notice.
 #[test]
 fn every_check_has_a_fault() {
-    let planted: BTreeSet<&str> = FAULTS.iter().map(|fault| fault.anchor).collect();
+    let planted: BTreeSet<&str> = all_faults().map(|fault| fault.anchor).collect();
     let checks: BTreeSet<&str> = anchors().into_iter().collect();
     assert_eq!(planted, checks);
 }

@@ -107,7 +107,10 @@ pub(super) fn data_plane(facts: &Facts) -> Verdict {
         (*version != expected)
             .then(|| format!("{} has {version}, new pods get {expected}", full_name(pod)))
     });
-    Ok(Outcome::warn_if(wrong.collect(), expected.as_str()))
+    Ok(Outcome::warn_if(
+        wrong.collect::<Vec<_>>(),
+        expected.as_str(),
+    ))
 }
 
 pub(crate) fn tag(image: &str) -> &str {

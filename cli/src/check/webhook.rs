@@ -1,13 +1,14 @@
 //! The injector's webhook: is it registered, is its certificate one that the API server accepts, and does it answer.
 
+use mesh_core::annotation;
 use mesh_k8s::{
-    kinds::{LabelSelector, MutatingWebhook, ResourceExt},
-    select,
+    kinds::{LabelSelector, MutatingWebhook, Namespace, ResourceExt},
+    pod, select,
 };
 use x509_parser::certificate::X509Certificate;
 
 use super::{
-    Category, Check, Ends, Facts, On, Outcome, Place, Verdict,
+    Category, Check, Ends, Facts, Line, On, Outcome, Place, Verdict,
     certificate::{self, expires_soon, time_problem},
     count,
     facts::{Seen, Trial, see},
@@ -27,7 +28,7 @@ pub(super) const CATEGORY: Category = Category {
         Check {
             anchor: "l5d-existence-mwc",
             description: "the injector is registered with the API server",
-            advice: "helm upgrade linkerd-control-plane helm/linkerd-control-plane --reuse-values -n {ns}, or meshctl upgrade | kubectl apply -f -",
+            advice: "{upgrade}",
             ends: Ends::Category,
             on: On::Cluster,
             look: registered,
@@ -59,13 +60,24 @@ pub(super) const CATEGORY: Category = Category {
         Check {
             anchor: "webhook-injects",
             description: "a pod that asks for the mesh gets a proxy (tried with a dry run)",
-            advice: "a selector: kubectl delete mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config, then upgrade; else a NetworkPolicy must admit the API server to port 8443 of the injector's pods",
+            advice: "a NetworkPolicy or firewall must admit the API server to port 8443 of the injector's pods",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: injects,
         },
+        Check {
+            anchor: "namespace-excluded",
+            description: "every namespace that asks for the mesh reaches the injector",
+            advice: "kubectl label namespace NAMESPACE config.linkerd.io/admission-webhooks-",
+            ends: Ends::Nothing,
+            on: On::Cluster,
+            look: excluded,
+        },
     ],
 };
+
+/// By this label a namespace keeps the webhooks away.
+const ADMISSION: &str = "config.linkerd.io/admission-webhooks";
 
 fn webhook(facts: &Facts) -> Seen<&MutatingWebhook> {
     let configuration = see(&facts.objects.webhooks)?.as_ref();
@@ -154,6 +166,9 @@ fn not_expiring_soon(facts: &Facts) -> Verdict {
     let validity = leaf.validity();
     let life = validity.not_after.timestamp() - validity.not_before.timestamp();
     // One that the injector made lives shorter than Linkerd's warning, and is renewed with a third of its life left.
+    if time_problem(&leaf, facts.now).is_some() {
+        return Ok(Outcome::ok("not valid now, as the check before says"));
+    }
     if life <= 120 * 24 * 3600 {
         let left = certificate::left(&leaf, facts.now);
         let late = left < u64::try_from(life).unwrap_or(0) / 4;
@@ -191,37 +206,153 @@ fn presented(facts: &Facts) -> Verdict {
 fn injects(facts: &Facts) -> Verdict {
     Ok(match see(&facts.webhook.trial)? {
         Trial::Injected => Outcome::ok(""),
-        Trial::LeftAlone => Outcome::fail(format!(
-            "the API server created the pod without a proxy: {}",
-            left_out(facts)?.unwrap_or_else(|| "it could not call the injector".to_owned())
+        Trial::LeftAlone => {
+            let without = "the API server created the pod without a proxy";
+            Outcome::fail(match left_out(facts)? {
+                Some(reason) => Line::new(format!("{without}: {reason}")).fixed_by(format!(
+                    "kubectl delete mutatingwebhookconfiguration {CONFIGURATION}, then {{upgrade}}"
+                )),
+                None => Line::new(format!("{without}: it could not call the injector")),
+            })
+        }
+        // The pod was injected or not; the namespace is full either way.
+        Trial::Refused(reason) if reason.contains("exceeded quota") => Outcome::ok(format!(
+            "not tried: {reason}; choose another namespace with -n"
         )),
         Trial::Refused(reason) => {
             Outcome::fail(format!("the API server refused the pod: {reason}"))
         }
+        Trial::NotTried(reason) => Outcome::ok(format!("not tried: {reason}")),
         Trial::Forbidden => Outcome::warn(
             "you may not create pods in the namespace it was tried in; choose another with -n",
         ),
     })
 }
 
-/// Which selector of the registration keeps the trial's pod from the injector.
+/// What in the registration keeps the trial's pod from the injector.
 fn left_out(facts: &Facts) -> Seen<Option<String>> {
-    let (webhook, name) = (webhook(facts)?, facts.trial_namespace());
-    let labels = facts
-        .namespace(&name)
-        .and_then(|namespace| namespace.metadata.labels.as_ref());
-    let is_out = |selector: &Option<LabelSelector>, labels| {
-        selector
-            .as_ref()
-            .is_some_and(|selector| !select::matches(selector, labels))
+    let webhook = webhook(facts)?;
+    let name = trial_namespace(facts).unwrap_or_default();
+    let namespace = facts.namespace(&name);
+    Ok(
+        if namespace.is_some_and(|namespace| !admits(webhook, namespace)) {
+            Some(format!(
+                "the registration's namespaceSelector leaves namespace {name} out"
+            ))
+        } else if !selects(webhook.object_selector.as_ref(), None) {
+            Some("the registration's objectSelector leaves ordinary pods out".to_owned())
+        } else if !covers_pods(webhook) {
+            Some("the registration's rules leave the creation of pods out".to_owned())
+        } else {
+            None
+        },
+    )
+}
+
+type Labels = std::collections::BTreeMap<String, String>;
+
+fn selects(selector: Option<&LabelSelector>, labels: Option<&Labels>) -> bool {
+    selector.is_none_or(|selector| select::matches(selector, labels))
+}
+
+fn admits(webhook: &MutatingWebhook, namespace: &Namespace) -> bool {
+    selects(
+        webhook.namespace_selector.as_ref(),
+        namespace.metadata.labels.as_ref(),
+    )
+}
+
+fn covers_pods(webhook: &MutatingWebhook) -> bool {
+    let has = |list: &Option<Vec<String>>, what: &str| {
+        list.as_ref()
+            .is_none_or(|list| list.iter().any(|one| one == what || one == "*"))
     };
-    Ok(if is_out(&webhook.namespace_selector, labels) {
-        Some(format!(
-            "the registration's namespaceSelector leaves namespace {name} out"
-        ))
-    } else if is_out(&webhook.object_selector, None) {
-        Some("the registration's objectSelector leaves ordinary pods out".to_owned())
-    } else {
-        None
+    webhook.rules.as_ref().is_none_or(|rules| {
+        rules
+            .iter()
+            .any(|rule| has(&rule.operations, "CREATE") && has(&rule.resources, "pods"))
     })
+}
+
+fn keeps_webhooks_away(namespace: &Namespace) -> bool {
+    namespace
+        .labels()
+        .get(ADMISSION)
+        .is_some_and(|value| value == "disabled")
+}
+
+fn asks_for_mesh(namespace: &Namespace) -> bool {
+    let mode = namespace.annotations().get(annotation::INJECT);
+    mode.is_some_and(|mode| mode == "enabled" || mode == "ingress")
+}
+
+/// Where a pod is created for trial: in the namespace of `-n`, in one that is meshed, or in `default`. The error says why nowhere.
+pub(super) fn trial_namespace(facts: &Facts) -> Result<String, String> {
+    if let Some(name) = facts.scope.namespace() {
+        return match facts.namespace(name) {
+            Some(namespace) => suits(namespace).map(|()| name.to_owned()),
+            // Where the namespaces cannot be listed the API server says whether it exists.
+            None => Ok(name.to_owned()),
+        };
+    }
+    let all = facts.objects.namespaces.as_deref().unwrap_or_default();
+    let webhook = webhook(facts).ok();
+    let admitted = |namespace: &Namespace| webhook.is_none_or(|webhook| admits(webhook, namespace));
+    let usable: Vec<&Namespace> = all
+        .iter()
+        .filter(|namespace| {
+            namespace.name_any() != facts.control_namespace && suits(namespace).is_ok()
+        })
+        .collect();
+    let meshed = || usable.iter().filter(|namespace| asks_for_mesh(namespace));
+    let is_default = |namespace: &&&Namespace| namespace.name_any() == "default";
+    let chosen = meshed()
+        .find(|namespace| admitted(namespace))
+        .or_else(|| meshed().next())
+        .or_else(|| usable.iter().find(is_default))
+        .or_else(|| usable.iter().find(|namespace| admitted(namespace)));
+    match chosen {
+        Some(namespace) => Ok(namespace.name_any()),
+        None if all.is_empty() => Ok("default".to_owned()),
+        None => Err("every namespace is being deleted or keeps webhooks away".to_owned()),
+    }
+}
+
+fn suits(namespace: &Namespace) -> Result<(), String> {
+    let name = namespace.name_any();
+    if namespace.metadata.deletion_timestamp.is_some() {
+        Err(format!("namespace {name} is being deleted"))
+    } else if keeps_webhooks_away(namespace) {
+        Err(format!(
+            "namespace {name} keeps the injector away by its label {ADMISSION}: disabled"
+        ))
+    } else {
+        Ok(())
+    }
+}
+
+/// Namespaces that ask for the mesh and are not sent to the injector.
+fn excluded(facts: &Facts) -> Verdict {
+    let webhook = webhook(facts)?;
+    let mut wrong = Vec::new();
+    let asking = see(&facts.objects.namespaces)?.iter().filter(|namespace| {
+        asks_for_mesh(namespace)
+            && namespace.metadata.deletion_timestamp.is_none()
+            && facts.scope.contains(&namespace.name_any())
+    });
+    for namespace in asking.filter(|namespace| !admits(webhook, namespace)) {
+        let name = namespace.name_any();
+        wrong.push(if keeps_webhooks_away(namespace) {
+            Line::new(format!(
+                "namespace {name} asks for the mesh, and keeps the injector away by its label {ADMISSION}: disabled"
+            ))
+            .fixed_by(format!("kubectl label namespace {name} {ADMISSION}-"))
+        } else {
+            Line::new(format!(
+                "namespace {name} asks for the mesh, and the registration's namespaceSelector leaves it out"
+            ))
+            .fixed_by(format!("kubectl annotate namespace {name} {}-, or correct proxyInjector.namespaceSelector and {{upgrade}}", annotation::INJECT))
+        });
+    }
+    Ok(Outcome::warn_if(wrong, ""))
 }

@@ -186,7 +186,10 @@ fn row(report: &Report) -> String {
             report.detail.len() - SHOWN
         );
     }
-    text + &format!("    try: {}\n    see: {}\n", report.advice, report.hint)
+    for fix in &report.fixes {
+        text += &format!("    try: {fix}\n");
+    }
+    text + &format!("    see: {}\n", report.hint)
 }
 
 #[cfg(test)]
@@ -194,15 +197,13 @@ mod tests {
     use super::*;
 
     fn report(mark: Mark, detail: &[&str]) -> Report {
-        Report {
-            name: "agent-ready",
-            description: "a ready agent runs on every node",
-            result: "error",
-            detail: detail.iter().map(|line| (*line).to_owned()).collect(),
-            hint: "docs/operations/checks.md#agent-ready".to_owned(),
-            advice: "kubectl -n linkerd describe daemonset mesh-agent".to_owned(),
+        let detail: Vec<String> = detail.iter().map(|line| (*line).to_owned()).collect();
+        Report::of_test(
+            ("agent-ready", "a ready agent runs on every node"),
             mark,
-        }
+            detail,
+            "kubectl -n linkerd describe daemonset mesh-agent",
+        )
     }
 
     #[test]

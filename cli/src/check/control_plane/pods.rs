@@ -232,9 +232,9 @@ pub(super) fn ready(facts: &Facts) -> Verdict {
     }
     Ok(match (wrong.is_empty(), nobody) {
         (true, _) => Outcome::ok(components.join(", ")),
-        (false, true) => Outcome::Fail(wrong),
+        (false, true) => Outcome::fail_if(wrong, ""),
         // The others answer.
-        (false, false) => Outcome::Warn(wrong),
+        (false, false) => Outcome::warn_if(wrong, ""),
     })
 }
 
@@ -301,7 +301,7 @@ pub(super) fn proxies(facts: &Facts) -> Verdict {
         Some(format!("{}/{}: {reason}", proxy.namespace, proxy.pod))
     });
     Ok(Outcome::fail_if(
-        wrong.collect(),
+        wrong.collect::<Vec<_>>(),
         count(own.len(), "proxy", "proxies"),
     ))
 }

@@ -26,15 +26,23 @@ pub(super) async fn ask(mesh: &Mesh, facts: &mut Facts) {
         .iter()
         .copied()
         .zip(&pods)
-        .filter(|(_, pod)| pod.namespace == control && pod.component.is_some())
+        .filter(|(object, pod)| {
+            pod.namespace == control && pod.component.is_some() && !facts.is_on_lost_node(object)
+        })
         .collect();
     let asked = live.iter().zip(&pods).filter(|(object, pod)| {
         let wanted =
             pod.namespace == control || proxies_too && facts.scope.contains(&pod.namespace);
-        let runs = pod.ip.is_some() && control_plane::may_answer(object, PROXY_CONTAINER);
+        let runs = pod.ip.is_some()
+            && control_plane::may_answer(object, PROXY_CONTAINER)
+            && !facts.is_on_lost_node(object);
         pod.is_meshed() && runs && wanted
     });
-    let asked = asked.map(|(_, pod)| proxy(mesh, pod));
+    let asked = asked.map(|(object, pod)| {
+        // Nothing works before the control plane does, however young it is.
+        let new = pod.namespace != control && facts.is_new(object);
+        proxy(mesh, pod, new)
+    });
     let proxies = stream::iter(asked).buffered(talk::AT_ONCE);
     let controllers = own.iter().flat_map(|(object, pod)| {
         let of_pod = ADMIN_PORTS.iter().filter(|(component, name, _)| {
@@ -75,7 +83,7 @@ fn text<T>(result: anyhow::Result<T>) -> Seen<T> {
     result.map_err(|error| format!("{error:#}"))
 }
 
-async fn proxy(mesh: &Mesh, pod: &MeshPod) -> Proxy {
+async fn proxy(mesh: &Mesh, pod: &MeshPod, new: bool) -> Proxy {
     let ask = async |path: &str| {
         let connection = mesh.connect(pod, pod.admin_port()?).await?;
         http::get_ok(connection, "its admin port", path).await
@@ -84,6 +92,7 @@ async fn proxy(mesh: &Mesh, pod: &MeshPod) -> Proxy {
     Proxy {
         namespace: pod.namespace.clone(),
         pod: pod.name.clone(),
+        new,
         ready: text(ready.map(|_body| ())),
         metrics: text(scrape.map(|body| metrics::parse(&body))),
     }

@@ -20,7 +20,11 @@ pub(super) struct Fault {
     pub(super) plant: fn(&mut Facts),
 }
 
-const fn fails(anchor: &'static str, says: &'static str, plant: fn(&mut Facts)) -> Fault {
+pub(super) const fn fails(
+    anchor: &'static str,
+    says: &'static str,
+    plant: fn(&mut Facts),
+) -> Fault {
     Fault {
         anchor,
         mark: Mark::Fail,
@@ -29,7 +33,11 @@ const fn fails(anchor: &'static str, says: &'static str, plant: fn(&mut Facts)) 
     }
 }
 
-const fn warns(anchor: &'static str, says: &'static str, plant: fn(&mut Facts)) -> Fault {
+pub(super) const fn warns(
+    anchor: &'static str,
+    says: &'static str,
+    plant: fn(&mut Facts),
+) -> Fault {
     Fault {
         anchor,
         mark: Mark::Warn,
@@ -38,11 +46,11 @@ const fn warns(anchor: &'static str, says: &'static str, plant: fn(&mut Facts)) 
     }
 }
 
-fn pods(facts: &mut Facts) -> &mut Vec<Pod> {
+pub(super) fn pods(facts: &mut Facts) -> &mut Vec<Pod> {
     facts.objects.pods.as_mut().unwrap()
 }
 
-fn pod_named<'a>(facts: &'a mut Facts, name: &str) -> &'a mut Pod {
+pub(super) fn pod_named<'a>(facts: &'a mut Facts, name: &str) -> &'a mut Pod {
     pods(facts)
         .iter_mut()
         .find(|pod| pod.metadata.name.as_deref() == Some(name))
@@ -56,7 +64,7 @@ pub(super) fn change_pod(facts: &mut Facts, name: &str, change: impl FnOnce(&mut
     *pod = serde_json::from_value(value).unwrap();
 }
 
-fn set_value(facts: &mut Facts, line: &str, other: &str) {
+pub(super) fn set_value(facts: &mut Facts, line: &str, other: &str) {
     let config = facts.objects.config.as_mut().unwrap().as_mut().unwrap();
     let text = config.data.as_mut().unwrap().get_mut("values").unwrap();
     *text = text.replace(line, other);
@@ -73,7 +81,7 @@ fn remove_namespace(facts: &mut Facts, name: &str) {
     all.retain(|namespace: &Namespace| namespace.metadata.name.as_deref() != Some(name));
 }
 
-fn policy(facts: &mut Facts, kind: &str, change: impl FnOnce(&mut Value)) {
+pub(super) fn policy(facts: &mut Facts, kind: &str, change: impl FnOnce(&mut Value)) {
     let all = facts.objects.policies.as_mut().unwrap();
     let object = all.iter_mut().find(|object| object["kind"] == kind);
     change(object.unwrap());
@@ -422,8 +430,13 @@ pub(super) const FAULTS: &[Fault] = &[
         "l5d-proxy-injector-webhook-cert-not-expiring-soon",
         "20 days",
         |facts| {
-            let (_, pem) = Authority::new("webhook", 365).server(SERVER_NAME, 20);
+            let authority = Authority::new("webhook", 365);
+            let (der, pem) = authority.server(SERVER_NAME, 20);
             facts.objects.webhook_secret = Ok(Some(fixture::webhook_secret(&pem)));
+            fixture::set_ca_bundle(facts, &authority.pem());
+            for chain in facts.webhook.presented.values_mut() {
+                *chain = Ok(vec![der.clone()]);
+            }
         },
     ),
     fails("webhook-presents", "linkerd-proxy-injector-0", |facts| {
@@ -694,7 +707,7 @@ fn machine(facts: &mut Facts) {
     facts.place = Place::Machine;
 }
 
-fn time(text: &str) -> mesh_k8s::kinds::Time {
+pub(super) fn time(text: &str) -> mesh_k8s::kinds::Time {
     serde_json::from_value(json!(text)).unwrap()
 }
 

@@ -1,0 +1,72 @@
+//! Commands that put things right, with the names that the facts have.
+
+use mesh_k8s::{
+    kinds::{Pod, ResourceExt},
+    pod,
+};
+
+use super::Facts;
+
+/// Helm writes these on everything that it installs.
+const RELEASE: &str = "meta.helm.sh/release-name";
+
+/// Fills in what differs from cluster to cluster.
+pub(super) fn fill(text: &str, facts: &Facts) -> String {
+    if text.contains('{') {
+        text.replace("{upgrade}", &upgrade(facts))
+            .replace("{ns}", &facts.control_namespace)
+    } else {
+        text.to_owned()
+    }
+}
+
+/// By what installed the mesh.
+fn upgrade(facts: &Facts) -> String {
+    let config = facts.objects.config.as_ref().ok().and_then(Option::as_ref);
+    let config = config.map(|config| &config.metadata);
+    let deployments = facts.objects.deployments.as_deref().unwrap_or_default();
+    let metas = config
+        .into_iter()
+        .chain(deployments.iter().map(|deployment| &deployment.metadata));
+    let release = metas
+        .filter_map(|meta| meta.annotations.as_ref()?.get(RELEASE))
+        .next();
+    match release {
+        Some(release) => {
+            format!(
+                "helm upgrade {release} CHART -n {{ns}} --reuse-values (CHART as when it was installed)"
+            )
+        }
+        None => "meshctl upgrade | kubectl apply -f -".to_owned(),
+    }
+}
+
+/// `kind/name` of what makes the pod again, if anything does.
+pub(super) fn workload(pod: &Pod) -> Option<String> {
+    let owner = pod.owner_references().first()?;
+    let kind = owner.kind.to_ascii_lowercase();
+    // A Deployment's pods are its ReplicaSet's; the label is the end of that one's name.
+    let of_deployment = (kind == "replicaset")
+        .then(|| pod::label(pod, "pod-template-hash"))
+        .flatten()
+        .and_then(|hash| owner.name.strip_suffix(hash)?.strip_suffix('-'));
+    Some(match of_deployment {
+        Some(deployment) => format!("deployment/{deployment}"),
+        None => format!("{kind}/{}", owner.name),
+    })
+}
+
+/// Makes the pod anew.
+pub(super) fn restart(pod: &Pod) -> String {
+    let namespace = pod.namespace().unwrap_or_default();
+    match workload(pod) {
+        Some(workload) if !workload.starts_with("job/") && !workload.starts_with("replicaset/") => {
+            format!("kubectl -n {namespace} rollout restart {workload}")
+        }
+        Some(_) => format!("kubectl -n {namespace} delete pod {}", pod.name_any()),
+        None => format!(
+            "kubectl -n {namespace} delete pod {}, then create it again from its manifest",
+            pod.name_any()
+        ),
+    }
+}
