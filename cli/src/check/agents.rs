@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mesh_core::node::{NodeStatus, SelfTestOutcome, Tier};
+use mesh_core::node::{NodeStatus, PodRef, SelfTestOutcome, Tier};
 use mesh_k8s::{
     kinds::{Node, Pod, ResourceExt},
     pod,
 };
 
 use super::{
-    Category, Check, Ends, Facts, On, Outcome, Place, Verdict,
+    Category, Check, Ends, Facts, Line, On, Outcome, Place, Verdict,
     control_plane::{container_problems, is_agent},
     count,
     facts::{Agent, see},
@@ -25,7 +25,7 @@ pub(super) const CATEGORY: Category = Category {
         Check {
             anchor: "agent-ready",
             description: "a ready agent runs on every node",
-            advice: "kubectl -n {ns} describe daemonset mesh-agent; kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent --all-containers",
+            advice: "kubectl -n {ns} describe daemonset mesh-agent",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: ready,
@@ -34,7 +34,7 @@ pub(super) const CATEGORY: Category = Category {
         Check {
             anchor: "agent-answers",
             description: "node agents answer",
-            advice: "kubectl -n {ns} rollout restart daemonset mesh-agent; on a local node: meshctl local logs --agent",
+            advice: "kubectl -n {ns} rollout restart daemonset mesh-agent",
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: answers,
@@ -59,7 +59,7 @@ pub(super) const CATEGORY: Category = Category {
         Check {
             anchor: "agent-startup-taint",
             description: "no node is still held back by the agent's taint",
-            advice: "kubectl taint node NODE mesh-agent/not-ready- (after the agent there is ready)",
+            advice: "kubectl taint node NODE mesh-agent/not-ready-",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: taint,
@@ -67,7 +67,7 @@ pub(super) const CATEGORY: Category = Category {
         Check {
             anchor: "tier",
             description: "connections are redirected by the best tier",
-            advice: "the reason says what the kernel lacks; docs/operations/agent.md has what each tier needs",
+            advice: "meshctl check explain tier: a newer kernel, or what the reason says is missing, brings the better tier",
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: tier,
@@ -75,7 +75,7 @@ pub(super) const CATEGORY: Category = Category {
         Check {
             anchor: "self-test",
             description: "redirection works on this kernel",
-            advice: "docs/operations/redirection-limits.md says which applications notice",
+            advice: "meshctl check explain self-test says which applications notice",
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: self_test,
@@ -95,9 +95,20 @@ pub(super) const CATEGORY: Category = Category {
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: |facts| {
+                // A pod that was made this moment is enrolled in the next.
+                let new = |pod: &PodRef| {
+                    facts.live_pods().is_ok_and(|mut pods| {
+                        pods.any(|live| {
+                            live.name_any() == pod.name
+                                && live.namespace().as_ref() == Some(&pod.namespace)
+                                && facts.is_new(live)
+                        })
+                    })
+                };
                 per_node(facts, "", |status| {
                     let waiting = status.waiting.iter();
                     waiting
+                        .filter(|waiting| !new(&waiting.pod))
                         .map(|waiting| format!("{}: {}", waiting.pod, waiting.reason))
                         .collect()
                 })
@@ -110,7 +121,7 @@ pub(super) const CATEGORY: Category = Category {
 pub(super) const FOREIGN_CNI: Check = Check {
     anchor: "agent-foreign-cni",
     description: "no other plugin keeps mesh-cni out of the CNI chain",
-    advice: "helm upgrade cilium cilium/cilium -n kube-system --reuse-values --set cni.exclusive=false --set socketLB.hostNamespaceOnly=true; helm uninstall linkerd2-cni",
+    advice: "give way to mesh-cni as the row says",
     ends: Ends::Nothing,
     on: On::Cluster,
     look: foreign_cni,
@@ -131,8 +142,8 @@ fn agent_pods(facts: &Facts) -> Result<BTreeMap<String, Vec<&Pod>>, String> {
     Ok(by_node)
 }
 
-/// The nodes that the DaemonSet's selector chooses, and those that run meshed pods although it does not.
-fn wanted_nodes(facts: &Facts) -> Result<Vec<&Node>, String> {
+/// What the DaemonSet asks of a node's labels.
+fn selector(facts: &Facts) -> Result<BTreeMap<String, String>, String> {
     let sets = see(&facts.objects.daemon_sets)?;
     let set = sets.iter().find(|set| set.name_any() == agent::NAME);
     let set = set.ok_or_else(|| format!("DaemonSet {} is missing", agent::NAME))?;
@@ -140,25 +151,57 @@ fn wanted_nodes(facts: &Facts) -> Result<Vec<&Node>, String> {
         .spec
         .as_ref()
         .and_then(|spec| spec.template.spec.as_ref());
-    let selector = template
+    Ok(template
         .and_then(|spec| spec.node_selector.clone())
-        .unwrap_or_default();
+        .unwrap_or_default())
+}
+
+/// The first label that the DaemonSet asks for and the node has not.
+fn unmatched(selector: &BTreeMap<String, String>, node: &Node) -> Option<String> {
+    let mut labels = selector.iter();
+    labels
+        .find(|(key, value)| node.labels().get(*key) != Some(value))
+        .map(|(key, value)| format!("{key}={value}"))
+}
+
+/// The nodes that the DaemonSet's selector chooses, and those that run meshed pods although it does not. Of nodes that are not Ready a check of its own speaks.
+fn wanted_nodes<'a>(
+    facts: &'a Facts,
+    selector: &BTreeMap<String, String>,
+) -> Result<Vec<&'a Node>, String> {
     let with_meshed_pods: BTreeSet<&str> = facts
         .meshed_pods()?
         .filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref())
         .collect();
     let chosen = see(&facts.objects.nodes)?.iter().filter(|node| {
-        let selected = selector
-            .iter()
-            .all(|(key, value)| node.labels().get(key) == Some(value));
-        selected || with_meshed_pods.contains(node.name_any().as_str())
+        let selected = unmatched(selector, node).is_none();
+        (selected || with_meshed_pods.contains(node.name_any().as_str()))
+            && facts.node_trouble(node).is_none()
     });
     Ok(chosen.collect())
 }
 
+/// How an operator gives the agents their nodes back.
+const CORRECT_SELECTOR: &str = "correct meshAgent.nodeSelector in the values and {upgrade}; a change by hand: kubectl -n {ns} rollout undo daemonset mesh-agent";
+
 fn ready(facts: &Facts) -> Verdict {
     let pods = agent_pods(facts)?;
-    let nodes = wanted_nodes(facts)?;
+    let selector = selector(facts)?;
+    let all = see(&facts.objects.nodes)?;
+    if !all.is_empty() && all.iter().all(|node| unmatched(&selector, node).is_some()) {
+        let missing: BTreeSet<String> = all
+            .iter()
+            .filter_map(|node| unmatched(&selector, node))
+            .collect();
+        let missing: Vec<String> = missing.into_iter().collect();
+        let line = Line::new(format!(
+            "no node has a pod of the agent, for none has the label {} that the nodeSelector of DaemonSet {} asks for: no meshed pod can start",
+            missing.join(" or "),
+            agent::NAME
+        ));
+        return Ok(Outcome::fail(line.fixed_by(CORRECT_SELECTOR)));
+    }
+    let nodes = wanted_nodes(facts, &selector)?;
     let mut wrong = Vec::new();
     for node in &nodes {
         let name = node.name_any();
@@ -166,19 +209,41 @@ fn ready(facts: &Facts) -> Verdict {
         if here.iter().any(|pod| pod::is_ready(pod)) {
             continue;
         }
-        let problems: Vec<String> = here
+        let Some(pod) = here.first() else {
+            wrong.push(without_agent(&name, unmatched(&selector, node)));
+            continue;
+        };
+        let problems: Vec<Line> = here
             .iter()
-            .flat_map(|pod| container_problems(pod))
+            .flat_map(|pod| container_problems(pod, facts.clock()))
             .collect();
-        wrong.push(match (here.first(), problems.is_empty()) {
-            (None, _) => {
-                format!("node {name} has no pod of the agent: no meshed pod can start there")
-            }
-            (Some(pod), true) => format!("node {name}: {} is not ready", pod.name_any()),
-            (Some(_), false) => format!("node {name}: {}", problems.join("; ")),
-        });
+        match problems.is_empty() {
+            true => wrong.push(
+                Line::new(format!("node {name}: {} is not ready", pod.name_any())).fixed_by(
+                    format!("kubectl -n {{ns}} logs {} --all-containers", pod.name_any()),
+                ),
+            ),
+            false => wrong.extend(problems.into_iter().map(|line| Line {
+                text: format!("node {name}: {}", line.text),
+                ..line
+            })),
+        }
     }
     Ok(Outcome::fail_if(wrong, count(nodes.len(), "node", "nodes")))
+}
+
+fn without_agent(node: &str, unmatched: Option<String>) -> Line {
+    let text = format!("node {node} has no pod of the agent: no meshed pod can start there");
+    match unmatched {
+        Some(label) => Line::new(format!(
+            "{text}; it has not the label {label} that the nodeSelector of DaemonSet {} asks for",
+            agent::NAME
+        ))
+        .fixed_by(format!("kubectl label node {node} --overwrite {label}, or {CORRECT_SELECTOR}")),
+        None => Line::new(text).fixed_by(format!(
+            "kubectl describe node {node}: a taint that meshAgent.tolerations does not tolerate keeps the agent away"
+        )),
+    }
 }
 
 fn answers(facts: &Facts) -> Verdict {
@@ -189,17 +254,26 @@ fn answers(facts: &Facts) -> Verdict {
     let mut wrong = Vec::new();
     for (node, reason) in silent {
         // Of one that is not ready it was said why.
-        if facts.place != Place::Cluster || is_ready_on(facts, node)? {
-            wrong.push(format!("node {node}: {reason}"));
+        if facts.place != Place::Cluster {
+            wrong.push(
+                Line::new(format!("node {node}: {reason}")).fixed_by("meshctl local logs --agent"),
+            );
+        } else if let Some(pod) = ready_on(facts, node)? {
+            wrong.push(Line::new(format!("node {node}: {reason}")).fixed_by(format!(
+                "kubectl -n {{ns}} delete pod {}; its log says why it does not answer: kubectl -n {{ns}} logs {}",
+                pod.name_any(),
+                pod.name_any()
+            )));
         }
     }
     Ok(Outcome::fail_if(wrong, kernels(facts)))
 }
 
-fn is_ready_on(facts: &Facts, node: &str) -> Result<bool, String> {
-    let pods = agent_pods(facts)?;
-    let here = pods.get(node).map(Vec::as_slice).unwrap_or_default();
-    Ok(here.iter().any(|pod| pod::is_ready(pod)))
+fn ready_on<'a>(facts: &'a Facts, node: &str) -> Result<Option<&'a Pod>, String> {
+    let here = agent_pods(facts)?.remove(node).unwrap_or_default();
+    Ok(here
+        .into_iter()
+        .find(|pod| pod::is_ready(pod) && !facts.is_on_lost_node(pod)))
 }
 
 /// The kernels of the nodes, for the reader.
@@ -216,7 +290,7 @@ fn kernels(facts: &Facts) -> String {
     }
 }
 
-fn statuses(facts: &Facts) -> impl Iterator<Item = (&str, &NodeStatus)> {
+pub(super) fn statuses(facts: &Facts) -> impl Iterator<Item = (&str, &NodeStatus)> {
     facts
         .agents
         .iter()
@@ -285,12 +359,12 @@ fn foreign_cni(facts: &Facts) -> Verdict {
     if let Ok(Some(cilium)) = &facts.objects.cilium {
         let value = |key: &str| cilium.data.as_ref().and_then(|data| data.get(key)).cloned();
         if value("cni-exclusive").as_deref() == Some("true") {
-            wrong.push("Cilium's cni.exclusive is on: it renames every CNI configuration but its own, and mesh-cni with it".to_owned());
+            wrong.push(Line::new("Cilium's cni.exclusive is on: it renames every CNI configuration but its own, and mesh-cni with it").fixed_by("helm upgrade cilium cilium/cilium -n kube-system --reuse-values --set cni.exclusive=false"));
         }
         let socket_lb = value("kube-proxy-replacement").as_deref() == Some("true")
             || value("bpf-lb-sock").as_deref() == Some("true");
         if socket_lb && value("bpf-lb-sock-hostns-only").as_deref() != Some("true") {
-            wrong.push("Cilium replaces Service addresses inside pods (socketLB): proxies see pods' addresses instead of Services'; set socketLB.hostNamespaceOnly=true".to_owned());
+            wrong.push(Line::new("Cilium replaces Service addresses inside pods (socketLB): proxies see pods' addresses instead of Services'").fixed_by("helm upgrade cilium cilium/cilium -n kube-system --reuse-values --set socketLB.hostNamespaceOnly=true"));
         }
     }
     let linkerd_cni = facts
@@ -301,10 +375,14 @@ fn foreign_cni(facts: &Facts) -> Verdict {
         .iter()
         .find(|pod| pod::label(pod, "k8s-app") == Some("linkerd-cni"));
     if let Some(pod) = linkerd_cni {
-        wrong.push(format!(
+        let line = Line::new(format!(
             "Linkerd's own CNI plugin runs too ({}): pods would be redirected twice",
             super::facts::full_name(pod)
         ));
+        wrong.push(line.fixed_by(format!(
+            "helm uninstall linkerd2-cni -n {}",
+            pod.namespace().unwrap_or_default()
+        )));
     }
     Ok(Outcome::warn_if(wrong, ""))
 }
@@ -320,10 +398,14 @@ fn taint(facts: &Facts) -> Verdict {
     for node in see(&facts.objects.nodes)? {
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         if taints.into_iter().flatten().any(|taint| taint.key == key) {
-            wrong.push(format!(
+            let line = Line::new(format!(
                 "node {} has the taint {key}: no other pod is scheduled there",
                 node.name_any()
             ));
+            wrong.push(line.fixed_by(format!(
+                "kubectl taint node {} {key}-, once the agent there is ready",
+                node.name_any()
+            )));
         }
     }
     Ok(Outcome::warn_if(wrong, ""))

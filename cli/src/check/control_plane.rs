@@ -36,7 +36,7 @@ pub(super) const EXISTENCE: Category = Category {
         Check {
             anchor: "l5d-existence-linkerd-config",
             description: "ConfigMap linkerd-config holds the mesh's values",
-            advice: "helm upgrade linkerd-control-plane helm/linkerd-control-plane --reuse-values -n {ns}, or meshctl upgrade | kubectl apply -f -",
+            advice: "{upgrade}",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: |facts| Ok(Outcome::ok(facts.values()?.linkerd_version)),
@@ -44,7 +44,7 @@ pub(super) const EXISTENCE: Category = Category {
         Check {
             anchor: "l5d-existence-sa",
             description: "the control plane's service accounts exist, and their pods' tokens are theirs",
-            advice: "missing: upgrade; made anew: kubectl -n {ns} rollout restart deployment,daemonset",
+            advice: "{upgrade}",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: config::accounts,
@@ -52,7 +52,7 @@ pub(super) const EXISTENCE: Category = Category {
         Check {
             anchor: "control-plane-deployments",
             description: "the control plane's workloads exist and run as many pods as they should",
-            advice: "missing: upgrade; scaled to 0: kubectl -n {ns} scale deployment NAME --replicas=1; refused: the message has the API server's reason",
+            advice: "{upgrade}",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: pods::workloads,
@@ -84,7 +84,7 @@ pub(super) const EXISTENCE: Category = Category {
         Check {
             anchor: "control-plane-endpoints",
             description: "the control plane's Services lead to ready pods",
-            advice: "kubectl -n {ns} get services,endpointslices; then upgrade if one is missing",
+            advice: "{upgrade}",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: config::services,
@@ -92,7 +92,7 @@ pub(super) const EXISTENCE: Category = Category {
         Check {
             anchor: "controllers-ready",
             description: "controllers have read their objects",
-            advice: "kubectl -n {ns} logs deployment/linkerd-destination -c destination: the log names the object that cannot be read",
+            advice: "kubectl -n {ns} logs deployment/linkerd-destination --all-containers: the log names the object that cannot be read",
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: pods::controllers_ready,
@@ -115,7 +115,7 @@ pub(super) const CONFIG: Category = Category {
         Check {
             anchor: "controllers-permissions",
             description: "the controllers may do what they must",
-            advice: "helm upgrade linkerd-control-plane helm/linkerd-control-plane --reuse-values -n {ns}: it puts ClusterRoles and bindings right",
+            advice: "{upgrade}: it puts ClusterRoles and bindings right",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: config::permissions,
@@ -123,7 +123,7 @@ pub(super) const CONFIG: Category = Category {
         Check {
             anchor: "l5d-cluster-networks-cidr",
             description: "the nodes' pod networks are in clusterNetworks",
-            advice: "helm upgrade linkerd-control-plane helm/linkerd-control-plane --reuse-values -n {ns} --set clusterNetworks='10.0.0.0/8\\,...'",
+            advice: "add the block to the value clusterNetworks, and {upgrade}",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: config::node_networks,
@@ -131,7 +131,7 @@ pub(super) const CONFIG: Category = Category {
         Check {
             anchor: "l5d-cluster-networks-pods",
             description: "pods and Services have addresses in clusterNetworks",
-            advice: "helm upgrade linkerd-control-plane helm/linkerd-control-plane --reuse-values -n {ns} --set clusterNetworks='10.0.0.0/8\\,...'",
+            advice: "add the block to the value clusterNetworks, and {upgrade}",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: config::addresses,
@@ -143,6 +143,14 @@ pub(super) const CONFIG: Category = Category {
             ends: Ends::Nothing,
             on: On::Cluster,
             look: config::drift,
+        },
+        Check {
+            anchor: "values-without-effect",
+            description: "every value that was given has an effect",
+            advice: "take the keys out of the values file; docs/reference/values.md says what has the effect that was meant",
+            ends: Ends::Nothing,
+            on: On::Cluster,
+            look: config::without_effect,
         },
     ],
 };
@@ -170,7 +178,7 @@ pub(super) const HA: Category = Category {
     checks: &[Check {
         anchor: "l5d-control-plane-replicas",
         description: "every part of the control plane runs more than once",
-        advice: "helm upgrade linkerd-control-plane helm/linkerd-control-plane --reuse-values -n {ns} --set controllerReplicas=3",
+        advice: "set the value controllerReplicas to 3, and {upgrade}",
         ends: Ends::Nothing,
         on: On::Cluster,
         look: pods::replicas,

@@ -195,10 +195,11 @@ fn ready(facts: &Facts) -> Verdict {
         if named.contains(&(&namespace, &name)) {
             continue;
         }
-        let problems = container_problems(pod);
+        let problems = container_problems(pod, facts.clock());
         let of_proxy = format!("container {}", pod::PROXY_CONTAINER);
         let known = wrong.len();
-        wrong.extend(problems.into_iter().filter(|one| one.contains(&of_proxy)));
+        let problems = problems.into_iter().map(|line| line.text);
+        wrong.extend(problems.filter(|one| one.contains(&of_proxy)));
         if wrong.len() == known && !may_answer(pod, pod::PROXY_CONTAINER) {
             wrong.push(format!("{namespace}/{name}: its proxy has not started yet"));
         }

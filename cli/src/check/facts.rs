@@ -311,10 +311,30 @@ impl Facts {
 
     /// The newest warning that was written about an object of the control plane's namespace.
     pub(crate) fn last_warning(&self, kind: &str, name: &str) -> Option<&str> {
+        self.newest_warning(kind, name, |_event| true)
+    }
+
+    /// The newest warning about a container of a pod, a failed probe mostly.
+    pub(crate) fn container_warning(&self, pod: &str, container: &str) -> Option<&str> {
+        // `spec.containers{name}`, or `spec.initContainers{name}`.
+        let end = format!("{{{container}}}");
+        self.newest_warning("Pod", pod, |event| {
+            let field = event.involved_object.field_path.as_deref();
+            field.is_some_and(|field| field.ends_with(&end))
+        })
+    }
+
+    fn newest_warning(
+        &self,
+        kind: &str,
+        name: &str,
+        which: impl Fn(&Event) -> bool,
+    ) -> Option<&str> {
         let events = self.objects.events.as_deref().unwrap_or_default().iter();
         let about = events.filter(|event| {
             event.involved_object.kind.as_deref() == Some(kind)
                 && event.involved_object.name.as_deref() == Some(name)
+                && which(event)
         });
         about
             .max_by_key(|event| event.last_timestamp.as_ref().map(|time| time.0))

@@ -9,12 +9,15 @@ use crate::talk::metrics;
 
 mod faults;
 mod objects;
+mod unlisted;
 
 use faults::{FAULTS, Fault, change_pod, not_ready, pre};
 
 /// Every fault that is planted.
 fn all_faults() -> impl Iterator<Item = &'static Fault> {
-    [FAULTS, objects::FAULTS].into_iter().flatten()
+    [FAULTS, objects::FAULTS, unlisted::FAULTS]
+        .into_iter()
+        .flatten()
 }
 
 fn find<'a>(reports: &'a [CategoryReport], anchor: &str) -> Option<&'a Report> {

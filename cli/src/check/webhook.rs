@@ -356,3 +356,19 @@ fn excluded(facts: &Facts) -> Verdict {
     }
     Ok(Outcome::warn_if(wrong, ""))
 }
+
+/// What follows for the whole cluster while no injector is ready; nothing where the API server goes on without it.
+pub(super) fn fails_closed(facts: &Facts) -> Option<&'static str> {
+    let policy = webhook(facts).ok()?.failure_policy.as_deref();
+    let is_injector = |pod: &&mesh_k8s::kinds::Pod| {
+        pod::label(pod, annotation::CONTROL_PLANE_COMPONENT) == Some("proxy-injector")
+    };
+    let ready = facts
+        .control_pods()
+        .ok()?
+        .filter(is_injector)
+        .any(pod::is_ready);
+    (policy.unwrap_or("Fail") == "Fail" && !ready).then_some(
+        ": no pod can be created in any namespace that the injector serves, because the webhook's failurePolicy is Fail",
+    )
+}

@@ -9,7 +9,7 @@ pub(super) const FAULTS: &[Fault] = &[
             r#"kubectl -n linkerd patch daemonset mesh-agent -p '{"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/os": "none"}}}}}'"#,
         ],
         check: "agent-ready",
-        says: "has no pod of the agent",
+        says: "none has the label kubernetes.io/os=none",
         also: &["pods-enrolled"],
         follow: &["correct the value", AN_UPGRADE],
         names: &[("correct the value", "true")],

@@ -60,6 +60,21 @@ pub(super) const FAULTS: &[Fault] = &[
         names: &[],
     },
     Fault {
+        name: "the injector is away, and the API server may not go on without it",
+        plant: &[
+            r#"kubectl patch mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config --type=json -p '[{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Fail"}]'"#,
+            "kubectl -n linkerd scale deployment linkerd-proxy-injector --replicas=0",
+        ],
+        check: "control-plane-deployments",
+        says: "no pod can be created",
+        also: &[],
+        follow: &[
+            "kubectl -n linkerd scale deployment NAME --replicas=1",
+            AN_UPGRADE,
+        ],
+        names: &[("NAME", "linkerd-proxy-injector")],
+    },
+    Fault {
         name: "the injector's Service is gone",
         plant: &["kubectl -n linkerd delete service linkerd-proxy-injector"],
         check: "control-plane-endpoints",

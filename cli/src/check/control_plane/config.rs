@@ -3,15 +3,18 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use mesh_core::annotation;
 use mesh_k8s::{
-    kinds::{EndpointSlice, ResourceExt, ServiceAccount},
-    pod,
+    kinds::{EndpointSlice, ResourceExt, Service, ServiceAccount},
+    pod, select,
+    values::reading::ignored_keys,
 };
 
 use super::{
     super::{
-        Facts, Outcome, Verdict,
+        Facts, Line, Outcome, Verdict, count,
         facts::{Seen, full_name, see},
+        repair,
     },
     pods::COMPONENTS,
 };
@@ -29,14 +32,17 @@ pub(super) fn accounts(facts: &Facts) -> Verdict {
     let missing = wanted
         .into_iter()
         .filter(|name| !there.iter().any(|account| account.name_any() == *name));
-    let missing = missing.map(|name| format!("ServiceAccount {name} is missing"));
-    let mut wrong: Vec<String> = missing.collect();
+    let missing = missing.map(|name| {
+        Line::new(format!("ServiceAccount {name} is missing"))
+            .fixed_by("{upgrade}, then kubectl -n {ns} rollout restart deployment,daemonset")
+    });
+    let mut wrong: Vec<Line> = missing.collect();
     wrong.extend(orphans(facts, there)?);
     Ok(Outcome::fail_if(wrong, ""))
 }
 
 /// Pods that are older than their account: their tokens are of the one that was deleted.
-fn orphans(facts: &Facts, accounts: &[ServiceAccount]) -> Seen<Vec<String>> {
+fn orphans(facts: &Facts, accounts: &[ServiceAccount]) -> Seen<Vec<Line>> {
     let mut orphans = Vec::new();
     for pod in facts.live_pods()? {
         let account = accounts.iter().find(|account| {
@@ -47,42 +53,99 @@ fn orphans(facts: &Facts, accounts: &[ServiceAccount]) -> Seen<Vec<String>> {
         if let (Some(account), Some(own)) = (account, pod.creation_timestamp())
             && own.0 < account.0
         {
-            orphans.push(format!(
+            let line = Line::new(format!(
                 "{} is older than its ServiceAccount {}: the API server refuses its token until it is restarted",
                 full_name(pod),
                 pod::service_account(pod)
             ));
+            orphans.push(line.fixed_by(repair::restart(pod)));
         }
     }
     Ok(orphans)
 }
 
-/// The Services by which proxies and the API server find the control plane.
-const SERVICES: [&str; 4] = [
-    "linkerd-identity-headless",
-    "linkerd-dst-headless",
-    "linkerd-policy",
-    "linkerd-proxy-injector",
+/// The Services by which proxies and the API server find the control plane. Others of its Services are looked at where they are.
+const SERVICES: [(&str, i32); 4] = [
+    ("linkerd-identity-headless", 8080),
+    ("linkerd-dst-headless", 8086),
+    ("linkerd-policy", 8090),
+    ("linkerd-proxy-injector", 443),
 ];
 
 pub(super) fn services(facts: &Facts) -> Verdict {
     let services = see(&facts.objects.services)?;
     let slices = see(&facts.objects.slices)?;
-    let mut wrong = Vec::new();
-    for name in SERVICES {
-        let there = services.iter().any(|service| {
-            service.name_any() == name
-                && service.namespace().as_deref() == Some(&facts.control_namespace)
-        });
-        if !there {
-            wrong.push(format!("Service {name} is missing"));
-        } else if !slices.iter().any(|slice| leads_somewhere(slice, name)) {
-            wrong.push(format!(
-                "Service {name} leads to no ready pod: is its selector right?"
+    let own: Vec<&Service> = services
+        .iter()
+        .filter(|service| service.namespace().as_deref() == Some(&facts.control_namespace))
+        .filter(|service| {
+            SERVICES
+                .iter()
+                .any(|(name, _port)| service.name_any() == *name)
+                || service
+                    .labels()
+                    .contains_key(annotation::CONTROL_PLANE_COMPONENT)
+        })
+        .collect();
+    let missing = SERVICES
+        .iter()
+        .filter(|(name, _port)| !own.iter().any(|service| service.name_any() == *name));
+    let mut wrong: Vec<Line> = missing
+        .map(|(name, _port)| Line::new(format!("Service {name} is missing")).fixed_by("{upgrade}"))
+        .collect();
+    for service in &own {
+        let name = service.name_any();
+        let wanted = SERVICES.iter().find(|(known, _port)| *known == name);
+        let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
+        let has = |port: i32| ports.into_iter().flatten().any(|one| one.port == port);
+        if let Some((_, port)) = wanted.filter(|(_, port)| !has(*port)) {
+            let line = Line::new(format!(
+                "Service {name} has not the port {port} at which it is called"
             ));
+            wrong.push(line.fixed_by("{upgrade}"));
+        }
+        if !slices.iter().any(|slice| leads_somewhere(slice, &name)) {
+            wrong.push(without_endpoint(facts, service)?);
         }
     }
-    Ok(Outcome::fail_if(wrong, ""))
+    Ok(Outcome::fail_if(
+        wrong,
+        count(own.len(), "Service", "Services"),
+    ))
+}
+
+/// Either its selector chooses no pod, or none that it chooses is ready, which has a cause of its own.
+fn without_endpoint(facts: &Facts, service: &Service) -> Seen<Line> {
+    let name = service.name_any();
+    let selector = service
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.selector.as_ref());
+    let component = service.labels().get(annotation::CONTROL_PLANE_COMPONENT);
+    let chosen = facts.live_pods()?.any(|pod| {
+        pod.namespace() == service.namespace()
+            && select::service_matches(selector, pod.metadata.labels.as_ref())
+    });
+    let there = component.is_none_or(|component| {
+        facts.control_pods().is_ok_and(|mut pods| {
+            pods.any(|pod| pod::label(pod, annotation::CONTROL_PLANE_COMPONENT) == Some(component))
+        })
+    });
+    let leads = format!("Service {name} leads to no ready pod");
+    Ok(match selector {
+        Some(selector) if !chosen && there => {
+            let selector: Vec<String> = selector
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect();
+            Line::new(format!(
+                "{leads}: its selector {} chooses none",
+                selector.join(",")
+            ))
+            .fixed_by("{upgrade}")
+        }
+        _ => Line::new(leads).fixed_by("kubectl -n {ns} get pods -o wide"),
+    })
 }
 
 fn leads_somewhere(slice: &EndpointSlice, service: &str) -> bool {
@@ -178,6 +241,18 @@ pub(super) fn addresses(facts: &Facts) -> Verdict {
         }
     }
     Ok(Outcome::fail_if(wrong, ""))
+}
+
+/// Keys that only Linkerd's chart has. They are accepted so that its values files can be used, and not silently.
+pub(super) fn without_effect(facts: &Facts) -> Verdict {
+    let text = facts.values_text()?;
+    let given = serde_norway::from_str(&text)
+        .map_err(|error| format!("the values of ConfigMap linkerd-config: {error}"))?;
+    let keys = ignored_keys(&given);
+    let lines = keys
+        .iter()
+        .map(|key| format!("{}: {}", key.path, key.reason));
+    Ok(Outcome::warn_if(lines.collect(), ""))
 }
 
 /// What the controllers were told when they started, against what is written down now: a value that was edited by hand is in force for new pods alone,

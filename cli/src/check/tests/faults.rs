@@ -309,6 +309,17 @@ pub(super) const FAULTS: &[Fault] = &[
             "identityTrustDomain: example.org",
         );
     }),
+    warns(
+        "values-without-effect",
+        "kubeAPI: only the identity service",
+        |facts| {
+            set_value(
+                facts,
+                "identityTrustDomain: cluster.local",
+                "identityTrustDomain: cluster.local\nkubeAPI: {clientQPS: 1}",
+            );
+        },
+    ),
     fails("l5d-identity-cert-config-valid", "no Secret", |facts| {
         facts.trust.issuer =
             Err("namespace linkerd has no Secret linkerd-identity-issuer".to_owned());

@@ -4,12 +4,97 @@ use serde_json::json;
 
 use super::{
     super::{Facts, Mark, facts::Trial},
-    faults::{Fault, time, warns},
+    faults::{Fault, change_pod, fails, not_ready, pods, time, warns},
     find, healthy, judge,
 };
 use crate::mesh::Scope;
 
 pub(super) const FAULTS: &[Fault] = &[
+    fails(
+        "control-plane-endpoints",
+        "linkerd-dst leads to no",
+        |facts| {
+            let service = json!({
+                "metadata": {
+                    "name": "linkerd-dst", "namespace": "linkerd",
+                    "labels": {"linkerd.io/control-plane-component": "destination"}
+                },
+                "spec": {"selector": {"linkerd.io/control-plane-component": "dst"}, "ports": [{"port": 8086}]},
+            });
+            let services = facts.objects.services.as_mut().unwrap();
+            services.push(serde_json::from_value(service).unwrap());
+        },
+    ),
+    fails(
+        "l5d-api-control-ready",
+        "GET /ready on port 9990 fails: Readiness probe failed: HTTP probe failed with statuscode: 503",
+        |facts| {
+            for name in ["linkerd-destination-0", "linkerd-destination-1"] {
+                not_ready(facts, name);
+            }
+            change_pod(facts, "linkerd-destination-0", |pod| {
+                pod["spec"]["containers"]
+                    .as_array_mut()
+                    .unwrap()
+                    .push(json!({
+                        "name": "policy", "image": "x",
+                        "readinessProbe": {"httpGet": {"path": "/ready", "port": 9990}}
+                    }));
+                let status = |name: &str, ready: bool| {
+                    json!({
+                        "name": name, "image": "x", "imageID": "", "ready": ready, "restartCount": 0, "state": {"running": {}}
+                    })
+                };
+                pod["status"]["containerStatuses"] =
+                    json!([status("destination", true), status("policy", false)]);
+            });
+            let event = |container: &str, message: &str| {
+                json!({
+                    "metadata": {}, "type": "Warning", "message": message,
+                    "involvedObject": {
+                        "kind": "Pod", "name": "linkerd-destination-0", "fieldPath": format!("spec.containers{{{container}}}")
+                    },
+                })
+            };
+            let failed = "Readiness probe failed: HTTP probe failed with statuscode: 503";
+            facts.objects.events = Ok(vec![
+                serde_json::from_value(event("policy", failed)).unwrap(),
+                serde_json::from_value(event("destination", "of an hour ago")).unwrap(),
+            ]);
+        },
+    ),
+    fails(
+        "control-plane-deployments",
+        "no pod can be created",
+        |facts| {
+            without_injector(facts, "Fail");
+        },
+    ),
+    fails("agent-ready", "none has the label disk=ssd", |facts| {
+        let set = &mut facts.objects.daemon_sets.as_mut().unwrap()[0];
+        let spec = set.spec.as_mut().unwrap().template.spec.as_mut().unwrap();
+        spec.node_selector = Some([("disk".to_owned(), "ssd".to_owned())].into());
+        pods(facts).retain(|pod| {
+            !pod.metadata
+                .name
+                .as_deref()
+                .unwrap()
+                .starts_with("mesh-agent")
+        });
+    }),
+    warns(
+        "l5d-existence-unschedulable-pods",
+        "no node has the label disk=ssd",
+        |facts| {
+            change_pod(facts, "linkerd-identity-1", |pod| {
+                pod["spec"]["nodeSelector"] = json!({"disk": "ssd"});
+                pod["status"]["conditions"] = json!([{
+                    "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                    "message": "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector"
+                }]);
+            });
+        },
+    ),
     warns(
         "nodes-ready",
         "node b is not Ready (Kubelet stopped posting node status.): the mesh cannot be asked about the 1 meshed pod there",
@@ -26,6 +111,16 @@ pub(super) const FAULTS: &[Fault] = &[
         },
     ),
 ];
+
+fn without_injector(facts: &mut Facts, policy: &str) {
+    let configuration = facts.objects.webhooks.as_mut().unwrap().as_mut().unwrap();
+    let webhook = &mut configuration.webhooks.as_mut().unwrap()[0];
+    webhook.failure_policy = Some(policy.to_owned());
+    let deployment = &mut facts.objects.deployments.as_mut().unwrap()[2];
+    deployment.spec.as_mut().unwrap().replicas = Some(0);
+    let injector = |name: &str| name.starts_with("linkerd-proxy-injector");
+    pods(facts).retain(|pod| !injector(pod.metadata.name.as_deref().unwrap()));
+}
 
 fn lose_node(facts: &mut Facts) {
     let node = &mut facts.objects.nodes.as_mut().unwrap()[1];
@@ -44,6 +139,25 @@ fn exclude_shop(facts: &mut Facts) {
     let configuration = facts.objects.webhooks.as_mut().unwrap().as_mut().unwrap();
     let webhook = &mut configuration.webhooks.as_mut().unwrap()[0];
     webhook.namespace_selector = serde_json::from_value(selector).unwrap();
+}
+
+fn advice(facts: &Facts, anchor: &str) -> String {
+    find(&judge(facts), anchor).unwrap().advice.clone()
+}
+
+/// An upgrade is typed as the mesh was installed: nothing needs a checkout of the sources.
+#[test]
+fn an_upgrade_is_made_by_what_installed() {
+    let upgrade = |release: Option<&str>| {
+        let mut facts = healthy();
+        facts.objects.deployments.as_mut().unwrap().remove(0);
+        let config = facts.objects.config.as_mut().unwrap().as_mut().unwrap();
+        config.metadata.annotations = release
+            .map(|release| [("meta.helm.sh/release-name".to_owned(), release.to_owned())].into());
+        advice(&facts, "control-plane-deployments")
+    };
+    assert_eq!(upgrade(None), "meshctl upgrade | kubectl apply -f -");
+    assert!(upgrade(Some("mesh")).starts_with("helm upgrade mesh CHART -n linkerd --reuse-values"));
 }
 
 /// The registration is right, so deleting it would disable injection for the whole cluster.
@@ -83,5 +197,18 @@ fn a_namespace_that_is_being_deleted_is_not_tried() {
     assert_eq!(
         super::super::webhook::trial_namespace(&facts).unwrap(),
         "plain"
+    );
+}
+
+/// An injector that is away stops nothing while the API server goes on without it.
+#[test]
+fn an_injector_that_fails_open_blocks_no_pod() {
+    let mut facts = healthy();
+    without_injector(&mut facts, "Ignore");
+    let reports = judge(&facts);
+    let row = find(&reports, "control-plane-deployments").unwrap();
+    assert_eq!(
+        row.detail,
+        ["Deployment linkerd-proxy-injector is scaled to 0"]
     );
 }
