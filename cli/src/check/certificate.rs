@@ -53,22 +53,57 @@ pub(crate) fn time_problem(certificate: &X509Certificate<'_>, now: u64) -> Optio
     }
 }
 
-/// Whether a certificate that is valid will be so for long enough.
+/// Those that are valid now and not for long enough, and what is left of each.
+pub(crate) fn ending<'a, 'b>(
+    certificates: &'b [X509Certificate<'a>],
+    now: u64,
+) -> impl Iterator<Item = (&'b X509Certificate<'a>, u64)> {
+    let valid = certificates
+        .iter()
+        .filter(move |certificate| time_problem(certificate, now).is_none());
+    valid
+        .map(move |certificate| (certificate, left(certificate, now)))
+        .filter(|(_, left)| *left < WARN_BEFORE)
+}
+
+/// Whether certificates that are valid will be so for long enough. Of others a check of its own says that they are not.
 pub(crate) fn expires_soon(certificates: &[X509Certificate<'_>], now: u64) -> Outcome {
-    let mut soon = Vec::new();
-    let mut first = u64::MAX;
-    for certificate in certificates {
-        let left = left(certificate, now);
-        first = first.min(left);
-        if left < WARN_BEFORE {
-            soon.push(format!(
-                "{} expires in {}",
-                certificate.subject(),
-                span(left)
-            ));
-        }
+    let soon = ending(certificates, now)
+        .map(|(certificate, left)| format!("{} expires in {}", certificate.subject(), span(left)));
+    Outcome::warn_if(soon.collect(), first_expiry(certificates, now))
+}
+
+/// What is left of the valid certificate that expires first, in words.
+pub(crate) fn first_expiry(certificates: &[X509Certificate<'_>], now: u64) -> String {
+    let valid = certificates
+        .iter()
+        .filter(|certificate| time_problem(certificate, now).is_none());
+    match valid.map(|certificate| left(certificate, now)).min() {
+        Some(left) => format!("{} left", span(left)),
+        None => "none is valid now".to_owned(),
     }
-    Outcome::warn_if(soon, format!("{} left", span(first)))
+}
+
+/// Why certificates that this one signs are not accepted: RFC 5280 has the basic constraints and the key usage say who may sign. `below` is the number of
+/// authorities between it and the certificates of proxies.
+pub(crate) fn signing_problem(certificate: &X509Certificate<'_>, below: u32) -> Option<String> {
+    let subject = certificate.subject();
+    let constraints = certificate.basic_constraints().ok().flatten();
+    let usage = certificate.key_usage().ok().flatten();
+    if !constraints.as_ref().is_some_and(|found| found.value.ca) {
+        return Some(format!(
+            "{subject} does not belong to an authority: its basic constraints do not say CA:TRUE, so it may not sign certificates"
+        ));
+    }
+    if usage.is_some_and(|found| !found.value.key_cert_sign()) {
+        return Some(format!(
+            "{subject} may not sign certificates: its key usage lacks keyCertSign"
+        ));
+    }
+    let length = constraints.and_then(|found| found.value.path_len_constraint);
+    length.filter(|length| *length < below).map(|length| {
+        format!("{subject} may have at most {length} authorities below it, and has {below}")
+    })
 }
 
 pub(crate) fn left(certificate: &X509Certificate<'_>, now: u64) -> u64 {

@@ -25,6 +25,8 @@ pub(crate) type Seen<T> = Result<T, String>;
 
 /// A pod that is younger has had no time to start, in seconds. Rows about applications' pods leave it out and say so.
 pub(crate) const NEW_POD: u64 = 30;
+/// So long after the trust anchors were changed copies may still be on their way, in seconds: kubelets look at ConfigMaps about once a minute.
+pub(crate) const PROPAGATION: u64 = 90;
 
 /// What a question that was not asked answers. Nobody sees it: the checks that need it do not apply.
 pub(crate) const NOT_ASKED: &str = "it was not looked at";

@@ -48,6 +48,15 @@ impl Authority {
         certificate.unwrap().der().to_vec()
     }
 
+    /// An authority whose key usage does not let it sign certificates.
+    pub(super) fn without_signing(&self, name: &str, days: i64) -> Vec<u8> {
+        let key = KeyPair::generate().unwrap();
+        let mut params = params(name, days, true);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        let certificate = params.signed_by(&key, &self.issuer);
+        certificate.unwrap().der().to_vec()
+    }
+
     /// The certificate of a server.
     pub(super) fn server(&self, name: &str, days: i64) -> (Vec<u8>, String) {
         let key = KeyPair::generate().unwrap();

@@ -4,9 +4,10 @@ use mesh_core::annotation;
 use mesh_k8s::kinds::ResourceExt;
 
 use super::{
-    Category, Check, Ends, Facts, On, Outcome, Place, Verdict,
+    Category, Check, Ends, Facts, Line, On, Outcome, Place, Verdict,
     control_plane::COMPONENTS,
     facts::{full_name, proxy_container, see},
+    repair,
 };
 
 pub(super) const CATEGORY: Category = Category {
@@ -16,7 +17,7 @@ pub(super) const CATEGORY: Category = Category {
         Check {
             anchor: "l5d-version-control",
             description: "the control plane runs one version, the one that is written down",
-            advice: "kubectl -n {ns} rollout status deployment linkerd-destination; helm upgrade linkerd-control-plane helm/linkerd-control-plane --reuse-values -n {ns}",
+            advice: "{upgrade}",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: control,
@@ -42,7 +43,7 @@ pub(super) const CATEGORY: Category = Category {
         Check {
             anchor: "l5d-cp-proxy-version",
             description: "the control plane's proxies are of its version",
-            advice: "helm upgrade linkerd-control-plane helm/linkerd-control-plane --reuse-values -n {ns}",
+            advice: "kubectl -n {ns} rollout restart deployment",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: own_proxies,
@@ -104,8 +105,13 @@ pub(super) fn data_plane(facts: &Facts) -> Verdict {
     let expected = facts.values()?.proxy_version().to_owned();
     let wrong = facts.meshed_pods()?.filter_map(|pod| {
         let version = pod.annotations().get(annotation::PROXY_VERSION)?;
-        (*version != expected)
-            .then(|| format!("{} has {version}, new pods get {expected}", full_name(pod)))
+        (*version != expected).then(|| {
+            let line = Line::new(format!(
+                "{} has {version}, new pods get {expected}",
+                full_name(pod)
+            ));
+            line.fixed_by(repair::restart(pod))
+        })
     });
     Ok(Outcome::warn_if(
         wrong.collect::<Vec<_>>(),

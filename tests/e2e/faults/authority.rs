@@ -38,7 +38,19 @@ pub(super) fn make_certificates(shell: &Shell) {
     let p384 = &PKCS_ECDSA_P384_SHA384;
     write(&folder.join("p384"), -1, 365, p384, Some(&anchor));
     write(&folder.join("stranger"), -1, 365, p256, None);
+    write_server(&folder.join("server"), &anchor);
     write(&folder.join("old"), -300, -1, p256, None);
+}
+
+/// A certificate of a server, which may not sign others.
+fn write_server(folder: &Path, signer: &Issuer<'_, KeyPair>) {
+    let key = KeyPair::generate().expect("a key");
+    let name = "identity.linkerd.cluster.local";
+    let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
+    params.not_before = day(-1).into();
+    params.not_after = day(365).into();
+    let certificate = params.signed_by(&key, signer).expect("a certificate").pem();
+    write_pair(folder, &certificate, &key);
 }
 
 /// An authority that is valid in these days from now, signed by itself when nobody else signs it.
@@ -63,6 +75,10 @@ fn write(
         None => params.self_signed(&key),
     };
     let certificate = certificate.expect("a certificate").pem();
+    write_pair(folder, &certificate, &key);
+}
+
+fn write_pair(folder: &Path, certificate: &str, key: &KeyPair) {
     fs::create_dir_all(folder).expect("a folder");
     fs::write(folder.join("crt.pem"), certificate).expect("the certificate is written");
     fs::write(folder.join("key.pem"), key.serialize_pem()).expect("the key is written");

@@ -78,6 +78,17 @@ pub(super) const FAULTS: &[Fault] = &[
         names: &[],
     },
     Fault {
+        name: "the issuer may not sign",
+        plant: &[
+            "kubectl -n linkerd create secret generic linkerd-identity-issuer --from-file=server/crt.pem --from-file=server/key.pem --dry-run=client -o yaml | kubectl apply -f -",
+        ],
+        check: "issuer-may-sign",
+        says: "do not say CA:TRUE",
+        also: &[],
+        follow: ANOTHER_ISSUER,
+        names: &[],
+    },
+    Fault {
         name: "the issuer is gone",
         plant: &["kubectl -n linkerd delete secret linkerd-identity-issuer"],
         check: "l5d-identity-cert-config-valid",

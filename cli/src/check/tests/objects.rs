@@ -3,13 +3,57 @@
 use serde_json::json;
 
 use super::{
-    super::{Facts, Mark, facts::Trial},
+    super::{
+        Facts, Mark,
+        facts::Trial,
+        fixture::{self, Authority, NOW},
+    },
     faults::{Fault, change_pod, fails, not_ready, pods, time, warns},
     find, healthy, judge,
 };
 use crate::mesh::Scope;
 
 pub(super) const FAULTS: &[Fault] = &[
+    fails("issuer-may-sign", "do not say CA:TRUE", |facts| {
+        let anchor = Authority::new("root", 365);
+        let (der, _) = anchor.server("identity.linkerd.cluster.local", 300);
+        facts.trust.anchors = Ok(vec![anchor.der()]);
+        facts.trust.issuer = Ok(vec![der]);
+    }),
+    fails("issuer-may-sign", "lacks keyCertSign", |facts| {
+        let anchor = Authority::new("root", 365);
+        facts.trust.anchors = Ok(vec![anchor.der()]);
+        facts.trust.issuer = Ok(vec![anchor.without_signing("identity", 300)]);
+    }),
+    warns(
+        "l5d-identity-trustAnchors-not-expiring-soon",
+        "the issuer does not need it",
+        |facts| {
+            let old = Authority::new("old", 10).der();
+            facts.trust.anchors.as_mut().unwrap().push(old);
+        },
+    ),
+    warns(
+        "l5d-identity-data-plane-proxies-certs-match-ca",
+        "shop/web-1 started with other trust anchors",
+        |facts| {
+            // Linkerd's proxy does not read the ConfigMap.
+            change_pod(facts, "web-1", |pod| {
+                let proxy = &mut pod["spec"]["containers"][1];
+                proxy["image"] = json!("cr.l5d.io/linkerd/proxy:edge-26.1.1");
+                let variable =
+                    json!({"name": "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS", "value": "old"});
+                proxy["env"].as_array_mut().unwrap().push(variable);
+            });
+        },
+    ),
+    fails(
+        "trust-roots-published",
+        "pods web-0, web-1 trust the old ones",
+        |facts| {
+            facts.objects.trust_roots.as_mut().unwrap()[1] = fixture::trust_roots("shop", "stale");
+        },
+    ),
     fails(
         "control-plane-endpoints",
         "linkerd-dst leads to no",
@@ -211,4 +255,59 @@ fn an_injector_that_fails_open_blocks_no_pod() {
         row.detail,
         ["Deployment linkerd-proxy-injector is scaled to 0"]
     );
+}
+
+/// Copies of the trust anchors need a minute to arrive.
+#[test]
+fn anchors_on_their_way_are_no_fault() {
+    let mark = |changed: &str| {
+        let mut facts = healthy();
+        let maps = facts.objects.trust_roots.as_mut().unwrap();
+        maps[1] = fixture::trust_roots("shop", "of before");
+        maps[0].metadata.managed_fields =
+            serde_json::from_value(json!([{"manager": "kubectl", "time": changed}])).unwrap();
+        find(&judge(&facts), "trust-roots-published").unwrap().mark
+    };
+    assert_eq!(mark("2025-12-31T23:59:30Z"), Mark::Ok);
+    assert_eq!(mark("2025-12-31T23:58:00Z"), Mark::Fail);
+}
+
+/// The same certificates in another order, with other words between them, are the same anchors.
+#[test]
+fn the_form_of_a_bundle_does_not_matter() {
+    let (one, other) = (
+        Authority::new("a", 365).pem(),
+        Authority::new("b", 365).pem(),
+    );
+    let mut facts = healthy();
+    facts.objects.trust_roots = Ok(vec![
+        fixture::trust_roots("linkerd", &format!("{one}{other}")),
+        fixture::trust_roots(
+            "shop",
+            &format!("# the new one\n{other}\n# the old one\n{one}"),
+        ),
+    ]);
+    assert_eq!(
+        find(&judge(&facts), "trust-roots-published").unwrap().mark,
+        Mark::Ok
+    );
+}
+
+/// What has ended does not end soon as well.
+#[test]
+fn an_expired_certificate_does_not_expire_soon() {
+    let mut facts = healthy();
+    facts.trust.issuer = Ok(vec![Authority::new("old", -1).der()]);
+    facts.trust.anchors = Ok(vec![Authority::new("old", -1).der()]);
+    let (_, pem) = Authority::new("webhook", 365).server(fixture::SERVER_NAME, -1);
+    facts.objects.webhook_secret = Ok(Some(fixture::webhook_secret(&pem)));
+    let reports = judge(&facts);
+    for anchor in [
+        "l5d-identity-trustAnchors-not-expiring-soon",
+        "l5d-identity-issuer-cert-not-expiring-soon",
+        "l5d-proxy-injector-webhook-cert-not-expiring-soon",
+    ] {
+        assert_eq!(find(&reports, anchor).unwrap().mark, Mark::Ok, "{anchor}");
+    }
+    assert_eq!(facts.now, NOW);
 }
