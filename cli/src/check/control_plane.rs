@@ -3,7 +3,7 @@
 mod config;
 mod pods;
 
-pub(super) use pods::{COMPONENTS, container_problems, is_agent, may_answer};
+pub(super) use pods::{COMPONENTS, container_problems, is_agent, may_answer, problem_of};
 
 use super::{Category, Check, Ends, Facts, On, Outcome, Place, facts::see};
 

@@ -1,10 +1,12 @@
 //! The meshed pods: did those that asked get a proxy, are they redirected, ready and current, and do their annotations say what was meant.
 
 mod annotations;
+mod pods;
 mod redirection;
 
 use std::collections::BTreeSet;
 
+use mesh_core::annotation;
 use mesh_k8s::{
     inject::{self, Decision, SkipReason},
     kinds::{ObjectMeta, Pod, ResourceExt},
@@ -12,11 +14,12 @@ use mesh_k8s::{
 };
 
 use super::{
-    Category, Check, Ends, Facts, Mode, On, Outcome, Place, Verdict,
-    control_plane::{container_problems, may_answer},
+    Category, Check, Ends, Facts, Line, Mode, On, Outcome, Place, Verdict,
+    control_plane::{may_answer, problem_of},
     count,
-    facts::{full_name, see},
-    versions,
+    facts::{full_name, proxy_container, see},
+    identity::left_out,
+    repair, versions,
 };
 use crate::mesh::Scope;
 
@@ -56,6 +59,22 @@ pub(super) const CATEGORY: Category = Category {
             look: meshed,
         },
         Check {
+            anchor: "pods-host-network",
+            description: "no pod that asks for the mesh uses the node's network",
+            advice: "kubectl annotate namespace NAMESPACE linkerd.io/inject-, or exclude the workload",
+            ends: Ends::Nothing,
+            on: On::Cluster,
+            look: host_network,
+        },
+        Check {
+            anchor: "pods-marked-meshed",
+            description: "every pod that is marked as meshed has a proxy",
+            advice: "kubectl -n NAMESPACE label pod POD linkerd.io/control-plane-ns-",
+            ends: Ends::Nothing,
+            on: On::Cluster,
+            look: marked,
+        },
+        Check {
             anchor: "inject-annotation",
             description: "the annotation linkerd.io/inject says enabled, ingress or disabled",
             advice: "kubectl annotate namespace NAMESPACE --overwrite linkerd.io/inject=enabled",
@@ -64,20 +83,52 @@ pub(super) const CATEGORY: Category = Category {
             look: annotations::inject_values,
         },
         Check {
+            anchor: "namespace-labels",
+            description: "no namespace has the mesh's settings as labels",
+            advice: "kubectl label namespace NAMESPACE KEY- && kubectl annotate namespace NAMESPACE KEY=VALUE",
+            ends: Ends::Nothing,
+            on: On::Cluster,
+            look: annotations::namespace_labels,
+        },
+        Check {
             anchor: "pods-enrolled",
             description: "connections of every meshed pod are redirected",
-            advice: "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent: the agent repairs by itself and says why it cannot",
+            advice: "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent",
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: redirection::enrolled,
         },
         Check {
+            anchor: "data-plane-containers",
+            description: "containers of proxies start and stay up",
+            advice: "kubectl -n NAMESPACE describe pod POD",
+            ends: Ends::Nothing,
+            on: On::Cluster,
+            look: containers,
+        },
+        Check {
             anchor: "l5d-data-plane-ready",
             description: "proxies are ready",
-            advice: "kubectl -n NAMESPACE logs POD -c linkerd-proxy; on a local node: meshctl local logs POD -c linkerd-proxy",
+            advice: "meshctl check explain l5d-data-plane-ready",
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: ready,
+        },
+        Check {
+            anchor: "pods-ports",
+            description: "no container uses a port of its proxy",
+            advice: "correct the port of the container",
+            ends: Ends::Nothing,
+            on: On::Cluster,
+            look: pods::ports,
+        },
+        Check {
+            anchor: "jobs-finish",
+            description: "no Job is held open by its proxy",
+            advice: "kubectl -n NAMESPACE delete job NAME",
+            ends: Ends::Nothing,
+            on: On::Cluster,
+            look: pods::jobs,
         },
         Check {
             anchor: "l5d-data-plane-version",
@@ -122,7 +173,7 @@ pub(super) const CATEGORY: Category = Category {
         Check {
             anchor: "config-annotations",
             description: "every setting of the mesh exists and has a value that it can have",
-            advice: "docs/reference/annotations.md has all of them and their values; kubectl annotate namespace NAMESPACE KEY- takes one away",
+            advice: "meshctl check explain config-annotations; on a workload the setting is in its template",
             ends: Ends::Nothing,
             on: On::Cluster,
             look: annotations::unknown,
@@ -138,29 +189,24 @@ pub(super) const CATEGORY: Category = Category {
     ],
 };
 
+/// What the injector would do with a pod of the scope.
+fn decision(facts: &Facts, pod: &Pod, projection: bool) -> Decision {
+    let namespace = facts.namespace(&pod.namespace().unwrap_or_default());
+    let none = ObjectMeta::default();
+    let namespace = namespace.map_or(&none, |namespace| &namespace.metadata);
+    inject::decide(namespace, pod, projection)
+}
+
 fn meshed(facts: &Facts) -> Verdict {
     see(&facts.objects.namespaces)?;
     let projection = facts.values()?.identity.service_account_token_projection;
     let mut wrong = Vec::new();
     for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
-        let namespace = facts.namespace(&pod.namespace().unwrap_or_default());
-        let none = ObjectMeta::default();
-        let namespace = namespace.map_or(&none, |namespace| &namespace.metadata);
-        let asked = pod.annotations().get(mesh_core::annotation::INJECT);
-        match inject::decide(namespace, pod, projection) {
-            Decision::Inject { .. } => {
-                wrong.push(format!("{} has no proxy", full_name(pod)));
-            }
-            Decision::Skip(reasons)
-                if reasons.contains(&SkipReason::HostNetwork)
-                    && asked.is_some_and(|mode| mode == "enabled") =>
-            {
-                wrong.push(format!(
-                    "{} asks for the mesh but uses the node's network: it cannot be meshed",
-                    full_name(pod)
-                ));
-            }
-            Decision::Skip(_) => {}
+        if let Decision::Inject { .. } = decision(facts, pod, projection) {
+            wrong.push(
+                Line::new(format!("{} has no proxy", full_name(pod)))
+                    .fixed_by(repair::restart(pod)),
+            );
         }
     }
     let meshed = facts.meshed_pods()?.count();
@@ -168,6 +214,95 @@ fn meshed(facts: &Facts) -> Verdict {
         wrong,
         format!("{} meshed", count(meshed, "pod", "pods")),
     ))
+}
+
+/// Pods that would be injected, were it not for the node's network.
+fn host_network(facts: &Facts) -> Verdict {
+    see(&facts.objects.namespaces)?;
+    let projection = facts.values()?.identity.service_account_token_projection;
+    let mut wrong = Vec::new();
+    for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
+        if decision(facts, pod, projection) != Decision::Skip(vec![SkipReason::HostNetwork]) {
+            continue;
+        }
+        let (namespace, own) = (
+            pod.namespace().unwrap_or_default(),
+            pod.annotations().contains_key(annotation::INJECT),
+        );
+        let line = Line::new(format!(
+            "{} asks for the mesh{} but uses the node's network: it cannot be meshed, and its traffic is neither encrypted nor authorised",
+            full_name(pod),
+            match own {
+                true => String::new(),
+                false => format!(" by the annotation of namespace {namespace}"),
+            }
+        ));
+        wrong.push(match repair::workload(pod) {
+            Some(workload) => line.fixed_by(format!(
+                "take hostNetwork out of the template of {workload}, or exclude it: kubectl -n {namespace} patch {workload} -p '{{\"spec\": {{\"template\": {{\"metadata\": {{\"annotations\": {{\"{}\": \"disabled\"}}}}}}}}}}'",
+                annotation::INJECT
+            )),
+            None => line.fixed_by(format!(
+                "kubectl -n {namespace} annotate pod {} --overwrite {}=disabled",
+                pod.name_any(),
+                annotation::INJECT
+            )),
+        });
+    }
+    Ok(Outcome::warn_if(wrong, ""))
+}
+
+/// The label makes clients expect a proxy: they open mutual TLS to the application's own port.
+fn marked(facts: &Facts) -> Verdict {
+    let mut wrong = Vec::new();
+    for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
+        if pod::control_plane_namespace(pod).is_none() || proxy_container(pod).is_some() {
+            continue;
+        }
+        let line = Line::new(format!(
+            "{} has the label {} and no proxy: meshed clients cannot reach it",
+            full_name(pod),
+            annotation::CONTROL_PLANE_NS
+        ));
+        let namespace = pod.namespace().unwrap_or_default();
+        wrong.push(match repair::workload(pod) {
+            Some(workload) => line.fixed_by(format!(
+                "take the label {} out of the template of {workload}: kubectl -n {namespace} edit {workload}; the injector adds it together with the proxy",
+                annotation::CONTROL_PLANE_NS
+            )),
+            None => line.fixed_by(format!(
+                "kubectl -n {namespace} label pod {} {}-",
+                pod.name_any(),
+                annotation::CONTROL_PLANE_NS
+            )),
+        });
+    }
+    Ok(Outcome::fail_if(wrong, ""))
+}
+
+/// Proxies that cannot start or do not stay up. Such a proxy answers nothing and has no log.
+fn containers(facts: &Facts) -> Verdict {
+    let pods = facts
+        .meshed_pods()?
+        .filter(|pod| !facts.is_on_lost_node(pod));
+    let wrong = pods.filter_map(|pod| {
+        let line = problem_of(pod, pod::PROXY_CONTAINER, facts.clock())?;
+        // The proxy's image is the mesh's; a workload chooses another by annotation.
+        let by = [
+            "config.linkerd.io/proxy-image",
+            "config.linkerd.io/proxy-version",
+        ]
+        .into_iter()
+        .find(|key| pod.annotations().contains_key(*key));
+        Some(match (by, repair::workload(pod)) {
+            (Some(key), Some(workload)) if line.text.contains("Image") => line.fixed_by(format!(
+                "correct the annotation {key} of the template of {workload}, or kubectl -n {} rollout undo {workload}",
+                pod.namespace().unwrap_or_default()
+            )),
+            _ => line,
+        })
+    });
+    Ok(Outcome::fail_if(wrong.collect(), ""))
 }
 
 /// Pods of the scope that are not the control plane's.
@@ -179,30 +314,45 @@ fn in_scope(facts: &Facts, pod: &Pod) -> bool {
 fn ready(facts: &Facts) -> Verdict {
     let mut wrong = Vec::new();
     let mut named = BTreeSet::new();
-    let mut asked = 0_usize;
+    let (mut asked, mut new) = (0_usize, 0_usize);
     for proxy in &facts.proxies {
         if proxy.namespace == facts.control_namespace && facts.place == Place::Cluster {
             continue;
         }
         asked += 1;
-        if let Err(reason) = &proxy.ready {
-            named.insert((&proxy.namespace, &proxy.pod));
-            wrong.push(format!("{}/{}: {reason}", proxy.namespace, proxy.pod));
+        let Err(reason) = &proxy.ready else { continue };
+        named.insert((&proxy.namespace, &proxy.pod));
+        if proxy.new {
+            new += 1;
+            continue;
         }
+        let (namespace, pod) = (&proxy.namespace, &proxy.pod);
+        let line = Line::new(format!("{namespace}/{pod}: {reason}"));
+        wrong.push(match facts.place {
+            Place::Cluster => line.fixed_by(format!(
+                "kubectl -n {namespace} logs {pod} -c linkerd-proxy"
+            )),
+            _ => line.fixed_by(format!("meshctl local logs {pod} -c linkerd-proxy")),
+        });
     }
     for pod in facts.meshed_pods()? {
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
-        if named.contains(&(&namespace, &name)) {
+        let is_named = named.contains(&(&namespace, &name));
+        // Of a container that cannot start its own check speaks.
+        let elsewhere = facts.is_on_lost_node(pod)
+            || problem_of(pod, pod::PROXY_CONTAINER, facts.clock()).is_some();
+        if is_named || elsewhere || may_answer(pod, pod::PROXY_CONTAINER) {
             continue;
         }
-        let problems = container_problems(pod, facts.clock());
-        let of_proxy = format!("container {}", pod::PROXY_CONTAINER);
-        let known = wrong.len();
-        let problems = problems.into_iter().map(|line| line.text);
-        wrong.extend(problems.filter(|one| one.contains(&of_proxy)));
-        if wrong.len() == known && !may_answer(pod, pod::PROXY_CONTAINER) {
-            wrong.push(format!("{namespace}/{name}: its proxy has not started yet"));
+        if facts.is_new(pod) {
+            new += 1;
+            continue;
         }
+        wrong.push(
+            Line::new(format!("{namespace}/{name}: its proxy has not started yet"))
+                .fixed_by(format!("kubectl -n {namespace} describe pod {name}")),
+        );
     }
-    Ok(Outcome::fail_if(wrong, count(asked, "proxy", "proxies")))
+    let ok = count(asked, "proxy", "proxies") + &left_out(new);
+    Ok(Outcome::fail_if(wrong, ok))
 }

@@ -35,7 +35,7 @@ pub(super) const FAULTS: &[Fault] = &[
         name: "a setting is spelt wrong",
         plant: &["kubectl annotate namespace faults config.linkerd.io/skip-inbound-prots=1234"],
         check: "config-annotations",
-        says: "config.linkerd.io/skip-inbound-prots is no setting",
+        says: "config.linkerd.io/skip-inbound-prots is not a setting",
         also: &[],
         follow: &["kubectl annotate namespace NAMESPACE KEY-"],
         names: &[
@@ -113,7 +113,7 @@ pub(super) const FAULTS: &[Fault] = &[
         plant: &[
             r#"kubectl -n faults patch deployment web -p '{"spec": {"template": {"metadata": {"annotations": {"config.linkerd.io/proxy-image": "mesh/none"}}}}}'"#,
         ],
-        check: "l5d-data-plane-ready",
+        check: "data-plane-containers",
         says: "mesh/none",
         also: &["proxy-certificates", "pods-enrolled"],
         follow: &["kubectl -n NAMESPACE rollout undo WORKLOAD"],

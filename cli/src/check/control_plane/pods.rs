@@ -223,6 +223,12 @@ pub(in crate::check) fn container_problems(pod: &Pod, now: u64) -> Vec<Line> {
         .collect()
 }
 
+/// The same of one container.
+pub(in crate::check) fn problem_of(pod: &Pod, container: &str, now: u64) -> Option<Line> {
+    let mut own = container_statuses(pod).filter(|status| status.name == container);
+    own.find_map(|status| container_line(pod, status, now))
+}
+
 fn container_line(pod: &Pod, container: &ContainerStatus, now: u64) -> Option<Line> {
     let problem = container_problem(container).or_else(|| does_not_stay_up(pod, container, now))?;
     let line = Line::new(format!(

@@ -12,8 +12,9 @@ use mesh_k8s::{
 
 use super::{
     super::{
-        Facts, Outcome, Verdict,
+        Facts, Line, Outcome, Verdict,
         facts::{Seen, full_name, see},
+        repair,
     },
     in_scope,
 };
@@ -26,11 +27,21 @@ pub(super) fn inject_values(facts: &Facts) -> Verdict {
             .as_ref()
             .and_then(|all| all.get(keys::INJECT));
         if let Some(value) = value.filter(|value| !INJECT_VALUES.contains(&value.as_str())) {
-            wrong.push(format!(
+            let line = Line::new(format!(
                 "{what}: {}: {value:?} is none of {}",
                 keys::INJECT,
                 INJECT_VALUES.join(", ")
             ));
+            wrong.push(line.fixed_by(match what.strip_prefix("namespace ") {
+                Some(name) => format!(
+                    "kubectl annotate namespace {name} --overwrite {}=enabled",
+                    keys::INJECT
+                ),
+                None => format!(
+                    "correct {} in the template of the workload of {what}",
+                    keys::INJECT
+                ),
+            }));
         }
     };
     for namespace in see(&facts.objects.namespaces)? {
@@ -63,12 +74,45 @@ fn misplaced(meta: &ObjectMeta) -> Vec<&str> {
 
 pub(super) fn pod_labels(facts: &Facts) -> Verdict {
     let wrong = facts.meshed_pods()?.flat_map(|pod| {
-        let name = full_name(pod);
-        misplaced(&pod.metadata)
-            .into_iter()
-            .map(move |key| format!("{name} has {key} as a label, where it has no effect"))
+        misplaced(&pod.metadata).into_iter().map(move |key| {
+            let line = Line::new(format!(
+                "{} has {key} as a label, where it has no effect",
+                full_name(pod)
+            ));
+            match repair::workload(pod) {
+                Some(workload) => line.fixed_by(format!(
+                    "kubectl -n {} edit {workload}: move {key} from the template's labels to its annotations",
+                    pod.namespace().unwrap_or_default()
+                )),
+                None => line,
+            }
+        })
     });
     Ok(Outcome::warn_if(wrong.collect(), ""))
+}
+
+pub(super) fn namespace_labels(facts: &Facts) -> Verdict {
+    let mut wrong = Vec::new();
+    for namespace in see(&facts.objects.namespaces)? {
+        let name = namespace.name_any();
+        if !facts.scope.contains(&name) {
+            continue;
+        }
+        for key in misplaced(&namespace.metadata) {
+            let value = namespace.labels().get(key).map_or("", String::as_str);
+            let effect = match key == keys::INJECT {
+                true => ": nothing is injected there",
+                false => "",
+            };
+            let line = Line::new(format!(
+                "namespace {name} has {key} as a label, where it has no effect{effect}"
+            ));
+            wrong.push(line.fixed_by(format!(
+                "kubectl label namespace {name} {key}- && kubectl annotate namespace {name} --overwrite {key}={value}"
+            )));
+        }
+    }
+    Ok(Outcome::warn_if(wrong, ""))
 }
 
 fn services(facts: &Facts) -> Result<impl Iterator<Item = &Service>, String> {
@@ -93,7 +137,16 @@ pub(super) fn service_labels(facts: &Facts) -> Verdict {
         let name = service_name(service);
         misplaced(&service.metadata)
             .into_iter()
-            .map(move |key| format!("{name} has {key} as a label, where it has no effect"))
+            .map(move |key| {
+                let value = service.labels().get(key).map_or("", String::as_str);
+                Line::new(format!("{name} has {key} as a label, where it has no effect")).fixed_by(
+                    format!(
+                        "kubectl -n {0} label service {1} {key}- && kubectl -n {0} annotate service {1} {key}={value}",
+                        service.namespace().unwrap_or_default(),
+                        service.name_any()
+                    ),
+                )
+            })
     });
     Ok(Outcome::warn_if(wrong.collect(), ""))
 }
@@ -105,10 +158,15 @@ pub(super) fn service_annotations(facts: &Facts) -> Verdict {
     let wrong = services(facts)?
         .filter(|service| service.annotations().contains_key(EXPORTED))
         .map(|service| {
-            format!(
+            let line = Line::new(format!(
                 "{} has {EXPORTED} as an annotation, where it has no effect",
                 service_name(service)
-            )
+            ));
+            line.fixed_by(format!(
+                "kubectl -n {0} annotate service {1} {EXPORTED}- && kubectl -n {0} label service {1} {EXPORTED}=true",
+                service.namespace().unwrap_or_default(),
+                service.name_any()
+            ))
         });
     Ok(Outcome::warn_if(wrong.collect(), ""))
 }
@@ -121,7 +179,13 @@ pub(super) fn unknown(facts: &Facts) -> Verdict {
             if let Some(name) = key.strip_prefix(keys::CONFIG_PREFIX)
                 && !SETTINGS.contains(&name)
             {
-                wrong.push(format!("{what}: {key} is no setting of the mesh"));
+                let line = Line::new(format!("{what}: {key} is not a setting of the mesh"));
+                wrong.push(match what.strip_prefix("namespace ") {
+                    Some(name) => {
+                        line.fixed_by(format!("kubectl annotate namespace {name} {key}-"))
+                    }
+                    None => line,
+                });
             }
         }
     };
@@ -141,7 +205,7 @@ pub(super) fn unknown(facts: &Facts) -> Verdict {
     for pod in facts.meshed_pods()? {
         refused.extend(objections(facts, &values, pod)?);
     }
-    wrong.extend(refused);
+    wrong.extend(refused.into_iter().map(Line::from));
     Ok(Outcome::warn_if(wrong, ""))
 }
 
@@ -239,7 +303,7 @@ pub(super) fn opaque_ports(facts: &Facts) -> Verdict {
 }
 
 /// Ports that the Service's clients treat otherwise than the pod's proxy does. Without an annotation on either side both follow the same default.
-fn disagreements(service: &Service, pod: &Pod) -> Vec<String> {
+fn disagreements(service: &Service, pod: &Pod) -> Vec<Line> {
     let annotation = service.annotations().get(keys::OPAQUE_PORTS);
     let of_service = annotation.map(|list| ports::resolve_list(pod.spec.as_ref(), list));
     let of_pod = ports::opaque(pod);
@@ -263,7 +327,20 @@ fn disagreements(service: &Service, pod: &Pod) -> Vec<String> {
                     format!("pod {} port {target}", full_name(pod)),
                 );
                 let (opaque, not) = if here { (yes, no) } else { (no, yes) };
-                wrong.push(format!("{opaque} is opaque, {not} is not"));
+                let line = Line::new(format!("{opaque} is opaque, {not} is not"));
+                let both = pod::annotation(pod, keys::OPAQUE_PORTS);
+                wrong.push(line.fixed_by(format!(
+                    "kubectl -n {} annotate service {} {}",
+                    service.namespace().unwrap_or_default(),
+                    service.name_any(),
+                    match both {
+                        Some(ports) => format!("--overwrite {}={ports}", keys::OPAQUE_PORTS),
+                        None => format!(
+                            "{}-, or give the pods' template the same ports",
+                            keys::OPAQUE_PORTS
+                        ),
+                    }
+                )));
             }
         }
     }

@@ -9,8 +9,10 @@ use mesh_k8s::{
 };
 
 use super::super::{
-    Facts, Outcome, Place, Verdict, count,
+    Facts, Line, Outcome, Place, Verdict, count,
     facts::{full_name, proxy_container},
+    identity::left_out,
+    repair,
 };
 
 /// What redirects a pod itself, so that no agent needs to.
@@ -33,12 +35,14 @@ pub(super) fn enrolled(facts: &Facts) -> Verdict {
         .iter()
         .map(|agent| (agent.node.as_str(), &agent.pods))
         .collect();
-    let (mut wrong, mut silent, mut redirected) = (Vec::new(), BTreeSet::new(), 0_usize);
+    let (mut wrong, mut silent) = (Vec::new(), BTreeSet::new());
+    let (mut redirected, mut new) = (0_usize, 0_usize);
     let control = facts
         .control_pods()?
         .filter(|pod| proxy_container(pod).is_some());
     for pod in facts.meshed_pods()?.chain(control) {
-        let running = !pod::ips(pod).is_empty() && !pod::is_host_network(pod);
+        let running =
+            !pod::ips(pod).is_empty() && !pod::is_host_network(pod) && !facts.is_on_lost_node(pod);
         if !running || has_container(pod, INIT) || has_container(pod, VALIDATOR) {
             continue;
         }
@@ -58,11 +62,17 @@ pub(super) fn enrolled(facts: &Facts) -> Verdict {
                         && status.pod.name == pod.name_any()
                 });
                 redirected += usize::from(known);
-                if !known {
-                    wrong.push(format!(
+                if !known && facts.is_new(pod) {
+                    new += 1;
+                } else if !known {
+                    let line = Line::new(format!(
                         "{} is not enrolled on node {node}: its traffic goes around the proxy",
                         full_name(pod)
                     ));
+                    wrong.push(match facts.place {
+                        Place::Cluster => line.fixed_by(repair::restart(pod)),
+                        _ => line.fixed_by("meshctl local logs --agent"),
+                    });
                 }
             }
             Some(Err(_)) | None => {
@@ -77,7 +87,8 @@ pub(super) fn enrolled(facts: &Facts) -> Verdict {
             nodes.join(", ")
         )));
     }
-    Ok(Outcome::fail_if(wrong, count(redirected, "pod", "pods")))
+    let ok = count(redirected, "pod", "pods") + &left_out(new);
+    Ok(Outcome::fail_if(wrong, ok))
 }
 
 /// Pods keep the way they were injected with until they are replaced.
@@ -93,12 +104,13 @@ pub(super) fn way(facts: &Facts) -> Verdict {
             Redirection::Agent
         };
         if own != way {
-            wrong.push(format!(
+            let line = Line::new(format!(
                 "{} is redirected by {}, new pods by {}",
                 full_name(pod),
                 name(own),
                 name(way)
             ));
+            wrong.push(line.fixed_by(repair::restart(pod)));
         }
     }
     Ok(Outcome::warn_if(wrong, name(way)))

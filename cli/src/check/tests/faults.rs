@@ -574,7 +574,7 @@ pub(super) const FAULTS: &[Fault] = &[
     fails("pods-meshed", "shop/late has no proxy", |facts| {
         pods(facts).push(pod("shop", "late", "a", false));
     }),
-    fails("pods-meshed", "uses the node's network", |facts| {
+    warns("pods-host-network", "uses the node's network", |facts| {
         let mut host = pod("shop", "host", "a", false);
         host.spec.as_mut().unwrap().host_network = Some(true);
         let mode = [("linkerd.io/inject".to_owned(), "enabled".to_owned())];

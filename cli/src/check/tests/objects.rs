@@ -6,9 +6,9 @@ use super::{
     super::{
         Facts, Mark,
         facts::Trial,
-        fixture::{self, Authority, NOW},
+        fixture::{self, Authority, NOW, pod},
     },
-    faults::{Fault, change_pod, fails, not_ready, pods, time, warns},
+    faults::{Fault, change_pod, fails, not_ready, pod_named, pods, time, warns},
     find, healthy, judge,
 };
 use crate::mesh::Scope;
@@ -139,11 +139,44 @@ pub(super) const FAULTS: &[Fault] = &[
             });
         },
     ),
+    fails("data-plane-containers", "ErrImagePull", |facts| {
+        cannot_pull(facts, "web-0", "linkerd-proxy");
+    }),
     warns(
         "nodes-ready",
         "node b is not Ready (Kubelet stopped posting node status.): the mesh cannot be asked about the 1 meshed pod there",
         |facts| {
             lose_node(facts);
+        },
+    ),
+    warns(
+        "namespace-labels",
+        "namespace plain has linkerd.io/inject as a label",
+        |facts| {
+            let namespace = &mut facts.objects.namespaces.as_mut().unwrap()[2];
+            let label = [("linkerd.io/inject".to_owned(), "enabled".to_owned())];
+            namespace.metadata.labels = Some(label.into());
+        },
+    ),
+    warns(
+        "pods-host-network",
+        "shop/host asks for the mesh by the annotation of namespace shop but uses the node's network",
+        |facts| {
+            let mut host = pod("shop", "host", "a", false);
+            host.spec.as_mut().unwrap().host_network = Some(true);
+            pods(facts).push(host);
+        },
+    ),
+    fails(
+        "pods-marked-meshed",
+        "plain/batch has the label linkerd.io/control-plane-ns and no proxy",
+        |facts| {
+            let pod = pod_named(facts, "batch");
+            let labels = pod.metadata.labels.as_mut().unwrap();
+            labels.insert(
+                "linkerd.io/control-plane-ns".to_owned(),
+                "linkerd".to_owned(),
+            );
         },
     ),
     warns(
@@ -164,6 +197,17 @@ fn without_injector(facts: &mut Facts, policy: &str) {
     deployment.spec.as_mut().unwrap().replicas = Some(0);
     let injector = |name: &str| name.starts_with("linkerd-proxy-injector");
     pods(facts).retain(|pod| !injector(pod.metadata.name.as_deref().unwrap()));
+}
+
+fn cannot_pull(facts: &mut Facts, name: &str, container: &str) {
+    change_pod(facts, name, |pod| {
+        pod["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d9c", "uid": "u"}]);
+        pod["metadata"]["labels"]["pod-template-hash"] = json!("5d9c");
+        pod["status"]["containerStatuses"] = json!([{
+            "name": container, "image": "x", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
+        }]);
+    });
 }
 
 fn lose_node(facts: &mut Facts) {
@@ -187,6 +231,42 @@ fn exclude_shop(facts: &mut Facts) {
 
 fn advice(facts: &Facts, anchor: &str) -> String {
     find(&judge(facts), anchor).unwrap().advice.clone()
+}
+
+/// The names that the check knows stand in the command.
+#[test]
+fn hints_have_the_names_in_them() {
+    let with = |plant: fn(&mut Facts), anchor: &str| {
+        let mut facts = healthy();
+        plant(&mut facts);
+        advice(&facts, anchor)
+    };
+    let excluded = with(exclude_shop, "namespace-excluded");
+    assert_eq!(
+        excluded,
+        "kubectl label namespace shop config.linkerd.io/admission-webhooks-"
+    );
+    let image = with(
+        |facts| cannot_pull(facts, "web-0", "linkerd-proxy"),
+        "data-plane-containers",
+    );
+    assert!(
+        image.starts_with("kubectl -n shop rollout undo deployment/web"),
+        "{image}"
+    );
+    assert!(!image.contains(" logs "), "it never ran: {image}");
+    let meshed = with(
+        |facts| {
+            let mut late = pod("shop", "late-7f-x", "a", false);
+            let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "late-7f", "uid": "u"}]);
+            late.metadata.owner_references = serde_json::from_value(owner).unwrap();
+            let labels = late.metadata.labels.as_mut().unwrap();
+            labels.insert("pod-template-hash".to_owned(), "7f".to_owned());
+            pods(facts).push(late);
+        },
+        "pods-meshed",
+    );
+    assert_eq!(meshed, "kubectl -n shop rollout restart deployment/late");
 }
 
 /// An upgrade is typed as the mesh was installed: nothing needs a checkout of the sources.
@@ -291,6 +371,58 @@ fn the_form_of_a_bundle_does_not_matter() {
         find(&judge(&facts), "trust-roots-published").unwrap().mark,
         Mark::Ok
     );
+}
+
+/// A pod that was made this moment has had no time.
+#[test]
+fn pods_that_are_seconds_old_are_left_out() {
+    let reports = |created: &str| {
+        let mut facts = healthy();
+        pod_named(&mut facts, "web-1").metadata.creation_timestamp = Some(time(created));
+        let pod = pod_named(&mut facts, "web-1").clone();
+        let new = facts.is_new(&pod);
+        let proxy = facts.proxies.iter_mut().find(|proxy| proxy.pod == "web-1");
+        let proxy = proxy.unwrap();
+        proxy.new = new;
+        proxy.ready = Err("answers 503".to_owned());
+        proxy.metrics = Err("cannot connect".to_owned());
+        facts.agents[1].pods = Ok(Vec::new());
+        judge(&facts)
+    };
+    let young = reports("2025-12-31T23:59:50Z");
+    for anchor in [
+        "pods-enrolled",
+        "l5d-data-plane-ready",
+        "proxy-certificates",
+    ] {
+        let row = find(&young, anchor).unwrap();
+        assert_eq!(row.mark, Mark::Ok, "{anchor}: {:?}", row.detail);
+        assert!(
+            row.detail[0].ends_with("without 1 pod younger than 30 s"),
+            "{:?}",
+            row.detail
+        );
+    }
+    let old = reports("2025-12-31T23:59:20Z");
+    assert_eq!(find(&old, "pods-enrolled").unwrap().mark, Mark::Fail);
+}
+
+/// What a lost node runs cannot be asked; one row says so.
+#[test]
+fn a_lost_node_is_one_row() {
+    let mut facts = healthy();
+    lose_node(&mut facts);
+    not_ready(&mut facts, "mesh-agent-b");
+    facts.agents[1].status = Err("cannot reach port 9993".to_owned());
+    facts.agents[1].pods = Err("cannot reach port 9993".to_owned());
+    facts.proxies.retain(|proxy| proxy.pod != "web-1");
+    let reports = judge(&facts);
+    let all = reports.iter().flat_map(|category| &category.checks);
+    let wrong: Vec<&str> = all
+        .filter(|report| report.mark != Mark::Ok)
+        .map(|report| report.name)
+        .collect();
+    assert_eq!(wrong, ["nodes-ready"]);
 }
 
 /// What has ended does not end soon as well.

@@ -4,8 +4,9 @@
 use serde_json::json;
 
 use super::{
-    super::facts::Trial,
-    faults::{Fault, change_pod, fails},
+    super::{Mark, facts::Trial},
+    faults::{Fault, change_pod, fails, warns},
+    find, healthy, judge,
 };
 
 pub(super) const FAULTS: &[Fault] = &[
@@ -45,4 +46,63 @@ pub(super) const FAULTS: &[Fault] = &[
             });
         },
     ),
+    fails(
+        "data-plane-containers",
+        "OOMKilled: it needed more memory than it may have (its limit is 20Mi), 2 times",
+        |facts| {
+            change_pod(facts, "web-0", |pod| {
+                pod["spec"]["containers"][1]["resources"] = json!({"limits": {"memory": "20Mi"}});
+                pod["status"]["containerStatuses"] = json!([{
+                    "name": "linkerd-proxy", "image": "x", "imageID": "", "ready": true, "restartCount": 2,
+                    "state": {"running": {"startedAt": "2025-12-31T23:59:30Z"}},
+                    "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2025-12-31T23:59:00Z"}},
+                }]);
+            });
+        },
+    ),
+    warns(
+        "pods-ports",
+        "container app of shop/web-0 has port 4191",
+        |facts| {
+            change_pod(facts, "web-0", |pod| {
+                pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 4191}]);
+            });
+        },
+    ),
+    warns(
+        "jobs-finish",
+        "shop/web-1 of Job report has done its work",
+        |facts| {
+            change_pod(facts, "web-1", |pod| {
+                pod["metadata"]["ownerReferences"] = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "report", "uid": "u"}]);
+                let status = |name: &str, state: serde_json::Value| {
+                    json!({
+                        "name": name, "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": state
+                    })
+                };
+                pod["status"]["containerStatuses"] = json!([
+                    status("app", json!({"terminated": {"exitCode": 0}})),
+                    status("linkerd-proxy", json!({"running": {}})),
+                ]);
+            });
+        },
+    ),
 ];
+
+/// What restarted long ago and has run since is in order.
+#[test]
+fn old_restarts_are_forgotten() {
+    let mut facts = healthy();
+    for (name, reason) in [("web-0", "OOMKilled"), ("web-1", "Error")] {
+        change_pod(&mut facts, name, |pod| {
+            pod["status"]["containerStatuses"] = json!([{
+                "name": "linkerd-proxy", "image": "x", "imageID": "", "ready": true, "restartCount": 9,
+                "state": {"running": {"startedAt": "2025-12-31T22:00:00Z"}},
+                "lastState": {"terminated": {"exitCode": 1, "reason": reason, "finishedAt": "2025-12-31T21:59:00Z"}},
+            }]);
+        });
+    }
+    let reports = judge(&facts);
+    let row = find(&reports, "data-plane-containers").unwrap();
+    assert_eq!(row.mark, Mark::Ok, "{:?}", row.detail);
+}
