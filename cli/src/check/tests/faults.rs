@@ -688,7 +688,7 @@ pub(super) const FAULTS: &[Fault] = &[
             });
         },
     ),
-    fails("policy-references", "nobody satisfies it", |facts| {
+    fails("policy-references", "no client satisfies it", |facts| {
         policy(facts, "AuthorizationPolicy", |policy| {
             policy["spec"]["requiredAuthenticationRefs"][0]["name"] = json!("gone");
         });

@@ -8,7 +8,7 @@ use super::{
         facts::Trial,
         fixture::{self, Authority, NOW, pod},
     },
-    faults::{Fault, change_pod, fails, not_ready, pod_named, pods, time, warns},
+    faults::{Fault, change_pod, fails, not_ready, pod_named, pods, policy, time, warns},
     find, healthy, judge,
 };
 use crate::mesh::Scope;
@@ -180,6 +180,26 @@ pub(super) const FAULTS: &[Fault] = &[
         },
     ),
     warns(
+        "policy-authorizations",
+        "Server shop/web refuses every request to port http of shop/web-0 and 1 pod more",
+        |facts| {
+            let policies = facts.objects.policies.as_mut().unwrap();
+            policies.retain(|object| object["kind"] != "AuthorizationPolicy");
+        },
+    ),
+    warns(
+        "policy-server-ports",
+        "Server shop/web and Server shop/by-number both select port 8080 of shop/web-0: only web",
+        |facts| {
+            let server = json!({
+                "apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server",
+                "metadata": {"name": "by-number", "namespace": "shop", "creationTimestamp": "2025-12-31T00:00:00Z"},
+                "spec": {"podSelector": {}, "port": 8080, "accessPolicy": "all-authenticated"},
+            });
+            facts.objects.policies.as_mut().unwrap().push(server);
+        },
+    ),
+    warns(
         "namespace-excluded",
         "keeps the injector away by its label",
         |facts| {
@@ -335,6 +355,43 @@ fn an_injector_that_fails_open_blocks_no_pod() {
         row.detail,
         ["Deployment linkerd-proxy-injector is scaled to 0"]
     );
+}
+
+/// What another policy allows, or the Server itself, is not refused.
+#[test]
+fn a_server_with_an_authorization_refuses_nothing() {
+    let mark = |change: fn(&mut Facts)| {
+        let mut facts = healthy();
+        change(&mut facts);
+        find(&judge(&facts), "policy-authorizations").unwrap().mark
+    };
+    let for_namespace: fn(&mut Facts) = |facts| {
+        policy(facts, "AuthorizationPolicy", |policy| {
+            policy["spec"]["targetRef"] = json!({"kind": "Namespace", "name": "shop"});
+        });
+    };
+    assert_eq!(mark(for_namespace), Mark::Ok);
+    let open: fn(&mut Facts) = |facts| {
+        let policies = facts.objects.policies.as_mut().unwrap();
+        policies.retain(|object| object["kind"] != "AuthorizationPolicy");
+        policy(facts, "Server", |server| {
+            server["spec"]["accessPolicy"] = json!("audit");
+        });
+    };
+    assert_eq!(mark(open), Mark::Ok);
+    let by_route: fn(&mut Facts) = |facts| {
+        policy(facts, "AuthorizationPolicy", |policy| {
+            policy["spec"]["targetRef"] =
+                json!({"group": "policy.linkerd.io", "kind": "HTTPRoute", "name": "get"});
+        });
+        let route = json!({
+            "apiVersion": "policy.linkerd.io/v1beta3", "kind": "HTTPRoute",
+            "metadata": {"name": "get", "namespace": "shop"},
+            "spec": {"parentRefs": [{"group": "policy.linkerd.io", "kind": "Server", "name": "web"}]},
+        });
+        facts.objects.policies.as_mut().unwrap().push(route);
+    };
+    assert_eq!(mark(by_route), Mark::Ok);
 }
 
 /// Copies of the trust anchors need a minute to arrive.

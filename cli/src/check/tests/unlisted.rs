@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{
     super::{Mark, facts::Trial},
-    faults::{Fault, change_pod, fails, warns},
+    faults::{Fault, change_pod, fails, policy, warns},
     find, healthy, judge,
 };
 
@@ -85,6 +85,38 @@ pub(super) const FAULTS: &[Fault] = &[
                     status("linkerd-proxy", json!({"running": {}})),
                 ]);
             });
+        },
+    ),
+    warns(
+        "policy-skipped-ports",
+        "port 8080 of shop/web-0, which goes around the proxy",
+        |facts| {
+            change_pod(facts, "web-0", |pod| {
+                pod["metadata"]["annotations"]["config.linkerd.io/skip-inbound-ports"] =
+                    json!("8000-8100");
+            });
+        },
+    ),
+    warns(
+        "policy-identities",
+        "which this mesh gives to no client",
+        |facts| {
+            policy(facts, "MeshTLSAuthentication", |object| {
+                object["spec"]["identities"] =
+                    json!(["web.shop.serviceaccount.identity.linkerd.cluster.locl"]);
+            });
+        },
+    ),
+    fails(
+        "policy-references",
+        "HTTPRoute shop/get is for Server shop/wbe, which does not exist",
+        |facts| {
+            let route = json!({
+                "apiVersion": "policy.linkerd.io/v1beta3", "kind": "HTTPRoute",
+                "metadata": {"name": "get", "namespace": "shop"},
+                "spec": {"parentRefs": [{"group": "policy.linkerd.io", "kind": "Server", "name": "wbe"}]},
+            });
+            facts.objects.policies.as_mut().unwrap().push(route);
         },
     ),
 ];
