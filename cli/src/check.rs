@@ -2,12 +2,17 @@
 //!
 //! [`gather`] asks cluster or node once, concurrently, and makes [`Facts`]. Every check is a pure function of them, so that each fault can be planted in a
 //! test as data. Some checks end their category or the run when they fail. Warnings leave the exit code alone.
+//!
+//! One fault makes many rows fail. Each check names the checks whose failure explains its own ([`Check::explained_by`]), and [`trace`] follows these to the root
+//! cause, so that a reader has one thing to repair.
 
 pub(crate) mod certificate;
+pub(crate) mod explain;
 pub(crate) mod facts;
 pub(crate) mod gather;
 
 mod agents;
+mod causes;
 mod control_plane;
 mod data_plane;
 mod identity;
@@ -16,6 +21,7 @@ mod machine;
 mod policy;
 mod repair;
 mod setup;
+mod trace;
 mod versions;
 mod webhook;
 
@@ -50,6 +56,8 @@ pub(crate) struct Line {
     text: String,
     /// What puts it right, with every name filled in, where the check knows better than its advice.
     fix: Option<String>,
+    /// The check knows that no other failure explains this one.
+    own: bool,
 }
 
 /// The outcome, or why it could not be looked at.
@@ -61,6 +69,8 @@ pub(crate) struct Check {
     pub(crate) description: &'static str,
     /// The first thing to do, with the command; `{ns}` is the control plane's namespace, `{upgrade}` the command that upgrades.
     pub(crate) advice: &'static str,
+    /// The checks whose failure explains this one's, those first that explain it best.
+    pub(crate) explained_by: &'static [&'static [&'static str]],
     /// What is not worth looking at any more when it fails, because it would only repeat the failure.
     pub(crate) ends: Ends,
     /// Where it has something to look at.
@@ -130,11 +140,18 @@ pub(crate) struct Report {
     /// The section of the guide.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) hint: String,
+    /// Empty for a consequence: the root cause has the advice.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) advice: String,
+    /// The check that found the root cause, where this is a consequence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cause: Option<&'static str>,
     /// The advice, one command or sentence each.
     #[serde(skip)]
     pub(crate) fixes: Vec<String>,
+    /// No other failure explains it.
+    #[serde(skip)]
+    own: bool,
     #[serde(skip)]
     pub(crate) mark: Mark,
 }
@@ -176,6 +193,7 @@ pub(crate) fn judge(facts: &Facts) -> Vec<CategoryReport> {
             break;
         }
     }
+    trace::causes(&mut reports);
     reports
 }
 
@@ -219,6 +237,7 @@ impl Report {
             name: check.anchor,
             description: check.description,
             result,
+            own: lines.iter().any(|line| line.own),
             detail: match mark {
                 Mark::Ok => lines.into_iter().map(|line| line.text).collect(),
                 _ => lines.iter().map(|line| one_line(&line.text)).collect(),
@@ -228,6 +247,7 @@ impl Report {
                 _ => format!("{GUIDE}#{}", check.anchor),
             },
             advice: fixes.join("; "),
+            cause: None,
             fixes,
             mark,
         }
@@ -250,7 +270,9 @@ impl Report {
             detail,
             hint: format!("{GUIDE}#{name}"),
             advice: advice.to_owned(),
+            cause: None,
             fixes: vec![advice.to_owned()],
+            own: false,
             mark,
         }
     }
@@ -279,6 +301,7 @@ impl Line {
         Self {
             text: text.into(),
             fix: None,
+            own: false,
         }
     }
 
@@ -288,6 +311,11 @@ impl Line {
             fix: Some(fix.into()),
             ..self
         }
+    }
+
+    /// Whatever else fails, this is a fault of its own.
+    pub(crate) fn own(self) -> Self {
+        Self { own: true, ..self }
     }
 }
 

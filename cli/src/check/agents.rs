@@ -10,6 +10,7 @@ use mesh_k8s::{
 
 use super::{
     Category, Check, Ends, Facts, Line, On, Outcome, Place, Verdict,
+    causes::NOT_RUNNING,
     control_plane::{container_problems, is_agent},
     count,
     facts::{Agent, see},
@@ -26,6 +27,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "agent-ready",
             description: "a ready agent runs on every node",
             advice: "kubectl -n {ns} describe daemonset mesh-agent",
+            explained_by: &[NOT_RUNNING, &["controllers-permissions"]],
             ends: Ends::Nothing,
             on: On::Cluster,
             look: ready,
@@ -35,6 +37,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "agent-answers",
             description: "node agents answer",
             advice: "kubectl -n {ns} rollout restart daemonset mesh-agent",
+            explained_by: &[&["nodes-ready", "agent-ready"]],
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: answers,
@@ -43,6 +46,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "agent-version",
             description: "node agents are of the control plane's version",
             advice: "kubectl -n {ns} rollout status daemonset mesh-agent",
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Cluster,
             look: version,
@@ -51,6 +55,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "agent-cni",
             description: "mesh-cni is in the CNI chain of every node",
             advice: "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent; the agent puts its entry back by itself unless another plugin takes files away",
+            explained_by: &[&["nodes-ready", "agent-foreign-cni"]],
             ends: Ends::Nothing,
             on: On::Cluster,
             look: chained,
@@ -60,6 +65,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "agent-startup-taint",
             description: "no node is still held back by the agent's taint",
             advice: "kubectl taint node NODE mesh-agent/not-ready-",
+            explained_by: &[&["nodes-ready", "agent-ready", "agent-cni"]],
             ends: Ends::Nothing,
             on: On::Cluster,
             look: taint,
@@ -68,6 +74,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "tier",
             description: "connections are redirected by the best tier",
             advice: "meshctl check explain tier: a newer kernel, or what the reason says is missing, brings the better tier",
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: tier,
@@ -76,6 +83,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "self-test",
             description: "redirection works on this kernel",
             advice: "meshctl check explain self-test says which applications notice",
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: self_test,
@@ -84,6 +92,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "agent-warnings",
             description: "nothing on the nodes disturbs the redirection",
             advice: "the sentence names the program or pod that disturbs; the agent's log has the details",
+            explained_by: &[&["agent-cni"]],
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: |facts| per_node(facts, "", |status| status.warnings.to_vec()).map(as_warning),
@@ -92,6 +101,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "agent-waiting",
             description: "no pod waits to be redirected",
             advice: "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent; kubectl -n NAMESPACE delete pod POD starts it anew",
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: |facts| {
@@ -122,6 +132,7 @@ pub(super) const FOREIGN_CNI: Check = Check {
     anchor: "agent-foreign-cni",
     description: "no other plugin keeps mesh-cni out of the CNI chain",
     advice: "give way to mesh-cni as the row says",
+    explained_by: &[],
     ends: Ends::Nothing,
     on: On::Cluster,
     look: foreign_cni,
@@ -199,7 +210,7 @@ fn ready(facts: &Facts) -> Verdict {
             missing.join(" or "),
             agent::NAME
         ));
-        return Ok(Outcome::fail(line.fixed_by(CORRECT_SELECTOR)));
+        return Ok(Outcome::fail(line.fixed_by(CORRECT_SELECTOR).own()));
     }
     let nodes = wanted_nodes(facts, &selector)?;
     let mut wrong = Vec::new();

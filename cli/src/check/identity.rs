@@ -11,6 +11,7 @@ use x509_parser::certificate::X509Certificate;
 
 use super::{
     Category, Check, Ends, Facts, Line, On, Outcome, Place, Verdict,
+    causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST},
     certificate::{
         self, algorithm_problem, ending, expires_soon, first_expiry, is_signed_by, signing_problem,
         span, time_problem,
@@ -35,6 +36,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-cert-config-valid",
             description: "trust anchors and issuer can be read, and the issuer's key is its own",
             advice: "delete the one that cannot be read (Secret linkerd-identity-issuer or ConfigMap linkerd-identity-trust-roots in {ns}) and upgrade: the mesh makes what it made before; what you gave, give anew",
+            explained_by: &[],
             ends: Ends::Category,
             on: On::Anywhere,
             look: |facts| {
@@ -52,6 +54,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-trustAnchors-use-supported-crypto",
             description: "trust anchors use keys that proxies accept",
             advice: NEW_ANCHOR,
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: |facts| {
@@ -69,6 +72,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-trustAnchors-are-time-valid",
             description: "trust anchors are valid now",
             advice: NEW_ANCHOR,
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: anchors_valid,
@@ -77,6 +81,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-trustAnchors-not-expiring-soon",
             description: "trust anchors are valid for 60 days more",
             advice: NEW_ANCHOR,
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: anchors_ending,
@@ -85,6 +90,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "issuer-may-sign",
             description: "the issuer may sign certificates",
             advice: NEW_ISSUER,
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: |facts| {
@@ -100,6 +106,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-issuer-cert-uses-supported-crypto",
             description: "the issuer uses a key that proxies accept",
             advice: NEW_ISSUER,
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: |facts| {
@@ -118,6 +125,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-issuer-cert-is-time-valid",
             description: "the issuer is valid now",
             advice: NEW_ISSUER,
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: |facts| {
@@ -136,6 +144,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-issuer-cert-not-expiring-soon",
             description: "the issuer is valid for 60 days more",
             advice: NEW_ISSUER,
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: |facts| judge(&facts.trust.issuer, |chain| expires_soon(chain, facts.now)),
@@ -144,6 +153,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-issuer-cert-issued-by-trust-anchor",
             description: "the issuer is signed by a trust anchor",
             advice: "put the anchor that signed it back into ConfigMap linkerd-identity-trust-roots in {ns} (Secret linkerd-trust-anchor has the one that the mesh made), or replace the issuer",
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: issued_by_anchor,
@@ -152,6 +162,10 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "trust-roots-published",
             description: "every namespace with meshed pods has the current trust anchors",
             advice: "kubectl -n {ns} logs deployment/linkerd-identity -c identity; deleting a stale ConfigMap makes identity write it again",
+            explained_by: &[
+                NOT_RUNNING,
+                &["controllers-permissions", "l5d-identity-cert-config-valid"],
+            ],
             ends: Ends::Nothing,
             on: On::Cluster,
             look: published,
@@ -160,6 +174,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-identity-data-plane-proxies-certs-match-ca",
             description: "proxies trust the current anchors",
             advice: "kubectl -n NAMESPACE rollout restart WORKLOAD",
+            explained_by: &[&["trust-roots-published"]],
             ends: Ends::Nothing,
             on: On::Cluster,
             look: proxies_trust,
@@ -168,6 +183,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "token-audience",
             description: "proxies have tokens for the identity service",
             advice: "kubectl -n NAMESPACE rollout restart WORKLOAD: the injector adds the right token",
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Cluster,
             look: token_audience,
@@ -176,6 +192,14 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "proxy-certificates",
             description: "proxies hold certificates that have not expired",
             advice: "meshctl diagnostics proxy-metrics NAMESPACE/POD; the proxy's log says whether identity refused or could not be reached",
+            explained_by: &[
+                &["token-audience"],
+                NOT_RUNNING,
+                TRUST,
+                NOT_WORKING,
+                AGENTS,
+                &["pods-enrolled", "l5d-api-control-ready"],
+            ],
             ends: Ends::Nothing,
             on: On::Anywhere,
             look: proxy_certificates,

@@ -17,6 +17,7 @@ pub(super) const API: Category = Category {
             anchor: "k8s-api",
             description: "the Kubernetes API answers",
             advice: "kubectl cluster-info; choose another cluster with --context or --kubeconfig",
+            explained_by: &[],
             ends: Ends::Run,
             on: On::Cluster,
             look: |facts| Ok(Outcome::ok(&see(&facts.server)?.version)),
@@ -25,6 +26,7 @@ pub(super) const API: Category = Category {
             anchor: "pre-k8s-clock-skew",
             description: "the clocks of this machine, the API server and the nodes agree",
             advice: "on the machine whose clock is off: timedatectl set-ntp true",
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Cluster,
             look: clock_skew,
@@ -37,6 +39,7 @@ pub(super) const NODES_READY: Check = Check {
     anchor: "nodes-ready",
     description: "nodes are Ready",
     advice: "kubectl describe nodes",
+    explained_by: &[],
     ends: Ends::Nothing,
     on: On::Cluster,
     look: nodes_ready,
@@ -52,6 +55,7 @@ pub(super) const VERSION: Category = Category {
         anchor: "k8s-version",
         description: "the cluster runs a supported version of Kubernetes",
         advice: "upgrade the cluster to Kubernetes 1.31 or newer",
+        explained_by: &[],
         ends: Ends::Nothing,
         on: On::Cluster,
         look: |facts| {
@@ -74,6 +78,7 @@ pub(super) const GATEWAY_API: Category = Category {
         anchor: "gateway-api-crd",
         description: "HTTPRoute and GRPCRoute of the Gateway API are served",
         advice: "install the Gateway API's standard channel, then look again; the controllers notice it by themselves",
+        explained_by: &[],
         ends: Ends::Nothing,
         on: On::Cluster,
         look: |facts| {
@@ -101,7 +106,8 @@ pub(super) const CRD: Category = Category {
         anchor: "l5d-existence-crd",
         description: "the custom resources of the mesh are served",
         advice: "meshctl install --crds | kubectl apply -f -",
-        ends: Ends::Run,
+        explained_by: &[&["l5d-existence-ns"]],
+        ends: Ends::Nothing,
         on: On::Cluster,
         look: |facts| {
             let missing = missing(facts, &KINDS)?;

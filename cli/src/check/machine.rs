@@ -10,6 +10,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "privileges",
             description: "you may see everything",
             advice: "run the command again with sudo",
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Machine,
             look: |facts| {
@@ -26,6 +27,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "kernel",
             description: "kernel release is known",
             advice: "mount -t proc proc /proc",
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Machine,
             look: kernel,
@@ -34,6 +36,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "cgroup2",
             description: "cgroup2 is mounted",
             advice: "mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 none /sys/fs/cgroup/unified",
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Machine,
             look: |facts| {
@@ -49,6 +52,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "btf",
             description: "kernel describes its types (BTF)",
             advice: "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' kernels are",
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Machine,
             look: |facts| {
@@ -65,6 +69,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "bpffs",
             description: "bpf file system is mounted",
             advice: "mount -t bpf bpf /sys/fs/bpf",
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Machine,
             look: |facts| {

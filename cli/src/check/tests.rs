@@ -7,6 +7,7 @@ use serde_json::json;
 use super::{fixture::healthy, *};
 use crate::talk::metrics;
 
+mod consequences;
 mod faults;
 mod objects;
 mod unlisted;
@@ -63,6 +64,7 @@ fn every_planted_fault_is_named() {
         let detail = report.detail.join("\n");
         assert_eq!(report.mark, fault.mark, "{}: {detail}", fault.anchor);
         assert!(detail.contains(fault.says), "{}: {detail}", fault.anchor);
+        assert_eq!(report.cause, None, "{}: it is the root cause", fault.anchor);
         assert!(!report.advice.is_empty() && !report.hint.is_empty());
         for placeholder in ["{ns}", "{upgrade}"] {
             assert!(!report.advice.contains(placeholder), "{}", report.advice);
@@ -171,13 +173,15 @@ fn anchors() -> Vec<&'static str> {
 /// Every check has a section of its own in the guide, and every section belongs to a check.
 #[test]
 fn guide_and_checks_agree() {
-    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations/checks.md");
-    let guide = std::fs::read_to_string(guide).unwrap();
-    let sections: Vec<&str> = guide
-        .lines()
-        .filter_map(|line| line.strip_prefix("### "))
-        .collect();
+    let sections: Vec<&str> = explain::sections().map(|(id, _text)| id).collect();
     let unique: BTreeSet<&str> = sections.iter().copied().collect();
     assert_eq!(unique.len(), sections.len(), "a section is there twice");
     assert_eq!(unique, anchors().into_iter().collect());
+    for (id, text) in explain::sections() {
+        assert!(!text.is_empty(), "{id} says nothing");
+        for link in text.split("](#").skip(1) {
+            let target = link.split(')').next().unwrap();
+            assert!(unique.contains(target), "{id} points to {target}");
+        }
+    }
 }

@@ -18,6 +18,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-version-control",
             description: "the control plane runs one version, the one that is written down",
             advice: "{upgrade}",
+            explained_by: &[&["control-plane-containers"]],
             ends: Ends::Nothing,
             on: On::Cluster,
             look: control,
@@ -26,6 +27,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-version-cli",
             description: "this program is of the control plane's version",
             advice: "use the meshctl of the same release as the control plane",
+            explained_by: &[],
             ends: Ends::Nothing,
             on: On::Cluster,
             look: |facts| {
@@ -44,6 +46,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-cp-proxy-version",
             description: "the control plane's proxies are of its version",
             advice: "kubectl -n {ns} rollout restart deployment",
+            explained_by: &[&["l5d-version-control"]],
             ends: Ends::Nothing,
             on: On::Cluster,
             look: own_proxies,

@@ -9,6 +9,7 @@ use x509_parser::certificate::X509Certificate;
 
 use super::{
     Category, Check, Ends, Facts, Line, On, Outcome, Place, Verdict,
+    causes::{NOT_RUNNING, WEBHOOK},
     certificate::{self, expires_soon, time_problem},
     count,
     facts::{Seen, Trial, see},
@@ -29,6 +30,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-existence-mwc",
             description: "the injector is registered with the API server",
             advice: "{upgrade}",
+            explained_by: &[],
             ends: Ends::Category,
             on: On::Cluster,
             look: registered,
@@ -37,6 +39,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-proxy-injector-webhook-cert-valid",
             description: "the API server accepts the injector's certificate",
             advice: "kubectl -n {ns} delete secret linkerd-proxy-injector-k8s-tls && kubectl -n {ns} rollout restart deployment linkerd-proxy-injector (not for a certificate you gave)",
+            explained_by: &[&["controllers-permissions"], NOT_RUNNING],
             ends: Ends::Nothing,
             on: On::Cluster,
             look: certificate_valid,
@@ -45,6 +48,10 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "l5d-proxy-injector-webhook-cert-not-expiring-soon",
             description: "the injector's certificate is valid for long enough",
             advice: "kubectl -n {ns} logs deployment/linkerd-proxy-injector -c proxy-injector; renew a certificate you gave",
+            explained_by: &[&[
+                "controllers-permissions",
+                "l5d-proxy-injector-webhook-cert-valid",
+            ]],
             ends: Ends::Nothing,
             on: On::Cluster,
             look: not_expiring_soon,
@@ -53,6 +60,13 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "webhook-presents",
             description: "every injector presents that certificate",
             advice: "kubectl -n {ns} rollout restart deployment linkerd-proxy-injector",
+            explained_by: &[
+                NOT_RUNNING,
+                &[
+                    "l5d-proxy-injector-webhook-cert-valid",
+                    "l5d-api-control-ready",
+                ],
+            ],
             ends: Ends::Nothing,
             on: On::Cluster,
             look: presented,
@@ -61,6 +75,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "webhook-injects",
             description: "a pod that asks for the mesh gets a proxy (tried with a dry run)",
             advice: "a NetworkPolicy or firewall must admit the API server to port 8443 of the injector's pods",
+            explained_by: &[NOT_RUNNING, WEBHOOK],
             ends: Ends::Nothing,
             on: On::Cluster,
             look: injects,
@@ -69,6 +84,7 @@ pub(super) const CATEGORY: Category = Category {
             anchor: "namespace-excluded",
             description: "every namespace that asks for the mesh reaches the injector",
             advice: "kubectl label namespace NAMESPACE config.linkerd.io/admission-webhooks-",
+            explained_by: &[&["webhook-injects"]],
             ends: Ends::Nothing,
             on: On::Cluster,
             look: excluded,
@@ -209,9 +225,11 @@ fn injects(facts: &Facts) -> Verdict {
         Trial::LeftAlone => {
             let without = "the API server created the pod without a proxy";
             Outcome::fail(match left_out(facts)? {
-                Some(reason) => Line::new(format!("{without}: {reason}")).fixed_by(format!(
-                    "kubectl delete mutatingwebhookconfiguration {CONFIGURATION}, then {{upgrade}}"
-                )),
+                Some(reason) => Line::new(format!("{without}: {reason}"))
+                    .fixed_by(format!(
+                        "kubectl delete mutatingwebhookconfiguration {CONFIGURATION}, then {{upgrade}}"
+                    ))
+                    .own(),
                 None => Line::new(format!("{without}: it could not call the injector")),
             })
         }
@@ -347,6 +365,7 @@ fn excluded(facts: &Facts) -> Verdict {
                 "namespace {name} asks for the mesh, and keeps the injector away by its label {ADMISSION}: disabled"
             ))
             .fixed_by(format!("kubectl label namespace {name} {ADMISSION}-"))
+            .own()
         } else {
             Line::new(format!(
                 "namespace {name} asks for the mesh, and the registration's namespaceSelector leaves it out"

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::{
-    check::{self, CategoryReport, Mode, Report, gather},
+    check::{self, CategoryReport, Mode, Report, explain, gather},
     exit::Failure,
     global::Global,
     mesh::{Mesh, Scope},
@@ -18,9 +18,12 @@ use crate::{
 ///   meshctl check --pre                    before installing
 ///   meshctl check --proxy -n shop          the pods of shop, too
 ///   meshctl check --wait 2m -o short
+///   meshctl check explain agent-cni        what a row means and how to repair it
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Can the mesh be installed on this cluster, by you?
     #[arg(long, conflicts_with_all = ["crds", "proxy"])]
     pre: bool,
@@ -36,6 +39,15 @@ pub(crate) struct Args {
     /// Look again until everything is in order, for at most this long (10s, 2m)
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = mesh_core::units::parse_duration)]
     wait: Duration,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Print what the guide says of a check, by the ID that its row shows
+    Explain {
+        /// As in `see: meshctl check explain ID`, or the `name` of -o json
+        id: String,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -56,6 +68,9 @@ struct Answer<'a> {
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
+    if let Some(Command::Explain { id }) = &args.command {
+        return output::text(&explain::explain(id).map_err(Failure::Input)?);
+    }
     let mesh = find(global).await?;
     let mode = match (args.pre, args.crds) {
         (true, _) => Mode::Pre,
@@ -125,7 +140,7 @@ async fn find(global: &Global) -> anyhow::Result<Option<Mesh>> {
 /// What `--wait` waits for.
 fn obstacle(reports: &[CategoryReport]) -> String {
     let all = reports.iter().flat_map(|category| &category.checks);
-    let mut failed = all.filter(|report| report.mark == Mark::Fail);
+    let mut failed = all.filter(|report| report.mark == Mark::Fail && report.cause.is_none());
     let first = failed.next().map_or_else(String::new, |report| {
         format!(
             "not yet: {}: {}",
@@ -148,13 +163,13 @@ pub(super) fn render(
     shown: impl Fn(&Report) -> bool,
     success: bool,
 ) -> String {
-    let mut text = String::new();
+    let mut text = root_causes(reports);
     for category in reports {
         let rows: String = category
             .checks
             .iter()
             .filter(|report| shown(report))
-            .map(row)
+            .map(|report| row(report, reports))
             .collect();
         if !rows.is_empty() {
             let name = category.category_name;
@@ -165,18 +180,58 @@ pub(super) fn render(
     text + &format!("Status check results are {}\n", verdict.show())
 }
 
-/// More than this of one kind of trouble fills the screen and helps nobody; JSON has all of it.
+/// What has consequences, once, before them.
+fn root_causes(reports: &[CategoryReport]) -> String {
+    let all = || reports.iter().flat_map(|category| &category.checks);
+    let mut text = String::new();
+    for cause in all().filter(|report| !consequences(report, reports).is_empty()) {
+        let rows = match consequences(cause, reports).len() {
+            1 => "one row below follows from it".to_owned(),
+            rows => format!("{rows} rows below follow from it"),
+        };
+        text += &format!(
+            "{}    {rows}: repair it, then look again\n",
+            whole_row(cause)
+        );
+    }
+    match text.is_empty() {
+        true => text,
+        false => {
+            let title = "root causes";
+            format!("{title}\n{}\n{text}\n", "-".repeat(title.len()))
+        }
+    }
+}
+
+/// The rows that follow from this one.
+fn consequences<'a>(cause: &Report, reports: &'a [CategoryReport]) -> Vec<&'a Report> {
+    let all = reports.iter().flat_map(|category| &category.checks);
+    all.filter(|report| report.cause == Some(cause.name))
+        .collect()
+}
+
+/// More than this of one kind of trouble fills the screen and helps no reader; JSON has all of it.
 const SHOWN: usize = 10;
 
-fn row(report: &Report) -> String {
+fn row(report: &Report, reports: &[CategoryReport]) -> String {
     let line = format!("{} {}", report.mark.show(), report.description);
+    if let Some(cause) = report.cause {
+        return format!("{line} (follows from {cause})\n");
+    }
     if report.mark == Mark::Ok {
         return match report.detail.first() {
             None => format!("{line}\n"),
             Some(detail) => format!("{line} ({detail})\n"),
         };
     }
-    let mut text = format!("{line}\n");
+    if !consequences(report, reports).is_empty() {
+        return format!("{line} (a root cause, see above)\n");
+    }
+    whole_row(report)
+}
+
+fn whole_row(report: &Report) -> String {
+    let mut text = format!("{} {}\n", report.mark.show(), report.description);
     for detail in report.detail.iter().take(SHOWN) {
         text += &format!("    {detail}\n");
     }
@@ -189,7 +244,7 @@ fn row(report: &Report) -> String {
     for fix in &report.fixes {
         text += &format!("    try: {fix}\n");
     }
-    text + &format!("    see: {}\n", report.hint)
+    text + &format!("    see: meshctl check explain {}\n", report.name)
 }
 
 #[cfg(test)]
@@ -206,12 +261,43 @@ mod tests {
         )
     }
 
+    /// A cause is said in full once, above everything; its consequences name it and have no advice.
+    #[test]
+    fn a_root_cause_comes_first_and_once() {
+        let cause = report(Mark::Fail, &["node a has no pod"]);
+        let mut consequence = Report::of_test(
+            (
+                "pods-enrolled",
+                "connections of every meshed pod are redirected",
+            ),
+            Mark::Fail,
+            vec!["shop/web-0 is not enrolled".to_owned()],
+            "",
+        );
+        consequence.cause = Some("agent-ready");
+        let reports = [CategoryReport {
+            category_name: "mesh-agent",
+            checks: vec![cause, consequence],
+        }];
+        let text = render(&reports, |_| true, false);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[..2], ["root causes", "-----------"]);
+        assert_eq!(text.matches("node a has no pod").count(), 1);
+        assert_eq!(text.matches("try: ").count(), 1);
+        assert_eq!(
+            lines[6],
+            "    one row below follows from it: repair it, then look again"
+        );
+        assert!(lines[10].ends_with("a ready agent runs on every node (a root cause, see above)"));
+        assert!(lines[11].ends_with("redirected (follows from agent-ready)"));
+    }
+
     #[test]
     fn a_row_that_is_wrong_says_what_to_try() {
-        let text = row(&report(
-            Mark::Fail,
-            &["node a has no pod", "node b has no pod"],
-        ));
+        let text = row(
+            &report(Mark::Fail, &["node a has no pod", "node b has no pod"]),
+            &[],
+        );
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(
             lines,
@@ -219,7 +305,7 @@ mod tests {
                 "    node a has no pod",
                 "    node b has no pod",
                 "    try: kubectl -n linkerd describe daemonset mesh-agent",
-                "    see: docs/operations/checks.md#agent-ready",
+                "    see: meshctl check explain agent-ready",
             ]
         );
     }
@@ -228,7 +314,7 @@ mod tests {
     fn long_lists_are_cut() {
         let lines: Vec<String> = (0..25).map(|number| number.to_string()).collect();
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-        let text = row(&report(Mark::Warn, &lines));
+        let text = row(&report(Mark::Warn, &lines), &[]);
         assert!(text.contains("    9\n    and 15 more; -o json has all\n"));
     }
 

@@ -248,7 +248,8 @@ fn is_proxy_ready(pod: &Pod) -> bool {
 
 fn problems(reports: &[CategoryReport]) -> Vec<Problem> {
     let all = reports.iter().flat_map(|category| &category.checks);
-    all.filter(|report| report.mark != Mark::Ok)
+    // Consequences go with their root cause.
+    all.filter(|report| report.mark != Mark::Ok && report.cause.is_none())
         .map(|report| Problem {
             check: report.name,
             result: report.result,

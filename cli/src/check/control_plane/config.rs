@@ -91,7 +91,11 @@ pub(super) fn services(facts: &Facts) -> Verdict {
         .iter()
         .filter(|(name, _port)| !own.iter().any(|service| service.name_any() == *name));
     let mut wrong: Vec<Line> = missing
-        .map(|(name, _port)| Line::new(format!("Service {name} is missing")).fixed_by("{upgrade}"))
+        .map(|(name, _port)| {
+            Line::new(format!("Service {name} is missing"))
+                .fixed_by("{upgrade}")
+                .own()
+        })
         .collect();
     for service in &own {
         let name = service.name_any();
@@ -102,7 +106,7 @@ pub(super) fn services(facts: &Facts) -> Verdict {
             let line = Line::new(format!(
                 "Service {name} has not the port {port} at which it is called"
             ));
-            wrong.push(line.fixed_by("{upgrade}"));
+            wrong.push(line.fixed_by("{upgrade}").own());
         }
         if !slices.iter().any(|slice| leads_somewhere(slice, &name)) {
             wrong.push(without_endpoint(facts, service)?);
@@ -143,6 +147,7 @@ fn without_endpoint(facts: &Facts, service: &Service) -> Seen<Line> {
                 selector.join(",")
             ))
             .fixed_by("{upgrade}")
+            .own()
         }
         _ => Line::new(leads).fixed_by("kubectl -n {ns} get pods -o wide"),
     })

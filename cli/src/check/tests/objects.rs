@@ -8,7 +8,9 @@ use super::{
         facts::Trial,
         fixture::{self, Authority, NOW, pod},
     },
-    faults::{Fault, change_pod, fails, not_ready, pod_named, pods, policy, time, warns},
+    faults::{
+        Fault, change_pod, fails, not_ready, pod_named, pods, policy, set_value, time, warns,
+    },
     find, healthy, judge,
 };
 use crate::mesh::Scope;
@@ -499,4 +501,23 @@ fn an_expired_certificate_does_not_expire_soon() {
         assert_eq!(find(&reports, anchor).unwrap().mark, Mark::Ok, "{anchor}");
     }
     assert_eq!(facts.now, NOW);
+}
+
+#[test]
+fn one_missing_kind_hides_nothing() {
+    let mut facts = healthy();
+    let server = facts.server.as_mut().unwrap();
+    let served = server.served.as_mut().unwrap();
+    served.remove("linkerd.io/v1alpha2/ServiceProfile");
+    set_value(
+        &mut facts,
+        "identityTrustDomain: cluster.local",
+        "identityTrustDomain: other",
+    );
+    let reports = judge(&facts);
+    assert_eq!(
+        find(&reports, "l5d-existence-crd").unwrap().mark,
+        Mark::Fail
+    );
+    assert_eq!(find(&reports, "config-drift").unwrap().mark, Mark::Fail);
 }

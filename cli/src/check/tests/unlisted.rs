@@ -4,10 +4,11 @@
 use serde_json::json;
 
 use super::{
-    super::{Mark, facts::Trial},
+    super::{Facts, Mark, facts::Trial},
     faults::{Fault, change_pod, fails, policy, warns},
     find, healthy, judge,
 };
+use crate::talk::metrics;
 
 pub(super) const FAULTS: &[Fault] = &[
     fails(
@@ -137,4 +138,34 @@ fn old_restarts_are_forgotten() {
     let reports = judge(&facts);
     let row = find(&reports, "data-plane-containers").unwrap();
     assert_eq!(row.mark, Mark::Ok, "{:?}", row.detail);
+}
+
+/// A NetworkPolicy that keeps proxies from the control plane is not named: whether the cluster's network plugin enforces NetworkPolicies cannot be asked of the
+/// API server. The rows of the proxies say what they wait for, and the guide has NetworkPolicies among the causes.
+#[test]
+fn a_network_policy_shows_in_what_the_proxies_wait_for() {
+    let mut facts = healthy();
+    for proxy in facts
+        .proxies
+        .iter_mut()
+        .filter(|proxy| proxy.namespace == "shop")
+    {
+        proxy.ready = Err("answers 503: waiting for a certificate".to_owned());
+        proxy.metrics = Ok(metrics::parse(""));
+    }
+    let reports = judge(&facts);
+    let roots: Vec<&str> = reports
+        .iter()
+        .flat_map(|category| &category.checks)
+        .filter(|report| report.mark != Mark::Ok && report.cause.is_none())
+        .map(|report| report.name)
+        .collect();
+    assert_eq!(roots, ["proxy-certificates"]);
+    let ready = find(&reports, "l5d-data-plane-ready").unwrap();
+    assert!(ready.detail[0].contains("waiting for a certificate"));
+    let (_, guide) = super::explain::sections()
+        .find(|(id, _)| *id == "proxy-certificates")
+        .unwrap();
+    assert!(guide.contains("NetworkPolicy"));
+    let _: &Facts = &facts;
 }

@@ -1,0 +1,184 @@
+//! One fault has one root cause, however many rows it makes fail.
+
+use serde_json::json;
+
+use super::{
+    super::{
+        CATEGORIES, Facts, Mark,
+        facts::Trial,
+        fixture::{Authority, NOW},
+        trace,
+    },
+    faults::{change_pod, not_ready},
+    find, healthy, judge,
+};
+use crate::talk::metrics;
+
+/// The rows that fail, each with its root cause.
+fn roots(facts: &Facts) -> Vec<(&'static str, Option<&'static str>)> {
+    let reports = judge(facts);
+    let all = reports.iter().flat_map(|category| &category.checks);
+    all.filter(|report| report.mark != Mark::Ok)
+        .map(|report| (report.name, report.cause))
+        .collect()
+}
+
+/// Every row but the cause follows from it.
+fn assert_one_root(facts: &Facts, cause: &'static str, rows: usize) {
+    let roots = roots(facts);
+    assert_eq!(roots.len(), rows, "{roots:?}");
+    for (name, root) in &roots {
+        let expect = (*name != cause).then_some(cause);
+        assert_eq!(*root, expect, "{name} in {roots:?}");
+    }
+}
+
+/// A day after the issuer ended: no proxy has a certificate, so none is ready, so no Service leads anywhere.
+fn nothing_is_issued(facts: &mut Facts) {
+    let expired = "control_identity_cert_expiration_timestamp_seconds 1767225599\n";
+    for proxy in &mut facts.proxies {
+        proxy.ready = Err("answers 503: waiting for a certificate".to_owned());
+        proxy.metrics = Ok(metrics::parse(expired));
+    }
+    for component in ["identity", "destination", "proxy-injector"] {
+        for number in 0..2 {
+            not_ready(facts, &format!("linkerd-{component}-{number}"));
+        }
+    }
+    for slice in facts.objects.slices.as_mut().unwrap() {
+        slice.endpoints.clear();
+    }
+    facts.controllers[3].ready = Err("answers 503: waiting for its certificate".to_owned());
+    facts.webhook.presented.clear();
+    facts.webhook.trial = Ok(Trial::LeftAlone);
+}
+
+#[test]
+fn an_expired_issuer_is_one_fault() {
+    let mut facts = healthy();
+    let anchor = Authority::new("root", 365);
+    facts.trust.anchors = Ok(vec![anchor.der()]);
+    facts.trust.issuer = Ok(vec![anchor.intermediate("identity", -1)]);
+    nothing_is_issued(&mut facts);
+    assert_one_root(&facts, "l5d-identity-issuer-cert-is-time-valid", 9);
+    assert_eq!(facts.now, NOW);
+}
+
+#[test]
+fn so_is_an_issuer_that_may_not_sign() {
+    let mut facts = healthy();
+    let anchor = Authority::new("root", 365);
+    facts.trust.anchors = Ok(vec![anchor.der()]);
+    facts.trust.issuer = Ok(vec![anchor.without_signing("identity", 300)]);
+    nothing_is_issued(&mut facts);
+    assert_one_root(&facts, "issuer-may-sign", 9);
+}
+
+#[test]
+fn an_injector_that_is_scaled_to_nothing_is_one_fault() {
+    let mut facts = healthy();
+    let deployment = &mut facts.objects.deployments.as_mut().unwrap()[2];
+    deployment.spec.as_mut().unwrap().replicas = Some(0);
+    let pods = facts.objects.pods.as_mut().unwrap();
+    pods.retain(|pod| {
+        let name = pod.metadata.name.as_deref().unwrap();
+        !name.starts_with("linkerd-proxy-injector")
+    });
+    facts.objects.slices.as_mut().unwrap()[3].endpoints.clear();
+    facts.webhook.presented.clear();
+    facts.webhook.trial = Ok(Trial::LeftAlone);
+    assert_one_root(&facts, "control-plane-deployments", 6);
+}
+
+#[test]
+fn agents_that_nothing_lets_in_are_one_fault() {
+    let mut facts = healthy();
+    let namespace = &mut facts.objects.namespaces.as_mut().unwrap()[0];
+    let labels = namespace.metadata.labels.as_mut().unwrap();
+    labels.insert(
+        "pod-security.kubernetes.io/enforce".to_owned(),
+        "restricted".to_owned(),
+    );
+    let pods = facts.objects.pods.as_mut().unwrap();
+    pods.retain(|pod| {
+        !pod.metadata
+            .name
+            .as_deref()
+            .unwrap()
+            .starts_with("mesh-agent")
+    });
+    facts.agents.clear();
+    let set = &mut facts.objects.daemon_sets.as_mut().unwrap()[0];
+    let status = json!({
+        "currentNumberScheduled": 0, "desiredNumberScheduled": 2, "numberMisscheduled": 0, "numberReady": 0
+    });
+    set.status = serde_json::from_value(status).unwrap();
+    assert_one_root(&facts, "pre-pod-security", 3);
+}
+
+#[test]
+fn a_container_that_cannot_start_explains_its_pod() {
+    let mut facts = healthy();
+    for number in 0..2 {
+        let name = format!("linkerd-destination-{number}");
+        not_ready(&mut facts, &name);
+        change_pod(&mut facts, &name, |pod| {
+            pod["status"]["containerStatuses"] = json!([{
+                "name": "destination", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
+            }]);
+        });
+    }
+    facts.objects.slices.as_mut().unwrap()[1].endpoints.clear();
+    assert_one_root(&facts, "control-plane-containers", 3);
+}
+
+/// A Service whose selector chooses nothing is a fault of its own, though a pod is not ready as well.
+#[test]
+fn what_a_check_knows_to_be_its_own_is_no_consequence() {
+    let mut facts = healthy();
+    not_ready(&mut facts, "linkerd-destination-0");
+    not_ready(&mut facts, "linkerd-destination-1");
+    let services = facts.objects.services.as_mut().unwrap();
+    services.retain(|service| service.metadata.name.as_deref() != Some("linkerd-policy"));
+    let reports = judge(&facts);
+    let row = find(&reports, "control-plane-endpoints").unwrap();
+    assert_eq!((row.mark, row.cause), (Mark::Fail, None));
+}
+
+/// A pod that cannot be placed while another answers breaks nothing.
+#[test]
+fn a_warning_explains_no_failure() {
+    let mut facts = healthy();
+    change_pod(&mut facts, "linkerd-identity-1", |pod| {
+        pod["status"]["conditions"] = json!([{
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "Insufficient cpu"
+        }]);
+    });
+    facts.controllers[2].ready = Err("answers 503: waiting for servers".to_owned());
+    let reports = judge(&facts);
+    assert_eq!(find(&reports, "controllers-ready").unwrap().cause, None);
+    // Of the pod itself it does.
+    let ready = find(&reports, "l5d-api-control-ready").unwrap();
+    assert_eq!(ready.cause, Some("l5d-existence-unschedulable-pods"));
+}
+
+/// Every cause is a check, and no way back leads in a circle.
+#[test]
+fn causes_exist_and_come_to_an_end() {
+    for check in CATEGORIES.iter().flat_map(|category| category.checks) {
+        let mut reached = vec![check.anchor];
+        let mut next = 0;
+        while let Some(name) = reached.get(next).copied() {
+            let found = trace::check(name);
+            let found = found.unwrap_or_else(|| panic!("{}: {name} is not a check", check.anchor));
+            for cause in found.explained_by.iter().copied().flatten() {
+                assert_ne!(*cause, check.anchor, "by way of {name}");
+                if !reached.contains(cause) {
+                    reached.push(cause);
+                }
+            }
+            next += 1;
+        }
+    }
+}
