@@ -20,6 +20,7 @@ mod kubernetes;
 mod machine;
 mod policy;
 mod repair;
+mod repairs;
 mod setup;
 mod trace;
 mod versions;
@@ -113,6 +114,7 @@ pub(crate) const CATEGORIES: &[Category] = &[
     identity::CATEGORY,
     webhook::CATEGORY,
     agents::CATEGORY,
+    repairs::CATEGORY,
     control_plane::PROXY,
     versions::CATEGORY,
     data_plane::CATEGORY,

@@ -65,18 +65,29 @@ pub(super) const FAULTS: &[Fault] = &[
 ];
 
 /// The node itself is not ready for a while.
-pub(super) const SLOW: &[Fault] = &[Fault {
-    name: "somebody took a node's CNI configuration away",
-    plant: &[
-        "on_node 'mkdir /host/run/faults-cni && mv /host/etc/cni/net.d/* /host/run/faults-cni/'",
-    ],
-    check: "agent-cni",
-    says: "there is no network configuration yet",
-    also: &["agent-warnings"],
-    follow: &["No file at all: the node's network plugin writes it, so restart that"],
-    names: &[(
-        "No file at all: the node's network plugin writes it, so restart that",
-        "on_node 'cd /host/run/faults-cni; for file in *; do cat $file > /host/etc/cni/net.d/$file; done; rm -r /host/run/faults-cni'; \
+pub(super) const SLOW: &[Fault] = &[
+    Fault {
+        name: "the plugin on a node cannot be executed",
+        plant: &["on_node 'chmod a-x /host/opt/cni/bin/mesh-cni'"],
+        check: "repairs",
+        says: "made the program mesh-cni executable again",
+        also: &["agent-cni", "agent-warnings"],
+        follow: &[],
+        names: &[],
+    },
+    Fault {
+        name: "a node's CNI configuration was removed",
+        plant: &[
+            "on_node 'mkdir /host/run/faults-cni && mv /host/etc/cni/net.d/* /host/run/faults-cni/'",
+        ],
+        check: "agent-cni",
+        says: "there is no network configuration yet",
+        also: &["agent-warnings"],
+        follow: &["No file at all: the node's network plugin writes it, so restart that"],
+        names: &[(
+            "No file at all: the node's network plugin writes it, so restart that",
+            "on_node 'cd /host/run/faults-cni; for file in *; do cat $file > /host/etc/cni/net.d/$file; done; rm -r /host/run/faults-cni'; \
             kubectl wait nodes --all --for=condition=Ready --timeout=60s",
-    )],
-}];
+        )],
+    },
+];

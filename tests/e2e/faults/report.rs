@@ -15,6 +15,8 @@ pub(super) struct Row {
     name: String,
     result: String,
     detail: String,
+    /// The row that it follows from.
+    cause: String,
     /// The first thing to do, as it is shown.
     pub(super) advice: String,
 }
@@ -35,17 +37,34 @@ impl Report {
         }
     }
 
+    /// Without the row of repairs: what agents and injector put right is told for a day.
     pub(super) fn not_in_order(&self) -> Vec<&Row> {
         let rows = self.rows.iter();
-        rows.filter(|row| row.result != "success").collect()
+        rows.filter(|row| row.result != "success" && row.name != "repairs")
+            .collect()
+    }
+
+    /// Does the row say so? What is missing is the error.
+    pub(super) fn says(&self, check: &str, words: &str) -> Result<(), String> {
+        let mut rows = self.rows.iter().filter(|row| row.result != "success");
+        match rows.any(|row| row.name == check && row.detail.contains(words)) {
+            true => Ok(()),
+            false => Err(format!("{check} does not say {words:?}\n{self}")),
+        }
     }
 
     /// The fault's row, when it is there and no other row complains of something that has nothing to do with it.
     pub(super) fn names(&self, fault: &Fault) -> Result<&Row, String> {
-        let wrong = self.not_in_order();
+        let repairs = self
+            .rows
+            .iter()
+            .filter(|row| row.name == fault.check && row.result != "success");
+        let mut wrong = self.not_in_order();
+        wrong.extend(repairs);
+        let belongs = |name: &str| name == fault.check || fault.also.contains(&name);
         let stranger = wrong
             .iter()
-            .find(|row| row.name != fault.check && !fault.also.contains(&row.name.as_str()));
+            .find(|row| !belongs(&row.name) && !belongs(&row.cause));
         if let Some(row) = stranger {
             return Err(format!("{} has nothing to do with it\n{self}", row.name));
         }
@@ -74,6 +93,7 @@ impl Row {
             name: text("name"),
             result: text("result"),
             detail: lines.join("\n"),
+            cause: text("cause"),
             advice: text("advice"),
         }
     }

@@ -1,5 +1,6 @@
 //! Faults in objects that everything else agrees with, so that nothing but a look at the object itself shows them.
 
+use mesh_core::node::{Repair, RepairKind};
 use serde_json::json;
 
 use super::{
@@ -13,7 +14,7 @@ use super::{
     },
     find, healthy, judge,
 };
-use crate::mesh::Scope;
+use crate::{mesh::Scope, talk::metrics};
 
 pub(super) const FAULTS: &[Fault] = &[
     fails("issuer-may-sign", "do not say CA:TRUE", |facts| {
@@ -202,6 +203,28 @@ pub(super) const FAULTS: &[Fault] = &[
         },
     ),
     warns(
+        "repairs",
+        "node b: the agent made the program mesh-cni executable again, which could not be executed: once in the last day, the last time 3 minutes ago (2025-12-31T23:56:40Z); /opt/cni/bin/mesh-cni",
+        |facts| {
+            repair(facts, RepairKind::PluginNotExecutable);
+        },
+    ),
+    warns(
+        "repairs",
+        "put back the caBundle of its registration, which was another's or was taken away: 3 times in the last day, the last time 10 minutes ago (2025-12-31T23:50:00Z)",
+        |facts| {
+            // Two replicas have told: one of two repairs, the other of one.
+            for (index, (times, at)) in [(2, NOW - 3600), (1, NOW - 600)].into_iter().enumerate() {
+                let text = format!(
+                    "mesh_injector_repairs_last_day{{found=\"ca-bundle-altered\"}} {times}\n\
+                     mesh_injector_last_repair_timestamp_seconds{{found=\"ca-bundle-altered\"}} {at}\n\
+                     mesh_injector_repairs_last_day{{found=\"certificate-missing\"}} 0\n"
+                );
+                facts.controllers[index].metrics = Ok(metrics::parse(&text));
+            }
+        },
+    ),
+    warns(
         "namespace-excluded",
         "keeps the injector away by its label",
         |facts| {
@@ -210,6 +233,29 @@ pub(super) const FAULTS: &[Fault] = &[
         },
     ),
 ];
+
+fn repair(facts: &mut Facts, kind: RepairKind) {
+    facts.agents[1].status.as_mut().unwrap().repairs = vec![Repair {
+        kind,
+        detail: "/opt/cni/bin/mesh-cni".to_owned(),
+        at: NOW - 200,
+        last_day: 1,
+    }];
+}
+
+/// An agent that comes later than a pod redirects it where it stands: that is how every node begins.
+#[test]
+fn pods_that_were_enrolled_in_place_are_no_damage() {
+    let mut facts = healthy();
+    repair(&mut facts, RepairKind::NotEnrolled);
+    let reports = judge(&facts);
+    let row = find(&reports, "repairs").unwrap();
+    assert_eq!(row.mark, Mark::Ok);
+    assert_eq!(
+        row.detail,
+        ["1 pod that started without the plugin, enrolled in place"]
+    );
+}
 
 fn without_injector(facts: &mut Facts, policy: &str) {
     let configuration = facts.objects.webhooks.as_mut().unwrap().as_mut().unwrap();
