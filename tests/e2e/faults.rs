@@ -11,6 +11,7 @@ mod guide;
 mod identity;
 mod report;
 mod shell;
+mod together;
 mod webhook;
 
 use std::time::Instant;
@@ -55,7 +56,25 @@ fn every_fault_is_named_and_its_hint_repairs_it() {
         agents::FAULTS,
         data_plane::FAULTS,
     ];
-    plant_and_repair(&cluster, &tables);
+    plant_and_repair(&cluster, &tables, true);
+}
+
+/// Needs no cluster: an operator who reads the guide instead of the row finds the repair as well.
+#[test]
+fn the_guide_has_every_step() {
+    let guide = Guide::read();
+    let tables = [
+        control_plane::FAULTS,
+        control_plane::SLOW,
+        identity::FAULTS,
+        webhook::FAULTS,
+        agents::FAULTS,
+        agents::SLOW,
+        data_plane::FAULTS,
+    ];
+    for fault in tables.into_iter().flatten() {
+        guide.tells(fault, "");
+    }
 }
 
 #[test]
@@ -65,11 +84,11 @@ fn and_so_are_those_that_take_their_time() {
     };
     // Some are planted on a node.
     let _nodes = Nodes::look_at(&cluster);
-    plant_and_repair(&cluster, &[control_plane::SLOW, agents::SLOW]);
+    plant_and_repair(&cluster, &[control_plane::SLOW, agents::SLOW], false);
 }
 
-/// One after the other, on an installation that is healthy before each.
-fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]]) {
+/// One after the other, on an installation that is healthy before each; at the end those that are planted `together`.
+fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]], together: bool) {
     let guide = Guide::read();
     let _mesh = Installation::by_helm(cluster, &[]);
     cluster.apply(APPLICATION);
@@ -104,8 +123,35 @@ fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]]) {
             start.elapsed().as_secs_f32()
         );
     }
+    if together {
+        count += plant_together(cluster, &shell);
+    }
     println!("{count} faults named and repaired");
     cluster.delete_namespace(NAMESPACE);
+}
+
+/// All at once; how many they are.
+fn plant_together(cluster: &Cluster, shell: &Shell) -> usize {
+    let start = Instant::now();
+    let all = || together::FAULTS.iter().chain(together::REPAIRED);
+    for fault in all() {
+        shell.run(fault.plant);
+    }
+    until("every fault is named", || {
+        let report = Report::of(cluster);
+        all().try_for_each(|fault| report.says(fault.check, fault.says))
+    });
+    for fault in all() {
+        shell.run(fault.repair);
+    }
+    is_healthy(cluster, "faults that were planted together");
+    println!(
+        "{} together, in {:.1} s",
+        all().count(),
+        start.elapsed().as_secs_f32()
+    );
+    shell.run("kubectl delete namespace faults-label faults-excluded");
+    all().count()
 }
 
 /// Waits until every row is in order.
