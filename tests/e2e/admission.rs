@@ -101,6 +101,8 @@ fn has_debugging_container(cluster: &Cluster, shop: &Shop<'_>) {
     until(
         "the debugging container has seen packets of the proxy's port",
         || {
+            // Any of its pods may get the request.
+            shop.client(&["curl", "-sS", "--max-time", "10", "http://web/"]);
             let log = cluster.kubectl(&[&["logs", "--tail=2000"][..], &of_debug].concat());
             match log.contains(".4143") {
                 true => Ok(()),
