@@ -105,6 +105,12 @@ pub enum Violation {
 }
 
 impl Error {
+    /// Whether the connection ended before the other side said what became of the stream, without a
+    /// fault that either side found in what the other sent.
+    pub fn is_connection_lost(&self) -> bool {
+        matches!(self, Self::GoneAway(_) | Self::Closed | Self::Io(_))
+    }
+
     /// The code that it came with or led to, if there is one.
     pub fn reason(&self) -> Option<Reason> {
         match self {
@@ -116,14 +122,6 @@ impl Error {
             Self::Violation(_) => Some(Reason::ENHANCE_YOUR_CALM),
             Self::Closed | Self::Io(_) => None,
         }
-    }
-
-    /// Whether it concerns the whole connection.
-    pub fn is_of_connection(&self) -> bool {
-        !matches!(
-            self,
-            Self::Reset(_) | Self::Malformed(..) | Self::GoneAway(_)
-        )
     }
 }
 

@@ -15,7 +15,7 @@ use super::app::AppPort;
 use super::judge::{ActiveJudge, Granted};
 use super::peer::Peer;
 use crate::error::{Error, Kind, Side};
-use crate::http::client::{Client, SendError};
+use crate::http::client::{Client, SendError, is_replayable};
 use crate::http::headers::{CLIENT_ID, ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR};
 use crate::http::orig_proto::Downgraded;
 use crate::http::respond::{Asker, Disclosure};
@@ -129,14 +129,15 @@ impl Destination {
     }
 }
 
-/// An application that leaves says which requests it has not begun with. One that has no body is
-/// sent once more: there may be another connection.
+/// An application that leaves says which requests it has not begun with, or closes the connection
+/// that they share. A request that may be sent twice, or that it has not begun with and that has no
+/// body, is sent once more: there may be another connection. For HTTP/1 the client does it.
 async fn send_to_app(app: &Client<AppPort>, request: &mut Request) -> Result<Response, SendError> {
-    let may_repeat = request.body().is_empty();
+    let has_no_body = request.body().is_empty();
+    let may_repeat = is_replayable(request);
     let mut sent = app.send(request).await;
-    if let Err(SendError::Http2(_)) = &sent
-        && sent.as_ref().is_err_and(SendError::is_server_gone)
-        && may_repeat
+    if let Err(error @ SendError::Http2(lost)) = &sent
+        && (has_no_body && error.is_server_gone() || may_repeat && lost.is_connection_lost())
     {
         sent = app.send(request).await;
     }

@@ -444,3 +444,38 @@ fn a_stream_that_the_application_has_not_begun_with_is_refused_when_it_is_gone()
         gone_away(&client).await;
     });
 }
+
+/// An application that is ended at once says nothing about its streams.
+#[test]
+fn a_stream_whose_connection_the_application_closes_is_refused_when_it_is_gone() {
+    run(async || {
+        let (_world, proxy, app) = unmeshed().await;
+        let mut client = http2(proxy.inbound(app.addr).await).await;
+        let mut served = leaves_with_the_second(&client, &app).await;
+        let (response, _) = client.send_request(get(), true).unwrap();
+        let asking = spawn_local(response);
+        headers_on(&mut served, 3).await;
+        stop(app).await;
+        drop(served);
+        let error = asking.await.unwrap().unwrap_err();
+        assert_eq!(error.reason(), Some(h2::Reason::REFUSED_STREAM), "{error}");
+        gone_away(&client).await;
+    });
+}
+
+/// What the application may have done with it is not known.
+#[test]
+fn a_call_whose_connection_the_application_closes_is_answered_with_502() {
+    run(async || {
+        let (_world, proxy, app) = unmeshed().await;
+        let mut client = http2(proxy.inbound(app.addr).await).await;
+        let mut served = leaves_with_the_second(&client, &app).await;
+        let post = http::Request::post("http://web/").body(()).unwrap();
+        let (response, _body) = client.send_request(post, false).unwrap();
+        let asking = spawn_local(response);
+        headers_on(&mut served, 3).await;
+        stop(app).await;
+        drop(served);
+        assert_eq!(asking.await.unwrap().unwrap().status(), 502);
+    });
+}
