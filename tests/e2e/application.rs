@@ -13,19 +13,18 @@ fn installed_by_helm_on_every_tier() {
     let mesh = Installation::by_helm(&cluster, &[]);
     {
         let shop = opened(&cluster);
-        // A pod keeps its tier as long as it lives, so the pods are replaced after the change.
-        for tier in ["nft", "iptables"] {
-            let setting = format!("meshAgent.tier={tier}");
+        let mut tier = "full";
+        for next in ["nft", "iptables", "full"] {
+            let setting = format!("meshAgent.tier={next}");
             mesh.upgrade(&[&setting]);
-            shop.is_redirected("full");
+            // A pod keeps its tier as long as it lives.
+            shop.is_redirected(tier);
             shop.works();
             shop.restart();
             shop.works();
             shop.is_authenticated();
-            shop.is_redirected(tier);
-            mesh.upgrade(&[]);
-            shop.restart();
-            shop.is_redirected("full");
+            shop.is_redirected(next);
+            tier = next;
         }
     }
     mesh.remove();
