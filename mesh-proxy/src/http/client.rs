@@ -147,6 +147,19 @@ impl SendError {
         }
     }
 
+    /// Whether the connection ended before anything was said of the request, as all do of a server
+    /// that is ended at once.
+    pub fn is_connection_lost(&self) -> bool {
+        use super::http1::Error;
+        match self {
+            Self::Dial(_) => false,
+            Self::Http1(error) => {
+                matches!(error, Error::NoResponse | Error::Read(_) | Error::Write(_))
+            }
+            Self::Http2(error) => error.is_connection_lost(),
+        }
+    }
+
     /// Whether the other side said that it has not begun with the request, so that even a request with effects may be sent again.
     pub fn is_unprocessed(&self) -> bool {
         match self {

@@ -130,15 +130,19 @@ impl Destination {
 }
 
 /// An application that leaves says which requests it has not begun with, or closes the connection
-/// that they share. A request that may be sent twice, or that it has not begun with and that has no
-/// body, is sent once more: there may be another connection. For HTTP/1 the client does it.
+/// without a word. A request that may be sent twice, or that it has not begun with and that has no
+/// body, is sent once more: there may be another connection. When there is none, the client is told
+/// as the application would have told it.
 async fn send_to_app(app: &Client<AppPort>, request: &mut Request) -> Result<Response, SendError> {
     let has_no_body = request.body().is_empty();
     let may_repeat = is_replayable(request);
     let mut sent = app.send(request).await;
-    if let Err(error @ SendError::Http2(lost)) = &sent
-        && (has_no_body && error.is_server_gone() || may_repeat && lost.is_connection_lost())
-    {
+    let is_repeated = match &sent {
+        Ok(_) => false,
+        Err(error @ SendError::Http2(_)) if error.is_server_gone() => has_no_body,
+        Err(error) => may_repeat && error.is_connection_lost(),
+    };
+    if is_repeated {
         sent = app.send(request).await;
     }
     if app.dial().is_checking() {

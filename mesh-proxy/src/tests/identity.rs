@@ -64,7 +64,8 @@ fn a_client_cannot_say_who_it_is() {
 
         let mut plain = proxy.inbound(app.addr).await;
         send(&mut plain, REQUEST).await;
-        let request = head(&mut app.accept().await).await;
+        let mut served = app.accept().await;
+        let request = head(&mut served).await;
         assert!(!request.contains("l5d-client-id"), "{request}");
 
         let mut meshed = world.connected(proxy.inbound(app.addr).await).await;

@@ -224,6 +224,22 @@ fn a_request_on_a_used_connection_gets_no_answer_when_the_application_is_gone() 
     });
 }
 
+/// The application has accepted the connection, and is ended before it answers.
+#[test]
+fn a_request_whose_connection_the_application_closes_gets_no_answer_when_it_is_gone() {
+    run(async || {
+        let (_world, proxy, app) = unmeshed().await;
+        let mut client = proxy.inbound(app.addr).await;
+        drop(first(&mut client, &app, LAST).await);
+        send(&mut client, GET).await;
+        let mut served = app.accept().await;
+        head(&mut served).await;
+        stop(app).await;
+        drop(served);
+        assert_eq!(rest(&mut client).await, "");
+    });
+}
+
 #[test]
 fn a_stream_on_a_used_connection_is_refused_when_the_application_is_gone() {
     run(async || {
