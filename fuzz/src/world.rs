@@ -41,7 +41,7 @@ thread_local! {
 }
 
 /// Both ends of every connection of an input are in this thread and end by themselves, so whoever waits as long waits for something that never comes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Streams that an HTTP/2 client may have open: few, so that an input can have more.
 pub(crate) const MAX_STREAMS: usize = 8;
