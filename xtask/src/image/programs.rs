@@ -38,6 +38,12 @@ pub(crate) struct Programs {
 const WRAPPER: &str = "link-static";
 const WRAPPER_FOLDER: &str = "xtask/wrapper";
 
+/// Cargo.toml says what it is.
+const PROFILE: &str = "image";
+/// Tells the wrapper which program to optimise across crates: what each request goes through. For the others that took longer than everything else together.
+const OPTIMISED_VARIABLE: &str = "MESH_OPTIMISED_ACROSS_CRATES";
+const OPTIMISED: &str = "mesh_proxy";
+
 impl Programs {
     /// Builds the programs of all images, and `meshctl`.
     pub(crate) fn build(root: &Path, dev: bool, origin: &Origin) -> anyhow::Result<Self> {
@@ -91,11 +97,13 @@ impl Programs {
         let path = env::join_paths(folders).context("put the wrapper on PATH")?;
         let mut folders = workspace::mapped_folders(root)?;
         folders.push((target.to_path_buf(), "/mesh/target"));
-        let flags = workspace::mapping_flags("--remap-path-prefix=", &folders);
+        let mapping = workspace::mapping_flags("--remap-path-prefix=", &folders);
+        // The proxy is made from the bitcode of all libraries, the other programs from their machine code.
+        let flags = format!("{mapping} -Cembed-bitcode=yes");
         // The TLS library is C, whose error reports name files.
         let c_flags = workspace::mapping_flags("-ffile-prefix-map=", &folders);
         let mut command = workspace::cargo(root);
-        command.args(["build", "--release", "--locked"]);
+        command.args(["build", "--profile", PROFILE, "--locked"]);
         for program in contents::programs() {
             command.args(["--package", program.package, "--bin", program.binary]);
         }
@@ -104,6 +112,7 @@ impl Programs {
             .arg(target)
             .env("PATH", &path)
             .env("RUSTC_WORKSPACE_WRAPPER", WRAPPER)
+            .env(OPTIMISED_VARIABLE, OPTIMISED)
             .env("RUSTFLAGS", &flags)
             .env("CFLAGS", &c_flags)
             .env("MESH_BUILD_DATE", origin.created());
@@ -112,7 +121,7 @@ impl Programs {
         }
         command::run("cargo build", &mut command)?;
         Ok(Self {
-            folder: target.join("release"),
+            folder: target.join(PROFILE),
             scratch,
             dev: false,
         })
