@@ -17,6 +17,7 @@ use http::{HeaderMap, StatusCode, Version};
 use http_body::Frame;
 use socket2::SockRef;
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
+use tokio::task::coop;
 use tokio_util::io::poll_read_buf;
 
 use self::decoder::Decoder;
@@ -52,6 +53,8 @@ struct State {
     bulk: bool,
     read_closed: bool,
     body: Decoder,
+    /// Bytes between the data of bodies that have been processed and not been charged for.
+    framing: usize,
     /// Somebody may still read the body.
     body_held: bool,
     /// Somebody wants more of it than has come.
@@ -73,6 +76,10 @@ enum Expectation {
     /// The server's answer is passed on.
     Servers,
 }
+
+/// So many bytes between the data of a chunked body count as one of the 128 operations of a task's
+/// turn, which so has 4,096 chunks of one byte at most (docs/adr/0019).
+const FRAMING_PER_UNIT: usize = 160;
 
 /// What has to happen to the rest of a request's body before another request can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +103,7 @@ impl Connection {
             bulk: false,
             read_closed: false,
             body: Decoder::Over,
+            framing: 0,
             body_held: false,
             starves: false,
             refused: None,
@@ -417,7 +425,15 @@ impl State {
 
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Frame<Bytes>>, Error>> {
         loop {
-            match self.body.next(&mut self.input, &self.limits) {
+            ready!(self.poll_turn(cx));
+            let before = self.input.len();
+            let next = self.body.next(&mut self.input, &self.limits);
+            let data = match &next {
+                Ok(Some(Piece::Data(data))) => data.len(),
+                _ => 0,
+            };
+            self.framing += before - self.input.len() - data;
+            match next {
                 Ok(None) if matches!(self.body, Decoder::Over) => return Poll::Ready(Ok(None)),
                 Ok(None) => {}
                 Ok(Some(Piece::Data(data))) => {
@@ -442,6 +458,16 @@ impl State {
                 Err(error) => return Poll::Ready(Err(self.broken(error))),
             }
         }
+    }
+
+    /// Ends the task's turn when it has processed enough chunks: tokio ends it after 128 reads and
+    /// writes, and what one read brings may be ten thousand chunks.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.framing >= FRAMING_PER_UNIT {
+            ready!(coop::poll_proceed(cx)).made_progress();
+            self.framing -= FRAMING_PER_UNIT;
+        }
+        Poll::Ready(())
     }
 
     fn broken(&mut self, error: Error) -> Error {

@@ -2,11 +2,16 @@
 
 mod interim;
 
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
+use bytes::Bytes;
+
 use super::client::SendError;
 use super::*;
+use crate::http::http1::{BodyLength, Connection};
 
 const GET: &str = "GET / HTTP/1.1\r\nhost: web\r\n\r\n";
 const CHUNKED: &str = "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -532,4 +537,46 @@ async fn a_request_that_could_not_be_written_can_be_sent_elsewhere() {
     assert!(matches!(error, SendError::Dial(_)), "{error}");
     assert_eq!(sent.uri(), request().uri());
     assert_eq!(sent.headers(), request().headers());
+}
+
+/// One read brings ten thousand of them, and the thread has other connections.
+#[tokio::test]
+async fn other_tasks_run_while_small_chunks_are_processed() {
+    const CHUNKS: usize = 10_000;
+    run_local(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let served = accept(&listener).await;
+        let body = "1\r\nx\r\n".repeat(CHUNKS) + "0\r\n\r\n";
+        send(&mut client, &body).await;
+        let mut arrived = vec![0; body.len()];
+        while served.peek(&mut arrived).await.unwrap() < body.len() {
+            tokio::task::yield_now().await;
+        }
+        let connection = Connection::new(Io::plain(served), LIMITS.http1);
+        let incoming = connection.begin_body(BodyLength::Chunked, false).unwrap();
+        let turns = Rc::new(Cell::new(0));
+        let of_others = turns.clone();
+        let others = tokio::task::spawn_local(async move {
+            loop {
+                of_others.set(of_others.get() + 1);
+                tokio::task::yield_now().await;
+            }
+        });
+        let reading = tokio::task::spawn_local(async move {
+            let before = turns.get();
+            let mut length = 0;
+            while let Some(frame) = poll_fn(|cx| incoming.poll_frame(cx)).await {
+                length += frame.unwrap().data_ref().map_or(0, Bytes::len);
+            }
+            (length, turns.get() - before)
+        });
+        let (length, turns) = reading.await.unwrap();
+        others.abort();
+        assert_eq!(length, CHUNKS);
+        assert!(turns >= CHUNKS / 4096, "{turns}");
+    })
+    .await;
 }
