@@ -5,6 +5,7 @@
 
 mod grpc_interop;
 mod h2spec;
+mod honest;
 mod kosoku;
 mod outcome;
 mod range;

@@ -7,9 +7,9 @@ use std::{
 };
 
 use anyhow::Context;
-use serde_json::Value;
 
 use super::{
+    honest::{self, Honest},
     outcome::{Case, Outcome},
     range::{LARGE_PATH, Range},
 };
@@ -20,12 +20,6 @@ const CLIENTS: u32 = 4000;
 const RATE: u32 = 500;
 /// How long each attack lasts: longer than the proxies wait for a head.
 const SECONDS: u32 = 60;
-/// How long the honest client is watched before any attack.
-const BEFORE: u32 = 10;
-
-/// What honest clients do meanwhile: so many requests a second, over so many connections.
-const HONEST_RATE: u32 = 200;
-const HONEST_CONNECTIONS: u32 = 8;
 
 struct Attack {
     name: &'static str,
@@ -58,17 +52,6 @@ const ATTACKS: [Attack; 4] = [
     },
 ];
 
-/// What the honest client saw.
-#[derive(Debug, PartialEq)]
-struct Honest {
-    served: u64,
-    failed: u64,
-    /// Why the first of them failed.
-    failure: Option<String>,
-    /// Milliseconds; absent when nothing was served.
-    p99: Option<f64>,
-}
-
 /// What slowhttptest saw with a fresh connection each second.
 #[derive(Debug, PartialEq, Eq)]
 struct Probes {
@@ -88,8 +71,7 @@ pub(super) fn run(
         fs::remove_dir_all(folder).with_context(|| format!("remove {}", folder.display()))?;
     }
     fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
-    let before = honest(range, target, &format!("{name}-before"), BEFORE)?;
-    let before = read_honest(&before.output()?)?;
+    let before = honest::alone(range, target, name)?;
     let mut cases = Vec::new();
     let mut meanwhile = Vec::new();
     let mut report = format!("before: {}\n", before.said());
@@ -99,9 +81,8 @@ pub(super) fn run(
             &format!("{name}-{}", attack.name),
             &mut attack.command(range, target, &prefix)?,
         )?;
-        let honest = honest(range, target, &format!("{name}-honest"), SECONDS)?;
         // An honest client that could not even connect says so by its end.
-        let seen = honest.output().and_then(|output| read_honest(&output));
+        let seen = honest::beside(range, target, name, SECONDS);
         let (status, output) = process.finish()?;
         let statistics = prefix.with_extension("csv");
         let statistics = fs::read_to_string(&statistics)
@@ -116,14 +97,13 @@ pub(super) fn run(
     }
     let file: PathBuf = folder.join("summary.txt");
     fs::write(&file, report).with_context(|| format!("write {}", file.display()))?;
-    let time = |p99: Option<f64>| p99.map_or("none".to_owned(), |p99| format!("{p99:.1} ms"));
     Ok(Outcome {
         cases,
         file,
         note: Some(format!(
             "p99 of the honest client {}, before {}",
-            time(meanwhile.into_iter().reduce(f64::max)),
-            time(before.p99)
+            honest::time(meanwhile.into_iter().reduce(f64::max)),
+            honest::time(before.p99)
         )),
     })
 }
@@ -144,37 +124,6 @@ impl Attack {
             .args(["-u", &format!("http://{target}{}", self.path)]);
         Ok(command)
     }
-}
-
-/// Starts an honest client.
-fn honest(
-    range: &Range<'_>,
-    target: SocketAddr,
-    name: &str,
-    seconds: u32,
-) -> anyhow::Result<Process> {
-    let mut command = range.own_client()?;
-    command
-        .args(["load", "rate", "--target", &target.to_string()])
-        .args(["--rate", &HONEST_RATE.to_string()])
-        .args(["--connections", &HONEST_CONNECTIONS.to_string()])
-        .args(["--seconds", &seconds.to_string()]);
-    Process::start(name, &mut command)
-}
-
-fn read_honest(said: &str) -> anyhow::Result<Honest> {
-    let said: Value = serde_json::from_str(said).with_context(|| format!("{said:?} is JSON"))?;
-    let count = |name: &str| {
-        said[name]
-            .as_u64()
-            .with_context(|| format!("{name} in {said}"))
-    };
-    Ok(Honest {
-        served: count("operations")?,
-        failed: count("failed")?,
-        failure: said["failure"].as_str().map(str::to_owned),
-        p99: said["p99"].as_f64().map(|micros| micros / 1e3),
-    })
 }
 
 /// A line for each second: seconds, closed, pending, connected, and the last column is 0 when the probe got no answer.
@@ -201,30 +150,13 @@ fn judge(name: &str, honest: &anyhow::Result<Honest>, probes: &Probes) -> Case {
     };
     Case {
         name: name.to_owned(),
-        passed: honest.served > 0
-            && honest.failed == 0
-            && probes.seconds > 0
-            && probes.unavailable == 0,
+        passed: honest.is_unharmed() && probes.seconds > 0 && probes.unavailable == 0,
         said: format!(
             "{}; {} of {} new connections were not served in time",
             honest.said(),
             probes.unavailable,
             probes.seconds
         ),
-    }
-}
-
-impl Honest {
-    fn said(&self) -> String {
-        let Self { served, failed, .. } = self;
-        let mut said = format!("{served} honest requests served, {failed} failed");
-        if let Some(failure) = &self.failure {
-            said += &format!(" (the first: {failure})");
-        }
-        if let Some(p99) = self.p99 {
-            said += &format!(", p99 {p99:.1} ms");
-        }
-        said
     }
 }
 
@@ -244,24 +176,6 @@ mod tests {
                 unavailable: 1
             }
         );
-        let honest = read_honest(
-            r#"{"operations": 7, "failed": 1, "failure": "HTTP/1.1 503", "p99": 1500.0}"#,
-        );
-        let honest = honest.expect("a client's words");
-        assert_eq!(
-            honest,
-            Honest {
-                served: 7,
-                failed: 1,
-                failure: Some("HTTP/1.1 503".to_owned()),
-                p99: Some(1.5)
-            }
-        );
-        assert_eq!(
-            honest.said(),
-            "7 honest requests served, 1 failed (the first: HTTP/1.1 503), p99 1.5 ms"
-        );
-        assert!(read_honest("{}").is_err());
     }
 
     #[test]
