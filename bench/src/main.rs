@@ -1,9 +1,10 @@
 //! `mesh-bench`: the programs around the proxies of `cargo xtask bench` and `cargo xtask test --suites` that no distribution packages.
 //!
 //! `authority` makes certificates for every system under test. `control` is a control plane whose answers are known beforehand and come at once, so that a
-//! measurement of the proxy measures the proxy. `serve` are the applications and `load` their clients. What a command found out is one JSON object on one
-//! line of standard output; `cargo xtask bench` reads nothing else.
+//! measurement of the proxy measures the proxy. `serve` are the applications, `load` their clients, and `attack` clients that mean harm. What a command found
+//! out is one JSON object on one line of standard output; xtask reads nothing else.
 
+mod attack;
 mod authority;
 mod control;
 mod load;
@@ -35,6 +36,8 @@ enum Command {
     /// Be their clients
     #[command(subcommand)]
     Load(load::Load),
+    /// Be clients that mean harm
+    Attack(attack::Options),
 }
 
 fn main() -> ExitCode {
@@ -53,6 +56,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Control(options) => runtime()?.block_on(control::run(options)),
         Command::Serve(options) => runtime()?.block_on(serve::run(options)),
         Command::Load(load) => runtime()?.block_on(load.run()),
+        Command::Attack(options) => runtime()?.block_on(attack::run(options)),
     }
 }
 

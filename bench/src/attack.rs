@@ -1,0 +1,212 @@
+//! `mesh-bench attack`: traffic that is allowed frame by frame and costs its receiver more than its sender.
+//!
+//! Each connection sends as fast as it can, reads what comes back, and is made anew at once when it is ended. Bytes are written by hand, in pieces as large as
+//! a receiver's largest read: a library would pay for each frame what the receiver is meant to pay. `kind` says what is sent, `answers` what the receiver
+//! still admits.
+
+mod answers;
+mod bytes;
+mod kind;
+
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::Context as _;
+use clap::Args;
+use serde_json::json;
+use socket2::SockRef;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    select,
+    task::{JoinSet, yield_now},
+    time::{Instant, timeout_at},
+};
+
+use self::{
+    answers::Answers,
+    kind::{Attack, Kind},
+};
+
+/// Answers are only counted, mostly.
+const READ: usize = 64 * 1024;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    kind: Kind,
+    #[arg(long)]
+    target: SocketAddr,
+    /// How many at a time
+    #[arg(long, default_value_t = 8)]
+    connections: u32,
+    #[arg(long)]
+    seconds: f64,
+}
+
+/// What attackers did.
+#[derive(Debug, Default)]
+struct Done {
+    /// Bytes that the kernel took for sending.
+    bytes: u64,
+    connections: u64,
+    streams: u64,
+    /// Connections that were not made.
+    failed: u64,
+    /// Why the first of them was not.
+    failure: Option<String>,
+}
+
+pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let end = begun + Duration::from_secs_f64(options.seconds);
+    let (kind, target) = (options.kind, options.target);
+    let mut attackers = JoinSet::new();
+    for _ in 0..options.connections {
+        attackers.spawn(attacker(kind, target, end));
+    }
+    let mut done = Done::default();
+    while let Some(part) = attackers.join_next().await {
+        done.add(part.context("an attacker panicked")?);
+    }
+    crate::say(&json!({
+        "bytes": done.bytes,
+        "connections": done.connections,
+        "streams": done.streams,
+        "failed": done.failed,
+        "failure": done.failure,
+        "seconds": begun.elapsed().as_secs_f64(),
+    }))
+}
+
+/// One connection after the other.
+async fn attacker(kind: Kind, target: SocketAddr, end: Instant) -> Done {
+    let mut done = Done::default();
+    while Instant::now() < end {
+        match timeout_at(end, connect(target)).await {
+            Ok(Ok(tcp)) => {
+                done.connections += 1;
+                // How a connection ends is the receiver's affair.
+                drop(timeout_at(end, send(kind, target, tcp, &mut done)).await);
+            }
+            Ok(Err(error)) => done.fail(&error),
+            Err(_at_the_end) => break,
+        }
+        yield_now().await;
+    }
+    done
+}
+
+async fn connect(target: SocketAddr) -> std::io::Result<TcpStream> {
+    let tcp = TcpStream::connect(target).await?;
+    tcp.set_nodelay(true)?;
+    // Ended by a reset, which leaves no TIME_WAIT: tens of thousands of those make every later connect() slow.
+    SockRef::from(&tcp).set_linger(Some(Duration::ZERO))?;
+    Ok(tcp)
+}
+
+/// Until the connection is ended.
+async fn send(
+    kind: Kind,
+    target: SocketAddr,
+    mut tcp: TcpStream,
+    done: &mut Done,
+) -> std::io::Result<()> {
+    let (mut from, mut to) = tcp.split();
+    let mut attack = Attack::new(kind, target);
+    let mut answers = Answers::default();
+    let mut buffer = vec![0; READ];
+    let mut unsent = attack.opening();
+    let mut sent = 0;
+    loop {
+        if sent == unsent.len() {
+            unsent.clear();
+            sent = 0;
+            if attack.is_over() {
+                return Ok(());
+            }
+            done.streams += attack.fill(&mut unsent, &mut answers);
+        }
+        select! {
+            read = from.read(&mut buffer) => match read? {
+                0 => return Ok(()),
+                length if kind.is_http2() => answers.read(&buffer[..length]),
+                _ => (),
+            },
+            written = to.write(&unsent[sent..]), if sent < unsent.len() => {
+                let written = written?;
+                sent += written;
+                done.bytes += written as u64;
+            }
+        }
+    }
+}
+
+impl Done {
+    /// The sum of what several did.
+    fn add(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.connections += other.connections;
+        self.streams += other.streams;
+        self.failed += other.failed;
+        self.failure = self.failure.take().or(other.failure);
+    }
+
+    fn fail(&mut self, error: &std::io::Error) {
+        self.failed += 1;
+        self.failure.get_or_insert_with(|| error.to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use clap::ValueEnum as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Everything that an attacker does ends in time, also beside a receiver that takes nothing.
+    #[tokio::test]
+    async fn attacks_end_whatever_the_receiver_does() {
+        for kind in Kind::value_variants() {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let target = listener.local_addr().unwrap();
+            let end = Instant::now() + Duration::from_millis(50);
+            let done = attacker(*kind, target, end).await;
+            assert!(done.connections == 1 && done.bytes > 0, "{kind:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn ended_connections_are_made_anew() {
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let target = listener.local_addr().unwrap();
+        let ending = tokio::spawn(async move {
+            while let Ok((mut tcp, _)) = listener.accept().await {
+                drop(tcp.read(&mut [0; 1024]).await);
+            }
+        });
+        let end = Instant::now() + Duration::from_millis(200);
+        let mut done = attacker(Kind::RapidReset, target, end).await;
+        ending.abort();
+        assert!(done.connections > 1, "{done:?}");
+        assert!(done.streams > done.connections, "{done:?}");
+        done.add(Done {
+            failed: 1,
+            failure: Some("refused".to_owned()),
+            ..Done::default()
+        });
+        assert_eq!((done.failed, done.failure.as_deref()), (1, Some("refused")));
+    }
+
+    #[tokio::test]
+    async fn refused_connections_are_counted() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = listener.local_addr().unwrap();
+        drop(listener);
+        let end = Instant::now() + Duration::from_millis(20);
+        let done = attacker(Kind::PingFlood, target, end).await;
+        assert!(done.failed > 0 && done.failure.is_some(), "{done:?}");
+        assert_eq!((done.bytes, done.connections), (0, 0));
+    }
+}
