@@ -41,6 +41,7 @@ use profile::Profile;
 use report::{Measured, Report};
 use row::Row;
 use traffic::Systems;
+pub(crate) use usage::run_time;
 use workload::{Kind, WORKLOADS, Workload};
 
 /// Rounds that count, and seconds of load on each peer in a round. Seven rounds are what an interval needs; two seconds are thousands of

@@ -1,4 +1,5 @@
-//! `cargo xtask test --suites`: public test suites against the proxy, each in the positions that mean something to it, and against the server alone.
+//! `cargo xtask test --suites`: public test suites against the proxy and one of our own, each in the positions that mean something to it, and against the
+//! server alone.
 //!
 //! `range` is where they shoot: the pair of pods of `lab`, with the servers of the suites behind it. A suite is a module: how it is run, and how its report is
 //! read. What is wrong with the server alone is no failure of the proxy, and shown beside it.
@@ -6,6 +7,7 @@
 mod grpc_interop;
 mod h2spec;
 mod honest;
+mod hostile;
 mod kosoku;
 mod outcome;
 mod range;
@@ -23,7 +25,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 use crate::{
-    binaries, command,
+    binaries,
     interrupt::Interrupt,
     lab::{Cpus, Lab, Programs},
     stage, workspace,
@@ -35,7 +37,7 @@ use tools::Tools;
 /// Below the checkout: what is installed, and what the suites found out.
 const FOLDER: &str = "target/suites";
 
-/// A public test suite.
+/// A test suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Suite {
     /// HTTP/2, message by message and frame by frame
@@ -48,6 +50,8 @@ pub(crate) enum Suite {
     Smugglex,
     /// Clients that are slow on purpose, beside an honest one
     Slowhttptest,
+    /// Traffic of ours that is allowed and costly, beside an honest client
+    Hostile,
 }
 
 /// Installs, builds, and runs these; all when none is named. A failed case is no error here but an exit status.
@@ -60,17 +64,34 @@ pub(crate) fn run(root: &Path, suites: &[Suite], build: bool) -> anyhow::Result<
     let suites = chosen(suites);
     let cpus = Cpus::choose()?;
     let tools = Tools::prepare(root, &suites)?;
-    if build {
-        compile(root)?;
-    }
-    let programs = programs(root)?;
     let interrupt = Interrupt::watch()?;
-    let lab = Lab::new(programs, cpus, interrupt)?;
-    let mut range = Range::start(&lab, &tools, &suites)?;
+    let mut all_held = true;
+    // Assertions are worth having where nothing is measured.
+    for (dev, profile) in [(true, "dev"), (false, "release")] {
+        let wants = |suite: &Suite| suite.measures() != dev;
+        let suites: Vec<Suite> = suites.iter().copied().filter(wants).collect();
+        if suites.is_empty() {
+            continue;
+        }
+        if build {
+            compile(root, profile)?;
+        }
+        let lab = Lab::new(programs(root, dev)?, cpus, interrupt.clone())?;
+        all_held &= shoot(root, &lab, &tools, &suites)?;
+    }
+    Ok(match all_held {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// Runs these in one range; whether every case passed through the proxies.
+fn shoot(root: &Path, lab: &Lab, tools: &Tools, suites: &[Suite]) -> anyhow::Result<bool> {
+    let mut range = Range::start(lab, tools, suites)?;
     let mut all_held = true;
     for suite in suites {
         // A suite that cannot be run does not keep the others away; a proxy that has ended does.
-        let held = suite.shoot(&lab, &mut range, &tools, root);
+        let held = suite.shoot(lab, &mut range, tools, root);
         range.check()?;
         lab.check_interrupt()?;
         all_held &= match held {
@@ -81,10 +102,7 @@ pub(crate) fn run(root: &Path, suites: &[Suite], build: bool) -> anyhow::Result<
             }
         };
     }
-    Ok(match all_held {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    Ok(all_held)
 }
 
 /// In the order of the table, each once.
@@ -97,17 +115,14 @@ fn chosen(named: &[Suite]) -> Vec<Suite> {
         .collect()
 }
 
-/// The programs as the tests build them: with assertions, and without waiting for the optimiser.
-fn compile(root: &Path) -> anyhow::Result<()> {
+fn compile(root: &Path, profile: &str) -> anyhow::Result<()> {
     stage::run("build", "every program", || {
-        let mut cargo = workspace::cargo(root);
-        cargo.args(["build", "--workspace", "--bins"]);
-        command::run("cargo build", &mut cargo)
+        binaries::compile(root, profile, None)
     })
 }
 
-fn programs(root: &Path) -> anyhow::Result<Programs> {
-    let folder = binaries::folder(root, true);
+fn programs(root: &Path, dev: bool) -> anyhow::Result<Programs> {
+    let folder = binaries::folder(root, dev);
     Programs {
         proxy: folder.join("mesh-proxy"),
         bench: folder.join("mesh-bench"),
@@ -124,6 +139,7 @@ impl Suite {
             Self::Kosoku => "kosoku",
             Self::Smugglex => "smugglex",
             Self::Slowhttptest => "slowhttptest",
+            Self::Hostile => "hostile",
         }
     }
 
@@ -133,8 +149,14 @@ impl Suite {
         match self {
             Self::H2spec => &[Direct, Outbound, Inbound, InboundTls, Both],
             Self::Smugglex => &[Direct, Outbound, Inbound, Both],
+            Self::Hostile => &[Direct, Outbound, Inbound, Both],
             Self::GrpcInterop | Self::Kosoku | Self::Slowhttptest => &[Direct, Both],
         }
+    }
+
+    /// Whether it holds the proxies against what they may cost, which programs that are not optimised cannot show.
+    fn measures(self) -> bool {
+        self == Self::Hostile
     }
 
     /// What it talks to.
@@ -143,8 +165,17 @@ impl Suite {
             Self::H2spec => Application::Http2,
             Self::GrpcInterop => Application::Grpc,
             Self::Kosoku => Application::WebSocket,
-            Self::Smugglex | Self::Slowhttptest => Application::Web,
+            Self::Smugglex | Self::Slowhttptest | Self::Hostile => Application::Web,
         }
+    }
+
+    /// All that has to be there for it.
+    fn applications(self) -> Vec<Application> {
+        let mut all = vec![self.application()];
+        if self == Self::Hostile {
+            all.push(Application::Http2);
+        }
+        all
     }
 
     /// Runs it in all its positions and prints what came of it; whether every case passed through the proxies.
@@ -197,6 +228,7 @@ impl Suite {
                 smugglex::run(range, &tools.smugglex()?, target, &name, result(".json"))
             }
             Self::Slowhttptest => slowhttptest::run(range, target, &name, &result("")),
+            Self::Hostile => hostile::run(range, position, &name, &result("")),
         }
     }
 

@@ -16,11 +16,14 @@ use anyhow::bail;
 
 pub(super) use self::applications::LARGE_PATH;
 use super::{Suite, tools::Tools};
-use crate::lab::{
-    Agent, Lab, Pair, Skipped, Tier,
-    pod::{Container, Pods, Side},
-    process::Process,
-    proxies::{self, Control, Ports},
+use crate::{
+    bench::run_time,
+    lab::{
+        Agent, Both, Lab, Pair, Skipped, Tier,
+        pod::{Container, Pods, Side},
+        process::Process,
+        proxies::{self, Control, Ports},
+    },
 };
 
 /// A service of the mesh whose only endpoint is the server, as `mesh-bench control` knows it.
@@ -137,7 +140,7 @@ impl<'l> Range<'l> {
     pub(super) fn start(lab: &'l Lab, tools: &Tools, suites: &[Suite]) -> anyhow::Result<Self> {
         let pods = Pods::new("suites", NETWORK, lab.cpus)?;
         let wanted = |application: &Application| {
-            let needs = |suite: &Suite| suite.application() == *application;
+            let needs = |suite: &Suite| suite.applications().contains(application);
             suites.iter().any(needs)
         };
         let mut applications = Vec::new();
@@ -192,6 +195,14 @@ impl<'l> Range<'l> {
     /// The same for the clients that are ours.
     pub(super) fn own_client(&self) -> anyhow::Result<Command> {
         self.client(&self.lab.programs.bench)
+    }
+
+    /// Seconds that each proxy has run.
+    pub(super) fn run_times(&self) -> anyhow::Result<Both<f64>> {
+        Ok(Both {
+            out: run_time(self.proxies.out.id())?,
+            inward: run_time(self.proxies.inward.id())?,
+        })
     }
 
     /// Fails when a proxy has ended.

@@ -50,7 +50,7 @@ const PACKAGED: [(&str, &str, &str, &[Suite]); 4] = [
         "nginx",
         "nginx-light",
         "the web server behind the proxies",
-        &[Suite::Smugglex, Suite::Slowhttptest],
+        &[Suite::Smugglex, Suite::Slowhttptest, Suite::Hostile],
     ),
     (
         "slowhttptest",
@@ -97,7 +97,7 @@ impl Tools {
                 }
                 Suite::Kosoku => tools.install_kosoku()?,
                 Suite::Smugglex => tools.install_smugglex(root)?,
-                Suite::Slowhttptest => (),
+                Suite::Slowhttptest | Suite::Hostile => (),
             }
         }
         Ok(tools)
