@@ -27,8 +27,10 @@ use self::{
     kind::{Attack, Kind},
 };
 
-/// Answers are only counted, mostly.
+/// What comes back is little.
 const READ: usize = 64 * 1024;
+/// The kernel doubles it, and has a write of 256 KiB waiting at most: what waits when a connection is ended was never sent, and counts as if it had been.
+const SEND_BUFFER: usize = 128 * 1024;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -98,8 +100,10 @@ async fn attacker(kind: Kind, target: SocketAddr, end: Instant) -> Done {
 async fn connect(target: SocketAddr) -> std::io::Result<TcpStream> {
     let tcp = TcpStream::connect(target).await?;
     tcp.set_nodelay(true)?;
+    let socket = SockRef::from(&tcp);
+    socket.set_send_buffer_size(SEND_BUFFER)?;
     // Ended by a reset, which leaves no TIME_WAIT: tens of thousands of those make every later connect() slow.
-    SockRef::from(&tcp).set_linger(Some(Duration::ZERO))?;
+    socket.set_linger(Some(Duration::ZERO))?;
     Ok(tcp)
 }
 

@@ -1,5 +1,5 @@
 //! `mesh-bench serve`: the applications behind the proxies that no packaged server is: a TCP echo, a gRPC method that echoes a stream of messages,
-//! and HTTP/2 that answers everything alike.
+//! HTTP/2 that answers everything alike, and one that reads and never answers.
 
 use std::net::SocketAddr;
 
@@ -20,6 +20,8 @@ use crate::{load::has_capacity, say};
 const ANSWER: Bytes = Bytes::from_static(b"the answer\n");
 /// Larger than any message that is echoed byte by byte.
 const ECHO_BUFFER: usize = 4096;
+/// What is only read is read in large pieces.
+const SINK_BUFFER: usize = 64 * 1024;
 /// Streams at a time of a client of [`serve_http2`]. Any limit will do, but whether one is kept can only be tested where there is one.
 const STREAMS: u32 = 100;
 /// So that the streams of a connection never wait for its window: the proxies between have smaller ones.
@@ -36,6 +38,9 @@ pub(crate) struct Options {
     /// Where to answer every HTTP/2 request with a short text
     #[arg(long, value_name = "ADDR")]
     http2: Vec<SocketAddr>,
+    /// Where to read whatever comes, and answer nothing
+    #[arg(long, value_name = "ADDR")]
+    sink: Vec<SocketAddr>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +48,7 @@ enum Protocol {
     Echo,
     Grpc,
     Http2,
+    Sink,
 }
 
 /// Serves until the process is ended.
@@ -56,6 +62,9 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     }
     for addr in options.http2 {
         listeners.push((listen(addr).await?, Protocol::Http2));
+    }
+    for addr in options.sink {
+        listeners.push((listen(addr).await?, Protocol::Sink));
     }
     let mut accepting = JoinSet::new();
     for (listener, protocol) in listeners {
@@ -76,6 +85,7 @@ async fn accept(listener: TcpListener, protocol: Protocol) -> anyhow::Result<()>
             Protocol::Echo => tokio::spawn(async move { drop(echo_bytes(tcp).await) }),
             Protocol::Grpc => tokio::spawn(async move { drop(serve_grpc(tcp).await) }),
             Protocol::Http2 => tokio::spawn(async move { drop(serve_http2(tcp).await) }),
+            Protocol::Sink => tokio::spawn(async move { drop(discard_bytes(tcp).await) }),
         };
     }
 }
@@ -96,6 +106,12 @@ async fn echo_bytes(mut tcp: TcpStream) -> std::io::Result<()> {
         }
         tcp.write_all(&buffer[..length]).await?;
     }
+}
+
+async fn discard_bytes(mut tcp: TcpStream) -> std::io::Result<()> {
+    let mut buffer = vec![0; SINK_BUFFER];
+    while tcp.read(&mut buffer).await? > 0 {}
+    Ok(())
 }
 
 async fn serve_grpc(tcp: TcpStream) -> anyhow::Result<()> {

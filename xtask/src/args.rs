@@ -189,10 +189,10 @@ pub(crate) struct TestOptions {
     /// Also run the long tests (soak and volume)
     #[arg(long, conflicts_with = "quick")]
     pub(crate) long: bool,
-    /// Run only the public suites against the proxy, these or all: installs them, and needs root
+    /// Run only the suites against the proxy, these or all: installs them, and needs root
     #[arg(long, value_name = "NAME", num_args = 0.., conflicts_with_all = ["quick", "filter", "e2e", "long"])]
     pub(crate) suites: Option<Vec<Suite>>,
-    /// Test the programs as they are in target/debug
+    /// Test the programs as they are in target/debug, or target/release for the suite that measures
     #[arg(long, requires = "suites")]
     pub(crate) no_build: bool,
 }

@@ -173,7 +173,7 @@ impl Suite {
     fn applications(self) -> Vec<Application> {
         let mut all = vec![self.application()];
         if self == Self::Hostile {
-            all.push(Application::Http2);
+            all.extend([Application::Http2, Application::Sink]);
         }
         all
     }

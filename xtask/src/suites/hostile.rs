@@ -22,14 +22,14 @@ const SECONDS: u32 = 15;
 /// Attackers, each with one connection at a time.
 const CONNECTIONS: u32 = 8;
 
-/// What `mesh-bench attack` knows, and what is behind the proxies that it attacks: something that takes the protocol.
+/// What `mesh-bench attack` knows, and what is behind the proxies that it attacks: something that takes the protocol, and is not what the honest client waits for.
 const ATTACKS: [(&str, Application); 11] = [
     ("zero-window-update", Application::Http2),
     ("half-closed-data", Application::Http2),
     ("empty-data", Application::Http2),
     ("reset-data", Application::Http2),
     ("hpack-bomb", Application::Http2),
-    ("tiny-chunks", Application::Web),
+    ("tiny-chunks", Application::Sink),
     ("tiny-data", Application::Http2),
     ("rapid-reset", Application::Http2),
     ("continuation", Application::Http2),
@@ -60,6 +60,8 @@ pub(super) fn run(
     let bystander = Bystander::new(range, position, name)?;
     let mut report = Report::new(&bystander.alone);
     for (kind, application) in ATTACKS {
+        // An attack that cannot be made is a failed case, and Ctrl-C ends attackers too.
+        range.check_interrupt()?;
         let target = range.target(application, position);
         let seen = attack(range, kind, target, name, &bystander);
         report.add(kind, &bystander.alone, seen);

@@ -63,6 +63,8 @@ pub(super) enum Application {
     WebSocket,
     /// nginx, HTTP/1.1
     Web,
+    /// Reads whatever comes, and answers nothing.
+    Sink,
 }
 
 pub(super) struct Range<'l> {
@@ -121,7 +123,13 @@ impl Position {
 }
 
 impl Application {
-    const ALL: [Self; 4] = [Self::Http2, Self::Grpc, Self::WebSocket, Self::Web];
+    const ALL: [Self; 5] = [
+        Self::Http2,
+        Self::Grpc,
+        Self::WebSocket,
+        Self::Web,
+        Self::Sink,
+    ];
 
     /// Where it listens for those who come in this way.
     fn port(self, position: Position) -> u16 {
@@ -203,6 +211,11 @@ impl<'l> Range<'l> {
             out: run_time(self.proxies.out.id())?,
             inward: run_time(self.proxies.inward.id())?,
         })
+    }
+
+    /// Fails once the user wanted to stop.
+    pub(super) fn check_interrupt(&self) -> anyhow::Result<()> {
+        self.lab.check_interrupt()
     }
 
     /// Fails when a proxy has ended.

@@ -80,10 +80,11 @@ pub(super) fn start(
     application: Application,
 ) -> anyhow::Result<Vec<Process>> {
     let processes = match application {
-        Application::Http2 => vec![http2(lab, pod)?],
+        Application::Http2 => vec![own(lab, pod, application, "http2")?],
         Application::Grpc => grpc(tools, pod)?,
         Application::WebSocket => vec![websocket(pod)?],
         Application::Web => vec![web(pod)?],
+        Application::Sink => vec![own(lab, pod, application, "sink")?],
     };
     for port in application.ports() {
         lab.wait_ready(pod, ([127, 0, 0, 1], port).into(), None)?;
@@ -91,13 +92,14 @@ pub(super) fn start(
     Ok(processes)
 }
 
-fn http2(lab: &Lab, pod: &Pod) -> anyhow::Result<Process> {
+/// One of `mesh-bench serve`, by the name of its flag.
+fn own(lab: &Lab, pod: &Pod, application: Application, what: &str) -> anyhow::Result<Process> {
     let mut command = pod.command(APPLICATION, &lab.programs.bench)?;
     command.arg("serve");
-    for port in Application::Http2.ports() {
-        command.arg(format!("--http2=0.0.0.0:{port}"));
+    for port in application.ports() {
+        command.arg(format!("--{what}=0.0.0.0:{port}"));
     }
-    Process::start("http2", &mut command)
+    Process::start(what, &mut command)
 }
 
 /// One for each port: it takes no list.
