@@ -197,6 +197,26 @@ mod tests {
         }
     }
 
+    /// `CONNECT` is not carried: a peer that says so of one would choose how the application reads it.
+    #[test]
+    fn what_is_not_carried_stays_what_it_is() {
+        for (method, version) in [
+            (Method::CONNECT, Version::HTTP_2),
+            (Method::GET, Version::HTTP_11),
+        ] {
+            let mut request = http::Request::builder()
+                .method(method)
+                .version(version)
+                .uri("http://web:80/")
+                .header(ORIG_PROTO, "HTTP/1.0")
+                .body(Body::empty())
+                .unwrap();
+            assert!(!downgrade(&mut request));
+            assert_eq!(request.version(), version);
+            assert!(!request.headers().contains_key(ORIG_PROTO));
+        }
+    }
+
     #[test]
     fn only_what_we_wrote_is_understood() {
         for value in ["HTTP/2", "HTTP/1.1 x", "", "http/1.1"] {

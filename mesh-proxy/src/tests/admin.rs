@@ -1,9 +1,9 @@
 //! The admin interface under clients that want too much of it.
 
 use mesh_runtime::admin::{Admin, Readiness};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
-use super::app::{message, rest, send};
+use super::app::{head, message, rest, send};
 use super::world::{Proxy, WEB, World, run};
 use crate::admin::MAX_CONNECTIONS;
 
@@ -57,6 +57,23 @@ fn only_probes_are_answered_while_memory_is_short() {
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
         send(&mut client, LIVE).await;
         let answer = message(&mut client).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    });
+}
+
+/// `kubectl port-forward` comes from there: the metrics say what is short.
+#[test]
+fn the_pod_itself_is_answered_while_memory_is_short() {
+    run(async || {
+        let world = World::new().await;
+        let little = ("MESH_PROXY_MAX_MEMORY", Some("8388608"));
+        let proxy = world.proxy_with(WEB, &[little]);
+        let addr = proxy.admin(interface(&proxy)).await;
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let mut client = socket.connect(addr).await.unwrap();
+        send(&mut client, METRICS).await;
+        let answer = head(&mut client).await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     });
 }

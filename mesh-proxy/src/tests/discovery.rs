@@ -14,10 +14,11 @@ use mesh_core::policy::outbound::{
 };
 use mesh_core::resilience::{PeakEwma, Timeouts};
 use mesh_core::route::Rule;
+use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, advance};
 use tonic::Status;
 
-use super::app::{App, Client, Speaks, nobody};
+use super::app::{App, Client, Speaks, nobody, send};
 use super::world::{CLIENT, Proxy, World, a_while, add, none, run, while_time_passes};
 use crate::fake_control_plane::{ControlPlane, MessageSender};
 
@@ -265,5 +266,29 @@ fn requests_wait_for_an_endpoint_in_place_of_one_that_is_gone() {
         assert!(!scene.asking.is_finished());
         scene.say(add(&[endpoint("new").await]));
         assert_eq!(scene.answer().await, answered("new"));
+    });
+}
+
+/// The address may be that of a Service, or of a proxy that expects TLS.
+#[test]
+fn opaque_connections_without_a_route_are_closed_and_not_sent_to_the_address() {
+    run(async || {
+        let (world, mut control) = World::scripted().await;
+        let no_profiles = ("DESTINATION_PROFILE_NETWORKS", Some(""));
+        let proxy = world.proxy_with(CLIENT, &[no_profiles]);
+        let app = App::start().await.named("itself");
+        let mut client = proxy.outbound(app).await;
+        let policies = control.outbound.recv().await.unwrap().stream();
+        let without = OutboundPolicy {
+            parent: Meta::new_default("web"),
+            protocol: OutboundProtocol::Opaque(None),
+        };
+        let without = mesh_api::outbound::to_proto(&without);
+        policies.send(Ok(without)).unwrap();
+        send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+        let mut answer = Vec::new();
+        // An end or a reset.
+        let _closed = client.read_to_end(&mut answer).await;
+        assert_eq!(answer, b"");
     });
 }

@@ -3,9 +3,15 @@
 
 use std::collections::BTreeSet;
 
+use mesh_core::meta::Meta;
+use mesh_core::policy::outbound::{
+    Distribution, OutboundPolicy, OutboundProtocol, TcpVerdict, TlsRoute,
+};
 use mesh_runtime::metrics::{MAX_OUTSIDE, OTHER};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::spawn_local;
 
+use super::app::{self, App, message};
 use super::world::{POD, Proxy, WEB, World, run, while_time_passes};
 use crate::inbound::MAX_NAMED_JUDGES;
 
@@ -88,6 +94,76 @@ fn undeclared_ports_have_a_limited_number_of_series_and_declared_ones_keep_their
             let ports = values(&proxy, family, "target_port");
             assert_eq!(ports.len(), MAX_OUTSIDE + 2, "{family}");
             assert!(ports.contains("80") && ports.contains(OTHER), "{family}");
+        }
+    });
+}
+
+/// Only where the configuration asks for the label. These clients are let in: many are.
+#[test]
+fn authorities_of_requests_have_a_limited_number_of_series() {
+    run(async || {
+        let world = World::new().await;
+        let changes = [("INBOUND_METRICS_AUTHORITY_LABELS", Some("unsafe"))];
+        let proxy = world.proxy_with(WEB, &changes);
+        let app = App::start().await.named("web");
+        let mut client = proxy.inbound(app).await;
+        let mut get = async |host: &str| {
+            let request = format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n");
+            app::send(&mut client, &request).await;
+            let answer = message(&mut client).await;
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        };
+        // What is neither a name nor an address is none.
+        get("a..b").await;
+        assert_eq!(
+            values(&proxy, "request_total", "authority"),
+            [OTHER.to_owned()].into()
+        );
+        for n in 0..MAX_OUTSIDE + 50 {
+            get(&format!("{n}.test")).await;
+        }
+        let authorities = values(&proxy, "request_total", "authority");
+        assert!(authorities.len() <= MAX_OUTSIDE + 1);
+        assert!(authorities.contains("0.test") && authorities.contains(OTHER));
+    });
+}
+
+/// The application chooses them, and may do so for others.
+#[test]
+fn server_names_of_tls_routes_have_a_limited_number_of_series() {
+    run(async || {
+        let (world, mut control) = World::scripted().await;
+        let no_profiles = ("DESTINATION_PROFILE_NETWORKS", Some(""));
+        let proxy = world.proxy_with(WEB, &[no_profiles]);
+        let route = TlsRoute {
+            meta: Meta::new_default("any"),
+            snis: Vec::new(),
+            backends: Distribution::Empty,
+            verdict: TcpVerdict::Forward,
+        };
+        let policy = OutboundPolicy {
+            parent: Meta::new_default("egress"),
+            protocol: OutboundProtocol::Tls(vec![route]),
+        };
+        let policies = spawn_local(async move {
+            let policies = control.outbound.recv().await.unwrap().stream();
+            let policy = mesh_api::outbound::to_proto(&policy);
+            policies.send(Ok(policy)).unwrap();
+            (policies, control)
+        });
+        for n in 0..MAX_OUTSIDE + 50 {
+            let mut tcp = proxy.outbound(([10, 0, 0, 7], 443).into()).await;
+            tcp.write_all(&hello(&format!("{n}.test"))).await.unwrap();
+            let _closed = tcp.read_to_end(&mut Vec::new()).await;
+        }
+        drop(policies.await.unwrap());
+        for family in [
+            "outbound_tls_route_open_total",
+            "outbound_tls_route_close_total",
+        ] {
+            let names = values(&proxy, family, "hostname");
+            assert_eq!(names.len(), MAX_OUTSIDE + 1, "{family}");
+            assert!(names.contains(OTHER), "{family}");
         }
     });
 }

@@ -8,8 +8,8 @@ use mesh_core::policy::inbound::DefaultPolicy;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::advance;
 
-use super::app::{App, Client, Speaks};
-use super::world::{Proxy, WEB, World, a_while, all_unauthenticated, run};
+use super::app::{App, Client, Speaks, rest};
+use super::world::{POD, Proxy, WEB, World, a_while, all_unauthenticated, run};
 use crate::fake_control_plane::{ControlPlane, MessageSender};
 
 mod hosts;
@@ -113,5 +113,24 @@ fn a_policy_that_cannot_be_read_refuses() {
         while scene.get(speaks).await.await.unwrap() != 403 {}
         policy.send(Ok(all_unauthenticated())).unwrap();
         while scene.get(speaks).await.await.unwrap() != 200 {}
+    });
+}
+
+#[test]
+fn a_connection_to_one_undeclared_port_too_many_is_closed_and_counted() {
+    run(async || {
+        let world = World::new().await;
+        let proxy = world.proxy(WEB);
+        let mut port = 10_000;
+        while let Ok(used) = proxy.worker.discovery.inbound(port) {
+            assert!(used.enter());
+            port += 1;
+        }
+        let mut client = proxy.inbound((POD, port).into()).await;
+        assert_eq!(rest(&mut client).await, "");
+        let refused = proxy.metric(
+            "mesh_proxy_refused_total{direction=\"inbound\",protocol=\"tcp\",reason=\"ports\"",
+        );
+        assert_eq!(refused, 1);
     });
 }

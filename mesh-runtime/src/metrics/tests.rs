@@ -186,6 +186,7 @@ fn marks_of_values_from_outside_follow_a_set_into_others() {
         (extended, "error=none a=1 sni=(other) b=2"),
     ] {
         let set = set.without_outside();
+        assert!(set.outside().is_empty(), "it takes no place of theirs");
         let pairs: Vec<_> = set
             .iter()
             .map(|(name, value)| format!("{name}={value}"))

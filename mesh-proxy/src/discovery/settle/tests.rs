@@ -3,6 +3,7 @@
 use mesh_core::endpoint::{Endpoint, TlsPeer};
 use mesh_core::identity::Identity;
 use mesh_core::policy::outbound::{GrpcRoutes, HttpRoutes};
+use mesh_core::profile::{ProfileRoute, RequestMatch};
 
 use super::*;
 
@@ -241,4 +242,27 @@ fn a_split_applies_where_the_policy_lets_connections_pass() {
         policy(OutboundProtocol::Opaque(None)),
         "opaque ",
     );
+}
+
+/// They would be routes to the address itself, whatever the policy says of it.
+#[test]
+fn routes_of_a_profile_that_names_nothing_are_dropped() {
+    let routes = |known: Profile| {
+        let route = ProfileRoute {
+            condition: RequestMatch::All(Vec::new()),
+            response_classes: Vec::new(),
+            labels: Default::default(),
+            retryable: false,
+            timeout: None,
+        };
+        let known = Profile {
+            routes: vec![route],
+            ..known
+        };
+        let settled = settle(dst(), profile(known), policy(detect(service())), WAIT);
+        settled.unwrap().unwrap().profile.unwrap().routes.len()
+    };
+    assert_eq!(routes(Profile::default()), 0);
+    assert_eq!(routes(of_service(false)), 1);
+    assert_eq!(routes(of_endpoint(meshed())), 1);
 }

@@ -156,6 +156,41 @@ fn http2_is_judged_by_what_the_application_reads() {
     }
 }
 
+/// Without `:authority`, which requests that were HTTP/1 may lack.
+#[test]
+fn http2_without_an_authority_is_judged_by_its_host() {
+    let cases: [(&[&str], Result<(), u16>); 6] = [
+        (&["open"], Ok(())),
+        (&["shut"], Err(404)),
+        (&["open", "shut"], Err(400)),
+        (&["shut@open"], Err(400)),
+        (&["o pen"], Err(400)),
+        (&[""], Err(404)),
+    ];
+    for (hosts, expected) in cases {
+        run(async || {
+            let app = App::start().await;
+            let (scene, _policy) = guarded(app.addr).await;
+            let mut client = http2(scene.proxy.inbound(app.addr).await).await;
+            let mut request = Request::get("/");
+            for host in hosts {
+                request = request.header("host", *host);
+            }
+            let request = request.body(()).unwrap();
+            let (response, _) = client.send_request(request, true).unwrap();
+            let asking = spawn_local(async move { response.await.map(|it| it.status().as_u16()) });
+            match expected {
+                Ok(()) => {
+                    let mut calls: Calls = streams(app.accept().await).await;
+                    let (forwarded, _answer) = calls.recv().await.unwrap();
+                    assert_eq!(names(&forwarded).0, "open", "{hosts:?}");
+                }
+                Err(status) => assert_eq!(asking.await.unwrap().unwrap(), status, "{hosts:?}"),
+            }
+        });
+    }
+}
+
 async fn check_http2(
     response: h2::client::ResponseFuture,
     app: &App,
@@ -181,7 +216,7 @@ async fn check_http2(
 fn carried_http1_is_judged_by_what_the_application_reads() {
     let origin = "HTTP/1.1";
     let absolute = "HTTP/1.1; absolute-form";
-    let cases: [(&str, Named, Result<&str, u16>); 6] = [
+    let cases: [(&str, Named, Result<&str, u16>); 7] = [
         (
             origin,
             ("open", &["open"]),
@@ -195,6 +230,7 @@ fn carried_http1_is_judged_by_what_the_application_reads() {
         (origin, ("shut", &["open"]), Err(404)),
         // The application would not hear of it.
         (origin, ("open", &[]), Err(404)),
+        (origin, ("open", &[""]), Err(404)),
         (
             absolute,
             ("open", &["shut"]),

@@ -1,9 +1,9 @@
 //! Access that is taken away ends what it has begun. Time stands still: nothing is waited for.
 
 use h2::Reason;
-use http::Request;
+use http::{HeaderName, HeaderValue, Request};
 use mesh_core::policy::inbound::{ServerPolicy, ServerProtocol, default_http_route};
-use mesh_core::route::http::{HttpMatch, PathMatch};
+use mesh_core::route::http::{HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch};
 use tokio::net::TcpStream;
 
 use super::*;
@@ -39,6 +39,37 @@ fn only_open_paths() -> Server {
         authorizations: [].into(),
         ..policy
     })
+}
+
+/// Requests with this header may pass.
+fn only_with(name: &'static str) -> Server {
+    let policy = DefaultPolicy::AllUnauthenticated;
+    let mut policy = policy.server_policy(&[], Duration::from_secs(10), false);
+    let mut route = default_http_route();
+    for rule in &mut route.rules {
+        let value = HeaderValueMatch::Exact(HeaderValue::from_static("yes"));
+        let name = HeaderName::from_static(name);
+        rule.matches = vec![HttpMatch {
+            headers: vec![HeaderMatch { name, value }],
+            ..HttpMatch::default()
+        }];
+        rule.then.authorizations = policy.authorizations.clone();
+    }
+    if let ServerProtocol::Detect { http, .. } = &mut policy.protocol {
+        http.routes = vec![route, default_http_route()];
+    }
+    mesh_api::inbound::to_proto(&ServerPolicy {
+        authorizations: [].into(),
+        ..policy
+    })
+}
+
+/// The same, but the server lets every client pass.
+fn any_with(name: &'static str) -> Server {
+    Server {
+        authorizations: all_unauthenticated().authorizations,
+        ..only_with(name)
+    }
 }
 
 fn terminated(scene: &Scene) -> u64 {
@@ -209,5 +240,49 @@ fn a_change_that_still_allows_ends_nothing() {
         let answer = message(&mut client).await;
         assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
         assert_eq!(terminated(&scene), 0);
+    });
+}
+
+/// Its headers were not kept, because no rule looked at any: who cannot be told to match does not.
+#[test]
+fn requests_whose_headers_are_not_known_go_on_only_if_the_server_allows_their_client() {
+    for (then, ends) in [(only_with("x-a"), true), (any_with("x-a"), false)] {
+        run(async || {
+            let (scene, app, mut client, policy) = allowed().await;
+            send(
+                &mut client,
+                "GET / HTTP/1.1\r\nhost: web\r\nx-a: yes\r\n\r\n",
+            )
+            .await;
+            let mut app = app.accept().await;
+            head(&mut app).await;
+            policy.send(Ok(then.clone())).unwrap();
+            a_while().await;
+            assert_eq!(terminated(&scene), u64::from(ends), "{then:?}");
+        });
+    }
+}
+
+/// It is all that is left of its connection, and keeps the policy of its port watched.
+#[test]
+fn a_tunnel_that_has_lasted_for_long_still_ends() {
+    run(async || {
+        let (_scene, app, mut client, policy) = allowed().await;
+        send(
+            &mut client,
+            "CONNECT web:80 HTTP/1.1\r\nhost: web:80\r\n\r\n",
+        )
+        .await;
+        let mut app = app.accept().await;
+        head(&mut app).await;
+        send(&mut app, "HTTP/1.1 200 OK\r\n\r\n").await;
+        head(&mut client).await;
+        for _ in 0..20 {
+            advance(Duration::from_secs(30)).await;
+            a_while().await;
+        }
+        policy.send(Ok(deny())).unwrap();
+        assert_eq!(rest(&mut client).await, "");
+        assert_eq!(rest(&mut app).await, "");
     });
 }
