@@ -5,7 +5,7 @@
 
 mod judgement;
 
-use std::{fs, net::SocketAddr, path::Path, time::Instant};
+use std::{fs, net::SocketAddr, path::Path};
 
 use anyhow::Context;
 
@@ -43,12 +43,6 @@ struct Bystander {
     alone: Alone,
 }
 
-/// From when on, and what the proxies had used until then.
-struct Watch {
-    begun: Instant,
-    used: Both<f64>,
-}
-
 /// Runs every attack in one position, and fills a folder with a table of what came of them.
 pub(super) fn run(
     range: &Range<'_>,
@@ -82,15 +76,15 @@ fn attack(
         .args(["attack", kind, "--target", &target.to_string()])
         .args(["--connections", &CONNECTIONS.to_string()])
         .args(["--seconds", &SECONDS.to_string()]);
-    let watch = Watch::start(range)?;
+    let before = range.run_times()?;
     let attackers = Process::start(&format!("{name}-{kind}"), &mut command)?;
     // They are to keep the honest client from the proxies' CPU, not from its own, which they share.
     attackers.step_back()?;
     let honest = honest::beside(range, bystander.target, name, SECONDS);
     let sent = Sent::read(&attackers.output()?)?;
     let honest = honest.context("the honest client")?;
-    let (seconds, used) = watch.stop(range)?;
-    let spent = bystander.alone.subtracted(used, seconds);
+    let used = used_since(range, before)?;
+    let spent = bystander.alone.subtracted(used, &honest);
     Ok(Seen {
         honest,
         sent,
@@ -102,29 +96,18 @@ impl Bystander {
     /// Watches the honest client before any attack.
     fn new(range: &Range<'_>, position: Position, name: &str) -> anyhow::Result<Self> {
         let target = range.target(Application::Web, position);
-        let watch = Watch::start(range)?;
+        let before = range.run_times()?;
         let honest = honest::alone(range, target, name)?;
-        let (seconds, used) = watch.stop(range)?;
-        let alone = Alone::new(honest, used, seconds);
+        let alone = Alone::new(honest, used_since(range, before)?);
         Ok(Self { target, alone })
     }
 }
 
-impl Watch {
-    fn start(range: &Range<'_>) -> anyhow::Result<Self> {
-        Ok(Self {
-            begun: Instant::now(),
-            used: range.run_times()?,
-        })
-    }
-
-    /// Seconds that have passed, and the CPU seconds of them that the proxies used.
-    fn stop(self, range: &Range<'_>) -> anyhow::Result<(f64, Both<f64>)> {
-        let now = range.run_times()?;
-        let used = Both {
-            out: now.out - self.used.out,
-            inward: now.inward - self.used.inward,
-        };
-        Ok((self.begun.elapsed().as_secs_f64(), used))
-    }
+/// The CPU seconds that the proxies have used since they had used `before`.
+fn used_since(range: &Range<'_>, before: Both<f64>) -> anyhow::Result<Both<f64>> {
+    let now = range.run_times()?;
+    Ok(Both {
+        out: now.out - before.out,
+        inward: now.inward - before.inward,
+    })
 }

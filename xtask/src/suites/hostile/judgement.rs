@@ -24,8 +24,8 @@ const BYTES: f64 = 100e6;
 /// The honest client without an attack.
 pub(super) struct Alone {
     honest: Honest,
-    /// CPU seconds a second that it costs the proxies.
-    load: Both<f64>,
+    /// CPU seconds that a request of its costs the proxies. Not a second: on a busy machine it takes longer, and costs the same.
+    request: Both<f64>,
 }
 
 /// What came of one attack.
@@ -57,18 +57,20 @@ pub(super) struct Report {
 }
 
 impl Alone {
-    pub(super) fn new(honest: Honest, used: Both<f64>, seconds: f64) -> Self {
-        let load = Both {
-            out: used.out / seconds,
-            inward: used.inward / seconds,
+    pub(super) fn new(honest: Honest, used: Both<f64>) -> Self {
+        let served = honest.served.max(1) as f64;
+        let request = Both {
+            out: used.out / served,
+            inward: used.inward / served,
         };
-        Self { honest, load }
+        Self { honest, request }
     }
 
-    /// What is left of the CPU seconds of one proxy, the one with more, without what the honest client costs in that time.
-    pub(super) fn subtracted(&self, used: Both<f64>, seconds: f64) -> f64 {
-        let out = used.out - self.load.out * seconds;
-        let inward = used.inward - self.load.inward * seconds;
+    /// What is left of the CPU seconds of one proxy, the one with more, without what the honest client cost meanwhile.
+    pub(super) fn subtracted(&self, used: Both<f64>, meanwhile: &Honest) -> f64 {
+        let served = meanwhile.served as f64;
+        let out = used.out - self.request.out * served;
+        let inward = used.inward - self.request.inward * served;
         out.max(inward).max(0.0)
     }
 
@@ -209,13 +211,13 @@ mod tests {
         }
     }
 
-    /// A second of the outbound proxy and two of the inbound one in ten.
+    /// A second of the outbound proxy and two of the inbound one for seven requests.
     fn alone(p99: f64) -> Alone {
         let used = Both {
             out: 1.0,
             inward: 2.0,
         };
-        Alone::new(honest(0, p99), used, 10.0)
+        Alone::new(honest(0, p99), used)
     }
 
     fn seen(failed: u64, p99: f64, bytes: u64, spent: f64) -> Seen {
@@ -254,7 +256,7 @@ mod tests {
             (used(0.5, 1.0), 0.0),
         ];
         for (used, expected) in cases {
-            let left = alone(0.5).subtracted(used, 10.0);
+            let left = alone(0.5).subtracted(used, &honest(0, 0.5));
             assert!((left - expected).abs() < 1e-9, "{used:?}: {left}");
         }
     }
