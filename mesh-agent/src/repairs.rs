@@ -276,6 +276,18 @@ mod tests {
         assert_eq!(fresh.of_last_day(), []);
     }
 
+    /// An agent may be killed at any time.
+    #[test]
+    fn each_repair_is_written_when_it_is_noted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (repairs, _told) = Repairs::open(dir.path(), &MetricsRegistry::new());
+        for number in 1..=2 {
+            repairs.note(RepairKind::PinsDeleted, "all");
+            let (next, _) = Repairs::open(dir.path(), &MetricsRegistry::new());
+            assert_eq!(next.of_last_day()[0].last_day, number);
+        }
+    }
+
     #[test]
     fn repairs_beyond_the_queue_of_events_are_still_counted() {
         let dir = tempfile::tempdir().unwrap();

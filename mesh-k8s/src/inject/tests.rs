@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::{Container, Pod, Service};
+use k8s_openapi::api::core::v1::{Container, Pod, Probe, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::*;
@@ -437,6 +437,20 @@ fn a_pod_without_ports_has_no_variable_of_its_ports() {
         var(&run(&agent(), &enabled(), &web()).0, "INBOUND_PORTS"),
         Some("3306,53,8080,9000")
     );
+}
+
+#[test]
+fn a_port_that_is_declared_and_probed_is_listed_once() {
+    let mut pod = web();
+    let container = &mut pod.spec.as_mut().unwrap().containers[0];
+    container.ports = serde_norway::from_str(
+        "[{containerPort: 8080}, {containerPort: 53}, {containerPort: 53, protocol: UDP}]",
+    )
+    .unwrap();
+    let probe: Option<Probe> = serde_norway::from_str("{httpGet: {port: 8080}}").unwrap();
+    (container.readiness_probe, container.liveness_probe) = (probe.clone(), probe);
+    let (after, _) = run(&agent(), &enabled(), &pod);
+    assert_eq!(var(&after, "INBOUND_PORTS"), Some("53,8080"));
 }
 
 #[test]

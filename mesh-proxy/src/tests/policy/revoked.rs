@@ -263,6 +263,25 @@ fn requests_whose_headers_are_not_known_go_on_only_if_the_server_allows_their_cl
     }
 }
 
+/// Rules looked at headers when the request was let through, so its own were kept.
+#[test]
+fn requests_whose_headers_are_known_are_judged_by_them_again() {
+    for (then, ends) in [(only_with("x-b"), true), (only_with("x-c"), false)] {
+        run(async || {
+            let (scene, app, mut client, policy) = allowed().await;
+            policy.send(Ok(only_with("x-a"))).unwrap();
+            a_while().await;
+            let headers = "host: web\r\nx-a: yes\r\nx-c: yes\r\n";
+            send(&mut client, &format!("GET / HTTP/1.1\r\n{headers}\r\n")).await;
+            let mut app = app.accept().await;
+            head(&mut app).await;
+            policy.send(Ok(then.clone())).unwrap();
+            a_while().await;
+            assert_eq!(terminated(&scene), u64::from(ends), "{then:?}");
+        });
+    }
+}
+
 /// It is all that is left of its connection, and keeps the policy of its port watched.
 #[test]
 fn a_tunnel_that_has_lasted_for_long_still_ends() {
