@@ -1,4 +1,5 @@
-//! Embeds the charts of `helm/`, so that `meshctl install` needs nothing but the program `helm` and is always of the version of its charts.
+//! Embeds the charts of `helm/`, so that `meshctl install` needs nothing but the program `helm` and
+//! is always of the version of its charts.
 
 use std::{
     env,

@@ -1,8 +1,10 @@
-//! `mesh-bench attack`: traffic that is allowed frame by frame and costs its receiver more than its sender.
+//! `mesh-bench attack`: traffic that is allowed frame by frame and costs its receiver more than its
+//! sender.
 //!
-//! Each connection sends as fast as it can, reads what comes back, and is made anew at once when it is ended. Bytes are written by hand, in pieces as large as
-//! a receiver's largest read: a library would pay for each frame what the receiver is meant to pay. `kind` says what is sent, `answers` what the receiver
-//! still admits.
+//! Each connection sends as fast as it can, reads what comes back, and is made anew at once when it
+//! is ended. Bytes are written by hand, in pieces as large as a receiver's largest read: a library
+//! would pay for each frame what the receiver is meant to pay. `kind` says what is sent, `answers`
+//! what the receiver still admits.
 
 mod answers;
 mod bytes;
@@ -29,7 +31,8 @@ use self::{
 
 /// What comes back is little.
 const READ: usize = 64 * 1024;
-/// The kernel doubles it, and has a write of 256 KiB waiting at most: what waits when a connection is ended was never sent, and counts as if it had been.
+/// The kernel doubles it, and has a write of 256 KiB waiting at most: what waits when a connection
+/// is ended was never sent, and counts as if it had been.
 const SEND_BUFFER: usize = 128 * 1024;
 
 #[derive(Debug, Args)]
@@ -102,7 +105,8 @@ async fn connect(target: SocketAddr) -> std::io::Result<TcpStream> {
     tcp.set_nodelay(true)?;
     let socket = SockRef::from(&tcp);
     socket.set_send_buffer_size(SEND_BUFFER)?;
-    // Ended by a reset, which leaves no TIME_WAIT: tens of thousands of those make every later connect() slow.
+    // Ended by a reset, which leaves no TIME_WAIT: tens of thousands of those make every later
+    // connect() slow.
     socket.set_linger(Some(Duration::ZERO))?;
     Ok(tcp)
 }

@@ -1,4 +1,5 @@
-//! The certificates of a benchmark: anchor, issuer and leaves, as files. `control` signs with the issuer; the peers read their leaves from the folder.
+//! The certificates of a benchmark: anchor, issuer and leaves, as files. `control` signs with the
+//! issuer; the peers read their leaves from the folder.
 
 use std::{
     fs,
@@ -27,10 +28,12 @@ const ISSUER_KEY: &str = "issuer-key.pem";
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Where to write `anchor.pem`, `issuer.pem`, `issuer-key.pem`, and for each leaf `NAME.pem` (chain) and `NAME-key.pem`
+    /// Where to write `anchor.pem`, `issuer.pem`, `issuer-key.pem`, and for each leaf `NAME.pem`
+    /// (chain) and `NAME-key.pem`
     #[arg(long, value_name = "DIR")]
     folder: PathBuf,
-    /// A leaf to make, as in `client=web.shop.example`: the files' name and the DNS name in the certificate
+    /// A leaf to make, as in `client=web.shop.example`: the files' name and the DNS name in the
+    /// certificate
     #[arg(long, value_name = "NAME=DNS")]
     leaf: Vec<String>,
 }

@@ -1,7 +1,9 @@
 //! `mesh-bench control`: a control plane whose answers are computed and need no waiting.
 //!
-//! Every proxy under test has one on its loopback address, which proxies trust without TLS. `answers` says what is said, `services` is the gRPC. Nothing changes but by
-//! a line on standard input: `changes N` moves the endpoints of the moving services so often in a second, `authority DIR` signs with another issuer from then on.
+//! Every proxy under test has one on its loopback address, which proxies trust without TLS.
+//! `answers` says what is said, `services` is the gRPC. Nothing changes but by a line on standard
+//! input: `changes N` moves the endpoints of the moving services so often in a second,
+//! `authority DIR` signs with another issuer from then on.
 
 mod answers;
 mod services;
@@ -29,7 +31,8 @@ use crate::{
     complain, say,
 };
 
-/// How often a thousand changes a second are divided: finer than a proxy's own batching, coarse enough for a timer.
+/// How often a thousand changes a second are divided: finer than a proxy's own batching, coarse
+/// enough for a timer.
 const TICK: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Args)]

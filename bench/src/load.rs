@@ -1,4 +1,5 @@
-//! `mesh-bench load`: clients whose like no distribution packages. Each says in the end how many operations it did, in what time, and how many failed.
+//! `mesh-bench load`: clients whose like no distribution packages. Each says in the end how many
+//! operations it did, in what time, and how many failed.
 
 mod connect;
 mod hold;

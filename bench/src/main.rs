@@ -1,8 +1,11 @@
-//! `mesh-bench`: the programs around the proxies of `cargo xtask bench` and `cargo xtask test --suites` that no distribution packages.
+//! `mesh-bench`: the programs around the proxies of `cargo xtask bench` and
+//! `cargo xtask test --suites` that no distribution packages.
 //!
-//! `authority` makes certificates for every system under test. `control` is a control plane whose answers are known beforehand and come at once, so that a
-//! measurement of the proxy measures the proxy. `serve` are the applications, `load` their clients, and `attack` clients that mean harm. What a command found
-//! out is one JSON object on one line of standard output; xtask reads nothing else.
+//! `authority` makes certificates for every system under test. `control` is a control plane whose
+//! answers are known beforehand and come at once, so that a measurement of the proxy measures the
+//! proxy. `serve` are the applications, `load` their clients, and `attack` clients that mean harm.
+//! What a command found out is one JSON object on one line of standard output; xtask reads nothing
+//! else.
 
 mod attack;
 mod authority;

@@ -1,5 +1,6 @@
-//! `mesh-bench serve`: the applications behind the proxies that no packaged server is: a TCP echo, a gRPC method that echoes a stream of messages,
-//! HTTP/2 that answers everything alike, and one that reads and never answers.
+//! `mesh-bench serve`: the applications behind the proxies that no packaged server is: a TCP echo,
+//! a gRPC method that echoes a stream of messages, HTTP/2 that answers everything alike, and one
+//! that reads and never answers.
 
 use std::net::SocketAddr;
 
@@ -16,15 +17,18 @@ use tokio::{
 
 use crate::{load::has_capacity, say};
 
-/// What every request is answered with. Not nothing: a test suite wants to see that a small window holds it back.
+/// What every request is answered with. Not nothing: a test suite wants to see that a small window
+/// holds it back.
 const ANSWER: Bytes = Bytes::from_static(b"the answer\n");
 /// Larger than any message that is echoed byte by byte.
 const ECHO_BUFFER: usize = 4096;
 /// What is only read is read in large pieces.
 const SINK_BUFFER: usize = 64 * 1024;
-/// Streams at a time of a client of [`serve_http2`]. Any limit will do, but whether one is kept can only be tested where there is one.
+/// Streams at a time of a client of [`serve_http2`]. Any limit will do, but whether one is kept can
+/// only be tested where there is one.
 const STREAMS: u32 = 100;
-/// So that the streams of a connection never wait for its window: the proxies between have smaller ones.
+/// So that the streams of a connection never wait for its window: the proxies between have smaller
+/// ones.
 const WINDOW: u32 = 16 * 1024 * 1024;
 
 #[derive(Debug, Args)]
@@ -170,7 +174,8 @@ async fn serve_http2(tcp: TcpStream) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Answers once the request has come to its end, so that a client that breaks the protocol in its body hears of that first.
+/// Answers once the request has come to its end, so that a client that breaks the protocol in its
+/// body hears of that first.
 async fn answer(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,

@@ -1,10 +1,13 @@
-//! The check framework: what was seen, judged by categories of checks, each with one outcome, a hint and a section of docs/operations/checks.md.
+//! The check framework: what was seen, judged by categories of checks, each with one outcome, a
+//! hint and a section of docs/operations/checks.md.
 //!
-//! [`gather`] asks cluster or node once, concurrently, and makes [`Facts`]. Every check is a pure function of them, so that each fault can be planted in a
-//! test as data. Some checks end their category or the run when they fail. Warnings leave the exit code alone.
+//! [`gather`] asks cluster or node once, concurrently, and makes [`Facts`]. Every check is a pure
+//! function of them, so that each fault can be planted in a test as data. Some checks end their
+//! category or the run when they fail. Warnings leave the exit code alone.
 //!
-//! One fault makes many rows fail. Each check names the checks whose failure explains its own ([`Check::explained_by`]), and [`trace`] follows these to the root
-//! cause, so that a reader has one thing to repair.
+//! One fault makes many rows fail. Each check names the checks whose failure explains its own
+//! ([`Check::explained_by`]), and [`trace`] follows these to the root cause, so that a reader has
+//! one thing to repair.
 
 pub(crate) mod certificate;
 pub(crate) mod explain;
@@ -65,14 +68,17 @@ pub(crate) struct Line {
 pub(crate) type Verdict = Result<Outcome, String>;
 
 pub(crate) struct Check {
-    /// The section of the guide, and the check's name in JSON. Linkerd's where Linkerd has the check.
+    /// The section of the guide, and the check's name in JSON. Linkerd's where Linkerd has the
+    /// check.
     pub(crate) anchor: &'static str,
     pub(crate) description: &'static str,
-    /// The first thing to do, with the command; `{ns}` is the control plane's namespace, `{upgrade}` the command that upgrades.
+    /// The first thing to do, with the command; `{ns}` is the control plane's namespace,
+    /// `{upgrade}` the command that upgrades.
     pub(crate) advice: &'static str,
     /// The checks whose failure explains this one's, those first that explain it best.
     pub(crate) explained_by: &'static [&'static [&'static str]],
-    /// What is not worth looking at any more when it fails, because it would only repeat the failure.
+    /// What is not worth looking at any more when it fails, because it would only repeat the
+    /// failure.
     pub(crate) ends: Ends,
     /// Where it has something to look at.
     pub(crate) on: On,
@@ -161,7 +167,8 @@ pub(crate) struct Report {
 /// Judges the facts, category by category, until one fails that ends the run.
 pub(crate) fn judge(facts: &Facts) -> Vec<CategoryReport> {
     let mut reports = Vec::new();
-    // What keeps several checks from looking is said by the first of them: one thing is wrong, not ten.
+    // What keeps several checks from looking is said by the first of them: one thing is wrong, not
+    // ten.
     let mut unseen = BTreeSet::new();
     for category in CATEGORIES {
         if !(category.applies)(facts) {

@@ -1,6 +1,7 @@
 //! A Kubernetes cluster: the client, the objects by kind, and the way to a pod's port.
 //!
-//! Nothing here needs kubectl: ports of pods are reached through the API server's port-forward, without a port of this machine.
+//! Nothing here needs kubectl: ports of pods are reached through the API server's port-forward,
+//! without a port of this machine.
 
 pub(crate) mod agent;
 pub(crate) mod error;
@@ -38,7 +39,8 @@ pub(crate) struct Cluster {
     pub(crate) control_namespace: String,
 }
 
-/// Objects of one answer. The API server cuts longer lists into pages of this size, so that a large cluster costs it little memory at a time.
+/// Objects of one answer. The API server cuts longer lists into pages of this size, so that a large
+/// cluster costs it little memory at a time.
 const PAGE: u32 = 500;
 
 impl Cluster {

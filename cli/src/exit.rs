@@ -1,7 +1,8 @@
 //! Exit codes, and the last words of a command that failed.
 //!
-//! 0 done; 1 the verdict is negative or the operation failed; 2 unexpected; 64 wrong usage; 65 a file that cannot be used; 69 the node or the control plane
-//! does not answer; 75 timed out, trying again may help; 130 interrupted. Scripts may rely on them.
+//! 0 done; 1 the verdict is negative or the operation failed; 2 unexpected; 64 wrong usage; 65 a
+//! file that cannot be used; 69 the node or the control plane does not answer; 75 timed out, trying
+//! again may help; 130 interrupted. Scripts may rely on them.
 
 use std::process::ExitCode;
 

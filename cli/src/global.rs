@@ -52,7 +52,8 @@ pub(crate) struct Global {
 }
 
 impl Global {
-    /// The local node that was named. A flag that names a cluster goes before the environment variable that names a node.
+    /// The local node that was named. A flag that names a cluster goes before the environment
+    /// variable that names a node.
     pub(crate) fn local_name(&self) -> Option<String> {
         if self.names_cluster() {
             return None;

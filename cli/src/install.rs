@@ -1,7 +1,9 @@
-//! What `install`, `upgrade` and `prune` share: the charts, the flags that become values, and the manifests that Helm's own engine renders from them.
+//! What `install`, `upgrade` and `prune` share: the charts, the flags that become values, and the
+//! manifests that Helm's own engine renders from them.
 //!
-//! There is no template engine here: the program `helm` renders the charts that this program carries. Nothing of Helm's is left in the cluster; the values that
-//! were given are kept in the Secret `linkerd-config-overrides`, from which `upgrade` starts.
+//! There is no template engine here: the program `helm` renders the charts that this program
+//! carries. Nothing of Helm's is left in the cluster; the values that were given are kept in the
+//! Secret `linkerd-config-overrides`, from which `upgrade` starts.
 
 mod chart;
 pub(crate) mod flags;
@@ -35,7 +37,8 @@ pub(crate) struct Order<'a> {
     pub(crate) flags: &'a ValueFlags,
 }
 
-/// Everything to apply, in the order in which it is to be applied. For the control plane that begins with its namespace and ends with the values given.
+/// Everything to apply, in the order in which it is to be applied. For the control plane that
+/// begins with its namespace and ends with the values given.
 pub(crate) fn render(order: &Order<'_>) -> anyhow::Result<Vec<Manifest>> {
     let directory = tempfile::Builder::new()
         .prefix("meshctl-")

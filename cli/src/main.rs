@@ -1,6 +1,7 @@
 //! `meshctl`: what people type to see and steer the mesh.
 //!
-//! `main` parses, runs the command and turns its outcome into an exit code (see [`exit`]). Each command is a file of [`commands`]; only [`output`] prints.
+//! `main` parses, runs the command and turns its outcome into an exit code (see [`exit`]). Each
+//! command is a file of [`commands`]; only [`output`] prints.
 
 mod args;
 mod check;

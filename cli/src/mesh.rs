@@ -1,7 +1,7 @@
 //! The mesh that a command talks to: a local node or a cluster, behind the same questions.
 //!
-//! Commands ask for pods and for streams to their ports and need not know more. What only one of the two can answer (the files of a node, the objects of a
-//! cluster) is asked of that one.
+//! Commands ask for pods and for streams to their ports and need not know more. What only one of
+//! the two can answer (the files of a node, the objects of a cluster) is asked of that one.
 
 pub(crate) mod agent;
 mod choice;
@@ -32,7 +32,8 @@ pub(crate) enum Mesh {
 }
 
 impl Mesh {
-    /// The one that the flags name, or else the one that is there; the latter is said on standard error.
+    /// The one that the flags name, or else the one that is there; the latter is said on standard
+    /// error.
     pub(crate) async fn find(global: &Global) -> anyhow::Result<Self> {
         match choice::choose(&Given::of(global)) {
             Choice::Node(name) => Ok(Self::Local(Node::find(name.as_deref())?)),
@@ -82,7 +83,8 @@ impl Mesh {
         Ok(pod::choose(pods, wanted, name)?)
     }
 
-    /// The namespaces that the flags mean. Without flags: all of a node, which has few; of a cluster, the context's own as kubectl takes it.
+    /// The namespaces that the flags mean. Without flags: all of a node, which has few; of a
+    /// cluster, the context's own as kubectl takes it.
     pub(crate) fn scope(&self, global: &Global) -> Scope {
         match (&global.namespace, self) {
             _ if global.all_namespaces => Scope::All,

@@ -1,6 +1,7 @@
 //! A local node: its objects, its agent and its pods.
 //!
-//! Objects are read from the node's folder as the controllers read them; pods are reached at their addresses; the agent is asked on its socket.
+//! Objects are read from the node's folder as the controllers read them; pods are reached at their
+//! addresses; the agent is asked on its socket.
 
 pub(crate) mod agent;
 

@@ -1,4 +1,5 @@
-//! Everything that is printed. Data goes to standard output; progress, hints and errors go to standard error.
+//! Everything that is printed. Data goes to standard output; progress, hints and errors go to
+//! standard error.
 
 pub(crate) mod manifests;
 pub(crate) mod progress;
@@ -17,7 +18,8 @@ pub(crate) enum Format {
     Json,
 }
 
-/// The first two fields of every JSON answer, as Kubernetes has them; a change of meaning changes the version.
+/// The first two fields of every JSON answer, as Kubernetes has them; a change of meaning changes
+/// the version.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Versioned<'a, T> {

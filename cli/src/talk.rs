@@ -8,7 +8,8 @@ pub(crate) mod tls;
 use anyhow::Context as _;
 use serde::de::DeserializeOwned;
 
-/// Streams that are open at the same time. Each is a connection of the API server and of a kubelet; more would be felt there before it helped here.
+/// Streams that are open at the same time. Each is a connection of the API server and of a kubelet;
+/// more would be felt there before it helped here.
 pub(crate) const AT_ONCE: usize = 16;
 
 /// Reads what `who` answered.

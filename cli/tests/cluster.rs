@@ -1,7 +1,8 @@
 //! `meshctl check` against a real API server: `MESH_TEST_CLUSTER` names the context of one.
 //!
-//! No mesh needs to be installed. The control plane that is looked at is one of this test: a namespace of its own that is filled object by object, so
-//! that each check is seen to fail and to pass. Everything is deleted with the namespace.
+//! No mesh needs to be installed. The control plane that is looked at is one of this test: a
+//! namespace of its own that is filled object by object, so that each check is seen to fail and to
+//! pass. Everything is deleted with the namespace.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,6 +1,8 @@
-//! `meshctl local` on the real machine: pods without a mesh, so that nothing but this program and Debian's is needed.
+//! `meshctl local` on the real machine: pods without a mesh, so that nothing but this program and
+//! Debian's is needed.
 //!
-//! Needs root, CNI plugins, nginx and curl; says so and passes where one is missing. Every node has a name of its own and is taken down whatever happens.
+//! Needs root, CNI plugins, nginx and curl; says so and passes where one is missing. Every node has
+//! a name of its own and is taken down whatever happens.
 
 #![expect(
     clippy::unwrap_used,
@@ -203,7 +205,8 @@ fn pods_services_and_names() {
         let answer = node.shell("client", "curl -s -6 http://web.default.svc.cluster.local/");
         assert!(answer.contains("fd6d:"), "{answer}");
     }
-    // A headless Service is its pods; a Service without pods refuses; a pod reaches itself through its Service.
+    // A headless Service is its pods; a Service without pods refuses; a pod reaches itself through
+    // its Service.
     let pods = node.shell(
         "client",
         "getent ahostsv4 pods | cut -d' ' -f1 | sort -u | wc -l",

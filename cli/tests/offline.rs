@@ -1,4 +1,5 @@
-//! What `meshctl` does without a cluster: which one it takes, how it fails, and what works all the same.
+//! What `meshctl` does without a cluster: which one it takes, how it fails, and what works all the
+//! same.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,9 +1,11 @@
-//! `mesh-controller bootstrap`: a trust anchor and an issuer for a cluster whose owner brought none. Run by a Job of the chart at each installation and
-//! upgrade.
+//! `mesh-controller bootstrap`: a trust anchor and an issuer for a cluster whose owner brought
+//! none. Run by a Job of the chart at each installation and upgrade.
 //!
-//! It looks, does the one next thing that [`plan`] names, and looks again until nothing is left to do. What is there is never overwritten: each object is
-//! created, and when somebody else was quicker (a second Job, a person) the next look takes what that one made. So it can be run at any time, by
-//! several, and be killed at any point. The one exception is an issuer that was made here: it is replaced when it has lived two thirds of its life.
+//! It looks, does the one next thing that [`plan`] names, and looks again until nothing is left to
+//! do. What is there is never overwritten: each object is created, and when somebody else was
+//! quicker (a second Job, a person) the next look takes what that one made. So it can be run at any
+//! time, by several, and be killed at any point. The one exception is an issuer that was made here:
+//! it is replaced when it has lived two thirds of its life.
 
 use std::time::SystemTime;
 
@@ -123,7 +125,8 @@ pub(crate) async fn run(config: config::Bootstrap) -> Result<(), BootstrapError>
     Err(BootstrapError::Contended)
 }
 
-/// What is there. An API server that does not answer yet is asked again for a while: the Job may start with the cluster.
+/// What is there. An API server that does not answer yet is asked again for a while: the Job may
+/// start with the cluster.
 async fn look(objects: &Objects) -> Result<plan::State, BootstrapError> {
     const ATTEMPTS: usize = 12;
     let mut backoff = Backoff::for_api_server();

@@ -1,7 +1,8 @@
 //! The API server: a connection to it, and what every user of that connection needs.
 //!
-//! Called by the [source](crate::source), by identity and by whatever else asks or tells the API server something. Making a client does no I/O to the
-//! server: whether it answers is found out by the first question, and each caller decides what an API server that is away means to it.
+//! Called by the [source](crate::source), by identity and by whatever else asks or tells the API
+//! server something. Making a client does no I/O to the server: whether it answers is found out by
+//! the first question, and each caller decides what an API server that is away means to it.
 
 use std::{error::Error as _, time::Duration};
 
@@ -75,7 +76,8 @@ pub(crate) async fn connect(
     Client::try_from(config).map_err(ConnectError::Client)
 }
 
-/// An error of the API server in one line. The library's own text repeats itself and prints structs.
+/// An error of the API server in one line. The library's own text repeats itself and prints
+/// structs.
 pub(crate) fn explain(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.is_forbidden() => format!(

@@ -58,8 +58,8 @@ pub struct Log {
 
 #[derive(Debug, Args)]
 pub struct Source {
-    /// A folder of Kubernetes manifests, watched for changes, instead of an API server. Repeat it for several; where an object is in more than one, the
-    /// later folder wins
+    /// A folder of Kubernetes manifests, watched for changes, instead of an API server. Repeat it
+    /// for several; where an object is in more than one, the later folder wins
     #[arg(long = "source-dir", value_name = "DIR", conflicts_with = "kubeconfig")]
     pub dirs: Vec<PathBuf>,
     #[command(flatten)]
@@ -86,7 +86,8 @@ pub struct Destination {
     /// Ports that are opaque where no annotation says otherwise
     #[arg(long, default_value = DEFAULT_OPAQUE_PORTS)]
     pub default_opaque_ports: PortSet,
-    /// transport-header: proxies are dialled on their own port and told the target; transparent: on the target port, except for opaque traffic
+    /// transport-header: proxies are dialled on their own port and told the target; transparent: on
+    /// the target port, except for opaque traffic
     #[arg(long, value_enum, default_value_t = TransportMode::TransportHeader)]
     pub outbound_transport_mode: TransportMode,
     /// Carry HTTP/1 between proxies as HTTP/2
@@ -140,7 +141,8 @@ pub struct Policy {
     /// The end of the names of Services
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
-    /// Who may talk to ports that no Server selects: all-unauthenticated, all-authenticated, cluster-unauthenticated, cluster-authenticated, deny or audit
+    /// Who may talk to ports that no Server selects: all-unauthenticated, all-authenticated,
+    /// cluster-unauthenticated, cluster-authenticated, deny or audit
     #[arg(long, default_value = "all-unauthenticated")]
     pub default_policy: DefaultPolicy,
     /// The namespace of the control plane, a part of every identity

@@ -1,8 +1,9 @@
 //! From Kubernetes objects to the [model](crate::model).
 //!
-//! Called by every source, so that an object means the same wherever it was read. A field that makes the whole object meaningless is an error: the source
-//! reports it and keeps the last good version. A field that has a default when it cannot be read (most annotations) gets its default and a warning,
-//! as Linkerd's controllers do.
+//! Called by every source, so that an object means the same wherever it was read. A field that
+//! makes the whole object meaningless is an error: the source reports it and keeps the last good
+//! version. A field that has a default when it cannot be read (most annotations) gets its default
+//! and a warning, as Linkerd's controllers do.
 
 use std::{fmt, sync::Arc};
 

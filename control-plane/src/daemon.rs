@@ -1,8 +1,10 @@
-//! One process of a controller: builds the pieces, joins them, runs until it is told to stop or a piece dies.
+//! One process of a controller: builds the pieces, joins them, runs until it is told to stop or a
+//! piece dies.
 //!
-//! Start: files and addresses first, so that what is wrong ends the process at once; then the source; gRPC only once the index has read everything, since
-//! an answer from half an index ("no such service") would be believed. Stop: streams end well, connections are told to go, the admin server answers to the
-//! last.
+//! Start: files and addresses first, so that what is wrong ends the process at once; then the
+//! source; gRPC only once the index has read everything, since an answer from half an index ("no
+//! such service") would be believed. Stop: streams end well, connections are told to go, the admin
+//! server answers to the last.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -127,8 +129,9 @@ impl Daemon {
         Ok(())
     }
 
-    /// Reads the source and applies what it says. The answer comes when everything has been read once. `kinds` are those to follow when the source is an API
-    /// server, and `service` is who asks there.
+    /// Reads the source and applies what it says. The answer comes when everything has been read
+    /// once. `kinds` are those to follow when the source is an API server, and `service` is who
+    /// asks there.
     async fn follow<F>(
         &self,
         source: Source,
@@ -170,7 +173,8 @@ impl Daemon {
         });
     }
 
-    /// Waits for something that has to happen at the start; nothing when the process is told to stop before.
+    /// Waits for something that has to happen at the start; nothing when the process is told to
+    /// stop before.
     async fn unless_ended<T>(
         &mut self,
         happens: impl Future<Output = T>,
@@ -204,7 +208,8 @@ impl Daemon {
     }
 }
 
-/// Waits for the first complete read, unless the process is to stop or a piece dies before; then `finish` says so.
+/// Waits for the first complete read, unless the process is to stop or a piece dies before; then
+/// `finish` says so.
 async fn until_complete(
     daemon: &mut Daemon,
     complete: oneshot::Receiver<()>,

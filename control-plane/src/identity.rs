@@ -6,8 +6,8 @@
 //!   request ───────────────────▶ identity ────────────────────┘──▶ issuer::issue ──▶ certificate
 //! ```
 //!
-//! Nothing of the CSR but its public key goes into the certificate. What costs nothing is checked first, so that the API server is only asked about requests
-//! that could succeed.
+//! Nothing of the CSR but its public key goes into the certificate. What costs nothing is checked
+//! first, so that the API server is only asked about requests that could succeed.
 
 use std::{sync::Arc, time::SystemTime};
 

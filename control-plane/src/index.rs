@@ -6,8 +6,9 @@
 //!                          └─────▶ subscribers (gRPC streams) hold a watch::Receiver each
 //! ```
 //!
-//! Nothing here is async or does I/O. A test makes an index, applies objects and looks at a receiver. [`DestinationIndex`] answers the destination
-//! service, [`PolicyIndex`] the policy service; each process runs the one it serves.
+//! Nothing here is async or does I/O. A test makes an index, applies objects and looks at a
+//! receiver. [`DestinationIndex`] answers the destination service, [`PolicyIndex`] the policy
+//! service; each process runs the one it serves.
 
 #[cfg(test)]
 mod agreement;

@@ -1,7 +1,7 @@
 //! The proxy injector: answers reviews of Pods and Services with the patch of `mesh_k8s::inject`.
 //!
-//! The decision is that pure function's; here is what it is given (values, the namespace, the pod's owner) and what is told about it (events, metrics, the
-//! log). Called by the webhook's server.
+//! The decision is that pure function's; here is what it is given (values, the namespace, the pod's
+//! owner) and what is told about it (events, metrics, the log). Called by the webhook's server.
 
 use std::sync::Arc;
 
@@ -136,7 +136,8 @@ impl Injector {
         })
     }
 
-    /// The workload behind a pod. An owner that cannot be looked up in time is taken for the workload itself: a pod need not wait for a label.
+    /// The workload behind a pod. An owner that cannot be looked up in time is taken for the
+    /// workload itself: a pod need not wait for a label.
     async fn workload(&self, pod: &Pod) -> Workload {
         let meta = &pod.metadata;
         let Some([direct]) = meta.owner_references.as_deref() else {
@@ -178,7 +179,8 @@ impl Injector {
         }
     }
 
-    /// A controller that cannot create its pods says so in an event of its own, without the name of the annotation at its beginning.
+    /// A controller that cannot create its pods says so in an event of its own, without the name of
+    /// the annotation at its beginning.
     fn post_refusal(&self, workload: Workload, reason: &str) {
         if let Some(about) = workload.reference {
             self.events.post(Posting {
@@ -198,7 +200,8 @@ impl Injector {
         };
         let (reason, note) = match decision {
             Decision::Inject { .. } => ("Injected", "Linkerd sidecar proxy injected".to_owned()),
-            // Nobody asked. Told of every pod outside the mesh, it would bury the events that somebody looks for.
+            // Nobody asked. Told of every pod outside the mesh, it would bury the events that
+            // somebody looks for.
             Decision::Skip(reasons) if reasons.contains(&SkipReason::NotEnabled) => return,
             Decision::Skip(reasons) => (
                 "InjectionSkipped",
@@ -235,7 +238,8 @@ impl Reviewer for Injector {
             match (group.as_str(), kind.as_str(), review.operation.as_str()) {
                 ("", "Pod", "CREATE") => self.pod(review).await,
                 ("", "Service", "CREATE") => self.service(review).await,
-                // The chart asks for nothing else; to be asked all the same is no reason to stand in the way.
+                // The chart asks for nothing else; to be asked all the same is no reason to stand
+                // in the way.
                 _ => Ok(Verdict::allow()),
             }
         })

@@ -14,7 +14,8 @@ use mesh_runtime::{
 
 fn main() -> anyhow::Result<ExitCode> {
     let service = Cli::parse().service;
-    // Without a log there is nowhere to say what is wrong but the standard error that a failing `main` writes to.
+    // Without a log there is nowhere to say what is wrong but the standard error that a failing
+    // `main` writes to.
     log::init(Settings {
         filter: &filter(&service.log().log_level),
         format: service.log().log_format,
@@ -30,8 +31,9 @@ fn main() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What was asked for, without what the library of the API server says of its own accord: every caller of it reports failures itself, once and in words. Who
-/// names the library in the filter gets it.
+/// What was asked for, without what the library of the API server says of its own accord: every
+/// caller of it reports failures itself, once and in words. Who names the library in the filter
+/// gets it.
 fn filter(asked: &str) -> String {
     const LIBRARY: [&str; 2] = ["kube_client", "kube_runtime"];
     let mut filter = asked.to_owned();

@@ -1,7 +1,9 @@
-//! The cluster as the controllers see it: one record for each object, free of Kubernetes structs and of wire types.
+//! The cluster as the controllers see it: one record for each object, free of Kubernetes structs
+//! and of wire types.
 //!
-//! The [source](crate::source) makes records ([`convert`](crate::convert)), the [index](crate::index) keeps them. What an object says in text
-//! (annotations, port lists, durations) is already read here, so that nothing behind this line can fail on a spelling.
+//! The [source](crate::source) makes records ([`convert`](crate::convert)), the
+//! [index](crate::index) keeps them. What an object says in text (annotations, port lists,
+//! durations) is already read here, so that nothing behind this line can fail on a spelling.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 

@@ -1,4 +1,5 @@
-//! The gRPC services: thin. Each parses the question, watches the value in the index, and sends what a proxy of the API expects.
+//! The gRPC services: thin. Each parses the question, watches the value in the index, and sends
+//! what a proxy of the API expects.
 //!
 //! All listen in plain text: in a cluster the sidecar of the pod does the TLS.
 
@@ -37,7 +38,8 @@ enum Step<M> {
 
 /// Sends the current value and each later one, until the value is gone or the process drains.
 ///
-/// The watch holds the newest value only. A reader that is slow gets fewer messages, never old ones, and holds nobody up.
+/// The watch holds the newest value only. A reader that is slow gets fewer messages, never old
+/// ones, and holds nobody up.
 fn updates<V, M>(
     values: watch::Receiver<Arc<V>>,
     drain: drain::Watch,

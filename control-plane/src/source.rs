@@ -1,8 +1,8 @@
 //! Where objects come from: the one seam between the cluster and the index.
 //!
-//! A source is a task that sends batches of [`Change`]s. The first batch of a source is complete ([`Change::Restarted`]); from then on it sends what
-//! changed. Everything behind this seam is the same whether objects come from folders ([`local`]) or from an
-//! API server ([`kube`]).
+//! A source is a task that sends batches of [`Change`]s. The first batch of a source is complete
+//! ([`Change::Restarted`]); from then on it sends what changed. Everything behind this seam is the
+//! same whether objects come from folders ([`local`]) or from an API server ([`kube`]).
 
 use tokio::sync::mpsc;
 
@@ -25,7 +25,8 @@ pub enum Change {
 /// Changes that belong together and are applied before anything is published.
 pub type Batch = Vec<Change>;
 
-/// Batches wait here while the index works on one. A source that finds the channel full waits: it compares states, so nothing is lost by that.
+/// Batches wait here while the index works on one. A source that finds the channel full waits: it
+/// compares states, so nothing is lost by that.
 const CHANNEL_CAPACITY: usize = 16;
 
 pub fn channel() -> (mpsc::Sender<Batch>, mpsc::Receiver<Batch>) {

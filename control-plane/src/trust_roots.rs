@@ -1,8 +1,10 @@
-//! Copies of the trust anchors, one in each namespace that has meshed pods, so that the proxies there can mount them and learn of new ones while they run.
+//! Copies of the trust anchors, one in each namespace that has meshed pods, so that the proxies
+//! there can mount them and learn of new ones while they run.
 //!
-//! Every replica of the identity service does this. They write the same by server-side apply, and only where a copy differs, so they need not agree on
-//! who does it. A copy is never deleted here: a namespace that has no meshed pod now may have one in a moment. Copies are owned by a ClusterRole of the chart,
-//! and so go with it.
+//! Every replica of the identity service does this. They write the same by server-side apply, and
+//! only where a copy differs, so they need not agree on who does it. A copy is never deleted here:
+//! a namespace that has no meshed pod now may have one in a moment. Copies are owned by a
+//! ClusterRole of the chart, and so go with it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -58,10 +60,12 @@ const KEY: &str = "ca-bundle.crt";
 /// The owner of our fields, by which we recognise our copies when we write them again.
 const FIELD_MANAGER: &str = "linkerd-identity";
 
-/// What is seen is looked at together this often, so that a cluster in motion costs nothing to speak of.
+/// What is seen is looked at together this often, so that a cluster in motion costs nothing to
+/// speak of.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// A copy that could not be written is tried again after this long. It is not urgent: proxies start with the anchors of their environment.
+/// A copy that could not be written is tried again after this long. It is not urgent: proxies start
+/// with the anchors of their environment.
 const TRY_AGAIN: Duration = Duration::from_secs(15);
 
 impl Publisher {
@@ -220,7 +224,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Without an owner the copies stay when the mesh is removed; that is no reason not to write them.
+    /// Without an owner the copies stay when the mesh is removed; that is no reason not to write
+    /// them.
     async fn owner(&self) -> Option<OwnerReference> {
         let name = self.settings.owner.as_deref()?;
         let roles: Api<ClusterRole> = Api::all(self.client.clone());

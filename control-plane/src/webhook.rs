@@ -1,7 +1,8 @@
-//! Admission webhooks: an HTTPS server that hands the API server's reviews to a function, and the certificate it serves with.
+//! Admission webhooks: an HTTPS server that hands the API server's reviews to a function, and the
+//! certificate it serves with.
 //!
-//! Every review is answered with a review. What goes wrong here must not decide about an object: the webhook's `failurePolicy` does (docs/adr/0080). What is not
-//! a review gets an HTTP error.
+//! Every review is answered with a review. What goes wrong here must not decide about an object:
+//! the webhook's `failurePolicy` does (docs/adr/0080). What is not a review gets an HTTP error.
 
 use std::{
     convert::Infallible, future::Future, net::SocketAddr, pin::Pin, sync::Arc, time::Duration,
@@ -52,10 +53,12 @@ struct Endpoint {
     drain: drain::Watch,
 }
 
-/// An object is at most 1.5 MiB in etcd; a review holds up to two of them and their text grows in JSON.
+/// An object is at most 1.5 MiB in etcd; a review holds up to two of them and their text grows in
+/// JSON.
 const MAX_BODY: usize = 10 * 1024 * 1024;
 
-/// The whole answer: the API server waits 10 s by the chart's `timeoutSeconds` and then takes it for a failure, without a word of what was wrong.
+/// The whole answer: the API server waits 10 s by the chart's `timeoutSeconds` and then takes it
+/// for a failure, without a word of what was wrong.
 const DEADLINE: Duration = Duration::from_secs(8);
 
 /// A client that takes longer is none.
@@ -64,10 +67,12 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// API servers open a handful of connections each.
 const MAX_CONNECTIONS: usize = 1024;
 
-/// How long new connections are still taken when the process is to end: so long may kube-proxy send the API server here.
+/// How long new connections are still taken when the process is to end: so long may kube-proxy send
+/// the API server here.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// How long to leave the listener alone when it has failed, most likely because there are no file descriptors left.
+/// How long to leave the listener alone when it has failed, most likely because there are no file
+/// descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until the process is told to stop, and a little longer.
@@ -120,7 +125,8 @@ impl Endpoint {
         let stream = match accepted {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
-                // The API server does not trust the certificate: the first thing to know when no pod is injected.
+                // The API server does not trust the certificate: the first thing to know when no
+                // pod is injected.
                 tracing::warn!(%peer, %error, "A TLS handshake with the webhook's server failed");
                 return;
             }

@@ -1,6 +1,8 @@
-//! The application behind the inbound side, and a client in front of it: what a client's bytes become for the application, and the other way round.
+//! The application behind the inbound side, and a client in front of it: what a client's bytes
+//! become for the application, and the other way round.
 //!
-//! The client's connection is a pair of sockets without a network. The application's has to be TCP, because the inbound side dials an address.
+//! The client's connection is a pair of sockets without a network. The application's has to be TCP,
+//! because the inbound side dials an address.
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -50,7 +52,8 @@ pub(crate) const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 const OK_WITHOUT_BODY: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n";
 const NO_TUNNEL: &[u8] = b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n";
 
-/// A client that sends `bytes`, cut so, and closes its half; both sides are at their ends when this returns.
+/// A client that sends `bytes`, cut so, and closes its half; both sides are at their ends when this
+/// returns.
 pub(crate) fn exchange(bytes: &[u8], how: u8, manner: Manner) -> Exchange {
     world::run(async {
         let (tcp, addr) = listener();

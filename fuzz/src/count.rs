@@ -1,4 +1,5 @@
-//! Does a piece of the proxy's work so many times, for a program that counts instructions: `mesh-count NAME TIMES`.
+//! Does a piece of the proxy's work so many times, for a program that counts instructions:
+//! `mesh-count NAME TIMES`.
 
 use mesh_fuzz::WORKS;
 

@@ -1,4 +1,5 @@
-//! Proxies in a row, each nothing but its HTTP server, its HTTP client, and what carries HTTP/1 between two of them.
+//! Proxies in a row, each nothing but its HTTP server, its HTTP client, and what carries HTTP/1
+//! between two of them.
 
 use std::rc::Rc;
 

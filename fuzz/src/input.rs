@@ -2,7 +2,8 @@
 
 use std::iter;
 
-/// Reads an input from its front. What is missing reads as zero, so that every input means something.
+/// Reads an input from its front. What is missing reads as zero, so that every input means
+/// something.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
@@ -41,7 +42,8 @@ impl<'a> Input<'a> {
 /// Most pieces that a message is sent in: each costs a turn of the runtime.
 const MOST_PIECES: usize = 64;
 
-/// Cuts `bytes` as `how` says: 0 not at all, 255 into pieces of changing length, anything else into pieces of that many bytes, or more when those were too many.
+/// Cuts `bytes` as `how` says: 0 not at all, 255 into pieces of changing length, anything else into
+/// pieces of that many bytes, or more when those were too many.
 pub(crate) fn pieces(bytes: &[u8], how: u8) -> impl Iterator<Item = &[u8]> {
     let least = bytes.len().div_ceil(MOST_PIECES).max(1);
     let mut rest = bytes;

@@ -1,8 +1,10 @@
-//! The proxy's engine in one thread, without a network: for fuzz targets, each a function of bytes that panics when the proxy has done what it must not do, and for
-//! counting the instructions of work that is always the same (`work`).
+//! The proxy's engine in one thread, without a network: for fuzz targets, each a function of bytes
+//! that panics when the proxy has done what it must not do, and for counting the instructions of
+//! work that is always the same (`work`).
 //!
-//! The same functions are called by the fuzzer (`main.rs`, which only `cargo xtask fuzz` builds) and by the ordinary test that replays the kept inputs
-//! (`tests/replay.rs`). What each target holds the proxy against is in its own module; see docs/fuzzing.md for the whole.
+//! The same functions are called by the fuzzer (`main.rs`, which only `cargo xtask fuzz` builds)
+//! and by the ordinary test that replays the kept inputs (`tests/replay.rs`). What each target
+//! holds the proxy against is in its own module; see docs/fuzzing.md for the whole.
 
 #![expect(
     clippy::expect_used,

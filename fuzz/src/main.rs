@@ -1,5 +1,6 @@
-//! The fuzzer: libFuzzer around one target, which `MESH_FUZZ_TARGET` names. `cargo xtask fuzz` builds it with instrumentation and starts it; one program for all
-//! targets, because linking takes longer than anything else.
+//! The fuzzer: libFuzzer around one target, which `MESH_FUZZ_TARGET` names. `cargo xtask fuzz`
+//! builds it with instrumentation and starts it; one program for all targets, because linking takes
+//! longer than anything else.
 
 #![no_main]
 

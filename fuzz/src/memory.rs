@@ -1,4 +1,5 @@
-//! How much memory this process holds, and the most it has held: for targets that say how much an input may cost.
+//! How much memory this process holds, and the most it has held: for targets that say how much an
+//! input may cost.
 
 use peak_alloc::PeakAlloc;
 

@@ -1,4 +1,5 @@
-//! The targets that hold the proxy against the TLS library, and what they share: a certificate and configurations with which anybody may speak to anybody.
+//! The targets that hold the proxy against the TLS library, and what they share: a certificate and
+//! configurations with which anybody may speak to anybody.
 
 use std::sync::Arc;
 
@@ -76,7 +77,8 @@ impl Configs {
     }
 }
 
-/// Takes every server for the right one: handshakes are not what is fuzzed, and verifying them would take most of the time.
+/// Takes every server for the right one: handshakes are not what is fuzzed, and verifying them
+/// would take most of the time.
 #[derive(Debug)]
 struct Anybody;
 

@@ -1,4 +1,5 @@
-//! HTTP/2 frames as bytes, right or wrong (RFC 9113, sections 4.1 and 6). By hand: who judges must not share what is judged.
+//! HTTP/2 frames as bytes, right or wrong (RFC 9113, sections 4.1 and 6). By hand: who judges must
+//! not share what is judged.
 
 use std::iter;
 
@@ -56,7 +57,8 @@ pub(crate) fn read(mut bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
     })
 }
 
-/// The frames of one of our sides, each right by itself and the first one settings. The other side may have asked for larger ones unless it `is_orderly`.
+/// The frames of one of our sides, each right by itself and the first one settings. The other side
+/// may have asked for larger ones unless it `is_orderly`.
 pub(crate) fn read_ours(bytes: &[u8], is_orderly: bool) -> impl Iterator<Item = Frame<'_>> {
     read(bytes).enumerate().map(move |(n, frame)| {
         let length = frame.payload.len();

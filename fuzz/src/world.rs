@@ -1,6 +1,8 @@
-//! What a target needs around the code under test: a runtime, sockets without a network, and the inbound side of a data thread as the proxy builds it.
+//! What a target needs around the code under test: a runtime, sockets without a network, and the
+//! inbound side of a data thread as the proxy builds it.
 //!
-//! Everything is made once per thread and used for all inputs; what an input leaves behind ends with the `LocalSet` it ran in.
+//! Everything is made once per thread and used for all inputs; what an input leaves behind ends
+//! with the `LocalSet` it ran in.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -40,7 +42,8 @@ thread_local! {
     static SIDE: Side = Side::new();
 }
 
-/// Both ends of every connection of an input are in this thread and end by themselves, so whoever waits as long waits for something that never comes.
+/// Both ends of every connection of an input are in this thread and end by themselves, so whoever
+/// waits as long waits for something that never comes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Streams that an HTTP/2 client may have open: few, so that an input can have more.
@@ -90,7 +93,8 @@ pub(crate) fn pipe() -> (Io, TcpStream) {
     (Io::plain(ours), theirs)
 }
 
-/// Both ends of a connection. They are no TCP, although the type says so: the proxy does not look, and no ports are used up.
+/// Both ends of a connection. They are no TCP, although the type says so: the proxy does not look,
+/// and no ports are used up.
 pub(crate) fn sockets() -> (TcpStream, TcpStream) {
     let (one, other) = StdUnixStream::pair().expect("descriptors");
     let stream = |end: StdUnixStream| {
@@ -100,7 +104,8 @@ pub(crate) fn sockets() -> (TcpStream, TcpStream) {
     (stream(one), stream(other))
 }
 
-/// Sends `bytes` cut as `how` says, and closes the sending half. The other side may have closed before.
+/// Sends `bytes` cut as `how` says, and closes the sending half. The other side may have closed
+/// before.
 pub(crate) async fn send(mut to: impl tokio::io::AsyncWrite + Unpin, bytes: &[u8], how: u8) {
     for piece in pieces(bytes, how) {
         if to.write_all(piece).await.is_err() {
@@ -124,11 +129,13 @@ pub(crate) async fn receive(
 /// What is read at a time.
 const READ: usize = 16 << 10;
 
-/// Turns of the runtime in which nothing comes, after which nothing will: far more than a request takes.
+/// Turns of the runtime in which nothing comes, after which nothing will: far more than a request
+/// takes.
 const QUIET_TURNS: usize = 50;
 
-/// Waits until `begins` says so of what has come, or nothing more comes; sends `bytes` cut as `how` says, and closes when the other side has nothing more to say.
-/// Returns what it said. Who closed earlier would be told nothing.
+/// Waits until `begins` says so of what has come, or nothing more comes; sends `bytes` cut as `how`
+/// says, and closes when the other side has nothing more to say. Returns what it said. Who closed
+/// earlier would be told nothing.
 pub(crate) async fn converse(
     tcp: TcpStream,
     bytes: &[u8],

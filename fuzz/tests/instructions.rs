@@ -1,8 +1,10 @@
-//! How many instructions pieces of the proxy's work take, against the figures on record: what makes each request a little more expensive, a change at a time, is seen when
-//! it comes, on any machine and however busy it is. Speed is what `cargo xtask bench` is for; the programs here are not even optimised.
+//! How many instructions pieces of the proxy's work take, against the figures on record: what makes
+//! each request a little more expensive, a change at a time, is seen when it comes, on any machine
+//! and however busy it is. Speed is what `cargo xtask bench` is for; the programs here are not even
+//! optimised.
 //!
-//! What the C library does is counted in calls: which of its ways to copy or to compare bytes it takes depends on the CPU, and some of them have an instruction for
-//! each byte.
+//! What the C library does is counted in calls: which of its ways to copy or to compare bytes it
+//! takes depends on the CPU, and some of them have an instruction for each byte.
 
 #![expect(
     clippy::unwrap_used,
@@ -21,13 +23,16 @@ use mesh_fuzz::{WORKS, Work};
 /// Written instead of compared when this is set.
 const WRITE: &str = "MESH_WRITE_INSTRUCTIONS";
 
-/// Set by `cargo xtask test`. Built by itself, this package has libraries with other features, whose instructions are others.
+/// Set by `cargo xtask test`. Built by itself, this package has libraries with other features,
+/// whose instructions are others.
 const WORKSPACE: &str = "MESH_TEST_WORKSPACE";
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mesh-count");
 
-/// In a hundred. The same program in the same checkout counts the same to a ten-thousandth. In another checkout rustc may take generic functions from another package that
-/// has compiled them, optimised or not: what it prefers depends on the path of the wrapper in `.cargo/config.toml`. Two checkouts were 9 apart.
+/// In a hundred. The same program in the same checkout counts the same to a ten-thousandth. In
+/// another checkout rustc may take generic functions from another package that has compiled them,
+/// optimised or not: what it prefers depends on the path of the wrapper in `.cargo/config.toml`.
+/// Two checkouts were 9 apart.
 const TOLERANCE: u64 = 15;
 
 /// What starting takes is in both, and not in their difference.
@@ -95,7 +100,8 @@ impl Cost {
         differ(self.instructions, was.instructions) || differ(self.calls, was.calls)
     }
 
-    /// From what callgrind writes: blocks of lines for each function, which begin with where it is when that changes.
+    /// From what callgrind writes: blocks of lines for each function, which begin with where it is
+    /// when that changes.
     /// <https://valgrind.org/docs/manual/cl-format.html>
     fn read(profile: &str) -> Self {
         let mut cost = Self::default();
@@ -110,7 +116,8 @@ impl Cost {
                 cost.calls += if is_call { number(call, 0).unwrap() } else { 0 };
                 is_of_call = true;
             } else if line.starts_with(|first: char| first.is_ascii_digit()) {
-                // The line after a call says what the callee took, which the callee's own lines say again.
+                // The line after a call says what the callee took, which the callee's own lines say
+                // again.
                 let is_own = !is_of_call && object == PROGRAM;
                 cost.instructions += if is_own { number(line, 1).unwrap() } else { 0 };
                 is_of_call = false;
@@ -152,7 +159,8 @@ fn number(line: &str, index: usize) -> Option<u64> {
     line.split(' ').nth(index)?.parse().ok()
 }
 
-/// The figures on record: not of one piece of the work but of all that are counted, so that a fraction of a call is seen.
+/// The figures on record: not of one piece of the work but of all that are counted, so that a
+/// fraction of a call is seen.
 struct Record {
     compiler: String,
     counted: BTreeMap<String, Cost>,

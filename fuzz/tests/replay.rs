@@ -1,6 +1,8 @@
-//! Runs every kept input through its target, without instrumentation: what a fuzzer has found once is found again by the ordinary tests.
+//! Runs every kept input through its target, without instrumentation: what a fuzzer has found once
+//! is found again by the ordinary tests.
 //!
-//! One test for all: the targets measure what the process holds, so they must not run beside each other.
+//! One test for all: the targets measure what the process holds, so they must not run beside each
+//! other.
 
 use std::fs;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};

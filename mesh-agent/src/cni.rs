@@ -1,12 +1,14 @@
 //! The CNI plugin: a chained, synchronous program that a container runtime starts for every pod.
 //!
-//! It redirects the pods that the injector gave a proxy and passes all others through untouched. It asks the agent to do it; when the agent does not
-//! answer, it does the same itself with what the agent left pinned. A pod that asks for the mesh and cannot be redirected is refused: it must not run in
-//! the clear. A pod that does not ask for it costs no I/O at all.
+//! It redirects the pods that the injector gave a proxy and passes all others through untouched. It
+//! asks the agent to do it; when the agent does not answer, it does the same itself with what the
+//! agent left pinned. A pod that asks for the mesh and cannot be redirected is refused: it must not
+//! run in the clear. A pod that does not ask for it costs no I/O at all.
 //!
-//! What it cannot see: the guest kernel of a sandboxed runtime (gVisor, Kata), whose pods are enrolled and not redirected because the connections never
-//! reach the node's kernel; and the pod's containers, so that a pod which an injector gave an init container with iptables rules is redirected twice.
-//! Both are for the operator to exclude (docs/operations/agent.md).
+//! What it cannot see: the guest kernel of a sandboxed runtime (gVisor, Kata), whose pods are
+//! enrolled and not redirected because the connections never reach the node's kernel; and the pod's
+//! containers, so that a pod which an injector gave an init container with iptables rules is
+//! redirected twice. Both are for the operator to exclude (docs/operations/agent.md).
 
 mod command;
 mod config;

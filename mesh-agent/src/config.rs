@@ -1,4 +1,5 @@
-//! The agent's command line. Every flag can be given as an environment variable too; nothing else of the agent reads either.
+//! The agent's command line. Every flag can be given as an environment variable too; nothing else
+//! of the agent reads either.
 
 use std::{net::SocketAddr, path::PathBuf, sync::LazyLock};
 
@@ -13,8 +14,9 @@ static VERSION: LazyLock<String> = LazyLock::new(|| BuildInfo::CURRENT.to_string
 
 /// Redirects the TCP connections of meshed pods to their proxies.
 ///
-/// Runs once on every node, as root, in the node's network namespace. Pods are enrolled by the CNI plugin mesh-cni, which talks to the agent over its
-/// socket. When the agent ends, pods stay redirected; `mesh-agent uninstall` ends that.
+/// Runs once on every node, as root, in the node's network namespace. Pods are enrolled by the CNI
+/// plugin mesh-cni, which talks to the agent over its socket. When the agent ends, pods stay
+/// redirected; `mesh-agent uninstall` ends that.
 #[derive(Debug, Parser)]
 #[command(name = "mesh-agent", version = VERSION.as_str(), max_term_width = 100)]
 pub struct Args {
@@ -26,9 +28,11 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Take the redirection from every pod and remove programs, pins, state, and the CNI plugin with its entry
+    /// Take the redirection from every pod and remove programs, pins, state, and the CNI plugin
+    /// with its entry
     Uninstall {
-        /// Leave the plugin's file: CRI-O ends pods with the plugins that they began with, and cannot when one is missing
+        /// Leave the plugin's file: CRI-O ends pods with the plugins that they began with, and
+        /// cannot when one is missing
         #[arg(long)]
         keep_plugin: bool,
     },
@@ -83,7 +87,8 @@ pub struct Config {
     #[arg(long, value_name = "PATH", env = "MESH_AGENT_BPF_OBJECT")]
     pub bpf_object: Option<PathBuf>,
 
-    /// The node's CNI configuration directory; with it, the agent installs mesh-cni and keeps it in the chain
+    /// The node's CNI configuration directory; with it, the agent installs mesh-cni and keeps it in
+    /// the chain
     #[arg(
         long,
         value_name = "DIR",
@@ -102,7 +107,8 @@ pub struct Config {
     )]
     pub cni_bin_dir: PathBuf,
 
-    /// This node's name at the API server; with it, meshed pods that the plugin missed are enrolled in place
+    /// This node's name at the API server; with it, meshed pods that the plugin missed are enrolled
+    /// in place
     #[arg(long, value_name = "NAME", env = "MESH_AGENT_NODE_NAME")]
     pub node_name: Option<String>,
 
@@ -114,7 +120,8 @@ pub struct Config {
     #[arg(long, value_name = "NAME", env = "MESH_AGENT_NAMESPACE")]
     pub namespace: Option<String>,
 
-    /// The agent's DaemonSet; an agent that stops because it is deleted removes everything from the node
+    /// The agent's DaemonSet; an agent that stops because it is deleted removes everything from the
+    /// node
     #[arg(
         long,
         value_name = "NAME",

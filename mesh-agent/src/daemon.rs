@@ -1,4 +1,5 @@
-//! The agent: chooses the tier, adopts the pods that are there, then answers the socket and looks after the node until it is told to stop.
+//! The agent: chooses the tier, adopts the pods that are there, then answers the socket and looks
+//! after the node until it is told to stop.
 //!
 //! ```text
 //! main thread (tokio)                         thread "node" (blocking system calls)
@@ -9,8 +10,9 @@
 //!   admin server
 //! ```
 //!
-//! One thread owns the node, so that commands for the same pod cannot overtake each other and nothing needs a lock. The plugin may change the same files
-//! and maps only while the agent does not answer.
+//! One thread owns the node, so that commands for the same pod cannot overtake each other and
+//! nothing needs a lock. The plugin may change the same files and maps only while the agent does
+//! not answer.
 
 mod caretaker;
 mod questions;
@@ -58,7 +60,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 /// For answers that are being given when the agent is told to stop. Any command takes less.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Runs until SIGTERM or SIGINT. Pods stay redirected afterwards, unless the agent stops because the mesh is uninstalled.
+/// Runs until SIGTERM or SIGINT. Pods stay redirected afterwards, unless the agent stops because
+/// the mesh is uninstalled.
 pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()> {
     let mut termination = Termination::listen().context("cannot listen for signals")?;
     let registry = Registry::open(&config.state_dir)?;
@@ -153,7 +156,8 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
     }
 }
 
-/// Removes everything that an agent ever did to the node, as an agent does whose DaemonSet is deleted.
+/// Removes everything that an agent ever did to the node, as an agent does whose DaemonSet is
+/// deleted.
 pub fn uninstall(config: &Config, keep_plugin: bool) -> anyhow::Result<()> {
     anyhow::ensure!(
         !server::is_taken(&config.socket),
@@ -180,7 +184,8 @@ async fn choose(config: &Config) -> anyhow::Result<Choice> {
         bpf_object: config.bpf_object.clone(),
         guard: config.guard,
         program: env::current_exe().context("cannot find this program's own file")?,
-        // Pins that are not the node's would end with the agent's container, and with them the redirection of every pod.
+        // Pins that are not the node's would end with the agent's container, and with them the
+        // redirection of every pod.
         no_pins: host::ensure_bpffs(&config.pin_dir)
             .err()
             .map(|error| chain(&error)),

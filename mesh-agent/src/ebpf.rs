@@ -186,7 +186,8 @@ impl Programs {
             .collect()
     }
 
-    /// The names of the node's programs that are attached now; each pod's steering program comes on top.
+    /// The names of the node's programs that are attached now; each pod's steering program comes on
+    /// top.
     pub fn attached(&self) -> Result<Vec<&'static str>, Error> {
         let mut attached = Vec::new();
         for hook in HOOKS {
@@ -211,8 +212,9 @@ impl Programs {
         sweep::sweep(&self.pins, &self.object()?, known)
     }
 
-    /// What happens to connection requests that leave a pod around its proxy. Pods that are enrolled already are guarded from the next sweep on; turning the
-    /// guard off, or from counting to dropping and back, holds at once.
+    /// What happens to connection requests that leave a pod around its proxy. Pods that are
+    /// enrolled already are guarded from the next sweep on; turning the guard off, or from counting
+    /// to dropping and back, holds at once.
     pub fn set_guard(&self, mode: GuardMode) -> Result<(), Error> {
         let _lock = self.pins.lock()?;
         guard::set_mode(&self.pins, &self.object()?, mode)

@@ -1,4 +1,5 @@
-//! What the agent's tasks found out about the node's surroundings, for whoever asks for its status. The tasks write, the thread that answers reads.
+//! What the agent's tasks found out about the node's surroundings, for whoever asks for its status.
+//! The tasks write, the thread that answers reads.
 
 use std::sync::Arc;
 

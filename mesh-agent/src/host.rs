@@ -1,10 +1,13 @@
-//! The node around the agent's container. A container has namespaces of its own, and some things are to be seen, or done, as the node sees them. Called at
-//! the start of the daemon; without a container there is nothing to do.
+//! The node around the agent's container. A container has namespaces of its own, and some things
+//! are to be seen, or done, as the node sees them. Called at the start of the daemon; without a
+//! container there is nothing to do.
 //!
-//! * **cgroups**: `/proc/PID/cgroup` is relative to the reader's cgroup namespace, and fits the node's cgroup mount only in the node's.
-//! * **bpffs**: pins must outlive the container, so they need a bpffs of the node. systemd mounts one at boot; where nobody did, it is mounted here. Kubernetes
-//!   lets only privileged containers hand a mount to the node (`Bidirectional`), so it is mounted where the node's first process is, and comes back into the
-//!   container by propagation.
+//! * **cgroups**: `/proc/PID/cgroup` is relative to the reader's cgroup namespace, and fits the
+//!   node's cgroup mount only in the node's.
+//! * **bpffs**: pins must outlive the container, so they need a bpffs of the node. systemd mounts
+//!   one at boot; where nobody did, it is mounted here. Kubernetes lets only privileged containers
+//!   hand a mount to the node (`Bidirectional`), so it is mounted where the node's first process
+//!   is, and comes back into the container by propagation.
 
 use std::{
     fs::{self, File},
@@ -20,7 +23,8 @@ use nix::{
     sys::statfs::{BPF_FS_MAGIC, statfs},
 };
 
-/// Of the node, if the container shares its process ids; else of the container, which changes nothing.
+/// Of the node, if the container shares its process ids; else of the container, which changes
+/// nothing.
 const NODES_MOUNTS: &str = "/proc/1/ns/mnt";
 const NODES_CGROUPS: &str = "/proc/1/ns/cgroup";
 const OWN_MOUNTS: &str = "/proc/self/ns/mnt";
@@ -45,7 +49,8 @@ pub enum BpffsError {
     Hidden { path: PathBuf },
 }
 
-/// Lets this thread, and all that it starts, see cgroups as the node does. To be called while there is one thread.
+/// Lets this thread, and all that it starts, see cgroups as the node does. To be called while there
+/// is one thread.
 pub fn enter_cgroup_namespace() -> io::Result<()> {
     if is_own(NODES_CGROUPS, OWN_CGROUPS) {
         return Ok(());
@@ -56,7 +61,8 @@ pub fn enter_cgroup_namespace() -> io::Result<()> {
     )?)
 }
 
-/// Sees to it that `pin_dir` is, or will be, on a bpffs of the node. Without a container there is nothing to do: loading the programs mounts one.
+/// Sees to it that `pin_dir` is, or will be, on a bpffs of the node. Without a container there is
+/// nothing to do: loading the programs mounts one.
 pub fn ensure_bpffs(pin_dir: &Path) -> Result<(), BpffsError> {
     if is_on_bpffs(pin_dir) || is_own(NODES_MOUNTS, OWN_MOUNTS) {
         return Ok(());
@@ -74,8 +80,8 @@ pub fn ensure_bpffs(pin_dir: &Path) -> Result<(), BpffsError> {
     }
 }
 
-/// Where the bpffs for `pin_dir` is mounted when there is none: on the system's own place, below which no directory can be made before; anywhere else on
-/// the directory above.
+/// Where the bpffs for `pin_dir` is mounted when there is none: on the system's own place, below
+/// which no directory can be made before; anywhere else on the directory above.
 pub fn bpffs_of(pin_dir: &Path) -> &Path {
     let system = Path::new(SYSTEM_BPFFS);
     if pin_dir.starts_with(system) {
@@ -98,7 +104,8 @@ fn is_own(nodes: &str, own: &str) -> bool {
     nodes.is_none() || nodes == inode(own)
 }
 
-/// On a thread of its own, which then ends in the node's namespace. It must first give up the root and working directory that it shares with the others.
+/// On a thread of its own, which then ends in the node's namespace. It must first give up the root
+/// and working directory that it shares with the others.
 fn mount_on_node(path: &Path) -> io::Result<()> {
     let work = || -> io::Result<()> {
         let node = File::open(NODES_MOUNTS)?;

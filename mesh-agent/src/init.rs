@@ -1,4 +1,5 @@
-//! Linkerd's three helpers in one program, told apart by the name it is called by or by its first argument:
+//! Linkerd's three helpers in one program, told apart by the name it is called by or by its first
+//! argument:
 //!
 //! | name | where | what |
 //! |---|---|---|
@@ -6,8 +7,9 @@
 //! | `linkerd2-network-validator` | init container, with a CNI plugin that redirects | waits until a connection of its own is redirected, or exits 95 |
 //! | `linkerd-await` | hook of the proxy's container, or wrapped around an application | waits until the proxy is ready |
 //!
-//! Flags, exit codes and environment variables are those of Linkerd's programs, so that either project's chart and injector can start them. Nothing here
-//! talks to the agent. `bin/mesh-init` calls [`run`].
+//! Flags, exit codes and environment variables are those of Linkerd's programs, so that either
+//! project's chart and injector can start them. Nothing here talks to the agent. `bin/mesh-init`
+//! calls [`run`].
 
 mod intercept;
 mod readiness;
@@ -101,7 +103,8 @@ fn start_log(level: &str, format: Format) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// To standard error, before there is a log or beside a wrapped program's own output. Nobody is left to tell when that fails.
+/// To standard error, before there is a log or beside a wrapped program's own output. Nobody is
+/// left to tell when that fails.
 fn complain(message: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "{message}");

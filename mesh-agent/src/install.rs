@@ -1,10 +1,12 @@
-//! mesh-cni on the node: its file among the CNI plugins, and its entry in the network configuration that the container runtime uses. Called by the daemon,
-//! which keeps it there ([`keep`]) and takes it away when the mesh is uninstalled ([`Installer::remove`]).
+//! mesh-cni on the node: its file among the CNI plugins, and its entry in the network configuration
+//! that the container runtime uses. Called by the daemon, which keeps it there ([`keep`]) and takes
+//! it away when the mesh is uninstalled ([`Installer::remove`]).
 //!
-//! A runtime reads the first file of its directory, by name, and calls the plugins that the file lists. That file belongs to the node's network, whichever
-//! it is; we add one entry to it and touch nothing else ([`chain`]). When its owner writes it again, or another network brings a file that comes first, the
-//! entry is put in again. We never make a configuration of our own: without a network there is nothing to chain to, and the pods of such a node have to
-//! wait for it anyway.
+//! A runtime reads the first file of its directory, by name, and calls the plugins that the file
+//! lists. That file belongs to the node's network, whichever it is; we add one entry to it and
+//! touch nothing else ([`chain`]). When its owner writes it again, or another network brings a file
+//! that comes first, the entry is put in again. We never make a configuration of our own: without a
+//! network there is nothing to chain to, and the pods of such a node have to wait for it anyway.
 
 mod chain;
 mod directory;
@@ -28,9 +30,11 @@ pub use plugin_file::PluginFile;
 use chain::{Chain, ChainError, PLUGIN};
 use directory::{Directory, File};
 
-/// A configuration of one plugin cannot hold a second one. It is moved aside under this extension, which no runtime reads, and stays there to be put back.
+/// A configuration of one plugin cannot hold a second one. It is moved aside under this extension,
+/// which no runtime reads, and stays there to be put back.
 const SET_ASIDE: &str = "before-mesh";
-/// What the list that takes its place has after the whole old name: so it sorts where the old one did, before `10-x.conflist` even.
+/// What the list that takes its place has after the whole old name: so it sorts where the old one
+/// did, before `10-x.conflist` even.
 const AS_LIST: &str = "conflist";
 
 #[derive(Clone, Debug)]
@@ -54,7 +58,8 @@ pub struct Installer {
     bin_dir: PathBuf,
     plugin: PathBuf,
     entry: Entry,
-    /// Held by whoever changes something; true once everything was removed, after which nothing is put there again.
+    /// Held by whoever changes something; true once everything was removed, after which nothing is
+    /// put there again.
     is_removed: Mutex<bool>,
 }
 
@@ -198,8 +203,8 @@ impl Installer {
         Ok(look)
     }
 
-    /// Takes our entry out of every file and puts back what was set aside; for good, until another agent starts. The first error ends nothing: what can be
-    /// done is done.
+    /// Takes our entry out of every file and puts back what was set aside; for good, until another
+    /// agent starts. The first error ends nothing: what can be done is done.
     pub fn remove_entries(&self) -> Vec<InstallError> {
         let mut is_removed = self.is_removed.lock();
         *is_removed = true;
@@ -242,7 +247,8 @@ impl Installer {
         Ok(name)
     }
 
-    /// Gives a file that was set aside its name again, unless its owner has written a new one since.
+    /// Gives a file that was set aside its name again, unless its owner has written a new one
+    /// since.
     fn put_back(&self, aside: &File, original: &str, is_there: bool) -> Result<(), InstallError> {
         // Before its substitute goes, so that there is no moment without either.
         match is_there {
@@ -292,7 +298,8 @@ fn read(file: &File) -> Result<(String, Chain), String> {
     list(text).map_err(|error| error.to_string())
 }
 
-/// Files with our entry under a name that no runtime reads: somebody moved them away. And plugins that do the same as ours.
+/// Files with our entry under a name that no runtime reads: somebody moved them away. And plugins
+/// that do the same as ours.
 fn notes(files: &[File]) -> Vec<String> {
     let mut notes = Vec::new();
     for file in files {

@@ -1,9 +1,11 @@
-//! Redirection by iptables inside the pod's network namespace: the last resort, for kernels without nf_tables NAT.
+//! Redirection by iptables inside the pod's network namespace: the last resort, for kernels without
+//! nf_tables NAT.
 //!
-//! The only tier that needs programs of the host: `iptables-*-save` and `iptables-*-restore`, and their IPv6 counterparts. The kernel's own interface for
-//! the old tables is a blob of C structures that only those programs write, and a kernel that has nothing newer comes with them. Two chains of ours in
-//! the nat table, `MESH_PROXY_INBOUND` and `MESH_PROXY_OUTBOUND`; rules of others are left alone. Every function here works on the network namespace of
-//! the calling thread.
+//! The only tier that needs programs of the host: `iptables-*-save` and `iptables-*-restore`, and
+//! their IPv6 counterparts. The kernel's own interface for the old tables is a blob of C structures
+//! that only those programs write, and a kernel that has nothing newer comes with them. Two chains
+//! of ours in the nat table, `MESH_PROXY_INBOUND` and `MESH_PROXY_OUTBOUND`; rules of others are
+//! left alone. Every function here works on the network namespace of the calling thread.
 
 mod program;
 mod script;
@@ -43,7 +45,8 @@ pub enum IptablesError {
 }
 
 impl Family {
-    /// The families that this kernel speaks: one compiled or booted without IPv6 has no table for it, and no connection either.
+    /// The families that this kernel speaks: one compiled or booted without IPv6 has no table for
+    /// it, and no connection either.
     fn spoken() -> &'static [Self] {
         if std::fs::exists("/proc/net/if_inet6").unwrap_or(false) {
             &[Self::V4, Self::V6]
@@ -53,7 +56,8 @@ impl Family {
     }
 }
 
-/// What [`replace`] would hand to `iptables-restore` and `ip6tables-restore` in a network namespace without rules.
+/// What [`replace`] would hand to `iptables-restore` and `ip6tables-restore` in a network namespace
+/// without rules.
 pub fn script(rules: &Rules) -> String {
     [
         ("# iptables-restore --noflush", Family::V4),

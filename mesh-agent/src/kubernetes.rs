@@ -1,7 +1,9 @@
-//! What the agent does at an API server: it enrols pods of its node that nobody enrolled, says so in their events, takes the start-up taint from its
-//! node, and learns whether it is being uninstalled or only restarted. Started by the daemon when it is told its node's name.
+//! What the agent does at an API server: it enrols pods of its node that nobody enrolled, says so
+//! in their events, takes the start-up taint from its node, and learns whether it is being
+//! uninstalled or only restarted. Started by the daemon when it is told its node's name.
 //!
-//! Nothing else of the agent depends on it. While the API server is away the CNI plugin goes on enrolling, and everything here is tried again.
+//! Nothing else of the agent depends on it. While the API server is away the CNI plugin goes on
+//! enrolling, and everything here is tried again.
 
 mod connection;
 mod daemon_set;

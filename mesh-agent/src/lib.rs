@@ -1,7 +1,8 @@
 //! The node agent and its CNI plugin.
 //!
-//! `config` → `daemon` is the agent's way in, `cni` the plugin's; both redirect pods through `node`. Below it are the mechanisms: `ebpf` (kernel programs),
-//! `nft` and `iptables` (packet filters, from the list of `rules`). `tier` finds out which of them this node has.
+//! `config` → `daemon` is the agent's way in, `cni` the plugin's; both redirect pods through
+//! `node`. Below it are the mechanisms: `ebpf` (kernel programs), `nft` and `iptables` (packet
+//! filters, from the list of `rules`). `tier` finds out which of them this node has.
 
 pub mod cni;
 pub mod config;

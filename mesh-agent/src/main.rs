@@ -11,7 +11,8 @@ use mesh_agent::{
 use mesh_runtime::log;
 
 fn main() -> ExitCode {
-    // The self-test starts this program again; its workers are single-threaded and parse their own arguments.
+    // The self-test starts this program again; its workers are single-threaded and parse their own
+    // arguments.
     let arguments: Vec<String> = env::args().skip(1).collect();
     let result = match arguments.split_first() {
         Some((first, rest)) if first == selftest::WORKER_ARGUMENT => {
@@ -50,7 +51,8 @@ fn start(args: Args) -> anyhow::Result<()> {
     runtime.block_on(daemon::run(args.config, filter))
 }
 
-/// The Kubernetes client logs every attempt that fails as an error, for as long as the API server is away. We say it once.
+/// The Kubernetes client logs every attempt that fails as an error, for as long as the API server
+/// is away. We say it once.
 fn quiet(filter: &str) -> String {
     match filter.contains("kube_client") {
         true => filter.to_owned(),

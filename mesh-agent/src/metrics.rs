@@ -102,7 +102,8 @@ impl Metrics {
         self.connections.observe(counters);
     }
 
-    /// Adds what the guard saw since the last time, and returns the pods that went around their proxies.
+    /// Adds what the guard saw since the last time, and returns the pods that went around their
+    /// proxies.
     pub fn guarded(&mut self, counters: &[(PodRef, GuardCounters)]) -> Vec<PodRef> {
         self.guard.observe(counters)
     }
@@ -132,7 +133,8 @@ impl Connections {
             for (verdict, exported) in &self.exported {
                 let now = pod.of(*verdict);
                 let before = seen.insert(*verdict, now).unwrap_or_default();
-                // Less than before: the pod was enrolled anew in between, and its counters began again.
+                // Less than before: the pod was enrolled anew in between, and its counters began
+                // again.
                 exported.inc_by(now.checked_sub(before).unwrap_or(now));
             }
         }

@@ -1,7 +1,8 @@
 //! Netlink messages: written, sent to the kernel, and read back.
 //!
-//! Just enough for an nf_tables transaction and for reading its rules back (module `nft`), so that redirecting a pod needs no program of the host. The
-//! encoding is pure and tested by bytes; [`Socket`] is the only part that talks to the kernel.
+//! Just enough for an nf_tables transaction and for reading its rules back (module `nft`), so that
+//! redirecting a pod needs no program of the host. The encoding is pure and tested by bytes;
+//! [`Socket`] is the only part that talks to the kernel.
 
 mod socket;
 

@@ -1,8 +1,11 @@
-//! Redirection by nftables inside the pod's network namespace: the whole `nft` tier and the inbound half of `split`.
+//! Redirection by nftables inside the pod's network namespace: the whole `nft` tier and the inbound
+//! half of `split`.
 //!
-//! One table of ours, `inet mesh_redirect`, written and removed in one kernel transaction over netlink; the `nft` program is not needed on the host. The
-//! table is always replaced as a whole, so that applying twice is applying once. Needs nf_tables with NAT for the inet family (Linux 5.2) and
-//! connection tracking; whether they are there is found by trying (module `tier`). [`Table`] is opened on a thread inside the pod's namespace.
+//! One table of ours, `inet mesh_redirect`, written and removed in one kernel transaction over
+//! netlink; the `nft` program is not needed on the host. The table is always replaced as a whole,
+//! so that applying twice is applying once. Needs nf_tables with NAT for the inet family (Linux
+//! 5.2) and connection tracking; whether they are there is found by trying (module `tier`).
+//! [`Table`] is opened on a thread inside the pod's namespace.
 
 mod expression;
 mod script;
@@ -155,7 +158,8 @@ impl Transaction {
         self.steps.push(what);
     }
 
-    /// Closes the transaction; returns its bytes, the number of the last step, and the steps' names.
+    /// Closes the transaction; returns its bytes, the number of the last step, and the steps'
+    /// names.
     fn finish(mut self) -> (Vec<u8>, u32, Vec<String>) {
         let last = self.steps.len() as u32 - 1;
         self.bytes.extend(batch_edge(BATCH_END, last + 1));
@@ -163,7 +167,8 @@ impl Transaction {
     }
 }
 
-/// "Create, delete, create" succeeds whether or not the table was there; nothing of it is visible before the commit.
+/// "Create, delete, create" succeeds whether or not the table was there; nothing of it is visible
+/// before the commit.
 fn replacement(rules: &Rules) -> Transaction {
     let mut transaction = Transaction::new();
     let table = |message: Message| message.text(1, TABLE); // NFTA_TABLE_NAME

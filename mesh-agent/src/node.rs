@@ -1,8 +1,11 @@
-//! The redirection of this node's pods: what a CNI command, a restart and the passing of time do to it.
+//! The redirection of this node's pods: what a CNI command, a restart and the passing of time do to
+//! it.
 //!
-//! [`Node`] is used by the agent (module `daemon`, which owns the only one while it runs) and, when no agent answers, by the plugin (module `cni`) for the
-//! length of one command. Everything it knows is in the registry, the pinned maps and the pods' namespaces, so that either can go on where the other
-//! stopped. It is synchronous: one command takes a few milliseconds of system calls.
+//! [`Node`] is used by the agent (module `daemon`, which owns the only one while it runs) and, when
+//! no agent answers, by the plugin (module `cni`) for the length of one command. Everything it
+//! knows is in the registry, the pinned maps and the pods' namespaces, so that either can go on
+//! where the other stopped. It is synchronous: one command takes a few milliseconds of system
+//! calls.
 
 mod namespace;
 mod redirection;
@@ -136,7 +139,8 @@ impl Node {
         Ok(Self::new(registry, tier, programs))
     }
 
-    /// Enrols a pod and returns its tier. Again, it brings the pod to what is asked now, and keeps the tier.
+    /// Enrols a pod and returns its tier. Again, it brings the pod to what is asked now, and keeps
+    /// the tier.
     pub fn add(&self, attachment: &Attachment) -> Result<Tier, NodeError> {
         let pod = &attachment.pod;
         let spec = RedirectSpec::from_annotations(pod, &attachment.annotations)?;
@@ -259,9 +263,11 @@ impl Node {
         Ok(removed)
     }
 
-    /// Looks after everything that is recorded: finishes deletions, forgets pods that are gone, completes what is incomplete.
+    /// Looks after everything that is recorded: finishes deletions, forgets pods that are gone,
+    /// completes what is incomplete.
     ///
-    /// `thoroughly` looks at the tiers that cost processes too; the agent does so once, when it starts.
+    /// `thoroughly` looks at the tiers that cost processes too; the agent does so once, when it
+    /// starts.
     pub fn look_after(&self, thoroughly: bool) -> Result<Care, NodeError> {
         let mut care = Care::default();
         self.finish_deletions(&mut care)?;
@@ -296,7 +302,8 @@ impl Node {
         Ok(failures)
     }
 
-    /// The record of the same pod from before. One whose sandbox id came back with another namespace is forgotten first.
+    /// The record of the same pod from before. One whose sandbox id came back with another
+    /// namespace is forgotten first.
     fn earlier(&self, container_id: &str, cookie: u64) -> Result<Option<Record>, NodeError> {
         match self.registry.get(container_id)? {
             Some(record) if record.redirect.cookie != cookie => {
@@ -307,7 +314,8 @@ impl Node {
         }
     }
 
-    /// After a failed enrolment: nothing of a new pod stays; a pod that was enrolled before keeps its earlier record, and the next sweep completes it.
+    /// After a failed enrolment: nothing of a new pod stays; a pod that was enrolled before keeps
+    /// its earlier record, and the next sweep completes it.
     fn roll_back(&self, record: &Record, earlier: Option<&Record>) {
         let result = match earlier {
             Some(earlier) => self.registry.put(earlier).map_err(NodeError::from),
@@ -345,8 +353,9 @@ impl Node {
         Ok(())
     }
 
-    /// Tells the kernel programs of addresses that the pod gave itself or gave up; true when there were any. Until then a connection from a new address
-    /// counts as one with a foreign source. Packet filters need no addresses.
+    /// Tells the kernel programs of addresses that the pod gave itself or gave up; true when there
+    /// were any. Until then a connection from a new address counts as one with a foreign source.
+    /// Packet filters need no addresses.
     fn follow_addresses(&self, record: &Record) -> Result<bool, NodeError> {
         let known = &record.redirect;
         if !known.tier.uses_ebpf() {

@@ -1,7 +1,8 @@
-//! The agent's unix socket: one JSON request line, one JSON answer line, then the connection closes. The lines are the types of [`mesh_core::node`].
+//! The agent's unix socket: one JSON request line, one JSON answer line, then the connection
+//! closes. The lines are the types of [`mesh_core::node`].
 //!
-//! [`client`] is synchronous, for the plugin; [`server`] runs in the agent. Only root may speak: the socket's mode says so, and the server asks the
-//! kernel who connected.
+//! [`client`] is synchronous, for the plugin; [`server`] runs in the agent. Only root may speak:
+//! the socket's mode says so, and the server asks the kernel who connected.
 
 pub mod client;
 pub mod server;

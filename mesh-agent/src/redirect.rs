@@ -1,5 +1,6 @@
-//! What "redirect this pod" means, independent of the mechanism: a pod's settings, and the pod itself. Built by the CNI plugin and the daemon from the
-//! pod's annotations, consumed by every tier.
+//! What "redirect this pod" means, independent of the mechanism: a pod's settings, and the pod
+//! itself. Built by the CNI plugin and the daemon from the pod's annotations, consumed by every
+//! tier.
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, str::FromStr};
 
@@ -24,7 +25,8 @@ pub struct RedirectSpec {
     pub outbound_port: u16,
     pub admin_port: u16,
     pub control_port: u16,
-    /// Local ports whose inbound connections bypass the proxy; always holds the admin and control ports.
+    /// Local ports whose inbound connections bypass the proxy; always holds the admin and control
+    /// ports.
     pub skip_inbound: PortSet,
     /// Destination ports whose outbound connections bypass the proxy.
     pub skip_outbound: PortSet,
@@ -109,8 +111,10 @@ pub enum AnnotationError {
 
 /// Did the injector put a proxy into the pod?
 ///
-/// Only an injected pod is enrolled: without a proxy its connections would be refused. The plugin sees annotations and no containers, so it relies on what
-/// the injector writes. A pod that an injector with `cniEnabled: false` gave an init container with iptables rules cannot be told apart.
+/// Only an injected pod is enrolled: without a proxy its connections would be refused. The plugin
+/// sees annotations and no containers, so it relies on what the injector writes. A pod that an
+/// injector with `cniEnabled: false` gave an init container with iptables rules cannot be told
+/// apart.
 pub fn is_injected(annotations: &BTreeMap<String, String>) -> bool {
     annotations.contains_key(annotation::PROXY_VERSION)
 }
@@ -151,7 +155,8 @@ impl RedirectSpec {
             inbound_fail_open: false,
         };
         spec.check_ports(pod)?;
-        // Whatever a pod skips, its proxy's own endpoints are reached directly: the annotation adds to them and cannot take them away.
+        // Whatever a pod skips, its proxy's own endpoints are reached directly: the annotation adds
+        // to them and cannot take them away.
         spec.skip_inbound.insert(spec.admin_port..=spec.admin_port);
         spec.skip_inbound
             .insert(spec.control_port..=spec.control_port);

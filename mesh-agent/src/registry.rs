@@ -1,8 +1,11 @@
-//! What the node remembers of its enrolled pods: one JSON file for each, in a directory that only root can read.
+//! What the node remembers of its enrolled pods: one JSON file for each, in a directory that only
+//! root can read.
 //!
-//! The record is written *before* the pod is redirected and removed *after* the redirection is gone, so that whoever comes next (a restarted agent, the
-//! plugin without an agent) finds a record for everything that was done. Files are replaced by renaming. The agent and the plugin both write here; each
-//! file has one writer at a time, because a runtime never runs two CNI commands for one container at once.
+//! The record is written *before* the pod is redirected and removed *after* the redirection is
+//! gone, so that whoever comes next (a restarted agent, the plugin without an agent) finds a record
+//! for everything that was done. Files are replaced by renaming. The agent and the plugin both
+//! write here; each file has one writer at a time, because a runtime never runs two CNI commands
+//! for one container at once.
 //!
 //! ```text
 //! <state dir>/boot-id            the boot these records belong to; network namespace cookies start again with each
@@ -81,8 +84,9 @@ pub enum RegistryError {
 }
 
 impl Registry {
-    /// Opens the registry, making its directories when they are missing. Records of an earlier boot are thrown away: the namespaces they speak of are gone
-    /// and their cookies may belong to others by now.
+    /// Opens the registry, making its directories when they are missing. Records of an earlier boot
+    /// are thrown away: the namespaces they speak of are gone and their cookies may belong to
+    /// others by now.
     pub fn open(dir: &Path) -> Result<Self, RegistryError> {
         let registry = Self {
             dir: dir.to_owned(),
@@ -91,8 +95,9 @@ impl Registry {
         Ok(registry)
     }
 
-    /// The registry that an agent opened since the machine started, for the plugin. Makes nothing: an agent that leaves the node takes it away at any moment,
-    /// and nobody would clear it a second time.
+    /// The registry that an agent opened since the machine started, for the plugin. Makes nothing:
+    /// an agent that leaves the node takes it away at any moment, and nobody would clear it a
+    /// second time.
     pub fn left_behind(dir: &Path) -> Result<Option<Self>, RegistryError> {
         let registry = Self {
             dir: dir.to_owned(),
@@ -175,7 +180,8 @@ impl Registry {
         write_json(&self.tombstone_path(id), id)
     }
 
-    /// The attachments that wait for their deletion. A damaged tombstone is removed: what it asked for, the sweep of dead namespaces does too.
+    /// The attachments that wait for their deletion. A damaged tombstone is removed: what it asked
+    /// for, the sweep of dead namespaces does too.
     pub fn buried(&self) -> Result<Vec<AttachmentId>, RegistryError> {
         let mut buried = Vec::new();
         for path in files(&self.tombstones_dir())? {
@@ -333,7 +339,8 @@ fn remove(path: &Path) -> Result<(), RegistryError> {
     absent_is_fine(fs::remove_file(path)).map_err(|source| file_error("remove", path, source))
 }
 
-/// Again when a plugin that had begun before wrote a file in the meantime; one that begins now finds no registry.
+/// Again when a plugin that had begun before wrote a file in the meantime; one that begins now
+/// finds no registry.
 fn remove_tree(dir: &Path) -> io::Result<()> {
     const ATTEMPTS: usize = 10;
     for _ in 1..ATTEMPTS {

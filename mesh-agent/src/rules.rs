@@ -1,8 +1,11 @@
 //! The redirection of a pod as a list of packet-filter rules, independent of the packet filter.
 //!
-//! Linkerd's interception contract, after one rule of ours: a connection that leaves the pod to the check address goes to the outbound port, whoever made it
-//! (see `mesh_ebpf_common::verdict`); then the proxy's own is left alone, then what goes through loopback, then the ports to skip; the rest goes to the outbound port. For a connection that arrives: the ports to skip (the proxy's admin and control ports are always among
-//! them), then the sources to skip, then the rest goes to the inbound port. First match wins. Modules `nft` and `iptables` write the list in their own
+//! Linkerd's interception contract, after one rule of ours: a connection that leaves the pod to the
+//! check address goes to the outbound port, whoever made it (see `mesh_ebpf_common::verdict`); then
+//! the proxy's own is left alone, then what goes through loopback, then the ports to skip; the rest
+//! goes to the outbound port. For a connection that arrives: the ports to skip (the proxy's admin
+//! and control ports are always among them), then the sources to skip, then the rest goes to the
+//! inbound port. First match wins. Modules `nft` and `iptables` write the list in their own
 //! language; the eBPF programs decide the same from the maps.
 
 use std::{fmt, net::IpAddr, ops::RangeInclusive};
@@ -12,7 +15,8 @@ use mesh_ebpf_common::verdict::{CHECK_PORT, CHECK_V4, CHECK_V6};
 
 use crate::redirect::{PortSet, RedirectSpec};
 
-/// Which directions the packet filter redirects; in the split tier the kernel programs have the outbound one.
+/// Which directions the packet filter redirects; in the split tier the kernel programs have the
+/// outbound one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Directions {
     Both,

@@ -1,9 +1,12 @@
-//! Where a running pod is: its network namespace and its sandbox, found from outside by the pod's UID. For pods that were there before the plugin was;
-//! called by the task that repairs them (`kubernetes::repair`).
+//! Where a running pod is: its network namespace and its sandbox, found from outside by the pod's
+//! UID. For pods that were there before the plugin was; called by the task that repairs them
+//! (`kubernetes::repair`).
 //!
-//! The container runtime is not asked: each has another interface. A kubelet with either cgroup driver, on either version of cgroups, below whatever parent,
-//! puts the pod's UID into the path of its processes' cgroups, and `/proc` (the node's: the agent needs `hostPID`) tells that path. From the cgroup
-//! namespace of the agent's own container the path looks different, but not its end.
+//! The container runtime is not asked: each has another interface. A kubelet with either cgroup
+//! driver, on either version of cgroups, below whatever parent, puts the pod's UID into the path of
+//! its processes' cgroups, and `/proc` (the node's: the agent needs `hostPID`) tells that path.
+//! From the cgroup namespace of the agent's own container the path looks different, but not its
+//! end.
 
 mod cgroup_path;
 mod choice;
@@ -26,7 +29,8 @@ use processes::Process;
 /// A pod's sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
-    /// A name that lives as long as the namespace, if it has one; runtimes give it one below `/run/netns`.
+    /// A name that lives as long as the namespace, if it has one; runtimes give it one below
+    /// `/run/netns`.
     pub netns: PathBuf,
     pub container_id: String,
 }
@@ -68,7 +72,8 @@ impl Default for Places {
 }
 
 impl Places {
-    /// Finds the pod's sandbox. `addresses` are those that the API server knows, if it knows them yet.
+    /// Finds the pod's sandbox. `addresses` are those that the API server knows, if it knows them
+    /// yet.
     pub fn find(
         &self,
         uid: &str,
@@ -78,7 +83,8 @@ impl Places {
         let processes = processes::of_pod(&self.processes, uid).map_err(SandboxError::Processes)?;
         let mut candidates: Vec<Candidate> = Vec::new();
         for process in processes {
-            // A process that is being made for the pod, or one that watches over a container, is still in the node's namespace.
+            // A process that is being made for the pod, or one that watches over a container, is
+            // still in the node's namespace.
             let netns = process.netns(&self.processes);
             let identity = match identity(&netns) {
                 Ok(identity) if identity == own => continue,

@@ -9,8 +9,8 @@
 //!   └────spawns──▶ application worker (cgroup …/app): connects in every way, one check after another
 //! ```
 //!
-//! The workers are this program again, because a process belongs to one cgroup as a whole: a program
-//! that calls [`run`] must call [`worker`] when its first argument is [`WORKER_ARGUMENT`].
+//! The workers are this program again, because a process belongs to one cgroup as a whole: a
+//! program that calls [`run`] must call [`worker`] when its first argument is [`WORKER_ARGUMENT`].
 
 mod application;
 mod protocol;
@@ -40,8 +40,9 @@ use crate::{
 
 use stage::Stage;
 
-/// Seconds after which a worker ends, whatever it waits for: all checks together take less than one, and an agent that waited for ever would keep its node without the
-/// mesh, and without any redirection that does work there.
+/// Seconds after which a worker ends, whatever it waits for: all checks together take less than
+/// one, and an agent that waited for ever would keep its node without the mesh, and without any
+/// redirection that does work there.
 const PATIENCE: u32 = 60;
 
 /// The first argument of a worker.
@@ -118,14 +119,16 @@ pub fn run(object: &Object, settings: &Settings) -> Result<Vec<Check>, Error> {
     let stage = Stage::build(object, settings)?;
     let (mut proxy, mut said) = spawn(settings, &stage, "proxy", &stage.proxy_cgroup())?;
     let checks = wait_for_proxy(&mut proxy, &mut said).and_then(|()| observe(settings, &stage));
-    // Killing may be refused, because the worker is another user by now and that takes CAP_KILL. Waiting closes the worker's input, which ends it too.
+    // Killing may be refused, because the worker is another user by now and that takes CAP_KILL.
+    // Waiting closes the worker's input, which ends it too.
     let _ = proxy.kill();
     let _ = proxy.wait();
     drop(stage);
     checks
 }
 
-/// The body of a worker process: role, network namespace, cgroup and the agent's process id are its arguments.
+/// The body of a worker process: role, network namespace, cgroup and the agent's process id are its
+/// arguments.
 pub fn worker(arguments: &[String]) -> io::Result<()> {
     let [role, netns, cgroup, agent] = arguments else {
         return Err(io::Error::other(format!(
@@ -153,17 +156,20 @@ pub fn worker(arguments: &[String]) -> io::Result<()> {
     result
 }
 
-/// A worker never outlives its agent, also one that is killed. To be said again after a change of user, with which the kernel forgets it.
+/// A worker never outlives its agent, also one that is killed. To be said again after a change of
+/// user, with which the kernel forgets it.
 fn end_with(agent: &str) -> io::Result<()> {
     set_pdeathsig(Signal::SIGKILL)?;
-    // An agent that was killed before that call sends no signal any more: its child has another parent by now.
+    // An agent that was killed before that call sends no signal any more: its child has another
+    // parent by now.
     if getppid().to_string() != agent {
         return Err(io::Error::other("has lost its agent"));
     }
     Ok(())
 }
 
-/// Nor one that may not signal it: the worker is another user, and an agent in a container may lack CAP_KILL. Its input ends with the agent, too.
+/// Nor one that may not signal it: the worker is another user, and an agent in a container may lack
+/// CAP_KILL. Its input ends with the agent, too.
 #[expect(
     clippy::exit,
     reason = "a worker has nothing to put in order, and its other threads wait for connections"
@@ -175,7 +181,8 @@ fn end_with_input() {
     });
 }
 
-/// Removes what a self-test left that was killed: its pins and its cgroups below `cgroup_parent`, if that is known.
+/// Removes what a self-test left that was killed: its pins and its cgroups below `cgroup_parent`,
+/// if that is known.
 pub fn clear(pin_dir: &Path, cgroup_parent: Option<&Path>) -> Result<(), Error> {
     stage::clear(pin_dir, cgroup_parent)
 }

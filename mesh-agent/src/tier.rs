@@ -1,7 +1,8 @@
 //! Which tier this node has: the best one that works here, found by trying.
 //!
-//! Kernel versions decide nothing: distributions carry features and regressions across them. Each tier is made to redirect a connection in a scratch
-//! network namespace, and what it fails with is kept, logged and shown. The agent does this once, when it starts.
+//! Kernel versions decide nothing: distributions carry features and regressions across them. Each
+//! tier is made to redirect a connection in a scratch network namespace, and what it fails with is
+//! kept, logged and shown. The agent does this once, when it starts.
 
 mod cgroup;
 mod packet_filter;
@@ -35,7 +36,8 @@ pub struct Settings {
     pub guard: GuardMode,
     /// This program; the self-test starts it again.
     pub program: PathBuf,
-    /// Why nothing can be pinned where it would outlive the agent, if so; the eBPF tiers are not tried then.
+    /// Why nothing can be pinned where it would outlive the agent, if so; the eBPF tiers are not
+    /// tried then.
     pub no_pins: Option<String>,
 }
 
@@ -141,7 +143,8 @@ pub fn choose(settings: &Settings) -> Result<Choice, TierError> {
     })
 }
 
-/// Sets the guard. It is the second line: what cannot be guarded is still redirected, so that a pod's start does not depend on it.
+/// Sets the guard. It is the second line: what cannot be guarded is still redirected, so that a
+/// pod's start does not depend on it.
 fn guard(wanted: GuardMode, tier: Tier, attached: Option<&Attached>) -> GuardChoice {
     let problem = match (attached, wanted) {
         (None, GuardMode::Off) => None,
@@ -224,7 +227,8 @@ fn try_tier(tier: Tier, ebpf: &Result<Ebpf, String>) -> Result<(), String> {
     }
 }
 
-/// Finds out what the kernel programs can do here. Every reason why they cannot be used is one sentence.
+/// Finds out what the kernel programs can do here. Every reason why they cannot be used is one
+/// sentence.
 fn try_ebpf(settings: &Settings) -> Result<Ebpf, String> {
     if let Some(reason) = &settings.no_pins {
         return Err(reason.clone());
@@ -256,7 +260,8 @@ fn try_ebpf(settings: &Settings) -> Result<Ebpf, String> {
     })
 }
 
-/// Removes what a self-test left when its agent was killed. The scratch cgroups can be found only where the pods' parent can.
+/// Removes what a self-test left when its agent was killed. The scratch cgroups can be found only
+/// where the pods' parent can.
 pub fn clear_self_test(pin_dir: &Path, cgroup_root: Option<&Path>) -> Result<(), selftest::Error> {
     let parent = cgroup::pods_parent(cgroup_root).ok();
     selftest::clear(&self_test_pin_dir(pin_dir), parent.as_deref())

@@ -25,8 +25,9 @@ pub use self::{
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
     pub update: EndpointUpdate,
-    /// Addresses that were left out because something about them cannot be used. One bad address must not take the good ones away, and must not be dialled
-    /// without what could not be read of it: a peer whose identity is unreadable would be dialled in clear text.
+    /// Addresses that were left out because something about them cannot be used. One bad address
+    /// must not take the good ones away, and must not be dialled without what could not be read of
+    /// it: a peer whose identity is unreadable would be dialled in clear text.
     pub skipped: Vec<Invalid>,
 }
 

@@ -90,7 +90,8 @@ pub(crate) fn each<P, T>(
     convert: impl Fn(P) -> Result<T, Invalid>,
 ) -> Result<Vec<T>, Invalid> {
     let values = values.into_iter();
-    // Collected, it would live in the memory of the message, whose elements are larger and which has room for more of them.
+    // Collected, it would live in the memory of the message, whose elements are larger and which
+    // has room for more of them.
     let mut converted = Vec::with_capacity(values.size_hint().0);
     for (at, value) in values.enumerate() {
         let value = convert(value).map_err(|error| error.inside(&format!("{field}[{at}]")))?;

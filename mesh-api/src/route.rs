@@ -1,4 +1,5 @@
-//! The parts of routes that inbound and outbound messages share: hosts and matches here, filters in [`filter`].
+//! The parts of routes that inbound and outbound messages share: hosts and matches here, filters in
+//! [`filter`].
 
 use http::{HeaderName, HeaderValue};
 use mesh_core::route::{

@@ -33,7 +33,8 @@ pub const REQUIRE_IDENTITY_PORTS: &str = "config.linkerd.io/proxy-require-identi
 /// Ports whose protocols let the server speak first; opaque unless an annotation says otherwise.
 pub const DEFAULT_OPAQUE_PORTS: &str = "25,587,3306,4444,5432,6379,9300,11211";
 
-/// Ports left alone in both directions unless an annotation says otherwise: Galera's, whose protocol survives no proxy.
+/// Ports left alone in both directions unless an annotation says otherwise: Galera's, whose
+/// protocol survives no proxy.
 pub const DEFAULT_SKIP_PORTS: &str = "4567,4568";
 
 /// The proxy's ports and user, as the injector sets them when nothing else is said.
@@ -48,7 +49,8 @@ pub const TIMEOUT_REQUEST: &str = "timeout.linkerd.io/request";
 pub const TIMEOUT_RESPONSE: &str = "timeout.linkerd.io/response";
 pub const TIMEOUT_IDLE: &str = "timeout.linkerd.io/idle";
 
-/// Retries of requests to a Service or by a route; any of them but the limit of a try turns retries on.
+/// Retries of requests to a Service or by a route; any of them but the limit of a try turns retries
+/// on.
 pub const RETRY_LIMIT: &str = "retry.linkerd.io/limit";
 pub const RETRY_TIMEOUT: &str = "retry.linkerd.io/timeout";
 pub const RETRY_HTTP: &str = "retry.linkerd.io/http";

@@ -12,7 +12,8 @@ pub struct Endpoint {
     pub weight: u32,
     /// Labels of this address alone, without the `dst_` prefix.
     pub labels: Labels,
-    /// Present when the peer runs a proxy of this mesh: mutual TLS is then required, never optional.
+    /// Present when the peer runs a proxy of this mesh: mutual TLS is then required, never
+    /// optional.
     pub tls: Option<TlsPeer>,
     pub hint: ProtocolHint,
     /// The port of the peer's proxy that accepts connections with a transport header.

@@ -21,7 +21,8 @@ pub enum IdentityError {
     InvalidUri(String),
 }
 
-/// The domain that identities end in: an empty setting means the domain of the cluster's names, as in Linkerd.
+/// The domain that identities end in: an empty setting means the domain of the cluster's names, as
+/// in Linkerd.
 pub fn trust_domain<'a>(configured: &'a str, cluster_domain: &'a str) -> &'a str {
     if configured.is_empty() {
         cluster_domain
@@ -90,7 +91,8 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The identity of a Kubernetes ServiceAccount: `<sa>.<ns>.serviceaccount.identity.<control plane ns>.<trust domain>`.
+/// The identity of a Kubernetes ServiceAccount:
+/// `<sa>.<ns>.serviceaccount.identity.<control plane ns>.<trust domain>`.
 pub fn service_account(
     name: &str,
     namespace: &str,

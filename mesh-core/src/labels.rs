@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, fmt};
 
 /// Names and values in order of name, each name once, in one allocation.
 ///
-/// A control plane says the same eight or so pairs of each of thousands of endpoints. As a map of strings they take 1.2 KiB an endpoint, most of it room for pairs and
-/// characters that are not there.
+/// A control plane says the same eight or so pairs of each of thousands of endpoints. As a map of
+/// strings they take 1.2 KiB an endpoint, most of it room for pairs and characters that are not
+/// there.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Labels {
     /// Names and values in turn, each followed by [`END`].

@@ -1,8 +1,9 @@
 //! Domain types and pure decisions of the mesh.
 //!
-//! Everything the proxy, the controllers, the node agent and the command line agree on: names, policies, routes, endpoints, and the functions that
-//! decide with them. Nothing here does I/O, knows a wire format or a Kubernetes struct, or needs an async runtime; every decision is a function of
-//! its arguments and is tested by tables.
+//! Everything the proxy, the controllers, the node agent and the command line agree on: names,
+//! policies, routes, endpoints, and the functions that decide with them. Nothing here does I/O,
+//! knows a wire format or a Kubernetes struct, or needs an async runtime; every decision is a
+//! function of its arguments and is tested by tables.
 
 pub mod annotation;
 pub mod endpoint;

@@ -5,13 +5,15 @@ use std::{fmt, sync::Arc};
 /// The object that a policy element was made from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Meta {
-    /// Made by the mesh itself; the name says why (`default`, `probe`, `egress-fallback`, `all-unauthenticated`).
+    /// Made by the mesh itself; the name says why (`default`, `probe`, `egress-fallback`,
+    /// `all-unauthenticated`).
     Default(Arc<str>),
     /// Made from an object of the cluster.
     Resource(Resource),
 }
 
-/// A reference to a cluster object. `group` is empty for the core group, as Kubernetes writes it in metric labels.
+/// A reference to a cluster object. `group` is empty for the core group, as Kubernetes writes it in
+/// metric labels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Resource {
     pub group: Arc<str>,

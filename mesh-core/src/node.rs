@@ -1,8 +1,10 @@
 //! What the node agent says on its unix socket, and to whom.
 //!
-//! The CNI plugin and `meshctl` send one JSON object on one line and read one JSON object on one line; the connection then closes. The types live here
-//! because the command line must not depend on the agent. Field names are camelCase as everywhere in Kubernetes. A field may be added; none changes its
-//! meaning, and unknown fields are ignored, so that a plugin binary left on a node by an older version goes on working.
+//! The CNI plugin and `meshctl` send one JSON object on one line and read one JSON object on one
+//! line; the connection then closes. The types live here because the command line must not depend
+//! on the agent. Field names are camelCase as everywhere in Kubernetes. A field may be added; none
+//! changes its meaning, and unknown fields are ignored, so that a plugin binary left on a node by
+//! an older version goes on working.
 
 use std::{collections::BTreeMap, fmt, net::IpAddr, path::PathBuf, str::FromStr};
 
@@ -14,7 +16,8 @@ pub const DEFAULT_SOCKET: &str = "/run/mesh/agent.sock";
 pub const DEFAULT_STATE_DIR: &str = "/run/mesh";
 /// Where the agent pins its programs, maps and links when nothing else is said.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/mesh";
-/// Instead of a CNI network's name, for a pod that the agent enrolled without a CNI command. Such an attachment ends with any DEL of its container.
+/// Instead of a CNI network's name, for a pod that the agent enrolled without a CNI command. Such
+/// an attachment ends with any DEL of its container.
 pub const IN_PLACE: &str = "";
 
 /// How a pod's connections reach its proxy. Ordered from best to last resort.
@@ -65,7 +68,8 @@ pub enum Answer {
 #[serde(rename_all = "camelCase")]
 pub struct AttachmentId {
     pub container_id: String,
-    /// The name of the CNI network; garbage collection is per network. [`IN_PLACE`] for a pod that was enrolled while it ran.
+    /// The name of the CNI network; garbage collection is per network. [`IN_PLACE`] for a pod that
+    /// was enrolled while it ran.
     pub network: String,
     pub interface: String,
 }
@@ -159,7 +163,8 @@ pub struct NodeStatus {
     pub pods: BTreeMap<Tier, usize>,
     /// Connections by verdict since the programs were loaded, over the pods that are enrolled now.
     pub connections: BTreeMap<String, u64>,
-    /// Where mesh-cni stands among the node's CNI plugins; absent when the agent does not look after it.
+    /// Where mesh-cni stands among the node's CNI plugins; absent when the agent does not look
+    /// after it.
     #[serde(default)]
     pub cni: Option<CniStatus>,
     /// Pods of this node that asked for the mesh and are not enrolled.

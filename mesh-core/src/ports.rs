@@ -4,7 +4,8 @@ use std::{fmt, ops::RangeInclusive, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// Ports and ranges: `25,587,3306-3310`, and so it is serialised. Kept sorted and without overlap. Port 0 is in no set.
+/// Ports and ranges: `25,587,3306-3310`, and so it is serialised. Kept sorted and without overlap.
+/// Port 0 is in no set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PortSet(Vec<RangeInclusive<u16>>);

@@ -1,4 +1,5 @@
-//! What `GetProfile` tells about a destination: the ServiceProfile, or the single endpoint behind a pod's address.
+//! What `GetProfile` tells about a destination: the ServiceProfile, or the single endpoint behind a
+//! pod's address.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,7 +15,8 @@ pub struct Profile {
     pub retry_budget: Option<RetryBudget>,
     /// Weighted split of the traffic among other authorities (`name:port`), none of weight 0.
     pub overrides: Vec<WeightedAuthority>,
-    /// The endpoint itself when the destination is a pod or workload address. Its set labels are merged in.
+    /// The endpoint itself when the destination is a pod or workload address. Its set labels are
+    /// merged in.
     pub endpoint: Option<Endpoint>,
     pub parent: Option<Meta>,
     pub source: Option<Meta>,
@@ -70,7 +72,8 @@ impl Profile {
 }
 
 impl ProfileRoute {
-    /// Whether a response counts as failed: by the first class it falls in, and by its status where it falls in none.
+    /// Whether a response counts as failed: by the first class it falls in, and by its status where
+    /// it falls in none.
     pub fn is_failure(&self, status: http::StatusCode) -> bool {
         self.response_classes
             .iter()

@@ -1,8 +1,10 @@
-//! Settings of retries, timeouts, back-off and failure accrual. The machines that use them live in the proxy.
+//! Settings of retries, timeouts, back-off and failure accrual. The machines that use them live in
+//! the proxy.
 
 use std::{ops::RangeInclusive, time::Duration};
 
-/// Exponential back-off: `min`, doubled up to `max`, each step lengthened by a random share of up to `jitter`.
+/// Exponential back-off: `min`, doubled up to `max`, each step lengthened by a random share of up
+/// to `jitter`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backoff {
     pub min: Duration,

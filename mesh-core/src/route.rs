@@ -1,7 +1,8 @@
 //! Routes: which rule a request falls under.
 //!
-//! Inbound and outbound policy share this module. A route has hosts and rules; a rule has matches and carries whatever its side needs (`R`): filters
-//! and authorizations inbound, filters and backends outbound. [`http::find`] and [`grpc::find`] return the one rule that applies.
+//! Inbound and outbound policy share this module. A route has hosts and rules; a rule has matches
+//! and carries whatever its side needs (`R`): filters and authorizations inbound, filters and
+//! backends outbound. [`http::find`] and [`grpc::find`] return the one rule that applies.
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
@@ -41,7 +42,8 @@ pub enum HostMatch {
 pub struct Found {
     pub route: usize,
     pub rule: usize,
-    /// How many bytes of the request's path the rule's prefix match took; absent when the rule matched otherwise. Redirects replace this part.
+    /// How many bytes of the request's path the rule's prefix match took; absent when the rule
+    /// matched otherwise. Redirects replace this part.
     pub prefix: Option<usize>,
 }
 
@@ -77,7 +79,8 @@ impl HostMatch {
         self.rank(host).is_some()
     }
 
-    /// Which of the lists matches the host closest, the earlier of two equal ones. This is how a TLS route is chosen by server name.
+    /// Which of the lists matches the host closest, the earlier of two equal ones. This is how a
+    /// TLS route is chosen by server name.
     pub fn closest<'a>(
         lists: impl IntoIterator<Item = &'a [HostMatch]>,
         host: Option<&str>,
@@ -99,7 +102,8 @@ enum HostRank {
     Exact,
 }
 
-/// `Some(None)` when the list is empty and so matches every host, ordered below every match of a name.
+/// `Some(None)` when the list is empty and so matches every host, ordered below every match of a
+/// name.
 fn rank_of_hosts(hosts: &[HostMatch], host: Option<&str>) -> Option<Option<HostRank>> {
     if hosts.is_empty() {
         return Some(None);
@@ -120,8 +124,9 @@ fn best<K: Ord, T>(candidates: impl Iterator<Item = (K, T)>) -> Option<(K, T)> {
     })
 }
 
-/// Finds the rule for a request of `host`: the closest host first, then the rule with the highest rank, the earlier of two equal ones. `rank` judges one
-/// match; `none` is the rank of a rule without matches. Each route comes with its position.
+/// Finds the rule for a request of `host`: the closest host first, then the rule with the highest
+/// rank, the earlier of two equal ones. `rank` judges one match; `none` is the rank of a rule
+/// without matches. Each route comes with its position.
 fn find<'a, M: 'a, R: 'a, K: Ord + Copy>(
     routes: impl IntoIterator<Item = (usize, &'a Route<M, R>)>,
     host: Option<&str>,

@@ -1,4 +1,5 @@
-//! The per-pod counters: one per verdict. Incremented by every program, read by the agent's metrics.
+//! The per-pod counters: one per verdict. Incremented by every program, read by the agent's
+//! metrics.
 
 /// What happened to one connection, listener or lookup of an enrolled pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

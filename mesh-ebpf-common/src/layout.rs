@@ -1,6 +1,6 @@
-//! Keys and values of the maps, with their layouts asserted at compile time: the kernel programs and
-//! the agent are compiled by different compilers for different targets. A change of a layout here
-//! needs a new [`VERSION`], which is the name of the pin directory.
+//! Keys and values of the maps, with their layouts asserted at compile time: the kernel programs
+//! and the agent are compiled by different compilers for different targets. A change of a layout
+//! here needs a new [`VERSION`], which is the name of the pin directory.
 
 use core::mem::offset_of;
 
@@ -42,8 +42,8 @@ pub struct PodConfig {
     pub outbound_port: u16,
 }
 
-/// PROXIES: what the programs learnt about a pod's proxy. User space creates it, and writes it again
-/// only for listeners that opened unseen; see `mesh-agent::ebpf::listeners`.
+/// PROXIES: what the programs learnt about a pod's proxy. User space creates it, and writes it
+/// again only for listeners that opened unseen; see `mesh-agent::ebpf::listeners`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ProxyState {
@@ -148,8 +148,8 @@ pub struct PodStats {
     pub counts: [u64; Counter::COUNT],
 }
 
-/// GUARD, the only entry: what the guard does with a connection request that goes around the proxy. A plain number, so that a program never meets a value
-/// that its type does not have.
+/// GUARD, the only entry: what the guard does with a connection request that goes around the proxy.
+/// A plain number, so that a program never meets a value that its type does not have.
 pub const GUARD_OFF: u32 = 0;
 pub const GUARD_COUNT: u32 = 1;
 pub const GUARD_DROP: u32 = 2;
@@ -260,7 +260,8 @@ mod user {
 
     macro_rules! plain_old_data {
         ($($name:ident),+) => {
-            // SAFETY: `repr(C)`, integers only, and no padding (the assertions above sum every byte).
+            // SAFETY: `repr(C)`, integers only, and no padding (the assertions above sum every
+            // byte).
             $(unsafe impl aya::Pod for $name {})+
         };
     }

@@ -1,7 +1,9 @@
-//! Finds the request for a TCP connection in a packet that leaves a pod, however it was made: a raw or packet socket may have written every byte itself.
-//! What cannot be read, although it is TCP, counts as a request: no ordinary sender splits a TCP header over two fragments.
+//! Finds the request for a TCP connection in a packet that leaves a pod, however it was made: a raw
+//! or packet socket may have written every byte itself. What cannot be read, although it is TCP,
+//! counts as a request: no ordinary sender splits a TCP header over two fragments.
 //!
-//! [`Packet`] is read from the network header on, by the kernel program `mesh-ebpf/src/guard.rs` and by the tests from a slice.
+//! [`Packet`] is read from the network header on, by the kernel program `mesh-ebpf/src/guard.rs`
+//! and by the tests from a slice.
 
 use crate::address::Address;
 
@@ -32,7 +34,8 @@ const IPPROTO_DESTINATION: u8 = 60;
 
 /// Each of the five kinds at most once, as RFC 8200 wants them; a longer chain is not followed.
 const EXTENSIONS_MAX: u32 = 5;
-/// In units of eight bytes, which a fragment's offset is counted in: the second unit holds the flags of a TCP header.
+/// In units of eight bytes, which a fragment's offset is counted in: the second unit holds the
+/// flags of a TCP header.
 const FRAGMENT_MASK: u16 = 0x1fff;
 const FLAGS_UNIT: u16 = 1;
 

@@ -1,5 +1,6 @@
 //! Every decision the kernel programs take, as pure functions of what they see. Map lookups come in
-//! as closures, so that the cheap questions are asked first and the tables in `tests` need no kernel.
+//! as closures, so that the cheap questions are asked first and the tables in `tests` need no
+//! kernel.
 
 use crate::{
     address::{Address, Family},
@@ -8,11 +9,14 @@ use crate::{
     packet::Request,
 };
 
-/// Where a proxy connects to find out whether its pod is redirected (`mesh-proxy::redirection`): documentation addresses (RFC 5737 and 3849), which are routed
-/// nowhere. A connection to them reaches the outbound listener whoever makes it, also the proxy, and whatever ports the pod skips.
+/// Where a proxy connects to find out whether its pod is redirected (`mesh-proxy::redirection`):
+/// documentation addresses (RFC 5737 and 3849), which are routed nowhere. A connection to them
+/// reaches the outbound listener whoever makes it, also the proxy, and whatever ports the pod
+/// skips.
 pub const CHECK_V4: [u8; 4] = [192, 0, 2, 1];
 pub const CHECK_V6: [u16; 8] = [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1];
-/// The port that Linkerd's network validator connects to; here it only has to be none that anybody wants to reach there.
+/// The port that Linkerd's network validator connects to; here it only has to be none that anybody
+/// wants to reach there.
 pub const CHECK_PORT: u16 = 20001;
 
 /// One connect(2) of an enrolled pod.
@@ -79,8 +83,8 @@ pub fn is_check(destination: &Address, port: u16) -> bool {
     port == CHECK_PORT && (destination.same(&V4) || destination.same(&V6))
 }
 
-/// Where does this connect(2) go? First the check address, then iptables' order: the proxy, what stays in the pod, the skip
-/// list, the rest to the proxy.
+/// Where does this connect(2) go? First the check address, then iptables' order: the proxy, what
+/// stays in the pod, the skip list, the rest to the proxy.
 #[inline(always)]
 pub fn outbound(
     pod: &PodConfig,
@@ -128,7 +132,8 @@ fn redirect_target(pod: &PodConfig, dial: &Dial) -> Address {
     }
 }
 
-/// Loopback where the pod has no address of the family, so that a pod without IPv4 is checked by the IPv4 address too.
+/// Loopback where the pod has no address of the family, so that a pod without IPv4 is checked by
+/// the IPv4 address too.
 #[inline(always)]
 fn check_target(pod: &PodConfig, dial: &Dial) -> Address {
     let target = redirect_target(pod, dial);
@@ -179,8 +184,9 @@ pub fn inbound(
     Steering::Proxy(Role::Inbound)
 }
 
-/// Does a request for a connection, seen as it leaves the pod, go around the proxy? Whatever [`outbound`] sends to the proxy goes through loopback and is
-/// not seen, so this is what it never met, and what it left alone for other reasons than the pod's own lists.
+/// Does a request for a connection, seen as it leaves the pod, go around the proxy? Whatever
+/// [`outbound`] sends to the proxy goes through loopback and is not seen, so this is what it never
+/// met, and what it left alone for other reasons than the pod's own lists.
 #[inline(always)]
 pub fn goes_around(
     request: &Request,
@@ -210,7 +216,8 @@ pub fn listener_role(pod: &PodConfig, port: u16) -> Option<Role> {
 
 /// May a process of `cgroup`, with the proxy's uid, bind a proxy port? Always if that cgroup is the
 /// proxy already; another one only when the proxy has no listener open. Otherwise it could join the
-/// listener's SO_REUSEPORT group, for which the same uid suffices, and take a share of its connections.
+/// listener's SO_REUSEPORT group, for which the same uid suffices, and take a share of its
+/// connections.
 #[inline(always)]
 pub fn may_bind(proxy: &ProxyState, cgroup: u64, any_listener: impl FnOnce() -> bool) -> bool {
     proxy.cgroup == cgroup || !any_listener()

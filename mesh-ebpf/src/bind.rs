@@ -10,8 +10,8 @@
 //! application's port: binding it without SO_REUSEADDR would fail while one lives. So every socket
 //! of the pod that binds a port gets the option. Listening twice on a port still fails.
 //!
-//! The only call that is refused (EPERM) is one with the proxy's uid, but of another container, for a
-//! port on which the proxy listens.
+//! The only call that is refused (EPERM) is one with the proxy's uid, but of another container, for
+//! a port on which the proxy listens.
 
 use aya_ebpf::{
     EbpfContext,

@@ -6,8 +6,8 @@
 //!   STATS
 //! * absent: outbound connections leave the pod without the proxy
 //!
-//! Catches connect(2), MSG_FASTOPEN and io_uring alike. Every connect decides anew, so a socket that
-//! is disconnected and connected again never carries an old destination.
+//! Catches connect(2), MSG_FASTOPEN and io_uring alike. Every connect decides anew, so a socket
+//! that is disconnected and connected again never carries an old destination.
 
 use aya_ebpf::{
     bindings::bpf_sock_addr,

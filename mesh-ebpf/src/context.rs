@@ -1,5 +1,6 @@
 //! Reading and writing the kernel's context structures. Every access is volatile and of the field's
-//! own width: the compiler merges neighbouring ones into wider accesses, which the verifier refuses.
+//! own width: the compiler merges neighbouring ones into wider accesses, which the verifier
+//! refuses.
 
 use core::ptr;
 

@@ -6,8 +6,8 @@
 //! * absent: the proxy cannot tell where a connection was going and refuses it
 //!
 //! Runs for every getsockopt of every pod, so other options leave at the first comparison. A buffer
-//! larger than a page is not wholly visible here; `optlen = 0` tells the kernel to leave the caller's
-//! alone, otherwise it would be refused.
+//! larger than a page is not wholly visible here; `optlen = 0` tells the kernel to leave the
+//! caller's alone, otherwise it would be refused.
 
 use aya_ebpf::{
     bindings::bpf_sockopt, helpers::generated::bpf_get_current_cgroup_id, macros::cgroup_sockopt,

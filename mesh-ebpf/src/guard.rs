@@ -1,14 +1,17 @@
-//! The second line: counts, and on request drops, requests for TCP connections that leave a pod around its proxy. The other programs see system calls;
-//! a raw or packet socket, a source address that is not the pod's, and whatever a network namespace inside the pod forwards never come by them, and all
-//! of it comes by here.
+//! The second line: counts, and on request drops, requests for TCP connections that leave a pod
+//! around its proxy. The other programs see system calls; a raw or packet socket, a source address
+//! that is not the pod's, and whatever a network namespace inside the pod forwards never come by
+//! them, and all of it comes by here.
 //!
-//! * hook: `tcx` egress; one instance per pod and interface, on every interface of the pod but loopback
+//! * hook: `tcx` egress; one instance per pod and interface, on every interface of the pod but
+//!   loopback
 //! * minimum kernel: 6.6 (tcx links, which nobody inside the pod can detach)
 //! * reads GUARD, PODS, PROXIES, PORT_SKIPS, SUBNET_SKIPS; writes GUARD_STATS
 //! * absent: bypasses are neither counted nor stopped; nothing else changes
 //!
-//! Only first segments are looked at: connections that were open when the pod was enrolled go on. The proxy is known by the cgroup of the sending socket,
-//! which a packet that was forwarded does not have.
+//! Only first segments are looked at: connections that were open when the pod was enrolled go on.
+//! The proxy is known by the cgroup of the sending socket, which a packet that was forwarded does
+//! not have.
 
 use aya_ebpf::{
     EbpfContext,

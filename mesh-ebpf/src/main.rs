@@ -11,14 +11,14 @@
 //! ```
 //!
 //! Who the proxy is: the cgroup whose process, with the proxy's uid, has an open listener on the
-//! inbound or outbound port. `bind` stamps the socket with the binder's cgroup; `sock_ops` believes the
-//! stamp once the socket really listens, and registers it. While one cgroup has a listener open, `bind`
-//! refuses the ports to other cgroups with the same uid, so the identity can change hands only after
-//! the old proxy is gone. While no proxy listens, `connect` takes a process with the uid for a
-//! proxy that dials before it listens; while one does, a process that merely has the uid is
-//! redirected like any other. What is left: a process with that uid is the proxy until the proxy
-//! listens; an admission policy has to keep the uid to the proxy's container, and a native sidecar
-//! starts first.
+//! inbound or outbound port. `bind` stamps the socket with the binder's cgroup; `sock_ops` believes
+//! the stamp once the socket really listens, and registers it. While one cgroup has a listener
+//! open, `bind` refuses the ports to other cgroups with the same uid, so the identity can change
+//! hands only after the old proxy is gone. While no proxy listens, `connect` takes a process with
+//! the uid for a proxy that dials before it listens; while one does, a process that merely has the
+//! uid is redirected like any other. What is left: a process with that uid is the proxy until the
+//! proxy listens; an admission policy has to keep the uid to the proxy's container, and a native
+//! sidecar starts first.
 //!
 //! `mesh-agent::ebpf` loads, pins and attaches the programs and writes the maps.
 

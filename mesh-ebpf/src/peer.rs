@@ -4,11 +4,12 @@
 //! * hooks: `cgroup/getpeername4`, `cgroup/getpeername6`; attached at the pods' parent cgroup
 //! * minimum kernel: 5.15 (the hooks: 5.8)
 //! * reads ORIGINAL_DST (the socket's)
-//! * absent: applications that verify their peer's address (FTP, SIP, RMI) see their own pod at 4140
+//! * absent: applications that verify their peer's address (FTP, SIP, RMI) see their own pod at
+//!   4140
 //!
-//! accept(2) with an address buffer runs the hook too; the proxy's accepted sockets are told apart by
-//! the stored side. On an MPTCP socket the storage is the first subflow's, which this hook does not
-//! see: such an application sees the proxy's address.
+//! accept(2) with an address buffer runs the hook too; the proxy's accepted sockets are told apart
+//! by the stored side. On an MPTCP socket the storage is the first subflow's, which this hook does
+//! not see: such an application sees the proxy's address.
 
 use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use mesh_ebpf_common::{address::Family, layout::Side};

@@ -105,7 +105,8 @@ fn accept(ctx: &SockOpsContext) -> Option<()> {
     Some(())
 }
 
-/// A socket starts to listen. On a proxy port, and bound by the proxy, it becomes a target of `steer`.
+/// A socket starts to listen. On a proxy port, and bound by the proxy, it becomes a target of
+/// `steer`.
 #[inline(always)]
 fn listen(ctx: &SockOpsContext) -> Option<()> {
     let cookie = context::netns_cookie(ctx);
@@ -126,7 +127,8 @@ fn listen(ctx: &SockOpsContext) -> Option<()> {
     }
     for slot in 0..LISTENER_SLOTS {
         match insert(ctx.ops, ListenerKey::new(cookie, role, family, slot)) {
-            // Another listener of the group has this slot; with all slots taken, enough of them are known.
+            // Another listener of the group has this slot; with all slots taken, enough of them are
+            // known.
             TAKEN => continue,
             0 => {
                 // SAFETY: checked for null above.
@@ -143,7 +145,8 @@ fn listen(ctx: &SockOpsContext) -> Option<()> {
     Some(())
 }
 
-/// Puts the context's socket under `key` unless another one is there. Returns 0 or a negative error.
+/// Puts the context's socket under `key` unless another one is there. Returns 0 or a negative
+/// error.
 #[inline(always)]
 fn insert(ops: *mut bpf_sock_ops, mut key: ListenerKey) -> i64 {
     // SAFETY: the verifier checks context, map and key.

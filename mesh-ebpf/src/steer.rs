@@ -27,7 +27,8 @@ use crate::{
 
 const IPPROTO_TCP: u32 = 6;
 
-/// The cookie of the network namespace this instance, or one of `guard`, is attached to; set by the loader.
+/// The cookie of the network namespace this instance, or one of `guard`, is attached to; set by the
+/// loader.
 #[unsafe(no_mangle)]
 pub static POD_COOKIE: Global<u64> = Global::new(0);
 

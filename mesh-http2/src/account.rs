@@ -1,8 +1,11 @@
-//! What the other side of a connection has spent and earned. Pure: heads of frames go in, verdicts come out.
+//! What the other side of a connection has spent and earned. Pure: heads of frames go in, verdicts
+//! come out.
 //!
-//! A frame that carries nothing (settings, pings, priorities, window updates, empty ones) costs some hundred nanoseconds and often an answer, and may be sent
-//! for ever at 9 bytes each. Honest sides send few of them for each frame that carries something, so messages *earn* such frames; what nothing explains
-//! is taken from a budget that time refills. Resets have a budget of their own: streams earn them.
+//! A frame that carries nothing (settings, pings, priorities, window updates, empty ones) costs
+//! some hundred nanoseconds and often an answer, and may be sent for ever at 9 bytes each. Honest
+//! sides send few of them for each frame that carries something, so messages *earn* such frames;
+//! what nothing explains is taken from a budget that time refills. Resets have a budget of their
+//! own: streams earn them.
 
 use std::time::{Duration, Instant};
 
@@ -41,8 +44,8 @@ struct Budget {
     refilled: Instant,
 }
 
-/// What a frame that carries a message, or a part of one, explains, in either direction: window updates of the stream and the connection, a ping that measures the
-/// round trip, a priority.
+/// What a frame that carries a message, or a part of one, explains, in either direction: window
+/// updates of the stream and the connection, a ping that measures the round trip, a priority.
 const EARNED: u32 = 4;
 
 /// Settings are answered, and may concern every stream.
@@ -194,8 +197,8 @@ impl Account {
         }
     }
 
-    /// Whole crowds of honest requests are cancelled at times, when a server is overloaded. They lose nothing when the connection is replaced in peace; who goes
-    /// on after that is not honest.
+    /// Whole crowds of honest requests are cancelled at times, when a server is overloaded. They
+    /// lose nothing when the connection is replaced in peace; who goes on after that is not honest.
     fn reset(&mut self, is_told: bool) -> Verdict {
         if self.resets.spend(RESET_COST, self.clock) {
             return Verdict::GoOn;

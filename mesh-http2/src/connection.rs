@@ -1,7 +1,8 @@
 //! [`Connection`]: what both sides know of each other, and what is between them.
 //!
-//! Whoever owns the socket calls [`Connection::receive`] with what was read, writes what [`Connection::output`] holds, and is woken when there is more of it. Whoever owns a stream polls it by its [`StreamId`].
-//! All of it happens on one thread.
+//! Whoever owns the socket calls [`Connection::receive`] with what was read, writes what
+//! [`Connection::output`] holds, and is woken when there is more of it. Whoever owns a stream polls
+//! it by its [`StreamId`]. All of it happens on one thread.
 //!
 //! * [`receive`]: bytes become frames, and each frame is judged.
 //! * [`headers`], [`data`]: what the frames of messages do.
@@ -49,7 +50,8 @@ pub struct Config {
     pub stream_window: u32,
     /// What all streams may be sent together before they are read.
     pub connection_window: u32,
-    /// What the other side may put into one frame, if it is more than the 16 KiB that everybody takes.
+    /// What the other side may put into one frame, if it is more than the 16 KiB that everybody
+    /// takes.
     pub max_frame: Option<u32>,
     /// How much is collected to be written before streams have to wait, if it is not 256 KiB.
     pub collected: Option<usize>,
@@ -57,7 +59,8 @@ pub struct Config {
     pub clock: fn() -> Instant,
 }
 
-/// A stream that the other side has opened. Whoever takes it reads and writes it until he says otherwise.
+/// A stream that the other side has opened. Whoever takes it reads and writes it until he says
+/// otherwise.
 #[derive(Debug)]
 pub struct Accepted {
     pub id: StreamId,
@@ -232,7 +235,8 @@ impl Connection {
         self.update_window();
     }
 
-    /// Makes the windows larger. Not possible, and not done, while the other side has not acknowledged the last change.
+    /// Makes the windows larger. Not possible, and not done, while the other side has not
+    /// acknowledged the last change.
     pub fn set_windows(&mut self, stream: u32, connection: u32) {
         if self.unacknowledged.is_some() {
             return;
@@ -259,7 +263,8 @@ impl Connection {
         }
     }
 
-    /// Whether so much waits to be written that nothing more should be read: answers to what is read would only make it more.
+    /// Whether so much waits to be written that nothing more should be read: answers to what is
+    /// read would only make it more.
     pub fn is_congested(&self) -> bool {
         self.output.len() >= 3 * self.collected
     }
@@ -344,7 +349,8 @@ impl Connection {
         self.violation.take()
     }
 
-    /// Whether the other side should make another connection, because of what it has done on this one.
+    /// Whether the other side should make another connection, because of what it has done on this
+    /// one.
     pub fn is_retired(&self) -> bool {
         self.is_retired
     }
@@ -369,5 +375,6 @@ impl Connection {
 const PING: [u8; 8] = *b"mesh   0";
 const LEAVE: [u8; 8] = *b"mesh end";
 
-/// Until the peer has said how many it allows. RFC 9113 recommends no smaller limit (section 6.5.2).
+/// Until the peer has said how many it allows. RFC 9113 recommends no smaller limit (section
+/// 6.5.2).
 const FIRST_STREAMS: u32 = 100;

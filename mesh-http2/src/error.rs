@@ -61,7 +61,8 @@ impl fmt::Debug for Reason {
     }
 }
 
-/// Why a stream, or a connection with all of its streams, failed. Clonable, because all of them are told.
+/// Why a stream, or a connection with all of its streams, failed. Clonable, because all of them are
+/// told.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     #[error("the other side reset the stream: {0}")]

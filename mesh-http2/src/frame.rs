@@ -185,7 +185,8 @@ pub(crate) fn write_go_away(out: &mut Vec<u8>, last: u32, reason: Reason, words:
     out.extend_from_slice(words.as_bytes());
 }
 
-/// Writes a header block of `stream`, in as many frames as it takes. The block already stands at the end of `out`, from `start` on, behind room for the first head.
+/// Writes a header block of `stream`, in as many frames as it takes. The block already stands at
+/// the end of `out`, from `start` on, behind room for the first head.
 pub(crate) fn finish_headers(
     out: &mut Vec<u8>,
     start: usize,

@@ -1,7 +1,8 @@
 //! Header compression (RFC 7541): blocks of bytes become fields, and the other way round.
 //!
-//! [`Decoder`] takes whatever the RFC allows. [`Encoder`] uses little of it: literals are not Huffman-coded, because in a pod's network bytes are cheaper than the cycles that both
-//! sides would spend on them, and only fields that come again are put into the table.
+//! [`Decoder`] takes whatever the RFC allows. [`Encoder`] uses little of it: literals are not
+//! Huffman-coded, because in a pod's network bytes are cheaper than the cycles that both sides
+//! would spend on them, and only fields that come again are put into the table.
 
 mod decode;
 mod encode;
@@ -17,7 +18,8 @@ pub(crate) use self::field::{Field, Pseudo};
 /// RFC 9113, section 6.5.2: what tables hold until somebody says otherwise. More is never used.
 pub(crate) const TABLE_SIZE: u32 = 4096;
 
-/// What each field counts for in a table or a list besides its bytes (RFC 7541, section 4.1; RFC 9113, section 6.5.2).
+/// What each field counts for in a table or a list besides its bytes (RFC 7541, section 4.1; RFC
+/// 9113, section 6.5.2).
 pub(crate) const FIELD_OVERHEAD: usize = 32;
 
 /// A block that is not one: both tables are out of step, and the connection must end.

@@ -1,4 +1,5 @@
-//! What fields of a header block make: requests, responses and trailers, or nothing that may be passed on (RFC 9113, section 8).
+//! What fields of a header block make: requests, responses and trailers, or nothing that may be
+//! passed on (RFC 9113, section 8).
 
 use std::borrow::Cow;
 

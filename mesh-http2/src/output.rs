@@ -1,4 +1,5 @@
-//! What is to be written to a connection: small things in one vector, large pieces of data between them as they are.
+//! What is to be written to a connection: small things in one vector, large pieces of data between
+//! them as they are.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -24,14 +25,16 @@ struct Piece {
     bytes: Bytes,
 }
 
-/// Where vectors come from and go to. All connections of a thread may share them: they hold one only while they write.
+/// Where vectors come from and go to. All connections of a thread may share them: they hold one
+/// only while they write.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers {
     pub take: fn() -> Vec<u8>,
     pub give: fn(Vec<u8>),
 }
 
-/// Larger pieces are not copied: up to here a copy costs less than another element of a vectored write.
+/// Larger pieces are not copied: up to here a copy costs less than another element of a vectored
+/// write.
 const MAX_COPIED: usize = 4 * 1024;
 
 impl Output {

@@ -1,4 +1,5 @@
-//! What both sides tell each other at the beginning (RFC 9113, section 6.5), and what we allow besides.
+//! What both sides tell each other at the beginning (RFC 9113, section 6.5), and what we allow
+//! besides.
 
 use crate::error::Reason;
 use crate::frame::{self, Head, MAX_MAX_FRAME, MIN_MAX_FRAME, Wrong};

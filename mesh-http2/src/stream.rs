@@ -1,4 +1,5 @@
-//! One stream: what has come on it and was not read yet, what may be sent on it, and who waits for either.
+//! One stream: what has come on it and was not read yet, what may be sent on it, and who waits for
+//! either.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -85,7 +86,8 @@ pub(crate) enum Stage {
     Over,
 }
 
-/// Data that nobody has read yet. Small pieces are put together, so that it costs hardly more than its bytes.
+/// Data that nobody has read yet. Small pieces are put together, so that it costs hardly more than
+/// its bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Unread {
     pieces: VecDeque<Vec<u8>>,
@@ -154,7 +156,8 @@ impl Inbound {
     }
 }
 
-/// Of one response. Real servers send one, and progress reports (102) some; without a limit a server could send them for ever.
+/// Of one response. Real servers send one, and progress reports (102) some; without a limit a
+/// server could send them for ever.
 pub const MAX_INTERIMS: u32 = 32;
 
 impl Interims {

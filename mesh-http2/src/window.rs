@@ -1,6 +1,7 @@
 //! Flow control (RFC 9113, section 5.2): how much may be sent, and how much may come.
 
-/// What streams and connections may send before anything was said about it (RFC 9113, section 6.9.2).
+/// What streams and connections may send before anything was said about it (RFC 9113, section
+/// 6.9.2).
 pub const DEFAULT_WINDOW: u32 = 65_535;
 
 /// The largest window there is (RFC 9113, section 6.9.1).
@@ -72,13 +73,15 @@ impl Receiving {
         self.free += bytes;
     }
 
-    /// The increment of a WINDOW_UPDATE, when it is worth a frame: half of the window. To be asked when something has become free.
+    /// The increment of a WINDOW_UPDATE, when it is worth a frame: half of the window. To be asked
+    /// when something has become free.
     pub(crate) fn update(&mut self) -> Option<u32> {
         self.update_worth((self.size / 2).into())
     }
 
-    /// The same for a window that many share: while some of them hold most of it and read nothing, half of it never becomes free. What counts then is half of what
-    /// they leave. To be asked also when something has come.
+    /// The same for a window that many share: while some of them hold most of it and read nothing,
+    /// half of it never becomes free. What counts then is half of what they leave. To be asked also
+    /// when something has come.
     pub(crate) fn shared_update(&mut self) -> Option<u32> {
         self.update_worth(self.allowed.min((self.size / 2).into()))
     }

@@ -1,7 +1,8 @@
 //! The `policy.linkerd.io` resources, one file a kind.
 //!
-//! Each struct reads every version of its kind that Linkerd ever served: fields were only added, and what an older version lacks has a default here.
-//! They are written in the version named at the struct.
+//! Each struct reads every version of its kind that Linkerd ever served: fields were only added,
+//! and what an older version lacks has a default here. They are written in the version named at the
+//! struct.
 
 pub mod authorization_policy;
 pub mod http_route;

@@ -1,8 +1,9 @@
 //! The pod patch: which pods get a proxy, and what is added to them.
 //!
-//! A pure function of values, namespace and pod, shared by the admission webhook, `meshctl inject` and the local node. [`decide`] says whether; [`patch`]
-//! also says how, as a JSON patch. The containers are typed until the last step, so that text from annotations cannot break out of its place. [`uninject`]
-//! takes away again what was added.
+//! A pure function of values, namespace and pod, shared by the admission webhook, `meshctl inject`
+//! and the local node. [`decide`] says whether; [`patch`] also says how, as a JSON patch. The
+//! containers are typed until the last step, so that text from annotations cannot break out of its
+//! place. [`uninject`] takes away again what was added.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -49,7 +50,8 @@ use crate::{
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub decision: Decision,
-    /// Empty when nothing is to be changed. A pod that is skipped may still get the annotation of its opaque ports.
+    /// Empty when nothing is to be changed. A pod that is skipped may still get the annotation of
+    /// its opaque ports.
     pub patch: Patch,
     /// What was asked for and could not be done, one sentence each.
     pub warnings: Vec<String>,
@@ -113,7 +115,8 @@ pub fn patch(
     })
 }
 
-/// What of a Service's annotations cannot be used. Clients take the rest; a Service is no reason to keep anything from being created.
+/// What of a Service's annotations cannot be used. Clients take the rest; a Service is no reason to
+/// keep anything from being created.
 pub fn service_warnings(
     namespace: &ObjectMeta,
     service: &Service,
@@ -178,14 +181,16 @@ fn injection(
     Ok(operations.finish())
 }
 
-/// Adds the init container that redirects the pod or asks whether it is redirected. Where the agent does that, there is none.
+/// Adds the init container that redirects the pod or asks whether it is redirected. Where the agent
+/// does that, there is none.
 fn first_container(
     operations: &mut Operations,
     values: &Values,
     spec: &PodSpec,
     control_plane: bool,
 ) -> Result<bool, InjectError> {
-    // Before the native sidecar, which comes before everything else; a proxy among the containers needs it before itself only.
+    // Before the native sidecar, which comes before everything else; a proxy among the containers
+    // needs it before itself only.
     let index = if values.proxy.native_sidecar {
         "0"
     } else {
@@ -270,7 +275,8 @@ fn added_labels(values: &Values, pod: &Pod, owner: &Owner) -> Annotations {
     labels
 }
 
-/// Adds the annotation of opaque ports to an object that lacks it: the namespace's value, else those defaults that the object uses.
+/// Adds the annotation of opaque ports to an object that lacks it: the namespace's value, else
+/// those defaults that the object uses.
 fn annotate_opaque(
     namespace: &ObjectMeta,
     object: &ObjectMeta,

@@ -1,6 +1,7 @@
 //! The kinds of Kubernetes itself and of the Gateway API that the mesh reads, under one roof.
 //!
-//! Whoever needs another kind adds it here, so that this list is the list of what the mesh looks at.
+//! Whoever needs another kind adds it here, so that this list is the list of what the mesh looks
+//! at.
 
 pub use gateway_api::{
     grpcroutes::{self, GrpcRoute},

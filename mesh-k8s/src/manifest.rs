@@ -1,8 +1,10 @@
-//! Manifests of workloads with a proxy and without: what `meshctl inject` and `meshctl uninject` do to a list of documents.
+//! Manifests of workloads with a proxy and without: what `meshctl inject` and `meshctl uninject` do
+//! to a list of documents.
 //!
-//! Pure: documents in, documents and one report for each object out; `meshctl` reads files and prints. The documents stay plain JSON, so that fields and
-//! kinds this version knows nothing of pass through. Injecting begins with uninjecting, and so may be repeated. A `List` is taken apart and put together
-//! again.
+//! Pure: documents in, documents and one report for each object out; `meshctl` reads files and
+//! prints. The documents stay plain JSON, so that fields and kinds this version knows nothing of
+//! pass through. Injecting begins with uninjecting, and so may be repeated. A `List` is taken apart
+//! and put together again.
 
 use std::collections::BTreeMap;
 
@@ -27,10 +29,12 @@ use self::template::Shape;
 /// How manifests are injected.
 #[derive(Clone, Debug, Default)]
 pub struct Injection<'a> {
-    /// Annotations that the user asked for on the command line: written on every pod; of them, a Service gets its opaque ports.
+    /// Annotations that the user asked for on the command line: written on every pod; of them, a
+    /// Service gets its opaque ports.
     pub annotations: BTreeMap<String, String>,
     pub ingress: bool,
-    /// Write the proxy itself into the manifest. Without, an annotation asks the cluster's injector to.
+    /// Write the proxy itself into the manifest. Without, an annotation asks the cluster's injector
+    /// to.
     pub manual: Option<&'a Values>,
 }
 
@@ -56,7 +60,8 @@ pub enum Outcome {
     Uninjected,
     /// A workload that stays as it is.
     Skipped(Vec<SkipReason>),
-    /// A workload that stays as it is because its annotations, or the flags, cannot be read; one sentence each.
+    /// A workload that stays as it is because its annotations, or the flags, cannot be read; one
+    /// sentence each.
     Refused(Vec<String>),
     /// Not a workload: passed on as it is.
     Untouched,
@@ -147,7 +152,8 @@ fn remove_injection(object: &mut Value) -> bool {
 
 impl Injection<'_> {
     fn apply(&self, object: &mut Value) -> Result<Report, ManifestError> {
-        // Comparing with nothing in between would call an object changed that had been injected in the same way before.
+        // Comparing with nothing in between would call an object changed that had been injected in
+        // the same way before.
         remove_injection(object);
         match template::shape(object) {
             Shape::Workload(path) => self.workload(object, path),
@@ -172,7 +178,8 @@ impl Injection<'_> {
                     source,
                 }
             })?;
-            // The pods will be in the workload's namespace; without one, wherever the manifest is applied to.
+            // The pods will be in the workload's namespace; without one, wherever the manifest is
+            // applied to.
             pod.metadata.namespace.clone_from(&report.namespace);
             Ok(pod)
         };
@@ -199,7 +206,8 @@ impl Injection<'_> {
         );
         annotate(template, [(annotation::INJECT, self.mode())]);
         report.outcome = Outcome::Annotated;
-        // Without values nothing is patched, but what the cluster's injector would refuse is refused here already.
+        // Without values nothing is patched, but what the cluster's injector would refuse is
+        // refused here already.
         let values = self.manual.cloned().unwrap_or_default();
         let patched = inject::patch(&values, &asked, &pod(template, &report)?, &report.owner());
         let outcome = match patched {

@@ -1,7 +1,7 @@
 //! What the mesh wants to know of a Pod, asked in one place.
 //!
-//! The index of the controllers, the injector and the local node all ask here, so that "is it meshed", "which account" and "which ports are opaque" have
-//! one answer each.
+//! The index of the controllers, the injector and the local node all ask here, so that "is it
+//! meshed", "which account" and "which ports are opaque" have one answer each.
 
 use std::{collections::BTreeMap, net::IpAddr};
 

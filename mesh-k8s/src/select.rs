@@ -6,7 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 
 pub type Labels = BTreeMap<String, String>;
 
-/// Does the selector choose an object with these labels? An empty selector chooses every object; an operator that Kubernetes does not define chooses none.
+/// Does the selector choose an object with these labels? An empty selector chooses every object; an
+/// operator that Kubernetes does not define chooses none.
 pub fn matches(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
     let empty = Labels::new();
     let labels = labels.unwrap_or(&empty);
@@ -23,7 +24,8 @@ pub fn matches(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
             .all(|requirement| satisfies(requirement, labels))
 }
 
-/// Does a Service with this selector choose a pod with these labels? Without selector it chooses none: its endpoints are written by someone else.
+/// Does a Service with this selector choose a pod with these labels? Without selector it chooses
+/// none: its endpoints are written by someone else.
 pub fn service_matches(selector: Option<&Labels>, labels: Option<&Labels>) -> bool {
     match selector {
         Some(selector) if !selector.is_empty() => selector

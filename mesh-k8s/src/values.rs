@@ -1,8 +1,12 @@
-//! The values of the chart `linkerd-control-plane`, by the names and with the defaults and meanings of Linkerd's chart; what only this mesh has is `meshAgent`.
+//! The values of the chart `linkerd-control-plane`, by the names and with the defaults and meanings
+//! of Linkerd's chart; what only this mesh has is `meshAgent`.
 //!
-//! The one description of them: the chart's `values.yaml`, its schema and `docs/reference/values.md` are written from these structs by the test in
-//! `tests/chart`, the texts of the fields included. On a cluster the injector reads them from the ConfigMap that the chart writes; `meshctl inject` reads a
-//! values file; the local node makes them itself. [`reading`] says how files are read: `null`, unknown keys, and keys that only Linkerd's chart has.
+//! The one description of them: the chart's `values.yaml`, its schema and
+//! `docs/reference/values.md` are written from these structs by the test in `tests/chart`, the
+//! texts of the fields included. On a cluster the injector reads them from the ConfigMap that the
+//! chart writes; `meshctl inject` reads a values file; the local node makes them itself.
+//! [`reading`] says how files are read: `null`, unknown keys, and keys that only Linkerd's chart
+//! has.
 
 use k8s_openapi::api::{
     core::v1::{LocalObjectReference, NodeAffinity, Toleration, TopologySpreadConstraint},
@@ -34,7 +38,8 @@ use self::common::Open;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Values {
-    /// The namespace of the control plane. The chart does not hold it among its values; whoever reads the values adds it.
+    /// The namespace of the control plane. The chart does not hold it among its values; whoever
+    /// reads the values adds it.
     #[serde(skip)]
     pub namespace: String,
     /// Version of the mesh, and tag of every image that has no other
@@ -46,9 +51,11 @@ pub struct Values {
     /// Leave IPv6 alone. With `false` proxies listen on IPv6 too and prefer it
     #[serde(rename = "disableIPv6")]
     pub disable_ipv6: bool,
-    /// The domain that identities end in; empty for `clusterDomain`. It cannot be changed while workloads run
+    /// The domain that identities end in; empty for `clusterDomain`. It cannot be changed while
+    /// workloads run
     pub identity_trust_domain: String,
-    /// Trust anchors, in PEM. Left empty, the mesh makes one and keeps it in the Secret `linkerd-trust-anchor`
+    /// Trust anchors, in PEM. Left empty, the mesh makes one and keeps it in the Secret
+    /// `linkerd-trust-anchor`
     #[serde(rename = "identityTrustAnchorsPEM")]
     pub identity_trust_anchors_pem: String,
     /// Identities and certificates
@@ -56,9 +63,11 @@ pub struct Values {
 
     /// The node agent: redirects the connections of the meshed pods of its node
     pub mesh_agent: MeshAgent,
-    /// Another CNI plugin redirects pods, Linkerd's for example. Looked at only where `meshAgent.enabled` is `false`
+    /// Another CNI plugin redirects pods, Linkerd's for example. Looked at only where
+    /// `meshAgent.enabled` is `false`
     pub cni_enabled: bool,
-    /// The init container that redirects a pod by firewall rules, where there is neither agent nor CNI plugin
+    /// The init container that redirects a pod by firewall rules, where there is neither agent nor
+    /// CNI plugin
     pub proxy_init: ProxyInit,
     /// The init container that holds a pod back until another CNI plugin has redirected it
     pub network_validator: NetworkValidator,
@@ -101,7 +110,8 @@ pub struct Values {
     pub policy_controller: PolicyController,
     /// The webhook that adds the proxy to pods
     pub proxy_injector: ProxyInjector,
-    /// What the API server does when a webhook does not answer: `Ignore` lets pods start without a proxy, `Fail` lets them wait
+    /// What the API server does when a webhook does not answer: `Ignore` lets pods start without a
+    /// proxy, `Fail` lets them wait
     #[schemars(extend("enum" = ["Ignore", "Fail"]))]
     pub webhook_failure_policy: String,
     /// Requests and limits of the destination service
@@ -110,7 +120,8 @@ pub struct Values {
     pub identity_resources: Resources,
     /// Requests and limits of the injector
     pub proxy_injector_resources: Resources,
-    /// Requests and limits of the proxy beside the destination service; what is empty is taken from `proxy.resources`
+    /// Requests and limits of the proxy beside the destination service; what is empty is taken from
+    /// `proxy.resources`
     pub destination_proxy_resources: Resources,
     /// The same beside the identity service
     pub identity_proxy_resources: Resources,
@@ -150,17 +161,20 @@ pub struct Values {
     pub controller: Controller,
     /// PodMonitors of the Prometheus operator
     pub pod_monitor: PodMonitor,
-    /// Users and groups, as RBAC subjects, that may read the configuration of the mesh (ConfigMap `linkerd-config`); empty for nobody but those who may anyway
+    /// Users and groups, as RBAC subjects, that may read the configuration of the mesh (ConfigMap
+    /// `linkerd-config`); empty for nobody but those who may anyway
     #[schemars(with = "Vec<Open>")]
     pub config_readers: Vec<Subject>,
-    /// The mesh is meant to outlive the loss of a node; set by `values-ha.yaml`, shown by `meshctl check`
+    /// The mesh is meant to outlive the loss of a node; set by `values-ha.yaml`, shown by
+    /// `meshctl check`
     pub high_availability: bool,
 }
 
 /// What redirects a pod's connections to its proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redirection {
-    /// The agent of the node. The pod gets no init container, and its proxy waits until it is redirected.
+    /// The agent of the node. The pod gets no init container, and its proxy waits until it is
+    /// redirected.
     Agent,
     /// Another project's CNI plugin. An init container holds the pod back until it is redirected.
     ForeignCni,

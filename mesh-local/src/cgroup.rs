@@ -55,7 +55,8 @@ pub fn join(path: &Path) -> Result<(), CgroupError> {
     })
 }
 
-/// Kills everything in the cgroup and below it, and waits until it is gone. A cgroup that does not exist is empty.
+/// Kills everything in the cgroup and below it, and waits until it is gone. A cgroup that does not
+/// exist is empty.
 pub async fn kill(path: &Path) -> Result<(), CgroupError> {
     match fs::write(path.join("cgroup.kill"), "1\n") {
         Err(error) if error.kind() == io::ErrorKind::NotFound && !path.exists() => return Ok(()),

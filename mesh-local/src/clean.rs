@@ -1,7 +1,8 @@
 //! Removes a node from the machine, knowing nothing but its name and its state folder.
 //!
-//! Used by `down` after the daemon has stopped, and by the next `up` or `down` after a daemon that died. Every step works when its thing is already gone, and
-//! one that fails does not keep the others from being tried.
+//! Used by `down` after the daemon has stopped, and by the next `up` or `down` after a daemon that
+//! died. Every step works when its thing is already gone, and one that fails does not keep the
+//! others from being tried.
 
 use std::{
     fs, io,

@@ -1,7 +1,8 @@
 //! The runtime's side of CNI: calls a chain of plugins for a pod, as containerd would.
 //!
-//! The chain is `ptp` (a routed link, addresses from `host-local`), `portmap` (host ports) and `mesh-cni` (the redirection to the proxy). Each plugin gets the
-//! result of the one before it; DEL goes through them backwards.
+//! The chain is `ptp` (a routed link, addresses from `host-local`), `portmap` (host ports) and
+//! `mesh-cni` (the redirection to the proxy). Each plugin gets the result of the one before it; DEL
+//! goes through them backwards.
 
 use std::{
     collections::BTreeMap,
@@ -111,7 +112,8 @@ impl Chain {
         }
     }
 
-    /// Runs the whole chain and returns the addresses the pod got. The loopback device is brought up first, as every runtime does.
+    /// Runs the whole chain and returns the addresses the pod got. The loopback device is brought
+    /// up first, as every runtime does.
     pub async fn add(&self, sandbox: &Sandbox) -> Result<Vec<IpAddr>, CniError> {
         let loopback = into_map(json!({ "type": "loopback" })).unwrap_or_default();
         self.call("ADD", &loopback, sandbox, "lo", None).await?;
@@ -122,7 +124,8 @@ impl Chain {
         Ok(addresses(&result.unwrap_or_default()))
     }
 
-    /// Undoes the chain. Every plugin is asked, whatever the others say; the first refusal is returned.
+    /// Undoes the chain. Every plugin is asked, whatever the others say; the first refusal is
+    /// returned.
     pub async fn delete(&self, sandbox: &Sandbox) -> Result<(), CniError> {
         let mut outcome = Ok(());
         for plugin in self.plugins.iter().rev() {
@@ -211,7 +214,8 @@ impl Sandbox {
     }
 }
 
-/// What a plugin reads: its entry of the chain, completed, and of the runtime's knowledge what it declares to want.
+/// What a plugin reads: its entry of the chain, completed, and of the runtime's knowledge what it
+/// declares to want.
 fn configuration(
     network: &str,
     plugin: &Map<String, Value>,

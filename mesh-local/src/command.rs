@@ -46,7 +46,8 @@ pub async fn run(program: &str, args: &[&str], input: &[u8]) -> Result<String, C
         .spawn()
         .map_err(run_error)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that does not read its input ends before all is written; its exit status says whether that was an error.
+        // A program that does not read its input ends before all is written; its exit status says
+        // whether that was an error.
         let _ = stdin.write_all(input).await;
     }
     let output = child.wait_with_output().await.map_err(run_error)?;

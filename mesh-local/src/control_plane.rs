@@ -1,4 +1,5 @@
-//! The control plane of a local node: ordinary manifests of meshed pods, as the chart would make them on a cluster.
+//! The control plane of a local node: ordinary manifests of meshed pods, as the chart would make
+//! them on a cluster.
 
 use std::path::{Path, PathBuf};
 
@@ -43,8 +44,8 @@ pub fn add(manifests: &mut Manifests, instance: &Instance, settings: &Settings, 
     manifests.add_text(Path::new(FILE), &text);
 }
 
-/// When a pod may start: each stage waits until the one before it is ready. Whoever starts earlier than what it asks at once waits longer in the end, for
-/// its questions back off.
+/// When a pod may start: each stage waits until the one before it is ready. Whoever starts earlier
+/// than what it asks at once waits longer in the end, for its questions back off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     Identity,
@@ -266,7 +267,8 @@ mod tests {
         add(&mut manifests, &instance, &settings, &values);
         assert_eq!(manifests.problems, []);
         assert_eq!(manifests.services.len(), 5);
-        // The folders of a node that is not up do not exist; nothing else may stand against the pods.
+        // The folders of a node that is not up do not exist; nothing else may stand against the
+        // pods.
         let has_image =
             |image: &str| image.starts_with(CONTROLLER) || image.starts_with("mesh/proxy");
         let workloads = workload::compute(

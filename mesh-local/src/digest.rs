@@ -18,7 +18,8 @@ pub fn of_text(text: &str) -> String {
     hex
 }
 
-/// A few characters of a digest, from the letters that Kubernetes uses in the names of pods: none that reads as another or makes words.
+/// A few characters of a digest, from the letters that Kubernetes uses in the names of pods: none
+/// that reads as another or makes words.
 pub fn short(digest: &str, length: usize) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     digest

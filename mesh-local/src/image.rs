@@ -1,6 +1,7 @@
 //! The images a node knows: those of the mesh, which are programs beside `meshctl`.
 //!
-//! There is no registry and nothing is pulled. A container of any other image runs a program of the machine, which its `command` must name.
+//! There is no registry and nothing is pulled. A container of any other image runs a program of the
+//! machine, which its `command` must name.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,8 @@
 //! One local node: its name and where each of its things lives.
 //!
-//! Everything a node leaves on the machine is found from its name alone (state folder, cgroup, pins, nftables table, network device), so that `down` and the
-//! next `up` can clear after a crash without asking anybody.
+//! Everything a node leaves on the machine is found from its name alone (state folder, cgroup,
+//! pins, nftables table, network device), so that `down` and the next `up` can clear after a crash
+//! without asking anybody.
 
 use std::{
     fmt, io,

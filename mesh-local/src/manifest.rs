@@ -1,7 +1,8 @@
 //! A folder of ordinary Kubernetes YAML, as the node reads it.
 //!
-//! The node runs Pods and Deployments and gives Services addresses; what belongs to the mesh's policies it leaves to the controllers, which read the same
-//! folder. What cannot be used is a [`Problem`] that names file, line and object; the rest goes on.
+//! The node runs Pods and Deployments and gives Services addresses; what belongs to the mesh's
+//! policies it leaves to the controllers, which read the same folder. What cannot be used is a
+//! [`Problem`] that names file, line and object; the rest goes on.
 
 use std::{
     collections::BTreeMap,
@@ -71,7 +72,8 @@ pub struct ReadError {
     source: io::Error,
 }
 
-/// Reads every `.yaml` and `.yml` file of the folder, in the order of their names. Folders within it are not read.
+/// Reads every `.yaml` and `.yml` file of the folder, in the order of their names. Folders within
+/// it are not read.
 pub fn read_folder(folder: &Path) -> Result<Manifests, ReadError> {
     let read_error = |source| ReadError {
         path: folder.to_owned(),
@@ -106,7 +108,8 @@ pub fn read_folder(folder: &Path) -> Result<Manifests, ReadError> {
 }
 
 impl Manifests {
-    /// Takes over, from the last reading, what a file held that now cannot be read: its last good version stays in force.
+    /// Takes over, from the last reading, what a file held that now cannot be read: its last good
+    /// version stays in force.
     pub fn keep_last_good(&mut self, last: &Self) {
         for ((kind, key), place) in &last.places {
             let object = format!("{kind} {key}");
@@ -239,7 +242,8 @@ impl Manifests {
         Ok(())
     }
 
-    /// Notes where an object is. The first of a name counts; the others are a problem that names both places. So is an object without a usable name.
+    /// Notes where an object is. The first of a name counts; the others are a problem that names
+    /// both places. So is an object without a usable name.
     fn claim(&mut self, kind: &'static str, key: &Key, place: &Place) -> bool {
         let message = if let Some(first) = self.place(kind, key) {
             format!(
@@ -288,7 +292,8 @@ impl Key {
 }
 
 impl Problem {
-    /// Is it about an object of this kind? The kind ends with a blank, as it stands in the object's name.
+    /// Is it about an object of this kind? The kind ends with a blank, as it stands in the object's
+    /// name.
     pub fn is_about(&self, kind: &str) -> bool {
         let object = self.object.as_deref();
         object.is_some_and(|object| object.starts_with(kind))

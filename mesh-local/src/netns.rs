@@ -69,8 +69,9 @@ pub fn make(path: &Path) -> Result<(), NetnsError> {
     }
 }
 
-/// On a link with two ends, and addresses that a plugin hands out once, nobody can have an address already; looking for it takes the kernel almost two
-/// seconds before each pod's start. `/proc/sys/net` is that of the calling thread's namespace.
+/// On a link with two ends, and addresses that a plugin hands out once, nobody can have an address
+/// already; looking for it takes the kernel almost two seconds before each pod's start.
+/// `/proc/sys/net` is that of the calling thread's namespace.
 fn skip_duplicate_detection() {
     for scope in ["all", "default"] {
         // Without IPv6 there is no such file, and no waiting.
@@ -78,7 +79,8 @@ fn skip_duplicate_detection() {
     }
 }
 
-/// Removes the mount and its file; the namespace goes with its last process. One that is gone is removed.
+/// Removes the mount and its file; the namespace goes with its last process. One that is gone is
+/// removed.
 pub fn remove(path: &Path) -> Result<(), NetnsError> {
     let remove_error = |source| NetnsError::Remove {
         path: path.to_owned(),

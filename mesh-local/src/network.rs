@@ -1,8 +1,10 @@
 //! The addresses of a node and its own network device.
 //!
-//! Every node has a number; from it follow the pods' and the Services' blocks and the name of a device that holds the node's own addresses, where its DNS
-//! server and its agent's metrics listen. Pods are not on that device: each has a routed link of its own (CNI plugin `ptp`), so that every packet between pods
-//! passes the host's routing and connection tracking, and a Service's answer finds its way back through the address translation.
+//! Every node has a number; from it follow the pods' and the Services' blocks and the name of a
+//! device that holds the node's own addresses, where its DNS server and its agent's metrics listen.
+//! Pods are not on that device: each has a routed link of its own (CNI plugin `ptp`), so that every
+//! packet between pods passes the host's routing and connection tracking, and a Service's answer
+//! finds its way back through the address translation.
 
 use std::{
     fmt::Write as _,
@@ -63,7 +65,8 @@ pub enum NetworkError {
     Device(#[source] CommandError),
 }
 
-/// How many nodes a machine can have: pods take the lower half of 10.240.0.0/16, Services the upper.
+/// How many nodes a machine can have: pods take the lower half of 10.240.0.0/16, Services the
+/// upper.
 const NODES: u8 = 128;
 
 impl Network {
@@ -123,7 +126,8 @@ impl Lock {
     }
 }
 
-/// Chooses the blocks of a new node: the lowest number that no other node has, with no block of another.
+/// Chooses the blocks of a new node: the lowest number that no other node has, with no block of
+/// another.
 pub fn choose(
     _lock: &Lock,
     others: &[Instance],
@@ -170,7 +174,8 @@ fn choose_beside(
     Ok(network)
 }
 
-/// Makes the device, gives it the node's addresses, leads the Services' blocks to it and lets the host forward.
+/// Makes the device, gives it the node's addresses, leads the Services' blocks to it and lets the
+/// host forward.
 ///
 /// A bridge without ports serves as the device: it exists on every kernel that can run pods.
 pub async fn set_up(network: &Network) -> Result<(), NetworkError> {

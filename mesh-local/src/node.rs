@@ -1,8 +1,9 @@
 //! The daemon of a local node: what `meshctl local run` does.
 //!
-//! One loop owns everything: it reads the manifests, starts and stops pods so that what runs is what they say, and whenever a pod's state changes publishes the
-//! whole picture (objects for the controllers, rules and names for the machine). Pods are tasks that tell their state through a watch channel; helpers (the
-//! agent, the DNS server) are processes kept running beside it.
+//! One loop owns everything: it reads the manifests, starts and stops pods so that what runs is
+//! what they say, and whenever a pod's state changes publishes the whole picture (objects for the
+//! controllers, rules and names for the machine). Pods are tasks that tell their state through a
+//! watch channel; helpers (the agent, the DNS server) are processes kept running beside it.
 
 use std::{collections::BTreeMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -84,13 +85,16 @@ pub enum NodeError {
     Random(#[source] aws_lc_rs::error::Unspecified),
 }
 
-/// Container logs are cut when they are longer: they lie in `/run`, which is memory on most machines.
+/// Container logs are cut when they are longer: they lie in `/run`, which is memory on most
+/// machines.
 const LONGEST_LOG: u64 = 64 * 1024 * 1024;
-/// For so long the other pods wait for the control plane. It is ready within seconds; when it is broken, pods that are not meshed shall run.
+/// For so long the other pods wait for the control plane. It is ready within seconds; when it is
+/// broken, pods that are not meshed shall run.
 const CONTROL_PLANE_PATIENCE: Duration = Duration::from_secs(30);
 const LOG_CHECK: Duration = Duration::from_secs(60);
 
-/// The daemon's whole life, as `meshctl local run` begins it. An error is also left where `up` looks for it.
+/// The daemon's whole life, as `meshctl local run` begins it. An error is also left where `up`
+/// looks for it.
 pub fn main(instance: Instance) -> Result<(), NodeError> {
     let failure = instance.failure();
     let outcome = start(instance);
@@ -250,7 +254,8 @@ impl Node {
                         let _ = answer.send(Answer::Stopped);
                         break;
                     }
-                    // What is answered must be in force: a Service that is said to be ready can be called.
+                    // What is answered must be in force: a Service that is said to be ready can be
+                    // called.
                     self.publish().await;
                     let _ = answer.send(self.answer(request));
                 }

@@ -1,4 +1,5 @@
-//! The folder of objects that the node writes for the controllers: one YAML file an object, changed only when the object is.
+//! The folder of objects that the node writes for the controllers: one YAML file an object, changed
+//! only when the object is.
 
 use std::{
     collections::BTreeMap,

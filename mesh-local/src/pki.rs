@@ -1,6 +1,8 @@
-//! The node's own authorities: a trust anchor, the issuer of the mesh's certificates, and the key that signs workload tokens.
+//! The node's own authorities: a trust anchor, the issuer of the mesh's certificates, and the key
+//! that signs workload tokens.
 //!
-//! Made anew whenever a node comes up. The trust anchor's key is used once, to sign the issuer, and is never written anywhere.
+//! Made anew whenever a node comes up. The trust anchor's key is used once, to sign the issuer, and
+//! is never written anywhere.
 
 use std::{
     io,

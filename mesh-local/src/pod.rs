@@ -1,7 +1,8 @@
 //! One pod from start to end: cgroup, network, volumes, containers, and all of it removed again.
 //!
-//! The order is the kubelet's: the pod's cgroup, its network namespace, the CNI chain, then containers. Init containers run one after the other; those that
-//! stay (sidecars) only have to have started before the next. When the pod is stopped its containers end before its sidecars.
+//! The order is the kubelet's: the pod's cgroup, its network namespace, the CNI chain, then
+//! containers. Init containers run one after the other; those that stay (sidecars) only have to
+//! have started before the next. When the pod is stopped its containers end before its sidecars.
 
 use std::{
     collections::BTreeMap,
@@ -119,7 +120,8 @@ pub async fn run(task: Task, state: watch::Sender<PodState>, stop: CancellationT
 /// How the CNI chain was called, in the pod's folder.
 pub const SANDBOX_FILE: &str = "sandbox.json";
 
-/// Removes what the pod had on the machine. What cannot be removed is logged, and cleared with the node at the latest.
+/// Removes what the pod had on the machine. What cannot be removed is logged, and cleared with the
+/// node at the latest.
 async fn tear_down(task: &Task) {
     let warn = |error: &dyn std::error::Error| {
         let message = crate::container::stub::describe(error);
@@ -185,7 +187,8 @@ impl Task {
             })
         });
         Sandbox {
-            // A sandbox has an id of its own; with one sandbox in a pod's life the uid's digest will do.
+            // A sandbox has an id of its own; with one sandbox in a pod's life the uid's digest
+            // will do.
             container_id: digest::of_text(&self.uid),
             netns: netns.to_owned(),
             namespace: self.key.namespace.clone(),

@@ -1,7 +1,8 @@
 //! Services: their addresses, their endpoints, and how the machine is told of both.
 //!
-//! Everything here is pure. The node computes the whole picture from manifests and the state of its pods, compares it with the last one, and applies what
-//! changed: objects for the controllers, one nftables table for addresses, one DNS configuration for names.
+//! Everything here is pure. The node computes the whole picture from manifests and the state of its
+//! pods, compares it with the last one, and applies what changed: objects for the controllers, one
+//! nftables table for addresses, one DNS configuration for names.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,9 +48,11 @@ pub enum AddressError {
 }
 
 impl Addresses {
-    /// The addresses of a Service: those it has, those it asks for, or free ones. None for a headless Service.
+    /// The addresses of a Service: those it has, those it asks for, or free ones. None for a
+    /// headless Service.
     ///
-    /// Free addresses are looked for from a place that follows from the name, so that a Service usually has the same ones after the next `up`.
+    /// Free addresses are looked for from a place that follows from the name, so that a Service
+    /// usually has the same ones after the next `up`.
     pub fn of(
         &mut self,
         network: &Network,
@@ -108,7 +111,8 @@ impl Addresses {
     }
 
     fn free(&self, network: &Network, key: &Key, v6: bool) -> Result<IpAddr, AddressError> {
-        // Neither the network's own address, nor the node's, nor the broadcast address. Of the vast IPv6 block a part is enough.
+        // Neither the network's own address, nor the node's, nor the broadcast address. Of the vast
+        // IPv6 block a part is enough.
         let size = |bits: u32| 1u32 << bits.min(16);
         let (size, block) = match (v6, network.services_v6) {
             (true, Some(net)) => (size(u32::from(128 - net.prefix_len())), net.to_string()),
@@ -166,7 +170,8 @@ pub fn is_headless(service: &Service) -> bool {
     matches!(asked(service), Ok(Asked::Headless))
 }
 
-/// The IP families of a Service, IPv6 as true, the first one first. As in Kubernetes, a Service that does not say has one: IPv4.
+/// The IP families of a Service, IPv6 as true, the first one first. As in Kubernetes, a Service
+/// that does not say has one: IPv4.
 pub fn families(network: &Network, service: &Service) -> Vec<bool> {
     let spec = service.spec.as_ref();
     let dual = spec

@@ -1,4 +1,5 @@
-//! What `meshctl local up` was told, kept so that the daemon, `apply` and `down` work from the same.
+//! What `meshctl local up` was told, kept so that the daemon, `apply` and `down` work from the
+//! same.
 
 use std::{
     io,

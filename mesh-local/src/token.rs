@@ -1,4 +1,5 @@
-//! The tokens that prove to the identity service which pod asks, with the claims that Kubernetes puts in.
+//! The tokens that prove to the identity service which pod asks, with the claims that Kubernetes
+//! puts in.
 
 use std::time::Duration;
 

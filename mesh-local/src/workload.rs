@@ -1,6 +1,8 @@
-//! From manifests to the pods that must run: Deployments expanded, defaults filled in, sidecars injected, the impossible refused.
+//! From manifests to the pods that must run: Deployments expanded, defaults filled in, sidecars
+//! injected, the impossible refused.
 //!
-//! Pure: the same manifests always give the same pods by the same names, so that `apply` can tell what changed by comparing.
+//! Pure: the same manifests always give the same pods by the same names, so that `apply` can tell
+//! what changed by comparing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +41,8 @@ pub struct Workloads {
 /// The kind and name of the object a pod comes from.
 pub type Origin = (&'static str, Key);
 
-/// A pod as it will run, sidecar included, without what is only known when it does: uid, addresses, status.
+/// A pod as it will run, sidecar included, without what is only known when it does: uid, addresses,
+/// status.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     pub pod: Pod,
@@ -49,7 +52,8 @@ pub struct Workload {
 }
 
 impl Workloads {
-    /// Takes over the last pods of objects that cannot run as they are written now: what runs goes on.
+    /// Takes over the last pods of objects that cannot run as they are written now: what runs goes
+    /// on.
     pub fn keep_last_good(&mut self, last: &Self) {
         for (key, workload) in &last.pods {
             if self.refused.contains(&workload.origin) && !self.pods.contains_key(key) {
@@ -202,7 +206,8 @@ fn expand(key: &Key, deployment: &Deployment) -> (ReplicaSet, Vec<Pod>) {
     (replica_set, pods)
 }
 
-/// The ConfigMaps and Secrets a pod uses. Unlike a kubelet the node replaces the pod when they change: a program is not told of new files.
+/// The ConfigMaps and Secrets a pod uses. Unlike a kubelet the node replaces the pod when they
+/// change: a program is not told of new files.
 fn referenced(
     manifests: &Manifests,
     namespace: &str,

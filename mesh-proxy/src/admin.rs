@@ -1,8 +1,8 @@
 //! The admin interface of the proxy: probes, metrics, log level, environment, shutdown.
 //!
-//! Runs on the control thread, so that it answers when the data threads are busy and before there is a certificate. It serves
-//! plain text and mesh TLS, HTTP/1 and HTTP/2. It answers until the process ends, drain included: the last counters are
-//! often the interesting ones.
+//! Runs on the control thread, so that it answers when the data threads are busy and before there
+//! is a certificate. It serves plain text and mesh TLS, HTTP/1 and HTTP/2. It answers until the
+//! process ends, drain included: the last counters are often the interesting ones.
 
 mod env;
 mod serve;

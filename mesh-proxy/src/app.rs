@@ -1,11 +1,13 @@
-//! The proxy put together: the only place where components are made and joined, and the order in which they start and stop.
+//! The proxy put together: the only place where components are made and joined, and the order in
+//! which they start and stop.
 //!
-//! Two kinds of thread. The *control thread* (the process's first) has identity, discovery, DNS, the admin interface and metrics encoding.
-//! N *data threads* accept, serve and open connections; see [`crate::worker`]. Immutable snapshots go from the first to
-//! the others, counters come back.
+//! Two kinds of thread. The *control thread* (the process's first) has identity, discovery, DNS,
+//! the admin interface and metrics encoding. N *data threads* accept, serve and open connections;
+//! see [`crate::worker`]. Immutable snapshots go from the first to the others, counters come back.
 //!
-//! Start: bind the listeners, because redirection looks for them and connections may wait in their backlog; then the admin interface; then
-//! identity and discovery; then the data threads, which accept once there is a certificate. Stop: the drain begins; data threads finish what they have,
+//! Start: bind the listeners, because redirection looks for them and connections may wait in their
+//! backlog; then the admin interface; then identity and discovery; then the data threads, which
+//! accept once there is a certificate. Stop: the drain begins; data threads finish what they have,
 //! accept as long as there is something to finish, and end; admin answers to the end.
 
 use std::net::SocketAddr;
@@ -291,8 +293,9 @@ impl ControlPlane {
     }
 }
 
-/// How long a proxy with a certificate waits for the policies of its ports. They take milliseconds; without them the default policy is in force, which may
-/// refuse what it should let through or the reverse, but a policy service that is out of reach must not keep applications from starting.
+/// How long a proxy with a certificate waits for the policies of its ports. They take milliseconds;
+/// without them the default policy is in force, which may refuse what it should let through or the
+/// reverse, but a policy service that is out of reach must not keep applications from starting.
 const POLICY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Holds readiness back until the first requests can be judged by their own policies.
@@ -326,8 +329,8 @@ async fn notice_while_waiting(mut credentials: CredentialsRx) {
 /// How many requests of one admin connection are answered at a time. Their answers may be large.
 const ADMIN_STREAMS: u32 = 4;
 
-/// What the control thread judges and serves admin connections with. It has limits of its own, so that the application's load does not fail probes, and
-/// it is told of no drain.
+/// What the control thread judges and serves admin connections with. It has limits of its own, so
+/// that the application's load does not fail probes, and it is told of no drain.
 fn admin_worker(
     config: &Arc<Config>,
     control: &ControlPlane,

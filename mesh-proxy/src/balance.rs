@@ -1,8 +1,9 @@
 //! Balancing requests and connections over the endpoints of one destination, on one data thread.
 //!
-//! [`Balancer`] holds the endpoints and picks between two random ones by load ([`p2c`], [`ewma`]); [`Service`] adds what waiting needs: the stream of endpoint
-//! sets, the limit of waiting requests and fail-fast. Each thread has balancers of its own, so nothing here is shared or locked, and a pick is a plain
-//! function call.
+//! [`Balancer`] holds the endpoints and picks between two random ones by load ([`p2c`], [`ewma`]);
+//! [`Service`] adds what waiting needs: the stream of endpoint sets, the limit of waiting requests
+//! and fail-fast. Each thread has balancers of its own, so nothing here is shared or locked, and a
+//! pick is a plain function call.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
@@ -30,8 +31,9 @@ mod service;
 pub use self::gate::{Gate, Refusal};
 pub use self::service::{Service, Settings};
 
-/// The endpoints of one destination. `T` is what the caller keeps per endpoint: a client, metric handles. It is made when the endpoint is first picked: a
-/// service may have hundreds of endpoints of which this pod uses a few.
+/// The endpoints of one destination. `T` is what the caller keeps per endpoint: a client, metric
+/// handles. It is made when the endpoint is first picked: a service may have hundreds of endpoints
+/// of which this pod uses a few.
 pub struct Balancer<T> {
     ewma: PeakEwma,
     backoff: Backoff,
@@ -91,8 +93,9 @@ impl<T> Balancer<T> {
         }
     }
 
-    /// Takes over a new set of endpoints, in order of address. Endpoints that did not change keep their connections and measurements. Returns whether there is an
-    /// address among them that was not there before.
+    /// Takes over a new set of endpoints, in order of address. Endpoints that did not change keep
+    /// their connections and measurements. Returns whether there is an address among them that was
+    /// not there before.
     pub fn update(&self, endpoints: &[Arc<Endpoint>]) -> bool {
         let now = Instant::now();
         let mut members = self.members.borrow_mut();
@@ -130,7 +133,8 @@ impl<T> Balancer<T> {
         has_new
     }
 
-    /// The less loaded of two random endpoints that can be used now. `avoid` is picked only if there is no other.
+    /// The less loaded of two random endpoints that can be used now. `avoid` is picked only if
+    /// there is no other.
     pub fn pick(&self, now: Instant, avoid: Option<SocketAddr>) -> Option<Picked<T>> {
         let members = self.members.borrow();
         let pick = |avoid: Option<SocketAddr>| {
@@ -171,7 +175,8 @@ impl<T> Balancer<T> {
         members.iter().any(|m| m.health.is_available(now))
     }
 
-    /// The endpoint could not be reached: it is not picked until its back-off is over, and longer each time.
+    /// The endpoint could not be reached: it is not picked until its back-off is over, and longer
+    /// each time.
     pub fn mark_failed(&self, picked: &Picked<T>, now: Instant) {
         let health = &picked.member.health;
         health.fail(now, &self.backoff, &mut *self.rng.borrow_mut());
@@ -213,7 +218,8 @@ impl<T> Balancer<T> {
 }
 
 impl<T> Member<T> {
-    /// Its load for each part of its weight: who weighs ten times as much carries ten times as much before it counts as busier.
+    /// Its load for each part of its weight: who weighs ten times as much carries ten times as much
+    /// before it counts as busier.
     fn cost(&self, now: Instant, decay: Duration) -> f64 {
         self.load.cost(now, decay) / f64::from(self.endpoint.weight.max(1))
     }
@@ -226,13 +232,15 @@ impl<T> Drop for Balancer<T> {
 }
 
 impl<T> Picked<T> {
-    /// A connection is there and the request is about to be sent. The handshake before it says nothing about the latency of requests, and would keep a new
-    /// endpoint unused until it is forgotten.
+    /// A connection is there and the request is about to be sent. The handshake before it says
+    /// nothing about the latency of requests, and would keep a new endpoint unused until it is
+    /// forgotten.
     pub fn sends(&self) {
         self.sent.set(Instant::now());
     }
 
-    /// The first byte of the answer, or its end, has arrived: how long it took is the endpoint's latency.
+    /// The first byte of the answer, or its end, has arrived: how long it took is the endpoint's
+    /// latency.
     pub fn measure(&mut self) {
         if !std::mem::replace(&mut self.measured, true) {
             let now = Instant::now();

@@ -1,8 +1,10 @@
-//! The configuration of a proxy: Linkerd's environment, read once at start and turned into typed settings.
+//! The configuration of a proxy: Linkerd's environment, read once at start and turned into typed
+//! settings.
 //!
-//! Nothing else in the proxy looks at the environment. Every variable is parsed before the verdict, so that one failed
-//! start names all bad variables. Names that are not listed here are ignored: an injector may set what only another
-//! version of the proxy understands. docs/reference/proxy-environment.md lists them for users.
+//! Nothing else in the proxy looks at the environment. Every variable is parsed before the verdict,
+//! so that one failed start names all bad variables. Names that are not listed here are ignored: an
+//! injector may set what only another version of the proxy understands.
+//! docs/reference/proxy-environment.md lists them for users.
 
 mod control;
 mod discovery;
@@ -54,7 +56,8 @@ impl Config {
         env.finish(config)
     }
 
-    /// Whether a service of the control plane is in this pod. It may need this proxy to be ready before it can answer, so it is not waited for.
+    /// Whether a service of the control plane is in this pod. It may need this proxy to be ready
+    /// before it can answer, so it is not waited for.
     pub fn is_of_the_control_plane(&self) -> bool {
         [
             &self.identity.service,

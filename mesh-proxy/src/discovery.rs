@@ -1,8 +1,10 @@
-//! What the control plane says about destinations and about this pod's ports, as immutable snapshots.
+//! What the control plane says about destinations and about this pod's ports, as immutable
+//! snapshots.
 //!
-//! [`Discovery`] is used from the data threads. It answers from a table when it can; otherwise it starts a task on the control
-//! thread that follows the control plane's streams and publishes what they say through a watch channel. Once a snapshot
-//! exists nobody waits for the control plane again: when it is gone, the last snapshot stays in force.
+//! [`Discovery`] is used from the data threads. It answers from a table when it can; otherwise it
+//! starts a task on the control thread that follows the control plane's streams and publishes what
+//! they say through a watch channel. Once a snapshot exists nobody waits for the control plane
+//! again: when it is gone, the last snapshot stays in force.
 //!
 //! What was not used for the configured time is forgotten, and its streams are closed. Of a port's
 //! policy the last answer is remembered; see [`ports`].
@@ -57,8 +59,8 @@ pub struct OutboundTarget {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EndpointSet {
     pub state: EndpointState,
-    /// In order of address. Labels of the whole set are merged into each; an endpoint that did not change is the same `Arc` as
-    /// in the set before.
+    /// In order of address. Labels of the whole set are merged into each; an endpoint that did not
+    /// change is the same `Arc` as in the set before.
     pub endpoints: Vec<Arc<Endpoint>>,
 }
 
@@ -106,8 +108,8 @@ struct Context {
     policy_limits: StreamLimits,
 }
 
-/// How long a connection waits for the first answer about its destination. Linkerd's proxy sets no limit here, but fails
-/// requests to an unreachable control plane after this long.
+/// How long a connection waits for the first answer about its destination. Linkerd's proxy sets no
+/// limit here, but fails requests to an unreachable control plane after this long.
 const FIRST_ANSWER: Duration = Duration::from_secs(30);
 
 /// When to ask again for what the control plane does not know (yet).
@@ -146,7 +148,8 @@ impl Discovery {
         discovery
     }
 
-    /// What is known of a destination. Waits for the first answer only; later ones arrive through the receiver.
+    /// What is known of a destination. Waits for the first answer only; later ones arrive through
+    /// the receiver.
     pub async fn outbound(
         &self,
         dst: SocketAddr,

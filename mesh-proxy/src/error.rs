@@ -1,5 +1,6 @@
-//! What can go wrong with one request, and the one table that says what follows: the status, the gRPC code, whether the client's connection is closed,
-//! and the value of the `error` label. Raised by the inbound and outbound request paths, turned into a response by [`crate::http::respond`].
+//! What can go wrong with one request, and the one table that says what follows: the status, the
+//! gRPC code, whether the client's connection is closed, and the value of the `error` label. Raised
+//! by the inbound and outbound request paths, turned into a response by [`crate::http::respond`].
 //!
 //! The numbers are Linkerd's; dashboards, retries and clients depend on them.
 
@@ -17,7 +18,8 @@ use crate::transport::connect::ConnectError;
 #[derive(Debug)]
 pub struct Error {
     pub kind: Kind,
-    /// From the innermost fact outwards: `service in fail-fast`, then what contained it. Cold, so a string is good enough.
+    /// From the innermost fact outwards: `service in fail-fast`, then what contained it. Cold, so a
+    /// string is good enough.
     message: String,
 }
 
@@ -80,7 +82,8 @@ pub struct Consequence {
     pub closes: bool,
 }
 
-/// Why no connection to an endpoint could be made. Clonable, because everybody who waited for the same connection is told.
+/// Why no connection to an endpoint could be made. Clonable, because everybody who waited for the
+/// same connection is told.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DialError {
     #[error(transparent)]
@@ -195,8 +198,9 @@ impl Kind {
         }
     }
 
-    /// Value of the `error` label of `inbound_http_errors_total` and `outbound_http_errors_total`. `None`: not an error of the proxy's own, counted
-    /// elsewhere (by the authorization and route counters) or not at all.
+    /// Value of the `error` label of `inbound_http_errors_total` and `outbound_http_errors_total`.
+    /// `None`: not an error of the proxy's own, counted elsewhere (by the authorization and route
+    /// counters) or not at all.
     pub fn reason(&self, side: Side) -> Option<&'static str> {
         let reason = match self {
             Self::RouteNotFound | Self::Unauthorized | Self::Redirect { .. } | Self::Reset(_) => {

@@ -1,4 +1,5 @@
-//! A control plane for unit tests: real gRPC services on a loopback port, whose every call is handed to the test, which answers it when and how it likes.
+//! A control plane for unit tests: real gRPC services on a loopback port, whose every call is
+//! handed to the test, which answers it when and how it likes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;

@@ -1,12 +1,16 @@
-//! The HTTP engine behind one seam, on the data threads: our own HTTP/1, and HTTP/2 by the package `mesh-http2`.
+//! The HTTP engine behind one seam, on the data threads: our own HTTP/1, and HTTP/2 by the package
+//! `mesh-http2`.
 //!
-//! `inbound` and `outbound` implement [`Handle`]; [`server::serve`] calls them once per request of a connection. They answer by sending the request
-//! through a [`client::Client`], which owns the connections to one endpoint. Nothing outside this module names a codec, so they can be changed here.
+//! `inbound` and `outbound` implement [`Handle`]; [`server::serve`] calls them once per request of
+//! a connection. They answer by sending the request through a [`client::Client`], which owns the
+//! connections to one endpoint. Nothing outside this module names a codec, so they can be changed
+//! here.
 //!
-//! What a client may cost is bounded by [`http1`] and [`http2`]; the numbers are [`crate::config::HttpLimits`].
+//! What a client may cost is bounded by [`http1`] and [`http2`]; the numbers are
+//! [`crate::config::HttpLimits`].
 //!
-//! Everything runs on the thread of its connection: one local task per connection, and one per accepted HTTP/2 stream. Requests are sent on in the
-//! task that they arrived in.
+//! Everything runs on the thread of its connection: one local task per connection, and one per
+//! accepted HTTP/2 stream. Requests are sent on in the task that they arrived in.
 
 use std::future::Future;
 
@@ -37,7 +41,8 @@ pub use self::body::{Body, BodyError};
 pub type Request = http::Request<Body>;
 pub type Response = http::Response<Body>;
 
-/// How messages are framed on a connection. What a request *is* (HTTP/1.0, 1.1 or 2) stays in its `version()`.
+/// How messages are framed on a connection. What a request *is* (HTTP/1.0, 1.1 or 2) stays in its
+/// `version()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     Http1,
@@ -46,10 +51,12 @@ pub enum Protocol {
 
 /// Answers the requests of one accepted connection.
 pub trait Handle {
-    /// Every failure is an answer, except that a stream which the other side reset is reset towards the client too.
+    /// Every failure is an answer, except that a stream which the other side reset is reset towards
+    /// the client too.
     ///
-    /// The request stays where it was read, and its body is taken out of it: it passes through a dozen functions that wait, each of which would have
-    /// room for it twice. What is left can be sent once more.
+    /// The request stays where it was read, and its body is taken out of it: it passes through a
+    /// dozen functions that wait, each of which would have room for it twice. What is left can be
+    /// sent once more.
     fn handle(&self, request: &mut Request) -> impl Future<Output = Result<Response, Reset>>;
 }
 

@@ -1,8 +1,9 @@
 //! Gets this proxy its certificates and keeps them fresh.
 //!
-//! Runs on the control thread. Each certificate has a key of its own, made in this process and never written. The token that
-//! proves who we are is read anew each time, because the kubelet rotates it. A certificate stays in use until the next one is
-//! there; when the identity service is gone, the proxy keeps what it has and asks again.
+//! Runs on the control thread. Each certificate has a key of its own, made in this process and
+//! never written. The token that proves who we are is read anew each time, because the kubelet
+//! rotates it. A certificate stays in use until the next one is there; when the identity service is
+//! gone, the proxy keeps what it has and asks again.
 
 mod anchors;
 mod schedule;
@@ -220,7 +221,8 @@ impl Certifier {
     /// Until `due`, or until new trust anchors make another certificate necessary.
     async fn wait(&mut self, due: SystemTime) {
         loop {
-            // In short stretches, because the monotonic clock stands still while a machine sleeps and certificates expire.
+            // In short stretches, because the monotonic clock stands still while a machine sleeps
+            // and certificates expire.
             let left = due.duration_since(SystemTime::now()).unwrap_or_default();
             if left.is_zero() {
                 return;

@@ -1,6 +1,8 @@
-//! A map of things that are worth keeping while they are used and a little longer: connections to the application, judges, targets.
+//! A map of things that are worth keeping while they are used and a little longer: connections to
+//! the application, judges, targets.
 //!
-//! Belongs to one data thread. Nothing runs in the background: looking something up removes, now and then, what has been idle too long.
+//! Belongs to one data thread. Nothing runs in the background: looking something up removes, now
+//! and then, what has been idle too long.
 
 use std::cell::{Cell, RefCell};
 use std::hash::Hash;
@@ -73,8 +75,9 @@ impl<K: Eq + Hash, V> IdleCache<K, V> {
         self.entries.borrow().contains_key(key)
     }
 
-    /// Removes what is idle, at most twice in the time that idle values are kept. A value is found unused first and removed by a later sweep, so it
-    /// lives between one and one and a half times as long.
+    /// Removes what is idle, at most twice in the time that idle values are kept. A value is found
+    /// unused first and removed by a later sweep, so it lives between one and one and a half times
+    /// as long.
     fn sweep(&self, now: Instant) {
         if now.duration_since(self.swept.get()) < self.keep / 2 {
             return;

@@ -1,8 +1,9 @@
 //! Connections from outside to the application: who may talk to it, and the way to it.
 //!
-//! Runs on the data threads. A connection walks [`accept`] (which port, what protocol, whose TLS), then either [`tcp`] (judged once, then watched) or
-//! [`http`] (each request judged). Connections to the proxy's own inbound port come from other proxies and say where they want to go ([`direct`]).
-//! All judging is [`judge`]'s.
+//! Runs on the data threads. A connection walks [`accept`] (which port, what protocol, whose TLS),
+//! then either [`tcp`] (judged once, then watched) or [`http`] (each request judged). Connections
+//! to the proxy's own inbound port come from other proxies and say where they want to go
+//! ([`direct`]). All judging is [`judge`]'s.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -35,9 +36,11 @@ pub struct Inbound {
     worker: Rc<Worker>,
     server: Server,
     apps: Apps,
-    /// Connections of the same client identity to the same address share a judge and with it the metric handles.
+    /// Connections of the same client identity to the same address share a judge and with it the
+    /// metric handles.
     judges: IdleCache<(SocketAddr, ServerTls), Judge>,
-    /// Addresses at which the application has spoken before its client did. It is dialled at once there, without the moment's patience.
+    /// Addresses at which the application has spoken before its client did. It is dialled at once
+    /// there, without the moment's patience.
     greeters: RefCell<AHashSet<SocketAddr>>,
 }
 

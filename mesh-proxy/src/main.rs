@@ -56,8 +56,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// A sidecar's heap is small and scattered: in pages of 2 MiB it takes 10 MB before the first connection, in pages of 4 KiB less than 1 MB. The allocator is built not to
-/// ask for large pages; this is for nodes that give them to everybody (`always` in `/sys/kernel/mm/transparent_hugepage/enabled`).
+/// A sidecar's heap is small and scattered: in pages of 2 MiB it takes 10 MB before the first
+/// connection, in pages of 4 KiB less than 1 MB. The allocator is built not to ask for large pages;
+/// this is for nodes that give them to everybody (`always` in
+/// `/sys/kernel/mm/transparent_hugepage/enabled`).
 fn use_small_pages() {
     // Kernels without large pages refuse, and need nothing of it.
     let _refused = nix::sys::prctl::set_thp_disable(true);
@@ -74,15 +76,17 @@ fn start_log() -> Result<FilterHandle, Box<dyn Error>> {
     })?)
 }
 
-/// The keys of the pod's identity will lie in this memory. Others of the same user, such as a container that shares the pod's processes, must not read it with ptrace or
-/// `/proc/PID/mem`, and no core dump shall take it to a disk. Root still may.
+/// The keys of the pod's identity will lie in this memory. Others of the same user, such as a
+/// container that shares the pod's processes, must not read it with ptrace or `/proc/PID/mem`, and
+/// no core dump shall take it to a disk. Root still may.
 fn close_memory() {
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
         tracing::warn!(%error, "Cannot keep the process's memory from being dumped; whoever runs as the same user can read its keys");
     }
 }
 
-/// Enough for 49,152 connections on each side. What more would cost in memory should be somebody's decision: whoever sets a higher limit gets it.
+/// Enough for 49,152 connections on each side. What more would cost in memory should be somebody's
+/// decision: whoever sets a higher limit gets it.
 const DESCRIPTORS: usize = 65_536;
 
 fn raise_descriptors() {

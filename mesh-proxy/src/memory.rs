@@ -1,5 +1,6 @@
-//! Keeps the proxy from being killed for the memory it takes, and all its connections with it: while it takes more than it may, new connections are closed at once.
-//! Those that exist go on, and memory comes back as they end. Asked by [`crate::worker`] for each connection that it accepts.
+//! Keeps the proxy from being killed for the memory it takes, and all its connections with it:
+//! while it takes more than it may, new connections are closed at once. Those that exist go on, and
+//! memory comes back as they end. Asked by [`crate::worker`] for each connection that it accepts.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;

@@ -1,7 +1,8 @@
 //! Connections from the application to the rest of the world.
 //!
-//! Runs on the data threads. A connection walks [`accept`] (where to, and what protocol), then either [`opaque`] (one endpoint for its whole life) or [`http`]
-//! (one endpoint per request). Both reach endpoints through [`dial`].
+//! Runs on the data threads. A connection walks [`accept`] (where to, and what protocol), then
+//! either [`opaque`] (one endpoint for its whole life) or [`http`] (one endpoint per request). Both
+//! reach endpoints through [`dial`].
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -26,11 +27,13 @@ pub struct Outbound {
     server: Server,
     http: Http,
     opaque: Opaque,
-    /// Destinations whose server has spoken before its client did. They are dialled at once, without the moment's patience.
+    /// Destinations whose server has spoken before its client did. They are dialled at once,
+    /// without the moment's patience.
     greeters: RefCell<AHashSet<SocketAddr>>,
 }
 
-/// Destinations that are remembered as greeting. A workload talks to fewer; what is forgotten costs the next connection a moment.
+/// Destinations that are remembered as greeting. A workload talks to fewer; what is forgotten costs
+/// the next connection a moment.
 const MAX_GREETERS: usize = 4096;
 
 impl Outbound {

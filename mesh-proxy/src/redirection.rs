@@ -1,11 +1,15 @@
 //! Whether this pod's connections reach the proxy, found out by making one.
 //!
-//! A proxy next to an application whose traffic nobody redirects looks well and protects nothing. Where the injector says so (`MESH_PROXY_REDIRECT_CHECK`), the
-//! control thread connects to an address that every mechanism of redirection hands to the outbound listener even for the proxy itself, and that leads nowhere
-//! otherwise. [`Check`] asks until one of its own connections has arrived there; until then the proxy is not ready, and a native sidecar that is not ready holds
-//! its application back. [`Witness`] is the other end: the data threads recognise such connections as they are accepted, before anything is looked up or counted.
+//! A proxy next to an application whose traffic nobody redirects looks well and protects nothing.
+//! Where the injector says so (`MESH_PROXY_REDIRECT_CHECK`), the control thread connects to an
+//! address that every mechanism of redirection hands to the outbound listener even for the proxy
+//! itself, and that leads nowhere otherwise. [`Check`] asks until one of its own connections has
+//! arrived there; until then the proxy is not ready, and a native sidecar that is not ready holds
+//! its application back. [`Witness`] is the other end: the data threads recognise such connections
+//! as they are accepted, before anything is looked up or counted.
 //!
-//! Redirection that was there once is not asked about again: what happens to it later is the agent's to watch and to repair.
+//! Redirection that was there once is not asked about again: what happens to it later is the
+//! agent's to watch and to repair.
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,7 +38,8 @@ pub struct Check {
     sighted: mpsc::Receiver<SocketAddr>,
     ready: Condition,
     verified: Gauge,
-    /// Own addresses of the latest connections. More than one, because a busy data thread may accept a connection after the next one was begun.
+    /// Own addresses of the latest connections. More than one, because a busy data thread may
+    /// accept a connection after the next one was begun.
     asked: VecDeque<SocketAddr>,
 }
 
@@ -56,14 +61,16 @@ enum Missed {
     Elsewhere,
 }
 
-/// From one connection to the next. The agent repairs a pod within a second of its first process, and the application waits for it.
+/// From one connection to the next. The agent repairs a pod within a second of its first process,
+/// and the application waits for it.
 const BACKOFF: Backoff = Backoff {
     min: Duration::from_millis(50),
     max: Duration::from_secs(1),
     jitter: 0.1,
 };
 
-/// How long it may take until the proxy is told of in the log that waits: longer than an agent takes that is there.
+/// How long it may take until the proxy is told of in the log that waits: longer than an agent
+/// takes that is there.
 const FIRST_NOTICE: Duration = Duration::from_secs(3);
 
 /// Between two notices in the log.
@@ -72,7 +79,8 @@ const NOTICE: Duration = Duration::from_secs(60);
 /// Connections whose arrival is still recognised.
 const REMEMBERED: usize = 8;
 
-/// Room for sightings that the control thread has not looked at. When it is full, applications are connecting to the check address too, and the check asks again.
+/// Room for sightings that the control thread has not looked at. When it is full, applications are
+/// connecting to the check address too, and the check asks again.
 const SIGHTINGS: usize = 16;
 
 /// Both ends of the check of `addr`. `ready` holds from the first own connection that arrives.
@@ -96,7 +104,8 @@ pub fn new(addr: SocketAddr, ready: Condition, registry: &Registry) -> (Check, W
 }
 
 impl Check {
-    /// Asks until the answer is yes, and then stays for the life of the process. Begins with the first certificate, as accepting does.
+    /// Asks until the answer is yes, and then stays for the life of the process. Begins with the
+    /// first certificate, as accepting does.
     pub async fn run(mut self, mut credentials: CredentialsRx) {
         // `Err` means that there will never be one; the process is ending.
         if credentials.wait_for(Option::is_some).await.is_ok() {
@@ -105,7 +114,8 @@ impl Check {
             self.verified.set(1);
             self.ready.set(true);
         }
-        // Data threads recognise connections to the address for as long as they run, and need not know that nobody listens any more.
+        // Data threads recognise connections to the address for as long as they run, and need not
+        // know that nobody listens any more.
         std::future::pending::<()>().await;
     }
 
@@ -130,8 +140,9 @@ impl Check {
         }
     }
 
-    /// Makes one connection and closes it; whoever accepts it does so as well. A redirected connection stays in the pod and is there at once; where it is not,
-    /// packets to the address vanish, and the next try comes sooner than the kernel's own.
+    /// Makes one connection and closes it; whoever accepts it does so as well. A redirected
+    /// connection stays in the pod and is there at once; where it is not, packets to the address
+    /// vanish, and the next try comes sooner than the kernel's own.
     async fn ask(&mut self, until: Instant) -> Result<(), Missed> {
         let connection = timeout_at(until, TcpStream::connect(self.addr))
             .await
@@ -157,7 +168,8 @@ impl Check {
 }
 
 impl Witness {
-    /// Whether a connection is nobody's traffic but a question whether it arrives. The caller closes it.
+    /// Whether a connection is nobody's traffic but a question whether it arrives. The caller
+    /// closes it.
     pub fn recognises(&self, accepted: &Accepted) -> bool {
         let recognised = accepted.original_dst == self.addr;
         if recognised {

@@ -1,7 +1,8 @@
 //! What the proxy counts, under the names and labels of Linkerd's proxy.
 //!
-//! [`Families`] names every family once, at start. From it the data threads build handles per target, policy and endpoint; a request or connection only
-//! touches handles. [`labels`] is the one place that knows the order of labels.
+//! [`Families`] names every family once, at start. From it the data threads build handles per
+//! target, policy and endpoint; a request or connection only touches handles. [`labels`] is the one
+//! place that knows the order of labels.
 
 pub mod authz;
 pub mod balancer;

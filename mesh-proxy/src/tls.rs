@@ -1,15 +1,18 @@
 //! Mutual TLS between proxies. The only module that names the TLS library.
 //!
-//! [`Credentials`] are everything one certificate makes possible: accepting from and connecting to peers of the mesh. The
-//! control thread makes them whenever a certificate is issued or the trust anchors change and publishes them through
-//! [`CredentialsRx`]; data threads take the newest for each connection. They are immutable, and everything that must
-//! not outlive them (tickets, remembered sessions) lives inside, so that a new generation never resumes what an old one
+//! [`Credentials`] are everything one certificate makes possible: accepting from and connecting to
+//! peers of the mesh. The control thread makes them whenever a certificate is issued or the trust
+//! anchors change and publishes them through [`CredentialsRx`]; data threads take the newest for
+//! each connection. They are immutable, and everything that must not outlive them (tickets,
+//! remembered sessions) lives inside, so that a new generation never resumes what an old one
 //! negotiated.
 //!
-//! Rules that hold for every connection: TLS 1.3 only; a peer's certificate chains to a trust anchor and holds exactly one
-//! identity; a server's identity is the one that discovery named. A resumed session is held to the same rules.
+//! Rules that hold for every connection: TLS 1.3 only; a peer's certificate chains to a trust
+//! anchor and holds exactly one identity; a server's identity is the one that discovery named. A
+//! resumed session is held to the same rules.
 //!
-//! Who makes the records depends on what they carry ([`Purpose`]): [`record`] for what pods say to each other, after [`handshake`]; the library for the control plane.
+//! Who makes the records depends on what they carry ([`Purpose`]): [`record`] for what pods say to
+//! each other, after [`handshake`]; the library for the control plane.
 
 mod chains;
 pub mod client;
@@ -49,7 +52,8 @@ pub enum Purpose {
     Control,
 }
 
-/// Offered when the client wants to send a transport header, selected by proxies that understand it.
+/// Offered when the client wants to send a transport header, selected by proxies that understand
+/// it.
 const TRANSPORT_ALPN: &[u8] = b"transport.l5d.io/v1";
 
 #[cfg(test)]

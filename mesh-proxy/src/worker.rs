@@ -1,7 +1,8 @@
 //! A data thread: one current-thread runtime that accepts, serves and opens connections of its own.
 //!
-//! Runs on the data threads, N times. Shares with the other threads only snapshots (discovery, credentials), counters and the drain. What one thread needs
-//! everywhere is in [`Worker`]; the two directions are built from it and live as long as the thread.
+//! Runs on the data threads, N times. Shares with the other threads only snapshots (discovery,
+//! credentials), counters and the drain. What one thread needs everywhere is in [`Worker`]; the two
+//! directions are built from it and live as long as the thread.
 
 use std::net::{IpAddr, TcpListener as StdListener};
 use std::pin::Pin;
@@ -83,10 +84,13 @@ pub struct Listeners {
 
 /// Serves until the drain begins, then until no connection is left.
 ///
-/// Connections are still accepted while others are open: an application that was told to stop together with its proxy finishes what it has begun, and may have to
-/// ask others for that. What the drain tells all connections (no more requests than one, no more streams) it tells the late ones from their start.
+/// Connections are still accepted while others are open: an application that was told to stop
+/// together with its proxy finishes what it has begun, and may have to ask others for that. What
+/// the drain tells all connections (no more requests than one, no more streams) it tells the late
+/// ones from their start.
 ///
-/// Accepting starts with the first certificate: before it, no peer could be told from another. Connections wait in the listeners' backlog meanwhile.
+/// Accepting starts with the first certificate: before it, no peer could be told from another.
+/// Connections wait in the listeners' backlog meanwhile.
 pub async fn run(parts: Parts) -> std::io::Result<()> {
     LocalSet::new().run_until(serve(parts)).await
 }
@@ -158,8 +162,9 @@ impl Gate {
     }
 }
 
-/// Accepts until the proxy drains and no connection is left; each connection is one task. A connection too many is closed at once: it costs less than one that waits,
-/// and its client learns of it.
+/// Accepts until the proxy drains and no connection is left; each connection is one task. A
+/// connection too many is closed at once: it costs less than one that waits, and its client learns
+/// of it.
 async fn accept<F: Future<Output = ()> + 'static>(
     mut listener: Listener,
     worker: Rc<Worker>,
@@ -181,14 +186,16 @@ async fn accept<F: Future<Output = ()> + 'static>(
     }
 }
 
-/// How long a connection whose protocol is not known yet may live on once the proxy drains: what was sent before the drain began has arrived by then.
+/// How long a connection whose protocol is not known yet may live on once the proxy drains: what
+/// was sent before the drain began has arrived by then.
 const DRAINING_UNDECIDED: Duration = Duration::from_secs(1);
 
 /// Descriptors of a process where nobody has raised their limit.
 const USUAL_DESCRIPTORS: usize = 1024;
 
-/// How many connections each side may have with so many descriptors: three quarters. The rest is for what leads on from them (HTTP needs few) and for the control plane: without a
-/// limit, clients of one side could take all descriptors, and nothing could be dialled any more.
+/// How many connections each side may have with so many descriptors: three quarters. The rest is
+/// for what leads on from them (HTTP needs few) and for the control plane: without a limit, clients
+/// of one side could take all descriptors, and nothing could be dialled any more.
 fn connections(descriptors: usize) -> usize {
     (descriptors / 4 * 3).max(1)
 }
@@ -229,7 +236,8 @@ impl Worker {
         credentials.wait_for(Option::is_some).await.is_ok()
     }
 
-    /// Finishes `deciding`, the detection of a connection's protocol, unless the proxy drains and the client remains silent.
+    /// Finishes `deciding`, the detection of a connection's protocol, unless the proxy drains and
+    /// the client remains silent.
     pub async fn unless_draining<T>(
         &self,
         deciding: Pin<&mut impl Future<Output = T>>,

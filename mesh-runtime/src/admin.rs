@@ -1,8 +1,10 @@
-//! The admin interface of a daemon: `/live`, `/ready`, `/metrics` and whatever routes the daemon adds.
+//! The admin interface of a daemon: `/live`, `/ready`, `/metrics` and whatever routes the daemon
+//! adds.
 //!
-//! [`Admin`] answers requests and knows nothing of sockets, so that the proxy can put its own protocol detection, TLS and
-//! policy in front of it; [`serve`] is the plain HTTP/1 listener that the other daemons use. It keeps answering while
-//! the daemon drains: the last counters are often the interesting ones.
+//! [`Admin`] answers requests and knows nothing of sockets, so that the proxy can put its own
+//! protocol detection, TLS and policy in front of it; [`serve`] is the plain HTTP/1 listener that
+//! the other daemons use. It keeps answering while the daemon drains: the last counters are often
+//! the interesting ones.
 
 pub mod log_level;
 mod ready;
@@ -54,7 +56,8 @@ struct Inner {
 type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;
 type Route = Arc<dyn Fn(Call) -> Answer + Send + Sync>;
 
-/// Larger bodies are refused: what is sent to an admin route is a log filter or a small JSON document.
+/// Larger bodies are refused: what is sent to an admin route is a log filter or a small JSON
+/// document.
 const MAX_BODY: usize = 64 * 1024;
 
 impl Admin {
@@ -129,7 +132,8 @@ impl Admin {
 }
 
 impl Call {
-    /// Whether the caller is on this host, in IPv4, IPv6 or v4-mapped form. Routes that change something ask for it.
+    /// Whether the caller is on this host, in IPv4, IPv6 or v4-mapped form. Routes that change
+    /// something ask for it.
     pub fn is_local(&self) -> bool {
         self.peer.ip().to_canonical().is_loopback()
     }

@@ -1,8 +1,8 @@
-//! What was built: shown by `--version`, logged as a daemon's first line and exported as a metric, so that these
-//! three never disagree.
+//! What was built: shown by `--version`, logged as a daemon's first line and exported as a metric,
+//! so that these three never disagree.
 //!
-//! The commit and date come from the environment of the build (`cargo xtask` sets them). A plain `cargo build`
-//! has neither and says `unknown` rather than running git from a build script.
+//! The commit and date come from the environment of the build (`cargo xtask` sets them). A plain
+//! `cargo build` has neither and says `unknown` rather than running git from a build script.
 
 use crate::metrics::{Labels, Registry};
 

@@ -1,4 +1,5 @@
-//! How many file descriptors the process may have, for its metrics and for whoever bounds what needs them.
+//! How many file descriptors the process may have, for its metrics and for whoever bounds what
+//! needs them.
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
@@ -9,10 +10,11 @@ pub fn limit() -> Option<usize> {
     usize::try_from(soft).ok()
 }
 
-/// Raises the limit in force to `wanted`, or as far as the process may go; never lowers it. Returns what is in force then.
+/// Raises the limit in force to `wanted`, or as far as the process may go; never lowers it. Returns
+/// what is in force then.
 ///
-/// A service manager's usual limit, and with it many a container's, is 1024 for the sake of programs that call `select`, with leave to raise it (systemd, "File
-/// Descriptor Limits").
+/// A service manager's usual limit, and with it many a container's, is 1024 for the sake of
+/// programs that call `select`, with leave to raise it (systemd, "File Descriptor Limits").
 pub fn raise(wanted: usize) -> Result<usize, Errno> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let raised = raised(soft, hard, rlim_t::try_from(wanted).unwrap_or(rlim_t::MAX));

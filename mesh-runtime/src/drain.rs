@@ -1,8 +1,9 @@
 //! Graceful shutdown: tells everything that serves to finish, and knows when it has.
 //!
-//! `main` keeps the [`Drain`]; each listener, connection and stream holds a [`Watch`]. When the daemon is told to
-//! stop, [`Drain::drain`] wakes every watch and waits until all of them are dropped or the grace period is over.
-//! A `Watch` therefore means "I am still serving": keep it for as long as that is true and not longer.
+//! `main` keeps the [`Drain`]; each listener, connection and stream holds a [`Watch`]. When the
+//! daemon is told to stop, [`Drain::drain`] wakes every watch and waits until all of them are
+//! dropped or the grace period is over. A `Watch` therefore means "I am still serving": keep it for
+//! as long as that is true and not longer.
 
 use std::time::Duration;
 
@@ -40,7 +41,8 @@ pub enum Outcome {
     Expired { remaining: usize },
 }
 
-/// A drain and the watch all others are cloned from. The original counts too: give it away or drop it.
+/// A drain and the watch all others are cloned from. The original counts too: give it away or drop
+/// it.
 pub fn channel() -> (Drain, Watch) {
     let drain = Drain {
         started: CancellationToken::new(),

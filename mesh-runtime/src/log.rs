@@ -1,7 +1,8 @@
 //! Logs: one subscriber per process, installed by `main`, written to standard output.
 //!
-//! The plain format is that of Linkerd's proxy (uptime, level, thread, spans, target, message), so that people and
-//! tools that read one can read the other. The filter can be changed while the daemon runs, through the admin server.
+//! The plain format is that of Linkerd's proxy (uptime, level, thread, spans, target, message), so
+//! that people and tools that read one can read the other. The filter can be changed while the
+//! daemon runs, through the admin server.
 
 use std::fmt;
 use std::io::IsTerminal as _;
@@ -30,8 +31,8 @@ pub struct Settings<'a> {
     /// Directives as in `warn,mesh=debug`.
     pub filter: &'a str,
     pub format: Format,
-    /// Targets that stand for another: `("linkerd", "mesh")` makes a filter written for Linkerd's proxy, as its injector
-    /// sets it, select ours as well.
+    /// Targets that stand for another: `("linkerd", "mesh")` makes a filter written for Linkerd's
+    /// proxy, as its injector sets it, select ours as well.
     pub aliases: &'static [(&'static str, &'static str)],
 }
 
@@ -93,8 +94,8 @@ pub fn init(settings: Settings<'_>) -> Result<FilterHandle, InitError> {
     Ok(handle)
 }
 
-/// An error and all its causes in one line: each type of error says only what it knows itself. Some libraries' types repeat their
-/// cause; it is not repeated again.
+/// An error and all its causes in one line: each type of error says only what it knows itself. Some
+/// libraries' types repeat their cause; it is not repeated again.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,4 +1,5 @@
-//! How much memory the process takes, and may take by its container. For whoever stops before the kernel stops him.
+//! How much memory the process takes, and may take by its container. For whoever stops before the
+//! kernel stops him.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,8 @@ impl Container {
         self.limit
     }
 
-    /// Bytes that the kernel could not take back at once: everything, buffers of sockets too, but the pages of files.
+    /// Bytes that the kernel could not take back at once: everything, buffers of sockets too, but
+    /// the pages of files.
     pub fn used(&self) -> Option<u64> {
         let current = fs::read_to_string(self.folder.join("memory.current")).ok()?;
         let current: u64 = current.trim().parse().ok()?;

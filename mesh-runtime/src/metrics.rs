@@ -2,19 +2,22 @@
 //!
 //! Four things are ours and not the library's, because Linkerd's families need them:
 //!
-//! * **Label sets differ within a family.** `request_total` has inbound samples (`srv_name`, `route_name`, …) and
-//!   outbound samples (`dst_*` as the control plane sends them). A family here maps an ordered [`Labels`] to a cell, and
-//!   prints each label set in the order in which it was built.
-//! * **Handles.** Looking a series up costs a lock and string comparisons, so it happens once per target. What the request
-//!   path keeps ([`Counter`], [`Gauge`], [`Histogram`]) is a pointer to atomics: a few nanoseconds, from any thread.
-//! * **Series end.** A counter or histogram whose last handle is gone stays for [`RETAIN_IDLE`] so that scrapers see its
-//!   last value, then disappears. A gauge describes something that exists and disappears with its last handle.
+//! * **Label sets differ within a family.** `request_total` has inbound samples (`srv_name`,
+//!   `route_name`, …) and outbound samples (`dst_*` as the control plane sends them). A family here
+//!   maps an ordered [`Labels`] to a cell, and prints each label set in the order in which it was
+//!   built.
+//! * **Handles.** Looking a series up costs a lock and string comparisons, so it happens once per
+//!   target. What the request path keeps ([`Counter`], [`Gauge`], [`Histogram`]) is a pointer to
+//!   atomics: a few nanoseconds, from any thread.
+//! * **Series end.** A counter or histogram whose last handle is gone stays for [`RETAIN_IDLE`] so
+//!   that scrapers see its last value, then disappears. A gauge describes something that exists and
+//!   disappears with its last handle.
 //! * **Clients do not decide how many series there are.** A label whose value comes from outside is
 //!   marked ([`Labels::push_outside`]), and a family has series for at most [`MAX_OUTSIDE`] such
 //!   values at a time. The rest are counted together, under [`OTHER`].
 //!
-//! The library provides the exposition format. Encoding takes milliseconds with thousands of series: do it on an admin
-//! or control thread, never on one that serves traffic.
+//! The library provides the exposition format. Encoding takes milliseconds with thousands of
+//! series: do it on an admin or control thread, never on one that serves traffic.
 
 mod cell;
 mod family;
@@ -38,7 +41,8 @@ pub use self::labels::{Labels, OTHER};
 /// How long a series outlives its last handle: Linkerd's `METRICS_RETAIN_IDLE` default.
 pub const RETAIN_IDLE: Duration = Duration::from_secs(600);
 
-/// Buckets of `response_latency_ms` and its relatives, as Linkerd has them; dashboards depend on them.
+/// Buckets of `response_latency_ms` and its relatives, as Linkerd has them; dashboards depend on
+/// them.
 pub const LATENCY_MS: &[f64] = &[
     1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 100.0, 200.0, 300.0, 400.0, 500.0,
     1_000.0, 2_000.0, 3_000.0, 4_000.0, 5_000.0, 10_000.0, 20_000.0, 30_000.0, 40_000.0, 50_000.0,
@@ -95,8 +99,8 @@ impl Registry {
         self.family(name, || Family::gauge(name, help)).as_gauge()
     }
 
-    /// The family of histograms called `name`; as [`Registry::counter_family`]. `buckets` are upper bounds in ascending
-    /// order; `+Inf` is implied.
+    /// The family of histograms called `name`; as [`Registry::counter_family`]. `buckets` are upper
+    /// bounds in ascending order; `+Inf` is implied.
     pub fn histogram_family(
         &self,
         name: &'static str,
@@ -131,7 +135,8 @@ impl Registry {
         self.on_scrape(move |scrape| process.collect(scrape));
     }
 
-    /// The exposition text, families in alphabetical order, closed by `# EOF` as Linkerd's proxy does.
+    /// The exposition text, families in alphabetical order, closed by `# EOF` as Linkerd's proxy
+    /// does.
     pub fn encode(&self) -> Vec<u8> {
         let now = Instant::now();
         let families: Vec<Family> = self.inner.families.lock().values().cloned().collect();
@@ -193,7 +198,8 @@ impl std::fmt::Debug for Inner {
 }
 
 fn encode_family(encoder: &TextEncoder, family: &MetricFamily, text: &mut Vec<u8>) {
-    // The encoder refuses families without samples, and Linkerd omits them too, help and type included.
+    // The encoder refuses families without samples, and Linkerd omits them too, help and type
+    // included.
     if family.get_metric().is_empty() {
         return;
     }

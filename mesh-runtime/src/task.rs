@@ -1,8 +1,10 @@
-//! Tasks that somebody owns. A task a daemon cannot live without is *essential*: when it ends, by returning or by
-//! a panic, the daemon's `main` learns its name and stops the process, so that Kubernetes restarts it. The alternative,
-//! a daemon that looks alive with a dead part inside, is the worst failure an operator can meet.
+//! Tasks that somebody owns. A task a daemon cannot live without is *essential*: when it ends, by
+//! returning or by a panic, the daemon's `main` learns its name and stops the process, so that
+//! Kubernetes restarts it. The alternative, a daemon that looks alive with a dead part inside, is
+//! the worst failure an operator can meet.
 //!
-//! The supervisor works across runtimes: a [`Vigil`] may be held by a task or a thread of any of them.
+//! The supervisor works across runtimes: a [`Vigil`] may be held by a task or a thread of any of
+//! them.
 
 use std::fmt;
 use std::future::Future;
@@ -29,14 +31,16 @@ pub struct Ended {
     pub panicked: bool,
 }
 
-/// Reports the end of its holder when dropped. For threads and for tasks not started by [`Supervisor::spawn`].
+/// Reports the end of its holder when dropped. For threads and for tasks not started by
+/// [`Supervisor::spawn`].
 #[derive(Debug)]
 pub struct Vigil {
     name: &'static str,
     ended: mpsc::UnboundedSender<Ended>,
 }
 
-/// A supervisor for this process. The channel is unbounded because each essential task sends once in its life.
+/// A supervisor for this process. The channel is unbounded because each essential task sends once
+/// in its life.
 pub fn supervisor() -> (Supervisor, Ends) {
     let (tx, rx) = mpsc::unbounded_channel();
     (Supervisor { ended: tx }, Ends { ended: rx })
@@ -77,7 +81,8 @@ impl Ends {
 
 impl Drop for Vigil {
     fn drop(&mut self) {
-        // Nobody listens any more when `main` is already stopping; the end of a task is no news then.
+        // Nobody listens any more when `main` is already stopping; the end of a task is no news
+        // then.
         let _ = self.ended.send(Ended {
             name: self.name,
             panicked: std::thread::panicking(),

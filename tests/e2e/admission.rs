@@ -1,4 +1,5 @@
-//! What the injector makes of pods: the debugging container, annotations that cannot be read, and a values file of Linkerd's behind it all.
+//! What the injector makes of pods: the debugging container, annotations that cannot be read, and a
+//! values file of Linkerd's behind it all.
 
 use crate::{
     cluster::{Cluster, until},

@@ -1,4 +1,5 @@
-//! An application of several services in a mesh that was just installed: by Helm, by `meshctl install`, on each tier; and nothing is left when it goes.
+//! An application of several services in a mesh that was just installed: by Helm, by
+//! `meshctl install`, on each tier; and nothing is left when it goes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -105,7 +106,8 @@ impl<'a> Before<'a> {
     }
 }
 
-/// Everything of the cluster that belongs to no namespace, and every namespace, by kind and name; without what the cluster itself makes anew.
+/// Everything of the cluster that belongs to no namespace, and every namespace, by kind and name;
+/// without what the cluster itself makes anew.
 fn objects(cluster: &Cluster) -> BTreeSet<String> {
     let kinds = cluster.kubectl(&[
         "api-resources",

@@ -1,4 +1,5 @@
-//! The cluster that the stories run on: any, by the context that `MESH_TEST_CLUSTER` names, driven through `kubectl` as a user would.
+//! The cluster that the stories run on: any, by the context that `MESH_TEST_CLUSTER` names, driven
+//! through `kubectl` as a user would.
 
 use std::{
     io::Write,

@@ -1,7 +1,9 @@
-//! Faults of every kind, planted on a real cluster one after the other: `meshctl check` names each, and who does what its hint says is rid of it.
+//! Faults of every kind, planted on a real cluster one after the other: `meshctl check` names each,
+//! and who does what its hint says is rid of it.
 //!
-//! Plants and repairs are shell commands, as an operator types them. A repair is not the test's own idea: each of its steps is found, word for word but for
-//! the names, in the advice of the row that failed, in its section of docs/operations/checks.md, or in one that this section points to.
+//! Plants and repairs are shell commands, as an operator types them. A repair is not the test's own
+//! idea: each of its steps is found, word for word but for the names, in the advice of the row that
+//! failed, in its section of docs/operations/checks.md, or in one that this section points to.
 
 mod agents;
 mod authority;
@@ -87,7 +89,8 @@ fn and_so_are_those_that_take_their_time() {
     plant_and_repair(&cluster, &[control_plane::SLOW, agents::SLOW], false);
 }
 
-/// One after the other, on an installation that is healthy before each; at the end those that are planted `together`.
+/// One after the other, on an installation that is healthy before each; at the end those that are
+/// planted `together`.
 fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]], together: bool) {
     let guide = Guide::read();
     let _mesh = Installation::by_helm(cluster, &[]);

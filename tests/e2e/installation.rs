@@ -1,4 +1,5 @@
-//! A mesh installed into the cluster, by Helm or by `meshctl install`, and taken out again when the story ends.
+//! A mesh installed into the cluster, by Helm or by `meshctl install`, and taken out again when the
+//! story ends.
 
 use std::path::PathBuf;
 
@@ -162,7 +163,8 @@ impl<'a> Installation<'a> {
 
 impl Drop for Installation<'_> {
     fn drop(&mut self) {
-        // A story that failed leaves the cluster as it is only when that is asked for: the next story needs it clean.
+        // A story that failed leaves the cluster as it is only when that is asked for: the next
+        // story needs it clean.
         if std::thread::panicking() && std::env::var_os("MESH_TEST_KEEP").is_some() {
             return;
         }

@@ -1,6 +1,8 @@
-//! A steady load of HTTP requests from the client's pod, by h2load, and what became of every one of them.
+//! A steady load of HTTP requests from the client's pod, by h2load, and what became of every one of
+//! them.
 //!
-//! h2load runs in the pod on its own, not at the end of a `kubectl exec`, so that it goes on when the API server does not.
+//! h2load runs in the pod on its own, not at the end of a `kubectl exec`, so that it goes on when
+//! the API server does not.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -91,7 +93,9 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Reads the two lines that count: `requests: 12 total, 12 started, 12 done, 12 succeeded, 0 failed, 0 errored, 0 timeout` and `status codes: 12 2xx, ...`.
+/// Reads the two lines that count:
+/// `requests: 12 total, 12 started, 12 done, 12 succeeded, 0 failed, 0 errored, 0 timeout` and
+/// `status codes: 12 2xx, ...`.
 fn counted(report: String) -> Counted {
     let line = |start: &str| {
         let found = report.lines().find_map(|line| line.strip_prefix(start));

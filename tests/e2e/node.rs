@@ -1,4 +1,5 @@
-//! What a node looks like from outside: a privileged pod on each, which only looks, and what it saw before the mesh came.
+//! What a node looks like from outside: a privileged pod on each, which only looks, and what it saw
+//! before the mesh came.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +72,8 @@ impl<'a> Nodes<'a> {
         pods.iter().filter_map(node).collect()
     }
 
-    /// Runs a script on a node, as root in its own namespaces but those of files (the node's are at /host).
+    /// Runs a script on a node, as root in its own namespaces but those of files (the node's are at
+    /// /host).
     pub(crate) fn run(&self, node: &str, script: &str) -> String {
         let selector = format!("spec.nodeName={node}");
         let pods = self

@@ -1,4 +1,5 @@
-//! What the agent does when somebody else was faster: pods that ran before it came, and a CNI configuration that another program wrote anew.
+//! What the agent does when somebody else was faster: pods that ran before it came, and a CNI
+//! configuration that another program wrote anew.
 
 use std::collections::BTreeMap;
 

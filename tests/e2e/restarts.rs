@@ -1,4 +1,5 @@
-//! Everything is replaced under load, one thing after the other, and no request fails and none goes around a proxy.
+//! Everything is replaced under load, one thing after the other, and no request fails and none goes
+//! around a proxy.
 
 use crate::{
     cluster::Cluster,

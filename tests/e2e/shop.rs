@@ -56,7 +56,8 @@ impl<'a> Shop<'a> {
         pods
     }
 
-    /// Programs that know nothing of the mesh talk to each other: HTTP/1, gRPC, a database that speaks first, a WebSocket.
+    /// Programs that know nothing of the mesh talk to each other: HTTP/1, gRPC, a database that
+    /// speaks first, a WebSocket.
     pub(crate) fn works(&self) {
         let expect = |what: &str, command: &[&str], is_right: &dyn Fn(&str) -> bool| {
             until(what, || {
@@ -67,7 +68,8 @@ impl<'a> Shop<'a> {
                 }
             });
         };
-        // The server is told who asks, by its proxy: that is the proof of mutual authentication at the other end.
+        // The server is told who asks, by its proxy: that is the proof of mutual authentication at
+        // the other end.
         expect(
             "HTTP/1",
             &["curl", "-sS", "--fail", "--max-time", "10", "http://web/"],
@@ -129,7 +131,8 @@ impl<'a> Shop<'a> {
         }
     }
 
-    /// Every connection from one pod to another was made by a proxy with a proven identity at the other end.
+    /// Every connection from one pod to another was made by a proxy with a proven identity at the
+    /// other end.
     pub(crate) fn is_authenticated(&self) {
         let client = self.metrics("client");
         let outbound = |line: &&String| {
@@ -155,7 +158,8 @@ impl<'a> Shop<'a> {
         }
     }
 
-    /// The agent of every node redirects the pods on this tier, and no connection went around a proxy.
+    /// The agent of every node redirects the pods on this tier, and no connection went around a
+    /// proxy.
     pub(crate) fn is_redirected(&self, tier: &str) {
         let pods: BTreeSet<String> = self
             .pods()

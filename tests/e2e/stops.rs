@@ -1,4 +1,5 @@
-//! Pods that are replaced under clients that keep their connections: what fails with a mesh fails without one.
+//! Pods that are replaced under clients that keep their connections: what fails with a mesh fails
+//! without one.
 
 use std::thread;
 
@@ -94,7 +95,8 @@ fn rolling_restarts_fail_no_more_requests_than_without_a_mesh() {
         for (kind, counts) in counts.as_object().expect("the counts have names") {
             let count = |what: &str| counts[what].as_u64().unwrap_or(u64::MAX);
             let without = |what: &str| plain[kind][what].as_u64().unwrap_or(0);
-            // A request may be on its way at the moment in which the server closes: as many as a pod has clients, at worst. None is answered for that.
+            // A request may be on its way at the moment in which the server closes: as many as a
+            // pod has clients, at worst. None is answered for that.
             let is_good = count("answered") > 0
                 && count("used") == 0
                 && count("new") <= without("new")

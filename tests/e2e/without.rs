@@ -1,4 +1,5 @@
-//! What goes on when a part is gone: the API server, the agent, everything that the agent left on a node.
+//! What goes on when a part is gone: the API server, the agent, everything that the agent left on a
+//! node.
 
 use serde_json::Value;
 
@@ -13,7 +14,8 @@ use crate::{
 /// Two minutes without an API server, and the time to notice.
 const SECONDS: u32 = 170;
 
-/// Where kubeadm has the API server's manifest; its kubelet ends the server when the file goes, and starts it when it comes back.
+/// Where kubeadm has the API server's manifest; its kubelet ends the server when the file goes, and
+/// starts it when it comes back.
 const MANIFEST: &str = "/host/etc/kubernetes/manifests/kube-apiserver.yaml";
 
 #[test]

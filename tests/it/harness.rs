@@ -10,12 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A condition that does not hold in this time never will. It decides nothing else: each holds in a fraction of it.
+/// A condition that does not hold in this time never will. It decides nothing else: each holds in a
+/// fraction of it.
 const NEVER: Duration = Duration::from_secs(60);
 /// Between two looks at a condition that cannot be waited for otherwise.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// The path of a program of this workspace, built beside the test binary (`cargo build --workspace --bins`, which `cargo xtask test` runs first).
+/// The path of a program of this workspace, built beside the test binary
+/// (`cargo build --workspace --bins`, which `cargo xtask test` runs first).
 pub(crate) fn program(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the test has a path");
     let dir = test
@@ -46,7 +48,8 @@ pub(crate) fn other_programs() -> PathBuf {
     path
 }
 
-/// Whether this process may make namespaces and load programs. Says why a test is skipped when it may not.
+/// Whether this process may make namespaces and load programs. Says why a test is skipped when it
+/// may not.
 pub(crate) fn privileged(test: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {

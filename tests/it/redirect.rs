@@ -1,8 +1,10 @@
-//! The redirection, seen by programs that know nothing of it: one table of cases, run on every tier.
+//! The redirection, seen by programs that know nothing of it: one table of cases, run on every
+//! tier.
 //!
-//! Each case is one habit of an application or one way to go wrong (the numbers are those of the trap list in docs/operations/redirection-limits.md). It
-//! runs real processes in an enrolled pod and says in one line what they saw. The line is the same on every tier, or the difference is written down
-//! beside it with its reason; no case is left out on any tier.
+//! Each case is one habit of an application or one way to go wrong (the numbers are those of the
+//! trap list in docs/operations/redirection-limits.md). It runs real processes in an enrolled pod
+//! and says in one line what they saw. The line is the same on every tier, or the difference is
+//! written down beside it with its reason; no case is left out on any tier.
 
 mod cases;
 mod crowd;
@@ -21,8 +23,8 @@ use stage::Stage;
 pub(crate) enum Expect {
     /// The same line on every tier.
     Same(&'static str),
-    /// The same line but for the address by which the application and the proxy know each other: without a program at the socket lookup, the split tier can only
-    /// redirect to loopback.
+    /// The same line but for the address by which the application and the proxy know each other:
+    /// without a program at the socket lookup, the split tier can only redirect to loopback.
     Outbound(&'static str),
     /// Another line on the packet-filter tiers, or on the split tier, for the reason given.
     Differs {

@@ -17,11 +17,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{event, flag, has, listen::plain, raw};
 
-/// How long a connection or an answer may take before the probe reports that it hangs. Nothing in these tests takes a tenth of it.
+/// How long a connection or an answer may take before the probe reports that it hangs. Nothing in
+/// these tests takes a tenth of it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// `probe connect ADDR [--bind ADDR] [--device IF] [--transparent] [--nonblocking] [--fastopen] [--fastopen-connect] [--mptcp] [--v6only] [--uring]
-/// [--again ADDR] [--wait-stdin]`: prints what the far end said, and what this end sees of itself.
+/// `probe connect ADDR [--bind ADDR] [--device IF] [--transparent] [--nonblocking] [--fastopen] [--fastopen-connect] [--mptcp] [--v6only] [--uring] [--again ADDR] [--wait-stdin]`:
+/// prints what the far end said, and what this end sees of itself.
 pub(crate) fn connect(args: &[&str]) -> anyhow::Result<()> {
     let target: SocketAddr = args.first().context("no address")?.parse()?;
     let socket = socket(target, args)?;
@@ -90,7 +91,8 @@ fn dial(socket: &Socket, target: SocketAddr, args: &[&str]) -> std::io::Result<V
     } else if has(args, "--nonblocking") {
         connect_nonblocking(socket, target)?;
     } else {
-        // A time-out leaves the socket non-blocking, as `connect_timeout` of the standard library does.
+        // A time-out leaves the socket non-blocking, as `connect_timeout` of the standard library
+        // does.
         socket.connect_timeout(&target.into(), PATIENCE)?;
     }
     let stream: TcpStream = socket.try_clone()?.into();
@@ -193,7 +195,8 @@ pub(crate) fn bind(args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `probe options ADDR`: socket options that have nothing to do with redirection, on a connection that may have been redirected.
+/// `probe options ADDR`: socket options that have nothing to do with redirection, on a connection
+/// that may have been redirected.
 pub(crate) fn options(args: &[&str]) -> anyhow::Result<()> {
     let target: SocketAddr = args.first().context("no address")?.parse()?;
     let socket = socket(target, args)?;
@@ -204,8 +207,10 @@ pub(crate) fn options(args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `probe churn ADDR COUNT|until-stdin`: opens, reads the greeting and closes, one after the other; so often, or until standard input ends or says a line.
-/// Says after the first hundred that it is at it, and at the end how many connections there were, how many failed, and how many reached whom.
+/// `probe churn ADDR COUNT|until-stdin`: opens, reads the greeting and closes, one after the other;
+/// so often, or until standard input ends or says a line. Says after the first hundred that it is
+/// at it, and at the end how many connections there were, how many failed, and how many reached
+/// whom.
 pub(crate) fn churn(args: &[&str]) -> anyhow::Result<()> {
     const UNDER_WAY: u32 = 100;
     let target: SocketAddr = args.first().context("no address")?.parse()?;
@@ -225,7 +230,8 @@ pub(crate) fn churn(args: &[&str]) -> anyhow::Result<()> {
     let mut reached: BTreeMap<String, u32> = BTreeMap::new();
     while count < limit && !stop.load(Ordering::Relaxed) {
         let socket = socket(target, args)?;
-        // A reset instead of a FIN: tens of thousands of sockets in TIME_WAIT would use up the ports of the pod.
+        // A reset instead of a FIN: tens of thousands of sockets in TIME_WAIT would use up the
+        // ports of the pod.
         socket.set_linger(Some(Duration::ZERO))?;
         match dial(&socket, target, args) {
             Ok(greeting) => {
@@ -247,7 +253,8 @@ pub(crate) fn churn(args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `probe two-sources PORT SOURCE1 TARGET1 SOURCE2 TARGET2`: two sockets with the same port on two local addresses.
+/// `probe two-sources PORT SOURCE1 TARGET1 SOURCE2 TARGET2`: two sockets with the same port on two
+/// local addresses.
 pub(crate) fn two_sources(args: &[&str]) -> anyhow::Result<()> {
     let [port, source1, target1, source2, target2] = args else {
         anyhow::bail!("usage: two-sources PORT SOURCE1 TARGET1 SOURCE2 TARGET2")
@@ -260,7 +267,8 @@ pub(crate) fn two_sources(args: &[&str]) -> anyhow::Result<()> {
         socket.connect_timeout(&target.into(), PATIENCE)?;
         open.push(socket);
     }
-    // Both are connected before either greeting is read: that is when a table keyed by port alone mixes them up.
+    // Both are connected before either greeting is read: that is when a table keyed by port alone
+    // mixes them up.
     for socket in open {
         let mut line = String::new();
         BufReader::new(TcpStream::from(socket)).read_line(&mut line)?;
@@ -269,7 +277,8 @@ pub(crate) fn two_sources(args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `probe udp serve ADDR` echoes; `probe udp send ADDR` sends over a connected socket and prints who answered.
+/// `probe udp serve ADDR` echoes; `probe udp send ADDR` sends over a connected socket and prints
+/// who answered.
 pub(crate) fn udp(args: &[&str]) -> anyhow::Result<()> {
     match args {
         ["serve", addr] => {

@@ -1,6 +1,7 @@
-//! Very many connections at a time, in one thread each side: `probe crowd serve NAME ADDR…` greets and holds each connection until its client closes;
-//! `probe crowd connect ADDR COUNT` opens so many, reads every greeting, says what they were, keeps all of them until standard input ends, and closes.
-//! Several of either kind can share the work: servers share a port.
+//! Very many connections at a time, in one thread each side: `probe crowd serve NAME ADDR…` greets
+//! and holds each connection until its client closes; `probe crowd connect ADDR COUNT` opens so
+//! many, reads every greeting, says what they were, keeps all of them until standard input ends,
+//! and closes. Several of either kind can share the work: servers share a port.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +22,8 @@ use super::{
     raw,
 };
 
-/// Connections that are being opened at a time: below any backlog, so that none of them has to be sent again.
+/// Connections that are being opened at a time: below any backlog, so that none of them has to be
+/// sent again.
 const AT_ONCE: usize = 512;
 /// A long run says now and then that it goes on.
 const SIGN_OF_LIFE: u32 = 1000;
@@ -126,7 +128,8 @@ async fn connect(target: SocketAddr, count: u32) -> anyhow::Result<()> {
     ]);
     std::io::stdin().read_line(&mut String::new())?;
     for stream in &held {
-        // A reset instead of a FIN: tens of thousands of sockets in TIME_WAIT would use up the ports of the pod.
+        // A reset instead of a FIN: tens of thousands of sockets in TIME_WAIT would use up the
+        // ports of the pod.
         stream.set_zero_linger()?;
     }
     Ok(())

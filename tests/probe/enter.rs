@@ -1,5 +1,5 @@
-//! `probe enter [--netns PATH] [--cgroup DIR] [--uid N] [--new-netns | --inner-netns PATH] -- COMMAND ARGS…`: joins a pod, or a
-//! network namespace inside it, then becomes a probe with that command.
+//! `probe enter [--netns PATH] [--cgroup DIR] [--uid N] [--new-netns | --inner-netns PATH] -- COMMAND ARGS…`:
+//! joins a pod, or a network namespace inside it, then becomes a probe with that command.
 
 use std::{fs::File, os::unix::process::CommandExt, process::Command};
 
@@ -42,7 +42,8 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
         setgid(Gid::from_raw(uid))?;
         setuid(Uid::from_raw(uid))?;
     }
-    // Not by its path: the user it is now may not be allowed into the folders above it, such as the home of root.
+    // Not by its path: the user it is now may not be allowed into the folders above it, such as the
+    // home of root.
     Err(Command::new("/proc/self/exe").args(command).exec()).context("run the probe anew")
 }
 

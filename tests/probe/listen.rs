@@ -1,7 +1,8 @@
-//! `probe listen [--greet NAME] [--mptcp] [--reuseport] [--no-reuseaddr] [--backlog N] [--hold] ADDR…`: accepts connections and tells each client who it
-//! reached, as one JSON line: the name of this listener, the address the listener was bound to, the client's address, this end's address and the original
-//! destination that the kernel reports. Then it closes its half, or with
-//! `--hold` leaves it open until the client closes.
+//! `probe listen [--greet NAME] [--mptcp] [--reuseport] [--no-reuseaddr] [--backlog N] [--hold] ADDR…`:
+//! accepts connections and tells each client who it reached, as one JSON line: the name of this
+//! listener, the address the listener was bound to, the client's address, this end's address and
+//! the original destination that the kernel reports. Then it closes its half, or with `--hold`
+//! leaves it open until the client closes.
 
 use std::{
     io::{Read, Write},
@@ -81,7 +82,8 @@ fn accept(listener: &Socket, name: &str, bound: SocketAddr, hold: bool) -> anyho
     }
 }
 
-/// Greets, then reads until the client closes: closing with unread bytes would reset the connection under the client's feet.
+/// Greets, then reads until the client closes: closing with unread bytes would reset the connection
+/// under the client's feet.
 fn serve(mut stream: TcpStream, greeting: &str, hold: bool) {
     let greeted = stream.write_all(greeting.as_bytes());
     if greeted.is_ok() && (hold || stream.shutdown(Shutdown::Write).is_ok()) {

@@ -1,8 +1,10 @@
-//! A program that knows nothing of the mesh: the applications, servers and stand-in proxies of the redirection tests.
+//! A program that knows nothing of the mesh: the applications, servers and stand-in proxies of the
+//! redirection tests.
 //!
-//! The tests start it inside the network namespace and cgroup of a pod (`probe enter … -- COMMAND`). Each command prints one JSON line per event on
-//! standard output; the tests read nothing else. It asks the kernel through ordinary system calls only: if the answer to `SO_ORIGINAL_DST` is right
-//! here, it is right for any program.
+//! The tests start it inside the network namespace and cgroup of a pod
+//! (`probe enter … -- COMMAND`). Each command prints one JSON line per event on standard output;
+//! the tests read nothing else. It asks the kernel through ordinary system calls only: if the
+//! answer to `SO_ORIGINAL_DST` is right here, it is right for any program.
 
 use std::process::ExitCode;
 

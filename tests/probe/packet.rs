@@ -1,5 +1,7 @@
-//! `probe syn raw|packet SOURCE TARGET…`: asks for TCP connections in packets of its own making, past connect(2): through a raw socket, or below the whole
-//! IP stack through a packet socket on `eth0` (to a target that was spoken with before). Says for each target whether it answered; the targets are asked in turn and the last one must answer.
+//! `probe syn raw|packet SOURCE TARGET…`: asks for TCP connections in packets of its own making,
+//! past connect(2): through a raw socket, or below the whole IP stack through a packet socket on
+//! `eth0` (to a target that was spoken with before). Says for each target whether it answered; the
+//! targets are asked in turn and the last one must answer.
 
 use std::{
     io::Read,
@@ -55,7 +57,8 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The ports that answered, up to and with the last one's answer. Packets of one sender do not overtake each other on one link.
+/// The ports that answered, up to and with the last one's answer. Packets of one sender do not
+/// overtake each other on one link.
 fn collect(answers: &mut Socket, last: SocketAddrV4) -> anyhow::Result<Vec<u16>> {
     let start = Instant::now();
     let mut ports = Vec::new();

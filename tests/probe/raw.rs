@@ -51,7 +51,8 @@ pub(crate) fn wait_writable(socket: &Socket, patience: Duration) -> io::Result<(
     }
 }
 
-/// Connects through io_uring, which never enters the `connect` system call; with `sqpoll` a kernel thread submits it.
+/// Connects through io_uring, which never enters the `connect` system call; with `sqpoll` a kernel
+/// thread submits it.
 pub(crate) fn uring_connect(socket: &Socket, target: SocketAddr, sqpoll: bool) -> io::Result<()> {
     let mut builder = io_uring::IoUring::builder();
     if sqpoll {
@@ -81,7 +82,8 @@ pub(crate) fn uring_connect(socket: &Socket, target: SocketAddr, sqpoll: bool) -
     }
 }
 
-/// Options whose answers must not depend on the mesh: number 80 at other levels, and reads larger than a page.
+/// Options whose answers must not depend on the mesh: number 80 at other levels, and reads larger
+/// than a page.
 pub(crate) fn option_survey(socket: &Socket) -> Vec<(&'static str, String)> {
     let fd = socket.as_raw_fd();
     vec![

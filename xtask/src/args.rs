@@ -1,4 +1,5 @@
-//! The command line of xtask. `main` dispatches it; `tidy::readme` parses the commands of the documents with it.
+//! The command line of xtask. `main` dispatches it; `tidy::readme` parses the commands of the
+//! documents with it.
 
 use std::path::PathBuf;
 
@@ -22,7 +23,8 @@ pub(crate) struct Args {
 pub(crate) enum Task {
     /// Install what building, the tests and the demo need
     Setup(SetupOptions),
-    /// Run every check and every test: setup, ebpf, fmt, tidy, clippy, unit tests, integration tests
+    /// Run every check and every test: setup, ebpf, fmt, tidy, clippy, unit tests, integration
+    /// tests
     Test(TestOptions),
     /// What CI runs: the same as `test`
     Ci,
@@ -48,7 +50,8 @@ pub(crate) enum Task {
     Demo(DemoOptions),
     /// Measure what the proxy costs, beside Envoy, HAProxy and nothing at all
     Bench(BenchOptions),
-    /// Load our proxies for an hour while their certificates and trust anchors change; nothing may fail or grow
+    /// Load our proxies for an hour while their certificates and trust anchors change; nothing may
+    /// fail or grow
     Soak(SoakOptions),
     /// Search for inputs that the proxy mishandles, guided by coverage
     Fuzz(FuzzOptions),
@@ -75,14 +78,16 @@ pub(crate) struct DemoOptions {
     /// Only take down what --keep left up
     #[arg(long, conflicts_with = "keep")]
     pub(crate) down: bool,
-    /// On a cluster instead of this machine: that of a context of the kubeconfig, or the current one
+    /// On a cluster instead of this machine: that of a context of the kubeconfig, or the current
+    /// one
     #[arg(long, value_name = "CONTEXT", num_args = 0..=1, require_equals = true)]
     pub(crate) kubernetes: Option<Option<String>>,
 }
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ImageOptions {
-    /// Which images are written; all when none is named. The programs of all of them are built either way
+    /// Which images are written; all when none is named. The programs of all of them are built
+    /// either way
     pub(crate) images: Vec<ImageName>,
     /// Unoptimised programs, as the tests start them: for a cluster on this machine
     #[arg(long)]
@@ -112,7 +117,8 @@ pub(crate) struct BenchOptions {
     /// A look in five minutes: few short rounds, and without the workloads that take long
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Count rounds too during which the machine did other things. Such results are no results; they show that everything works
+    /// Count rounds too during which the machine did other things. Such results are no results;
+    /// they show that everything works
     #[arg(long)]
     pub(crate) noisy: bool,
     /// Rounds that must count [default: 7, or 3 with --quick]
@@ -158,7 +164,8 @@ pub(crate) struct FuzzOptions {
     /// Processes that work on a target beside each other
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) jobs: u64,
-    /// Be guided by the edges taken only, not by what is compared: two to three times as many executions, in a build of its own
+    /// Be guided by the edges taken only, not by what is compared: two to three times as many
+    /// executions, in a build of its own
     #[arg(long)]
     pub(crate) edges: bool,
     /// Add the inputs found that reach something new to fuzz/corpus, as few as possible
@@ -174,13 +181,15 @@ pub(crate) struct FuzzOptions {
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct TestOptions {
-    /// Formatting, tidy, clippy and unit tests only: no setup, no kernel programs, no integration tests
+    /// Formatting, tidy, clippy and unit tests only: no setup, no kernel programs, no integration
+    /// tests
     #[arg(long)]
     pub(crate) quick: bool,
     /// Run only the tests whose name contains this
     #[arg(long, value_name = "NAME")]
     pub(crate) filter: Option<String>,
-    /// Run only the end-to-end tests, on the cluster whose context MESH_TEST_CLUSTER names. Without this they are part of all tests, and skipped when there is no cluster
+    /// Run only the end-to-end tests, on the cluster whose context MESH_TEST_CLUSTER names. Without
+    /// this they are part of all tests, and skipped when there is no cluster
     #[arg(long, conflicts_with = "quick")]
     pub(crate) e2e: bool,
     /// Make a cluster of two nodes with kind for them, and delete it at the end

@@ -1,8 +1,11 @@
-//! `cargo xtask bench`: what the proxy costs, beside Envoy, HAProxy and nothing at all, in one run on this machine.
+//! `cargo xtask bench`: what the proxy costs, beside Envoy, HAProxy and nothing at all, in one run
+//! on this machine.
 //!
-//! All systems are alive at the same time, in network namespaces of their own; load moves between them, forwards and backwards, and what a proxy costs is the
-//! time the scheduler let it run. A round during which somebody else used the machine does not count. `workload` is the table of what is measured and what must
-//! hold, `docs/bench` is where published results are. Whatever happens, everything is removed again.
+//! All systems are alive at the same time, in network namespaces of their own; load moves between
+//! them, forwards and backwards, and what a proxy costs is the time the scheduler let it run. A
+//! round during which somebody else used the machine does not count. `workload` is the table of
+//! what is measured and what must hold, `docs/bench` is where published results are. Whatever
+//! happens, everything is removed again.
 
 mod changes;
 mod load;
@@ -44,8 +47,8 @@ use traffic::Systems;
 pub(crate) use usage::run_time;
 use workload::{Kind, WORKLOADS, Workload};
 
-/// Rounds that count, and seconds of load on each peer in a round. Seven rounds are what an interval needs; two seconds are thousands of
-/// operations of the slowest peer.
+/// Rounds that count, and seconds of load on each peer in a round. Seven rounds are what an
+/// interval needs; two seconds are thousands of operations of the slowest peer.
 const FULL: (usize, u32) = (7, 3);
 /// For a look in five minutes: too few rounds to publish.
 const QUICK: (usize, u32) = (3, 1);
@@ -138,7 +141,8 @@ fn measure(
     workload: &'static Workload,
 ) -> anyhow::Result<Row> {
     if !matches!(workload.kind, Kind::Traffic(..)) {
-        // The others start processes of their own under the same names, and want the machine for themselves.
+        // The others start processes of their own under the same names, and want the machine for
+        // themselves.
         systems.clear();
     }
     match workload.kind {

@@ -35,7 +35,8 @@ pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
 /// Compiles every program of the workspace, in the usual target folder or another one.
 pub(crate) fn compile(root: &Path, profile: &str, target: Option<&Path>) -> anyhow::Result<()> {
     let mut command = workspace::cargo(root);
-    // The whole workspace, as the tests build it: a part of it would resolve other features and compile the dependencies anew.
+    // The whole workspace, as the tests build it: a part of it would resolve other features and
+    // compile the dependencies anew.
     command.args(["build", "--profile", profile, "--workspace", "--bins"]);
     if let Some(target) = target {
         command.arg("--target-dir").arg(target);

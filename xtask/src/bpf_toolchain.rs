@@ -1,8 +1,10 @@
-//! Which compiler and linker build the kernel programs here. `setup` completes the pair, `ebpf` uses it.
+//! Which compiler and linker build the kernel programs here. `setup` completes the pair, `ebpf`
+//! uses it.
 //!
-//! The compiler is Debian's `rustc-web` with the prebuilt core library for BPF where that is installed; elsewhere it
-//! is rustup's stable compiler, which builds core from the `rust-src` component. Both bring a shared libLLVM with the
-//! BPF target. bpf-linker is built against exactly that library: LLVM must not read bitcode of a newer LLVM.
+//! The compiler is Debian's `rustc-web` with the prebuilt core library for BPF where that is
+//! installed; elsewhere it is rustup's stable compiler, which builds core from the `rust-src`
+//! component. Both bring a shared libLLVM with the BPF target. bpf-linker is built against exactly
+//! that library: LLVM must not read bitcode of a newer LLVM.
 
 use std::{
     fs,
@@ -12,7 +14,8 @@ use std::{
 
 use crate::{command::ask, workspace};
 
-/// The release that `setup` installs. Another one on the machine is not used: options and BTF output differ.
+/// The release that `setup` installs. Another one on the machine is not used: options and BTF
+/// output differ.
 pub(crate) const LINKER_VERSION: &str = "0.13.0";
 
 /// Where Debian's package puts core and alloc for the kernel.
@@ -71,7 +74,8 @@ fn rustup_compiler() -> Option<Compiler> {
     })
 }
 
-/// Finds a bpf-linker that can read what the compiler writes: the one `setup` built, or one on the `PATH`.
+/// Finds a bpf-linker that can read what the compiler writes: the one `setup` built, or one on the
+/// `PATH`.
 pub(crate) fn linker(root: &Path, compiler: &Compiler) -> Option<PathBuf> {
     let own = workspace::tools(root).join("bin/bpf-linker");
     own.is_file()
@@ -90,8 +94,8 @@ fn is_our_version(output: &str) -> bool {
     output.split_whitespace().last() == Some(LINKER_VERSION)
 }
 
-/// Whether the LLVM that the linker was built with is new enough. A statically linked one, as the project's release
-/// archives hold, names no library; those carry the newest LLVM of their day.
+/// Whether the LLVM that the linker was built with is new enough. A statically linked one, as the
+/// project's release archives hold, names no library; those carry the newest LLVM of their day.
 fn reads_bitcode_of(linker: &[u8], llvm_major: u32) -> bool {
     const NAME: &[u8] = b"libLLVM.so.";
     let Some(at) = linker.windows(NAME.len()).position(|window| window == NAME) else {

@@ -1,7 +1,8 @@
 //! The clippy stage of `test`: the workspace with its tests, warnings are errors.
 //!
-//! Every Rust release brings new lints, and rustup installs the newest release. So on a compiler newer than those this
-//! repository was checked with, warnings are shown and do not fail: an unchanged commit must not turn red.
+//! Every Rust release brings new lints, and rustup installs the newest release. So on a compiler
+//! newer than those this repository was checked with, warnings are shown and do not fail: an
+//! unchanged commit must not turn red.
 
 use std::{path::Path, process::Command};
 
@@ -12,7 +13,8 @@ use crate::{
     workspace,
 };
 
-/// The newest `rustc 1.x` whose lints the workspace was checked with. Raise it together with the fixes.
+/// The newest `rustc 1.x` whose lints the workspace was checked with. Raise it together with the
+/// fixes.
 const NEWEST_CHECKED: u32 = 95;
 
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
@@ -40,7 +42,8 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Whether this compiler's warnings fail a build that was checked with compilers up to `rustc 1.newest`.
+/// Whether this compiler's warnings fail a build that was checked with compilers up to
+/// `rustc 1.newest`.
 pub(crate) fn warnings_are_errors(rustc: &Path, newest: u32) -> bool {
     is_checked(
         &ask(Command::new(rustc).arg("--version")).unwrap_or_default(),
@@ -48,7 +51,8 @@ pub(crate) fn warnings_are_errors(rustc: &Path, newest: u32) -> bool {
     )
 }
 
-/// Decides from the output of `rustc --version`; an unknown form is treated as one that was checked.
+/// Decides from the output of `rustc --version`; an unknown form is treated as one that was
+/// checked.
 fn is_checked(version: &str, newest: u32) -> bool {
     let release = version.split_whitespace().nth(1).unwrap_or_default();
     let minor = release

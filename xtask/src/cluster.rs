@@ -1,5 +1,6 @@
-//! The Kubernetes cluster that the end-to-end tests run on: any, by the name of its context, made by whoever runs the tests. It is given the images as
-//! files, through a program of the user's choice. `test` calls it before the integration tests.
+//! The Kubernetes cluster that the end-to-end tests run on: any, by the name of its context, made
+//! by whoever runs the tests. It is given the images as files, through a program of the user's
+//! choice. `test` calls it before the integration tests.
 
 mod kind;
 
@@ -17,7 +18,8 @@ use crate::{command, image, test_apps, workspace::find_program};
 
 /// Names the context of the cluster to test on.
 pub(crate) const CONTEXT_VARIABLE: &str = "MESH_TEST_CLUSTER";
-/// Names the program that gives images to that cluster: it is called with the paths of the archives.
+/// Names the program that gives images to that cluster: it is called with the paths of the
+/// archives.
 const LOADER_VARIABLE: &str = "MESH_TEST_LOAD_IMAGE";
 
 /// What the tests drive a cluster with, and where it comes from.
@@ -33,7 +35,8 @@ pub(crate) fn given() -> Option<String> {
         .filter(|context| !context.is_empty())
 }
 
-/// Makes the images of the programs as the tests were built with them, and of the applications, and gives them to the cluster.
+/// Makes the images of the programs as the tests were built with them, and of the applications, and
+/// gives them to the cluster.
 pub(crate) fn load_images(root: &Path, context: &str) -> anyhow::Result<()> {
     let mut archives = image::from_tests(root)?;
     let folder = archives
@@ -65,7 +68,8 @@ fn check_programs() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The commands that load the archives: the user's program, or kind's when the context is one of kind's.
+/// The commands that load the archives: the user's program, or kind's when the context is one of
+/// kind's.
 fn loaders(
     program: Option<String>,
     context: &str,

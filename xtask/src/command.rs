@@ -1,5 +1,5 @@
-//! Runs a program for a task: its output is collected, its last line is shown as progress, and all of it is printed
-//! only when the program fails. Every task that starts a program does it here.
+//! Runs a program for a task: its output is collected, its last line is shown as progress, and all
+//! of it is printed only when the program fails. Every task that starts a program does it here.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -12,7 +12,8 @@ use anyhow::{Context, bail};
 
 use crate::progress::Progress;
 
-/// Lines in flight between the readers and us. A program that prints faster than we look waits, and loses nothing.
+/// Lines in flight between the readers and us. A program that prints faster than we look waits, and
+/// loses nothing.
 const LINES_IN_FLIGHT: usize = 1024;
 
 /// Lines with which cargo reports progress: they would only hide the error they precede.
@@ -97,7 +98,8 @@ pub(crate) fn observe(
     Ok(Finished { status, lines })
 }
 
-/// The standard output of a quick program, or nothing when it cannot be run or fails: a question, not a step.
+/// The standard output of a quick program, or nothing when it cannot be run or fails: a question,
+/// not a step.
 pub(crate) fn ask(command: &mut Command) -> Option<String> {
     let output = command
         .stdin(Stdio::null())
@@ -134,7 +136,8 @@ fn read_lines(
     })
 }
 
-/// What a program says, line by line. Bytes need not be text: conformance suites print what they received. A pipe that cannot be read has ended.
+/// What a program says, line by line. Bytes need not be text: conformance suites print what they
+/// received. A pipe that cannot be read has ended.
 pub(crate) fn lossy_lines(stream: impl Read) -> impl Iterator<Item = String> {
     let lines = BufReader::new(stream).split(b'\n').map_while(Result::ok);
     lines.map(|line| {

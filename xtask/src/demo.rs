@@ -1,8 +1,10 @@
 //! `cargo xtask demo`: a whole mesh on this machine, shown at work.
 //!
-//! Builds the programs, starts a local node with the manifests of examples/demo, sends traffic through it with programs nobody here wrote, and measures each
-//! claim on the running system: `claims` has one function per claim. Whatever happens, the node is taken down again, unless `--keep` asks to look around;
-//! then `--down` does it. The exit code is 1 when a claim does not hold. `--kubernetes` shows the same claims on a cluster.
+//! Builds the programs, starts a local node with the manifests of examples/demo, sends traffic
+//! through it with programs nobody here wrote, and measures each claim on the running system:
+//! `claims` has one function per claim. Whatever happens, the node is taken down again, unless
+//! `--keep` asks to look around; then `--down` does it. The exit code is 1 when a claim does not
+//! hold. `--kubernetes` shows the same claims on a cluster.
 
 mod capture;
 mod claims;
@@ -31,7 +33,8 @@ pub(crate) fn run(root: &Path, options: DemoOptions) -> anyhow::Result<ExitCode>
     binaries::run(root, true)?;
     let interrupt = Interrupt::watch()?;
     let mesh = mesh(root, &options)?;
-    // What an earlier run left behind, by --keep or by a crash, would make this one's numbers wrong.
+    // What an earlier run left behind, by --keep or by a crash, would make this one's numbers
+    // wrong.
     mesh.place
         .down()
         .context("clear what an earlier demo left")?;

@@ -1,5 +1,6 @@
-//! `cargo xtask ebpf`: builds the kernel programs, which have a workspace, a compiler and a linker of their own, and
-//! copies the object to where mesh-agent's build script embeds it from. `test` and `build` call it too.
+//! `cargo xtask ebpf`: builds the kernel programs, which have a workspace, a compiler and a linker
+//! of their own, and copies the object to where mesh-agent's build script embeds it from. `test`
+//! and `build` call it too.
 
 use std::{
     fs,
@@ -18,7 +19,8 @@ const TARGET: &str = "bpfel-unknown-none";
 /// The newest `rustc 1.x` whose warnings the kernel programs were checked with: Debian's.
 const NEWEST_CHECKED: u32 = 96;
 
-/// Optimised for size, the same sources become other instructions: what the tests replace the programs by while connections go on.
+/// Optimised for size, the same sources become other instructions: what the tests replace the
+/// programs by while connections go on.
 const OTHER_OPTIMISATION: &str = "s";
 
 /// Builds the kernel programs and returns the path of the object.
@@ -98,8 +100,9 @@ fn compile(
     command::run("ebpf", &mut command)
 }
 
-/// BTF needs the debug information of the compiler and the linker's option; aya-ebpf wants to know whose registers a
-/// program sees. There is no clippy for this target, so the compiler's own warnings are errors here.
+/// BTF needs the debug information of the compiler and the linker's option; aya-ebpf wants to know
+/// whose registers a program sees. There is no clippy for this target, so the compiler's own
+/// warnings are errors here.
 fn flags(root: &Path, compiler: &Compiler) -> anyhow::Result<String> {
     let arch = std::env::consts::ARCH;
     let warnings = if clippy::warnings_are_errors(&compiler.rustc, NEWEST_CHECKED) {

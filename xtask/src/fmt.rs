@@ -1,4 +1,5 @@
-//! `cargo xtask fmt`: formats both workspaces, this one and the kernel programs'. `test` calls it with `--check`.
+//! `cargo xtask fmt`: formats both workspaces, this one and the kernel programs'. `test` calls it
+//! with `--check`.
 
 use std::path::Path;
 

@@ -1,7 +1,9 @@
-//! `cargo xtask fuzz`: searches for inputs that the proxy mishandles, guided by coverage. The targets are in the package mesh-fuzz; docs/fuzzing.md says what each
-//! holds the proxy against. Ordinary tests replay the inputs that are kept in `fuzz/corpus`.
+//! `cargo xtask fuzz`: searches for inputs that the proxy mishandles, guided by coverage. The
+//! targets are in the package mesh-fuzz; docs/fuzzing.md says what each holds the proxy against.
+//! Ordinary tests replay the inputs that are kept in `fuzz/corpus`.
 //!
-//! libFuzzer does the work, on the stable compiler: rustc's own copy of LLVM instruments the code, and the crate libfuzzer-sys brings the rest (ADR 0015).
+//! libFuzzer does the work, on the stable compiler: rustc's own copy of LLVM instruments the code,
+//! and the crate libfuzzer-sys brings the rest (ADR 0015).
 
 mod program;
 mod run;
@@ -17,7 +19,8 @@ use run::Budget;
 /// How long each target runs when nothing is said.
 const DEFAULT_SECONDS: u64 = 60;
 
-/// Builds and runs. A finding is no error here but an exit status, so that the other targets run all the same.
+/// Builds and runs. A finding is no error here but an exit status, so that the other targets run
+/// all the same.
 pub(crate) fn run(root: &Path, options: &FuzzOptions) -> anyhow::Result<ExitCode> {
     let all = targets(root)?;
     if options.list {
@@ -67,7 +70,8 @@ pub(crate) fn run(root: &Path, options: &FuzzOptions) -> anyhow::Result<ExitCode
     })
 }
 
-/// The folders of the corpora are the list of targets: a test of mesh-fuzz holds both together, and nothing has to be built to name them.
+/// The folders of the corpora are the list of targets: a test of mesh-fuzz holds both together, and
+/// nothing has to be built to name them.
 fn targets(root: &Path) -> anyhow::Result<Vec<String>> {
     let folder = root.join("fuzz/corpus");
     let entries = fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))?;

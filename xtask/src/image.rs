@@ -1,9 +1,11 @@
-//! `cargo xtask image`: container images of the mesh, without Docker. Builds the programs, puts each image together from nothing but files of this
-//! checkout and of the machine's packages, and writes it as a folder (an OCI layout) and as one tar that `docker load`, `ctr images import` and
+//! `cargo xtask image`: container images of the mesh, without Docker. Builds the programs, puts
+//! each image together from nothing but files of this checkout and of the machine's packages, and
+//! writes it as a folder (an OCI layout) and as one tar that `docker load`, `ctr images import` and
 //! `kind load image-archive` take. `--push` sends it to a registry, `--check` builds twice.
 //!
-//! Nothing in an image depends on when, where or by whom it was built: entries are sorted, times are the commit's, owners are numbers, and the
-//! paths of this machine are mapped away (`programs`). `test` makes the development images for the end-to-end tests through `from_tests`.
+//! Nothing in an image depends on when, where or by whom it was built: entries are sorted, times
+//! are the commit's, owners are numbers, and the paths of this machine are mapped away
+//! (`programs`). `test` makes the development images for the end-to-end tests through `from_tests`.
 
 mod contents;
 mod debian;
@@ -94,7 +96,8 @@ fn place_command_line(programs: &Programs, out: &Path) -> anyhow::Result<PathBuf
     Ok(placed)
 }
 
-/// The images of the programs that the tests were built with, for a cluster to load. Builds nothing.
+/// The images of the programs that the tests were built with, for a cluster to load. Builds
+/// nothing.
 pub(crate) fn from_tests(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let programs = Programs::of_tests(root);
     let origin = Origin::read(root)?;
@@ -135,7 +138,8 @@ fn make(
     made.collect()
 }
 
-/// Builds the programs a second time from nothing, and compares the images made of them with those of the first time.
+/// Builds the programs a second time from nothing, and compares the images made of them with those
+/// of the first time.
 fn check_again(
     root: &Path,
     names: &[ImageName],

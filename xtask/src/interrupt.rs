@@ -7,8 +7,8 @@ use std::sync::{
 
 use anyhow::Context;
 
-/// Whether the user wants to stop. The programs that xtask started get the signal of a terminal too and end; the step at hand then fails, and whoever is told
-/// of that looks here for the reason.
+/// Whether the user wants to stop. The programs that xtask started get the signal of a terminal too
+/// and end; the step at hand then fails, and whoever is told of that looks here for the reason.
 #[derive(Debug, Clone)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 

@@ -1,7 +1,8 @@
-//! A pair of pods with a pair of our proxies between them, as the node agent and a control plane make it, without a cluster: what `bench` measures and `suites`
-//! put to the test.
+//! A pair of pods with a pair of our proxies between them, as the node agent and a control plane
+//! make it, without a cluster: what `bench` measures and `suites` put to the test.
 //!
-//! The lab is what everything in it shares: programs, certificates, a cgroup, and which CPUs are used. Removed with this value.
+//! The lab is what everything in it shares: programs, certificates, a cgroup, and which CPUs are
+//! used. Removed with this value.
 
 mod agent;
 mod cpus;
@@ -35,7 +36,8 @@ pub(crate) const SERVER: &str = "server.bench.serviceaccount.identity.linkerd.cl
 /// The anchor in the folder of an authority.
 pub(crate) const ANCHOR: &str = "anchor.pem";
 
-/// Locked while a lab exists: two would use the same names, and what is measured in one would be disturbed by the other.
+/// Locked while a lab exists: two would use the same names, and what is measured in one would be
+/// disturbed by the other.
 const LOCK: &str = "/run/mesh-lab.lock";
 
 pub(crate) struct Lab {
@@ -150,8 +152,9 @@ impl Lab {
         }
     }
 
-    /// A CPU that falls asleep between two packets takes longer to wake up than a proxy to forward them. Work that runs only when nothing else wants to
-    /// keeps it from that, and counts as our own.
+    /// A CPU that falls asleep between two packets takes longer to wake up than a proxy to forward
+    /// them. Work that runs only when nothing else wants to keeps it from that, and counts as our
+    /// own.
     pub(crate) fn keep_awake(&mut self) -> anyhow::Result<()> {
         let cgroup = self.cgroup.join("awake");
         fs::create_dir(&cgroup)?;

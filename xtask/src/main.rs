@@ -1,5 +1,5 @@
-//! `cargo xtask …`: every automation of this repository, in Rust. People, CI and the forge's workflows call these
-//! commands and nothing else; `args` lists them.
+//! `cargo xtask …`: every automation of this repository, in Rust. People, CI and the forge's
+//! workflows call these commands and nothing else; `args` lists them.
 
 #![expect(
     clippy::print_stdout,
@@ -76,7 +76,8 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints what was asked for with `--list`. A reader that has seen enough (`cargo xtask … --list | head`) is no failure.
+/// Prints what was asked for with `--list`. A reader that has seen enough
+/// (`cargo xtask … --list | head`) is no failure.
 fn answer(lines: &[String]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for line in lines {

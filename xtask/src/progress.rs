@@ -1,5 +1,5 @@
-//! Shows that a long step is alive: what it is, how long it has run, its last line. One line that is redrawn on a
-//! terminal; elsewhere (CI logs) one line now and then. `command` feeds it.
+//! Shows that a long step is alive: what it is, how long it has run, its last line. One line that
+//! is redrawn on a terminal; elsewhere (CI logs) one line now and then. `command` feeds it.
 
 use std::{
     env,
@@ -45,7 +45,8 @@ impl Progress {
         }
     }
 
-    /// Shows the state when it is time to; called whenever something happened, and at least every `REDRAW`.
+    /// Shows the state when it is time to; called whenever something happened, and at least every
+    /// `REDRAW`.
     pub(crate) fn tick(&mut self) {
         let period = if self.terminal { REDRAW } else { REPORT };
         if self.last_shown.elapsed() < period {

@@ -1,5 +1,6 @@
-//! `cargo xtask setup`: finds what this machine lacks, says why each thing is needed, and installs it when root.
-//! `test` and `demo` begin with it, so a second run must be quick: with nothing missing it only looks at files.
+//! `cargo xtask setup`: finds what this machine lacks, says why each thing is needed, and installs
+//! it when root. `test` and `demo` begin with it, so a second run must be quick: with nothing
+//! missing it only looks at files.
 
 mod apt;
 mod bpf;
@@ -52,8 +53,8 @@ pub(crate) fn run(root: &Path, options: SetupOptions) -> anyhow::Result<()> {
     bail!("this machine lacks something; see above")
 }
 
-/// Installs what is missing and may be installed. Returns what still is, having explained it; an error means that
-/// nothing at all can be built.
+/// Installs what is missing and may be installed. Returns what still is, having explained it; an
+/// error means that nothing at all can be built.
 pub(crate) fn ready(root: &Path) -> anyhow::Result<Missing> {
     let missing = prepare(root);
     if !missing.is_empty() {
@@ -84,7 +85,8 @@ fn look(root: &Path) -> Missing {
     }
 }
 
-/// Installs what it can. One thing that cannot be installed does not keep the others away; `explain` tells the rest.
+/// Installs what it can. One thing that cannot be installed does not keep the others away;
+/// `explain` tells the rest.
 fn prepare(root: &Path) -> Missing {
     told(apt::remove_leftover_policy());
     let wanted = packages::missing();

@@ -1,4 +1,5 @@
-//! A named part of a long task: says what begins, how long it took and how it ended. `test` and `binaries` use it.
+//! A named part of a long task: says what begins, how long it took and how it ended. `test` and
+//! `binaries` use it.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,9 @@
-//! `cargo xtask test --suites`: public test suites against the proxy and one of our own, each in the positions that mean something to it, and against the
-//! server alone.
+//! `cargo xtask test --suites`: public test suites against the proxy and one of our own, each in
+//! the positions that mean something to it, and against the server alone.
 //!
-//! `range` is where they shoot: the pair of pods of `lab`, with the servers of the suites behind it. A suite is a module: how it is run, and how its report is
-//! read. What is wrong with the server alone is no failure of the proxy, and shown beside it.
+//! `range` is where they shoot: the pair of pods of `lab`, with the servers of the suites behind
+//! it. A suite is a module: how it is run, and how its report is read. What is wrong with the
+//! server alone is no failure of the proxy, and shown beside it.
 
 mod grpc_interop;
 mod h2spec;
@@ -54,7 +55,8 @@ pub(crate) enum Suite {
     Hostile,
 }
 
-/// Installs, builds, and runs these; all when none is named. A failed case is no error here but an exit status.
+/// Installs, builds, and runs these; all when none is named. A failed case is no error here but an
+/// exit status.
 pub(crate) fn run(root: &Path, suites: &[Suite], build: bool) -> anyhow::Result<ExitCode> {
     if !workspace::is_root() {
         bail!(
@@ -154,7 +156,8 @@ impl Suite {
         }
     }
 
-    /// Whether it holds the proxies against what they may cost, which programs that are not optimised cannot show.
+    /// Whether it holds the proxies against what they may cost, which programs that are not
+    /// optimised cannot show.
     fn measures(self) -> bool {
         self == Self::Hostile
     }
@@ -178,7 +181,8 @@ impl Suite {
         all
     }
 
-    /// Runs it in all its positions and prints what came of it; whether every case passed through the proxies.
+    /// Runs it in all its positions and prints what came of it; whether every case passed through
+    /// the proxies.
     fn shoot(
         self,
         lab: &Lab,
@@ -232,8 +236,8 @@ impl Suite {
         }
     }
 
-    /// What a proxy made of the server's outcome. For most, each case speaks for itself. A WebSocket is only carried: whatever the server does must
-    /// arrive as it is.
+    /// What a proxy made of the server's outcome. For most, each case speaks for itself. A
+    /// WebSocket is only carried: whatever the server does must arrive as it is.
     fn beside(self, outcome: Outcome, alone: &Outcome) -> Outcome {
         match self {
             Self::Kosoku => outcome.identical_to(alone),

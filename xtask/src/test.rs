@@ -1,5 +1,5 @@
-//! `cargo xtask test`: every check and every test, cheapest first, so that a mistake is known early. Ends with one
-//! plain line: how many tests passed, failed and were skipped.
+//! `cargo xtask test`: every check and every test, cheapest first, so that a mistake is known
+//! early. Ends with one plain line: how many tests passed, failed and were skipped.
 
 mod summary;
 
@@ -15,12 +15,14 @@ use crate::{
 };
 use summary::{Summary, Tally};
 
-/// Tells the tests that they are built with the features that the whole workspace asks for, which decide what some of them count.
+/// Tells the tests that they are built with the features that the whole workspace asks for, which
+/// decide what some of them count.
 const WORKSPACE_VARIABLE: &str = "MESH_TEST_WORKSPACE";
 /// Tells the tests to run at full volume (`--long`).
 const LONG_VARIABLE: &str = "MESH_TEST_LONG";
 
-/// Runs everything. Failed tests are no error here but an exit status, so that the counts are the last line.
+/// Runs everything. Failed tests are no error here but an exit status, so that the counts are the
+/// last line.
 pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode> {
     if let Some(suites) = &options.suites {
         if !options.no_build {
@@ -125,7 +127,8 @@ fn check(root: &Path, options: &TestOptions) -> anyhow::Result<()> {
 fn build_kernel_programs(root: &Path) -> anyhow::Result<()> {
     let missing = stage::run("setup", "what this machine lacks", || setup::ready(root))?;
     if let Some(reason) = missing.bpf {
-        // The agent then embeds no object, says so, and its eBPF tests are skipped with the same reason.
+        // The agent then embeds no object, says so, and its eBPF tests are skipped with the same
+        // reason.
         eprintln!("==> ebpf: skipped, {reason}");
         return Ok(());
     }
@@ -136,7 +139,8 @@ fn build_kernel_programs(root: &Path) -> anyhow::Result<()> {
     .map(drop)
 }
 
-/// One build with the features that the tests see, so that the programs they start are of the same build.
+/// One build with the features that the tests see, so that the programs they start are of the same
+/// build.
 fn build(root: &Path) -> anyhow::Result<()> {
     stage::run("build", "every program and test", || {
         let mut command = workspace::cargo(root);
@@ -155,7 +159,8 @@ fn run_tests(
     tally: &mut Tally,
 ) -> anyhow::Result<()> {
     let mut command = workspace::cargo(root);
-    // --show-output: a test that cannot run here passes and prints why; that line is what the summary counts.
+    // --show-output: a test that cannot run here passes and prints why; that line is what the
+    // summary counts.
     command
         .args(["test", "--workspace", "--no-fail-fast"])
         .args(targets)

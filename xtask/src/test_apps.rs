@@ -1,7 +1,10 @@
-//! The image of the end-to-end tests and of the demo on a cluster: `mesh/test-apps:dev`, a folder of Debian's own programs (nginx, MariaDB, redis, etcd, curl,
-//! h2load, …) taken from the packages installed on this machine, so that no registry is asked and nobody here wrote what is tested with. Never published.
+//! The image of the end-to-end tests and of the demo on a cluster: `mesh/test-apps:dev`, a folder
+//! of Debian's own programs (nginx, MariaDB, redis, etcd, curl, h2load, …) taken from the packages
+//! installed on this machine, so that no registry is asked and nobody here wrote what is tested
+//! with. Never published.
 //!
-//! Unlike the images of the mesh it is no product: not reproducible, without inventory, one layer, run as root.
+//! Unlike the images of the mesh it is no product: not reproducible, without inventory, one layer,
+//! run as root.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -64,8 +67,8 @@ const MERGED: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\ntcpdump:x:100:65534::/nonexistent:/bin/false\n";
 const GROUP: &str = "root:x:0:\nnogroup:x:65534:\ntcpdump:x:65534:\n";
 
-/// Writes the image as a tar that `docker load`, `ctr images import` and `kind load image-archive` take. Does nothing when the packages are those it was
-/// made from the last time.
+/// Writes the image as a tar that `docker load`, `ctr images import` and `kind load image-archive`
+/// take. Does nothing when the packages are those it was made from the last time.
 pub(crate) fn image(folder: &Path) -> anyhow::Result<PathBuf> {
     let packages = closure()?;
     let made_from = versions(&packages)?;

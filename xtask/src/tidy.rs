@@ -1,5 +1,6 @@
-//! `cargo xtask tidy`: the house rules that no compiler checks. Part of `test`. Each rule is a pure function from the
-//! checkout's files (or packages) to findings, in a module named for its subject; this file only lists them.
+//! `cargo xtask tidy`: the house rules that no compiler checks. Part of `test`. Each rule is a pure
+//! function from the checkout's files (or packages) to findings, in a module named for its subject;
+//! this file only lists them.
 
 mod charts;
 mod documents;
@@ -76,8 +77,8 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     settle(findings)
 }
 
-/// The commands of `meshctl` that the documents name, asked of the program itself. Not part of `run`, because it needs
-/// the program: `test` calls it after the build.
+/// The commands of `meshctl` that the documents name, asked of the program itself. Not part of
+/// `run`, because it needs the program: `test` calls it after the build.
 pub(crate) fn check_meshctl_commands(root: &Path) -> anyhow::Result<()> {
     settle(documents::meshctl_commands(
         &Tree::read(root)?,

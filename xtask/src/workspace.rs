@@ -1,4 +1,5 @@
-//! Where things are: the checkout, cargo, programs on this machine, and whether we are root. Every task starts here.
+//! Where things are: the checkout, cargo, programs on this machine, and whether we are root. Every
+//! task starts here.
 
 use std::{
     env,
@@ -27,14 +28,15 @@ pub(crate) fn cargo(root: &Path) -> Command {
     command
 }
 
-/// Programs that xtask itself builds (bpf-linker, cargo-deny): in the checkout, so that the user's own cargo home
-/// stays as it is and removing the checkout removes them.
+/// Programs that xtask itself builds (bpf-linker, cargo-deny): in the checkout, so that the user's
+/// own cargo home stays as it is and removing the checkout removes them.
 pub(crate) fn tools(root: &Path) -> PathBuf {
     root.join("target/tools")
 }
 
-/// The folders of this machine whose names compilers write into programs, each with the name to write instead, so that the same sources give the same
-/// bytes in any of them. A later one counts before an earlier one that it is in.
+/// The folders of this machine whose names compilers write into programs, each with the name to
+/// write instead, so that the same sources give the same bytes in any of them. A later one counts
+/// before an earlier one that it is in.
 pub(crate) fn mapped_folders(root: &Path) -> anyhow::Result<Vec<(PathBuf, &'static str)>> {
     let cargo_home = env::var_os("CARGO_HOME")
         .map(PathBuf::from)
@@ -43,7 +45,8 @@ pub(crate) fn mapped_folders(root: &Path) -> anyhow::Result<Vec<(PathBuf, &'stat
     Ok(vec![(cargo_home, "/cargo"), (root.to_path_buf(), "/mesh")])
 }
 
-/// The options of a compiler that map these folders; `option` is how it calls the first half of each.
+/// The options of a compiler that map these folders; `option` is how it calls the first half of
+/// each.
 pub(crate) fn mapping_flags(option: &str, folders: &[(PathBuf, &str)]) -> String {
     let flags = folders
         .iter()

@@ -1,4 +1,5 @@
-//! What the receiver of an attack says that an attacker must heed to stay within the protocol: how much data it admits, and that a stream is over.
+//! What the receiver of an attack says that an attacker must heed to stay within the protocol: how
+//! much data it admits, and that a stream is over.
 
 use super::bytes::{Frame, RST_STREAM, SETTINGS, WINDOW_UPDATE, split};
 

@@ -38,7 +38,8 @@ pub(super) fn frame(buffer: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payl
     buffer.extend_from_slice(payload);
 }
 
-/// The pseudo-header fields of a request for `/`, without anything that a decoder would have to remember.
+/// The pseudo-header fields of a request for `/`, without anything that a decoder would have to
+/// remember.
 pub(super) fn request(method: u8, authority: &str) -> Vec<u8> {
     // The scheme `http`, the path `/`, and a literal authority; a length below 127 is one byte.
     let mut block = vec![method, 0x86, 0x84, 0x01, authority.len() as u8 & 0x7f];

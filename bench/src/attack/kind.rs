@@ -1,4 +1,5 @@
-//! What each attack sends: how its connections begin, and what they go on with for as long as they are left alive.
+//! What each attack sends: how its connections begin, and what they go on with for as long as they
+//! are left alive.
 
 use std::net::SocketAddr;
 
@@ -18,7 +19,8 @@ const WRITE: usize = 256 * 1024;
 const BOMB_VALUE: usize = 3_900;
 /// Fields that a block of the bomb has, each a byte.
 const BOMB_FIELDS: usize = 4_000;
-/// A literal that is put into the dynamic table, with a name of one byte, and how its value's length is written.
+/// A literal that is put into the dynamic table, with a name of one byte, and how its value's
+/// length is written.
 const BOMB_FIELD: [u8; 6] = [
     0x40,
     1,
@@ -109,7 +111,8 @@ impl Attack {
         bytes
     }
 
-    /// Appends what comes next, as much as one write takes, or less where windows are closed. Returns how many streams it opens.
+    /// Appends what comes next, as much as one write takes, or less where windows are closed.
+    /// Returns how many streams it opens.
     pub(super) fn fill(&mut self, bytes: &mut Vec<u8>, answers: &mut Answers) -> u64 {
         let first = self.next;
         while bytes.len() < WRITE && !self.is_over() && self.unit(bytes, answers) {}

@@ -1,7 +1,8 @@
 //! What the control plane of a benchmark says: pure functions of the question.
 //!
-//! A service is its address; the second byte says of which [`Kind`] it is. The endpoints of all but the ordinary ones are addresses out of 10.128.0.0/9, all of
-//! which the server's namespace takes for its own.
+//! A service is its address; the second byte says of which [`Kind`] it is. The endpoints of all but
+//! the ordinary ones are addresses out of 10.128.0.0/9, all of which the server's namespace takes
+//! for its own.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -52,7 +53,8 @@ pub(super) enum Kind {
     Ten,
     /// 10.99.0.0/16: ten endpoints, one of which comes and goes at each turn.
     Moving,
-    /// 10.100.0.0/16: so many endpoints that hardly any is met twice. A new endpoint is one that no session can be resumed with.
+    /// 10.100.0.0/16: so many endpoints that hardly any is met twice. A new endpoint is one that no
+    /// session can be resumed with.
     Crowded,
 }
 
@@ -121,8 +123,8 @@ impl Answers {
         })
     }
 
-    /// The policy of a port of the server: whoever has the client's identity may connect, and anybody to a port
-    /// without TLS.
+    /// The policy of a port of the server: whoever has the client's identity may connect, and
+    /// anybody to a port without TLS.
     pub(super) fn inbound(&self, port: u16) -> ServerPolicy {
         let all = Network::from(ipnet::IpNet::from(ipnet::Ipv4Net::default()));
         let authentication = match self.has_no_tls(port) {

@@ -40,7 +40,8 @@ pub(super) struct Services(pub(super) ControlPlane);
 /// A response stream.
 pub(super) type Messages<M> = Pin<Box<dyn Stream<Item = Result<M, Status>> + Send>>;
 
-/// One message of a stream that stays open when nothing more will be said, as a control plane's does.
+/// One message of a stream that stays open when nothing more will be said, as a control plane's
+/// does.
 fn one<M: Send + 'static>(message: M) -> tonic::Response<Messages<M>> {
     let said = tokio_stream::once(Ok(message)).chain(tokio_stream::pending());
     tonic::Response::new(Box::pin(said))
@@ -66,7 +67,8 @@ impl Services {
 
     /// The endpoints of a moving service, each change a message.
     fn moving(&self, authority: String) -> Messages<dst::Update> {
-        // Bounded by the rate of changes; a proxy that is behind is what the benchmark wants to see, not to prevent.
+        // Bounded by the rate of changes; a proxy that is behind is what the benchmark wants to
+        // see, not to prevent.
         let (tx, messages) = mpsc::unbounded_channel();
         let answers = self.0.answers.clone();
         let mut turn = self.0.turn.clone();

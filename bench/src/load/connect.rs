@@ -63,6 +63,7 @@ fn connection(target: SocketAddr) -> std::io::Result<()> {
     tcp.set_read_timeout(Some(PATIENCE))?;
     tcp.write_all(b"x")?;
     tcp.read_exact(&mut [0])?;
-    // Ended by a reset, which leaves no TIME_WAIT: tens of thousands of those make every later connect() slow, whoever serves it.
+    // Ended by a reset, which leaves no TIME_WAIT: tens of thousands of those make every later
+    // connect() slow, whoever serves it.
     SockRef::from(&tcp).set_linger(Some(Duration::ZERO))
 }

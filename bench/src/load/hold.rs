@@ -117,7 +117,8 @@ async fn open_http2(tcp: TcpStream, target: SocketAddr) -> anyhow::Result<Held> 
     let (mut sender, connection) = h2::client::handshake(tcp).await?;
     tokio::spawn(async move {
         drop(connection.await);
-        // The value that holds the connection decides when it ends; a proxy that closed it early is not asked again.
+        // The value that holds the connection decides when it ends; a proxy that closed it early is
+        // not asked again.
         pending::<()>().await;
     });
     let request = Request::get(format!("http://{target}/")).body(())?;

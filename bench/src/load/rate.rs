@@ -1,8 +1,9 @@
 //! HTTP/1.1 requests at a fixed rate over a fixed number of connections.
 //!
-//! A request is timed from when it was due, not from when the connection was free to send it: a proxy that makes requests wait is charged for their waiting.
-//! When the connection *was* free, the time it took this program to wake up is not the proxy's, and is left out. Each connection has a thread of its own,
-//! because timers of an asynchronous runtime are as coarse as what is measured.
+//! A request is timed from when it was due, not from when the connection was free to send it: a
+//! proxy that makes requests wait is charged for their waiting. When the connection *was* free, the
+//! time it took this program to wake up is not the proxy's, and is left out. Each connection has a
+//! thread of its own, because timers of an asynchronous runtime are as coarse as what is measured.
 
 use std::{
     io::{Read as _, Write as _},
@@ -123,7 +124,8 @@ pub(super) fn exchange(tcp: &mut TcpStream, request: &[u8]) -> anyhow::Result<()
     }
 }
 
-/// The length of a response with `content-length`, once its head is complete. Any other status than 200 is an error.
+/// The length of a response with `content-length`, once its head is complete. Any other status than
+/// 200 is an error.
 pub(super) fn response_length(bytes: &[u8]) -> anyhow::Result<Option<usize>> {
     let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else {
         return Ok(None);

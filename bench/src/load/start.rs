@@ -1,4 +1,5 @@
-//! How long it takes until a program is ready, and until a target that nobody asked for before has answered.
+//! How long it takes until a program is ready, and until a target that nobody asked for before has
+//! answered.
 
 use std::{
     fs,

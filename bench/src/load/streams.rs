@@ -1,4 +1,5 @@
-//! Messages on long gRPC streams: each stream sends one, waits until it is back, and sends the next.
+//! Messages on long gRPC streams: each stream sends one, waits until it is back, and sends the
+//! next.
 
 use std::{
     net::SocketAddr,

@@ -1,4 +1,5 @@
-//! The node agents: one on each node, redirecting by the best tier, chained into the node's CNI configuration.
+//! The node agents: one on each node, redirecting by the best tier, chained into the node's CNI
+//! configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -175,7 +176,8 @@ fn unmatched(selector: &BTreeMap<String, String>, node: &Node) -> Option<String>
         .map(|(key, value)| format!("{key}={value}"))
 }
 
-/// The nodes that the DaemonSet's selector chooses, and those that run meshed pods although it does not. Of nodes that are not Ready a check of its own speaks.
+/// The nodes that the DaemonSet's selector chooses, and those that run meshed pods although it does
+/// not. Of nodes that are not Ready a check of its own speaks.
 fn wanted_nodes<'a>(
     facts: &'a Facts,
     selector: &BTreeMap<String, String>,

@@ -66,7 +66,8 @@ pub(crate) fn ending<'a, 'b>(
         .filter(|(_, left)| *left < WARN_BEFORE)
 }
 
-/// Whether certificates that are valid will be so for long enough. Of others a check of its own says that they are not.
+/// Whether certificates that are valid will be so for long enough. Of others a check of its own
+/// says that they are not.
 pub(crate) fn expires_soon(certificates: &[X509Certificate<'_>], now: u64) -> Outcome {
     let soon = ending(certificates, now)
         .map(|(certificate, left)| format!("{} expires in {}", certificate.subject(), span(left)));
@@ -84,8 +85,9 @@ pub(crate) fn first_expiry(certificates: &[X509Certificate<'_>], now: u64) -> St
     }
 }
 
-/// Why certificates that this one signs are not accepted: RFC 5280 has the basic constraints and the key usage say who may sign. `below` is the number of
-/// authorities between it and the certificates of proxies.
+/// Why certificates that this one signs are not accepted: RFC 5280 has the basic constraints and
+/// the key usage say who may sign. `below` is the number of authorities between it and the
+/// certificates of proxies.
 pub(crate) fn signing_problem(certificate: &X509Certificate<'_>, below: u32) -> Option<String> {
     let subject = certificate.subject();
     let constraints = certificate.basic_constraints().ok().flatten();

@@ -1,4 +1,5 @@
-//! The control plane: its objects, its pods, its proxies, and whether they agree with what the chart wrote down.
+//! The control plane: its objects, its pods, its proxies, and whether they agree with what the
+//! chart wrote down.
 
 mod config;
 mod pods;

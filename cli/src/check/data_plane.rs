@@ -1,4 +1,5 @@
-//! The meshed pods: did those that asked get a proxy, are they redirected, ready and current, and do their annotations say what was meant.
+//! The meshed pods: did those that asked get a proxy, are they redirected, ready and current, and
+//! do their annotations say what was meant.
 
 mod annotations;
 mod pods;

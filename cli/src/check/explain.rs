@@ -26,7 +26,8 @@ pub(crate) fn ids() -> Vec<&'static str> {
     ids
 }
 
-/// What the guide says of a check, for a terminal; the error names the checks that the ID may have meant.
+/// What the guide says of a check, for a terminal; the error names the checks that the ID may have
+/// meant.
 pub(crate) fn explain(id: &str) -> Result<String, String> {
     let id = id.rsplit('#').next().unwrap_or(id);
     let found = sections().find(|(name, _)| *name == id);

@@ -1,6 +1,7 @@
 //! Everything that checks judge, as it was seen at one moment.
 //!
-//! What could not be seen carries the reason, so that a person who may not read Secrets still learns everything else.
+//! What could not be seen carries the reason, so that a person who may not read Secrets still
+//! learns everything else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,12 +24,15 @@ use crate::{mesh::Scope, talk::metrics::Sample};
 /// What was seen, or why it could not be.
 pub(crate) type Seen<T> = Result<T, String>;
 
-/// A pod that is younger has had no time to start, in seconds. Rows about applications' pods leave it out and say so.
+/// A pod that is younger has had no time to start, in seconds. Rows about applications' pods leave
+/// it out and say so.
 pub(crate) const NEW_POD: u64 = 30;
-/// So long after the trust anchors were changed copies may still be on their way, in seconds: kubelets look at ConfigMaps about once a minute.
+/// So long after the trust anchors were changed copies may still be on their way, in seconds:
+/// kubelets look at ConfigMaps about once a minute.
 pub(crate) const PROPAGATION: u64 = 90;
 
-/// What a question that was not asked answers. Nobody sees it: the checks that need it do not apply.
+/// What a question that was not asked answers. Nobody sees it: the checks that need it do not
+/// apply.
 pub(crate) const NOT_ASKED: &str = "it was not looked at";
 
 /// What the user asked to be checked.
@@ -101,7 +105,8 @@ pub(crate) struct Objects {
     pub(crate) leases: Seen<Vec<Lease>>,
     pub(crate) pods: Seen<Vec<Pod>>,
     pub(crate) services: Seen<Vec<Service>>,
-    /// Warnings about objects of the control plane's namespace; of that namespace are the four below, too.
+    /// Warnings about objects of the control plane's namespace; of that namespace are the four
+    /// below, too.
     pub(crate) events: Seen<Vec<Event>>,
     pub(crate) slices: Seen<Vec<EndpointSlice>>,
     pub(crate) deployments: Seen<Vec<Deployment>>,
@@ -303,7 +308,8 @@ impl Facts {
         })
     }
 
-    /// Does the pod stand on a node that is not Ready? Nothing there can be asked, and a check of its own names the node.
+    /// Does the pod stand on a node that is not Ready? Nothing there can be asked, and a check of
+    /// its own names the node.
     pub(crate) fn is_on_lost_node(&self, pod: &Pod) -> bool {
         let name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
         let nodes = self.objects.nodes.as_deref().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Asks machine, node or cluster everything that the checks judge, as much as possible at the same time.
+//! Asks machine, node or cluster everything that the checks judge, as much as possible at the same
+//! time.
 
 mod access;
 mod answers;

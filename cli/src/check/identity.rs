@@ -21,7 +21,8 @@ use super::{
     repair,
 };
 
-/// The ConfigMap of trust anchors, in the control plane's namespace and wherever they are published.
+/// The ConfigMap of trust anchors, in the control plane's namespace and wherever they are
+/// published.
 pub(super) const TRUST_ROOTS: &str = "linkerd-identity-trust-roots";
 pub(super) const BUNDLE_KEY: &str = "ca-bundle.crt";
 
@@ -218,7 +219,8 @@ fn judge(
     Ok(outcome(&certificates?))
 }
 
-/// Takes an anchor out of the bundle. The file that is edited is in the folder where the command is typed.
+/// Takes an anchor out of the bundle. The file that is edited is in the folder where the command is
+/// typed.
 const REMOVE_ANCHOR: &str = "kubectl -n {ns} get configmap linkerd-identity-trust-roots -o jsonpath='{.data.ca-bundle\\.crt}' > ca-bundle.crt, take the certificate out of the file, kubectl -n {ns} create configmap linkerd-identity-trust-roots --from-file=ca-bundle.crt --dry-run=client -o yaml | kubectl apply -f -";
 
 /// Does the issuer need this anchor, or has another signed it?
@@ -247,7 +249,8 @@ fn anchors_ending(facts: &Facts) -> Verdict {
     })
 }
 
-/// One good anchor is enough for the mesh to work: an old one is left in the bundle until nothing needs it.
+/// One good anchor is enough for the mesh to work: an old one is left in the bundle until nothing
+/// needs it.
 fn anchors_valid(facts: &Facts) -> Verdict {
     judge(&facts.trust.anchors, |all| {
         let wrong: Vec<Line> = all
@@ -385,7 +388,8 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// Does the pod's proxy read the anchors from the ConfigMap of its namespace? Ours does where there is one; Linkerd's knows its environment alone.
+/// Does the pod's proxy read the anchors from the ConfigMap of its namespace? Ours does where there
+/// is one; Linkerd's knows its environment alone.
 fn follows(facts: &Facts, pod: &Pod) -> bool {
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
     let mounted = volumes.into_iter().flatten().any(|volume| {

@@ -151,9 +151,11 @@ fn missing(facts: &Facts, kinds: &[&'static str]) -> Seen<Vec<&'static str>> {
     Ok(absent.copied().collect())
 }
 
-/// A proxy's certificate is valid from 20 seconds before it was issued (identity.issuer.clockSkewAllowance): a larger difference makes proxies refuse each other.
+/// A proxy's certificate is valid from 20 seconds before it was issued
+/// (identity.issuer.clockSkewAllowance): a larger difference makes proxies refuse each other.
 const SKEW: u64 = 20;
-/// Nodes renew their lease every 10 seconds; one whose renewal was missed a few times is late rather than wrong.
+/// Nodes renew their lease every 10 seconds; one whose renewal was missed a few times is late
+/// rather than wrong.
 const LEASE_LATE: u64 = 60;
 
 fn clock_skew(facts: &Facts) -> Verdict {

@@ -87,7 +87,8 @@ pub(super) const CATEGORY: Category = Category {
 /// Where the kernel describes its types.
 pub(super) const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// For the reader only: no decision is taken by the release, because distributions move features between releases.
+/// For the reader only: no decision is taken by the release, because distributions move features
+/// between releases.
 fn kernel(facts: &Facts) -> Verdict {
     Ok(if facts.machine.kernel.is_empty() {
         Outcome::fail("cannot read /proc/sys/kernel/osrelease")
@@ -96,7 +97,8 @@ fn kernel(facts: &Facts) -> Verdict {
     })
 }
 
-/// A place where a file system of this kind is mounted; below /sys when there is one, where everybody looks first.
+/// A place where a file system of this kind is mounted; below /sys when there is one, where
+/// everybody looks first.
 fn mount_point<'a>(mounts: &'a str, kind: &str) -> Option<&'a str> {
     let places = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);

@@ -1,4 +1,5 @@
-//! Policies: can each be read, does what it names exist, and does it choose anything. An object that says nothing protects nothing.
+//! Policies: can each be read, does what it names exist, and does it choose anything. An object
+//! that says nothing protects nothing.
 
 use std::collections::BTreeSet;
 
@@ -460,7 +461,8 @@ fn skipped_ports(facts: &Facts) -> Verdict {
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-/// An identity ends in the control plane's namespace and the trust domain; another spelling is the name of no client.
+/// An identity ends in the control plane's namespace and the trust domain; another spelling is the
+/// name of no client.
 fn identities(facts: &Facts) -> Verdict {
     let values = facts.values()?;
     let domain = values.trust_domain();

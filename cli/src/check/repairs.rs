@@ -1,4 +1,5 @@
-//! What agents and injector put right within the last day. The mesh works, and something in the cluster works against it.
+//! What agents and injector put right within the last day. The mesh works, and something in the
+//! cluster works against it.
 
 use std::collections::BTreeMap;
 

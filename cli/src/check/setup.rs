@@ -178,7 +178,8 @@ fn nodes(facts: &Facts) -> Verdict {
     ))
 }
 
-/// The agent uses the node's network and directories, which only this level admits. A namespace without the label has the cluster's default, mostly privileged.
+/// The agent uses the node's network and directories, which only this level admits. A namespace
+/// without the label has the cluster's default, mostly privileged.
 fn pod_security(facts: &Facts) -> Verdict {
     let level = facts
         .namespace(&facts.control_namespace)

@@ -140,7 +140,8 @@ fn a_proxy_that_has_not_started_is_not_ready() {
     assert_eq!(report.detail, ["shop/web-0: its proxy has not started yet"]);
 }
 
-/// The agent's own check says why it is not ready; that it does not answer either is no second fault.
+/// The agent's own check says why it is not ready; that it does not answer either is no second
+/// fault.
 #[test]
 fn an_agent_that_is_not_ready_is_named_once() {
     let mut facts = healthy();

@@ -24,7 +24,8 @@ pub(super) fn causes(reports: &mut [CategoryReport]) {
     }
 }
 
-/// The first failure at the end of the way back; absent where the failure is itself a root cause. Tests hold that no way leads in a circle.
+/// The first failure at the end of the way back; absent where the failure is itself a root cause.
+/// Tests hold that no way leads in a circle.
 fn root(name: &'static str, looked: &BTreeMap<&'static str, (Mark, bool)>) -> Option<&'static str> {
     let mut at = name;
     while let Some((mark, false)) = looked.get(at) {

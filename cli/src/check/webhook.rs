@@ -1,4 +1,5 @@
-//! The injector's webhook: is it registered, is its certificate one that the API server accepts, and does it answer.
+//! The injector's webhook: is it registered, is its certificate one that the API server accepts,
+//! and does it answer.
 
 use mesh_core::annotation;
 use mesh_k8s::{
@@ -181,7 +182,8 @@ fn not_expiring_soon(facts: &Facts) -> Verdict {
     let leaf = certificate::parse(&chain[0], SECRET)?;
     let validity = leaf.validity();
     let life = validity.not_after.timestamp() - validity.not_before.timestamp();
-    // One that the injector made lives shorter than Linkerd's warning, and is renewed with a third of its life left.
+    // One that the injector made lives shorter than Linkerd's warning, and is renewed with a third
+    // of its life left.
     if time_problem(&leaf, facts.now).is_some() {
         return Ok(Outcome::ok("not valid now, as the check before says"));
     }
@@ -304,7 +306,8 @@ fn asks_for_mesh(namespace: &Namespace) -> bool {
     mode.is_some_and(|mode| mode == "enabled" || mode == "ingress")
 }
 
-/// Where a pod is created for trial: in the namespace of `-n`, in one that is meshed, or in `default`. The error says why nowhere.
+/// Where a pod is created for trial: in the namespace of `-n`, in one that is meshed, or in
+/// `default`. The error says why nowhere.
 pub(super) fn trial_namespace(facts: &Facts) -> Result<String, String> {
     if let Some(name) = facts.scope.namespace() {
         return match facts.namespace(name) {
@@ -376,7 +379,8 @@ fn excluded(facts: &Facts) -> Verdict {
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-/// What follows for the whole cluster while no injector is ready; nothing where the API server goes on without it.
+/// What follows for the whole cluster while no injector is ready; nothing where the API server goes
+/// on without it.
 pub(super) fn fails_closed(facts: &Facts) -> Option<&'static str> {
     let policy = webhook(facts).ok()?.failure_policy.as_deref();
     let is_injector = |pod: &&mesh_k8s::kinds::Pod| {

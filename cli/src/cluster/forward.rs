@@ -1,7 +1,8 @@
 //! A stream to a port of a pod, through the API server and the kubelet.
 //!
-//! The kubelet connects to the port on the pod's own loopback, which no redirection touches; for a pod in the host's network that is the node's loopback,
-//! which is where the node agent's admin server listens.
+//! The kubelet connects to the port on the pod's own loopback, which no redirection touches; for a
+//! pod in the host's network that is the node's loopback, which is where the node agent's admin
+//! server listens.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use mesh_k8s::kinds::Pod;
 use super::{Cluster, error};
 use crate::{exit::Failure, mesh::connection::Connection};
 
-/// API server, kubelet and container runtime each add a hop; a healthy cluster takes tens of milliseconds.
+/// API server, kubelet and container runtime each add a hop; a healthy cluster takes tens of
+/// milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Cluster {

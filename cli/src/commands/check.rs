@@ -116,7 +116,8 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     }
 }
 
-/// What was named must be there; without a name, a machine without a node is a machine all the same.
+/// What was named must be there; without a name, a machine without a node is a machine all the
+/// same.
 async fn find(global: &Global) -> anyhow::Result<Option<Mesh>> {
     let named = global.local_name().is_some() || global.names_cluster();
     match Mesh::find(global).await {

@@ -1,4 +1,5 @@
-//! `meshctl diagnostics`: what the controllers and the proxies believe, asked over their own interfaces.
+//! `meshctl diagnostics`: what the controllers and the proxies believe, asked over their own
+//! interfaces.
 
 mod endpoints;
 mod metrics;
@@ -35,7 +36,8 @@ enum What {
         #[command(flatten)]
         as_whom: AsWhom,
     },
-    /// The policy that the policy controller gives: of a pod's port inbound, or of a Service outbound
+    /// The policy that the policy controller gives: of a pod's port inbound, or of a Service
+    /// outbound
     Policy(policy::Args),
     /// The enrolled pods, the tier each was enrolled on, and where its connections went
     Redirection(redirection::Args),

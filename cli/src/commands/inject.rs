@@ -1,7 +1,7 @@
 //! `meshctl inject`: adds the mesh's annotation to manifests, or with `--manual` the proxy itself.
 //!
-//! The change is a pure function of mesh-k8s, the one that the cluster's injector uses. Manifests go to standard output, the report to standard error, so that
-//! the result can be piped on.
+//! The change is a pure function of mesh-k8s, the one that the cluster's injector uses. Manifests
+//! go to standard output, the report to standard error, so that the result can be piped on.
 
 mod input;
 mod report;
@@ -38,10 +38,12 @@ pub(crate) struct Args {
     /// Files, folders, URLs (http:// or https://), or - for standard input
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Write the proxy into the manifests, instead of asking the cluster's injector by an annotation
+    /// Write the proxy into the manifests, instead of asking the cluster's injector by an
+    /// annotation
     #[arg(long)]
     manual: bool,
-    /// With --manual: the mesh's values from a file, instead of the cluster's ConfigMap linkerd-config
+    /// With --manual: the mesh's values from a file, instead of the cluster's ConfigMap
+    /// linkerd-config
     #[arg(long, value_name = "FILE", requires = "manual")]
     values: Option<PathBuf>,
     /// With --manual: the built-in values, and ask no cluster
@@ -68,7 +70,8 @@ struct Settings {
     /// Outbound ports that bypass the proxy
     #[arg(long, value_name = "PORTS")]
     skip_outbound_ports: Option<String>,
-    /// Who may connect where no policy speaks: all-unauthenticated, all-authenticated, deny and so on
+    /// Who may connect where no policy speaks: all-unauthenticated, all-authenticated, deny and so
+    /// on
     #[arg(long, value_name = "POLICY")]
     default_inbound_policy: Option<String>,
     /// Inbound ports on which the client must have an identity
@@ -95,7 +98,8 @@ struct Settings {
     /// Tag of the proxy's image
     #[arg(short = 'v', long, value_name = "TAG")]
     proxy_version: Option<String>,
-    /// Registry and path of the images of proxy and debugging container, as in registry.example/mesh
+    /// Registry and path of the images of proxy and debugging container, as in
+    /// registry.example/mesh
     #[arg(long, value_name = "REGISTRY")]
     registry: Option<String>,
     /// When images are pulled: Always, IfNotPresent or Never
@@ -256,14 +260,16 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         .map_err(|error| Failure::Input(format!("{:#}", anyhow::Error::from(error))))?;
     output::text(&manifests::write(&documents, args.output)?)?;
     output::note(&report(&reports));
-    // The manifests were written all the same, so that one DaemonSet of the node's network does not keep a folder from being injected.
+    // The manifests were written all the same, so that one DaemonSet of the node's network does not
+    // keep a folder from being injected.
     if reports.iter().any(Report::is_refused) {
         return Err(Failure::Negative.into());
     }
     Ok(())
 }
 
-/// What the cluster's injector would go by: the values that are written down, and the anchors even where the mesh made them itself and nobody wrote them there.
+/// What the cluster's injector would go by: the values that are written down, and the anchors even
+/// where the mesh made them itself and nobody wrote them there.
 async fn in_force(cluster: &Cluster) -> anyhow::Result<Values> {
     let mut values = cluster.values().await?;
     if values.identity_trust_anchors_pem.trim().is_empty() {

@@ -1,4 +1,5 @@
-//! `meshctl status`: one screen of truth. Everything is shown that could be seen, and then what is wrong.
+//! `meshctl status`: one screen of truth. Everything is shown that could be seen, and then what is
+//! wrong.
 
 use std::collections::BTreeMap;
 

@@ -24,7 +24,8 @@ A mesh that Helm installed is taken away by `helm uninstall`.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Even where pods have proxies, which will not be able to start anew or to renew their certificates
+    /// Even where pods have proxies, which will not be able to start anew or to renew their
+    /// certificates
     #[arg(short, long)]
     force: bool,
     /// The custom resources too; with them every policy of the cluster is deleted

@@ -1,4 +1,5 @@
-//! `meshctl upgrade [--crds]`: the manifests of the mesh that is there, as this version has them, with the values it was installed with.
+//! `meshctl upgrade [--crds]`: the manifests of the mesh that is there, as this version has them,
+//! with the values it was installed with.
 
 use std::path::PathBuf;
 
@@ -30,7 +31,8 @@ pub(crate) struct Args {
     /// The custom resources, which must be there first
     #[arg(long)]
     crds: bool,
-    /// Take the values from the output of an earlier `meshctl install` or `upgrade`, and ask no cluster
+    /// Take the values from the output of an earlier `meshctl install` or `upgrade`, and ask no
+    /// cluster
     #[arg(long, value_name = "FILE")]
     from_manifests: Option<PathBuf>,
     /// Render even an issuer that running proxies do not trust
@@ -75,7 +77,8 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     manifest::print(&manifests, args.output)
 }
 
-/// A new issuer is of no use to proxies that do not trust it, and of harm to all connections between those that have its certificates and those that have not.
+/// A new issuer is of no use to proxies that do not trust it, and of harm to all connections
+/// between those that have its certificates and those that have not.
 async fn check_issuer(args: &Args, cluster: &Cluster) -> anyhow::Result<()> {
     let Some(issuer) = args.values.issuer_certificate()? else {
         return Ok(());

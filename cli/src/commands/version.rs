@@ -1,4 +1,5 @@
-//! `meshctl version`: of this program, of the control plane, of the agents and of the proxies, with counts.
+//! `meshctl version`: of this program, of the control plane, of the agents and of the proxies, with
+//! counts.
 
 use std::collections::BTreeMap;
 

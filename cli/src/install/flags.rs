@@ -1,4 +1,5 @@
-//! The flags of `install` and `upgrade`: Helm's own for values, and Linkerd's for those that people set most. Each of the latter is one value of the chart.
+//! The flags of `install` and `upgrade`: Helm's own for values, and Linkerd's for those that people
+//! set most. Each of the latter is one value of the chart.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +21,8 @@ pub(crate) struct ValueFlags {
     /// A value from a file, as in identityTrustAnchorsPEM=ca.crt
     #[arg(long, value_name = "KEY=FILE", help_heading = "Values")]
     set_file: Vec<String>,
-    /// Three of each controller on different nodes, disruption budgets, and no pod without the proxy it asks for
+    /// Three of each controller on different nodes, disruption budgets, and no pod without the
+    /// proxy it asks for
     #[arg(long, help_heading = "Values")]
     pub(crate) ha: bool,
     #[command(flatten)]
@@ -352,7 +354,8 @@ mod tests {
         assert_eq!(overlay["proxy"]["resources"]["cpu"]["request"], "100m");
     }
 
-    /// A flag that sets a value which is none would be refused by the schema, but only by who uses it.
+    /// A flag that sets a value which is none would be refused by the schema, but only by who uses
+    /// it.
     #[test]
     fn every_flag_sets_a_value_of_the_chart() {
         fn check(path: &str, given: &Value, known: &Value) {

@@ -1,4 +1,5 @@
-//! What of the mesh is in a cluster: every object that carries its label, by the kinds that charts and controllers ever made.
+//! What of the mesh is in a cluster: every object that carries its label, by the kinds that charts
+//! and controllers ever made.
 
 use std::collections::HashSet;
 
@@ -12,8 +13,9 @@ use serde_json::json;
 use super::manifest::{Manifest, Name};
 use crate::cluster::{Cluster, error};
 
-/// Group, version and kind, in the order in which objects are to be deleted: first webhooks, so that no pod waits for one that is gone; then the agents, which
-/// release the pods of their nodes while they still may; rights and names last.
+/// Group, version and kind, in the order in which objects are to be deleted: first webhooks, so
+/// that no pod waits for one that is gone; then the agents, which release the pods of their nodes
+/// while they still may; rights and names last.
 const KINDS: [(&str, &str, &str); 20] = [
     (
         "admissionregistration.k8s.io",
@@ -72,7 +74,8 @@ pub(crate) struct Found {
     name: Name,
 }
 
-/// Everything with the label of this control plane. A kind that the cluster does not serve has no objects.
+/// Everything with the label of this control plane. A kind that the cluster does not serve has no
+/// objects.
 pub(crate) async fn take(cluster: &Cluster) -> anyhow::Result<Vec<Found>> {
     let ours =
         ListParams::default().labels(&format!("{CONTROL_PLANE_NS}={}", cluster.control_namespace));
@@ -106,7 +109,8 @@ pub(crate) async fn take(cluster: &Cluster) -> anyhow::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// What uninstalling deletes. The custom resources only when asked for: every policy of the cluster goes with them.
+/// What uninstalling deletes. The custom resources only when asked for: every policy of the cluster
+/// goes with them.
 pub(crate) fn for_deletion(found: Vec<Found>, definitions: bool) -> Vec<Manifest> {
     let kept = |found: &Found| definitions || found.name.kind != DEFINITION;
     found.into_iter().filter(kept).map(manifest).collect()

@@ -63,13 +63,15 @@ pub(crate) fn split(stream: &str) -> anyhow::Result<Vec<Manifest>> {
     Ok(manifests)
 }
 
-/// Without Helm nobody waits for a hook; the Job that makes the certificates starts earliest when it is applied first.
+/// Without Helm nobody waits for a hook; the Job that makes the certificates starts earliest when
+/// it is applied first.
 pub(crate) fn hooks_first(manifests: &mut [Manifest]) {
     manifests.sort_by_key(|manifest| !manifest.is_hook());
 }
 
-/// The control plane's namespace. Its own pods meet the restricted profile; the node agent needs the node's network and processes, and `linkerd-init` two
-/// capabilities, so the namespace permits more where one of them is.
+/// The control plane's namespace. Its own pods meet the restricted profile; the node agent needs
+/// the node's network and processes, and `linkerd-init` two capabilities, so the namespace permits
+/// more where one of them is.
 pub(crate) fn namespace(name: &str, redirection: Redirection) -> anyhow::Result<Manifest> {
     let profile = match redirection {
         Redirection::ForeignCni => "restricted",

@@ -1,4 +1,5 @@
-//! The values that were given at installation: everything that differs from the chart's defaults, kept in a Secret because keys may be among them.
+//! The values that were given at installation: everything that differs from the chart's defaults,
+//! kept in a Secret because keys may be among them.
 
 use anyhow::Context;
 use mesh_k8s::values::Values;

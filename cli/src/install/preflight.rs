@@ -1,4 +1,5 @@
-//! What must be true of a cluster before something is rendered for it, and what is found out about it on the way.
+//! What must be true of a cluster before something is rendered for it, and what is found out about
+//! it on the way.
 
 use anyhow::{anyhow, bail};
 use kube::{
@@ -18,7 +19,8 @@ use crate::{
     global::Global,
 };
 
-/// The oldest Kubernetes whose native sidecars, CEL rules and EndpointSlices are all there; the charts say the same.
+/// The oldest Kubernetes whose native sidecars, CEL rules and EndpointSlices are all there; the
+/// charts say the same.
 const OLDEST: (u32, u32) = (1, 31);
 
 /// Definitions without which the policy service cannot start to be useful, one for each group.
@@ -161,7 +163,8 @@ where
     })
 }
 
-/// The ports of the API server where they are not the usual ones: the control plane's pods must reach it before they have a certificate.
+/// The ports of the API server where they are not the usual ones: the control plane's pods must
+/// reach it before they have a certificate.
 async fn api_server_ports(cluster: &Cluster) -> anyhow::Result<Option<Value>> {
     let failed = |error| error::failed("read the Service kubernetes", error);
     let services = Api::<Service>::namespaced(cluster.client.clone(), "default");

@@ -1,7 +1,8 @@
 //! Local node or cluster: which one a command means.
 //!
-//! An explicit flag or `MESHCTL_LOCAL` decides. Without one, a node that runs on this machine goes before the kubeconfig's current context, because whoever
-//! started one is working with it; a `KUBECONFIG` that is set says the opposite.
+//! An explicit flag or `MESHCTL_LOCAL` decides. Without one, a node that runs on this machine goes
+//! before the kubeconfig's current context, because whoever started one is working with it; a
+//! `KUBECONFIG` that is set says the opposite.
 
 use mesh_local::instance::Instance;
 

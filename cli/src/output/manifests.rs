@@ -1,4 +1,5 @@
-//! Manifests in and out: files, folders and standard input to documents, and documents to YAML or JSON.
+//! Manifests in and out: files, folders and standard input to documents, and documents to YAML or
+//! JSON.
 
 use std::{
     fs,

@@ -128,7 +128,8 @@ async fn channel(asking: &Asking<'_>, port: u16) -> anyhow::Result<Channel> {
     let pod = controller(asking).await?;
     let connection = asking.mesh.connect(&pod, port).await?;
     let mut io = Some(TokioIo::new(connection.io));
-    // The stream is there already; the address is only a name for it. A channel that lost it is done.
+    // The stream is there already; the address is only a name for it. A channel that lost it is
+    // done.
     let connector = tower::service_fn(move |_: http::Uri| {
         let io = io.take();
         async move { io.ok_or_else(|| std::io::Error::other("the connection broke")) }

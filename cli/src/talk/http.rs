@@ -12,7 +12,8 @@ use crate::{
     mesh::{Connection, Mesh, MeshPod},
 };
 
-/// An admin port that takes longer is not reachable; a scrape of a thousand targets takes milliseconds.
+/// An admin port that takes longer is not reachable; a scrape of a thousand targets takes
+/// milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a stream that ended is asked for its reason. It is on its way when the stream ends.
@@ -96,7 +97,8 @@ async fn exchange(
     let (status, body) = loop {
         tokio::select! {
             answer = &mut work => break answer,
-            // The connection may end before the answer has been read; the sender then has what came, or the reason.
+            // The connection may end before the answer has been read; the sender then has what
+            // came, or the reason.
             result = &mut connection, if !ended => match result {
                 Ok(()) => ended = true,
                 Err(error) => break Err(error),

@@ -1,5 +1,5 @@
-//! Fetching the certificate that a proxy or a webhook presents, and judging it as a client would. The only place of the command line that names the TLS
-//! library.
+//! Fetching the certificate that a proxy or a webhook presents, and judging it as a client would.
+//! The only place of the command line that names the TLS library.
 
 use std::{sync::Arc, time::Duration};
 
@@ -58,7 +58,8 @@ pub(crate) async fn presented_chain(
         .collect())
 }
 
-/// Would a client that trusts `anchors` accept the chain for `name` at that time? Everything in DER; the error says what it would object to.
+/// Would a client that trusts `anchors` accept the chain for `name` at that time? Everything in
+/// DER; the error says what it would object to.
 pub(crate) fn accept(
     chain: &[Vec<u8>],
     anchors: &[Vec<u8>],
@@ -100,8 +101,8 @@ pub(crate) fn key_belongs(certificate: &[u8], key: &[u8]) -> Result<(), String> 
         .map_err(|error| error.to_string())
 }
 
-/// Believes any chain, because the point is to look at it, expired and foreign ones too. The signature of the handshake is checked: whoever presents a
-/// certificate has its key.
+/// Believes any chain, because the point is to look at it, expired and foreign ones too. The
+/// signature of the handshake is checked: whoever presents a certificate has its key.
 #[derive(Debug)]
 struct Shown {
     algorithms: WebPkiSupportedAlgorithms,

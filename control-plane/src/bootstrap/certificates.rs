@@ -1,4 +1,5 @@
-//! The certificates themselves: ECDSA P-256, as the checks of both projects' command lines expect them.
+//! The certificates themselves: ECDSA P-256, as the checks of both projects' command lines expect
+//! them.
 
 use std::time::{Duration, SystemTime};
 
@@ -54,7 +55,8 @@ pub(super) fn anchor(settings: &Settings, now: SystemTime) -> Result<Pair, MakeE
     })
 }
 
-/// A new issuer below an anchor. Linkerd's checks ask for its alternative name. It must not outlive what it stands on.
+/// A new issuer below an anchor. Linkerd's checks ask for its alternative name. It must not outlive
+/// what it stands on.
 pub(super) fn issuer(
     settings: &Settings,
     anchor: &Pair,

@@ -40,7 +40,8 @@ const BUNDLE: &str = "ca-bundle.crt";
 /// Keys and type of a Secret with a certificate, as Kubernetes itself defines them.
 const TLS: (&str, &str, &str) = ("tls.crt", "tls.key", "kubernetes.io/tls");
 
-/// Linkerd's annotation of who made an object. An issuer with this value was made here, and may be renewed here.
+/// Linkerd's annotation of who made an object. An issuer with this value was made here, and may be
+/// renewed here.
 const CREATED_BY: &str = "linkerd.io/created-by";
 const US: &str = "mesh-controller bootstrap";
 
@@ -54,7 +55,8 @@ impl Objects {
         }
     }
 
-    /// In the opposite order of their making, so that nothing is seen without what it was made from while another Job makes them.
+    /// In the opposite order of their making, so that nothing is seen without what it was made from
+    /// while another Job makes them.
     pub(super) async fn read(&self) -> Result<State, kube::Error> {
         let roots = self.config_maps.get_opt(ROOTS).await?;
         let issuer = self.secrets.get_opt(ISSUER).await?;

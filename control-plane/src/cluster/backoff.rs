@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 
-/// Doubles from one failure to the next, with jitter so that the watches of all controllers do not come back in one moment.
+/// Doubles from one failure to the next, with jitter so that the watches of all controllers do not
+/// come back in one moment.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     least: Duration,
@@ -13,8 +14,9 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// From half a second, so that a short absence is over soon, to a quarter of a minute: so late at most is known what changed while the API server was
-    /// away. Its own clients wait up to half a minute.
+    /// From half a second, so that a short absence is over soon, to a quarter of a minute: so late
+    /// at most is known what changed while the API server was away. Its own clients wait up to half
+    /// a minute.
     pub(crate) const fn for_api_server() -> Self {
         Self::new(Duration::from_millis(500), Duration::from_secs(15))
     }

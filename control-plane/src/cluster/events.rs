@@ -1,7 +1,8 @@
 //! Kubernetes events, which tell people what happened to an object.
 //!
-//! Best effort: an event that cannot be written is counted and forgotten, and nobody ever waits for one. Events about one object with one reason that
-//! follow each other within minutes become one with a count.
+//! Best effort: an event that cannot be written is counted and forgotten, and nobody ever waits for
+//! one. Events about one object with one reason that follow each other within minutes become one
+//! with a count.
 
 use std::time::Duration;
 
@@ -42,7 +43,8 @@ pub(crate) enum Severity {
     Warning,
 }
 
-/// Events wait here for their turn. When a whole cluster restarts, the first few hundred tell what there is to tell.
+/// Events wait here for their turn. When a whole cluster restarts, the first few hundred tell what
+/// there is to tell.
 const CHANNEL_CAPACITY: usize = 256;
 
 /// Events end up in etcd and are kept for an hour; this is what a controller may fill it with.

@@ -1,4 +1,5 @@
-//! Follows objects of one kind, for those who need them beside the [source](crate::source): failures are said once and retried here.
+//! Follows objects of one kind, for those who need them beside the [source](crate::source):
+//! failures are said once and retried here.
 
 use futures_util::{Stream, StreamExt as _, stream::BoxStream};
 use kube::{
@@ -90,8 +91,9 @@ pub(crate) fn watch_error(error: &watcher::Error) -> String {
     }
 }
 
-/// The library would ask for the same again and get the same answer. It notices a version that is too old as an event of a watch, but not as the answer to
-/// one; and what is no watch at all is what an API server answers that has forgotten the path.
+/// The library would ask for the same again and get the same answer. It notices a version that is
+/// too old as an event of a watch, but not as the answer to one; and what is no watch at all is
+/// what an API server answers that has forgotten the path.
 pub(crate) fn is_beyond_resuming(error: &watcher::Error) -> bool {
     const GONE: u16 = 410;
     match error {

@@ -12,8 +12,9 @@ pub struct Rate {
     pub burst: u32,
 }
 
-/// What is left of a rate for one user of it. The number it keeps is the moment at which everything used so far would have been used at a steady pace
-/// ("generic cell rate algorithm"), which makes it as small as it can be and free of timers.
+/// What is left of a rate for one user of it. The number it keeps is the moment at which everything
+/// used so far would have been used at a steady pace ("generic cell rate algorithm"), which makes
+/// it as small as it can be and free of timers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Allowance {
     used_until: Option<Instant>,

@@ -17,10 +17,12 @@ pub struct Bootstrap {
     /// The end of the names of Services
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
-    /// How the issuer's Secret is written: crt.pem and key.pem for linkerd.io/tls, tls.crt and tls.key for anything else
+    /// How the issuer's Secret is written: crt.pem and key.pem for linkerd.io/tls, tls.crt and
+    /// tls.key for anything else
     #[arg(long, default_value = "linkerd.io/tls")]
     pub identity_scheme: String,
-    /// How long a trust anchor lives that is made here: ten years, since replacing it takes a rollout of every proxy
+    /// How long a trust anchor lives that is made here: ten years, since replacing it takes a
+    /// rollout of every proxy
     #[arg(long, default_value = "87600h", value_parser = go_duration)]
     pub trust_anchor_lifetime: Duration,
     /// How long an issuer lives that is made here

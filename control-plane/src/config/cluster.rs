@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Without any of these a controller asks the API server of the cluster it runs in, as its ServiceAccount.
+/// Without any of these a controller asks the API server of the cluster it runs in, as its
+/// ServiceAccount.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Cluster {
     /// The API server and who to be there, for a controller that does not run in a pod

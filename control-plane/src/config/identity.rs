@@ -26,7 +26,8 @@ pub struct Identity {
     /// The end of the names of Services
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
-    /// How the issuer's files are named: crt.pem and key.pem for linkerd.io/tls, tls.crt and tls.key for anything else
+    /// How the issuer's files are named: crt.pem and key.pem for linkerd.io/tls, tls.crt and
+    /// tls.key for anything else
     #[arg(long, default_value = "linkerd.io/tls")]
     pub identity_scheme: String,
     /// How long certificates live
@@ -59,7 +60,8 @@ pub struct Identity {
     /// How many requests may be made at once after a rest
     #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u32).range(1..))]
     pub kube_apiclient_burst: u32,
-    /// Copy the trust anchors into each namespace that has meshed pods, so that running proxies learn new ones
+    /// Copy the trust anchors into each namespace that has meshed pods, so that running proxies
+    /// learn new ones
     #[arg(long, default_value = "false", value_parser = flag, num_args = 0..=1, default_missing_value = "true", require_equals = true, conflicts_with = "token_verify_key")]
     pub publish_trust_roots: bool,
     /// The ClusterRole that owns the copies, so that they are deleted with it

@@ -34,8 +34,9 @@ pub struct ProxyInjector {
         default_value = "/var/run/linkerd/identity/trust-roots/ca-bundle.crt"
     )]
     pub trust_anchors: PathBuf,
-    /// Serve with the certificate in this folder (tls.crt and tls.key), which somebody else renews and makes the API server trust. Without, the injector
-    /// makes one, renews it, keeps it in a Secret and writes the caBundle of the webhook configuration
+    /// Serve with the certificate in this folder (tls.crt and tls.key), which somebody else renews
+    /// and makes the API server trust. Without, the injector makes one, renews it, keeps it in a
+    /// Secret and writes the caBundle of the webhook configuration
     #[arg(long, value_name = "DIR")]
     pub tls_dir: Option<PathBuf>,
     /// The Secret for the certificate that the injector makes

@@ -58,7 +58,8 @@ pub(super) fn retries(meta: &ObjectMeta) -> Result<Option<Retries>, ConvertError
     }))
 }
 
-/// How often a request is tried again when an annotation turns retries on without a number, as in Linkerd.
+/// How often a request is tried again when an annotation turns retries on without a number, as in
+/// Linkerd.
 const DEFAULT_RETRY_LIMIT: u16 = 1;
 
 fn http_condition(text: &str) -> Result<RangeInclusive<u16>, String> {

@@ -1,7 +1,7 @@
 //! Filters of routes.
 //!
-//! The Gateway API's types have a type of their own for every place where a filter may stand, all of one JSON shape. They are read through that shape
-//! once, instead of four times.
+//! The Gateway API's types have a type of their own for every place where a filter may stand, all
+//! of one JSON shape. They are read through that shape once, instead of four times.
 
 use std::sync::Arc;
 
@@ -56,7 +56,8 @@ struct AnyPath {
 /// The Gateway API's default, which its CRD would fill in.
 const DEFAULT_REDIRECT_STATUS: StatusCode = StatusCode::FOUND;
 
-/// A filter that the mesh does not apply makes the list unusable: to leave it out would let requests through as nobody asked.
+/// A filter that the mesh does not apply makes the list unusable: to leave it out would let
+/// requests through as nobody asked.
 pub(super) fn filters<F: Serialize>(
     field: &str,
     filters: &[F],

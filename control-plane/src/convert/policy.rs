@@ -66,7 +66,8 @@ pub(crate) fn authorization_policy(
     })
 }
 
-/// A client must satisfy all that are listed, and no client has two identities or two addresses; several of a kind are a mistake, as in Linkerd.
+/// A client must satisfy all that are listed, and no client has two identities or two addresses;
+/// several of a kind are a mistake, as in Linkerd.
 fn one_of_a_kind(required: &[AuthenticationRef]) -> Result<(), ConvertError> {
     let networks = required
         .iter()

@@ -125,7 +125,8 @@ struct Parent<'a> {
     section: bool,
 }
 
-/// The group that the Gateway API fills in where a parent names none. A Service is written with the group "" or "core".
+/// The group that the Gateway API fills in where a parent names none. A Service is written with the
+/// group "" or "core".
 const DEFAULT_PARENT_GROUP: &str = "gateway.networking.k8s.io";
 
 fn parent_ref(own: &Name, parent: Parent<'_>) -> ParentRef {

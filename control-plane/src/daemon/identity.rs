@@ -24,8 +24,9 @@ use crate::{
 /// Larger requests are refused unread: a CSR of 16 KiB, a token and a name fit well.
 const MAX_REQUEST: usize = 64 * 1024;
 
-/// No account gets more than half of what the API server may be asked, so that two are needed to keep all others waiting. A Deployment of a thousand pods
-/// that starts at once still has its certificates within half a minute; proxies that are sent away come back by themselves.
+/// No account gets more than half of what the API server may be asked, so that two are needed to
+/// keep all others waiting. A Deployment of a thousand pods that starts at once still has its
+/// certificates within half a minute; proxies that are sent away come back by themselves.
 const CALLER_SHARE: u32 = 2;
 
 pub(super) async fn run(config: Identity) -> Result<(), DaemonError> {

@@ -10,7 +10,8 @@ use x509_parser::{
     x509::SubjectPublicKeyInfo as ParsedKey,
 };
 
-/// A request for one DNS name and a P-256 key has some 300 bytes; this is far more than any honest one.
+/// A request for one DNS name and a P-256 key has some 300 bytes; this is far more than any honest
+/// one.
 const MAX_LENGTH: usize = 16 * 1024;
 
 /// Why a request was refused.
@@ -107,7 +108,8 @@ fn check_extensions(csr: &X509CertificationRequest<'_>, identity: &str) -> Resul
             ParsedExtension::KeyUsage(usage) if usage.key_cert_sign() || usage.crl_sign() => {
                 return Err(CsrError::Authority);
             }
-            // Whatever else is asked for is not granted: the certificate has the extensions that we give it.
+            // Whatever else is asked for is not granted: the certificate has the extensions that we
+            // give it.
             _ => {}
         }
     }

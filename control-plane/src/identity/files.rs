@@ -32,8 +32,9 @@ pub enum LoadError {
     TokenKey { path: PathBuf, source: KeyError },
 }
 
-/// How often the files are compared with what was read. Certificates are rotated in hours; seconds are soon enough. Comparing needs no event, so it does not
-/// matter that a mounted Secret changes by a symbolic link of its folder.
+/// How often the files are compared with what was read. Certificates are rotated in hours; seconds
+/// are soon enough. Comparing needs no event, so it does not matter that a mounted Secret changes
+/// by a symbolic link of its folder.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the files hold, read and proved to be usable.
@@ -65,7 +66,8 @@ impl Files {
         self.use_contents(self.read()?)
     }
 
-    /// Follows the files until the process ends, and hands on what they hold after each change: an issuer that was proved, or why it cannot be used.
+    /// Follows the files until the process ends, and hands on what they hold after each change: an
+    /// issuer that was proved, or why it cannot be used.
     pub async fn follow(
         self,
         mut current: Contents,
@@ -73,7 +75,8 @@ impl Files {
     ) {
         let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // A change counts once it has stood still for one look: certificate and key are two files, and may have been read from both sides of a rotation.
+        // A change counts once it has stood still for one look: certificate and key are two files,
+        // and may have been read from both sides of a rotation.
         let mut candidate = current.clone();
         loop {
             ticks.tick().await;

@@ -64,7 +64,8 @@ pub enum IssueError {
 }
 
 impl Issuer {
-    /// Reads an issuer and proves that it can be used, by signing a certificate and verifying it against the anchors as a proxy will.
+    /// Reads an issuer and proves that it can be used, by signing a certificate and verifying it
+    /// against the anchors as a proxy will.
     pub fn read(
         certificates: &[u8],
         key: &[u8],
@@ -110,7 +111,8 @@ impl Issuer {
         }
         let not_after = (now + lifetime + clock_skew).min(self.not_after);
         let mut params = CertificateParams::default();
-        // The identity alone: whoever verifies looks at the alternative name, and some identities are too long for a common name.
+        // The identity alone: whoever verifies looks at the alternative name, and some identities
+        // are too long for a common name.
         params.distinguished_name = DistinguishedName::new();
         params.subject_alt_names = vec![SanType::DnsName(
             identity.try_into().map_err(IssueError::Name)?,
@@ -186,7 +188,8 @@ fn read_certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     (!certificates.is_empty()).then_some(certificates)
 }
 
-/// Verifiers ask this of intermediate certificates, but not of a trust anchor that issues by itself.
+/// Verifiers ask this of intermediate certificates, but not of a trust anchor that issues by
+/// itself.
 fn is_authority(der: &CertificateDer<'_>) -> bool {
     X509Certificate::from_der(der).is_ok_and(|(_, certificate)| certificate.is_ca())
 }
@@ -201,7 +204,8 @@ fn earliest_end(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
     ends?.into_iter().min()
 }
 
-/// 128 random bits, so that no serial tells how many certificates there are or is ever used twice. The first bits make it positive and of full length.
+/// 128 random bits, so that no serial tells how many certificates there are or is ever used twice.
+/// The first bits make it positive and of full length.
 fn random_serial() -> SerialNumber {
     let mut bytes: [u8; 16] = rand::rng().random();
     bytes[0] = (bytes[0] & 0x7f) | 0x40;

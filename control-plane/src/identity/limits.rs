@@ -1,7 +1,9 @@
 //! How many certificates one caller may ask for.
 //!
-//! The caller is the account that the token claims, looked at before the API server is asked: a workload that asks in a loop uses up its own allowance and
-//! not the reviews that the others need. Somebody who forges another's token can use up that one's allowance; he could use up the reviews as well.
+//! The caller is the account that the token claims, looked at before the API server is asked: a
+//! workload that asks in a loop uses up its own allowance and not the reviews that the others need.
+//! Somebody who forges another's token can use up that one's allowance; he could use up the reviews
+//! as well.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -25,7 +27,8 @@ struct Callers {
     swept: Option<Instant>,
 }
 
-/// Accounts in a row that are remembered. A cluster has hundreds; only who forges names has more, and then the unused ones are forgotten.
+/// Accounts in a row that are remembered. A cluster has hundreds; only who forges names has more,
+/// and then the unused ones are forgotten.
 const MOST_CALLERS: usize = 10_000;
 
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -58,7 +61,8 @@ impl Limits {
 }
 
 impl Callers {
-    /// Forgets who has not asked for a while. Looking through all of them for each forged name would itself be a way to keep us busy.
+    /// Forgets who has not asked for a while. Looking through all of them for each forged name
+    /// would itself be a way to keep us busy.
     fn sweep(&mut self, now: Instant) {
         let recently = |swept: Instant| now.saturating_duration_since(swept) < SWEEP_INTERVAL;
         if self.swept.is_some_and(recently) {

@@ -1,5 +1,6 @@
-//! What the identity service did, as Kubernetes events: on the ServiceAccount that got a certificate, on the service's own Deployment when its issuer
-//! changes. Reasons and objects are Linkerd's; people alert on them. Without an API server there is nobody to tell.
+//! What the identity service did, as Kubernetes events: on the ServiceAccount that got a
+//! certificate, on the service's own Deployment when its issuer changes. Reasons and objects are
+//! Linkerd's; people alert on them. Without an API server there is nobody to tell.
 
 use std::time::{Duration, SystemTime};
 
@@ -29,7 +30,8 @@ const DEPLOYMENT: &str = "linkerd-identity";
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 impl Record {
-    /// Writes about the Deployment of `namespace`. Without its uid `kubectl describe` would not find the events, so it is asked for once.
+    /// Writes about the Deployment of `namespace`. Without its uid `kubectl describe` would not
+    /// find the events, so it is asked for once.
     pub(crate) async fn on(client: &Client, events: Events, namespace: &str) -> Self {
         let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
         let asking = deployments.get_metadata(DEPLOYMENT);

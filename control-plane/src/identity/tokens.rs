@@ -1,7 +1,8 @@
 //! Tokens: which ServiceAccount sent a request.
 //!
-//! [`Tokens`] is the seam: on a cluster the API server reviews a token ([`reviewed`]), on a node without one the key of the node verifies it
-//! ([`signed`]). Both are told the same JWTs, so what a token says of itself is read here, once, and believed by nobody.
+//! [`Tokens`] is the seam: on a cluster the API server reviews a token ([`reviewed`]), on a node
+//! without one the key of the node verifies it ([`signed`]). Both are told the same JWTs, so what a
+//! token says of itself is read here, once, and believed by nobody.
 
 use std::time::SystemTime;
 
@@ -23,7 +24,8 @@ const AUDIENCE: &str = "identity.l5d.io";
 /// Who reviews tokens.
 #[derive(Debug)]
 pub enum Tokens {
-    /// JWTs, signed with ECDSA P-256 by the holder of a key. The lock is written when the key's file changes.
+    /// JWTs, signed with ECDSA P-256 by the holder of a key. The lock is written when the key's
+    /// file changes.
     Signed(RwLock<TokenKey>),
     /// The API server that issued them.
     Reviewed(Box<Reviews>),
@@ -179,7 +181,8 @@ fn decode_json<T: serde::de::DeserializeOwned>(part: &str) -> Result<T, TokenErr
     serde_json::from_slice(&decode(part)?).map_err(|_error| TokenError::Unreadable)
 }
 
-/// `system:serviceaccount:<namespace>:<name>`, both DNS labels: a dot in a name would shift the parts of the identity.
+/// `system:serviceaccount:<namespace>:<name>`, both DNS labels: a dot in a name would shift the
+/// parts of the identity.
 fn account(subject: &str) -> Option<Account> {
     let mut parts = subject.split(':');
     let (Some("system"), Some("serviceaccount"), Some(namespace), Some(name), None) = (

@@ -146,7 +146,8 @@ impl DestinationIndex {
     }
 }
 
-/// Slices refer to pods of their own namespace, and Servers to pods of theirs; nodes are everybody's.
+/// Slices refer to pods of their own namespace, and Servers to pods of theirs; nodes are
+/// everybody's.
 fn affects_service(touched: &Touched, service: &Name) -> bool {
     touched.shared
         || touched.namespaces.contains(&service.namespace)

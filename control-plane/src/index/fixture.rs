@@ -55,7 +55,8 @@ pub(super) fn policy_settings() -> PolicySettings {
     }
 }
 
-/// A running pod. `meshed` adds the proxy and the label of the control plane; `more` is added to its metadata.
+/// A running pod. `meshed` adds the proxy and the label of the control plane; `more` is added to
+/// its metadata.
 pub(super) fn pod(name: &str, ip: &str, meshed: bool, more: &str) -> String {
     let label = if meshed {
         ", linkerd.io/control-plane-ns: linkerd"

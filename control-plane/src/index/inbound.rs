@@ -30,7 +30,8 @@ use crate::model::{
     Protocol, RouteId, Server, Workload,
 };
 
-/// How long proxies wait for the first bytes of a connection before they call it opaque, as in Linkerd.
+/// How long proxies wait for the first bytes of a connection before they call it opaque, as in
+/// Linkerd.
 pub(super) const DETECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Nothing when there is no such pod.
@@ -65,7 +66,8 @@ fn default_policy(settings: &PolicySettings, pod: &Workload, port: u16) -> Serve
     if pod.require_identity_ports.contains(port) {
         policy = policy.requiring_identity();
     }
-    // The injector copies the cluster's list of opaque ports to the pod, so that list has no say here.
+    // The injector copies the cluster's list of opaque ports to the pod, so that list has no say
+    // here.
     let opaque = pod
         .opaque_ports
         .as_ref()
@@ -161,7 +163,8 @@ fn probe_route<'a>(
     }
 }
 
-/// The routes attached to the Server, which then take the place of the default ones; nothing when there are none.
+/// The routes attached to the Server, which then take the place of the default ones; nothing when
+/// there are none.
 fn http_routes(
     store: &Store,
     settings: &PolicySettings,
@@ -203,8 +206,8 @@ fn attached<'a, M: Clone + 'a>(
     (!routes.is_empty()).then_some(routes)
 }
 
-/// Is the route accepted for the Server? The Server is named without port and section, and so is every other Server it names: a route of which a part
-/// cannot be honoured is not used at all.
+/// Is the route accepted for the Server? The Server is named without port and section, and so is
+/// every other Server it names: a route of which a part cannot be honoured is not used at all.
 fn is_attached<M>(route: &model::Route<M>, server: &Server) -> bool {
     let mut servers = route
         .parents
@@ -266,7 +269,8 @@ fn authorizations(
         .collect()
 }
 
-/// Nothing when the policy names an authentication that does not exist: what it was to require is unknown, so it admits nobody.
+/// Nothing when the policy names an authentication that does not exist: what it was to require is
+/// unknown, so it admits nobody.
 fn authorization(
     store: &Store,
     settings: &PolicySettings,

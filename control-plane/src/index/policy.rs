@@ -90,7 +90,8 @@ impl PolicyIndex {
     }
 }
 
-/// Servers, routes and authorizations stand in the pod's namespace; authentications may be anywhere.
+/// Servers, routes and authorizations stand in the pod's namespace; authentications may be
+/// anywhere.
 fn affects_pod(touched: &Touched, pod: &Name) -> bool {
     touched.shared || touched.pods.contains(pod) || touched.namespaces.contains(&pod.namespace)
 }

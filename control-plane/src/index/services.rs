@@ -99,7 +99,8 @@ fn candidates<'a>(
     store.slices_of(&key.service).flat_map(of_slice).collect()
 }
 
-/// The Service's port is known by number, the slice's by name. A port that the Service does not define is dialled as it is.
+/// The Service's port is known by number, the slice's by name. A port that the Service does not
+/// define is dialled as it is.
 fn target_port(service: &Service, slice: &Slice, port: u16) -> Option<u16> {
     if slice.ports.is_empty() {
         return None;
@@ -131,7 +132,8 @@ fn choose<'a>(
         });
         return candidates;
     }
-    // Hints are all or nothing: one address without means that Kubernetes could not balance the zones.
+    // Hints are all or nothing: one address without means that Kubernetes could not balance the
+    // zones.
     let hinted = |candidate: &Candidate<'_>| !candidate.source.zone_hints.is_empty();
     if !candidates.iter().all(hinted) {
         return candidates;

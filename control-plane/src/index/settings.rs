@@ -15,7 +15,8 @@ pub struct DestinationSettings {
     pub default_opaque_ports: PortSet,
     /// HTTP/1 may be carried as HTTP/2 between proxies.
     pub h2_upgrade: bool,
-    /// Every meshed endpoint takes connections on its proxy's port with a transport header; otherwise opaque ones only.
+    /// Every meshed endpoint takes connections on its proxy's port with a transport header;
+    /// otherwise opaque ones only.
     pub transport_header: bool,
     /// Endpoints may have IPv6 addresses, which then come before a pod's IPv4 address.
     pub ipv6: bool,

@@ -76,7 +76,8 @@ impl Touched {
 }
 
 impl Store {
-    /// Applies changes and tells what they touched. An object that is applied as it already was touches nothing.
+    /// Applies changes and tells what they touched. An object that is applied as it already was
+    /// touches nothing.
     pub fn apply(&mut self, changes: Vec<Change>) -> Touched {
         let mut touched = Touched::default();
         for change in changes {
@@ -371,7 +372,8 @@ impl Store {
         in_namespace(&self.grpc_routes, namespace)
     }
 
-    /// The Servers that make a port of the pod opaque speak for themselves, whichever of several would win for policy.
+    /// The Servers that make a port of the pod opaque speak for themselves, whichever of several
+    /// would win for policy.
     pub(super) fn is_opaque_by_server(&self, pod: &Workload, port: u16) -> bool {
         self.servers_in(&pod.name.namespace)
             .any(|server| server.protocol == Protocol::Opaque && selects(server, pod, port))

@@ -7,7 +7,8 @@ use tokio::sync::watch;
 /// The watched values of one kind. A value lives as long as somebody watches it.
 #[derive(Debug)]
 pub(super) struct Views<K, V> {
-    // The senders' side of what gRPC streams hold. A watch keeps the newest value only, so a slow reader holds nobody up and skips what is outdated.
+    // The senders' side of what gRPC streams hold. A watch keeps the newest value only, so a slow
+    // reader holds nobody up and skips what is outdated.
     senders: HashMap<K, watch::Sender<Arc<V>>>,
     /// With how many values those that have no reader any more are looked for.
     sweep_at: usize,
@@ -40,7 +41,8 @@ impl<K: Eq + Hash, V: PartialEq> Views<K, V> {
         sender.subscribe()
     }
 
-    /// Computes the affected values again and publishes those that changed. Where there is no value any more, the last one stays.
+    /// Computes the affected values again and publishes those that changed. Where there is no value
+    /// any more, the last one stays.
     pub(super) fn refresh(
         &mut self,
         affected: impl Fn(&K) -> bool,

@@ -28,8 +28,9 @@ pub(super) fn is_opaque(
     opaque.contains(port) || store.is_opaque_by_server(pod, port)
 }
 
-/// The endpoint at `port` of the pod, reached at `addr`. Nothing when the pod claims to be meshed and its proxy's ports cannot be found: half of what it
-/// takes to reach it is worse than another endpoint of the same Service.
+/// The endpoint at `port` of the pod, reached at `addr`. Nothing when the pod claims to be meshed
+/// and its proxy's ports cannot be found: half of what it takes to reach it is worse than another
+/// endpoint of the same Service.
 pub(super) fn endpoint(
     store: &Store,
     settings: &DestinationSettings,

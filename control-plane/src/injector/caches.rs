@@ -1,7 +1,8 @@
-//! What the injector looks up while an API server waits: namespaces, and the ReplicaSets and Jobs between pods and their workloads.
+//! What the injector looks up while an API server waits: namespaces, and the ReplicaSets and Jobs
+//! between pods and their workloads.
 //!
-//! All of it is metadata, followed by watches. What is not there yet is asked for, with a deadline: a pod may arrive before the watch has told of its
-//! ReplicaSet, or even of its namespace.
+//! All of it is metadata, followed by watches. What is not there yet is asked for, with a deadline:
+//! a pod may arrive before the watch has told of its ReplicaSet, or even of its namespace.
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -31,7 +32,8 @@ pub(crate) struct Caches {
     jobs: Store<PartialObjectMeta<Job>>,
 }
 
-/// How long an API server may take for one object. The webhook's own deadline is 8 s, and a review looks up two at most.
+/// How long an API server may take for one object. The webhook's own deadline is 8 s, and a review
+/// looks up two at most.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Caches {
@@ -70,7 +72,8 @@ impl Caches {
         asked.map_err(|error| format!("cannot look up the namespace {name:?}: {error}"))
     }
 
-    /// The metadata of the ReplicaSet or Job that stands between a pod and its workload. Nothing for other kinds, and when it cannot be found.
+    /// The metadata of the ReplicaSet or Job that stands between a pod and its workload. Nothing
+    /// for other kinds, and when it cannot be found.
     pub(crate) async fn between(
         &self,
         namespace: &str,
@@ -156,7 +159,8 @@ where
     store
 }
 
-/// A cluster may have tens of thousands of ReplicaSets; their managed fields are most of their metadata.
+/// A cluster may have tens of thousands of ReplicaSets; their managed fields are most of their
+/// metadata.
 fn trim<K>(object: &mut PartialObjectMeta<K>) {
     let meta = &mut object.metadata;
     meta.managed_fields = None;

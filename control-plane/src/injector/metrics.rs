@@ -1,7 +1,8 @@
-//! `proxy_inject_admission_requests_total` and `proxy_inject_admission_responses_total`, which dashboards of Linkerd read.
+//! `proxy_inject_admission_requests_total` and `proxy_inject_admission_responses_total`, which
+//! dashboards of Linkerd read.
 //!
-//! Label values are bounded. Linkerd has a label for each configuration annotation with the pod's value, which anybody who may create pods could fill
-//! without end; they are left out.
+//! Label values are bounded. Linkerd has a label for each configuration annotation with the pod's
+//! value, which anybody who may create pods could fill without end; they are left out.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,8 @@ use parking_lot::Mutex;
 pub(super) struct Metrics {
     requests: CounterFamily,
     responses: CounterFamily,
-    // A series ends some time after its last handle is gone, so the handles are kept. Taken twice a review.
+    // A series ends some time after its last handle is gone, so the handles are kept. Taken twice a
+    // review.
     handles: Mutex<HashMap<Labels, Counter>>,
 }
 

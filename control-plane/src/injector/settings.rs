@@ -1,4 +1,5 @@
-//! The values and trust anchors that pods are injected with: two files, which the chart's ConfigMaps are mounted as, read again when they change.
+//! The values and trust anchors that pods are injected with: two files, which the chart's
+//! ConfigMaps are mounted as, read again when they change.
 
 use std::{
     fs, io,
@@ -53,7 +54,8 @@ pub enum SettingsError {
     Unusable { path: PathBuf, source: InjectError },
 }
 
-/// How often the files are compared with what was read. The kubelet itself takes up to a minute to change them.
+/// How often the files are compared with what was read. The kubelet itself takes up to a minute to
+/// change them.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// What the files held.

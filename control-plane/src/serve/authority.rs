@@ -28,7 +28,8 @@ pub(super) struct AuthorityError(String);
 const DEFAULT_PORT: u16 = 80;
 
 impl Authority {
-    /// `name.namespace.svc.<domain>` with or without port, or an address with one. Names compare as they are written: a trailing dot fails.
+    /// `name.namespace.svc.<domain>` with or without port, or an address with one. Names compare as
+    /// they are written: a trailing dot fails.
     pub(super) fn parse(path: &str, domain: &str) -> Result<Self, AuthorityError> {
         let error = || AuthorityError(path.to_owned());
         let (host, port) = match path.rsplit_once(':') {

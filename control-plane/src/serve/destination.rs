@@ -170,8 +170,8 @@ impl Destination for DestinationService {
     }
 }
 
-/// What turns the endpoints that were sent into those that are: additions first, so that a client is never left without any in between. No endpoints at the
-/// start are no message.
+/// What turns the endpoints that were sent into those that are: additions first, so that a client
+/// is never left without any in between. No endpoints at the start are no message.
 fn changes(sent: &BTreeMap<SocketAddr, Endpoint>, now: &EndpointSet) -> Vec<EndpointUpdate> {
     let added: Vec<Endpoint> = now
         .endpoints

@@ -4,10 +4,11 @@
 //!   API server ──▶ watch (one task a kind) ──▶ table: what the kind's objects mean ──▶ gather ──▶ Batch
 //! ```
 //!
-//! A kind's task finds out under which version its API is served, lists, watches, and lists again when it has to. It converts each object by itself, so that one
-//! that makes no sense is named and its last good version stays. Its table compares: a list that says what was known leads to no change at all, so that a
-//! watch that had to begin anew does not move the index. [`gather`] waits for the first list of every kind that is served, and later joins changes that come
-//! together.
+//! A kind's task finds out under which version its API is served, lists, watches, and lists again
+//! when it has to. It converts each object by itself, so that one that makes no sense is named and
+//! its last good version stays. Its table compares: a list that says what was known leads to no
+//! change at all, so that a watch that had to begin anew does not move the index. [`gather`] waits
+//! for the first list of every kind that is served, and later joins changes that come together.
 //!
 //! While the API server is away nothing is sent, and so everything that was known stays in force.
 
@@ -55,7 +56,8 @@ impl Cluster {
         }
     }
 
-    /// Sends everything once all kinds that are served have been listed, then what changes, until nobody listens any more or a part of this dies.
+    /// Sends everything once all kinds that are served have been listed, then what changes, until
+    /// nobody listens any more or a part of this dies.
     pub(crate) async fn run(self, batches: mpsc::Sender<Batch>) {
         let (messages, received) = mpsc::channel::<Message>(CHANNEL_CAPACITY);
         let (changed, definitions) = latest::channel(());

@@ -1,8 +1,9 @@
 //! The local source: folders of manifests, looked at several times a second.
 //!
-//! Looking is enough and simpler than being told: a folder of some hundred files costs a few hundred `stat` calls, files written on another file
-//! system or through a bind mount are seen too, and a state that is compared cannot miss an event. A change counts once it has stood still for one look, so
-//! that a file that is being written is not read half.
+//! Looking is enough and simpler than being told: a folder of some hundred files costs a few
+//! hundred `stat` calls, files written on another file system or through a bind mount are seen too,
+//! and a state that is compared cannot miss an event. A change counts once it has stood still for
+//! one look, so that a file that is being written is not read half.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -40,7 +41,8 @@ impl Folders {
         }
     }
 
-    /// Sends everything once every folder has been read, then what changes, until nobody listens any more.
+    /// Sends everything once every folder has been read, then what changes, until nobody listens
+    /// any more.
     pub async fn run(mut self, batches: mpsc::Sender<Batch>) {
         let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,6 +1,7 @@
 //! Manifests: text with one or more YAML documents, each an object.
 //!
-//! Documents are cut apart before they are parsed, so that one that is broken says nothing about the others.
+//! Documents are cut apart before they are parsed, so that one that is broken says nothing about
+//! the others.
 
 use std::fmt;
 
@@ -66,7 +67,8 @@ pub(crate) fn read(text: &str) -> Vec<Document> {
         .collect()
 }
 
-/// The documents and the line each begins at. A line of `---` begins a document wherever it stands in YAML.
+/// The documents and the line each begins at. A line of `---` begins a document wherever it stands
+/// in YAML.
 fn split(text: &str) -> Vec<(usize, &str)> {
     let mut documents = Vec::new();
     let mut begin = (1, 0);
@@ -146,7 +148,8 @@ fn document(line: usize, text: &str) -> Option<Document> {
     })
 }
 
-/// Versions of a group that Linkerd or Kubernetes served all have one shape here, so the group decides.
+/// Versions of a group that Linkerd or Kubernetes served all have one shape here, so the group
+/// decides.
 fn known_kind(header: &Header) -> Option<Kind> {
     let group = header
         .api_version
@@ -176,7 +179,8 @@ impl Manifest for Text<'_> {
     }
 }
 
-/// The message without its trailing "at line 3 column 4": where lines mean something they are counted from the start of the file.
+/// The message without its trailing "at line 3 column 4": where lines mean something they are
+/// counted from the start of the file.
 pub(crate) fn without_position(error: &serde_norway::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {

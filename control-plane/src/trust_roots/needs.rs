@@ -1,4 +1,5 @@
-//! Which namespaces need a copy of the trust anchors, and which have one. Pure; the publisher feeds it with what its watches say.
+//! Which namespaces need a copy of the trust anchors, and which have one. Pure; the publisher feeds
+//! it with what its watches say.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,8 @@ use mesh_k8s::kinds::ObjectMeta;
 pub(super) struct Needs {
     /// The original is there.
     control_namespace: String,
-    /// All namespaces that are not being deleted, and whether pods that are created there become meshed.
+    /// All namespaces that are not being deleted, and whether pods that are created there become
+    /// meshed.
     namespaces: Table<bool>,
     /// Meshed pods.
     pods: Table<()>,

@@ -1,4 +1,5 @@
-//! A serving certificate with its key: read from PEM, or made together with an authority of its own.
+//! A serving certificate with its key: read from PEM, or made together with an authority of its
+//! own.
 
 use std::time::{Duration, SystemTime};
 
@@ -37,7 +38,8 @@ pub(crate) enum PairError {
     Dates,
 }
 
-/// A certificate is made for so long. Linkerd's chart makes them for a year at each render; here they are renewed without anybody's help.
+/// A certificate is made for so long. Linkerd's chart makes them for a year at each render; here
+/// they are renewed without anybody's help.
 const LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
 
 /// How far the API server's clock may be behind.
@@ -113,7 +115,8 @@ impl std::fmt::Debug for Pair {
     }
 }
 
-/// Makes a certificate for `names`, signed by an authority of which nobody keeps the key: what it vouches for can never become more.
+/// Makes a certificate for `names`, signed by an authority of which nobody keeps the key: what it
+/// vouches for can never become more.
 pub(crate) fn make(names: &[String], now: SystemTime) -> Result<Made, rcgen::Error> {
     let not_before = OffsetDateTime::from(now - CLOCK_SKEW);
     let not_after = OffsetDateTime::from(now + LIFETIME);

@@ -1,5 +1,6 @@
-//! A serving certificate that nobody has to care for: made by whichever replica comes first, kept in a Secret for all of them, renewed in time, and the API
-//! server told to trust it, in the webhook configuration's `caBundle`, and told again when somebody changes that.
+//! A serving certificate that nobody has to care for: made by whichever replica comes first, kept
+//! in a Secret for all of them, renewed in time, and the API server told to trust it, in the
+//! webhook configuration's `caBundle`, and told again when somebody changes that.
 //!
 //! ```text
 //!   watch of the Secret ──┐
@@ -7,8 +8,9 @@
 //!   a look every minute ──┘
 //! ```
 //!
-//! A renewal has no gap: the new Secret holds the old authority beside the new one, every replica goes on with the old certificate until the API server has
-//! been told of both, and a little longer.
+//! A renewal has no gap: the new Secret holds the old authority beside the new one, every replica
+//! goes on with the old certificate until the API server has been told of both, and a little
+//! longer.
 
 use std::{
     sync::Arc,
@@ -68,7 +70,8 @@ pub(crate) struct Expiry(Arc<Mutex<Option<SystemTime>>>);
 /// A certificate's dates are compared with the clock so often, whatever else happens.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// API servers read a changed webhook configuration from their watch, within a second or two; in the meantime they trust the old authority alone.
+/// API servers read a changed webhook configuration from their watch, within a second or two; in
+/// the meantime they trust the old authority alone.
 const SETTLE: Duration = Duration::from_secs(10);
 
 /// What we made bears this annotation, as Linkerd's objects do; another's Secret is not touched.
@@ -214,7 +217,8 @@ impl Managed {
         self.repairs.tell(damage, about, now);
     }
 
-    /// Writes a new certificate, and says whether it did. When another replica was faster, its Secret arrives by the watch.
+    /// Writes a new certificate, and says whether it did. When another replica was faster, its
+    /// Secret arrives by the watch.
     async fn make(&self, secrets: &Api<Secret>, state: &mut State) -> Result<bool, kube::Error> {
         let made = match certificate::make(&self.names, SystemTime::now()) {
             Ok(made) => made,
@@ -319,7 +323,8 @@ impl Managed {
             .iter()
             .map(|(name, _)| json!({"name": name, "clientConfig": {"caBundle": bundle}}))
             .collect();
-        // Webhooks are merged by name. The version guards against a webhook that was removed in the meantime, which the merge would add again.
+        // Webhooks are merged by name. The version guards against a webhook that was removed in the
+        // meantime, which the merge would add again.
         let patch = json!({"metadata": {"resourceVersion": hook.version}, "webhooks": webhooks});
         let patched = hooks
             .patch(
@@ -343,8 +348,8 @@ impl Managed {
         }
     }
 
-    /// Takes the Secret's certificate into service, at once the first time and after the API servers have had time to learn of it later. Returns when to
-    /// come back.
+    /// Takes the Secret's certificate into service, at once the first time and after the API
+    /// servers have had time to learn of it later. Returns when to come back.
     fn serve(&self, serving: &Serving, state: &mut State) -> Option<Instant> {
         let Some(Some(Ok(held))) = &state.seen.secret else {
             return None;

@@ -1,4 +1,5 @@
-//! A serving certificate in a mounted folder: somebody else's, cert-manager's for example, who also tells the API server whom to trust.
+//! A serving certificate in a mounted folder: somebody else's, cert-manager's for example, who also
+//! tells the API server whom to trust.
 
 use std::{
     fs, io,
@@ -38,7 +39,8 @@ const INTERVAL: Duration = Duration::from_secs(2);
 type Contents = (Vec<u8>, Vec<u8>);
 
 impl Mounted {
-    /// Serves what is in the folder, and what is in it later. What cannot be used is said and not taken over.
+    /// Serves what is in the folder, and what is in it later. What cannot be used is said and not
+    /// taken over.
     pub(crate) async fn run(self, serving: Arc<Serving>, expiry: Expiry, ready: Condition) {
         let mut current: Option<Contents> = None;
         let mut said = String::new();

@@ -1,6 +1,7 @@
 //! `AdmissionReview`: what the API server asks, and how it is answered.
 //!
-//! `v1` and `v1beta1` have the same fields; the answer bears the version of the question. Only what a reviewer looks at is read.
+//! `v1` and `v1beta1` have the same fields; the answer bears the version of the question. Only what
+//! a reviewer looks at is read.
 
 use json_patch::Patch;
 use serde::{Deserialize, Serialize};
@@ -81,7 +82,8 @@ pub(crate) fn read(body: &[u8]) -> Result<(Review, Head), ReviewError> {
     } else if has_anchor(body) {
         return Err(ReviewError::Anchors);
     } else {
-        // API servers send JSON. Linkerd's webhook reads YAML too, which people and tools send by hand.
+        // API servers send JSON. Linkerd's webhook reads YAML too, which people and tools send by
+        // hand.
         serde_norway::from_slice(body).map_err(ReviewError::Yaml)?
     };
     if head.kind != "AdmissionReview" || !head.api_version.starts_with("admission.k8s.io/") {
@@ -97,7 +99,8 @@ pub(crate) fn read(body: &[u8]) -> Result<(Review, Head), ReviewError> {
     Ok((review, head))
 }
 
-/// Looks for `&name` where a YAML value may begin. May take text inside of a string for it, never the other way round.
+/// Looks for `&name` where a YAML value may begin. May take text inside of a string for it, never
+/// the other way round.
 fn has_anchor(body: &[u8]) -> bool {
     let begins = |before: u8| before.is_ascii_whitespace() || b"[{,:-?!".contains(&before);
     body.first() == Some(&b'&')

@@ -74,7 +74,8 @@ impl Acceptor {
     }
 
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream> {
-        // Boxed: the handshake's state is large, and the connection's future holds it for its whole life.
+        // Boxed: the handshake's state is large, and the connection's future holds it for its whole
+        // life.
         Box::pin(self.0.accept(stream)).await.map(TlsStream)
     }
 }

@@ -1,7 +1,9 @@
-//! The controllers against the API server of a real cluster: `MESH_TEST_CLUSTER` names its context, `KUBECONFIG` the file. Without one these tests are skipped.
+//! The controllers against the API server of a real cluster: `MESH_TEST_CLUSTER` names its context,
+//! `KUBECONFIG` the file. Without one these tests are skipped.
 //!
-//! Each test works in a namespace of its own, which is deleted at the end. Pods are given to a scheduler that does not exist, so that nothing runs and the
-//! test writes their status itself: what a controller sees is what it would see of real pods.
+//! Each test works in a namespace of its own, which is deleted at the end. Pods are given to a
+//! scheduler that does not exist, so that nothing runs and the test writes their status itself:
+//! what a controller sees is what it would see of real pods.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +41,8 @@ pub(crate) struct Cluster {
     context: String,
 }
 
-/// The Service `web` and its pods, without the address that it has in a folder: a cluster gives its own.
+/// The Service `web` and its pods, without the address that it has in a folder: a cluster gives its
+/// own.
 pub(crate) fn web(pods: &[(&str, &str)]) -> String {
     service(pods).replace("clusterIP: 10.96.0.1, ", "")
 }

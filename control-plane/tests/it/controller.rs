@@ -50,7 +50,8 @@ impl Folder {
 }
 
 impl Controller {
-    /// Starts `mesh-controller <service>` and does not wait. The names of the address flags differ between services.
+    /// Starts `mesh-controller <service>` and does not wait. The names of the address flags differ
+    /// between services.
     pub(crate) fn start(service: &str, grpc_flag: &str, admin_flag: &str, args: &[String]) -> Self {
         let (grpc, admin) = (free_addr(), free_addr());
         let mut child = Command::new(env!("CARGO_BIN_EXE_mesh-controller"))

@@ -95,7 +95,8 @@ async fn a_broken_file_is_reported_and_changes_nothing() {
     assert_eq!(update(&mut stream).await, "+10.1.0.9:8080");
 }
 
-/// Who does not read holds nobody up, and then sees the last state instead of all that were in between.
+/// Who does not read holds nobody up, and then sees the last state instead of all that were in
+/// between.
 #[tokio::test]
 async fn a_slow_reader_skips_to_the_last_state() {
     let folder = Folder::new();

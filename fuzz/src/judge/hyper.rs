@@ -1,4 +1,5 @@
-//! How hyper reads a client's or a server's bytes: the most used HTTP/1 in this language, with a framing of its own above the tokenizer that it shares with ours.
+//! How hyper reads a client's or a server's bytes: the most used HTTP/1 in this language, with a
+//! framing of its own above the tokenizer that it shares with ours.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -60,7 +61,8 @@ pub(crate) async fn requests(bytes: &[u8]) -> (Vec<Seen>, hyper::Result<()>) {
     (seen.take(), served)
 }
 
-/// The response that a client of hyper's would get from a server that sends `bytes` and closes. `None` when it would get none.
+/// The response that a client of hyper's would get from a server that sends `bytes` and closes.
+/// `None` when it would get none.
 pub(crate) async fn response(bytes: &[u8], asked: Request<Empty<Bytes>>) -> Option<Seen> {
     let (mut sender, connection) = client::conn::http1::handshake(Script::of_server(bytes))
         .await

@@ -1,7 +1,10 @@
-//! Reads HTTP/1 out of bytes that are all there, straight from RFC 9112 and with nothing but std: the second opinion on every message of the proxy's.
+//! Reads HTTP/1 out of bytes that are all there, straight from RFC 9112 and with nothing but std:
+//! the second opinion on every message of the proxy's.
 //!
-//! It has [`Habits`], because smuggling lives in what implementations allow themselves beyond the RFC. [`STRICT`] allows nothing. The others are each a bad habit
-//! that servers have had. A message that the proxy accepts must be read alike by all of them: then it does not matter whom it is passed to.
+//! It has [`Habits`], because smuggling lives in what implementations allow themselves beyond the
+//! RFC. [`STRICT`] allows nothing. The others are each a bad habit that servers have had. A message
+//! that the proxy accepts must be read alike by all of them: then it does not matter whom it is
+//! passed to.
 
 use std::fmt;
 
@@ -42,7 +45,8 @@ enum Framing {
     EncodingThenFirst,
     /// The last length, else a transfer-encoding.
     LastThenEncoding,
-    /// `chunked` as the last word of the last transfer-encoding, else the last length. RFC 9112, section 6.3.
+    /// `chunked` as the last word of the last transfer-encoding, else the last length. RFC 9112,
+    /// section 6.3.
     Letter,
 }
 
@@ -177,7 +181,8 @@ impl Message {
     }
 }
 
-/// The message that `bytes` begin with; `None` when they end within it. A body that lasts until the connection ends, ends with the bytes.
+/// The message that `bytes` begin with; `None` when they end within it. A body that lasts until the
+/// connection ends, ends with the bytes.
 pub(crate) fn message(bytes: &[u8], role: Role, habits: &Habits) -> Result<Option<Message>, Wrong> {
     let mut at = 0;
     // RFC 9112, section 2.2: a server skips empty lines in front of a request.

@@ -1,4 +1,5 @@
-//! The authority of a request: giving a request its authority twice is giving it once, and what routes see as host and port is what `http::uri` sees.
+//! The authority of a request: giving a request its authority twice is giving it once, and what
+//! routes see as host and port is what `http::uri` sees.
 //!
 //! Input: which form, then the text.
 

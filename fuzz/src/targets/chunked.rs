@@ -1,4 +1,5 @@
-//! Chunked bodies at any split, as a handler of the HTTP/1 server gets them, against readers that have all bytes at once.
+//! Chunked bodies at any split, as a handler of the HTTP/1 server gets them, against readers that
+//! have all bytes at once.
 //!
 //! Input: how it is cut, then the body.
 

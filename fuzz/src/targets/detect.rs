@@ -1,5 +1,6 @@
-//! What a connection speaks, at any split of its first bytes: the answer depends on the bytes alone, nothing read is lost, and a request or a hello that others
-//! understand is not passed on unseen.
+//! What a connection speaks, at any split of its first bytes: the answer depends on the bytes
+//! alone, nothing read is lost, and a request or a hello that others understand is not passed on
+//! unseen.
 //!
 //! Input: how it is cut, then the bytes.
 

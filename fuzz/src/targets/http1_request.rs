@@ -1,5 +1,6 @@
-//! A client's bytes through the whole inbound side, at any split: each request that the application gets is one that the client sent, in its order, and everybody
-//! who could have read the client's bytes or reads the application's sees the same ones.
+//! A client's bytes through the whole inbound side, at any split: each request that the application
+//! gets is one that the client sent, in its order, and everybody who could have read the client's
+//! bytes or reads the application's sees the same ones.
 //!
 //! What the proxy refuses is of no interest here. Input: how it is cut, then the client's bytes.
 
@@ -132,7 +133,8 @@ fn assert_same(seen: &Seen, got: &Message) {
     );
 }
 
-/// What concerns the framing, which the proxy chooses anew, or the connection, and what is removed on purpose.
+/// What concerns the framing, which the proxy chooses anew, or the connection, and what is removed
+/// on purpose.
 const OF_THE_HOP: [&str; 11] = [
     "host",
     "l5d-require-id",
@@ -174,7 +176,8 @@ fn without_hop(mut shown: Shown) -> Shown {
     shown
 }
 
-/// The client gets one response for each request that the application answered, and at most one refusal behind them.
+/// The client gets one response for each request that the application answered, and at most one
+/// refusal behind them.
 fn check_responses(exchange: &Exchange) {
     let mut rest = exchange.got.as_slice();
     let mut asked = exchange.requests.iter().map(Message::asked);

@@ -1,5 +1,6 @@
-//! An application's bytes through the whole inbound side, at any split: a response that the client gets whole is the one that everybody reads in the
-//! application's bytes, and what nobody could know the end of does not look whole to the client.
+//! An application's bytes through the whole inbound side, at any split: a response that the client
+//! gets whole is the one that everybody reads in the application's bytes, and what nobody could
+//! know the end of does not look whole to the client.
 //!
 //! Input: which request, how it is cut, then the application's bytes.
 
@@ -54,7 +55,8 @@ pub(crate) fn run(input: &[u8]) {
         return;
     };
     if got.status() == 502 && got.body.is_empty() {
-        // The proxy's refusal. An application that says the same loses nothing by not being looked at.
+        // The proxy's refusal. An application that says the same loses nothing by not being looked
+        // at.
         return;
     }
     let sent = sent(said, question, &got);
@@ -131,7 +133,8 @@ fn sent_end(said: &[u8], question: Question) -> usize {
     said.len() - rest.len()
 }
 
-/// Empty lines in front of a response are skipped, as hyper does it. RFC 9112, section 2.2, says it of requests only; nobody reads another message for it.
+/// Empty lines in front of a response are skipped, as hyper does it. RFC 9112, section 2.2, says it
+/// of requests only; nobody reads another message for it.
 fn behind_empty_lines(mut bytes: &[u8]) -> &[u8] {
     while let Some(rest) = bytes.strip_prefix(b"\r\n") {
         bytes = rest;

@@ -1,5 +1,7 @@
-//! What an HTTP/2 client may send, frame by frame, to the proxy's server, against a model of its limits: it answers or ends, with frames that are right; it
-//! never has more requests in hand than it said, nor more bodies than were sent; what it holds is bounded; and a client that does nothing odd is served.
+//! What an HTTP/2 client may send, frame by frame, to the proxy's server, against a model of its
+//! limits: it answers or ends, with frames that are right; it never has more requests in hand than
+//! it said, nor more bodies than were sent; what it holds is bounded; and a client that does
+//! nothing odd is served.
 //!
 //! Input: acts, see [`frames`].
 

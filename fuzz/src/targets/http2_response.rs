@@ -1,5 +1,6 @@
-//! What an HTTP/2 server may send, frame by frame, to the proxy's client: each request ends; what it gets is what was sent, whole or known to be broken; what the
-//! proxy sends meanwhile is right; what it holds is bounded; and a server that does nothing odd has its responses read.
+//! What an HTTP/2 server may send, frame by frame, to the proxy's client: each request ends; what
+//! it gets is what was sent, whole or known to be broken; what the proxy sends meanwhile is right;
+//! what it holds is bounded; and a server that does nothing odd has its responses read.
 //!
 //! Input: what is asked, then acts of the server, see [`script`].
 

@@ -1,4 +1,5 @@
-//! HTTP/1 carried over HTTP/2 between two proxies: the application sees what it would see behind one, and the client gets what it would get from one.
+//! HTTP/1 carried over HTTP/2 between two proxies: the application sees what it would see behind
+//! one, and the client gets what it would get from one.
 //!
 //! Input: choices that make a request and a response, both in order.
 
@@ -41,7 +42,8 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// The response behind those that are none yet: who answers `expect` depends on the number of proxies.
+/// The response behind those that are none yet: who answers `expect` depends on the number of
+/// proxies.
 fn final_response(mut got: &[u8], asked: Asked) -> Option<Message> {
     loop {
         let response = reader::message(got, Role::Response(asked), &STRICT).expect("a response")?;
@@ -56,7 +58,8 @@ fn final_response(mut got: &[u8], asked: Asked) -> Option<Message> {
 #[derive(PartialEq, Eq)]
 enum Start {
     Whole,
-    /// Reason phrases do not exist in HTTP/2, and the version between the client and its proxy is theirs.
+    /// Reason phrases do not exist in HTTP/2, and the version between the client and its proxy is
+    /// theirs.
     Status,
 }
 
@@ -79,7 +82,8 @@ fn assert_same(direct: &Message, carried: &Message, start: Start) {
     );
 }
 
-/// What concerns a connection: whether it is kept, how a body is framed on it (by its version), which codings its client takes. And what proxies tell each other.
+/// What concerns a connection: whether it is kept, how a body is framed on it (by its version),
+/// which codings its client takes. And what proxies tell each other.
 const OF_THE_HOP: [&[u8]; 4] = [
     b"connection",
     b"transfer-encoding",

@@ -1,4 +1,5 @@
-//! The transport header, at any split: what is read can be written again, what is written can be read, and nothing behind a header is taken.
+//! The transport header, at any split: what is read can be written again, what is written can be
+//! read, and nothing behind a header is taken.
 //!
 //! Input: how it is cut, whether a header is written first, then bytes.
 

@@ -1,4 +1,5 @@
-//! What the TLS library makes of the first bytes of a connection, against what detection made of them.
+//! What the TLS library makes of the first bytes of a connection, against what detection made of
+//! them.
 
 use mesh_proxy::transport::detect::TlsDetected;
 use rustls::server::Acceptor;
@@ -6,9 +7,10 @@ use rustls::server::Acceptor;
 /// Detection waits for no longer hello than this (`transport::detect::tls`).
 const MAX_HELLO: usize = 64 * 1024;
 
-/// A hello that the library accepts is one to detection too, and asks for the same name. The other way round is no fault: detection judges framing only, and
-/// what it takes for a hello is the library's to refuse. That no first record has the version of SSL 2 ([0, 2], which the library takes) is how detection knows other
-/// protocols by their first bytes.
+/// A hello that the library accepts is one to detection too, and asks for the same name. The other
+/// way round is no fault: detection judges framing only, and what it takes for a hello is the
+/// library's to refuse. That no first record has the version of SSL 2 ([0, 2], which the library
+/// takes) is how detection knows other protocols by their first bytes.
 pub(crate) fn check(bytes: &[u8], detected: &TlsDetected) {
     let mut acceptor = Acceptor::default();
     let mut rest = bytes;

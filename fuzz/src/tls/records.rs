@@ -1,5 +1,6 @@
-//! The record layer of tunnels against the TLS library's, in both roles: a peer that holds the keys sends what it likes, and the same to both. What the library
-//! refuses must be refused, and what the library hands on must come out byte for byte.
+//! The record layer of tunnels against the TLS library's, in both roles: a peer that holds the keys
+//! sends what it likes, and the same to both. What the library refuses must be refused, and what
+//! the library hands on must come out byte for byte.
 //!
 //! Input: role and suite, then what the peer sends, one record or more at a time.
 
@@ -226,7 +227,8 @@ impl Peer {
             }
             Act::Flipped { content, at, bit } => {
                 self.0.seal(&mut bytes, content, DATA);
-                // Of the header only the length: the version is not looked at by either, and the type is [`Act::Raw`]'s.
+                // Of the header only the length: the version is not looked at by either, and the
+                // type is [`Act::Raw`]'s.
                 let at = 5 + usize::from(at) % (bytes.len() - 5);
                 bytes[at] ^= 1 << bit;
             }

@@ -1,4 +1,5 @@
-//! `mesh-cni`, the CNI plugin: see `mesh_agent::cni`. Started by the container runtime for every pod.
+//! `mesh-cni`, the CNI plugin: see `mesh_agent::cni`. Started by the container runtime for every
+//! pod.
 
 use std::{env, io, process::ExitCode};
 

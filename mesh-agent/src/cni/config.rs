@@ -24,7 +24,8 @@ pub struct Config {
     /// For the agent's answer. Well below the minutes that a runtime allows for a sandbox.
     #[serde(default = "default_timeout_seconds")]
     pub timeout_seconds: u64,
-    /// Pods of these namespaces pass untouched whatever they ask for: the agent's own, which must start when there is no agent.
+    /// Pods of these namespaces pass untouched whatever they ask for: the agent's own, which must
+    /// start when there is no agent.
     #[serde(default = "default_exclude_namespaces")]
     pub exclude_namespaces: Vec<String>,
     #[serde(default)]
@@ -97,7 +98,8 @@ impl Config {
         })
     }
 
-    /// The addresses in `prevResult.ips`, whose shape is the same in all versions that are supported.
+    /// The addresses in `prevResult.ips`, whose shape is the same in all versions that are
+    /// supported.
     pub(super) fn addresses(&self) -> Result<Vec<IpAddr>, CniError> {
         let ips = self.prev_result()?.get("ips").and_then(Value::as_array);
         ips.into_iter()

@@ -55,7 +55,8 @@ impl Environment {
     }
 }
 
-/// The pod's name out of `CNI_ARGS`: `KEY=VALUE` pairs between semicolons, of which most are for others.
+/// The pod's name out of `CNI_ARGS`: `KEY=VALUE` pairs between semicolons, of which most are for
+/// others.
 fn pod(arguments: &str) -> Result<Option<PodRef>, CniError> {
     let mut pod = PodRef::default();
     for pair in arguments.split(';').filter(|pair| !pair.is_empty()) {

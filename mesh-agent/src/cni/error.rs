@@ -1,4 +1,5 @@
-//! What a failed command says to the container runtime, which shows it as the reason why a pod does not start.
+//! What a failed command says to the container runtime, which shows it as the reason why a pod does
+//! not start.
 
 use serde_json::{Value, json};
 

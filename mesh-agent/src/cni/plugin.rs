@@ -1,4 +1,5 @@
-//! The commands. Each asks the agent; without one, it goes on alone with what the agent left behind.
+//! The commands. Each asks the agent; without one, it goes on alone with what the agent left
+//! behind.
 
 use std::{
     fs,
@@ -39,7 +40,8 @@ impl Plugin {
         Self { config, version }
     }
 
-    /// Redirects the pod if it has a proxy, and passes the result of the plugins before on as it came.
+    /// Redirects the pod if it has a proxy, and passes the result of the plugins before on as it
+    /// came.
     pub(super) fn add(&self, environment: &Environment) -> Result<Value, CniError> {
         if let Some(attachment) = self.attachment(environment)? {
             self.enrol(&attachment)?;
@@ -53,7 +55,8 @@ impl Plugin {
         Ok(result)
     }
 
-    /// Forgets the pod. Never fails: a deletion that cannot be done now is noted for the agent, and what nobody notes its sweep finds.
+    /// Forgets the pod. Never fails: a deletion that cannot be done now is noted for the agent, and
+    /// what nobody notes its sweep finds.
     pub(super) fn del(&self, environment: &Environment) -> Result<(), CniError> {
         let id = environment.attachment(&self.config.name);
         // Every enrolled pod has a record; all others need nothing.
@@ -132,7 +135,8 @@ impl Plugin {
 
     /// The pod as the agent wants to hear of it; `None` for a pod that is none of ours.
     ///
-    /// The cheap reasons come first: whoever did not ask for the mesh must not depend on it, least of all the agent's own pod.
+    /// The cheap reasons come first: whoever did not ask for the mesh must not depend on it, least
+    /// of all the agent's own pod.
     fn attachment(&self, environment: &Environment) -> Result<Option<Attachment>, CniError> {
         let excluded = &self.config.exclude_namespaces;
         let pod = environment.pod.as_ref();
@@ -171,7 +175,8 @@ impl Plugin {
     }
 
     fn bury(&self, id: &AttachmentId) {
-        // Whatever goes wrong here, the namespace is about to go, and the agent's sweep sees that. Without a registry no agent is to come back.
+        // Whatever goes wrong here, the namespace is about to go, and the agent's sweep sees that.
+        // Without a registry no agent is to come back.
         if let Ok(Some(registry)) = Registry::left_behind(&self.config.state_dir) {
             let _ = registry.bury(id);
         }
@@ -189,8 +194,9 @@ impl Purpose {
     }
 }
 
-/// The same name below its directory's own path: runtimes say `/var/run/netns/…`, where `/var/run` is a link that the agent's container does not have. The
-/// name itself may be a link too, in `/proc`, and leads nowhere that has a path.
+/// The same name below its directory's own path: runtimes say `/var/run/netns/…`, where `/var/run`
+/// is a link that the agent's container does not have. The name itself may be a link too, in
+/// `/proc`, and leads nowhere that has a path.
 fn in_own_directory(netns: &Path) -> PathBuf {
     let directory = netns.parent().map(fs::canonicalize);
     match (directory, netns.file_name()) {

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Runs a command that touches no agent and no state, and returns whether it succeeded and what it said.
+/// Runs a command that touches no agent and no state, and returns whether it succeeded and what it
+/// said.
 fn execute(variables: &[(&str, &str)], input: &[u8]) -> (bool, Value) {
     let variable = |name: &str| {
         let found = variables.iter().find(|(key, _)| *key == name);

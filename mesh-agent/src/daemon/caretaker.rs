@@ -1,4 +1,5 @@
-//! The way to the thread that owns the node: requests go in, answers come out, one at a time and in order.
+//! The way to the thread that owns the node: requests go in, answers come out, one at a time and in
+//! order.
 
 use std::{io, thread};
 
@@ -9,7 +10,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::warden::Warden;
 use crate::node::NodeError;
 
-/// A node starts a handful of pods at once; beyond this the socket's clients wait, which is what their deadlines are for.
+/// A node starts a handful of pods at once; beyond this the socket's clients wait, which is what
+/// their deadlines are for.
 const QUEUE: usize = 64;
 
 #[derive(Debug)]

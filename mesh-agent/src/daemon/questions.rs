@@ -1,6 +1,8 @@
-//! `/status` and `/pods` of the admin server: what the socket answers, for readers that reach the port and not the socket.
+//! `/status` and `/pods` of the admin server: what the socket answers, for readers that reach the
+//! port and not the socket.
 //!
-//! `meshctl` asks here on a cluster, through a port-forward into the agent's pod, which ends on the node's loopback.
+//! `meshctl` asks here on a cluster, through a port-forward into the agent's pod, which ends on the
+//! node's loopback.
 
 use std::sync::{Arc, OnceLock};
 
@@ -41,7 +43,8 @@ impl Questions {
         if call.method != Method::GET {
             return admin::text(StatusCode::METHOD_NOT_ALLOWED, "GET only\n");
         }
-        // The port may be open for a metrics collector; names of pods are not for everybody who reaches it.
+        // The port may be open for a metrics collector; names of pods are not for everybody who
+        // reaches it.
         if !call.is_local() {
             return admin::text(StatusCode::FORBIDDEN, "only from this node itself\n");
         }

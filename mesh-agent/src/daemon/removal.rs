@@ -1,5 +1,7 @@
-//! Taking the mesh from a node, in an order in which every step can be interrupted: first the plugin's entry, so that no new pod depends on what goes next;
-//! then the redirection of every pod, programs, pins and records; the plugin's file last, since a runtime may be running it for a pod that began before.
+//! Taking the mesh from a node, in an order in which every step can be interrupted: first the
+//! plugin's entry, so that no new pod depends on what goes next; then the redirection of every pod,
+//! programs, pins and records; the plugin's file last, since a runtime may be running it for a pod
+//! that began before.
 //!
 //! Meshed pods that still run are then in the clear: their proxies see nothing more.
 

@@ -1,5 +1,6 @@
-//! The parts of the agent that deal with the rest of the node and the cluster: the CNI configuration and the API server. Both are optional, and neither is
-//! waited for: a mesh on one machine without Kubernetes has neither.
+//! The parts of the agent that deal with the rest of the node and the cluster: the CNI
+//! configuration and the API server. Both are optional, and neither is waited for: a mesh on one
+//! machine without Kubernetes has neither.
 
 use std::{env, sync::Arc};
 
@@ -38,7 +39,8 @@ pub(super) struct Agent<'a> {
     pub(super) supervisor: &'a Supervisor,
 }
 
-/// The condition that the plugin is in the chain, where that is looked after. Made early: an agent must not be ready before all of its conditions are known.
+/// The condition that the plugin is in the chain, where that is looked after. Made early: an agent
+/// must not be ready before all of its conditions are known.
 pub(super) fn condition(config: &Config, readiness: &Readiness) -> Option<Condition> {
     config
         .cni_conf_dir

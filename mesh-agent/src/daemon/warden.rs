@@ -102,7 +102,8 @@ impl Warden {
         })
     }
 
-    /// A pod that runs and is not enrolled, as the API server and the node's processes say. Whoever asks tells of a refusal: he asks again and again.
+    /// A pod that runs and is not enrolled, as the API server and the node's processes say. Whoever
+    /// asks tells of a refusal: he asks again and again.
     pub fn enrol_in_place(&mut self, attachment: &Attachment) -> Result<Enrolled, Refusal> {
         let result = self.node.add(attachment).map(|tier| Enrolled { tier });
         self.count();
@@ -137,7 +138,8 @@ impl Warden {
         Ok(Answer::Added(enrolled))
     }
 
-    /// Says what can be said: what cannot be read is a warning, since a broken node is when somebody asks.
+    /// Says what can be said: what cannot be read is a warning, since a broken node is when
+    /// somebody asks.
     fn status(&self) -> NodeStatus {
         let mut status = self.status.clone();
         match self.node.census() {

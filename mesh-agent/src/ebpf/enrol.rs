@@ -124,7 +124,8 @@ fn write(
         .map_err(map_error("write to", "PODS"))?;
     remove_stale(maps, cookie, plan)?;
     if let Err(error) = guard::attach(pins, object, pod) {
-        // The second line: the pod is redirected without it, and the sweep tries again and reports it.
+        // The second line: the pod is redirected without it, and the sweep tries again and reports
+        // it.
         tracing::warn!(pod = %pod.pod, error = chain(&error), "A pod is not guarded yet");
     }
     // Again: a listener may have opened between the first look and the switch.
@@ -202,7 +203,8 @@ fn identities<K: aya::Pod + Eq + Hash>(keys: &[Key<K>]) -> HashSet<(u32, K)> {
     keys.iter().map(identity).collect()
 }
 
-/// Removes every trace of a pod; false when it was not enrolled. Goes on after a pod that is half gone.
+/// Removes every trace of a pod; false when it was not enrolled. Goes on after a pod that is half
+/// gone.
 pub(super) fn remove(pins: &Pins, maps: &mut Maps, cookie: u64) -> Result<bool, Error> {
     let was_enrolled = removed(maps.pods.remove(&cookie), "PODS")?;
     pins::remove(&pins.steer_link(cookie))?;

@@ -1,7 +1,8 @@
-//! The guard's side of user space: its mode, its links (one for each interface of a pod but loopback) and its counters. See `mesh-ebpf/src/guard.rs`.
+//! The guard's side of user space: its mode, its links (one for each interface of a pod but
+//! loopback) and its counters. See `mesh-ebpf/src/guard.rs`.
 //!
-//! The mode is in a pinned map, where the programs read it: changing it changes every pod at once, and the CNI plugin finds it without the agent. While
-//! it is off nothing is attached.
+//! The mode is in a pinned map, where the programs read it: changing it changes every pod at once,
+//! and the CNI plugin finds it without the agent. While it is off nothing is attached.
 
 use std::{io, path::Path};
 
@@ -53,7 +54,8 @@ pub(super) fn mode(pins: &Pins) -> Result<GuardMode, Error> {
     })
 }
 
-/// Sets the mode. Turning the guard on tries the program first, so that a kernel that cannot have it says so now.
+/// Sets the mode. Turning the guard on tries the program first, so that a kernel that cannot have
+/// it says so now.
 pub(super) fn set_mode(pins: &Pins, object: &Object, mode: GuardMode) -> Result<(), Error> {
     let Some(mut maps) = GuardMaps::open(pins)? else {
         return match mode {
@@ -80,7 +82,8 @@ pub(super) fn set_mode(pins: &Pins, object: &Object, mode: GuardMode) -> Result<
     Ok(())
 }
 
-/// Guards every interface of the pod that is not guarded yet; returns how many. Does nothing while the guard is off.
+/// Guards every interface of the pod that is not guarded yet; returns how many. Does nothing while
+/// the guard is off.
 pub(super) fn attach(pins: &Pins, object: &Object, pod: &PodRedirect) -> Result<usize, Error> {
     if mode(pins)? == GuardMode::Off {
         return Ok(0);

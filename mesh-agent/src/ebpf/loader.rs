@@ -101,7 +101,8 @@ pub(super) fn is_on_a_cgroup(link: impl AsFd) -> bool {
 /// every link to them.
 pub(super) fn attach_all(object: &Object, pins: &Pins, root: &CgroupRoot) -> Result<(), Error> {
     let mut ebpf = prepare(object, pins, 0)?;
-    // All of them are loaded before the first is attached: a kernel that refuses one changes nothing.
+    // All of them are loaded before the first is attached: a kernel that refuses one changes
+    // nothing.
     for hook in HOOKS {
         load_program(&mut ebpf, hook.program)?;
     }
@@ -112,8 +113,8 @@ pub(super) fn attach_all(object: &Object, pins: &Pins, root: &CgroupRoot) -> Res
     Ok(())
 }
 
-/// Attaches, or replaces in place what is attached. A link whose cgroup is gone (or another one than
-/// asked for) cannot be moved: it is made anew.
+/// Attaches, or replaces in place what is attached. A link whose cgroup is gone (or another one
+/// than asked for) cannot be moved: it is made anew.
 fn attach(program: impl AsFd, hook: Hook, pins: &Pins, root: &CgroupRoot) -> Result<(), Error> {
     let path = pins.link(hook.program);
     if let Some(link) = pins::open(&path)? {
@@ -183,7 +184,8 @@ pub(super) fn steers_something(link: impl AsFd) -> bool {
     bpf::link_info(link).is_ok_and(|info| !matches!(info.target, LinkTarget::Netns { inode: 0 }))
 }
 
-/// Does the kernel take the guard's program, and attach it? Tried on the loopback interface of a network namespace that ends with the trial.
+/// Does the kernel take the guard's program, and attach it? Tried on the loopback interface of a
+/// network namespace that ends with the trial.
 pub(super) fn try_guard(object: &Object, pins: &Pins) -> Result<(), Error> {
     let ebpf = load_one(GUARD, object, pins, 0)?;
     let program = loaded(&ebpf, GUARD)?;

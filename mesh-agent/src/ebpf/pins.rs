@@ -1,5 +1,5 @@
-//! Where everything is pinned. A bpffs holds names for kernel objects and nothing else, so the layout
-//! is the agent's only memory across restarts:
+//! Where everything is pinned. A bpffs holds names for kernel objects and nothing else, so the
+//! layout is the agent's only memory across restarts:
 //!
 //! ```text
 //! <pin-dir>/v1/object           the loaded object file itself, as a frozen map

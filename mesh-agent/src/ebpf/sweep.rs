@@ -49,7 +49,8 @@ pub(super) fn sweep(pins: &Pins, object: &Object, known: &[PodRedirect]) -> Resu
         done.orphans += 1;
     }
     guard::remove_zombies(pins)?;
-    // One pod's failure must not keep the others from being looked after; it is reported at the end.
+    // One pod's failure must not keep the others from being looked after; it is reported at the
+    // end.
     let mut failure = None;
     for cookie in cookies {
         let Some(config) = found(maps.pods.get(&cookie, 0), "PODS")? else {

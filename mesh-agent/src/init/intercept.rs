@@ -1,7 +1,8 @@
 //! `linkerd2-proxy-init`: redirects the pod it runs in, once, before the other containers start.
 //!
-//! The rules are those of the nft and iptables tiers (module `rules`): nothing of the eBPF tiers, which take an agent, is here. In the modes `nft` and
-//! none of the host's programs is needed; `legacy` and `plain` run the `iptables` programs of the image, if it has them.
+//! The rules are those of the nft and iptables tiers (module `rules`): nothing of the eBPF tiers,
+//! which take an agent, is here. In the modes `nft` and none of the host's programs is needed;
+//! `legacy` and `plain` run the `iptables` programs of the image, if it has them.
 
 use std::{fs, path::PathBuf};
 
@@ -20,7 +21,8 @@ use crate::{
     sys::{capability, netns},
 };
 
-/// Where the kernel takes the time that a half-closed connection is remembered for, per network namespace.
+/// Where the kernel takes the time that a half-closed connection is remembered for, per network
+/// namespace.
 const CLOSE_WAIT_SYSCTL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
 
 /// Redirects the TCP connections of the pod it runs in to the pod's proxy.
@@ -60,7 +62,8 @@ pub(super) struct Args {
     /// Accepted for compatibility: the lock of the iptables programs is always waited for
     #[arg(short = 'w', long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = parse_bool)]
     use_wait_flag: bool,
-    /// Seconds that connection tracking remembers a half-closed connection; 0 leaves the kernel's number (takes root)
+    /// Seconds that connection tracking remembers a half-closed connection; 0 leaves the kernel's
+    /// number (takes root)
     #[arg(long, default_value_t = 0)]
     timeout_close_wait_secs: u32,
     /// Log format
@@ -69,7 +72,8 @@ pub(super) struct Args {
     /// Least severity that is logged
     #[arg(long, default_value = "info", value_parser = parse_level)]
     log_level: String,
-    /// How rules are written: by this program itself (nft), or by the iptables programs (legacy, plain)
+    /// How rules are written: by this program itself (nft), or by the iptables programs (legacy,
+    /// plain)
     #[arg(long, value_name = "nft|legacy|plain")]
     iptables_mode: Option<Mode>,
     /// Redirect IPv6 too

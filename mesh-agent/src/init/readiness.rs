@@ -1,5 +1,6 @@
-//! `linkerd-await`: waits until the pod's proxy is ready, then ends or becomes another program; with `--shutdown` runs the program beside it and tells
-//! the proxy to end after it, as Jobs need when the proxy is no native sidecar.
+//! `linkerd-await`: waits until the pod's proxy is ready, then ends or becomes another program;
+//! with `--shutdown` runs the program beside it and tells the proxy to end after it, as Jobs need
+//! when the proxy is no native sidecar.
 
 use std::{
     env,

@@ -1,8 +1,9 @@
-//! `linkerd2-network-validator`: is the pod redirected before anything of it starts? Listens where the proxy will, connects to an address that nobody
-//! answers at, and expects to hear itself.
+//! `linkerd2-network-validator`: is the pod redirected before anything of it starts? Listens where
+//! the proxy will, connects to an address that nobody answers at, and expects to hear itself.
 //!
-//! For pods whose redirection is by packet filter (a foreign CNI plugin, or our own `nft` and `iptables` tiers). The full eBPF tier redirects to the proxy
-//! and to nothing else that listens on its port; there the proxy asks for itself (`mesh-proxy::redirection`).
+//! For pods whose redirection is by packet filter (a foreign CNI plugin, or our own `nft` and
+//! `iptables` tiers). The full eBPF tier redirects to the proxy and to nothing else that listens on
+//! its port; there the proxy asks for itself (`mesh-proxy::redirection`).
 
 use std::{io, net::SocketAddr, process::ExitCode, time::Duration};
 
@@ -109,7 +110,8 @@ async fn listen_to(address: SocketAddr) -> anyhow::Result<Vec<u8>> {
     Ok(heard)
 }
 
-/// Says the token to everybody who connects. Returns only when no connection can be accepted any more.
+/// Says the token to everybody who connects. Returns only when no connection can be accepted any
+/// more.
 async fn speak(listener: &TcpListener, token: &[u8]) -> io::Error {
     loop {
         match listener.accept().await {

@@ -1,7 +1,9 @@
-//! Our entry in the text of a CNI network configuration: put in, found, taken out. Pure; called by the parent module with what it read.
+//! Our entry in the text of a CNI network configuration: put in, found, taken out. Pure; called by
+//! the parent module with what it read.
 //!
-//! The text is edited and never written anew from a parsed form: key order, number formats, spacing and fields that only another plugin understands stay
-//! byte for byte what their owner wrote. Taking the entry out gives the text from before.
+//! The text is edited and never written anew from a parsed form: key order, number formats, spacing
+//! and fields that only another plugin understands stay byte for byte what their owner wrote.
+//! Taking the entry out gives the text from before.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
@@ -74,7 +76,8 @@ struct Single<'a> {
 }
 
 impl Chain {
-    /// Reads a list, and refuses one that no pod could be started with, or none with mesh-cni in it.
+    /// Reads a list, and refuses one that no pod could be started with, or none with mesh-cni in
+    /// it.
     pub(super) fn read(text: &str) -> Result<Self, ChainError> {
         let chain = Self::parse(text)?;
         if chain.network.is_empty() {
@@ -146,8 +149,9 @@ impl Plugin {
 
 /// The list with the entry in it; `None` when it is there already.
 ///
-/// It is appended after the last plugin. Where another program appended itself after ours since, ours stays where it is: two programs that both want to be
-/// last would rewrite the file for ever, and mesh-cni needs only to come after a plugin that makes a network.
+/// It is appended after the last plugin. Where another program appended itself after ours since,
+/// ours stays where it is: two programs that both want to be last would rewrite the file for ever,
+/// and mesh-cni needs only to come after a plugin that makes a network.
 pub(super) fn with_entry(text: &str, entry: &impl Serialize) -> Result<Option<String>, ChainError> {
     let entry = serde_json::to_string(entry).map_err(ChainError::Entry)?;
     let chain = Chain::read(text)?;
@@ -174,7 +178,8 @@ pub(super) fn with_entry(text: &str, entry: &impl Serialize) -> Result<Option<St
     Ok(Some(format!("{before},{space}{entry}{after}")))
 }
 
-/// The list without any entry of ours; `None` when there is none. Reads lists that could not be used too: an entry must go wherever it is.
+/// The list without any entry of ours; `None` when there is none. Reads lists that could not be
+/// used too: an entry must go wherever it is.
 pub(super) fn without_entry(text: &str) -> Result<Option<String>, ChainError> {
     let mut text = text.to_owned();
     let mut is_changed = false;
@@ -197,7 +202,8 @@ pub(super) fn without_entry(text: &str) -> Result<Option<String>, ChainError> {
     }
 }
 
-/// A configuration of one plugin (`*.conf`, `*.json`) as a list of that one, as libcni makes it when it reads such a file.
+/// A configuration of one plugin (`*.conf`, `*.json`) as a list of that one, as libcni makes it
+/// when it reads such a file.
 pub(super) fn as_list(text: &str) -> Result<String, ChainError> {
     let single: Single<'_> = serde_json::from_str(text).map_err(ChainError::Unreadable)?;
     let name = single.name.ok_or(ChainError::NoName)?.get();

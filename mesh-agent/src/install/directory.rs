@@ -1,4 +1,5 @@
-//! The files of the CNI configuration directory: read all of them, replace one at once. Other programs write here too, and a runtime reads at any moment.
+//! The files of the CNI configuration directory: read all of them, replace one at once. Other
+//! programs write here too, and a runtime reads at any moment.
 
 use std::{
     fs::{self, OpenOptions, Permissions},
@@ -24,7 +25,8 @@ pub(super) struct Directory {
 pub(super) struct File {
     pub(super) name: String,
     text: io::Result<String>,
-    /// What the name leads to: a link is followed, so that the file behind it is replaced and not the link.
+    /// What the name leads to: a link is followed, so that the file behind it is replaced and not
+    /// the link.
     target: PathBuf,
 }
 
@@ -103,7 +105,8 @@ impl Directory {
         Some(File { name, text, target })
     }
 
-    /// Writes a file at once, with owner and mode of `like`; in place of that one when the name is its.
+    /// Writes a file at once, with owner and mode of `like`; in place of that one when the name is
+    /// its.
     pub(super) fn replace(&self, like: &File, name: &str, text: &str) -> Result<(), InstallError> {
         let target = match name == like.name {
             true => like.target.clone(),
@@ -129,8 +132,9 @@ impl Directory {
     }
 }
 
-/// By a file beside the target that is renamed when it is complete and on the disk: a node that loses power must not come back with an empty
-/// configuration. Its name has no extension that a runtime reads.
+/// By a file beside the target that is renamed when it is complete and on the disk: a node that
+/// loses power must not come back with an empty configuration. Its name has no extension that a
+/// runtime reads.
 fn replace(like: &Path, target: &Path, text: &str) -> io::Result<()> {
     let old = fs::metadata(like)?;
     let name = target.file_name().unwrap_or_default().to_string_lossy();
@@ -144,7 +148,8 @@ fn replace(like: &Path, target: &Path, text: &str) -> io::Result<()> {
         .and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
-            // Giving a file away takes CAP_CHOWN, which is not worth having for this: runtimes read as root.
+            // Giving a file away takes CAP_CHOWN, which is not worth having for this: runtimes read
+            // as root.
             let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
             file.sync_all()
         })

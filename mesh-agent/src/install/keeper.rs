@@ -1,4 +1,5 @@
-//! Keeps the plugin installed while the agent runs: looks whenever something in the configuration directory changes, and now and then all the same.
+//! Keeps the plugin installed while the agent runs: looks whenever something in the configuration
+//! directory changes, and now and then all the same.
 
 use std::{collections::VecDeque, path::Path, sync::Arc, time::Duration};
 
@@ -8,11 +9,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{Installer, Look, PluginFile, watch::DirectoryWatch};
 
-/// For what inotify does not see (a directory that is made later, another file system mounted over it) and for attempts that failed.
+/// For what inotify does not see (a directory that is made later, another file system mounted over
+/// it) and for attempts that failed.
 const SLOW_LOOK: Duration = Duration::from_secs(10);
-/// Whoever writes a file in place needs a moment, and half a file must not be taken for a broken one.
+/// Whoever writes a file in place needs a moment, and half a file must not be taken for a broken
+/// one.
 const SETTLING: Duration = Duration::from_millis(50);
-/// More often than this within [`CONTEST_WINDOW`], and another program takes the entry out as fast as we put it in.
+/// More often than this within [`CONTEST_WINDOW`], and another program takes the entry out as fast
+/// as we put it in.
 const CONTEST_WRITES: usize = 5;
 const CONTEST_WINDOW: Duration = Duration::from_secs(60);
 

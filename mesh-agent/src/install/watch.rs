@@ -1,4 +1,5 @@
-//! Wakes up when something in a directory changes (inotify). What changed is not asked: whoever is woken looks at everything.
+//! Wakes up when something in a directory changes (inotify). What changed is not asked: whoever is
+//! woken looks at everything.
 
 use std::{io, path::Path};
 

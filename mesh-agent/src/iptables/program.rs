@@ -8,11 +8,14 @@ use std::{
 
 use super::{Family, IptablesError};
 
-/// Where a node keeps them. The plugin is started by a container runtime whose PATH may be anything.
+/// Where a node keeps them. The plugin is started by a container runtime whose PATH may be
+/// anything.
 const DIRECTORIES: [&str; 5] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"];
-/// The explicit variants first: the plain name may be either, and this tier exists for kernels that have only the legacy tables.
+/// The explicit variants first: the plain name may be either, and this tier exists for kernels that
+/// have only the legacy tables.
 const VARIANTS: [&str; 3] = ["-legacy", "-nft", ""];
-/// How long to wait for the lock that the legacy programs share, in seconds; below the plugin's own deadline.
+/// How long to wait for the lock that the legacy programs share, in seconds; below the plugin's own
+/// deadline.
 const LOCK_WAIT: &str = "3";
 
 pub(super) struct Program {
@@ -69,7 +72,8 @@ fn run(mut command: Command, program: &Path, input: &str) -> Result<String, Ipta
         .spawn()
         .map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that refuses its input early closes it; its own words say more than a broken pipe.
+        // A program that refuses its input early closes it; its own words say more than a broken
+        // pipe.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().map_err(failed)?;

@@ -1,4 +1,5 @@
-//! The text that `iptables-restore` reads, and what `iptables-save` says about it. Pure; tested by tables.
+//! The text that `iptables-restore` reads, and what `iptables-save` says about it. Pure; tested by
+//! tables.
 
 use std::{net::IpAddr, ops::RangeInclusive};
 
@@ -9,7 +10,8 @@ use crate::rules::{Match, Rule, Rules, Verdict};
 
 pub const INBOUND_CHAIN: &str = "MESH_PROXY_INBOUND";
 pub const OUTBOUND_CHAIN: &str = "MESH_PROXY_OUTBOUND";
-/// The kernel's `XT_MULTI_PORTS`: one multiport match takes 15 ports, and a range takes the room of two.
+/// The kernel's `XT_MULTI_PORTS`: one multiport match takes 15 ports, and a range takes the room of
+/// two.
 const MULTIPORT_LIMIT: usize = 15;
 
 /// A chain of ours: the built-in one that jumps to it, its name, its rules.
@@ -19,7 +21,8 @@ struct Chain<'a> {
     rules: &'a [Rule],
 }
 
-/// Writes our chains from nothing. With `--noflush`, declaring a chain empties it and leaves all others alone.
+/// Writes our chains from nothing. With `--noflush`, declaring a chain empties it and leaves all
+/// others alone.
 pub(super) fn replacement(rules: &Rules, family: Family, existing: &str) -> String {
     let chains = chains(rules);
     let mut script = "*nat\n".to_owned();
@@ -116,7 +119,8 @@ fn has_line(text: &str, wanted: &str) -> bool {
     text.lines().any(|line| line.trim() == wanted)
 }
 
-/// The chain's rules as `iptables-save` would print them, so that they can be compared with what it prints.
+/// The chain's rules as `iptables-save` would print them, so that they can be compared with what it
+/// prints.
 fn lines(chain: &Chain<'_>, family: Family) -> Vec<String> {
     let mut lines = Vec::new();
     let mut ports: Vec<&RangeInclusive<u16>> = Vec::new();

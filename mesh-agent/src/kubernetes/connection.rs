@@ -11,7 +11,8 @@ use mesh_runtime::log::chain;
 use super::Settings;
 use crate::findings::Findings;
 
-/// Between attempts to read the service account's files, which appear with the pod and change with nothing else.
+/// Between attempts to read the service account's files, which appear with the pod and change with
+/// nothing else.
 const RETRY: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]

@@ -1,5 +1,6 @@
-//! Is the agent being uninstalled, or only restarted? Its DaemonSet tells: it is gone, or going, in the first case and stays in the second. Why each answer
-//! of the API server means what it means here: docs/adr/0022.
+//! Is the agent being uninstalled, or only restarted? Its DaemonSet tells: it is gone, or going, in
+//! the first case and stays in the second. Why each answer of the API server means what it means
+//! here: docs/adr/0022.
 
 use std::{fmt, time::Duration};
 
@@ -83,8 +84,10 @@ pub(super) async fn watch(
     }
 }
 
-/// From half a second to eight, with jitter. kube's own goes up to a minute: an uninstall that follows soon on an absence of the API server would be missed, and
-/// the mesh would stay on the node. A single object is watched, so that even a thousand agents that ask this often are a small burden.
+/// From half a second to eight, with jitter. kube's own goes up to a minute: an uninstall that
+/// follows soon on an absence of the API server would be missed, and the mesh would stay on the
+/// node. A single object is watched, so that even a thousand agents that ask this often are a small
+/// burden.
 fn patience() -> ExponentialBackoff {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(500))
@@ -135,8 +138,8 @@ fn next(before: &Seen, found: Option<&DaemonSet>) -> Seen {
     }
 }
 
-/// The mistake to avoid is to leave when only a restart was meant: every pod of the node would be in the clear. The other mistake leaves a plugin that
-/// still works.
+/// The mistake to avoid is to leave when only a restart was meant: every pod of the node would be
+/// in the clear. The other mistake leaves a plugin that still works.
 fn decide(seen: &Seen, told: &Told, daemon_set: &DaemonSetRef) -> Departure {
     match (seen, told) {
         (_, Told::Present) => Departure::Stay(format!("{daemon_set} is there")),

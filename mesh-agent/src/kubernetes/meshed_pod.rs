@@ -9,7 +9,8 @@ use crate::redirect;
 
 /// The init container with which an injector without a node agent redirects a pod.
 const INIT_CONTAINER: &str = "linkerd-init";
-/// On the object that stands for a pod of kubelet's own files: the UID that kubelet, and so its cgroups, know the pod by.
+/// On the object that stands for a pod of kubelet's own files: the UID that kubelet, and so its
+/// cgroups, know the pod by.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +25,8 @@ pub(super) struct MeshedPod {
 }
 
 impl MeshedPod {
-    /// `None` for a pod that the agent has nothing to do with: without a proxy, in the node's network, redirected by its own init container, or at its end.
+    /// `None` for a pod that the agent has nothing to do with: without a proxy, in the node's
+    /// network, redirected by its own init container, or at its end.
     pub(super) fn read(pod: Pod) -> Option<Self> {
         let annotations = pod.metadata.annotations.unwrap_or_default();
         let spec = pod.spec?;
@@ -60,7 +62,8 @@ impl MeshedPod {
         })
     }
 
-    /// Is one of the enrolled pods this one, in the sandbox that it has now? A sandbox that is made anew has another address.
+    /// Is one of the enrolled pods this one, in the sandbox that it has now? A sandbox that is made
+    /// anew has another address.
     pub(super) fn is_among(&self, enrolled: &[PodStatus]) -> bool {
         enrolled
             .iter()

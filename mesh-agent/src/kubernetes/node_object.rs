@@ -1,5 +1,7 @@
-//! The agent's node among the cluster's objects: the taint that keeps pods away until they can be enrolled is taken from it, and its container runtime is
-//! learnt. Nothing is written on the node that would stay behind: when the mesh is uninstalled, the right to take it away again may be gone first.
+//! The agent's node among the cluster's objects: the taint that keeps pods away until they can be
+//! enrolled is taken from it, and its container runtime is learnt. Nothing is written on the node
+//! that would stay behind: when the mesh is uninstalled, the right to take it away again may be
+//! gone first.
 
 use std::time::Duration;
 
@@ -19,12 +21,14 @@ use tokio::{
 
 use super::{Settings, Surroundings};
 
-/// After a patch that the API server refused, because somebody else changed the node or because it may not be patched.
+/// After a patch that the API server refused, because somebody else changed the node or because it
+/// may not be patched.
 const RETRY: Duration = Duration::from_secs(5);
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Does this container runtime tear pods down with the plugins that they were set up with, whatever its configuration says by then? CRI-O does (ocicni
-/// caches the list), so that a plugin whose file is gone keeps every pod that had it from ending.
+/// Does this container runtime tear pods down with the plugins that they were set up with, whatever
+/// its configuration says by then? CRI-O does (ocicni caches the list), so that a plugin whose file
+/// is gone keeps every pod that had it from ending.
 pub fn keeps_chains(container_runtime: &str) -> bool {
     container_runtime.starts_with("cri-o://")
 }
@@ -92,7 +96,8 @@ async fn take_taint(
     Ok(())
 }
 
-/// The patch that takes the taint away. It names the version that was read, so that taints of others which came in between are not overwritten.
+/// The patch that takes the taint away. It names the version that was read, so that taints of
+/// others which came in between are not overwritten.
 fn change(node: &Node, taint: &str) -> Option<Value> {
     let taints = node.spec.as_ref()?.taints.as_ref()?;
     let others: Vec<_> = taints.iter().filter(|found| found.key != taint).collect();

@@ -1,5 +1,6 @@
-//! Enrols the node's meshed pods that nobody enrolled: those that were there before the plugin was, and those that started while another program had taken
-//! it out of the CNI configuration. The proxies of such pods wait, not ready, until their own question arrives redirected.
+//! Enrols the node's meshed pods that nobody enrolled: those that were there before the plugin was,
+//! and those that started while another program had taken it out of the CNI configuration. The
+//! proxies of such pods wait, not ready, until their own question arrives redirected.
 
 use std::time::Duration;
 

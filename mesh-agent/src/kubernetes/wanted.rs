@@ -1,4 +1,5 @@
-//! Which pods of the node should be enrolled, and when to look at each again. Pure: time comes with each call.
+//! Which pods of the node should be enrolled, and when to look at each again. Pure: time comes with
+//! each call.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,10 +13,12 @@ use tokio::time::Instant;
 
 use super::meshed_pod::MeshedPod;
 
-/// While a pod's sandbox is coming up, which takes a second or two: what the plugin should do and does not is then made good within a second.
+/// While a pod's sandbox is coming up, which takes a second or two: what the plugin should do and
+/// does not is then made good within a second.
 const SOON: Duration = Duration::from_millis(250);
 const COMING_UP: Duration = Duration::from_secs(5);
-/// For a pod that waits for longer, for a volume perhaps. Each look reads a file of every process of the node.
+/// For a pod that waits for longer, for a volume perhaps. Each look reads a file of every process
+/// of the node.
 const WAITING: Duration = Duration::from_secs(1);
 /// For a pod whose enrolment failed: what is wrong with it seldom goes away by itself.
 const FAILED: Duration = Duration::from_secs(10);

@@ -1,4 +1,5 @@
-//! A netlink socket. It belongs to the network namespace of the thread that opens it and stays there wherever it is used afterwards.
+//! A netlink socket. It belongs to the network namespace of the thread that opens it and stays
+//! there wherever it is used afterwards.
 
 use std::{
     io::{self, Read, Write},
@@ -57,10 +58,11 @@ impl Socket {
         Ok(Self(socket))
     }
 
-    /// Sends messages that the kernel applies together, and waits until `last` is acknowledged or any of them is refused.
+    /// Sends messages that the kernel applies together, and waits until `last` is acknowledged or
+    /// any of them is refused.
     ///
-    /// Only the last message asks for an acknowledgement: one for each would overrun the receive buffer when there are many, and refusals are reported
-    /// unasked.
+    /// Only the last message asks for an acknowledgement: one for each would overrun the receive
+    /// buffer when there are many, and refusals are reported unasked.
     pub fn transact(&mut self, batch: &[u8], last: u32) -> Result<(), SocketError> {
         self.send(batch)?;
         let mut buffer = vec![0; RECEIVE_BUFFER];
@@ -96,7 +98,8 @@ impl Socket {
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), SocketError> {
-        // The default of about 200 KiB bounds one message; a pod with a thousand skip rules needs more. The kernel doubles the number itself.
+        // The default of about 200 KiB bounds one message; a pod with a thousand skip rules needs
+        // more. The kernel doubles the number itself.
         if bytes.len() > 64 * 1024 {
             let wanted = bytes.len() * 2;
             setsockopt(&self.0.as_fd(), SndBufForce, &wanted)

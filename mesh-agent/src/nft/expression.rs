@@ -1,7 +1,9 @@
-//! nf_tables expressions: what one rule matches and does, as the kernel's little register machine reads it.
+//! nf_tables expressions: what one rule matches and does, as the kernel's little register machine
+//! reads it.
 //!
-//! Numbers are those of `linux/netfilter/nf_tables.h`; the comment beside each is its name there. Register contents are in the byte order of what is
-//! loaded: ports and addresses as on the wire, user ids and interface indexes as the host has them.
+//! Numbers are those of `linux/netfilter/nf_tables.h`; the comment beside each is its name there.
+//! Register contents are in the byte order of what is loaded: ports and addresses as on the wire,
+//! user ids and interface indexes as the host has them.
 
 use std::{net::IpAddr, ops::RangeInclusive};
 

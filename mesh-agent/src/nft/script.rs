@@ -1,4 +1,5 @@
-//! The rules as `nft -f` would read them: what `linkerd2-proxy-init --simulate` prints. The kernel gets them by netlink.
+//! The rules as `nft -f` would read them: what `linkerd2-proxy-init --simulate` prints. The kernel
+//! gets them by netlink.
 
 use std::{net::IpAddr, ops::RangeInclusive};
 

@@ -40,7 +40,8 @@ pub(super) fn cookie(path: &Path) -> Result<u64, NamespaceError> {
     netns::cookie_of(path).map_err(|source| enter(path, source))
 }
 
-/// Is the namespace with this cookie no longer at this path? When that cannot be found out, it is not gone.
+/// Is the namespace with this cookie no longer at this path? When that cannot be found out, it is
+/// not gone.
 pub(super) fn is_gone(path: &Path, cookie: u64) -> bool {
     match netns::cookie_of(path) {
         Ok(found) => found != cookie,
@@ -51,7 +52,8 @@ pub(super) fn is_gone(path: &Path, cookie: u64) -> bool {
     }
 }
 
-/// The addresses of the namespace's interfaces that others can reach; loopback and IPv6 link-local ones are not.
+/// The addresses of the namespace's interfaces that others can reach; loopback and IPv6 link-local
+/// ones are not.
 pub(crate) fn addresses(path: &Path) -> Result<Vec<IpAddr>, NamespaceError> {
     inside(path, reachable_addresses)?.map_err(|source| NamespaceError::Addresses {
         path: path.to_owned(),
@@ -77,7 +79,8 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     address.as_sockaddr_in6().map(|v6| v6.ip().into())
 }
 
-/// Link-local IPv6 addresses are left out: they are the same on other links, and nothing of a cluster dials them.
+/// Link-local IPv6 addresses are left out: they are the same on other links, and nothing of a
+/// cluster dials them.
 fn is_reachable(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_loopback(),

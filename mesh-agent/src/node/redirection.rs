@@ -1,4 +1,5 @@
-//! One pod's redirection, whatever its tier: put in place, looked at, taken away. The only place that says which mechanism a tier is made of.
+//! One pod's redirection, whatever its tier: put in place, looked at, taken away. The only place
+//! that says which mechanism a tier is made of.
 
 use std::net::IpAddr;
 
@@ -54,7 +55,8 @@ pub(super) fn apply(
     programs: Option<&Programs>,
     pod: &PodRedirect,
 ) -> Result<(), RedirectionError> {
-    // The packet filter first: in the split tier a pod that is redirected outbound only would accept clear text.
+    // The packet filter first: in the split tier a pod that is redirected outbound only would
+    // accept clear text.
     match filter_of(pod.tier) {
         Some(Filter::Nft(directions)) => {
             let rules = Rules::new(&pod.spec, directions);
@@ -104,7 +106,8 @@ pub(super) fn verify(
     Ok(())
 }
 
-/// Removes the redirection. What is gone already, because it went with its namespace or was removed before, is no error.
+/// Removes the redirection. What is gone already, because it went with its namespace or was removed
+/// before, is no error.
 pub(super) fn withdraw(
     programs: Option<&Programs>,
     pod: &PodRedirect,
@@ -126,7 +129,8 @@ pub(super) fn withdraw(
     }
 }
 
-/// Is looking at this tier cheap enough to do every few seconds for every pod? The iptables programs take several processes for each.
+/// Is looking at this tier cheap enough to do every few seconds for every pod? The iptables
+/// programs take several processes for each.
 pub(super) fn is_cheap_to_verify(tier: Tier) -> bool {
     !matches!(filter_of(tier), Some(Filter::Iptables))
 }

@@ -1,4 +1,5 @@
-//! What a node says of itself: its pods with their counters, its programs, its numbers. Read by the agent for the socket, the metrics and the log.
+//! What a node says of itself: its pods with their counters, its programs, its numbers. Read by the
+//! agent for the socket, the metrics and the log.
 
 use std::collections::BTreeMap;
 
@@ -82,7 +83,8 @@ impl Node {
     }
 }
 
-/// Connections by `direction_verdict`, as the metric's labels name them; verdicts that nobody met are left out.
+/// Connections by `direction_verdict`, as the metric's labels name them; verdicts that nobody met
+/// are left out.
 pub fn by_verdict(counters: &PodCounters) -> BTreeMap<String, u64> {
     Counter::ALL
         .into_iter()

@@ -1,4 +1,5 @@
-//! Listens on the socket and answers. The work itself is done by the thread that owns the node (module `daemon`).
+//! Listens on the socket and answers. The work itself is done by the thread that owns the node
+//! (module `daemon`).
 
 use std::{
     fs, io,
@@ -52,7 +53,8 @@ pub fn bind(path: &Path) -> Result<UnixListener, BindError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
-    // Bound under another name and renamed when only root may connect: nobody sees it with a wider mode.
+    // Bound under another name and renamed when only root may connect: nobody sees it with a wider
+    // mode.
     let draft = path.with_extension("new");
     let _ = fs::remove_file(&draft);
     let listener = UnixListener::bind(&draft).map_err(failed)?;
@@ -71,7 +73,8 @@ pub async fn serve(listener: UnixListener, caretaker: Arc<Caretaker>, drain: dra
         match accepted {
             Ok((stream, _)) => {
                 let (caretaker, drain) = (Arc::clone(&caretaker), drain.clone());
-                // Ends by itself within the request timeout; the drain waits for it through the watch that it holds.
+                // Ends by itself within the request timeout; the drain waits for it through the
+                // watch that it holds.
                 tokio::spawn(async move {
                     if let Err(error) = converse(stream, &caretaker).await {
                         tracing::debug!(%error, "A connection to the agent's socket broke");
@@ -80,7 +83,8 @@ pub async fn serve(listener: UnixListener, caretaker: Arc<Caretaker>, drain: dra
                 });
             }
             Err(error) => {
-                // Out of descriptors, usually. Without a pause this loop would take the whole processor.
+                // Out of descriptors, usually. Without a pause this loop would take the whole
+                // processor.
                 tracing::warn!(%error, "Cannot accept a connection on the agent's socket");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }

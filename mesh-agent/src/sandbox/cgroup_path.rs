@@ -33,8 +33,8 @@ fn member_by(path: &str, uid: &str) -> Option<Member> {
     })
 }
 
-/// `pod<uid>` with the cgroupfs driver; `<parents>-pod<uid>.slice` with the systemd driver, for which a dash separates levels, so that the UID's own dashes
-/// have become underscores.
+/// `pod<uid>` with the cgroupfs driver; `<parents>-pod<uid>.slice` with the systemd driver, for
+/// which a dash separates levels, so that the UID's own dashes have become underscores.
 fn is_of_pod(part: &str, uid: &str) -> bool {
     let tail = |text: &str| text.rsplit_once("pod").map(|(_, tail)| tail.to_owned());
     match part.strip_suffix(".slice") {

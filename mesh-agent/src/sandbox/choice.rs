@@ -1,7 +1,8 @@
 //! Which of the namespaces that a pod's processes were found in is the pod's. Pure.
 //!
-//! A privileged process may be passing through the namespace of another pod at the moment of the look (istio/istio#55139). Enrolling that one would
-//! redirect the other pod's connections to a proxy that it does not have.
+//! A privileged process may be passing through the namespace of another pod at the moment of the
+//! look (istio/istio#55139). Enrolling that one would redirect the other pod's connections to a
+//! proxy that it does not have.
 
 use std::{fmt, net::IpAddr};
 
@@ -38,8 +39,8 @@ impl Candidate {
     }
 }
 
-/// The namespace that has an address of the pod. Before the API server knows any, which is a second or two after the pod's first process, the only one that
-/// all of the pod's processes agree on.
+/// The namespace that has an address of the pod. Before the API server knows any, which is a second
+/// or two after the pod's first process, the only one that all of the pod's processes agree on.
 pub(super) fn choose(candidates: Vec<Candidate>, known: &[IpAddr]) -> Result<Candidate, NotYet> {
     if candidates.is_empty() {
         return Err(NotYet::NoProcess);

@@ -46,7 +46,8 @@ fn process_of_pod(processes: &Path, pid: u32, uid: &str) -> Option<Process> {
     })
 }
 
-/// Field 22 of `/proc/PID/stat`. The second is the program's name in parentheses, which may hold anything.
+/// Field 22 of `/proc/PID/stat`. The second is the program's name in parentheses, which may hold
+/// anything.
 fn started(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_whitespace().nth(19)?.parse().ok()

@@ -59,7 +59,8 @@ pub(super) enum Request {
     Report = b'r',
     /// Answer and keep the connection until the application closes it.
     Hold = b'h',
-    /// Connect to the check address, as only the proxy need do, and answer with the report of that connection.
+    /// Connect to the check address, as only the proxy need do, and answer with the report of that
+    /// connection.
     Check = b'c',
     /// Close all listeners, open new ones, then answer and close.
     Relisten = b'l',

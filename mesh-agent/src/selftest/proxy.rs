@@ -1,5 +1,5 @@
-//! The proxy of the self-test: listens as a proxy would, with its uid, and reports every connection.
-//! Knows nothing of eBPF.
+//! The proxy of the self-test: listens as a proxy would, with its uid, and reports every
+//! connection. Knows nothing of eBPF.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -124,7 +124,8 @@ fn answer(mut connection: Socket, listener: u16, relisten: &Sender<Relisten>) ->
     Ok(())
 }
 
-/// Connects to the check address; the line that arrives comes from another thread of this process, if the connection does.
+/// Connects to the check address; the line that arrives comes from another thread of this process,
+/// if the connection does.
 fn ask_oneself() -> io::Result<String> {
     let mut connection = TcpStream::connect_timeout(&check_address(), PATIENCE)?;
     connection.set_read_timeout(Some(PATIENCE))?;

@@ -26,7 +26,8 @@ const LINK_CREATE: libc::c_int = 28;
 const LINK_UPDATE: libc::c_int = 29;
 
 const MAP_TYPE_ARRAY: u32 = 2;
-/// `BPF_LINK_TYPE_CGROUP` and `BPF_LINK_TYPE_NETNS`: how to read the rest of the link's information.
+/// `BPF_LINK_TYPE_CGROUP` and `BPF_LINK_TYPE_NETNS`: how to read the rest of the link's
+/// information.
 const LINK_TYPE_CGROUP: u32 = 3;
 const LINK_TYPE_NETNS: u32 = 5;
 /// `BPF_LINK_TYPE_TCX`.
@@ -117,7 +118,8 @@ struct RawLinkInfo {
     program: u32,
     /// The union below is aligned to eight bytes.
     pad: u32,
-    /// cgroup: the whole word is the id. netns, tcx: the lower half is the inode or the interface's index.
+    /// cgroup: the whole word is the id. netns, tcx: the lower half is the inode or the interface's
+    /// index.
     target: u64,
     attach_type: u64,
 }
@@ -220,7 +222,8 @@ pub fn create_link(
     unsafe { bpf_fd(LINK_CREATE, &mut attributes) }
 }
 
-/// Attaches a program to packets that leave by an interface of the calling thread's network namespace.
+/// Attaches a program to packets that leave by an interface of the calling thread's network
+/// namespace.
 pub fn create_tcx_link(program: impl AsFd, interface: u32) -> io::Result<OwnedFd> {
     let mut attributes = LinkCreate {
         program: raw(&program),
@@ -277,7 +280,8 @@ pub fn pin(object: impl AsFd, path: &Path) -> io::Result<()> {
         fd: raw(&object),
         flags: 0,
     };
-    // SAFETY: the structure is the start of `bpf_attr`'s object member; the path lives until the call returns.
+    // SAFETY: the structure is the start of `bpf_attr`'s object member; the path lives until the
+    // call returns.
     unsafe { bpf(OBJ_PIN, &mut attributes) }.map(drop)
 }
 
@@ -333,7 +337,8 @@ pub fn create_blob(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
         value: bytes.as_ptr().expose_provenance() as u64,
         ..MapElement::default()
     };
-    // SAFETY: the kernel reads `key_size` and `value_size` bytes, which is what the two pointers have.
+    // SAFETY: the kernel reads `key_size` and `value_size` bytes, which is what the two pointers
+    // have.
     unsafe { bpf(MAP_UPDATE_ELEM, &mut element) }?;
     let mut freeze = MapOnly { map: raw(&map) };
     // SAFETY: only the descriptor is read.

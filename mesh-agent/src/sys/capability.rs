@@ -1,5 +1,6 @@
-//! Using a capability that the program's file brings. A container that does not run as root gets its capabilities from the file only, and a file that
-//! makes them effective by itself cannot be started where they are dropped; so the file merely permits them, and the program asks.
+//! Using a capability that the program's file brings. A container that does not run as root gets
+//! its capabilities from the file only, and a file that makes them effective by itself cannot be
+//! started where they are dropped; so the file merely permits them, and the program asks.
 
 use std::io;
 
@@ -23,8 +24,9 @@ struct Sets {
     inheritable: u32,
 }
 
-/// Makes NET_ADMIN and NET_RAW effective for this thread, those that follow, and the programs they start, as far as they are permitted. What is not
-/// permitted stays away: the kernel refuses what takes it, and says so there.
+/// Makes NET_ADMIN and NET_RAW effective for this thread, those that follow, and the programs they
+/// start, as far as they are permitted. What is not permitted stays away: the kernel refuses what
+/// takes it, and says so there.
 pub fn raise_net_admin() -> io::Result<()> {
     let mut sets = current()?;
     let wanted = (1 << NET_ADMIN | 1 << NET_RAW) & sets[0].permitted;

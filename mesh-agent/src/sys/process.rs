@@ -28,8 +28,8 @@ pub struct Listener {
     pub cookie: u64,
 }
 
-/// Duplicates descriptor `fd` of process `pid` if it is a listening TCP socket. `None` also when the
-/// process or the descriptor vanished meanwhile.
+/// Duplicates descriptor `fd` of process `pid` if it is a listening TCP socket. `None` also when
+/// the process or the descriptor vanished meanwhile.
 pub fn listener_of(pid: i32, fd: RawFd) -> io::Result<Option<Listener>> {
     let Some(copy) = duplicate(pid, fd)? else {
         return Ok(None);

@@ -7,14 +7,15 @@ use std::{
 
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
-/// Where kubelet puts pods, by its cgroup driver: `cgroupfs`, `systemd`, and `systemd` on kind, whose kubelet has a slice of its own.
+/// Where kubelet puts pods, by its cgroup driver: `cgroupfs`, `systemd`, and `systemd` on kind,
+/// whose kubelet has a slice of its own.
 const KUBELET_PARENTS: [&str; 3] = [
     "kubepods",
     "kubepods.slice",
     "kubelet.slice/kubelet-kubepods.slice",
 ];
-/// A kubelet that was given a cgroup root puts them below that; roots have one level or two (`a.slice/a-b.slice`). Deeper are the kubelets of nodes that are
-/// containers on this one.
+/// A kubelet that was given a cgroup root puts them below that; roots have one level or two
+/// (`a.slice/a-b.slice`). Deeper are the kubelets of nodes that are containers on this one.
 const DEPTH: usize = 3;
 
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +54,8 @@ pub(super) fn pods_parent(given: Option<&Path>) -> Result<PathBuf, CgroupError> 
     find(&mounts, &|path| is_cgroup2(path), &directories)
 }
 
-/// Looks below every cgroup2 mount, which beside the old controllers may be anywhere: in the usual places first, then by name.
+/// Looks below every cgroup2 mount, which beside the old controllers may be anywhere: in the usual
+/// places first, then by name.
 fn find(
     mounts: &str,
     is_there: &dyn Fn(&Path) -> bool,
@@ -99,7 +101,8 @@ fn find(
     }
 }
 
-/// By name: `kubepods` with the cgroupfs driver, `<parents>-kubepods.slice` with the systemd driver.
+/// By name: `kubepods` with the cgroupfs driver, `<parents>-kubepods.slice` with the systemd
+/// driver.
 fn is_parent(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     matches!(&*name, "kubepods" | "kubepods.slice") || name.ends_with("-kubepods.slice")

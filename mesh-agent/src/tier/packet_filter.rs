@@ -1,5 +1,7 @@
-//! The trial of the packet-filter tiers: redirect one connection in a scratch network namespace and see where it arrives and what the kernel says of its
-//! original destination. That takes everything that a pod will take: NAT, connection tracking, the redirect target, and for iptables its programs.
+//! The trial of the packet-filter tiers: redirect one connection in a scratch network namespace and
+//! see where it arrives and what the kernel says of its original destination. That takes everything
+//! that a pod will take: NAT, connection tracking, the redirect target, and for iptables its
+//! programs.
 
 use std::{
     collections::BTreeMap,
@@ -27,13 +29,15 @@ use crate::{
     sys::loopback,
 };
 
-/// Documentation addresses (RFC 5737): the namespace's own, and one beyond its link that nothing answers at.
+/// Documentation addresses (RFC 5737): the namespace's own, and one beyond its link that nothing
+/// answers at.
 const OWN: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 3);
 const PREFIX_LENGTH: u8 = 24;
 const BEYOND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 2), 80);
 /// Beyond the same link.
 const CHECK: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::from_octets(CHECK_V4), CHECK_PORT);
-/// A redirected connection arrives within microseconds; one that is not redirected would wait for the neighbour for seconds.
+/// A redirected connection arrives within microseconds; one that is not redirected would wait for
+/// the neighbour for seconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
@@ -119,7 +123,8 @@ fn redirect_one(proxy: &TcpListener, beyond: SocketAddrV4) -> Result<(), TrialEr
     }
 }
 
-/// The connection is established when connect returned, so it is in the queue, or it went elsewhere.
+/// The connection is established when connect returned, so it is in the queue, or it went
+/// elsewhere.
 fn accept(proxy: &TcpListener) -> io::Result<TcpStream> {
     proxy.set_nonblocking(true)?;
     let deadline = Instant::now() + PATIENCE;

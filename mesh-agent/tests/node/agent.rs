@@ -1,4 +1,5 @@
-//! An agent of the test's own: a process in a scratch "host" network namespace, with its own socket, state, pins and cgroup.
+//! An agent of the test's own: a process in a scratch "host" network namespace, with its own
+//! socket, state, pins and cgroup.
 
 use std::{
     fs,
@@ -181,7 +182,8 @@ impl Agent {
         self.get(node, "/metrics")
     }
 
-    /// An answer of the admin server with its head, asked for from inside the node's network namespace.
+    /// An answer of the admin server with its head, asked for from inside the node's network
+    /// namespace.
     pub(crate) fn get(&self, node: &Node, path: &str) -> String {
         let (_, rest) = self.log.rsplit_once("admin=").unwrap();
         let address: SocketAddr = rest.trim().parse().unwrap();

@@ -1,4 +1,5 @@
-//! The agent and the CNI configuration of its node: it puts the plugin there, keeps it there, and takes it away with everything else.
+//! The agent and the CNI configuration of its node: it puts the plugin there, keeps it there, and
+//! takes it away with everything else.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 

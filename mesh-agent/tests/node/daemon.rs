@@ -1,4 +1,5 @@
-//! The agent itself: which tier it takes and what it says, what it exports, what it repairs, and how it gets along with others.
+//! The agent itself: which tier it takes and what it says, what it exports, what it repairs, and
+//! how it gets along with others.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 

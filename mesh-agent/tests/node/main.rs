@@ -1,6 +1,8 @@
-//! Privileged tests of the node agent and its CNI plugin: real network namespaces, real packet filters, real kernel programs, Debian's CNI plugins.
+//! Privileged tests of the node agent and its CNI plugin: real network namespaces, real packet
+//! filters, real kernel programs, Debian's CNI plugins.
 //!
-//! They run as root and say "skipped: why" otherwise. Everything they make has a name of its own and is removed on success and on failure.
+//! They run as root and say "skipped: why" otherwise. Everything they make has a name of its own
+//! and is removed on success and on failure.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! Two network namespaces joined by a cable, and TCP services that say which of them answered and for whom.
+//! Two network namespaces joined by a cable, and TCP services that say which of them answered and
+//! for whom.
 
 use std::{
     fs::File,
@@ -15,7 +16,8 @@ use mesh_agent::sys::netns;
 use nix::sys::socket::{getsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// A connection that is neither answered nor refused by then is a failure of the test, not a slow machine.
+/// A connection that is neither answered nor refused by then is a failure of the test, not a slow
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A named network namespace, removed when dropped.
@@ -87,7 +89,8 @@ impl Netns {
         netns::run_in(File::open(self.path()).unwrap(), work).unwrap()
     }
 
-    /// Serves one line to everybody who connects: the service's name and the original destination, `-` when it was not redirected.
+    /// Serves one line to everybody who connects: the service's name and the original destination,
+    /// `-` when it was not redirected.
     pub(crate) fn serve(&self, name: &'static str, address: SocketAddr) {
         let listener = self.run_in(|| listen(address));
         thread::spawn(move || {
@@ -105,7 +108,8 @@ impl Netns {
     /// As [`Netns::ask`], by a process of this user.
     pub(crate) fn ask_as(&self, user: u32, address: SocketAddr) -> String {
         self.run_in(|| {
-            // Of this thread alone; the packet filter looks at the file-system user of the socket's creator.
+            // Of this thread alone; the packet filter looks at the file-system user of the socket's
+            // creator.
             nix::unistd::setfsuid(user.into());
             ask(address)
         })

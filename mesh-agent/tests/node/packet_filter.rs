@@ -1,4 +1,5 @@
-//! The interception contract on the two packet filters of the kernel: one table of expectations, applied to both.
+//! The interception contract on the two packet filters of the kernel: one table of expectations,
+//! applied to both.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -118,7 +119,8 @@ fn contract(filter: &dyn Filter) {
     for loopback in ["127.0.0.1:8080", "[::1]:8080"] {
         assert_eq!(pair.pod.ask(loopback.parse().unwrap()), "app -");
     }
-    // From a source that is skipped: the kernel chooses the address of the link that the route names.
+    // From a source that is skipped: the kernel chooses the address of the link that the route
+    // names.
     pair.peer
         .ip("route replace 10.241.0.2/32 dev eth0 src 10.241.7.1");
     assert_eq!(pair.peer.ask(SocketAddr::new(pair.pod_v4, 8080)), "app -");

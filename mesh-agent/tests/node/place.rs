@@ -1,4 +1,5 @@
-//! A pod's sandbox found from outside: a process in a cgroup as kubelet names it, in a network namespace of its own.
+//! A pod's sandbox found from outside: a process in a cgroup as kubelet names it, in a network
+//! namespace of its own.
 
 use std::{
     fs,

@@ -1,4 +1,5 @@
-//! A container runtime's half of CNI: runs the plugins of a conflist for one container, as libcni does.
+//! A container runtime's half of CNI: runs the plugins of a conflist for one container, as libcni
+//! does.
 
 use std::{
     collections::BTreeMap,

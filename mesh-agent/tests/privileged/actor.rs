@@ -1,5 +1,6 @@
-//! A process that plays a part in a test: it has a network namespace, a cgroup and a uid of its own,
-//! and does what the test tells it over its standard input, one JSON line for each order and answer.
+//! A process that plays a part in a test: it has a network namespace, a cgroup and a uid of its
+//! own, and does what the test tells it over its standard input, one JSON line for each order and
+//! answer.
 
 use std::{
     collections::HashMap,

@@ -161,7 +161,8 @@ fn many_connections() {
     );
 }
 
-/// Trap 54: without room for its destination a connection is redirected and the proxy refuses it; it must neither go around nor get another's destination.
+/// Trap 54: without room for its destination a connection is redirected and the proxy refuses it;
+/// it must neither go around nor get another's destination.
 fn full_table() {
     let world = World::new();
     let programs = world.programs();
@@ -180,7 +181,8 @@ fn full_table() {
     assert_eq!(proxy.original(accepted.id()), Some(WEB.parse().unwrap()));
 }
 
-/// Trap 49. All pods of a world have the same addresses; here one comes after the other, and the first one goes without a word.
+/// Trap 49. All pods of a world have the same addresses; here one comes after the other, and the
+/// first one goes without a word.
 fn address_again() {
     let world = World::new();
     let programs = world.programs();
@@ -254,7 +256,8 @@ fn unenrolment() {
     drop(accepted);
 }
 
-/// Entries of all maps but the storage ones, which die with their sockets, and the guard's mode, which is no pod's.
+/// Entries of all maps but the storage ones, which die with their sockets, and the guard's mode,
+/// which is no pod's.
 fn map_entries(pin_dir: &Path) -> usize {
     fs::read_dir(pin_dir.join("v1/maps"))
         .unwrap()

@@ -93,7 +93,8 @@ impl World {
         Object::open(Some(&path)).unwrap()
     }
 
-    /// Puts entries of a pod that does not exist into the table of connections in flight until it takes no more.
+    /// Puts entries of a pod that does not exist into the table of connections in flight until it
+    /// takes no more.
     pub(super) fn fill_in_flight(&self) {
         let mut table = self.in_flight();
         let entry = OriginalDst::default();

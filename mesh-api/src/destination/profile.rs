@@ -25,8 +25,9 @@ const BUDGET_TTL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::
 /// Retries per request that a retry budget may allow.
 const BUDGET_RATIO: RangeInclusive<f32> = 0.0..=1000.0;
 
-/// A profile, as the proxy reads it. What has a harmless meaning when it is unusable gets that meaning: a name that is none is no name, a budget out of
-/// bounds allows no retries, a split to nowhere is no split.
+/// A profile, as the proxy reads it. What has a harmless meaning when it is unusable gets that
+/// meaning: a name that is none is no name, a budget out of bounds allows no retries, a split to
+/// nowhere is no split.
 pub fn profile(profile: wire::DestinationProfile) -> Result<Profile, Invalid> {
     let fqn = profile.fully_qualified_name;
     Ok(Profile {

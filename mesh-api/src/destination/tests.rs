@@ -1,4 +1,5 @@
-//! Round trips of random endpoints and profiles, and what is made of messages that are partly unusable.
+//! Round trips of random endpoints and profiles, and what is made of messages that are partly
+//! unusable.
 
 use std::{sync::Arc, time::Duration};
 
@@ -151,7 +152,8 @@ fn the_identity_is_the_server_name_unless_another_is_given() {
     assert_eq!(&*tls.server_name, "web.ns.example");
 }
 
-/// One address that cannot be used takes no other away, and is never dialled without what could not be read.
+/// One address that cannot be used takes no other away, and is never dialled without what could not
+/// be read.
 #[test]
 fn unusable_addresses_are_skipped_and_named() {
     let broken = |change: fn(&mut wire::WeightedAddr)| {

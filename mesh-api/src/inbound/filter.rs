@@ -1,4 +1,5 @@
-//! Filters of inbound routes. What a side of the API has no message for fails its requests rather than being left out.
+//! Filters of inbound routes. What a side of the API has no message for fails its requests rather
+//! than being left out.
 
 use mesh_core::route::filter::Filter;
 

@@ -222,7 +222,8 @@ fn authorizations_are_named_both_ways() {
     );
 }
 
-/// A filter this version does not know fails the rule's requests; it does not make the policy unusable, and it is not ignored.
+/// A filter this version does not know fails the rule's requests; it does not make the policy
+/// unusable, and it is not ignored.
 #[test]
 fn an_unknown_filter_fails_requests() {
     let filter = filter::http(wire::http_route::Filter { kind: None }).unwrap();

@@ -21,7 +21,8 @@ use crate::{
     value,
 };
 
-/// The values Linkerd's policy controller sends. A proxy requires the message to be there and goes by its own environment.
+/// The values Linkerd's policy controller sends. A proxy requires the message to be there and goes
+/// by its own environment.
 const QUEUE_CAPACITY: u32 = 100;
 const QUEUE_FAILFAST: Duration = Duration::from_secs(3);
 /// The value Linkerd's policy controller sends; proxies ignore it.

@@ -1,7 +1,8 @@
 //! How a rule spreads its traffic over backends.
 //!
-//! The API has the same four messages (distribution, its two lists, weighted backend) once for each kind of route, so their conversions are written once,
-//! as a macro. The kinds differ in their filters, and in a deprecated field that proxies ignore and `rest` fills.
+//! The API has the same four messages (distribution, its two lists, weighted backend) once for each
+//! kind of route, so their conversions are written once, as a macro. The kinds differ in their
+//! filters, and in a deprecated field that proxies ignore and `rest` fills.
 
 macro_rules! conversions {
     ($kind:ident, $filters:path, $filters_to_proto:path $(, ..$rest:expr)?) => {

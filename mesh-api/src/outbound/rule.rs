@@ -10,7 +10,8 @@ use crate::{
     value,
 };
 
-/// `deprecated` is the older field for the request's limit; it counts where the newer one is absent.
+/// `deprecated` is the older field for the request's limit; it counts where the newer one is
+/// absent.
 pub(super) fn timeouts(
     wire: Option<http_route::Timeouts>,
     deprecated: Option<Duration>,

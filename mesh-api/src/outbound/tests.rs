@@ -1,4 +1,5 @@
-//! Round trips of random policies, what a proxy says of messages it cannot use, and what is never sent.
+//! Round trips of random policies, what a proxy says of messages it cannot use, and what is never
+//! sent.
 
 use std::time::Duration;
 

@@ -107,8 +107,9 @@ pub(crate) fn grpc_failure(wire: GrpcFailureInjector) -> Result<Filter, Invalid>
     })
 }
 
-/// A filter that ends a request, on its way into the message of one side. One that the side has no message for fails every request: a filter that was
-/// asked for and silently left out would let through what somebody meant to stop.
+/// A filter that ends a request, on its way into the message of one side. One that the side has no
+/// message for fails every request: a filter that was asked for and silently left out would let
+/// through what somebody meant to stop.
 pub(crate) struct Failure<'a>(pub(crate) &'a Filter);
 
 /// gRPC's INTERNAL.

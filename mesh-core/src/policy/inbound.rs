@@ -1,6 +1,7 @@
 //! Inbound policy: who may talk to one port of a workload.
 //!
-//! The policy controller builds a [`ServerPolicy`] per workload and port; the proxy judges every connection and request by the newest one.
+//! The policy controller builds a [`ServerPolicy`] per workload and port; the proxy judges every
+//! connection and request by the newest one.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -117,7 +118,8 @@ pub enum ClientTls<'a> {
 }
 
 impl ServerPolicy {
-    /// What a proxy judges by when this policy arrives: processes of the pod itself always pass, and an HTTP port without routes has the default one.
+    /// What a proxy judges by when this policy arrives: processes of the pod itself always pass,
+    /// and an HTTP port without routes has the default one.
     pub fn completed(mut self) -> Self {
         self.authorizations = self
             .authorizations
@@ -145,7 +147,8 @@ impl ServerPolicy {
 }
 
 impl Authorization {
-    /// Lets processes of the pod itself through: whoever can dial a loopback address is already inside.
+    /// Lets processes of the pod itself through: whoever can dial a loopback address is already
+    /// inside.
     pub fn of_localhost() -> Self {
         let loopback = |ip: IpAddr| Network {
             net: IpNet::from(ip),
@@ -175,7 +178,8 @@ impl From<IpNet> for Network {
 /// policy controller adds it beside the default route.
 pub const PROBE_ROUTE: &str = "probe";
 
-/// The route of an HTTP port that no route is attached to: every request, under the authorizations of the server.
+/// The route of an HTTP port that no route is attached to: every request, under the authorizations
+/// of the server.
 pub fn default_http_route() -> HttpRoute {
     Route {
         meta: Meta::new_default("default"),

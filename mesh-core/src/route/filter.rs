@@ -25,7 +25,8 @@ pub enum Filter {
         message: Arc<str>,
         ratio: Ratio,
     },
-    /// The control plane sent something this version does not know; every request of the rule fails with this message.
+    /// The control plane sent something this version does not know; every request of the rule fails
+    /// with this message.
     InternalError(Arc<str>),
 }
 
@@ -87,8 +88,9 @@ impl HeaderModifier {
 }
 
 impl Redirect {
-    /// Where the request is sent instead, or `None` when that is where it already goes. `prefix` is what the route's match took of the path
-    /// ([`Found::prefix`](super::Found::prefix)). The query is kept.
+    /// Where the request is sent instead, or `None` when that is where it already goes. `prefix` is
+    /// what the route's match took of the path ([`Found::prefix`](super::Found::prefix)). The query
+    /// is kept.
     pub fn target(
         &self,
         request: &RequestHead<'_>,
@@ -102,7 +104,8 @@ impl Redirect {
             None => requested_host.ok_or(RedirectError::MissingHost)?,
         };
         let requested_port = request.port().or(implied_port(requested));
-        // A new scheme without a port means that scheme's own port, as the Gateway API has it; otherwise the request's port stays.
+        // A new scheme without a port means that scheme's own port, as the Gateway API has it;
+        // otherwise the request's port stays.
         let port = match (self.port, &self.scheme) {
             (Some(port), _) => Some(port),
             (None, Some(scheme)) => implied_port(scheme),
@@ -169,7 +172,8 @@ impl Ratio {
         denominator: 1,
     };
 
-    /// Whether a request is among those of the ratio, given a number drawn evenly from all of `u32`.
+    /// Whether a request is among those of the ratio, given a number drawn evenly from all of
+    /// `u32`.
     pub fn includes(self, draw: u32) -> bool {
         if self.denominator == 0 {
             return true;

@@ -15,7 +15,8 @@ pub struct GrpcMatch {
     pub headers: Vec<HeaderMatch>,
 }
 
-/// How closely a call is matched. The fields compare in this order: length of the service's name, of the method's name, headers.
+/// How closely a call is matched. The fields compare in this order: length of the service's name,
+/// of the method's name, headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     service: usize,

@@ -1,7 +1,7 @@
 //! HTTP matches, and the rule that an HTTP request falls under.
 //!
-//! Paths and query parameters compare after percent-decoding, since `/%61` and `/a` are one path to every server; an encoded slash stays encoded, since
-//! it separates nothing.
+//! Paths and query parameters compare after percent-decoding, since `/%61` and `/a` are one path to
+//! every server; an encoded slash stays encoded, since it separates nothing.
 
 use http::{HeaderMap, Method, header::HOST, uri::Scheme};
 
@@ -118,7 +118,8 @@ fn host_of(authority: &str) -> &str {
     host.split_once(':').map_or(host, |(name, _)| name)
 }
 
-/// How closely a request is matched. The fields compare in this order: length of the path match, headers, query parameters, method.
+/// How closely a request is matched. The fields compare in this order: length of the path match,
+/// headers, query parameters, method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     path: usize,
@@ -218,7 +219,8 @@ impl PathMatch {
 }
 
 impl HeaderMatch {
-    /// Whether one of the header's values matches. Values that are not visible ASCII match no regular expression.
+    /// Whether one of the header's values matches. Values that are not visible ASCII match no
+    /// regular expression.
     pub(super) fn is_match(&self, headers: &HeaderMap) -> bool {
         headers
             .get_all(&self.name)
@@ -233,7 +235,8 @@ impl HeaderMatch {
 }
 
 impl QueryMatch {
-    /// Whether the first parameter of that name has the value; later ones of the same name are not looked at, as the Gateway API recommends.
+    /// Whether the first parameter of that name has the value; later ones of the same name are not
+    /// looked at, as the Gateway API recommends.
     fn is_match(&self, query: Option<&str>) -> bool {
         let value = query
             .into_iter()

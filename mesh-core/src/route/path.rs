@@ -1,8 +1,10 @@
-//! Paths as servers read them: percent-decoding, prefixes by segment, and the paths that servers disagree about.
+//! Paths as servers read them: percent-decoding, prefixes by segment, and the paths that servers
+//! disagree about.
 
 use std::borrow::Cow;
 
-/// The path with every escape decoded but those of `/` and `%`, which decoded would make two different paths one.
+/// The path with every escape decoded but those of `/` and `%`, which decoded would make two
+/// different paths one.
 pub(super) fn decode(path: &str) -> Cow<'_, [u8]> {
     if !path.contains('%') {
         return Cow::Borrowed(path.as_bytes());
@@ -52,7 +54,8 @@ fn escape(bytes: &[u8]) -> Option<u8> {
     u8::try_from(digit(high)? * 16 + digit(low)?).ok()
 }
 
-/// Whether the prefix, by segment and without regard to its last slash, begins the path. The prefix `/` begins everything, also `*` and no path at all.
+/// Whether the prefix, by segment and without regard to its last slash, begins the path. The prefix
+/// `/` begins everything, also `*` and no path at all.
 pub(super) fn has_prefix(path: &[u8], prefix: &[u8]) -> bool {
     let prefix = without_last_slash(prefix);
     path.strip_prefix(prefix)
@@ -67,7 +70,8 @@ pub(super) fn length_of_prefix(path: &str, prefix: &str) -> Option<usize> {
     if prefix.is_empty() {
         return Some(0);
     }
-    // The prefix ends at a segment's end, and an encoded slash ends no segment: the undecoded path has as many slashes there.
+    // The prefix ends at a segment's end, and an encoded slash ends no segment: the undecoded path
+    // has as many slashes there.
     let end = path
         .match_indices('/')
         .nth(slashes)
@@ -79,8 +83,9 @@ fn without_last_slash(prefix: &[u8]) -> &[u8] {
     prefix.strip_suffix(b"/").unwrap_or(prefix)
 }
 
-/// Whether servers differ about which resource the path names: dot segments, empty segments, segment parameters, backslashes, encoded slashes, escapes
-/// that are none or hide another, NUL, and bytes that are no UTF-8.
+/// Whether servers differ about which resource the path names: dot segments, empty segments,
+/// segment parameters, backslashes, encoded slashes, escapes that are none or hide another, NUL,
+/// and bytes that are no UTF-8.
 pub fn is_ambiguous(path: &str) -> bool {
     if path.is_empty() || path == "*" {
         return false;
@@ -89,7 +94,8 @@ pub fn is_ambiguous(path: &str) -> bool {
     let Ok(decoded) = std::str::from_utf8(&decoded) else {
         return true;
     };
-    // Encoded slashes and percent signs are still escapes here, and so is whatever was no valid escape.
+    // Encoded slashes and percent signs are still escapes here, and so is whatever was no valid
+    // escape.
     if decoded.contains(['\\', '\0', ';', '%', '#', '?']) {
         return true;
     }
@@ -193,7 +199,8 @@ mod tests {
     }
 
     proptest! {
-        /// However a plain path is escaped, it is the same path, and its prefix is found where it is.
+        /// However a plain path is escaped, it is the same path, and its prefix is found where it
+        /// is.
         #[test]
         fn escaping_changes_nothing(
             segments in prop::collection::vec("[a-c.é ]{1,3}", 1..4),

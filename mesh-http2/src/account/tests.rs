@@ -51,7 +51,8 @@ fn receive(account: &mut Account, frame: Head) -> Verdict {
     }
 }
 
-/// How many of `frames`, over and over, are taken before a verdict; `None` when that is more than anybody would send.
+/// How many of `frames`, over and over, are taken before a verdict; `None` when that is more than
+/// anybody would send.
 fn until_verdict(account: &mut Account, frames: &[Head]) -> Option<(u32, Verdict)> {
     let mut count = 0;
     for frame in frames.iter().cycle().take(20_000) {

@@ -9,7 +9,8 @@ use crate::frame;
 use crate::stream::Stage;
 use crate::window::MAX_WINDOW;
 
-/// How far we have left. Clients learn first that no more streams are taken, and only when they know which was the last (RFC 9113, section 6.8).
+/// How far we have left. Clients learn first that no more streams are taken, and only when they
+/// know which was the last (RFC 9113, section 6.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leaving {
     No,
@@ -102,7 +103,8 @@ impl Connection {
         self.obey(verdict)
     }
 
-    /// Resets a stream because of what the other side did on it. One that is closed, by whatever, stays as it is, and was reset often enough.
+    /// Resets a stream because of what the other side did on it. One that is closed, by whatever,
+    /// stays as it is, and was reset often enough.
     pub(super) fn refuse(
         &mut self,
         id: u32,
@@ -208,7 +210,8 @@ impl Connection {
         }
     }
 
-    /// Begins to leave: the other side is told to open no more streams, and those that are open go on to their end.
+    /// Begins to leave: the other side is told to open no more streams, and those that are open go
+    /// on to their end.
     pub fn leave(&mut self) {
         if self.leaving != Leaving::No || self.failure.is_some() {
             return;
@@ -252,8 +255,8 @@ impl Connection {
         }
     }
 
-    /// The time for what [`Connection::awaited`] returns is up. A peer that does not acknowledge the
-    /// PING of a graceful shutdown is sent the final GOAWAY all the same.
+    /// The time for what [`Connection::awaited`] returns is up. A peer that does not acknowledge
+    /// the PING of a graceful shutdown is sent the final GOAWAY all the same.
     pub fn too_late(&mut self) {
         match self.awaited() {
             Some(Awaited::GoAwayPing) => self.leave_for_good(),

@@ -33,7 +33,8 @@ struct PartialSection {
     bytes: usize,
 }
 
-/// A header list of more than so many times what is allowed ends the connection; below, only its message is refused.
+/// A header list of more than so many times what is allowed ends the connection; below, only its
+/// message is refused.
 const FAR_TOO_LARGE: usize = 4;
 
 /// CONTINUATION frames of one block, whatever its size.

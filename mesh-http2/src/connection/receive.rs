@@ -33,11 +33,11 @@ pub(super) enum Fault {
     Violation(Violation),
 }
 
-/// The work of one call of [`Connection::receive`], in field lines: about twenty microseconds, so that
-/// a connection whose bytes cost most holds its thread no longer than others do. 64 bytes of a field
-/// section count as another field line. A frame that has begun is finished: 16 KiB of field lines of
-/// one byte each, the most that one can hold, take 0.3 ms, and end the connection when they come ten
-/// times.
+/// The work of one call of [`Connection::receive`], in field lines: about twenty microseconds, so
+/// that a connection whose bytes cost most holds its thread no longer than others do. 64 bytes of a
+/// field section count as another field line. A frame that has begun is finished: 16 KiB of field
+/// lines of one byte each, the most that one can hold, take 0.3 ms, and end the connection when
+/// they come ten times.
 pub const WORK_PER_TURN: usize = 1024;
 
 /// A frame is as much work as two field lines.

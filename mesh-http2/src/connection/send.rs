@@ -13,7 +13,8 @@ use crate::message;
 use crate::stream::{Stage, StreamId, register};
 use crate::window::MAX_WINDOW;
 
-/// As much is collected before streams have to wait, unless somebody wants it otherwise. Sixteen TLS records: a quarter of that cost a third more CPU for each large message.
+/// As much is collected before streams have to wait, unless somebody wants it otherwise. Sixteen
+/// TLS records: a quarter of that cost a third more CPU for each large message.
 pub(super) const COLLECTED: usize = 256 * 1024;
 
 /// Frames of more would keep those of other streams waiting.
@@ -61,7 +62,8 @@ impl Connection {
         StreamId(id)
     }
 
-    /// Sends an interim response (1xx). Nothing happens if the stream has been answered or is over already.
+    /// Sends an interim response (1xx). Nothing happens if the stream has been answered or is over
+    /// already.
     pub fn inform<B>(&mut self, id: StreamId, response: &Response<B>) {
         if self.advance(id, Stage::Head, Stage::Head) {
             self.write_head(id.0, false, |encoder, block| {

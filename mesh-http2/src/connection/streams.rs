@@ -1,4 +1,5 @@
-//! What owners of streams may ask and do. A stream that is over is forgotten when nobody reads or writes it any more.
+//! What owners of streams may ask and do. A stream that is over is forgotten when nobody reads or
+//! writes it any more.
 
 use std::task::{Poll, Waker};
 
@@ -59,7 +60,8 @@ impl Connection {
         })
     }
 
-    /// The next piece of the body; none at its end. Who asks is done with the piece before, of which the room in the windows is given back then.
+    /// The next piece of the body; none at its end. Who asks is done with the piece before, of
+    /// which the room in the windows is given back then.
     pub fn poll_piece(
         &mut self,
         id: StreamId,

@@ -1,4 +1,5 @@
-//! Two connections that talk to each other, and those that are talked to by somebody who makes his own frames.
+//! Two connections that talk to each other, and those that are talked to by somebody who makes his
+//! own frames.
 
 mod frames;
 mod hostile;

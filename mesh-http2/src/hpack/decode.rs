@@ -33,10 +33,10 @@ impl Decoder {
         }
     }
 
-    /// Passes each field of a fragment of a field block to `sink`, with its size in a field section,
-    /// until `sink` returns false; returns whether it did not. Removes what it has decoded from
-    /// `piece`: the beginning of a field line that the next fragment continues is left. Malformed
-    /// fields leave the table in step; stopping early, or an error, does not.
+    /// Passes each field of a fragment of a field block to `sink`, with its size in a field
+    /// section, until `sink` returns false; returns whether it did not. Removes what it has decoded
+    /// from `piece`: the beginning of a field line that the next fragment continues is left.
+    /// Malformed fields leave the table in step; stopping early, or an error, does not.
     pub(crate) fn decode(
         &mut self,
         progress: &mut DecodeProgress,

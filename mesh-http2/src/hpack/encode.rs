@@ -10,8 +10,9 @@ use super::{FIELD_OVERHEAD, TABLE_SIZE, integer};
 
 /// Writes the blocks of one connection.
 ///
-/// A field is put into the table when it is sent for the second time within a while: ids, dates and lengths differ each time, and would only drive the others out. Fields are kept as bytes, because most
-/// connections are idle most of the time, and their tables with them.
+/// A field is put into the table when it is sent for the second time within a while: ids, dates and
+/// lengths differ each time, and would only drive the others out. Fields are kept as bytes, because
+/// most connections are idle most of the time, and their tables with them.
 #[derive(Debug)]
 pub(crate) struct Encoder {
     /// The latest in front.
@@ -24,7 +25,8 @@ pub(crate) struct Encoder {
     max: usize,
     /// The other side must be told of `max` first; before, of how small it has been.
     told: Told,
-    /// Hashes of fields that were sent lately, by their low bits. None as long as there was nothing to remember.
+    /// Hashes of fields that were sent lately, by their low bits. None as long as there was nothing
+    /// to remember.
     seen: Option<Box<[u32; SEEN]>>,
 }
 
@@ -175,7 +177,8 @@ impl Entry {
     }
 }
 
-/// `kind`: the high bits of the first byte, and how many bits are left for the index of the name; 0 if it is not in a table.
+/// `kind`: the high bits of the first byte, and how many bits are left for the index of the name; 0
+/// if it is not in a table.
 fn literal(block: &mut Vec<u8>, kind: (u8, u32), index: usize, name: &str, value: &[u8]) {
     let (prefix, bits) = kind;
     integer::write(block, prefix, bits, index);

@@ -1,6 +1,7 @@
 //! Strings in Huffman code (RFC 7541, section 5.2 and appendix B), read only.
 //!
-//! The code is canonical: codes of one length are consecutive numbers in the order of their symbols, and begin where those of the length before have ended. So the lengths say everything.
+//! The code is canonical: codes of one length are consecutive numbers in the order of their
+//! symbols, and begin where those of the length before have ended. So the lengths say everything.
 
 use std::cell::RefCell;
 
@@ -37,7 +38,8 @@ const END: u16 = 256;
 
 /// What follows from [`LENGTHS`].
 struct Code {
-    /// For each possible next byte the symbol and the length of the code that it begins with; length 0 if that is longer.
+    /// For each possible next byte the symbol and the length of the code that it begins with;
+    /// length 0 if that is longer.
     direct: [(u8, u8); 1 << DIRECT],
     /// By length: the first code, and where in `symbols` its symbol is.
     first: [u32; LONGEST + 1],
@@ -86,7 +88,8 @@ impl Code {
         code
     }
 
-    /// The symbol whose code `window` begins with, longer than [`DIRECT`], and how long it is. `window` holds the next 32 bits.
+    /// The symbol whose code `window` begins with, longer than [`DIRECT`], and how long it is.
+    /// `window` holds the next 32 bits.
     fn long(&self, window: u32) -> Result<(u8, usize), Broken> {
         for length in DIRECT + 1..=LONGEST {
             let offset = (window >> (32 - length)).wrapping_sub(self.first[length]);
@@ -170,7 +173,8 @@ fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
 mod tests {
     use super::*;
 
-    /// The code of a symbol and its length, made from the lengths alone and not as [`Code`] does it.
+    /// The code of a symbol and its length, made from the lengths alone and not as [`Code`] does
+    /// it.
     fn code(symbol: u8) -> (u32, u32) {
         let mut order: Vec<usize> = (0..LENGTHS.len()).collect();
         order.sort_by_key(|symbol| (LENGTHS[*symbol], *symbol));
@@ -218,7 +222,8 @@ mod tests {
             decoded(&[0xa8, 0xeb, 0x10, 0x64, 0x9c, 0xbf]).unwrap(),
             b"no-cache"
         );
-        // The longest code, of 30 bits, is that of three control characters: 0x3ffffffc for a line feed.
+        // The longest code, of 30 bits, is that of three control characters: 0x3ffffffc for a line
+        // feed.
         assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xf3]).unwrap(), b"\n");
     }
 

@@ -1,11 +1,13 @@
-//! Integers (RFC 7541, section 5.1): as much as fits into the rest of a byte, and groups of seven bits behind it.
+//! Integers (RFC 7541, section 5.1): as much as fits into the rest of a byte, and groups of seven
+//! bits behind it.
 
 use super::Broken;
 
 /// Nothing in a block is that large: neither an index nor a length.
 const MAX: u64 = u32::MAX as u64;
 
-/// Reads an integer that begins with the low `bits` of the first byte, and takes it off `bytes`, which must not be empty.
+/// Reads an integer that begins with the low `bits` of the first byte, and takes it off `bytes`,
+/// which must not be empty.
 pub(super) fn read(bytes: &mut &[u8], bits: u32) -> Result<usize, Broken> {
     const ENDS: Broken = Broken::Ends("a header block ends within an integer");
     let mask = (1_u8 << bits) - 1;

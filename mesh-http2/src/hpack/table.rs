@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use super::field::{Field, STATIC, STATIC_FIELDS};
 use super::{FIELD_OVERHEAD, TABLE_SIZE};
 
-/// Fields by index, the latest first behind those of the static table. Without memory as long as nobody uses it.
+/// Fields by index, the latest first behind those of the static table. Without memory as long as
+/// nobody uses it.
 #[derive(Debug)]
 pub(super) struct Table {
     /// The latest in front.

@@ -145,7 +145,8 @@ fn what_leaves_the_tables_out_of_step_is_refused() {
 #[test]
 fn malformed_fields_have_their_place_in_the_table() {
     let mut decoder = Decoder::new();
-    // `A: 1`, an unknown pseudo-header field, a value with a line feed; then the three by their indices, and the first one's name again.
+    // `A: 1`, an unknown pseudo-header field, a value with a line feed; then the three by their
+    // indices, and the first one's name again.
     let block = bytes("4001 4101 31 4002 3a78 0131 4001 7801 0a be bf c0 7f01 0132");
     let fields = decode(&mut decoder, &block).unwrap();
     assert_eq!(fields.len(), 7);

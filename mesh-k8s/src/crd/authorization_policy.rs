@@ -20,6 +20,7 @@ use super::{LocalTargetRef, NamespacedTargetRef};
 pub struct AuthorizationPolicySpec {
     /// A Server, the policy's own Namespace, or a route.
     pub target_ref: LocalTargetRef,
-    /// Empty allows every client. It must be there even so: to forget it, or to misspell it, must not allow everybody.
+    /// Empty allows every client. It must be there even so: to forget it, or to misspell it, must
+    /// not allow everybody.
     pub required_authentication_refs: Vec<NamespacedTargetRef>,
 }

@@ -1,14 +1,16 @@
 //! Linkerd's own `HTTPRoute`, a subset of the Gateway API's.
 //!
-//! Parents, rules, filters and timeouts have the Gateway API's shape, so the types are the Gateway API's too and one conversion serves both kinds. It also
-//! means that a parent may be a Server here, which the Gateway API's validation would refuse but its types express.
+//! Parents, rules, filters and timeouts have the Gateway API's shape, so the types are the Gateway
+//! API's too and one conversion serves both kinds. It also means that a parent may be a Server
+//! here, which the Gateway API's validation would refuse but its types express.
 
 use gateway_api::httproutes::{HttpRouteParentRefs, HttpRouteRules, HttpRouteStatus};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Written as `v1beta3`; `v1alpha1` (no timeouts, no backends), `v1beta1` and `v1beta2` are read too.
+/// Written as `v1beta3`; `v1alpha1` (no timeouts, no backends), `v1beta1` and `v1beta2` are read
+/// too.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "policy.linkerd.io",

@@ -19,7 +19,8 @@ pub struct NetworkAuthenticationSpec {
     pub networks: Vec<Network>,
 }
 
-/// A block of addresses without the blocks excepted from it. An address without prefix length is a block of one.
+/// A block of addresses without the blocks excepted from it. An address without prefix length is a
+/// block of one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub struct Network {
     #[serde(deserialize_with = "cidr::one")]

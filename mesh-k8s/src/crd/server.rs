@@ -8,7 +8,8 @@ use mesh_core::policy::inbound::DefaultPolicy;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// Written as `v1beta3`; `v1alpha1`, `v1beta1` (no access policy, pods only) and `v1beta2` are read too.
+/// Written as `v1beta3`; `v1alpha1`, `v1beta1` (no access policy, pods only) and `v1beta2` are read
+/// too.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "policy.linkerd.io",

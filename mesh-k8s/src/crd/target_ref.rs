@@ -4,7 +4,8 @@ use kube::Resource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An object in the namespace of the one that refers to it. The core group is written as an empty or absent group, or as `core`.
+/// An object in the namespace of the one that refers to it. The core group is written as an empty
+/// or absent group, or as `core`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub struct LocalTargetRef {
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,5 @@
-//! The containers and volumes that the patch adds: the proxy, the firewall init container, the debugging container.
+//! The containers and volumes that the patch adds: the proxy, the firewall init container, the
+//! debugging container.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,8 @@ pub(super) const NETWORK_VALIDATOR: &str = "linkerd-network-validator";
 pub(super) const DEBUG_CONTAINER: &str = "linkerd-debug";
 pub(super) const END_ENTITY_VOLUME: &str = "linkerd-identity-end-entity";
 pub(super) const TOKEN_VOLUME: &str = "linkerd-identity-token";
-/// The ConfigMap with the trust anchors, in the namespace of every meshed pod, and the volume of it.
+/// The ConfigMap with the trust anchors, in the namespace of every meshed pod, and the volume of
+/// it.
 pub const TRUST_ROOTS_CONFIG_MAP: &str = "linkerd-identity-trust-roots";
 /// Its only entry.
 pub const TRUST_ROOTS_KEY: &str = "ca-bundle.crt";
@@ -118,7 +120,8 @@ pub(super) fn init(values: &Values, spec: &PodSpec, control_plane: bool) -> Cont
     }
 }
 
-/// `linkerd-network-validator`: connects to an address that nobody has, listens where the proxy will, and fails unless it met itself.
+/// `linkerd-network-validator`: connects to an address that nobody has, listens where the proxy
+/// will, and fails unless it met itself.
 pub(super) fn network_validator(values: &Values) -> Container {
     let validator = &values.network_validator;
     let (nobody, any) = if values.disable_ipv6 {
@@ -208,8 +211,9 @@ fn end_entity_volume() -> Volume {
     }
 }
 
-/// Anchors that change reach the proxy by it while it runs. Optional, because the first pod of a namespace may start before the ConfigMap is there; the
-/// kubelet adds it later, and the proxy starts with the anchors of its environment.
+/// Anchors that change reach the proxy by it while it runs. Optional, because the first pod of a
+/// namespace may start before the ConfigMap is there; the kubelet adds it later, and the proxy
+/// starts with the anchors of its environment.
 fn trust_roots_volume() -> Volume {
     Volume {
         name: TRUST_ROOTS_CONFIG_MAP.into(),
@@ -259,7 +263,8 @@ fn http_probe(path: &str, port: i32) -> Probe {
     }
 }
 
-/// An ordinary container holds its successors back with a hook, and outlives its siblings with another.
+/// An ordinary container holds its successors back with a hook, and outlives its siblings with
+/// another.
 fn lifecycle(values: &Values) -> Option<Lifecycle> {
     let proxy = &values.proxy;
     let exec = |command: Vec<String>| LifecycleHandler {
@@ -300,8 +305,8 @@ fn proxy_security(values: &Values) -> SecurityContext {
     }
 }
 
-/// Capturing packets takes both capabilities, and only root has what a container was given. A namespace that enforces the baseline profile or a stricter one
-/// refuses such pods.
+/// Capturing packets takes both capabilities, and only root has what a container was given. A
+/// namespace that enforces the baseline profile or a stricter one refuses such pods.
 fn debug_security() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),

@@ -113,7 +113,8 @@ impl Mode {
     }
 }
 
-/// Whether injection is asked for, and then whether in ingress mode. The pod's own word goes before the namespace's.
+/// Whether injection is asked for, and then whether in ingress mode. The pod's own word goes before
+/// the namespace's.
 fn asked_for(namespace: Mode, pod: Mode) -> Result<bool, SkipReason> {
     match (namespace, pod) {
         (Mode::Invalid, _) => Err(SkipReason::InvalidNamespaceAnnotation),

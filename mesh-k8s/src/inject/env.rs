@@ -1,6 +1,7 @@
 //! The environment of the proxy's container, in the order Linkerd writes it.
 //!
-//! The order is part of the contract: `$(NAME)` refers to variables before it, and people compare manifests by eye. Tracing variables are not written.
+//! The order is part of the contract: `$(NAME)` refers to variables before it, and people compare
+//! manifests by eye. Tracing variables are not written.
 
 use ipnet::IpNet;
 use k8s_openapi::{
@@ -18,7 +19,8 @@ use crate::{
 pub(super) struct Given<'a> {
     pub(super) values: &'a Values,
     pub(super) spec: &'a PodSpec,
-    /// The component of the control plane that the pod runs, if any: it reaches itself over loopback.
+    /// The component of the control plane that the pod runs, if any: it reaches itself over
+    /// loopback.
     pub(super) component: Option<&'a str>,
     pub(super) opaque_ports: Option<String>,
 }
@@ -31,8 +33,8 @@ pub(super) const TOKEN_DIR: &str = "/var/run/secrets/tokens";
 pub(super) const TOKEN_FILE: &str = "linkerd-identity-token";
 pub(super) const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Where the proxy connects to learn whether the pod is redirected: an address of TEST-NET-1 (RFC 5737), which is never routed. The agent redirects this
-/// one destination even for the proxy.
+/// Where the proxy connects to learn whether the pod is redirected: an address of TEST-NET-1 (RFC
+/// 5737), which is never routed. The agent redirects this one destination even for the proxy.
 const REDIRECT_CHECK: &str = "192.0.2.1:20001";
 
 /// A peer that does not answer keep-alives for this long is gone.
@@ -324,7 +326,8 @@ fn ours(env: &mut Env, values: &Values) {
     }
 }
 
-/// The ports for which the proxy asks for policy at start: declared ones and those of HTTP readiness and liveness probes, sorted as text.
+/// The ports for which the proxy asks for policy at start: declared ones and those of HTTP
+/// readiness and liveness probes, sorted as text.
 fn inbound_ports(spec: &PodSpec) -> String {
     let mut ports: Vec<String> = Vec::new();
     for container in pod::containers(spec) {

@@ -1,4 +1,5 @@
-//! `config.linkerd.io/opaque-ports`: which of the default opaque ports an object really uses, and what the proxy is told.
+//! `config.linkerd.io/opaque-ports`: which of the default opaque ports an object really uses, and
+//! what the proxy is told.
 
 use k8s_openapi::{
     api::core::v1::{PodSpec, Service},
@@ -9,7 +10,8 @@ use mesh_core::{annotation, ports::PortSet};
 use super::overrides::{Annotations, Applied, Origin, warning};
 use crate::pod::ports;
 
-/// The default opaque ports, all of them, when the pod declares one. Its other ports stay what they are without annotation.
+/// The default opaque ports, all of them, when the pod declares one. Its other ports stay what they
+/// are without annotation.
 pub(super) fn default_of_pod(spec: &PodSpec, defaults: &str) -> Option<String> {
     let defaults = ports::resolve_list(Some(spec), defaults);
     let mut declared =
@@ -19,8 +21,9 @@ pub(super) fn default_of_pod(spec: &PodSpec, defaults: &str) -> Option<String> {
         .then(|| defaults.to_string())
 }
 
-/// Those default opaque ports that the Service leads to: by `targetPort` when it is a number. A named target port may be another number on each pod, so the
-/// Service's own port counts, as it does when there is no `targetPort`.
+/// Those default opaque ports that the Service leads to: by `targetPort` when it is a number. A
+/// named target port may be another number on each pod, so the Service's own port counts, as it
+/// does when there is no `targetPort`.
 pub(super) fn default_of_service(service: &Service, defaults: &str) -> Option<String> {
     let defaults: PortSet = ports::resolve_list(None, defaults);
     let ports = service
@@ -44,7 +47,8 @@ pub(super) fn default_of_service(service: &Service, defaults: &str) -> Option<St
     (!used.is_empty()).then(|| used.join(","))
 }
 
-/// The list for the proxy's environment: the annotation's or the default, with names resolved. Nothing left means no variable.
+/// The list for the proxy's environment: the annotation's or the default, with names resolved.
+/// Nothing left means no variable.
 pub(super) fn for_proxy(
     annotations: &Annotations,
     spec: &PodSpec,
@@ -66,7 +70,8 @@ pub(super) fn for_proxy(
     (!resolved.is_empty()).then(|| resolved.join(","))
 }
 
-/// Refuses items that cannot be read, and warns of names that no port of the pod has. A namespace's names are for whichever pods have them.
+/// Refuses items that cannot be read, and warns of names that no port of the pod has. A namespace's
+/// names are for whichever pods have them.
 pub(super) fn check(
     annotations: &Annotations,
     spec: &PodSpec,

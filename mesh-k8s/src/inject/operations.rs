@@ -1,4 +1,5 @@
-//! Collects the operations of a patch, in the order in which they are asked for: `add`, but for the rare annotation that must go.
+//! Collects the operations of a patch, in the order in which they are asked for: `add`, but for the
+//! rare annotation that must go.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,10 @@
-//! The configuration annotations: which a namespace passes on to its pods, and how those in force change the values.
+//! The configuration annotations: which a namespace passes on to its pods, and how those in force
+//! change the values.
 //!
-//! A value that cannot be read is refused where the pod has it, and where its namespace has it and it says who may connect. Any other value that cannot be used
-//! changes nothing: the setting it would have replaced stays, and a warning names object, annotation, value and what is accepted. So a mistake in a namespace's
-//! log level does not keep every pod of the namespace from starting.
+//! A value that cannot be read is refused where the pod has it, and where its namespace has it and
+//! it says who may connect. Any other value that cannot be used changes nothing: the setting it
+//! would have replaced stays, and a warning names object, annotation, value and what is accepted.
+//! So a mistake in a namespace's log level does not keep every pod of the namespace from starting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +23,8 @@ use self::keys::{KEYS, Unusable};
 
 pub(super) type Annotations = BTreeMap<String, String>;
 
-/// The annotation whose JSON list of variables is merged by name over chart, namespace and workload.
+/// The annotation whose JSON list of variables is merged by name over chart, namespace and
+/// workload.
 const ADDITIONAL_ENV: &str = "config.linkerd.io/proxy-additional-env";
 const ENABLE_DEBUG_SIDECAR: &str = "config.linkerd.io/enable-debug-sidecar";
 /// Its list is computed from the pod's containers, whatever the annotation says, as Linkerd does.
@@ -33,7 +36,8 @@ const NATIVE_SIDECAR: [&str; 3] = [
     "config.alpha.linkerd.io/proxy-enable-native-sidecar",
 ];
 
-/// Keys a namespace passes on which no entry of [`KEYS`] reads: they are read elsewhere, or were and are still copied.
+/// Keys a namespace passes on which no entry of [`KEYS`] reads: they are read elsewhere, or were
+/// and are still copied.
 const ALSO_INHERITED: [&str; 7] = [
     annotation::INJECT,
     annotation::OPAQUE_PORTS,
@@ -118,7 +122,8 @@ pub(super) fn apply(values: &mut Values, annotations: &Annotations, origin: Orig
     applied
 }
 
-/// Adds the variables of the namespace and of the workload, the workload's last, each by name over those before it.
+/// Adds the variables of the namespace and of the workload, the workload's last, each by name over
+/// those before it.
 pub(super) fn merge_additional_env(values: &mut Values, origin: Origin<'_>, applied: &mut Applied) {
     for (meta, whose, own) in [
         (origin.namespace, origin.namespace_name(), false),

@@ -1,7 +1,9 @@
-//! What the pod says to whoever redirects it: the agent, or another CNI plugin, reads annotations and knows neither values nor namespaces.
+//! What the pod says to whoever redirects it: the agent, or another CNI plugin, reads annotations
+//! and knows neither values nor namespaces.
 //!
-//! So the annotations of an injected pod must say what its proxy was given, whether that came from the pod, its namespace or the chart. An annotation that
-//! could not be used is replaced by what is in force instead, because the agent lets no pod start whose annotations it cannot read.
+//! So the annotations of an injected pod must say what its proxy was given, whether that came from
+//! the pod, its namespace or the chart. An annotation that could not be used is replaced by what is
+//! in force instead, because the agent lets no pod start whose annotations it cannot read.
 
 use mesh_core::annotation;
 
@@ -24,7 +26,8 @@ struct Setting {
     default: Option<String>,
 }
 
-/// `component`: the pod is one of the control plane, which must reach the API server before it has a certificate.
+/// `component`: the pod is one of the control plane, which must reach the API server before it has
+/// a certificate.
 pub(super) fn correct(
     values: &Values,
     annotations: &Annotations,

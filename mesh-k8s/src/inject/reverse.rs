@@ -1,7 +1,8 @@
 //! The way back: takes from a pod what the injector added to it.
 //!
-//! What users wrote stays: their configuration annotations, and `linkerd.io/inject: disabled`. The opaque ports that the injector may have written cannot
-//! be told from the user's own and stay too. Works on plain JSON, so that fields this version knows nothing of survive.
+//! What users wrote stays: their configuration annotations, and `linkerd.io/inject: disabled`. The
+//! opaque ports that the injector may have written cannot be told from the user's own and stay too.
+//! Works on plain JSON, so that fields this version knows nothing of survive.
 
 use mesh_core::annotation;
 use serde_json::{Map, Value};
@@ -17,7 +18,8 @@ const PREFIX: &str = "linkerd.io/";
 /// Volumes of other versions: for tracing.
 const PODINFO_VOLUME: &str = "linkerd-podinfo";
 
-/// Removes proxy, init containers, volumes, annotations and labels of an injection from a pod, or a template of one. Says whether anything was removed.
+/// Removes proxy, init containers, volumes, annotations and labels of an injection from a pod, or a
+/// template of one. Says whether anything was removed.
 pub fn uninject(pod: &mut Value) -> bool {
     if is_of_control_plane(pod) {
         return false;
@@ -78,7 +80,8 @@ fn remove_named(spec: &mut Map<String, Value>, list: &str, names: &[&str]) -> bo
         name.is_none_or(|name| !names.contains(&name))
     });
     let changed = items.len() != before;
-    // An empty list was made for what is now gone; `containers` is never empty in an object that can exist.
+    // An empty list was made for what is now gone; `containers` is never empty in an object that
+    // can exist.
     if changed && items.is_empty() {
         spec.remove(list);
     }

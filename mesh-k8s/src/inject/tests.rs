@@ -1,6 +1,8 @@
-//! The patch, applied to pods: whole results as golden files in `testdata/inject`, single decisions as tables.
+//! The patch, applied to pods: whole results as golden files in `testdata/inject`, single decisions
+//! as tables.
 //!
-//! After an intended change, `MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s inject` writes the golden files anew; the diff is the review.
+//! After an intended change, `MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s inject` writes the golden
+//! files anew; the diff is the review.
 
 use std::path::Path;
 
@@ -333,7 +335,8 @@ fn the_agent_reads_from_the_pod_what_the_proxy_was_given() {
     for (key, value) in keys.into_iter().zip(said) {
         assert_eq!(pod::annotation(&after, key), value, "{key}");
     }
-    // As Linkerd's CNI plugin does: the control plane reaches the API server before it has a certificate.
+    // As Linkerd's CNI plugin does: the control plane reaches the API server before it has a
+    // certificate.
     let mut component = web();
     let labels = component.metadata.labels.as_mut().unwrap();
     labels.insert(

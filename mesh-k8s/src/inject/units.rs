@@ -76,7 +76,8 @@ pub(super) fn whole_units(text: &str) -> Result<u32, String> {
             _ => return Err(error()),
         },
     };
-    // Saturates: what is more than the largest number of units is as good as it. The millionth keeps 0.1 × 10 from becoming 2.
+    // Saturates: what is more than the largest number of units is as good as it. The millionth
+    // keeps 0.1 × 10 from becoming 2.
     Ok((number * scale - 1e-6).ceil().max(0.0) as u32)
 }
 

@@ -12,7 +12,8 @@ pub(super) enum Shape {
     Other,
 }
 
-/// The workloads of Kubernetes itself. Another project's kinds are left to the injector of the cluster, which sees their pods.
+/// The workloads of Kubernetes itself. Another project's kinds are left to the injector of the
+/// cluster, which sees their pods.
 const WORKLOADS: [(&str, &str, &str); 8] = [
     ("apps", "Deployment", "/spec/template"),
     ("apps", "DaemonSet", "/spec/template"),

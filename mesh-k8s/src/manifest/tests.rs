@@ -1,6 +1,8 @@
-//! `testdata/manifest/<case>.yaml` before and `<case>.annotated.yaml`, `<case>.injected.yaml` after; the reports are in the tests.
+//! `testdata/manifest/<case>.yaml` before and `<case>.annotated.yaml`, `<case>.injected.yaml`
+//! after; the reports are in the tests.
 //!
-//! After an intended change, `MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s manifest` writes the golden files anew; the diff is the review.
+//! After an intended change, `MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s manifest` writes the
+//! golden files anew; the diff is the review.
 
 use std::{fs, path::PathBuf};
 
@@ -128,10 +130,12 @@ fn injecting_again_changes_nothing_and_uninjecting_restores() {
         assert!(reports.iter().all(|report| report.warnings.is_empty()));
         let (back, reports) = uninject(once).unwrap();
         let mut back = back;
-        // The opaque port that the injector found stays: nothing tells it from one that the user wrote.
+        // The opaque port that the injector found stays: nothing tells it from one that the user
+        // wrote.
         strip(&mut back[2], annotation::OPAQUE_PORTS);
         let mut before = case("kinds");
-        // What was made to write into is taken away with the last entry, so only what was empty before differs.
+        // What was made to write into is taken away with the last entry, so only what was empty
+        // before differs.
         for document in back.iter_mut().chain(&mut before) {
             strip_empty(document);
         }

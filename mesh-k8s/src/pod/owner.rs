@@ -14,8 +14,10 @@ pub struct Owner {
 
 /// Finds the workload behind a pod.
 ///
-/// `lookup` answers with the metadata of a ReplicaSet or Job (kind in lower case, name) of the pod's namespace, or nothing when it is not known. No owner
-/// reference, or several, make the pod its own owner. A ReplicaSet that belongs to none of the known kinds (an Argo Rollout, say) is the owner itself.
+/// `lookup` answers with the metadata of a ReplicaSet or Job (kind in lower case, name) of the
+/// pod's namespace, or nothing when it is not known. No owner reference, or several, make the pod
+/// its own owner. A ReplicaSet that belongs to none of the known kinds (an Argo Rollout, say) is
+/// the owner itself.
 pub fn of<'a>(pod: &Pod, lookup: impl FnOnce(&str, &str) -> Option<&'a ObjectMeta>) -> Owner {
     let Some(reference) = single(&pod.metadata) else {
         return Owner {

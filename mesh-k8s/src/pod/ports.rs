@@ -49,8 +49,8 @@ pub fn named(spec: &PodSpec, name: &str) -> Vec<u16> {
     ports
 }
 
-/// Reads a list of ports, ranges and names of container ports. Unknown names and unreadable items are left out: a list that a user got half right
-/// should do half.
+/// Reads a list of ports, ranges and names of container ports. Unknown names and unreadable items
+/// are left out: a list that a user got half right should do half.
 pub fn resolve_list(spec: Option<&PodSpec>, list: &str) -> PortSet {
     let mut set = PortSet::default();
     for item in items(list) {
@@ -83,7 +83,8 @@ fn items(list: &str) -> impl Iterator<Item = &str> {
         .filter(|item| !item.is_empty())
 }
 
-/// Why a list of ports, ranges and names of ports cannot be read: an item that is none of these, by what is allowed.
+/// Why a list of ports, ranges and names of ports cannot be read: an item that is none of these, by
+/// what is allowed.
 pub fn check_list(list: &str) -> Result<(), String> {
     let numbers: Vec<&str> = items(list).filter(|item| !is_port_name(item)).collect();
     numbers
@@ -93,7 +94,8 @@ pub fn check_list(list: &str) -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-/// As Kubernetes demands of them: up to 15 lower-case letters, digits and dashes, among them a letter.
+/// As Kubernetes demands of them: up to 15 lower-case letters, digits and dashes, among them a
+/// letter.
 fn is_port_name(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     text.len() <= 15
@@ -101,7 +103,8 @@ fn is_port_name(text: &str) -> bool {
         && text.bytes().any(|byte| byte.is_ascii_lowercase())
 }
 
-/// The ports that the pod's annotation makes opaque; without annotation nothing is said and the cluster's default list applies.
+/// The ports that the pod's annotation makes opaque; without annotation nothing is said and the
+/// cluster's default list applies.
 pub fn opaque(pod: &Pod) -> Option<PortSet> {
     let list = annotation(pod, keys::OPAQUE_PORTS)?;
     Some(resolve_list(pod.spec.as_ref(), list))

@@ -12,7 +12,8 @@ use super::{
     ports::{is_tcp, number},
 };
 
-/// Paths by port, queries removed. Liveness, readiness and startup probes of every container; a named port is looked up in the same container.
+/// Paths by port, queries removed. Liveness, readiness and startup probes of every container; a
+/// named port is looked up in the same container.
 pub fn http_paths(spec: &PodSpec) -> BTreeMap<u16, BTreeSet<String>> {
     let mut paths: BTreeMap<u16, BTreeSet<String>> = BTreeMap::new();
     for container in containers(spec) {

@@ -1,4 +1,5 @@
-//! Shapes that several values have: images, resources, probes, and Kubernetes objects that pass through as they are.
+//! Shapes that several values have: images, resources, probes, and Kubernetes objects that pass
+//! through as they are.
 
 use std::collections::BTreeMap;
 

@@ -15,9 +15,11 @@ pub struct Identity {
     /// The ConfigMap `linkerd-identity-trust-roots` is somebody else's, trust-manager's for example
     #[serde(rename = "externalCA")]
     pub external_ca: bool,
-    /// Copy the trust anchors into every namespace with meshed pods, so that new anchors reach running proxies
+    /// Copy the trust anchors into every namespace with meshed pods, so that new anchors reach
+    /// running proxies
     pub publish_trust_roots: bool,
-    /// Give proxies a token for the identity service alone. Without it the service account's token serves
+    /// Give proxies a token for the identity service alone. Without it the service account's token
+    /// serves
     pub service_account_token_projection: bool,
     /// What signs the certificates of the proxies
     pub issuer: Issuer,
@@ -38,15 +40,16 @@ pub struct Identity {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Issuer {
-    /// Form of the Secret `linkerd-identity-issuer`: `linkerd.io/tls` (crt.pem, key.pem) or `kubernetes.io/tls` (tls.crt, tls.key), which somebody else
-    /// makes, cert-manager for example
+    /// Form of the Secret `linkerd-identity-issuer`: `linkerd.io/tls` (crt.pem, key.pem) or
+    /// `kubernetes.io/tls` (tls.crt, tls.key), which somebody else makes, cert-manager for example
     #[schemars(extend("enum" = ["linkerd.io/tls", "kubernetes.io/tls"]))]
     pub scheme: String,
     /// How far the clocks of two nodes may be apart
     pub clock_skew_allowance: String,
     /// How long the proxies' certificates live
     pub issuance_lifetime: String,
-    /// The issuer itself. Left empty, the mesh makes a trust anchor and an issuer once and keeps them
+    /// The issuer itself. Left empty, the mesh makes a trust anchor and an issuer once and keeps
+    /// them
     pub tls: IssuerTls,
 }
 
@@ -107,9 +110,11 @@ pub struct PolicyController {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProxyInjector {
-    /// The Secret `linkerd-proxy-injector-k8s-tls` is somebody else's; `caBundle`, `injectCaFrom` or `injectCaFromSecret` says who signed it
+    /// The Secret `linkerd-proxy-injector-k8s-tls` is somebody else's; `caBundle`, `injectCaFrom`
+    /// or `injectCaFromSecret` says who signed it
     pub external_secret: bool,
-    /// The webhook's certificate, in PEM. Left empty, and without `externalSecret`, the injector makes and renews its own
+    /// The webhook's certificate, in PEM. Left empty, and without `externalSecret`, the injector
+    /// makes and renews its own
     #[serde(rename = "crtPEM")]
     pub crt_pem: String,
     /// The webhook's key, in PEM

@@ -1,4 +1,5 @@
-//! `proxy`: the sidecar, as the injector adds it and as the chart renders it into the pods of the control plane.
+//! `proxy`: the sidecar, as the injector adds it and as the chart renders it into the pods of the
+//! control plane.
 
 use std::collections::BTreeMap;
 
@@ -44,14 +45,16 @@ pub struct Proxy {
     /// Who may connect to ports that no Server selects
     #[schemars(extend("enum" = ["all-unauthenticated", "all-authenticated", "cluster-unauthenticated", "cluster-authenticated", "deny", "audit"]))]
     pub default_inbound_policy: String,
-    /// Comma list of ports and ranges whose bytes nobody looks into: protocols where the server speaks first
+    /// Comma list of ports and ranges whose bytes nobody looks into: protocols where the server
+    /// speaks first
     pub opaque_ports: String,
     /// Comma list of ports that only clients with an identity may use
     pub require_identity_on_inbound_ports: String,
     /// Comma list of ports that accept nothing but TLS of the mesh
     #[serde(rename = "requireTLSOnInboundPorts")]
     pub require_tls_on_inbound_ports: String,
-    /// How proxies reach each other: `transport-header` on the proxy's own port, `transparent` on the target's port unless it is opaque
+    /// How proxies reach each other: `transport-header` on the proxy's own port, `transparent` on
+    /// the target's port unless it is opaque
     #[schemars(extend("enum" = ["transport-header", "transparent"]))]
     pub outbound_transport_mode: String,
     /// Let a POST to `/shutdown` on the proxy's admin port, from inside the pod, end the proxy
@@ -66,7 +69,8 @@ pub struct Proxy {
     pub native_sidecar: bool,
     /// Hold the application back until the proxy is ready
     pub r#await: bool,
-    /// Seconds an ordinary sidecar waits after SIGTERM, for applications that go on sending; native sidecars end last by themselves
+    /// Seconds an ordinary sidecar waits after SIGTERM, for applications that go on sending; native
+    /// sidecars end last by themselves
     pub wait_before_exit_seconds: u32,
     /// Time limit of a connection to another pod
     pub outbound_connect_timeout: String,
@@ -76,7 +80,8 @@ pub struct Proxy {
     pub outbound_discovery_cache_unused_timeout: String,
     /// How long unused inbound policy is kept
     pub inbound_discovery_cache_unused_timeout: String,
-    /// Wait for ever for the first bytes of an outbound connection when its protocol is to be detected
+    /// Wait for ever for the first bytes of an outbound connection when its protocol is to be
+    /// detected
     pub disable_outbound_protocol_detect_timeout: bool,
     /// The same for inbound connections
     pub disable_inbound_protocol_detect_timeout: bool,
@@ -92,7 +97,8 @@ pub struct Proxy {
     pub control: Control,
     /// Metrics of the proxy
     pub metrics: Metrics,
-    /// Protocol settings of the inbound side; each `scope.protocol.parameter` is an environment variable of the proxy
+    /// Protocol settings of the inbound side; each `scope.protocol.parameter` is an environment
+    /// variable of the proxy
     pub inbound: Protocols,
     /// The same for the outbound side
     pub outbound: Protocols,
@@ -243,7 +249,8 @@ impl Default for Proxy {
     }
 }
 
-/// HTTP/2 keep-alives of the proxy's servers: a peer that vanished without a word is noticed after 13 s.
+/// HTTP/2 keep-alives of the proxy's servers: a peer that vanished without a word is noticed after
+/// 13 s.
 fn default_protocols() -> Protocols {
     let http2 = BTreeMap::from([
         ("keepAliveInterval".to_owned(), "10s".into()),

@@ -1,7 +1,9 @@
-//! Values as files say them: `null` for the default, keys of Linkerd's chart that mean nothing here, and misspelled keys.
+//! Values as files say them: `null` for the default, keys of Linkerd's chart that mean nothing
+//! here, and misspelled keys.
 //!
-//! Files are read by `meshctl inject --values`, the injector and `meshctl check`; the chart's templates do the same with what [`schema`], [`defaults`] and
-//! [`IGNORED`] say, from files that a test in `tests/chart` writes.
+//! Files are read by `meshctl inject --values`, the injector and `meshctl check`; the chart's
+//! templates do the same with what [`schema`], [`defaults`] and [`IGNORED`] say, from files that a
+//! test in `tests/chart` writes.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +38,8 @@ const OTHER_PROGRAM: &str = "the controllers take other arguments and variables 
 const NO_WEBHOOK: &str = "the mesh has no such webhook";
 const PROXY_IMAGE: &str = "the init container is of the proxy's image, with its resources";
 
-/// What values files for Linkerd may say and what has no meaning here, in alphabetical order. A key stands for everything below it.
+/// What values files for Linkerd may say and what has no meaning here, in alphabetical order. A key
+/// stands for everything below it.
 pub const IGNORED: &[IgnoredKey] = &[
     ignored("controlPlaneTracing", NO_TRACES),
     ignored("controlPlaneTracingNamespace", NO_TRACES),
@@ -103,7 +106,8 @@ const fn ignored(path: &'static str, reason: &'static str) -> IgnoredKey {
 }
 
 impl Values {
-    /// Reads values, for instance those of a ConfigMap. Keys that this version does not know are skipped, since a newer version may have written them.
+    /// Reads values, for instance those of a ConfigMap. Keys that this version does not know are
+    /// skipped, since a newer version may have written them.
     pub fn read(mut given: Value) -> Result<Self, ValuesError> {
         if given.is_null() {
             return Ok(Self::default());
@@ -118,7 +122,8 @@ impl Values {
         serde_json::from_value(given.clone()).map_err(|error| locate(&given, &error))
     }
 
-    /// Reads values that a user wrote, as Helm would: over the defaults, and a misspelled key is an error.
+    /// Reads values that a user wrote, as Helm would: over the defaults, and a misspelled key is an
+    /// error.
     pub fn read_file(given: &Value) -> Result<Self, ValuesError> {
         if let Some(path) = unknown_key(given) {
             return Err(ValuesError::Unknown {
@@ -142,8 +147,9 @@ pub fn ignored_keys(given: &Value) -> Vec<IgnoredKey> {
     IGNORED.iter().filter(is_given).copied().collect()
 }
 
-/// The JSON schema that Helm checks values against: draft 7, which every Helm 3 understands, everything in its place. Unknown keys are refused where the keys
-/// are known, and `null` is accepted everywhere.
+/// The JSON schema that Helm checks values against: draft 7, which every Helm 3 understands,
+/// everything in its place. Unknown keys are refused where the keys are known, and `null` is
+/// accepted everywhere.
 pub fn schema() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
     let generated = settings.into_generator().into_root_schema_for::<Values>();
@@ -163,7 +169,8 @@ pub fn schema() -> Value {
     schema
 }
 
-/// Every value that has no values in it, by its dotted path, with its default. An open map, of labels for instance, is one value.
+/// Every value that has no values in it, by its dotted path, with its default. An open map, of
+/// labels for instance, is one value.
 pub fn defaults() -> BTreeMap<String, Value> {
     let mut leaves = BTreeMap::new();
     let defaults = serde_json::to_value(Values::default()).unwrap_or_default();
@@ -214,7 +221,8 @@ fn close(schema: &mut Value, nullable: bool) {
     }
 }
 
-/// Helm takes a key that is `null` out, but not everywhere: in the values of a chart that contains this one it stays.
+/// Helm takes a key that is `null` out, but not everywhere: in the values of a chart that contains
+/// this one it stays.
 fn accept_null(schema: &mut Map<String, Value>) {
     match schema.get_mut("type") {
         Some(Value::String(one)) if one.as_str() != "null" => {
@@ -358,7 +366,8 @@ fn merge(values: &mut Value, given: &Value) {
     }
 }
 
-/// Puts the default in the place of a value that is missing. What is not a map and should be one is left to be found by reading.
+/// Puts the default in the place of a value that is missing. What is not a map and should be one is
+/// left to be found by reading.
 fn fill(values: &mut Value, path: &str, default: Value) {
     let Some(map) = values.as_object_mut() else {
         return;

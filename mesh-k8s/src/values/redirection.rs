@@ -17,7 +17,8 @@ pub(crate) const NOBODY: i64 = 65534;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MeshAgent {
-    /// Run the node agent. Without it pods get the init container `linkerd-init`, or rely on another CNI plugin (`cniEnabled`)
+    /// Run the node agent. Without it pods get the init container `linkerd-init`, or rely on
+    /// another CNI plugin (`cniEnabled`)
     pub enabled: bool,
     /// The agent's image
     pub image: Image,
@@ -32,9 +33,11 @@ pub struct MeshAgent {
     pub cni_bin_dir: String,
     /// Directory of the node for CNI configuration
     pub cni_conf_dir: String,
-    /// cgroup2 directory that is the parent of all pods, as the agent's container sees it; empty to look for it
+    /// cgroup2 directory that is the parent of all pods, as the agent's container sees it; empty to
+    /// look for it
     pub cgroup_root: String,
-    /// Where the agent serves `/live`, `/ready` and `/metrics` on its node: loopback, or 0.0.0.0 so that Prometheus can read it
+    /// Where the agent serves `/live`, `/ready` and `/metrics` on its node: loopback, or 0.0.0.0 so
+    /// that Prometheus can read it
     #[schemars(extend("pattern" = r"^[0-9.]+:[0-9]+$"))]
     pub admin_addr: String,
     /// What the agent logs
@@ -44,7 +47,8 @@ pub struct MeshAgent {
     pub log_format: String,
     /// Requests and limits of the agent
     pub resources: Resources,
-    /// Taints that the agent's pods tolerate; all by default, for a node without it can start no meshed pod
+    /// Taints that the agent's pods tolerate; all by default, for a node without it can start no
+    /// meshed pod
     #[schemars(with = "Vec<Open>")]
     pub tolerations: Vec<Toleration>,
     /// Nodes that the agent runs on
@@ -72,16 +76,19 @@ pub struct ProxyInit {
     /// Which firewall the init container programs
     #[schemars(extend("enum" = ["nft", "legacy", "plain"]))]
     pub iptables_mode: String,
-    /// Comma list of ports and ranges that are left alone on the way into a pod; an annotation replaces it
+    /// Comma list of ports and ranges that are left alone on the way into a pod; an annotation
+    /// replaces it
     pub ignore_inbound_ports: String,
     /// The same on the way out
     pub ignore_outbound_ports: String,
-    /// Ports of the API server, left alone on the way out of the control plane's pods, which need it before they have a certificate
+    /// Ports of the API server, left alone on the way out of the control plane's pods, which need
+    /// it before they have a certificate
     #[serde(rename = "kubeAPIServerPorts")]
     pub kube_api_server_ports: String,
     /// Comma list of blocks of addresses whose connections are left alone
     pub skip_subnets: String,
-    /// Seconds that closing connections are remembered by the kernel; 0 leaves the node's setting. Needs `runAsRoot`
+    /// Seconds that closing connections are remembered by the kernel; 0 leaves the node's setting.
+    /// Needs `runAsRoot`
     pub close_wait_timeout_secs: u64,
     /// Run the init container privileged
     pub privileged: bool,
@@ -108,7 +115,8 @@ pub struct MountPath {
     pub mount_path: String,
 }
 
-/// The init container that holds a pod back until another CNI plugin has redirected it (`cniEnabled` without `meshAgent.enabled`).
+/// The init container that holds a pod back until another CNI plugin has redirected it
+/// (`cniEnabled` without `meshAgent.enabled`).
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NetworkValidator {
@@ -117,9 +125,11 @@ pub struct NetworkValidator {
     /// Format of the validator's log
     #[schemars(extend("enum" = ["plain", "json"]))]
     pub log_format: String,
-    /// Address that nothing answers at, to connect to; empty for 1.1.1.1:20001, or [fd00::1]:20001 with IPv6
+    /// Address that nothing answers at, to connect to; empty for 1.1.1.1:20001, or [fd00::1]:20001
+    /// with IPv6
     pub connect_addr: String,
-    /// Address that the redirected connection is expected at; empty for the proxy's outbound port on all addresses
+    /// Address that the redirected connection is expected at; empty for the proxy's outbound port
+    /// on all addresses
     pub listen_addr: String,
     /// How long the validator waits before it fails
     pub timeout: String,
@@ -151,7 +161,8 @@ impl Default for MeshAgent {
             }],
             node_selector: linux(),
             priority_class_name: "system-node-critical".into(),
-            // Nodes are independent, so a tenth at a time is safe and large clusters do not take a day.
+            // Nodes are independent, so a tenth at a time is safe and large clusters do not take a
+            // day.
             update_strategy: serde_json::json!({
                 "type": "RollingUpdate",
                 "rollingUpdate": { "maxUnavailable": "10%" },

@@ -1,4 +1,5 @@
-//! The custom resources of the chart, held against the types that read them, and against an API server.
+//! The custom resources of the chart, held against the types that read them, and against an API
+//! server.
 
 use std::{
     env, fs,
@@ -12,7 +13,8 @@ use serde_json::Value;
 
 use crate::{generated::root, helm};
 
-/// Fields of the Gateway API's types that Linkerd's own HTTPRoute has not: what the type reads and the definition refuses is no harm.
+/// Fields of the Gateway API's types that Linkerd's own HTTPRoute has not: what the type reads and
+/// the definition refuses is no harm.
 const ONLY_IN_TYPE: [&str; 9] = [
     "cors",
     "extensionRef",
@@ -121,7 +123,8 @@ fn definitions_go_with_the_chart() {
     }
 }
 
-/// The cluster that tests may use, with our definitions in it. Says why a test is skipped when there is none.
+/// The cluster that tests may use, with our definitions in it. Says why a test is skipped when
+/// there is none.
 fn cluster(test: &str) -> Option<String> {
     let Ok(context) = env::var("MESH_TEST_CLUSTER") else {
         println!("skipped: {test}: MESH_TEST_CLUSTER names no cluster");
@@ -130,7 +133,8 @@ fn cluster(test: &str) -> Option<String> {
     helm::is_there(test).then_some(context)
 }
 
-/// Definitions that were not on the cluster before, and go again: whoever installs a mesh next must find it clean.
+/// Definitions that were not on the cluster before, and go again: whoever installs a mesh next must
+/// find it clean.
 struct Made<'a> {
     context: &'a str,
     names: Vec<String>,
@@ -172,7 +176,8 @@ fn an_api_server_accepts_and_refuses_as_written() {
         .map(|object| format!("---\n{object}\n"))
         .collect();
     let _leftover = Made::beside(&context);
-    // The same field manager as every installation's: on a cluster with a mesh this changes nothing.
+    // The same field manager as every installation's: on a cluster with a mesh this changes
+    // nothing.
     kubectl(
         &context,
         &["apply", "--server-side", "--force-conflicts"],

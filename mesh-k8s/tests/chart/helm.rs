@@ -25,7 +25,8 @@ pub(crate) fn control_plane(values: &str) -> Result<Vec<Value>, String> {
     render("linkerd-control-plane", values)
 }
 
-/// What Helm says after an installation with these values. Only an installation shows the notes, and that takes a cluster, so they are rendered as an object.
+/// What Helm says after an installation with these values. Only an installation shows the notes,
+/// and that takes a cluster, so they are rendered as an object.
 pub(crate) fn notes(values: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let chart = folder.path().join("chart");
@@ -73,7 +74,8 @@ fn render_from(chart: &Path, values: &str) -> Result<Vec<Value>, String> {
         .collect())
 }
 
-/// What Helm prints when it is given the values on its standard input, or what it says against them.
+/// What Helm prints when it is given the values on its standard input, or what it says against
+/// them.
 fn run(helm: &mut Command, values: &str) -> Result<String, String> {
     let mut helm = helm
         .stdin(Stdio::piped())

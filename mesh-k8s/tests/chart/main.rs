@@ -1,7 +1,8 @@
 //! The charts of `helm/`, held against the Rust types that read what they render.
 //!
-//! What is written from the values struct (`values.yaml`, the schema, the reference page) is compared, and written anew with `MESH_UPDATE_GOLDEN=1 cargo test -p
-//! mesh-k8s --test chart`; the diff is the review. What needs the program `helm` is skipped without it.
+//! What is written from the values struct (`values.yaml`, the schema, the reference page) is
+//! compared, and written anew with `MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s --test chart`; the
+//! diff is the review. What needs the program `helm` is skipped without it.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,

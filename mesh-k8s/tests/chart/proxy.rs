@@ -1,4 +1,5 @@
-//! The proxies that the chart renders into the control plane's own pods, which no webhook sees, held against what the injector's function would have added.
+//! The proxies that the chart renders into the control plane's own pods, which no webhook sees,
+//! held against what the injector's function would have added.
 
 use mesh_k8s::{
     inject::{self, Values},
@@ -9,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::helm;
 
-/// Values that change something about a proxy, each set alone. `proxy.resources` of a controller's own are compared in a case of their own.
+/// Values that change something about a proxy, each set alone. `proxy.resources` of a controller's
+/// own are compared in a case of their own.
 const CASES: [&str; 13] = [
     "{}",
     "{clusterDomain: example.org, identityTrustDomain: '', proxy: {image: null, inbound: {server: null}}}",
@@ -101,7 +103,8 @@ fn without_proxy(template: &Value) -> Value {
         .retain(|key, _| told.contains(&key.as_str()));
     pod["metadata"]["annotations"]["linkerd.io/inject"] = "enabled".into();
     pod["metadata"]["namespace"] = "linkerd".into();
-    // The chart mounts tokens itself, where a container needs one; without a token the injector would leave the pod alone.
+    // The chart mounts tokens itself, where a container needs one; without a token the injector
+    // would leave the pod alone.
     pod["spec"]["automountServiceAccountToken"] = true.into();
     pod
 }
@@ -136,7 +139,8 @@ fn comparable(pod: &Value) -> Value {
                     *var = json!("anchors");
                 }
             }
-            // The token of the API server is for the controllers; the chart gives it to the proxy only where it proves the proxy's identity.
+            // The token of the API server is for the controllers; the chart gives it to the proxy
+            // only where it proves the proxy's identity.
             if let Some(mounts) = container["volumeMounts"].as_array_mut() {
                 mounts.retain(|mount| mount["name"] != "kube-api-access");
             }

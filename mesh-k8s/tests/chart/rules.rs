@@ -1,4 +1,5 @@
-//! What every rendering of the control plane keeps to: labels, pod security, rights, and values that contradict each other.
+//! What every rendering of the control plane keeps to: labels, pod security, rights, and values
+//! that contradict each other.
 
 use std::collections::BTreeSet;
 

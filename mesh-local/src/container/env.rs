@@ -26,7 +26,8 @@ const DEFAULTS: [(&str, &str); 2] = [
     ("HOME", "/root"),
 ];
 
-/// The variables of a container, in order, each name once. The pod's status must hold its addresses.
+/// The variables of a container, in order, each name once. The pod's status must hold its
+/// addresses.
 pub fn of_container(
     sources: &Sources<'_>,
     pod: &Pod,
@@ -68,7 +69,8 @@ pub fn of_container(
     Ok(vars.list)
 }
 
-/// Replaces `$(NAME)` by the variable's value; unknown names stay as they are, and `$$(NAME)` is a plain `$(NAME)`.
+/// Replaces `$(NAME)` by the variable's value; unknown names stay as they are, and `$$(NAME)` is a
+/// plain `$(NAME)`.
 pub fn expand(text: &str, lookup: impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,5 @@
-//! What it takes to start one container: command, environment, mounts, user. Pure but for the volumes it is given.
+//! What it takes to start one container: command, environment, mounts, user. Pure but for the
+//! volumes it is given.
 
 use std::{
     collections::BTreeMap,

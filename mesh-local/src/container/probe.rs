@@ -74,7 +74,8 @@ impl Probes {
         }
     }
 
-    /// Probes a running container and keeps its state. Returns, with the reason, when it must be restarted.
+    /// Probes a running container and keeps its state. Returns, with the reason, when it must be
+    /// restarted.
     pub async fn watch(&self, inside: &Inside, state: &watch::Sender<ContainerState>) -> String {
         if let Some(startup) = &self.startup
             && let Err(reason) = startup.until_passed(inside).await
@@ -272,7 +273,8 @@ async fn http(
         .map_err(|error| describe(&error))?;
     let answer = async {
         let (head, body) = client.send_request(request).await?.into_parts();
-        // Read to its end: a connection that is dropped before that is an error in the server's log.
+        // Read to its end: a connection that is dropped before that is an error in the server's
+        // log.
         let _ = Limited::new(body, LONGEST_BODY).collect().await;
         Ok::<_, hyper::Error>(head.status)
     };

@@ -1,4 +1,5 @@
-//! Keeps one container running: starts it, probes it, starts it again when it ends, and ends it when told.
+//! Keeps one container running: starts it, probes it, starts it again when it ends, and ends it
+//! when told.
 
 use std::{
     fs, io,
@@ -66,7 +67,8 @@ enum StartError {
     Spawn(#[source] io::Error),
 }
 
-/// The first wait before a start after a failure; each further one is twice as long. Kubernetes begins at 10 s, long for someone who watches.
+/// The first wait before a start after a failure; each further one is twice as long. Kubernetes
+/// begins at 10 s, long for someone who watches.
 const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(300);
 /// A container that ran for so long is taken for well again, as in Kubernetes.
@@ -124,7 +126,8 @@ pub async fn run(container: &Container, state: &watch::Sender<ContainerState>, m
 
 /// This program again, as the stub of a task.
 pub(super) fn stub_command(task: &Path) -> io::Result<Command> {
-    // Not the path: the program may have been rebuilt, and this node goes on with what it was started with.
+    // Not the path: the program may have been rebuilt, and this node goes on with what it was
+    // started with.
     let mut command = Command::new("/proc/self/exe");
     command.args(["local", "exec-stub"]).arg(task).env_clear();
     Ok(command)
@@ -211,7 +214,8 @@ async fn once(
     }
 }
 
-/// A container that fails its probes is not given the pod's whole grace period: nobody waits for it to drain.
+/// A container that fails its probes is not given the pod's whole grace period: nobody waits for it
+/// to drain.
 const KILLED_BY_PROBE: Duration = Duration::from_secs(5);
 
 async fn told(stop: &mut Stop) -> Instant {

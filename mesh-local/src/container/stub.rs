@@ -1,7 +1,8 @@
 //! What `meshctl local exec-stub` does: enters a container's world and becomes its program.
 //!
-//! The node starts its own executable again instead of forking, so that everything between fork and exec is ordinary code: one thread, no locks, errors that
-//! can be told. [`Task::Start`] builds a container, [`Task::Join`] enters one that runs, for probes and `exec`.
+//! The node starts its own executable again instead of forking, so that everything between fork and
+//! exec is ordinary code: one thread, no locks, errors that can be told. [`Task::Start`] builds a
+//! container, [`Task::Join`] enters one that runs, for probes and `exec`.
 
 use std::{
     ffi::CString,
@@ -37,7 +38,8 @@ pub struct Start {
     /// Absent in the host's network.
     pub netns: Option<PathBuf>,
     pub hostname: String,
-    /// An empty folder of the machine, where the container's own files are put together. Nothing of it is seen outside.
+    /// An empty folder of the machine, where the container's own files are put together. Nothing of
+    /// it is seen outside.
     pub scratch: PathBuf,
     pub binds: Vec<Bind>,
     /// Files with a content of the container's own.

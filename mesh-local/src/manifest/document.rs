@@ -56,7 +56,8 @@ pub(super) fn split(text: &str) -> Vec<Document<'_>> {
     documents
 }
 
-/// What is wrong, without the line: that is counted from the document's beginning, and the file's is told already.
+/// What is wrong, without the line: that is counted from the document's beginning, and the file's
+/// is told already.
 pub(super) fn message(error: &serde_norway::Error) -> String {
     let text = error.to_string();
     let cut = error.location().and_then(|location| {
@@ -89,7 +90,8 @@ impl Document<'_> {
         }
     }
 
-    /// Leaves out blank and comment lines before the object, so that its line is where the reader sees it begin.
+    /// Leaves out blank and comment lines before the object, so that its line is where the reader
+    /// sees it begin.
     fn skip_to_content(&mut self) {
         while let Some((line, rest)) = self.text.split_once('\n') {
             let line = line.trim();

@@ -82,7 +82,8 @@ pub(super) struct Server(JoinHandle<()>);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl Server {
-    /// Waits until those who asked have their answers. Nothing new is taken once the receiver is dropped.
+    /// Waits until those who asked have their answers. Nothing new is taken once the receiver is
+    /// dropped.
     pub(super) async fn finish(self) {
         // Someone who connected and never asked is not waited for.
         let _ = tokio::time::timeout(LAST_WORDS, self.0).await;

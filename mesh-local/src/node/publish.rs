@@ -1,4 +1,5 @@
-//! Tells the controllers and the machine how things are: objects, rules and names, each only when it changed.
+//! Tells the controllers and the machine how things are: objects, rules and names, each only when
+//! it changed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

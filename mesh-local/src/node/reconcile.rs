@@ -45,7 +45,8 @@ impl Node {
         Ok(())
     }
 
-    /// Stops pods that are no longer wanted as they are, and starts those that are missing. A pod that is replaced starts when its predecessor is gone.
+    /// Stops pods that are no longer wanted as they are, and starts those that are missing. A pod
+    /// that is replaced starts when its predecessor is gone.
     pub(super) fn reconcile(&mut self) -> Result<(), NodeError> {
         for (key, entry) in &mut self.entries {
             let wanted = self.workloads.pods.get(key);
@@ -130,7 +131,8 @@ impl Node {
         Ok(())
     }
 
-    /// Ends every pod, in the reverse order of their start: proxies talk to the control plane until they end.
+    /// Ends every pod, in the reverse order of their start: proxies talk to the control plane until
+    /// they end.
     pub(super) async fn stop_all(&mut self) {
         for stage in [Stage::Others, Stage::ControlPlane, Stage::Identity] {
             let mut stopped = BTreeSet::new();

@@ -9,7 +9,8 @@ use super::{
 use crate::{container::stub::describe, manifest::Key, pod::status};
 
 impl Node {
-    /// Tells the controllers and the machine how things are. What fails is logged and tried again with the next change.
+    /// Tells the controllers and the machine how things are. What fails is logged and tried again
+    /// with the next change.
     pub(super) async fn publish(&mut self) {
         let hosts = self.context.settings.network.node_ips();
         let pods = self.entries.iter().map(|(key, entry)| {

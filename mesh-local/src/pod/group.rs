@@ -16,7 +16,8 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 /// What sidecars get when the containers have used up the pod's grace period, as in Kubernetes.
 const SIDECAR_GRACE: Duration = Duration::from_secs(2);
 
-/// Starts the containers in their order, and returns when the pod was told to stop and all of them have ended.
+/// Starts the containers in their order, and returns when the pod was told to stop and all of them
+/// have ended.
 pub(super) async fn run_containers(
     task: &Task,
     containers: Vec<Container>,

@@ -1,4 +1,5 @@
-//! Everything that stands before a pod's containers start: folder, cgroup, network, volumes, tokens, and what to start.
+//! Everything that stands before a pod's containers start: folder, cgroup, network, volumes,
+//! tokens, and what to start.
 
 use std::{
     collections::BTreeMap,
@@ -182,7 +183,8 @@ fn write_token(task: &Task, token_file: &TokenFile) -> Result<(), PodError> {
     file::write(path, token.as_bytes(), 0o644).map_err(write_error(path))
 }
 
-/// A sidecar starts again whatever the pod's policy says; an init container never does after it succeeded.
+/// A sidecar starts again whatever the pod's policy says; an init container never does after it
+/// succeeded.
 fn restart(spec: &PodSpec, name: &str) -> Restart {
     let init = spec.init_containers.iter().flatten();
     let is_init = init.clone().any(|container| container.name == name);

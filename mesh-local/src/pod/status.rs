@@ -1,4 +1,5 @@
-//! A pod's state in the words of Kubernetes: what the controllers read and `meshctl local status` shows.
+//! A pod's state in the words of Kubernetes: what the controllers read and `meshctl local status`
+//! shows.
 
 use std::net::IpAddr;
 

@@ -1,7 +1,9 @@
-//! What the DNS server answers, as cluster DNS would: addresses of Services and of the pods behind headless ones, and SRV records of named ports.
+//! What the DNS server answers, as cluster DNS would: addresses of Services and of the pods behind
+//! headless ones, and SRV records of named ports.
 //!
-//! Addresses go to a file that the server reads again on a signal; SRV records to its configuration, for which it must be started anew. They change with
-//! headless Services only, which are few.
+//! Addresses go to a file that the server reads again on a signal; SRV records to its
+//! configuration, for which it must be started anew. They change with headless Services only, which
+//! are few.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -103,7 +105,8 @@ fn headless(
                     let (Some(number), Some(port_name)) = (port.port, &port.name) else {
                         continue;
                     };
-                    // The proxy asks for the Service's own name to learn its controllers' addresses and ports.
+                    // The proxy asks for the Service's own name to learn its controllers' addresses
+                    // and ports.
                     lines.insert(format!("srv-host={name},{host},{number}"));
                     if !port_name.is_empty() {
                         let protocol = port.protocol.as_deref().unwrap_or("TCP").to_lowercase();

@@ -30,7 +30,8 @@ pub struct RunningPod<'a> {
     pub terminating: bool,
 }
 
-/// The slices of a Service with selector: one for each family and each set of port numbers that its pods resolve the ports to.
+/// The slices of a Service with selector: one for each family and each set of port numbers that its
+/// pods resolve the ports to.
 pub fn slices(
     network: &Network,
     node: &str,

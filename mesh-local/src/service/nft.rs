@@ -1,7 +1,9 @@
-//! The nftables table that makes the Services' addresses work for everybody on the machine, meshed or not.
+//! The nftables table that makes the Services' addresses work for everybody on the machine, meshed
+//! or not.
 //!
-//! A connection to a Service is sent to one of its ready endpoints, chosen at random; an address without endpoints is refused rather than left to time out. Pods
-//! may reach themselves through a Service and anything outside the node; both need the source address changed on the way out.
+//! A connection to a Service is sent to one of its ready endpoints, chosen at random; an address
+//! without endpoints is refused rather than left to time out. Pods may reach themselves through a
+//! Service and anything outside the node; both need the source address changed on the way out.
 
 use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr};
 
@@ -10,7 +12,8 @@ use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use super::endpoints::{is_ready, service_of};
 use crate::{manifest::Key, network::Network};
 
-/// The kernel's usual priority for destination translation; the name `dstnat` is not taken for every hook.
+/// The kernel's usual priority for destination translation; the name `dstnat` is not taken for
+/// every hook.
 const DESTINATION: i32 = -100;
 
 /// The whole table as a script for `nft -f`, which replaces the table in one step.
@@ -136,7 +139,8 @@ fn targets(
     targets
 }
 
-/// What is still addressed to a Service after translation has no endpoint. The node's own address among them is the DNS server's.
+/// What is still addressed to a Service after translation has no endpoint. The node's own address
+/// among them is the DNS server's.
 fn refusals(network: &Network, family: &str, services: &str) -> [String; 2] {
     let own = network
         .node_ips()

@@ -115,7 +115,8 @@ pub(super) fn host_port_clashes(pods: &BTreeMap<Key, Workload>) -> Vec<Problem> 
     problems
 }
 
-/// Containers of one pod share their addresses, so a port can have one of them only; the proxy's are taken too.
+/// Containers of one pod share their addresses, so a port can have one of them only; the proxy's
+/// are taken too.
 fn port_clashes(spec: &PodSpec) -> Vec<String> {
     let mut taken: BTreeMap<(i32, &str), &str> = BTreeMap::new();
     let mut faults = Vec::new();

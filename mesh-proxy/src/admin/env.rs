@@ -1,6 +1,7 @@
 //! The environment as JSON, for debugging.
 //!
-//! Linkerd's proxy answers anybody; an environment may hold secrets, so ours answers callers in the pod only.
+//! Linkerd's proxy answers anybody; an environment may hold secrets, so ours answers callers in the
+//! pod only.
 
 use std::collections::BTreeMap;
 

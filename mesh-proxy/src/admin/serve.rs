@@ -1,4 +1,5 @@
-//! The admin listener. Connections are treated like those to any inbound port; see [`Inbound::serve_admin`].
+//! The admin listener. Connections are treated like those to any inbound port; see
+//! [`Inbound::serve_admin`].
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -10,7 +11,8 @@ use tokio::task::AbortHandle;
 
 use crate::inbound::Inbound;
 
-/// How long to wait before accepting again after an error that will last, such as having no file descriptors left.
+/// How long to wait before accepting again after an error that will last, such as having no file
+/// descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How many connections are open at a time. Probes, scrapers and operators need a few.

@@ -1,7 +1,8 @@
 //! The load of an endpoint: its estimated latency times what is in flight.
 //!
-//! The estimate is a peak-sensitive moving average: a slower answer than expected counts at once and in full, faster ones wear it down over the decay
-//! time. So an endpoint that begins to be slow loses traffic at the next request, and gets it back gradually.
+//! The estimate is a peak-sensitive moving average: a slower answer than expected counts at once
+//! and in full, faster ones wear it down over the decay time. So an endpoint that begins to be slow
+//! loses traffic at the next request, and gets it back gradually.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -1,7 +1,9 @@
-//! Fail-fast: how long requests wait for an endpoint, how many may, and what those that come after a fruitless wait are told.
+//! Fail-fast: how long requests wait for an endpoint, how many may, and what those that come after
+//! a fruitless wait are told.
 //!
-//! The gate is open at first. Requests that find no endpoint wait; when one has waited in vain for the whole time limit, all of them fail and the gate shuts.
-//! While it is shut requests fail at once. It opens when an endpoint works again.
+//! The gate is open at first. Requests that find no endpoint wait; when one has waited in vain for
+//! the whole time limit, all of them fail and the gate shuts. While it is shut requests fail at
+//! once. It opens when an endpoint works again.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -7,7 +7,8 @@ use mesh_core::resilience::Backoff;
 use rand::{Rng, RngExt as _};
 use tokio::time::Instant;
 
-/// Reachability of one endpoint. An endpoint whose back-off is over is simply tried: the request that does so goes elsewhere if it fails.
+/// Reachability of one endpoint. An endpoint whose back-off is over is simply tried: the request
+/// that does so goes elsewhere if it fails.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     /// Set while the last attempt has failed.
@@ -36,8 +37,8 @@ impl Health {
         self.failed_at.set(Some(now));
     }
 
-    /// An attempt that began at `since` has succeeded. One that began before the failure says nothing about what came after. Returns whether the endpoint
-    /// had failed and is well again.
+    /// An attempt that began at `since` has succeeded. One that began before the failure says
+    /// nothing about what came after. Returns whether the endpoint had failed and is well again.
     pub(super) fn succeed(&self, since: Instant) -> bool {
         if self.failed_at.get().is_some_and(|failed| since < failed) {
             return false;

@@ -1,5 +1,6 @@
-//! The power of two choices: of two random candidates, the less loaded one. Nearly as even as asking everybody, at a constant cost, and without the herd that
-//! follows when everybody picks the one least loaded.
+//! The power of two choices: of two random candidates, the less loaded one. Nearly as even as
+//! asking everybody, at a constant cost, and without the herd that follows when everybody picks the
+//! one least loaded.
 
 use rand::{Rng, RngExt as _};
 
@@ -13,7 +14,8 @@ pub(super) fn pick(
     let (a, b) = two_of(count, rng)?;
     match (is_available(a), is_available(b)) {
         (true, true) => Some(lighter(a, b, cost)),
-        // Rare: some endpoint is down. Choosing the other one of the pair would send it twice its share, so the choice is made again among those left.
+        // Rare: some endpoint is down. Choosing the other one of the pair would send it twice its
+        // share, so the choice is made again among those left.
         _ => {
             let available: Vec<usize> = (0..count).filter(|index| is_available(*index)).collect();
             let (a, b) = two_of(available.len(), rng)?;

@@ -1,4 +1,5 @@
-//! A destination to balance over, as the request path asks for it: [`Service::acquire`] returns an endpoint, after waiting for one if it must.
+//! A destination to balance over, as the request path asks for it: [`Service::acquire`] returns an
+//! endpoint, after waiting for one if it must.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -27,7 +28,8 @@ pub struct Settings {
 
 /// The endpoints behind one authority, kept up to date.
 pub struct Service<T> {
-    /// Newest set of endpoints. Looked at before each pick, which costs one atomic load when nothing has changed.
+    /// Newest set of endpoints. Looked at before each pick, which costs one atomic load when
+    /// nothing has changed.
     sets: RefCell<watch::Receiver<Arc<EndpointSet>>>,
     balancer: Balancer<T>,
     gate: Gate,
@@ -67,13 +69,15 @@ impl<T> Service<T> {
         self.balancer.has_available(Instant::now())
     }
 
-    /// An endpoint to use, now or as soon as there is one. The time limit counts from `began`, when the request first asked: one that is sent from one dead
-    /// endpoint to the next does not do so for ever.
+    /// An endpoint to use, now or as soon as there is one. The time limit counts from `began`, when
+    /// the request first asked: one that is sent from one dead endpoint to the next does not do so
+    /// for ever.
     pub async fn acquire(&self, began: Instant) -> Result<Picked<T>, Refusal> {
         self.acquire_other(began, None).await
     }
 
-    /// As [`Service::acquire`], for a request that `avoid` has just failed: another endpoint, unless that is the only one.
+    /// As [`Service::acquire`], for a request that `avoid` has just failed: another endpoint,
+    /// unless that is the only one.
     pub async fn acquire_other(
         &self,
         began: Instant,

@@ -154,7 +154,8 @@ fn an_update_keeps_what_did_not_change() {
     assert!(balancer.pick(Instant::now(), None).is_none());
 }
 
-/// Linkerd's destination service gives endpoints of the own zone ten times the weight when it is told to (`-ext-endpoint-zone-weights`).
+/// Linkerd's destination service gives endpoints of the own zone ten times the weight when it is
+/// told to (`-ext-endpoint-zone-weights`).
 #[tokio::test(start_paused = true)]
 async fn endpoints_carry_as_much_as_they_weigh() {
     let balancer = balancer();

@@ -29,12 +29,13 @@ pub struct ControlAddr {
     pub identity: Option<Identity>,
 }
 
-/// New destinations wait for the control plane to come back, and applications with them. Only the first of the waiting streams connects, so this is also how often
-/// a proxy knocks.
+/// New destinations wait for the control plane to come back, and applications with them. Only the
+/// first of the waiting streams connects, so this is also how often a proxy knocks.
 const MAX_PAUSE: Duration = Duration::from_secs(3);
 
 impl Control {
-    /// Connections are made like outbound ones. What failed is asked for again at the inbound side's pace, but not more slowly than [`MAX_PAUSE`].
+    /// Connections are made like outbound ones. What failed is asked for again at the inbound
+    /// side's pace, but not more slowly than [`MAX_PAUSE`].
     pub(super) fn read(env: &Env<'_>, outbound: &Outbound, inbound: &Inbound) -> Self {
         Self {
             connect_timeout: outbound.connect_timeout,

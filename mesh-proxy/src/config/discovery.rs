@@ -39,8 +39,8 @@ pub struct StreamLimits {
 const DEFAULT_OUTBOUND_IDLE: Duration = Duration::from_secs(5);
 const DEFAULT_INBOUND_IDLE: Duration = Duration::from_secs(90);
 
-/// Linkerd's proxy has no bound unless its injector sets one, and then keeps serving an endpoint set from a stream that
-/// died silently. One hour is what the injector sets.
+/// Linkerd's proxy has no bound unless its injector sets one, and then keeps serving an endpoint
+/// set from a stream that died silently. One hour is what the injector sets.
 const DEFAULT_STREAM_LIFETIME: Duration = Duration::from_secs(3600);
 
 impl Discovery {

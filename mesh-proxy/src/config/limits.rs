@@ -1,5 +1,6 @@
-//! What clients and servers may cost the HTTP engine. Ours, under names of ours, because Linkerd's environment has no value that means any of them; the limits of
-//! HTTP/2 that it does have are in [`super::server`]. docs/reference/proxy-http1.md and proxy-http2.md give users the reasons.
+//! What clients and servers may cost the HTTP engine. Ours, under names of ours, because Linkerd's
+//! environment has no value that means any of them; the limits of HTTP/2 that it does have are in
+//! [`super::server`]. docs/reference/proxy-http1.md and proxy-http2.md give users the reasons.
 
 use std::time::Duration;
 
@@ -25,13 +26,16 @@ pub struct Http1Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
     pub http1: Http1Limits,
-    /// From the first byte of a head to its last; over HTTP/2 also from the connection's begin to the client's settings.
+    /// From the first byte of a head to its last; over HTTP/2 also from the connection's begin to
+    /// the client's settings.
     pub head_time: Duration,
-    /// How long nothing may come of a request's body whose length was announced and that somebody waits for; `None`: for ever.
+    /// How long nothing may come of a request's body whose length was announced and that somebody
+    /// waits for; `None`: for ever.
     pub body_time: Option<Duration>,
     /// How long a connection may do nothing; `None`: for ever.
     pub idle: Option<Duration>,
-    /// What is read of an HTTP/1 request's body that nobody wants, so that the connection can be kept.
+    /// What is read of an HTTP/1 request's body that nobody wants, so that the connection can be
+    /// kept.
     pub drained_body: u64,
     pub http2: Http2Limits,
 }
@@ -48,11 +52,13 @@ pub struct Http2Limits {
     pub mistakes: u32,
 }
 
-/// A head becomes a header list when it is carried over HTTP/2, so there is no use in taking more than that side does by default: 256 KiB. That is above what
-/// Envoy (60 KiB) and nginx (32 KiB) take, so nothing that passed them is refused here.
+/// A head becomes a header list when it is carried over HTTP/2, so there is no use in taking more
+/// than that side does by default: 256 KiB. That is above what Envoy (60 KiB) and nginx (32 KiB)
+/// take, so nothing that passed them is refused here.
 const HEAD: u32 = 256 * 1024;
 
-/// hyper's and Envoy's number. Every field costs a table entry of about 100 bytes here and at every later hop.
+/// hyper's and Envoy's number. Every field costs a table entry of about 100 bytes here and at every
+/// later hop.
 const FIELDS: u16 = 100;
 
 /// Nobody uses them, and a byte of body may come with any number of them. hyper's number.
@@ -61,22 +67,27 @@ const EXTENSIONS: u32 = 16 * 1024;
 /// Checksums and gRPC's status need some hundred bytes. hyper's number.
 const TRAILERS: u32 = 16 * 1024;
 
-/// Linkerd has no limit and so no protection against clients that send a byte now and then. 30 s is what hyper recommends, and long enough for any honest client.
+/// Linkerd has no limit and so no protection against clients that send a byte now and then. 30 s is
+/// what hyper recommends, and long enough for any honest client.
 const HEAD_TIME: Duration = Duration::from_secs(30);
 
-/// Envoy's for a stream on which nothing happens, and Node's for a whole request. Bodies of unknown length are left alone: they may be conversations.
+/// Envoy's for a stream on which nothing happens, and Node's for a whole request. Bodies of unknown
+/// length are left alone: they may be conversations.
 const BODY_TIME: Duration = Duration::from_secs(300);
 
-/// Envoy's. Who does nothing for so long has forgotten the connection, or keeps it on purpose to cost something.
+/// Envoy's. Who does nothing for so long has forgotten the connection, or keeps it on purpose to
+/// cost something.
 const IDLE: Duration = Duration::from_secs(3600);
 
 /// Reading more costs more than a new connection does.
 const DRAINED_BODY: u64 = 64 * 1024;
 
-/// Two orders of magnitude above what a browser or a gRPC client sends unexplained (settings, priorities, pings of a keep-alive), and some milliseconds of work.
+/// Two orders of magnitude above what a browser or a gRPC client sends unexplained (settings,
+/// priorities, pings of a keep-alive), and some milliseconds of work.
 const IDLE_FRAMES: u32 = 1000;
 
-/// A client that cancels everything when its own deadline passes has at most some hundred streams to cancel, and is allowed a tenth of this per second after it.
+/// A client that cancels everything when its own deadline passes has at most some hundred streams
+/// to cancel, and is allowed a tenth of this per second after it.
 const RESETS: u32 = 1000;
 
 /// hyper's and h2's.
@@ -92,7 +103,8 @@ impl Http1Limits {
 
     fn read(env: &Env<'_>) -> Self {
         Self {
-            // Less than 8 KiB is refused by no server; RFC 9112, section 3 asks for start lines of 8000 bytes.
+            // Less than 8 KiB is refused by no server; RFC 9112, section 3 asks for start lines of
+            // 8000 bytes.
             head: env.own_or(
                 "MESH_PROXY_HTTP1_MAX_HEAD_BYTES",
                 parse::within(8 * 1024..=16 * 1024 * 1024),
@@ -150,7 +162,8 @@ impl HttpLimits {
                     parse::within(100..=1_000_000),
                     IDLE_FRAMES,
                 ),
-                // After an honest client was told to go elsewhere it may still give up what is open: 200 streams, at two each.
+                // After an honest client was told to go elsewhere it may still give up what is
+                // open: 200 streams, at two each.
                 resets: env.own_or(
                     "MESH_PROXY_HTTP2_MAX_RESETS",
                     parse::within(500..=1_000_000),

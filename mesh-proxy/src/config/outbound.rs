@@ -45,7 +45,8 @@ const DEFAULT_LISTEN: &str = "127.0.0.1:4140";
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_DETECT_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_FAILFAST: Duration = Duration::from_secs(3);
-/// Linkerd's longest pause is 60 s. An application that comes back after a restart in place would not be tried for so long, and a try costs one packet.
+/// Linkerd's longest pause is 60 s. An application that comes back after a restart in place would
+/// not be tried for so long, and a try costs one packet.
 const DEFAULT_BACKOFF: Backoff = Backoff {
     min: Duration::from_millis(100),
     max: Duration::from_secs(5),

@@ -1,4 +1,5 @@
-//! The grammars of single variables. Each returns the problem as a phrase that follows the variable's name.
+//! The grammars of single variables. Each returns the problem as a phrase that follows the
+//! variable's name.
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};

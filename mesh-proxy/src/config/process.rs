@@ -75,7 +75,8 @@ impl MemoryLimit {
 }
 
 impl Workers {
-    /// The one family whose bad values are only warned of: an injector computes them from resource limits.
+    /// The one family whose bad values are only warned of: an injector computes them from resource
+    /// limits.
     pub(super) fn read(env: &Env<'_>) -> Self {
         let positive = |text: &str| match parse::number::<usize>(text) {
             Ok(0) => Err("must be at least 1".to_owned()),

@@ -12,7 +12,8 @@ use super::parse;
 /// Options of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketOptions {
-    /// Idle time before keep-alive probes; they are always on, with the kernel's time when this is `None`.
+    /// Idle time before keep-alive probes; they are always on, with the kernel's time when this is
+    /// `None`.
     pub keepalive: Option<Duration>,
     /// `TCP_USER_TIMEOUT`: how long sent data may stay unacknowledged.
     pub user_timeout: Option<Duration>,
@@ -26,7 +27,8 @@ pub struct Queue {
     pub failfast: Duration,
 }
 
-/// Connections to servers: idle HTTP/1 ones that are kept for reuse, and what a server may cost on any.
+/// Connections to servers: idle HTTP/1 ones that are kept for reuse, and what a server may cost on
+/// any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http1Pool {
     pub max_idle: usize,
@@ -69,12 +71,14 @@ pub(super) const DEFAULT_QUEUE_CAPACITY: usize = 10_000;
 /// hyper's default. Linkerd's proxy leaves it unset and gets the same.
 const DEFAULT_CONCURRENT_STREAMS: u32 = 200;
 
-/// h2 has 20, and so has Linkerd's proxy. Streams that are reset before anybody looked at them are honest when the proxy had no processor for a moment, or the client
-/// wanted the first of many answers; and all others on the connection would suffer. There can be no more honest ones than streams at a time.
+/// h2 has 20, and so has Linkerd's proxy. Streams that are reset before anybody looked at them are
+/// honest when the proxy had no processor for a moment, or the client wanted the first of many
+/// answers; and all others on the connection would suffer. There can be no more honest ones than
+/// streams at a time.
 const DEFAULT_PENDING_RESETS: usize = 200;
 
-/// Linkerd's proxy has 16 KiB and mangles large gRPC status details and long cookies; HTTP/1 heads may be larger than
-/// that too, and become HTTP/2 between proxies.
+/// Linkerd's proxy has 16 KiB and mangles large gRPC status details and long cookies; HTTP/1 heads
+/// may be larger than that too, and become HTTP/2 between proxies.
 const DEFAULT_HEADER_LIST: u32 = 256 * 1024;
 
 /// RFC 9113, section 6.5.2; the library ends the process over others.
@@ -86,7 +90,8 @@ const WINDOWS: RangeInclusive<u32> = 1..=(1 << 31) - 1;
 /// Accepted connections of one side. More than a million descriptors are in no container.
 pub(super) const CONNECTIONS: RangeInclusive<usize> = 1..=1 << 20;
 
-/// More are never open at a time: each costs some kilobytes, and a window of data that nobody reads.
+/// More are never open at a time: each costs some kilobytes, and a window of data that nobody
+/// reads.
 const MAX_STREAMS: u32 = 1 << 20;
 
 /// Smaller lists do not hold what browsers send; larger ones are nobody's headers.
@@ -174,7 +179,8 @@ impl Http2Server {
     }
 }
 
-/// The windows of HTTP/2 clients, which servers share unless they have their own: stream, then connection.
+/// The windows of HTTP/2 clients, which servers share unless they have their own: stream, then
+/// connection.
 pub(super) fn client_windows(env: &Env<'_>) -> (u32, u32) {
     (
         env.or(

@@ -19,7 +19,8 @@ impl Retries {
         }
     }
 
-    /// The wait after another failure: twice the last one up to the maximum, lengthened by a random share.
+    /// The wait after another failure: twice the last one up to the maximum, lengthened by a random
+    /// share.
     pub fn next_wait(&mut self) -> Duration {
         self.next_wait_with(rand::random())
     }

@@ -1,11 +1,14 @@
-//! A gRPC transport to one control-plane service: HTTP/2 over mutual TLS to its replicas, found by DNS.
+//! A gRPC transport to one control-plane service: HTTP/2 over mutual TLS to its replicas, found by
+//! DNS.
 //!
-//! Runs on the control thread. Calls rotate over the replicas; connections are made when a call needs one. A replica that
-//! cannot be reached is left alone for a while. Pings notice a connection that died silently; a new certificate or new
-//! trust anchors make new connections, and what runs on the old ones may finish there.
+//! Runs on the control thread. Calls rotate over the replicas; connections are made when a call
+//! needs one. A replica that cannot be reached is left alone for a while. Pings notice a connection
+//! that died silently; a new certificate or new trust anchors make new connections, and what runs
+//! on the old ones may finish there.
 //!
-//! When the control plane goes, every stream breaks at once. Calls that wait for a connection while one of them finds that there is none share what it found,
-//! and names are looked up anew, because the replicas that come back have other addresses.
+//! When the control plane goes, every stream breaks at once. Calls that wait for a connection while
+//! one of them finds that there is none share what it found, and names are looked up anew, because
+//! the replicas that come back have other addresses.
 
 use std::fmt;
 use std::future::Future;
@@ -81,13 +84,16 @@ struct Inner {
     lookups: Lookups,
     calls: Arc<ControlCalls>,
     dial: Dial,
-    /// Whether the service was out of reach when it was last needed, so that each change is reported once.
+    /// Whether the service was out of reach when it was last needed, so that each change is
+    /// reported once.
     out_of_reach: AtomicBool,
-    // Held while replicas are looked up and dialled, so that calls that arrive meanwhile share the new connection, or the failure.
+    // Held while replicas are looked up and dialled, so that calls that arrive meanwhile share the
+    // new connection, or the failure.
     replicas: Mutex<Replicas>,
 }
 
-/// How long a call waits for names while there is a connection that it can use: a DNS server that answers does so in a fraction of it.
+/// How long a call waits for names while there is a connection that it can use: a DNS server that
+/// answers does so in a fraction of it.
 const LOOK_UP_PATIENCE: Duration = Duration::from_millis(500);
 
 impl Client {

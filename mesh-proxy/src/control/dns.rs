@@ -1,8 +1,8 @@
 //! Finds the replicas of a control-plane service by name.
 //!
-//! Runs on the control thread. Uses its own resolver, because static binaries must not call the C library's. SRV records are
-//! asked for first: those of a headless Service name each pod and its port. Where there are none, addresses and the configured
-//! port do.
+//! Runs on the control thread. Uses its own resolver, because static binaries must not call the C
+//! library's. SRV records are asked for first: those of a headless Service name each pod and its
+//! port. Where there are none, addresses and the configured port do.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -47,7 +47,8 @@ pub enum DnsError {
     TimedOut { name: String, limit: Duration },
 }
 
-/// Neither answers nor failures are asked for more often than this, unless an answer has turned out to be useless; see [`Resolver::forget`].
+/// Neither answers nor failures are asked for more often than this, unless an answer has turned out
+/// to be useless; see [`Resolver::forget`].
 const MIN_TTL: Duration = Duration::from_secs(5);
 
 impl Resolver {
@@ -67,8 +68,9 @@ impl Resolver {
         })
     }
 
-    /// Forgets all answers, so that the next question reaches the server. For when an answer has turned out to be useless: the replicas of a service may all have
-    /// new addresses, or have addresses again.
+    /// Forgets all answers, so that the next question reaches the server. For when an answer has
+    /// turned out to be useless: the replicas of a service may all have new addresses, or have
+    /// addresses again.
     pub fn forget(&self) {
         self.dns.clear_cache();
     }
@@ -118,8 +120,8 @@ impl Resolver {
         }
     }
 
-    /// Failing to find SRV records is normal. A Service with several ports has records for each: only those of the
-    /// configured port are meant.
+    /// Failing to find SRV records is normal. A Service with several ports has records for each:
+    /// only those of the configured port are meant.
     async fn resolve_srv(&self, addr: &ControlAddr) -> BTreeSet<SocketAddr> {
         let Ok(answer) = self.dns.srv_lookup(&*addr.host).await else {
             return BTreeSet::new();
@@ -177,7 +179,8 @@ fn literal(host: &str) -> Option<IpAddr> {
     }
 }
 
-/// Kubernetes names pods in SRV answers by their address with dashes: `10-0-0-7.web.shop.svc.cluster.local`.
+/// Kubernetes names pods in SRV answers by their address with dashes:
+/// `10-0-0-7.web.shop.svc.cluster.local`.
 fn ip_of_pod_name(name: &str) -> Option<IpAddr> {
     let label = name.split('.').next()?;
     let v4 = || label.replace('-', ".").parse::<Ipv4Addr>().ok();

@@ -1,8 +1,10 @@
 //! One server stream, kept alive.
 //!
-//! A stream ends for many reasons, some of them silent. Whoever follows one keeps what it told last and asks again: at once
-//! when the stream simply ended or reached one of its limits, after a growing pause when it failed, and after the first pause when it
-//! ended as soon as it had begun, as those of a service that is stopping do. So a reader of the followed value never sees a gap, only age.
+//! A stream ends for many reasons, some of them silent. Whoever follows one keeps what it told last
+//! and asks again: at once when the stream simply ended or reached one of its limits, after a
+//! growing pause when it failed, and after the first pause when it ended as soon as it had begun,
+//! as those of a service that is stopping do. So a reader of the followed value never sees a gap,
+//! only age.
 
 use std::time::Duration;
 

@@ -1,7 +1,9 @@
 //! One gRPC call that has a stream of answers.
 //!
-//! A client that is generated keeps, as long as its stream is open, a buffer of the size of the largest message. A proxy holds three streams for each destination and hardly
-//! ever hears anything on them, so that these buffers were a third of what an endpoint costs. Nothing is kept here between messages.
+//! A client that is generated keeps, as long as its stream is open, a buffer of the size of the
+//! largest message. A proxy holds three streams for each destination and hardly ever hears anything
+//! on them, so that these buffers were a third of what an endpoint costs. Nothing is kept here
+//! between messages.
 
 use std::marker::PhantomData;
 
@@ -68,7 +70,8 @@ where
 }
 
 impl<A: Message + Default> Answers<A> {
-    /// The next one, or `None` behind the last one of a call that has succeeded. Nothing is lost when this is dropped and called again.
+    /// The next one, or `None` behind the last one of a call that has succeeded. Nothing is lost
+    /// when this is dropped and called again.
     pub async fn message(&mut self) -> Result<Option<A>, Status> {
         loop {
             if let Some(message) = self.whole()? {

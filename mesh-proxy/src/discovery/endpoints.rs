@@ -130,7 +130,8 @@ impl Known {
         }
     }
 
-    /// Keeps the `Arc` of an endpoint that is told again unchanged, so that balancers keep its connections.
+    /// Keeps the `Arc` of an endpoint that is told again unchanged, so that balancers keep its
+    /// connections.
     fn add(
         &mut self,
         mut endpoint: Endpoint,

@@ -1,4 +1,5 @@
-//! Follows what is known of one outbound destination: its profile and its policy, two streams that become one snapshot.
+//! Follows what is known of one outbound destination: its profile and its policy, two streams that
+//! become one snapshot.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -53,8 +54,8 @@ impl Found {
     }
 }
 
-/// Subscribes to the destination, waiting while it is pending. A refusal is told to those who waited for it and then
-/// forgotten, so that the next connection asks again.
+/// Subscribes to the destination, waiting while it is pending. A refusal is told to those who
+/// waited for it and then forgotten, so that the next connection asks again.
 pub(super) async fn look_up<F>(
     table: &Shared<SocketAddr, Slot>,
     runtime: &Handle,
@@ -159,7 +160,8 @@ fn on_profile(
     };
     tracing::debug!(%dst, reason = control::reason(&status), "Profile stream failed");
     let (answer, then) = match status.code() {
-        // Not an address that has profiles. That may change: a Service may be created with this address.
+        // Not an address that has profiles. That may change: a Service may be created with this
+        // address.
         Code::InvalidArgument | Code::NotFound | Code::Unimplemented => {
             (ProfileAnswer::None, Then::RetryAfter(ASK_AGAIN))
         }
@@ -264,7 +266,8 @@ fn publish<T: PartialEq>(to: &watch::Sender<Option<T>>, new: T) {
     });
 }
 
-/// Makes one snapshot of the newest profile and the newest policy, once both are there and whenever one changes.
+/// Makes one snapshot of the newest profile and the newest policy, once both are there and whenever
+/// one changes.
 async fn combine(
     context: &Context,
     dst: SocketAddr,

@@ -1,4 +1,5 @@
-//! A table of followed values: each is kept up to date by one task on the control thread and shared by all who ask.
+//! A table of followed values: each is kept up to date by one task on the control thread and shared
+//! by all who ask.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -57,8 +58,9 @@ where
         shared
     }
 
-    /// Reads the value of `key`. When there is none it begins as `first` and `task` keeps it up to date. `read` runs under the
-    /// table's lock, so that a value cannot be forgotten between being found and being subscribed to.
+    /// Reads the value of `key`. When there is none it begins as `first` and `task` keeps it up to
+    /// date. `read` runs under the table's lock, so that a value cannot be forgotten between being
+    /// found and being subscribed to.
     pub(super) fn find_or_start<F, R>(
         &self,
         key: &K,

@@ -1,7 +1,8 @@
-//! [`Body`], the one body type of the proxy: what a connection delivers, or a few bytes of our own, with at most one observer and one set of
-//! time limits.
+//! [`Body`], the one body type of the proxy: what a connection delivers, or a few bytes of our own,
+//! with at most one observer and one set of time limits.
 //!
-//! A body may also carry what belongs to its message and the connection it arrived on: see [`Link`].
+//! A body may also carry what belongs to its message and the connection it arrived on: see
+//! [`Link`].
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -58,7 +59,8 @@ struct Extras {
     limits: Option<(LocalBoxFuture<'static, TimedOut>, Rc<Progress>)>,
     /// Of a response: the request was let through, and may not be any more.
     admission: Option<Admission>,
-    /// Errors become trailers: the body belongs to a gRPC response. The flag says whether the message is told too.
+    /// Errors become trailers: the body belongs to a gRPC response. The flag says whether the
+    /// message is told too.
     grpc: Option<GrpcErrors>,
     ended: bool,
 }
@@ -199,12 +201,14 @@ impl Body {
         self
     }
 
-    /// Whether nothing is to come, so that the message can be sent again without its body being read.
+    /// Whether nothing is to come, so that the message can be sent again without its body being
+    /// read.
     pub fn is_empty(&self) -> bool {
         matches!(&self.content, Content::Empty)
     }
 
-    /// Whether the message ends with its head. A body that only turns out to be empty is one: some servers of gRPC tell them apart.
+    /// Whether the message ends with its head. A body that only turns out to be empty is one: some
+    /// servers of gRPC tell them apart.
     pub(super) fn is_head_only(&self) -> bool {
         match &self.content {
             Content::Empty => true,
@@ -285,7 +289,8 @@ impl Body {
         Poll::Ready(frame)
     }
 
-    /// Whether the end is known before it is polled for. HTTP/2's is not asked for with each frame, which would cost a lock: whoever reads such a body polls it to its end.
+    /// Whether the end is known before it is polled for. HTTP/2's is not asked for with each frame,
+    /// which would cost a lock: whoever reads such a body polls it to its end.
     fn ends_by_itself(&self) -> bool {
         !matches!(self.content, Content::Http2(_)) && self.content_is_over()
     }

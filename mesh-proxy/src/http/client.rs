@@ -1,7 +1,9 @@
-//! The connections to one endpoint: an HTTP/1 pool and a shared HTTP/2 connection, each made when first needed.
+//! The connections to one endpoint: an HTTP/1 pool and a shared HTTP/2 connection, each made when
+//! first needed.
 //!
-//! A [`Client`] lives on one data thread and belongs to one endpoint: a balancer's member, a fixed address, or the application behind the inbound side.
-//! How a connection is made (TCP, TLS, transport header) is the business of its [`Dial`].
+//! A [`Client`] lives on one data thread and belongs to one endpoint: a balancer's member, a fixed
+//! address, or the application behind the inbound side. How a connection is made (TCP, TLS,
+//! transport header) is the business of its [`Dial`].
 
 use std::future::Future;
 use std::rc::Rc;
@@ -77,7 +79,8 @@ enum Kind {
 /// A request that got no response.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// No connection could be made, or the connection ended before anything was written to it; the request is untouched.
+    /// No connection could be made, or the connection ended before anything was written to it; the
+    /// request is untouched.
     #[error("{0}")]
     Dial(#[source] DialError),
     /// The connection failed after the request, or part of it, had been sent.
@@ -88,8 +91,9 @@ pub enum SendError {
     Http2(#[source] mesh_http2::Error),
 }
 
-/// How often one request is given to another connection because the one before turned out to be dead, before the endpoint counts as failed. Dead connections
-/// are dropped as they are found, so a second round already means that the endpoint closes connections as soon as they are made.
+/// How often one request is given to another connection because the one before turned out to be
+/// dead, before the endpoint counts as failed. Dead connections are dropped as they are found, so a
+/// second round already means that the endpoint closes connections as soon as they are made.
 pub const MAX_DEAD_CONNECTIONS: usize = 3;
 
 impl Params {
@@ -160,7 +164,8 @@ impl SendError {
         }
     }
 
-    /// Whether the other side said that it has not begun with the request, so that even a request with effects may be sent again.
+    /// Whether the other side said that it has not begun with the request, so that even a request
+    /// with effects may be sent again.
     pub fn is_unprocessed(&self) -> bool {
         match self {
             Self::Dial(_) => true,
@@ -217,8 +222,8 @@ impl<D: Dial + 'static> Client<D> {
         Ok(Connection { kind })
     }
 
-    /// Sends `request`. Connections that died while they were idle are replaced without anybody noticing, if the request was not written or can be written
-    /// twice.
+    /// Sends `request`. Connections that died while they were idle are replaced without anybody
+    /// noticing, if the request was not written or can be written twice.
     pub async fn send(&self, request: &mut Request) -> Result<Response, SendError> {
         let mut dead = 0;
         loop {
@@ -237,12 +242,14 @@ impl<D: Dial + 'static> Client<D> {
 }
 
 impl Connection {
-    /// Whether other requests have used the connection, so that the server may have closed it while nobody looked.
+    /// Whether other requests have used the connection, so that the server may have closed it while
+    /// nobody looked.
     pub fn is_reused(&self) -> bool {
         matches!(&self.kind, Kind::Http1 { conn, .. } if conn.reused)
     }
 
-    /// Sends `request`, whose URI is absolute; HTTP/1's form is made here. Takes the body, unless the request could not be written: [`SendError::Dial`].
+    /// Sends `request`, whose URI is absolute; HTTP/1's form is made here. Takes the body, unless
+    /// the request could not be written: [`SendError::Dial`].
     pub async fn send(self, request: &mut Request) -> Result<Response, SendError> {
         let (conn, pool) = match self.kind {
             Kind::Http2(slot) => return slot.send(request).await,
@@ -259,7 +266,8 @@ impl Connection {
 }
 
 impl Lease {
-    /// The response has been read to its end. A lease that is dropped instead says that nobody will.
+    /// The response has been read to its end. A lease that is dropped instead says that nobody
+    /// will.
     pub(super) fn give_back(self) {
         match self {
             Self::Http1(loan) => loan.give_back(),
@@ -268,7 +276,8 @@ impl Lease {
     }
 }
 
-/// Whether a request gets a connection to itself: it takes the connection over, or is so old-fashioned that nobody knows what follows it.
+/// Whether a request gets a connection to itself: it takes the connection over, or is so
+/// old-fashioned that nobody knows what follows it.
 fn needs_own_connection(request: &Request) -> bool {
     request.version() == Version::HTTP_10
         || request.method() == Method::CONNECT
@@ -276,7 +285,8 @@ fn needs_own_connection(request: &Request) -> bool {
         || !request.headers().contains_key(http::header::HOST)
 }
 
-/// Whether sending a request twice does no more than sending it once, by its method and because there is no body to lose.
+/// Whether sending a request twice does no more than sending it once, by its method and because
+/// there is no body to lose.
 pub fn is_replayable(request: &Request) -> bool {
     request.method().is_idempotent() && request.body().is_empty() && !upgrade::is_requested(request)
 }

@@ -7,7 +7,8 @@ use mesh_core::route::http::RequestHead;
 use super::Request;
 use crate::error::{Error, Kind};
 
-/// Applies `filters` in order. `prefix` is what the rule's match took of the path. An error means that the filter answers instead of the application.
+/// Applies `filters` in order. `prefix` is what the rule's match took of the path. An error means
+/// that the filter answers instead of the application.
 pub fn apply(
     filters: &[Filter],
     request: &mut Request,

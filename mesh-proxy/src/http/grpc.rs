@@ -1,4 +1,5 @@
-//! The little of gRPC that a proxy needs: telling a gRPC request from another, reading the status of a response, and writing one.
+//! The little of gRPC that a proxy needs: telling a gRPC request from another, reading the status
+//! of a response, and writing one.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
@@ -10,7 +11,8 @@ pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 pub const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// Whether an error must be told in gRPC's form: HTTP/2 and a content type that begins with `application/grpc`.
+/// Whether an error must be told in gRPC's form: HTTP/2 and a content type that begins with
+/// `application/grpc`.
 pub fn is_grpc(version: Version, headers: &HeaderMap) -> bool {
     version == Version::HTTP_2
         && headers

@@ -28,9 +28,11 @@ static OF_CONNECTION: [HeaderName; 4] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// Removes everything that only concerned the connection a message arrived on: what `connection` names, and the fixed list.
+/// Removes everything that only concerned the connection a message arrived on: what `connection`
+/// names, and the fixed list.
 ///
-/// Framing headers and `host` stay even when a client names them: the message would be read differently behind the proxy than by it.
+/// Framing headers and `host` stay even when a client names them: the message would be read
+/// differently behind the proxy than by it.
 pub fn strip_connection_headers(headers: &mut HeaderMap) {
     if !has_any(headers, &OF_CONNECTION) {
         return;
@@ -112,7 +114,8 @@ pub fn strip_for_application(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes `names`. Most messages have none of them, and one look at all names costs less than to hash and find each of these.
+/// Removes `names`. Most messages have none of them, and one look at all names costs less than to
+/// hash and find each of these.
 pub fn remove_all(headers: &mut HeaderMap, names: &[HeaderName]) {
     if has_any(headers, names) {
         for name in names {

@@ -1,10 +1,13 @@
 //! HTTP/1, our own: what both sides of the proxy need to speak it on one connection.
 //!
-//! Bytes become messages in pure functions: [`head`] reads heads, [`framing`] says how long the body is, [`chunked`] decodes one kind of it, [`encode`] writes
-//! heads. What they refuse and why is [`Refused`], how much they take [`limits`]. [`Connection`] applies them to a stream: whoever needs the next head or frame
-//! polls it out of there, in his own task. [`Outgoing`] writes bodies. On top stand [`server`], one loop per accepted connection, and [`super::client`].
+//! Bytes become messages in pure functions: [`head`] reads heads, [`framing`] says how long the
+//! body is, [`chunked`] decodes one kind of it, [`encode`] writes heads. What they refuse and why
+//! is [`Refused`], how much they take [`limits`]. [`Connection`] applies them to a stream: whoever
+//! needs the next head or frame polls it out of there, in his own task. [`Outgoing`] writes bodies.
+//! On top stand [`server`], one loop per accepted connection, and [`super::client`].
 //!
-//! There is no task and no channel per connection or request, and an idle connection holds no buffer. See docs/adr/0012.
+//! There is no task and no channel per connection or request, and an idle connection holds no
+//! buffer. See docs/adr/0012.
 
 use std::io;
 use std::time::Duration;

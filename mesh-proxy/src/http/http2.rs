@@ -1,11 +1,14 @@
 //! HTTP/2: what both sides of the proxy need to speak it on one connection.
 //!
-//! What a connection is, with its frames, header tables, streams, windows and limits, is the package `mesh-http2`, which does no I/O. Here is what moves its bytes ([`Driver`]), and what
-//! its streams become: bodies that come ([`Incoming`]), bodies that go ([`Outgoing`]), heads ([`prepare_request`], [`prepare_response`]), pings ([`Pulse`]). On top stand [`server`], one loop per
-//! accepted connection, and [`super::client`]. See docs/adr/0017.
+//! What a connection is, with its frames, header tables, streams, windows and limits, is the
+//! package `mesh-http2`, which does no I/O. Here is what moves its bytes ([`Driver`]), and what its
+//! streams become: bodies that come ([`Incoming`]), bodies that go ([`Outgoing`]), heads
+//! ([`prepare_request`], [`prepare_response`]), pings ([`Pulse`]). On top stand [`server`], one
+//! loop per accepted connection, and [`super::client`]. See docs/adr/0017.
 //!
-//! A connection's task only moves bytes. An accepted stream has a task of its own. A stream that we open has none: whoever sends a request polls its body and awaits the response in his own, and only a body that goes on after
-//! the response's head gets one.
+//! A connection's task only moves bytes. An accepted stream has a task of its own. A stream that we
+//! open has none: whoever sends a request polls its body and awaits the response in his own, and
+//! only a body that goes on after the response's head gets one.
 
 mod driver;
 mod head;
@@ -88,10 +91,12 @@ impl Terms {
         }
     }
 
-    /// The connection's window with room for what every stream may receive before it is read, at least what is configured.
+    /// The connection's window with room for what every stream may receive before it is read, at
+    /// least what is configured.
     ///
-    /// Requests that wait for a place at an endpoint, and responses that a client does not read, stay in the connection's window. Were it smaller than all of them, they could
-    /// fill it, and the others would never get the rest of their bodies: everything would stand still.
+    /// Requests that wait for a place at an endpoint, and responses that a client does not read,
+    /// stay in the connection's window. Were it smaller than all of them, they could fill it, and
+    /// the others would never get the rest of their bodies: everything would stand still.
     fn window_for(&self, stream_window: u32) -> u32 {
         let all = stream_window.saturating_mul(self.streams);
         self.connection_window.max(all).min(MAX_WINDOW)

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-/// Ready when nothing has `happened` for `period`, at the latest after twice that; never when there is no period. `happened` counts what keeps the connection in
-/// use. One timer for the life of a connection: it is looked at only while the connection waits, and no request touches it.
+/// Ready when nothing has `happened` for `period`, at the latest after twice that; never when there
+/// is no period. `happened` counts what keeps the connection in use. One timer for the life of a
+/// connection: it is looked at only while the connection waits, and no request touches it.
 pub(super) async fn idle(period: Option<Duration>, happened: impl Fn() -> u32) {
     let Some(period) = period else {
         return pending().await;

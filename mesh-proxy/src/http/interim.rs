@@ -1,4 +1,5 @@
-//! [`Interim`], the way of interim responses (1xx) to the client that a request came from: ahead of the response, on the request's own connection or stream.
+//! [`Interim`], the way of interim responses (1xx) to the client that a request came from: ahead of
+//! the response, on the request's own connection or stream.
 
 use http::{HeaderMap, StatusCode};
 

@@ -1,4 +1,5 @@
-//! Bodies tell the metrics what passes: the exchange goes with the response's body, its other half with the request's.
+//! Bodies tell the metrics what passes: the exchange goes with the response's body, its other half
+//! with the request's.
 
 use super::body::{BodyError, End, Observe, TimedOut};
 use crate::telemetry::http::{Exchange, RequestBodyObserver, StreamError};

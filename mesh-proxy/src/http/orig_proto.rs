@@ -1,8 +1,9 @@
 //! HTTP/1 carried over HTTP/2 between proxies, and restored at the far end.
 //!
-//! The outbound proxy [`upgrade`]s a request and [`restore`]s its response; the inbound proxy [`downgrade`]s the request and [`mark`]s the response. The
-//! version and form travel in `l5d-orig-proto`. It must be honoured from authenticated peers of the mesh only, and never reach an application:
-//! whoever else sends it would choose how its request is parsed.
+//! The outbound proxy [`upgrade`]s a request and [`restore`]s its response; the inbound proxy
+//! [`downgrade`]s the request and [`mark`]s the response. The version and form travel in
+//! `l5d-orig-proto`. It must be honoured from authenticated peers of the mesh only, and never reach
+//! an application: whoever else sends it would choose how its request is parsed.
 
 use http::header::{HeaderMap, HeaderValue, TE, TRANSFER_ENCODING};
 use http::{Method, Version};
@@ -20,14 +21,16 @@ const HTTP_11_ABSOLUTE: HeaderValue = HeaderValue::from_static("HTTP/1.1; absolu
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Downgraded(pub Version);
 
-/// Whether a request may be carried as HTTP/2. Upgrades and `CONNECT` need a connection of their own.
+/// Whether a request may be carried as HTTP/2. Upgrades and `CONNECT` need a connection of their
+/// own.
 pub fn may_upgrade(request: &Request) -> bool {
     request.version() <= Version::HTTP_11
         && request.method() != Method::CONNECT
         && !upgrade::is_requested(request)
 }
 
-/// Makes an HTTP/1 request with an absolute URI ready for HTTP/2. Returns its version for [`restore`].
+/// Makes an HTTP/1 request with an absolute URI ready for HTTP/2. Returns its version for
+/// [`restore`].
 pub fn upgrade(request: &mut Request) -> Version {
     let version = request.version();
     let absolute = request.extensions().get::<AbsoluteForm>().is_some();
@@ -46,7 +49,8 @@ pub fn upgrade(request: &mut Request) -> Version {
     version
 }
 
-/// Of `te`, HTTP/2 knows `trailers` and refuses a request with anything else (RFC 9113, section 8.2.2). The other codings would be this connection's in any case.
+/// Of `te`, HTTP/2 knows `trailers` and refuses a request with anything else (RFC 9113, section
+/// 8.2.2). The other codings would be this connection's in any case.
 fn keep_trailers_only(headers: &mut HeaderMap) {
     if headers.contains_key(TE) {
         let wants_trailers = headers.get_all(TE).iter().any(|value| {
@@ -197,7 +201,8 @@ mod tests {
         }
     }
 
-    /// `CONNECT` is not carried: a peer that says so of one would choose how the application reads it.
+    /// `CONNECT` is not carried: a peer that says so of one would choose how the application reads
+    /// it.
     #[test]
     fn what_is_not_carried_stays_what_it_is() {
         for (method, version) in [

@@ -1,4 +1,5 @@
-//! Gives up on clients that do not send the body that they have announced. Used by the servers of both protocols.
+//! Gives up on clients that do not send the body that they have announced. Used by the servers of
+//! both protocols.
 
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -15,7 +16,8 @@ pub(super) trait Announced: Clone + 'static {
     fn is_awaited(&self) -> bool;
 }
 
-/// Of one request. Without a timer unless its task has to wait while some of its body is outstanding; no piece that comes touches the timer.
+/// Of one request. Without a timer unless its task has to wait while some of its body is
+/// outstanding; no piece that comes touches the timer.
 pub(super) struct Patience {
     limit: Option<Duration>,
     ends: Option<LocalBoxFuture<'static, ()>>,

@@ -17,14 +17,16 @@ pub struct Asker {
     connect: bool,
 }
 
-/// Ends the connection once the response has been sent. An extension of the response, obeyed by [`super::server`].
+/// Ends the connection once the response has been sent. An extension of the response, obeyed by
+/// [`super::server`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloseConnection;
 
 /// How much a client may learn of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disclosure {
-    /// `l5d-proxy-error`, `l5d-proxy-connection` and `grpc-message` are sent. Inbound only to clients with a mesh identity, as they describe the inside.
+    /// `l5d-proxy-error`, `l5d-proxy-connection` and `grpc-message` are sent. Inbound only to
+    /// clients with a mesh identity, as they describe the inside.
     pub informational: bool,
 }
 
@@ -42,7 +44,8 @@ impl Asker {
         self.grpc
     }
 
-    /// Whether a response of this status makes the exchange a tunnel, which lasts as long as it lasts.
+    /// Whether a response of this status makes the exchange a tunnel, which lasts as long as it
+    /// lasts.
     pub fn is_tunnel(&self, status: StatusCode) -> bool {
         self.connect && status.is_success()
     }

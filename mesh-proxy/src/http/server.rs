@@ -1,5 +1,6 @@
-//! Serves HTTP on one accepted connection: calls the handler per request, keeps connection headers at the connection, ends it when it must. How, say
-//! [`super::http1::server`] and [`super::http2::server`].
+//! Serves HTTP on one accepted connection: calls the handler per request, keeps connection headers
+//! at the connection, ends it when it must. How, say [`super::http1::server`] and
+//! [`super::http2::server`].
 
 use std::rc::Rc;
 
@@ -87,7 +88,8 @@ impl Server {
         }
     }
 
-    /// Serves `io` until it ends. While the proxy drains, requests in flight are finished and no new ones are taken.
+    /// Serves `io` until it ends. While the proxy drains, requests in flight are finished and no
+    /// new ones are taken.
     pub fn serve<H: Handle + 'static>(
         &self,
         io: Io,

@@ -1,5 +1,6 @@
-//! The engine between a client and a server that speak raw bytes, with one hop and with two: what a server sees and a client gets must be what the other
-//! sent, except for what belongs to a connection. Real sockets, no TLS.
+//! The engine between a client and a server that speak raw bytes, with one hop and with two: what a
+//! server sees and a client gets must be what the other sent, except for what belongs to a
+//! connection. Real sockets, no TLS.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -45,7 +46,8 @@ impl Dial for To {
     }
 }
 
-/// Sends every request to one server; what `inbound` and `outbound` do around it is not what these tests are about.
+/// Sends every request to one server; what `inbound` and `outbound` do around it is not what these
+/// tests are about.
 struct Forward {
     client: Client<To>,
     role: Role,
@@ -165,7 +167,8 @@ async fn chain(hops: usize, server: SocketAddr, drain: &drain::Watch) -> SocketA
     hop(second, Role::First, Protocol::Http1, drain).await
 }
 
-/// A server that answers each connection once `until` has arrived, and then closes it if `close`. Returns what it read, by connection.
+/// A server that answers each connection once `until` has arrived, and then closes it if `close`.
+/// Returns what it read, by connection.
 async fn scripted(
     until: &'static str,
     answer: &'static str,
@@ -208,7 +211,8 @@ async fn read_until(tcp: &mut TcpStream, until: &str) -> Option<String> {
     Some(text)
 }
 
-/// Sends `request` through one and two hops to a server that waits for `until` and says `answer`; what the server sees and the client gets.
+/// Sends `request` through one and two hops to a server that waits for `until` and says `answer`;
+/// what the server sees and the client gets.
 struct Case {
     request: &'static str,
     until: &'static str,
@@ -350,7 +354,8 @@ async fn response_bodies_keep_their_framing() {
     const GET: &str = "GET / HTTP/1.1\r\nhost: web\r\n\r\n";
     for (answer, gets) in [
         (CHUNKED, CHUNKED),
-        // Ended by the server's closing: the client learns the end in a way that it can tell from a failure.
+        // Ended by the server's closing: the client learns the end in a way that it can tell from a
+        // failure.
         ("HTTP/1.1 200 OK\r\n\r\nhello", CHUNKED),
         (
             "HTTP/1.1 204 No Content\r\n\r\n",

@@ -1,4 +1,5 @@
-//! What an inbound proxy says of a request that got no response from the application, so that the client's proxy can judge whether to send it elsewhere.
+//! What an inbound proxy says of a request that got no response from the application, so that the
+//! client's proxy can judge whether to send it elsewhere.
 //!
 //! Written to and read from authenticated peers of the mesh only; see docs/adr/0030.
 
@@ -12,7 +13,8 @@ pub enum Undelivered {
     /// No byte of it has reached the application, or the application has said that it has not begun
     /// with it, or it is idempotent and was being sent once more.
     Unsent,
-    /// The application's connection ended before a response; what the application has done is not known.
+    /// The application's connection ended before a response; what the application has done is not
+    /// known.
     Lost,
 }
 

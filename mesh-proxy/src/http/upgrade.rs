@@ -1,7 +1,10 @@
-//! `Upgrade` (WebSocket and whatever else) and `CONNECT`: requests that turn their connection into a tunnel.
+//! `Upgrade` (WebSocket and whatever else) and `CONNECT`: requests that turn their connection into
+//! a tunnel.
 //!
-//! [`accept`] recognises them as they arrive, and what it returns says whether a response agrees. Then [`join`] copies bytes between both connections until they
-//! end, which [`super::http1`] hands over with what it has read ahead. Tunnels within HTTP/2 are bodies like any other. The handlers in between need not know.
+//! [`accept`] recognises them as they arrive, and what it returns says whether a response agrees.
+//! Then [`join`] copies bytes between both connections until they end, which [`super::http1`] hands
+//! over with what it has read ahead. Tunnels within HTTP/2 are bodies like any other. The handlers
+//! in between need not know.
 
 use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 use http::{Method, StatusCode, Version};
@@ -60,7 +63,8 @@ pub(super) fn accept(request: &mut Request) -> Result<Option<Wanted>, BadTarget>
     })
 }
 
-/// The protocol of a genuine upgrade. `h2c` is none: the proxy speaks HTTP/2 itself and the handshake would bypass it.
+/// The protocol of a genuine upgrade. `h2c` is none: the proxy speaks HTTP/2 itself and the
+/// handshake would bypass it.
 fn wanted_protocol(request: &Request) -> Option<HeaderValue> {
     let headers = request.headers();
     if request.version() != Version::HTTP_11 || !connection_lists(headers, &UPGRADE) {
@@ -104,7 +108,8 @@ pub(super) async fn while_admitted(joined: impl Future<Output = ()>, admission: 
     }
 }
 
-/// Copies between two connections until both directions have ended. The drain is told of the tunnel and waits for it.
+/// Copies between two connections until both directions have ended. The drain is told of the tunnel
+/// and waits for it.
 pub(super) async fn join(client: Io, server: Io, scratch: &Scratch, drain: &Watch) {
     if let Err(error) = transport::copy::duplex(client, server, scratch, drain).await {
         tracing::debug!(%error, "Tunnel failed");

@@ -1,7 +1,8 @@
 //! The three forms of an HTTP/1 request target, and the authority of a request.
 //!
-//! Inside the proxy a request has an absolute URI, so that routes, HTTP/2 and metrics see one shape. [`AbsoluteForm`] remembers that the client sent it
-//! that way, because the far application must get the form that the client used.
+//! Inside the proxy a request has an absolute URI, so that routes, HTTP/2 and metrics see one
+//! shape. [`AbsoluteForm`] remembers that the client sent it that way, because the far application
+//! must get the form that the client used.
 
 use std::net::SocketAddr;
 
@@ -16,7 +17,8 @@ use super::http1::Refused;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbsoluteForm;
 
-/// The authority that a request names: its URI's, else its `host`. `None` also when `host` is no authority.
+/// The authority that a request names: its URI's, else its `host`. `None` also when `host` is no
+/// authority.
 pub fn authority(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
     if let Some(authority) = uri.authority() {
         return Some(authority.clone());

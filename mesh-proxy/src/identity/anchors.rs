@@ -13,7 +13,8 @@ use crate::tls::TrustAnchors;
 /// A rotation of roots takes hours; the kubelet itself updates volumes about once a minute.
 const POLL: Duration = Duration::from_secs(5);
 
-/// Publishes the bundle in `path` whenever its content changes to a valid one. Runs for the life of the process.
+/// Publishes the bundle in `path` whenever its content changes to a valid one. Runs for the life of
+/// the process.
 pub async fn watch_file(path: PathBuf, anchors: watch::Sender<TrustAnchors>) {
     let mut seen = None;
     loop {
@@ -22,7 +23,8 @@ pub async fn watch_file(path: PathBuf, anchors: watch::Sender<TrustAnchors>) {
     }
 }
 
-/// `seen` is what the file held last, or why it could not be read (nothing said: it was not there), so that each state is reported once.
+/// `seen` is what the file held last, or why it could not be read (nothing said: it was not there),
+/// so that each state is reported once.
 fn look(
     path: &Path,
     seen: &mut Option<Result<String, Option<String>>>,
@@ -75,7 +77,8 @@ mod tests {
     use super::*;
     use crate::tls::tests::authority;
 
-    /// Swaps a volume's content as the kubelet does: the file is a link into `..data`, which is a link to a folder and is replaced in one step.
+    /// Swaps a volume's content as the kubelet does: the file is a link into `..data`, which is a
+    /// link to a folder and is replaced in one step.
     fn swap(volume: &Path, version: &str, pem: &str) {
         let folder = volume.join(version);
         std::fs::create_dir(&folder).unwrap();

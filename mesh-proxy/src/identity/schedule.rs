@@ -20,8 +20,9 @@ const RENEW_AT: f64 = 0.7;
 /// The control plane may be starting beside us: ask often at first.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
-/// The longest pause while there is no certificate and the service does not answer: the application waits. A service that answers, and refuses, is asked at the
-/// pace of renewals, because each question costs it a review of the token.
+/// The longest pause while there is no certificate and the service does not answer: the application
+/// waits. A service that answers, and refuses, is asked at the pace of renewals, because each
+/// question costs it a review of the token.
 const MAX_PAUSE_AT_START: Duration = Duration::from_secs(2);
 
 impl Schedule {
@@ -43,7 +44,8 @@ impl Schedule {
         now + self.renew_after(expires, now)
     }
 
-    /// Linkerd's proxy waits for 70 % of the remaining life again, which may be hours; we keep asking at the retries' pace.
+    /// Linkerd's proxy waits for 70 % of the remaining life again, which may be hours; we keep
+    /// asking at the retries' pace.
     pub(super) fn after_failure(
         &mut self,
         expires: Option<SystemTime>,

@@ -1,7 +1,8 @@
 //! From an accepted connection to what is done with it.
 //!
-//! Opaque ports are forwarded without a look at the bytes. On all others TLS is looked for first: ours is ended here, somebody else's is passed on. What
-//! follows is HTTP or not by the port's policy, or by its first bytes where the policy says "detect".
+//! Opaque ports are forwarded without a look at the bytes. On all others TLS is looked for first:
+//! ours is ended here, somebody else's is passed on. What follows is HTTP or not by the port's
+//! policy, or by its first bytes where the policy says "detect".
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -88,7 +89,8 @@ pub(super) enum Next {
 enum Greeting {
     /// The client has spoken, so its protocol can be detected.
     ClientSpoke,
-    /// The application has spoken first, or neither side has in time: such a connection is not HTTP, and opaque to us.
+    /// The application has spoken first, or neither side has in time: such a connection is not
+    /// HTTP, and opaque to us.
     Open(Io),
     /// Neither side has spoken in time, and there is no connection to the application.
     Silence,
@@ -103,7 +105,8 @@ pub(super) enum OnSilence {
 }
 
 impl ConnectionError {
-    /// Value of the `error` label of `inbound_tcp_errors_total`; `None` for what the authorization counters count.
+    /// Value of the `error` label of `inbound_tcp_errors_total`; `None` for what the authorization
+    /// counters count.
     pub(super) fn reason(&self) -> Option<&'static str> {
         match self {
             Self::Unauthorized(_) | Self::TooManyPorts(_) => None,
@@ -117,7 +120,8 @@ impl ConnectionError {
     }
 }
 
-/// What the policy says about a connection. `None`: it must be refused, because the policy's routes could not be enforced on bytes that nobody can read.
+/// What the policy says about a connection. `None`: it must be refused, because the policy's routes
+/// could not be enforced on bytes that nobody can read.
 fn next(protocol: &ServerProtocol, tls: &ServerTls, detect_timeout: Duration) -> Option<Next> {
     let passed_on = matches!(tls, ServerTls::Opaque { .. });
     let meshed = matches!(tls, ServerTls::Established { .. });
@@ -311,7 +315,8 @@ impl Inbound {
         detected
     }
 
-    /// Waits for the first word. The application is dialled only for clients that the policy would let through without any detection.
+    /// Waits for the first word. The application is dialled only for clients that the policy would
+    /// let through without any detection.
     async fn greeting(
         &self,
         io: &mut Io,

@@ -1,7 +1,9 @@
-//! The admin interface as an inbound port: found out, judged and measured like the application's, answered by the proxy itself.
+//! The admin interface as an inbound port: found out, judged and measured like the application's,
+//! answered by the proxy itself.
 //!
-//! Runs on the control thread, which has an [`Inbound`] of its own for it, so that probes and scrapes are answered when the data threads are busy, before
-//! there is a certificate, and while the proxy drains.
+//! Runs on the control thread, which has an [`Inbound`] of its own for it, so that probes and
+//! scrapes are answered when the data threads are busy, before there is a certificate, and while
+//! the proxy drains.
 
 use std::mem;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! The way to the application: one HTTP client per address it listens on, and plain connections for everything else.
+//! The way to the application: one HTTP client per address it listens on, and plain connections for
+//! everything else.
 //!
 //! A native sidecar is not told that its pod ends. The application is: it closes its listener and
 //! the connections on which nothing runs. Its clients have connections to the proxy instead, so the
@@ -90,7 +91,8 @@ impl Apps {
         }
     }
 
-    /// The client of one address. It lives while connections use it and is kept a while for the next.
+    /// The client of one address. It lives while connections use it and is kept a while for the
+    /// next.
     pub(super) fn client(&self, addr: SocketAddr) -> Rc<Client<AppPort>> {
         self.clients.find_or(addr, |addr| {
             let port = AppPort {

@@ -1,6 +1,8 @@
-//! Connections to the proxy's own inbound port: another proxy of the mesh names the target in a transport header.
+//! Connections to the proxy's own inbound port: another proxy of the mesh names the target in a
+//! transport header.
 //!
-//! They must be mutually authenticated. What is then done to them is what the policy of the named port says, as for every other connection.
+//! They must be mutually authenticated. What is then done to them is what the policy of the named
+//! port says, as for every other connection.
 
 use std::net::SocketAddr;
 

@@ -97,7 +97,8 @@ impl Inbound {
 
 impl Handle for Handler {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
-        // Only peers of the mesh may say what a request was before: for others it would be a way to choose how the application parses it.
+        // Only peers of the mesh may say what a request was before: for others it would be a way to
+        // choose how the application parses it.
         if self.peer.identity().is_some() {
             orig_proto::downgrade(request);
         } else {

@@ -1,6 +1,8 @@
-//! Judges the connections and requests of one kind of client to one port, by the newest policy, and counts the verdicts.
+//! Judges the connections and requests of one kind of client to one port, by the newest policy, and
+//! counts the verdicts.
 //!
-//! The decisions are pure functions of `mesh-core`; here they meet the snapshot in force and the metric handles, which are made once per policy.
+//! The decisions are pure functions of `mesh-core`; here they meet the snapshot in force and the
+//! metric handles, which are made once per policy.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
@@ -41,7 +43,8 @@ pub(super) struct Judge {
     target: Target,
     tls: ServerTls,
     port: PortPolicy,
-    /// Newest policy. Looked at before each verdict, which costs one atomic load when nothing has changed.
+    /// Newest policy. Looked at before each verdict, which costs one atomic load when nothing has
+    /// changed.
     policies: RefCell<watch::Receiver<Current>>,
     law: RefCell<Rc<Law>>,
     /// How many hold an [`ActiveJudge`].
@@ -94,7 +97,8 @@ struct Grant {
     observers: Observers,
 }
 
-/// Clients choose the authority, so where it is a label the handles kept for it are bounded. Losing some costs resolving them again.
+/// Clients choose the authority, so where it is a label the handles kept for it are bounded. Losing
+/// some costs resolving them again.
 const MAX_GRANTS: usize = 1024;
 
 /// Routes of either kind, as one place to look rules up.
@@ -203,7 +207,8 @@ impl Judge {
         self.law().admits(peer).is_some()
     }
 
-    /// Returns when the policy no longer allows a connection that it allowed before, and counts that.
+    /// Returns when the policy no longer allows a connection that it allowed before, and counts
+    /// that.
     pub(super) async fn revoked(&self, peer: &Peer) {
         let mut policies = self.policies.borrow().clone();
         loop {
@@ -430,7 +435,8 @@ impl Law {
         }
     }
 
-    /// The authorization that lets a connection pass that is not HTTP. None does on a port that is HTTP by policy: its routes could not be enforced.
+    /// The authorization that lets a connection pass that is not HTTP. None does on a port that is
+    /// HTTP by policy: its routes could not be enforced.
     fn admits(&self, peer: &Peer) -> Option<&Authorization> {
         match &self.policy.protocol {
             ServerProtocol::Detect { .. } | ServerProtocol::Opaque | ServerProtocol::Tls => {
@@ -484,7 +490,8 @@ impl Law {
             | ServerProtocol::Http1(http)
             | ServerProtocol::Http2(http) => Routes::Http(&http.routes),
             ServerProtocol::Grpc(routes) => Routes::Grpc(routes),
-            // A peer may say that it sends HTTP to a port that we take for opaque; the server's authorizations then judge each request.
+            // A peer may say that it sends HTTP to a port that we take for opaque; the server's
+            // authorizations then judge each request.
             ServerProtocol::Opaque | ServerProtocol::Tls => Routes::Http(opaque_routes()),
         }
     }

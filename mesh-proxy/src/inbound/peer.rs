@@ -13,7 +13,8 @@ pub(super) struct Peer {
     pub(super) client: SocketAddr,
     /// Where the application listens.
     pub(super) target: SocketAddr,
-    /// The address that the client dialled: the target, or the proxy's own port where a transport header named the target.
+    /// The address that the client dialled: the target, or the proxy's own port where a transport
+    /// header named the target.
     pub(super) dialled: SocketAddr,
     pub(super) tls: ServerTls,
 }

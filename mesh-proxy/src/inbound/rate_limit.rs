@@ -1,6 +1,7 @@
 //! Rate limits of inbound HTTP, enforced for the whole process: the data threads share the buckets.
 //!
-//! The algorithm is GCRA with a burst of one second's worth. Buckets belong to a policy and are full again when it changes, as in Linkerd's proxy.
+//! The algorithm is GCRA with a burst of one second's worth. Buckets belong to a policy and are
+//! full again when it changes, as in Linkerd's proxy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -45,7 +46,8 @@ pub(super) enum Exceeded {
     Identity(u32),
 }
 
-/// One bucket: when, in nanoseconds since the limiter's start, all that was let through will have been paid for.
+/// One bucket: when, in nanoseconds since the limiter's start, all that was let through will have
+/// been paid for.
 #[derive(Debug)]
 struct Bucket {
     rate: u32,
@@ -107,7 +109,8 @@ impl Limiter {
         &self.meta
     }
 
-    /// Takes one request's worth from the buckets that apply: the total one, then that of the client. Clients without identity share one.
+    /// Takes one request's worth from the buckets that apply: the total one, then that of the
+    /// client. Clients without identity share one.
     pub(super) fn take(&self, client: Option<&Identity>) -> Result<(), Exceeded> {
         let now = self.started.elapsed();
         if let Some(total) = &self.total

@@ -1,4 +1,5 @@
-//! Connections whose bytes nobody interprets: judged once, forwarded, and ended when the policy no longer allows them.
+//! Connections whose bytes nobody interprets: judged once, forwarded, and ended when the policy no
+//! longer allows them.
 
 use super::Inbound;
 use super::accept::ConnectionError;
@@ -61,7 +62,8 @@ impl Inbound {
         tokio::select! {
             copied = copy::duplex(client, app, &self.worker.scratch, &self.worker.drain) => {
                 if let Err(error) = copied {
-                    // One of the two ends broke off. That is theirs to explain, and the close is counted with its reason.
+                    // One of the two ends broke off. That is theirs to explain, and the close is
+                    // counted with its reason.
                     tracing::debug!(client = %peer.client, server = %peer.target, error = &error as &dyn std::error::Error, "Connection broke off");
                 }
             }

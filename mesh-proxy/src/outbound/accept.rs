@@ -1,4 +1,5 @@
-//! From a connection of the application to what is done with it: where it goes (discovery), and what protocol it speaks (discovery, or its first bytes).
+//! From a connection of the application to what is done with it: where it goes (discovery), and
+//! what protocol it speaks (discovery, or its first bytes).
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -47,7 +48,8 @@ enum Decided {
 enum Greeting {
     /// The application has spoken, so its protocol can be detected.
     ClientSpoke,
-    /// The server has spoken first, or neither side has in time: such a connection is not HTTP, and opaque to us.
+    /// The server has spoken first, or neither side has in time: such a connection is not HTTP, and
+    /// opaque to us.
     Open(Box<Connected>),
     /// Neither side has spoken in time, and no endpoint could be reached.
     Silence,
@@ -161,7 +163,8 @@ impl Outbound {
         })
     }
 
-    /// Whether somebody dialled the outbound port itself: nobody redirected the connection, or it asks for that port of this very pod.
+    /// Whether somebody dialled the outbound port itself: nobody redirected the connection, or it
+    /// asks for that port of this very pod.
     fn is_own_port(&self, accepted: &Accepted) -> bool {
         let dst = accepted.original_dst;
         let listens = &self.worker.config.outbound.listen;
@@ -237,7 +240,8 @@ impl Outbound {
         detected
     }
 
-    /// TLS that the application has begun: the server name chooses the route, the bytes are passed on.
+    /// TLS that the application has begun: the server name chooses the route, the bytes are passed
+    /// on.
     async fn decide_tls(
         &self,
         mut io: Io,
@@ -256,7 +260,8 @@ impl Outbound {
         let Connected { io, mut guard } = server;
         let copied = copy::duplex(client, io, &self.worker.scratch, &self.worker.drain).await;
         if let Err(error) = copied {
-            // One of the two ends broke off. That is theirs to explain, and the close is counted with its reason.
+            // One of the two ends broke off. That is theirs to explain, and the close is counted
+            // with its reason.
             tracing::debug!(
                 error = &error as &dyn std::error::Error,
                 "Connection broke off"

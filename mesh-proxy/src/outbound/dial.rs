@@ -1,6 +1,8 @@
-//! Connects to one endpoint: TCP, mutual TLS when discovery names an identity, and the transport header when the peer understands it.
+//! Connects to one endpoint: TCP, mutual TLS when discovery names an identity, and the transport
+//! header when the peer understands it.
 //!
-//! Called by HTTP clients and by the opaque path. TLS is never optional: an endpoint with an identity is reached with exactly that identity or not at all.
+//! Called by HTTP clients and by the opaque path. TLS is never optional: an endpoint with an
+//! identity is reached with exactly that identity or not at all.
 
 use std::io;
 use std::net::SocketAddr;
@@ -35,14 +37,16 @@ pub struct DialPlan {
     /// What TCP connects to.
     pub addr: SocketAddr,
     pub tls: Option<TlsPeer>,
-    /// What the peer's proxy is told, if it negotiates the header. The session is filled in for each connection.
+    /// What the peer's proxy is told, if it negotiates the header. The session is filled in for
+    /// each connection.
     pub header: Option<TransportHeader>,
 }
 
 /// Decides how an endpoint is reached. Pure.
 ///
-/// An endpoint at one of the pod's own addresses is the application beside us: no TLS, no header. Otherwise an identity means TLS, and a peer that accepts
-/// the transport header is reached at its proxy's port.
+/// An endpoint at one of the pod's own addresses is the application beside us: no TLS, no header.
+/// Otherwise an identity means TLS, and a peer that accepts the transport header is reached at its
+/// proxy's port.
 pub fn plan(endpoint: &Endpoint, is_local: bool) -> DialPlan {
     let plain = DialPlan {
         addr: endpoint.addr,
@@ -92,7 +96,8 @@ fn split_authority(authority: &str) -> Option<(&str, u16)> {
 }
 
 impl EndpointDial {
-    /// `authority` is that of the balancer; absent for traffic that is forwarded to a fixed address.
+    /// `authority` is that of the balancer; absent for traffic that is forwarded to a fixed
+    /// address.
     pub fn new(worker: Rc<Worker>, endpoint: Arc<Endpoint>, authority: Option<&str>) -> Self {
         let is_local = worker.is_local(endpoint.addr.ip());
         let tls = client_tls(&endpoint, is_local);
@@ -158,7 +163,8 @@ impl EndpointDial {
         Ok(io)
     }
 
-    /// A port that is opaque to the peer's proxy must not be announced as HTTP, whatever we know of it.
+    /// A port that is opaque to the peer's proxy must not be announced as HTTP, whatever we know of
+    /// it.
     fn session(&self, session: Session) -> Session {
         match self.endpoint.hint {
             ProtocolHint::Opaque => Session::Opaque,
@@ -177,7 +183,8 @@ impl Dial for EndpointDial {
     }
 }
 
-/// No endpoint is on a loopback address; whoever says so would reach the proxy's own pod. The kernel takes the unspecified address for one.
+/// No endpoint is on a loopback address; whoever says so would reach the proxy's own pod. The
+/// kernel takes the unspecified address for one.
 fn refuse_loopback(addr: SocketAddr) -> Result<(), ConnectError> {
     let ip = addr.ip().to_canonical();
     if ip.is_loopback() || ip.is_unspecified() {

@@ -1,9 +1,12 @@
 //! HTTP from the application: which rule, which backend, which endpoint, how long, how often.
 //!
-//! [`Target`] answers the requests of all connections of one data thread to one original destination. Its [`Routes`] are compiled when discovery says
-//! something new and hold everything a request needs: balancers, time limits, metric handles. A request locks nothing and waits for nobody but endpoints.
+//! [`Target`] answers the requests of all connections of one data thread to one original
+//! destination. Its [`Routes`] are compiled when discovery says something new and hold everything a
+//! request needs: balancers, time limits, metric handles. A request locks nothing and waits for
+//! nobody but endpoints.
 //!
-//! The walk of a request: [`Target::handle`] → [`Target::exchange`] → [`Backend::send`](backend::Backend::send) → endpoint → [`Target::finish`].
+//! The walk of a request: [`Target::handle`] → [`Target::exchange`] →
+//! [`Backend::send`](backend::Backend::send) → endpoint → [`Target::finish`].
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -35,7 +38,8 @@ mod routes;
 /// HTTP of one data thread: its targets, shared by the connections to them.
 pub struct Http {
     worker: Rc<Worker>,
-    /// A target outlives its connections by the idle time, and with it all connections to its endpoints.
+    /// A target outlives its connections by the idle time, and with it all connections to its
+    /// endpoints.
     targets: IdleCache<SocketAddr, Target>,
 }
 
@@ -213,7 +217,8 @@ impl Target {
         if let Some(reason) = error.kind.reason(Side::Outbound) {
             worker.families.errors.outbound_http(reason);
             if error.kind == Kind::LoadShed {
-                // Said once already, by the request that waited in vain. An outage must not fill the log at the rate of the requests.
+                // Said once already, by the request that waited in vain. An outage must not fill
+                // the log at the rate of the requests.
                 tracing::debug!(dst = %self.addr, %error, "HTTP request failed");
             } else {
                 tracing::info!(dst = %self.addr, %error, "HTTP request failed");
@@ -226,7 +231,8 @@ impl Target {
     }
 }
 
-/// Brings a request into the proxy's own shape. Returns the identity that the application demands of the endpoint.
+/// Brings a request into the proxy's own shape. Returns the identity that the application demands
+/// of the endpoint.
 fn prepare(request: &mut Request, original_dst: SocketAddr) -> Option<http::HeaderValue> {
     uri::set_authority(request, Some(original_dst));
     // Only the proxy itself may say how a request came to be.

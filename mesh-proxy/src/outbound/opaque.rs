@@ -1,4 +1,5 @@
-//! Connections whose bytes nobody interprets: a backend is chosen, one of its endpoints is reached, and that is where all bytes go.
+//! Connections whose bytes nobody interprets: a backend is chosen, one of its endpoints is reached,
+//! and that is where all bytes go.
 //!
 //! An endpoint that cannot be reached is exchanged for another, as nothing has been sent yet.
 
@@ -31,7 +32,8 @@ use crate::worker::Worker;
 mod backends;
 mod error;
 
-/// The opaque side of one data thread: its balancers, which live while connections use them and a little longer.
+/// The opaque side of one data thread: its balancers, which live while connections use them and a
+/// little longer.
 pub(super) struct Opaque {
     worker: Rc<Worker>,
     services: IdleCache<ServiceKey, Service<EndpointDial>>,
@@ -139,7 +141,8 @@ impl Opaque {
         self.enter(leg, Some(name.clone())).await
     }
 
-    /// Takes one connection through a route. The close is counted when its guard goes, or here when nothing could be connected.
+    /// Takes one connection through a route. The close is counted when its guard goes, or here when
+    /// nothing could be connected.
     async fn enter(
         &self,
         leg: Leg<'_>,
@@ -243,7 +246,8 @@ impl Opaque {
             match self.dial(&picked.value).await {
                 Ok(io) => {
                     service.reached(&picked);
-                    // The load of an endpoint is the time it takes to connect, times its open connections.
+                    // The load of an endpoint is the time it takes to connect, times its open
+                    // connections.
                     picked.measure();
                     return Ok((io, picked));
                 }

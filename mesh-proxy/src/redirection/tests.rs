@@ -1,5 +1,6 @@
-//! The check against listeners that stand in for what is, or is not, behind the check address: to the check it is the address that matters, and the kernel's
-//! answer about the original destination is what `tests/it/redirection.rs` is about.
+//! The check against listeners that stand in for what is, or is not, behind the check address: to
+//! the check it is the address that matters, and the kernel's answer about the original destination
+//! is what `tests/it/redirection.rs` is about.
 
 use std::sync::Arc;
 
@@ -70,7 +71,8 @@ async fn ready_with_the_first_own_connection_that_arrives() {
     let (listener, addr) = listen().await;
     let running = start(addr);
     running.certify();
-    // An application that goes there proves nothing of this proxy's own connections, and is no traffic either.
+    // An application that goes there proves nothing of this proxy's own connections, and is no
+    // traffic either.
     let stranger = TcpStream::connect(addr).await.unwrap();
     let first = accept(&listener, addr).await;
     let second = accept(&listener, addr).await;

@@ -4,7 +4,8 @@ use mesh_runtime::metrics::{CounterFamily, Labels, Registry};
 
 use super::labels::{self, Direction, Target};
 
-/// `inbound_http_authz_*`, `inbound_tcp_authz_*`, `inbound_http_route_not_found_total`, `inbound_http_local_ratelimit_total`.
+/// `inbound_http_authz_*`, `inbound_tcp_authz_*`, `inbound_http_route_not_found_total`,
+/// `inbound_http_local_ratelimit_total`.
 #[derive(Clone, Debug)]
 pub struct AuthzFamilies {
     pub http_allow: CounterFamily,

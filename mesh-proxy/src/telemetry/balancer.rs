@@ -1,4 +1,5 @@
-//! The families of balancers: how many endpoints there are, in which state, how the set changes, and who waits for one.
+//! The families of balancers: how many endpoints there are, in which state, how the set changes,
+//! and who waits for one.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -27,8 +28,8 @@ struct QueueFamilies {
     timeout: GaugeFamily,
 }
 
-/// The handles of one balancer. Every data thread has a balancer of its own for the same backend; as each adds to the gauges what it has, a gauge is the sum
-/// over the threads.
+/// The handles of one balancer. Every data thread has a balancer of its own for the same backend;
+/// as each adds to the gauges what it has, a gauge is the sum over the threads.
 #[derive(Debug)]
 pub struct Balancer {
     pub ready: Gauge,
@@ -40,8 +41,9 @@ pub struct Balancer {
     pub queue: Queue,
 }
 
-/// The handles of what waits for an endpoint, and of the gate that ends the wait. Only who finds no endpoint waits; all others count with a wait of zero, as they
-/// do in Linkerd's queue when it is empty.
+/// The handles of what waits for an endpoint, and of the gate that ends the wait. Only who finds no
+/// endpoint waits; all others count with a wait of zero, as they do in Linkerd's queue when it is
+/// empty.
 #[derive(Clone, Debug)]
 pub struct Queue {
     pub length: Gauge,

@@ -1,6 +1,8 @@
-//! Calls to the control plane: `control_request_total` and its kin, one set of series for each service.
+//! Calls to the control plane: `control_request_total` and its kin, one set of series for each
+//! service.
 //!
-//! Used on the control thread. Most calls are streams that live for hours; they count as answered when they end.
+//! Used on the control thread. Most calls are streams that live for hours; they count as answered
+//! when they end.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! The life of one request as the metrics see it: [`Exchange`], and the older families per endpoint (`request_total`, `response_total`,
-//! `response_latency_ms`). Used by both directions on the data threads.
+//! The life of one request as the metrics see it: [`Exchange`], and the older families per endpoint
+//! (`request_total`, `response_total`, `response_latency_ms`). Used by both directions on the data
+//! threads.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -41,7 +42,8 @@ pub struct Observers {
     pub backend: Option<Rc<RouteHttp>>,
 }
 
-/// One request and its response. Goes with the response's body; dropped before the end, it counts as [`Exchange::dropped`] says.
+/// One request and its response. Goes with the response's body; dropped before the end, it counts
+/// as [`Exchange::dropped`] says.
 #[derive(Debug)]
 pub struct Exchange {
     observers: Observers,
@@ -181,7 +183,8 @@ fn response_labels(labels: &Labels, outcome: &Outcome) -> Labels {
 }
 
 impl Exchange {
-    /// Counts a request that is being sent. `has_body` says that [`Exchange::request_body`] will be asked for.
+    /// Counts a request that is being sent. `has_body` says that [`Exchange::request_body`] will be
+    /// asked for.
     pub fn start(observers: Observers, request: &HeaderMap, has_body: bool) -> Self {
         if let Some(endpoint) = &observers.endpoint {
             endpoint.requests.inc();
@@ -251,8 +254,9 @@ impl Exchange {
         });
     }
 
-    /// The client went away. The families of routes count it as cancelled. The older ones, as Linkerd's, judge a response by what was seen of it, so that a
-    /// stream that its client no longer wants is not a failure of the server, and count no response where there was none.
+    /// The client went away. The families of routes count it as cancelled. The older ones, as
+    /// Linkerd's, judge a response by what was seen of it, so that a stream that its client no
+    /// longer wants is not a failure of the server, and count no response where there was none.
     pub fn dropped(&mut self) {
         let cancelled = Outcome::Failed {
             status: self.status,
@@ -320,7 +324,8 @@ impl RequestBodyObserver {
 mod tests {
     use super::*;
 
-    /// What is counted of an exchange that its client leaves, after the head of a response or before.
+    /// What is counted of an exchange that its client leaves, after the head of a response or
+    /// before.
     fn left(head: Option<(StatusCode, &[(&'static str, &'static str)])>) -> String {
         let registry = Registry::new();
         let endpoint = EndpointFamilies::new(&registry).endpoint(Labels::new());

@@ -1,4 +1,5 @@
-//! Builds the label sets, each in the order in which Linkerd's proxy prints it. Pure; called when handles are resolved, by the rest of `telemetry`.
+//! Builds the label sets, each in the order in which Linkerd's proxy prints it. Pure; called when
+//! handles are resolved, by the rest of `telemetry`.
 //!
 //! Values that a client chooses are marked ([`Labels::push_outside`]): server names, authorities,
 //! and ports that no container declares. Identities are not, as it takes a certificate of the mesh
@@ -154,7 +155,8 @@ pub fn outbound_accept(target: SocketAddr) -> Labels {
     labels
 }
 
-/// The series of connections to one endpoint. `authority` is that of the balancer, absent when the traffic is forwarded to a fixed address.
+/// The series of connections to one endpoint. `authority` is that of the balancer, absent when the
+/// traffic is forwarded to a fixed address.
 pub fn outbound_connect(endpoint: &Endpoint, authority: Option<&str>, tls: &ClientTls) -> Labels {
     let mut labels = transport(Direction::Outbound, "dst");
     push_outbound_endpoint(&mut labels, endpoint, authority, tls);
@@ -183,7 +185,8 @@ pub struct Permit<'a> {
     pub authz: &'a Meta,
 }
 
-/// The series of the requests that the application received. `authority` only where the configuration asks for that label.
+/// The series of the requests that the application received. `authority` only where the
+/// configuration asks for that label.
 pub fn inbound_endpoint(
     target: Target,
     authority: Option<&str>,

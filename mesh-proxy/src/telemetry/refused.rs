@@ -1,4 +1,5 @@
-//! `mesh_proxy_refused_total`: what the proxy refuses before anybody else sees it. Ours: Linkerd's proxy has no such limits, or does not say so.
+//! `mesh_proxy_refused_total`: what the proxy refuses before anybody else sees it. Ours: Linkerd's
+//! proxy has no such limits, or does not say so.
 
 use mesh_runtime::metrics::{CounterFamily, Labels, Registry};
 
@@ -17,7 +18,8 @@ impl RefusedFamily {
         ))
     }
 
-    /// A request or an HTTP connection. `reason` is one of few: docs/reference/proxy-metrics.md lists them.
+    /// A request or an HTTP connection. `reason` is one of few: docs/reference/proxy-metrics.md
+    /// lists them.
     pub fn http(&self, direction: Direction, protocol: Protocol, reason: &'static str) {
         let protocol = match protocol {
             Protocol::Http1 => "http/1",

@@ -1,4 +1,5 @@
-//! The newer families of HTTP: `inbound_http_*`, `outbound_http_route_*`, `outbound_http_route_backend_*` and their gRPC twins.
+//! The newer families of HTTP: `inbound_http_*`, `outbound_http_route_*`,
+//! `outbound_http_route_backend_*` and their gRPC twins.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -7,7 +8,8 @@ use mesh_runtime::metrics::{Counter, CounterFamily, Histogram, HistogramFamily, 
 
 use super::status::{Outcome, Seen};
 
-/// One group of these families, for HTTP and for gRPC. A group lacks what Linkerd does not export for it.
+/// One group of these families, for HTTP and for gRPC. A group lacks what Linkerd does not export
+/// for it.
 #[derive(Clone, Debug)]
 pub struct RouteFamilies {
     http: Protocol,

@@ -1,11 +1,13 @@
-//! How a response counts: its class, and small maps from status to handle that are filled as statuses are seen.
+//! How a response counts: its class, and small maps from status to handle that are filled as
+//! statuses are seen.
 
 use http::{HeaderMap, StatusCode};
 
 /// The end of one exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A response came to its end. `grpc` is the call's status; `None` where the exchange was not gRPC.
+    /// A response came to its end. `grpc` is the call's status; `None` where the exchange was not
+    /// gRPC.
     Response {
         status: StatusCode,
         grpc: Option<GrpcStatus>,
@@ -44,7 +46,8 @@ pub enum StreamError {
     Unknown,
 }
 
-/// Handles by what was seen. A target sees a handful of statuses, so walking a vector beats hashing.
+/// Handles by what was seen. A target sees a handful of statuses, so walking a vector beats
+/// hashing.
 #[derive(Debug)]
 pub(super) struct Seen<K, H>(Vec<(K, H)>);
 
@@ -149,7 +152,8 @@ impl<K: PartialEq, H> Seen<K, H> {
 
 const GRPC_UNKNOWN: u16 = 2;
 
-/// The codes that speak against the server: UNKNOWN, DEADLINE_EXCEEDED, PERMISSION_DENIED, INTERNAL, UNAVAILABLE and DATA_LOSS, as Linkerd has it.
+/// The codes that speak against the server: UNKNOWN, DEADLINE_EXCEEDED, PERMISSION_DENIED,
+/// INTERNAL, UNAVAILABLE and DATA_LOSS, as Linkerd has it.
 pub fn grpc_is_failure(code: u16) -> bool {
     matches!(code, GRPC_UNKNOWN | 4 | 7 | 13 | 14 | 15)
 }

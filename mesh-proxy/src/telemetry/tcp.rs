@@ -1,4 +1,5 @@
-//! `tcp_open_total` and its kin: one [`Transport`] per label set, one [`OpenConnection`] per connection.
+//! `tcp_open_total` and its kin: one [`Transport`] per label set, one [`OpenConnection`] per
+//! connection.
 
 use std::io;
 use std::sync::Arc;
@@ -33,11 +34,13 @@ pub struct Transport {
 #[derive(Debug)]
 pub struct OpenConnection {
     transport: Arc<Transport>,
-    /// The error that ended it; 0 while there is none. Atomic so that a connection may move to another thread, never contended.
+    /// The error that ended it; 0 while there is none. Atomic so that a connection may move to
+    /// another thread, never contended.
     errno: AtomicI32,
 }
 
-/// `outbound_tcp_route_*` and `outbound_tls_route_*`: which route opaque connections took and how they ended.
+/// `outbound_tcp_route_*` and `outbound_tls_route_*`: which route opaque connections took and how
+/// they ended.
 #[derive(Clone, Debug)]
 pub struct TcpRouteFamilies {
     open: CounterFamily,

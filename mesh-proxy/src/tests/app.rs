@@ -1,4 +1,5 @@
-//! Applications and their clients: bytes that a test writes and reads itself, or whole requests where only the answer matters.
+//! Applications and their clients: bytes that a test writes and reads itself, or whole requests
+//! where only the answer matters.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,5 @@
-//! From proxy to proxy, to the port that is meant for proxies: the transport header says what follows.
+//! From proxy to proxy, to the port that is meant for proxies: the transport header says what
+//! follows.
 
 use mesh_core::endpoint::ProtocolHint;
 

@@ -1,4 +1,5 @@
-//! What a destination's control plane says, and when, beside what its clients get: for each way to speak HTTP.
+//! What a destination's control plane says, and when, beside what its clients get: for each way to
+//! speak HTTP.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Who a client is, and when connections are taken. How certificates are asked for and renewed is tested in `crate::identity`.
+//! Who a client is, and when connections are taken. How certificates are asked for and renewed is
+//! tested in `crate::identity`.
 
 use mesh_core::endpoint::ProtocolHint;
 use tokio::task::spawn_local;

@@ -139,7 +139,8 @@ fn a_reset_stream_is_a_502() {
     });
 }
 
-/// The connection of a client that has sent `request`, and the stream that its proxy has made of it. What comes last keeps the proxy.
+/// The connection of a client that has sent `request`, and the stream that its proxy has made of
+/// it. What comes last keeps the proxy.
 async fn carried(request: &str) -> (TcpStream, Call, (Proxy, Calls)) {
     let world = World::new().await;
     let peer = App::start().await;

@@ -39,8 +39,8 @@ async fn first(client: &mut TcpStream, app: &App, answer: &str) -> TcpStream {
     served
 }
 
-/// The application no longer listens. Another test that starts a program holds a copy of the listener
-/// until that program has begun.
+/// The application no longer listens. Another test that starts a program holds a copy of the
+/// listener until that program has begun.
 async fn stop(app: App) {
     let addr = app.addr;
     drop(app);

@@ -1,4 +1,5 @@
-//! What passes through comes out as it went in: through the outbound side, the inbound side, and both.
+//! What passes through comes out as it went in: through the outbound side, the inbound side, and
+//! both.
 
 use std::net::SocketAddr;
 

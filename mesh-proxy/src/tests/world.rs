@@ -1,4 +1,5 @@
-//! A control plane, and proxies whose connections come from the test instead of a listener: whose original destination is what the test says.
+//! A control plane, and proxies whose connections come from the test instead of a listener: whose
+//! original destination is what the test says.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -88,8 +89,8 @@ fn block_on(story: impl Future<Output = ()>) {
     });
 }
 
-/// A paused clock jumps to the next timer when nothing else is left to do; not while a thread of the runtime is blocked. This one gives up after a while, so that
-/// a test that waits in vain ends.
+/// A paused clock jumps to the next timer when nothing else is left to do; not while a thread of
+/// the runtime is blocked. This one gives up after a while, so that a test that waits in vain ends.
 struct Still {
     _release: Sender<()>,
 }
@@ -216,7 +217,8 @@ impl World {
         Proxy::new(self.control_plane, None, &[])
     }
 
-    /// An application behind a proxy of its own, and the address at which other proxies reach it: that of the proxy, which they take for the pod's.
+    /// An application behind a proxy of its own, and the address at which other proxies reach it:
+    /// that of the proxy, which they take for the pod's.
     pub(super) async fn meshed(&self, app: SocketAddr) -> (Proxy, SocketAddr) {
         let proxy = self.proxy(WEB);
         let addr = proxy.listen(app).await;

@@ -1,7 +1,10 @@
-//! Chains of certificates that were verified lately, so that a peer that comes back costs no signatures but its own.
+//! Chains of certificates that were verified lately, so that a peer that comes back costs no
+//! signatures but its own.
 //!
-//! A memory belongs to one role and one set of trust anchors ([`super::Credentials`] has two, and both end with it). Only the chain is remembered: whether the peer has
-//! the key, which identity it is, and whether that is the one wanted are asked in every handshake. Two verifications of P-256 signatures, 80 µs, are what it saves.
+//! A memory belongs to one role and one set of trust anchors ([`super::Credentials`] has two, and
+//! both end with it). Only the chain is remembered: whether the peer has the key, which identity it
+//! is, and whether that is the one wanted are asked in every handshake. Two verifications of P-256
+//! signatures, 80 µs, are what it saves.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -20,7 +23,8 @@ pub(super) struct VerifiedChains {
     halves: Mutex<(Half, Half)>,
 }
 
-/// When all certificates of a chain are valid, in seconds since the epoch, by the hash of the chain.
+/// When all certificates of a chain are valid, in seconds since the epoch, by the hash of the
+/// chain.
 type Half = HashMap<[u8; digest::SHA256_OUTPUT_LEN], RangeInclusive<u64>>;
 
 /// 50 bytes each. The older half is forgotten when the younger is full.
@@ -41,7 +45,8 @@ impl VerifiedChains {
             return Ok(());
         }
         verify()?;
-        // Also those that the verification had no need of: it forgets too early then, never too late.
+        // Also those that the verification had no need of: it forgets too early then, never too
+        // late.
         if let Some(validity) = validity(chain()) {
             self.remember(hash, validity);
         }

@@ -1,4 +1,5 @@
-//! Begins TLS with a peer of the mesh: endpoints from data threads, control-plane services from the control thread.
+//! Begins TLS with a peer of the mesh: endpoints from data threads, control-plane services from the
+//! control thread.
 //!
 //! Deadlines are the dialler's: TCP, TLS and transport header share one.
 
@@ -18,8 +19,8 @@ use super::{Credentials, Purpose, crypto, handshake, verify};
 use crate::transport::Io;
 use crate::transport::tls::TlsStream;
 
-/// Performs the client's side of a handshake and says whether the server selected the transport header's ALPN, which is
-/// offered when `alpn` is set.
+/// Performs the client's side of a handshake and says whether the server selected the transport
+/// header's ALPN, which is offered when `alpn` is set.
 pub async fn connect(
     io: Io,
     credentials: &Credentials,

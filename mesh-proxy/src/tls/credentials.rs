@@ -166,8 +166,9 @@ fn server_config(
         .map_err(CredentialsError::Setup)?
         .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(resolver);
-    // The key that seals tickets lives and dies with these credentials, so neither a ticket from before a change of
-    // anchors nor one of the other configuration is ever accepted. One ticket a connection: clients use each once.
+    // The key that seals tickets lives and dies with these credentials, so neither a ticket from
+    // before a change of anchors nor one of the other configuration is ever accepted. One ticket a
+    // connection: clients use each once.
     config.ticketer = Ticketer::new().map_err(CredentialsError::Setup)?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 1;

@@ -10,8 +10,9 @@ use rustls::crypto::aws_lc_rs::{self, cipher_suite, kx_group};
 /// Everything that speaks to the mesh speaks 1.3.
 pub(super) static VERSIONS: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
 
-/// Linkerd's suites and groups, in its order. AES-128 first: with AES instructions it is several times faster than
-/// ChaCha20, and no weaker where it matters. The post-quantum hybrid is first among the groups.
+/// Linkerd's suites and groups, in its order. AES-128 first: with AES instructions it is several
+/// times faster than ChaCha20, and no weaker where it matters. The post-quantum hybrid is first
+/// among the groups.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
         cipher_suites: vec![
@@ -29,7 +30,8 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
     })
 }
 
-/// Exports what [`provider`] holds as `rustls_info`, with Linkerd's labels (lists end with a comma there).
+/// Exports what [`provider`] holds as `rustls_info`, with Linkerd's labels (lists end with a comma
+/// there).
 pub fn export_rustls_info(registry: &Registry) {
     let provider = provider();
     let suites: String = provider

@@ -57,7 +57,8 @@ impl Shaking {
         }
     }
 
-    /// Takes what the peer has sent and goes as far as that allows; whether the handshake is over, and what is to be sent.
+    /// Takes what the peer has sent and goes as far as that allows; whether the handshake is over,
+    /// and what is to be sent.
     pub fn advance(&mut self, received: &[u8]) -> Result<(bool, Vec<u8>), rustls::Error> {
         /// As [`super::handshake::shake`] does it with a socket. Returns what was not read as well.
         fn step<'a, C: Connection>(
@@ -131,7 +132,8 @@ impl Records {
         Opened { content, ended }
     }
 
-    /// Puts a record behind `records`, of any type and with any content: what a peer that holds the keys could send.
+    /// Puts a record behind `records`, of any type and with any content: what a peer that holds the
+    /// keys could send.
     pub fn seal(&mut self, records: &mut Vec<u8>, content: &[u8], content_type: u8) {
         if let Err(error) = self.session.append(records, content, content_type) {
             unreachable!("a fresh key seals: {error}");

@@ -1,7 +1,9 @@
-//! The handshake of a connection whose records will be ours: rustls' unbuffered interface, from which its keys can be taken over.
+//! The handshake of a connection whose records will be ours: rustls' unbuffered interface, from
+//! which its keys can be taken over.
 //!
-//! The library is given one record after the other, and none behind the last of the handshake: what follows is for [`super::record`], and a library that had looked
-//! at it would have changed keys or numbers that we could not know of.
+//! The library is given one record after the other, and none behind the last of the handshake: what
+//! follows is for [`super::record`], and a library that had looked at it would have changed keys or
+//! numbers that we could not know of.
 //!
 //! # Limits
 //!
@@ -77,7 +79,8 @@ enum Step {
     Failed(Error),
 }
 
-/// A client's first flight takes 1.6 KB and is replayed whole by detection; what a server answers with its chain takes two such reads.
+/// A client's first flight takes 1.6 KB and is replayed whole by detection; what a server answers
+/// with its chain takes two such reads.
 const READ_SIZE: usize = 4096;
 
 /// As much as rustls' buffered interface holds of a handshake, which is what Linkerd's proxies use:
@@ -88,7 +91,8 @@ pub(super) const MAX_HELD: usize = 0xffff;
 /// messages are short.
 pub(super) const MAX_HANDSHAKE: usize = 2 * MAX_HELD;
 
-/// Makes the handshake over `io`, which must be plain, `check` what was agreed on, and go on with records of our own.
+/// Makes the handshake over `io`, which must be plain, `check` what was agreed on, and go on with
+/// records of our own.
 pub(super) async fn shake<C: Connection, T, E: From<io::Error>>(
     mut io: Io,
     connection: C,

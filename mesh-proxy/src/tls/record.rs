@@ -1,7 +1,10 @@
-//! TLS 1.3 records after the handshake, sealed and opened where they lie: how pods' traffic is carried for half of what the library's copies cost.
+//! TLS 1.3 records after the handshake, sealed and opened where they lie: how pods' traffic is
+//! carried for half of what the library's copies cost.
 //!
-//! The library shakes hands ([`super::handshake`]) and keeps the key schedule and the tickets; what is here is the record protocol of RFC 8446 §5 with what
-//! may follow a handshake: data, KeyUpdate, NewSessionTicket, alerts. [`session`] and below are pure, [`stream`] moves the bytes. Decision: ADR 0013.
+//! The library shakes hands ([`super::handshake`]) and keeps the key schedule and the tickets; what
+//! is here is the record protocol of RFC 8446 §5 with what may follow a handshake: data, KeyUpdate,
+//! NewSessionTicket, alerts. [`session`] and below are pure, [`stream`] moves the bytes. Decision:
+//! ADR 0013.
 
 mod cipher;
 mod error;
@@ -24,7 +27,8 @@ const HEADER: usize = 5;
 /// All three suites have the same.
 const TAG: usize = 16;
 
-/// What a record is longer than its content when it is not padded; one byte says what the content is.
+/// What a record is longer than its content when it is not padded; one byte says what the content
+/// is.
 const OVERHEAD: usize = HEADER + 1 + TAG;
 
 /// RFC 8446 §5.1.

@@ -1,6 +1,8 @@
-//! A fresh key and the request to certify it. The key is made here, used here and never written anywhere.
+//! A fresh key and the request to certify it. The key is made here, used here and never written
+//! anywhere.
 //!
-//! It lies in AWS-LC's memory, which is wiped when it is freed; what it has to be spelled out for (the TLS library wants it as DER) is wiped with its document.
+//! It lies in AWS-LC's memory, which is wiped when it is freed; what it has to be spelled out for
+//! (the TLS library wants it as DER) is wiped with its document.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +19,8 @@ use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use super::error::CredentialsError;
 
-/// An ECDSA P-256 key and its certificate signing request. One per certificate: a key that leaked is worth one lifetime.
+/// An ECDSA P-256 key and its certificate signing request. One per certificate: a key that leaked
+/// is worth one lifetime.
 pub struct SigningRequest {
     der: Vec<u8>,
     key: Key,

@@ -1,4 +1,5 @@
-//! Ends TLS that a peer of the mesh began. Runs on data threads, and on the control thread for the admin interface.
+//! Ends TLS that a peer of the mesh began. Runs on data threads, and on the control thread for the
+//! admin interface.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,18 +23,20 @@ pub struct ClientTlsInfo {
     pub alpn: bool,
 }
 
-/// A handshake takes two round trips and a millisecond of work; a client that needs longer than this is not serious, and
-/// holds a connection without having been judged by any policy.
+/// A handshake takes two round trips and a millisecond of work; a client that needs longer than
+/// this is not serious, and holds a connection without having been judged by any policy.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Performs the server's side of a handshake. `alpn` selects the configuration that accepts transport headers.
+/// Performs the server's side of a handshake. `alpn` selects the configuration that accepts
+/// transport headers.
 pub async fn terminate(
     io: Io,
     credentials: &Credentials,
     alpn: bool,
     purpose: Purpose,
 ) -> Result<(TlsStream, ClientTlsInfo), TlsError> {
-    // Boxed: kilobytes of handshake state would otherwise be part of every connection's future for its whole life.
+    // Boxed: kilobytes of handshake state would otherwise be part of every connection's future for
+    // its whole life.
     let shaking = Box::pin(shake(io, credentials.server(alpn), purpose));
     tokio::time::timeout(HANDSHAKE_TIMEOUT, shaking)
         .await

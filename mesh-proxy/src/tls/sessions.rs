@@ -1,7 +1,8 @@
 //! TLS sessions that can be resumed, per endpoint.
 //!
-//! A session may only be resumed with the very peer it was made with, and tickets of one pod are worthless to another pod
-//! of the same identity. So each (peer, address, ALPN) has a client configuration of its own, holding its tickets.
+//! A session may only be resumed with the very peer it was made with, and tickets of one pod are
+//! worthless to another pod of the same identity. So each (peer, address, ALPN) has a client
+//! configuration of its own, holding its tickets.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -24,8 +25,9 @@ pub(super) struct Target {
     pub(super) alpn: bool,
 }
 
-/// Client configurations of the endpoints that were dialled lately: those since the last turn, and those of the turn
-/// before. Dropping the older half at once keeps it bounded without an order to maintain.
+/// Client configurations of the endpoints that were dialled lately: those since the last turn, and
+/// those of the turn before. Dropping the older half at once keeps it bounded without an order to
+/// maintain.
 #[derive(Default)]
 pub(super) struct ClientConfigs {
     // Taken once per handshake, which costs a thousand times more.
@@ -41,7 +43,8 @@ pub(super) struct Tickets {
 
 type Half = HashMap<Target, Arc<ClientConfig>>;
 
-/// A configuration with its tickets is about 4 KiB; two halves of this many are a few megabytes at most.
+/// A configuration with its tickets is about 4 KiB; two halves of this many are a few megabytes at
+/// most.
 const HALF: usize = 512;
 
 /// Each is used once; a server sends one per connection, so more than this many are only spare.

@@ -26,8 +26,8 @@ pub enum TrustAnchorsError {
 }
 
 impl TrustAnchors {
-    /// Reads one or more PEM certificates. One bad certificate fails the whole bundle: a root that is silently missing
-    /// is found out when half of the mesh does not answer.
+    /// Reads one or more PEM certificates. One bad certificate fails the whole bundle: a root that
+    /// is silently missing is found out when half of the mesh does not answer.
     pub fn from_pem(pem: &str) -> Result<Self, TrustAnchorsError> {
         let certificates = CertificateDer::pem_slice_iter(pem.as_bytes())
             .collect::<Result<Vec<_>, _>>()

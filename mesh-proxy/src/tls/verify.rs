@@ -1,4 +1,5 @@
-//! Whether a peer's certificate is acceptable: its chain, its one identity, and for servers whose identity it is.
+//! Whether a peer's certificate is acceptable: its chain, its one identity, and for servers whose
+//! identity it is.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -55,8 +56,8 @@ impl ServerVerifier {
 }
 
 impl ServerCertVerifier for ServerVerifier {
-    /// The server name plays no part: what counts is the identity that discovery named, and for identities that are not
-    /// DNS names the two differ.
+    /// The server name plays no part: what counts is the identity that discovery named, and for
+    /// identities that are not DNS names the two differ.
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -105,7 +106,8 @@ impl ClientVerifier {
     /// `chains` must be of these anchors, and of clients only.
     pub(super) fn new(anchors: &TrustAnchors, chains: Arc<VerifiedChains>) -> Result<Self, Error> {
         let chain = WebPkiClientVerifier::builder_with_provider(anchors.roots(), crypto::provider())
-            // Clients of the mesh have one certificate; a list of roots would only lengthen each handshake.
+            // Clients of the mesh have one certificate; a list of roots would only lengthen each
+            // handshake.
             .clear_root_hint_subjects()
             .allow_unauthenticated()
             .build()
@@ -177,7 +179,8 @@ pub(super) fn verify_own(
         .map(|_| ())
 }
 
-/// The one identity of a certificate. Other kinds of subject alternative names (addresses, mailboxes) do not count.
+/// The one identity of a certificate. Other kinds of subject alternative names (addresses,
+/// mailboxes) do not count.
 pub(super) fn identity_of(certificate: &CertificateDer<'_>) -> Result<Identity, PeerError> {
     let parsed = parse(certificate)?;
     let names = parsed
@@ -198,8 +201,9 @@ pub(super) fn identity_of(certificate: &CertificateDer<'_>) -> Result<Identity, 
     }
 }
 
-/// Resuming a session skips the verification of the certificate that it began with. Its chain was verified then, and
-/// sessions do not survive a change of anchors; what may have changed since is the date.
+/// Resuming a session skips the verification of the certificate that it began with. Its chain was
+/// verified then, and sessions do not survive a change of anchors; what may have changed since is
+/// the date.
 pub(super) fn still_valid(certificate: &CertificateDer<'_>) -> Result<(), PeerError> {
     let not_after = not_after(certificate)?;
     if UnixTime::now().as_secs() > not_after {

@@ -1,9 +1,11 @@
 //! Opaque bytes, both ways.
 //!
-//! A direction reads into the thread's [`Scratch`] and writes what it read at once. Only what the other side does not take is kept, in a buffer that exists as
-//! long as that lasts. Between two plain sockets, a direction that fills the scratch moves on to the kernel's splice and comes back from it when the traffic is
-//! small again: splice costs a third for bulk and gains nothing for chatter.
-//! Between a plain socket and a TLS connection whose records are ours, bytes go through the records' own slots ([`crate::tls::RecordStream`]) and the scratch is not used.
+//! A direction reads into the thread's [`Scratch`] and writes what it read at once. Only what the
+//! other side does not take is kept, in a buffer that exists as long as that lasts. Between two
+//! plain sockets, a direction that fills the scratch moves on to the kernel's splice and comes back
+//! from it when the traffic is small again: splice costs a third for bulk and gains nothing for
+//! chatter. Between a plain socket and a TLS connection whose records are ours, bytes go through
+//! the records' own slots ([`crate::tls::RecordStream`]) and the scratch is not used.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -43,8 +45,9 @@ impl std::fmt::Display for Side {
     }
 }
 
-/// While the proxy drains, a connection of which one half is closed is given this long without a byte before it is cut: half-closed connections that
-/// nobody uses any more would otherwise hold the pod until the grace period ends.
+/// While the proxy drains, a connection of which one half is closed is given this long without a
+/// byte before it is cut: half-closed connections that nobody uses any more would otherwise hold
+/// the pod until the grace period ends.
 const DRAINING_HALF_CLOSED_IDLE: Duration = Duration::from_secs(5);
 
 /// Copies until both sides have ended, or one has failed.
@@ -96,7 +99,8 @@ impl Duplex {
         self.to_server.has_ended() != self.to_client.has_ended()
     }
 
-    /// Waits for the end like before, but not for ever once one half is closed and the other is silent.
+    /// Waits for the end like before, but not for ever once one half is closed and the other is
+    /// silent.
     async fn finish_draining(&mut self, scratch: &Scratch) -> Result<(), CopyError> {
         loop {
             let before = (self.is_half_closed(), self.moved());

@@ -1,7 +1,9 @@
-//! What does this connection speak? Reads until the question is decided, the peer stops, or time is up; everything read is put back as replay.
+//! What does this connection speak? Reads until the question is decided, the peer stops, or time is
+//! up; everything read is put back as replay.
 //!
-//! Nothing is decided by how the first bytes are cut into segments: a ClientHello that comes byte by byte is a ClientHello.
-//! The parsers are pure, in [`tls`] and [`http`]; this module only reads for them.
+//! Nothing is decided by how the first bytes are cut into segments: a ClientHello that comes byte
+//! by byte is a ClientHello. The parsers are pure, in [`tls`] and [`http`]; this module only reads
+//! for them.
 
 use std::future::poll_fn;
 use std::io;

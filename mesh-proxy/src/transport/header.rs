@@ -1,5 +1,6 @@
-//! Linkerd's transport header: what a proxy says to another at the start of a connection to its inbound port, after TLS with the ALPN
-//! `transport.l5d.io/v1`. The peer then knows which port is meant, although the connection goes to 4143.
+//! Linkerd's transport header: what a proxy says to another at the start of a connection to its
+//! inbound port, after TLS with the ALPN `transport.l5d.io/v1`. The peer then knows which port is
+//! meant, although the connection goes to 4143.
 
 use std::io;
 use std::sync::Arc;
@@ -143,7 +144,8 @@ async fn read_unbounded(io: &mut Io) -> Result<TransportHeader, HeaderError> {
     TransportHeader::decode(&message)
 }
 
-/// The protobuf message. Linkerd publishes its definition with the proxy, not with the API, so it is written down here.
+/// The protobuf message. Linkerd publishes its definition with the proxy, not with the API, so it
+/// is written down here.
 mod wire {
     #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct Header {

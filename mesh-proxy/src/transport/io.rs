@@ -1,5 +1,6 @@
-//! [`Io`], the one type of byte stream in the proxy: plain TCP or TLS, with the bytes that detection has read in front of it and the connection's
-//! counters attached. One concrete type, so that nothing above it is generic or boxed.
+//! [`Io`], the one type of byte stream in the proxy: plain TCP or TLS, with the bytes that
+//! detection has read in front of it and the connection's counters attached. One concrete type, so
+//! that nothing above it is generic or boxed.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -15,9 +16,12 @@ use super::tls::TlsStream;
 use crate::telemetry::tcp::OpenConnection;
 use crate::tls::RecordStream;
 
-/// A client that reads slowly would be given as much of each response as the kernel allows one socket, 4 MiB; thousands of them use up what it has for all. What is on its
-/// way is not counted, so that long paths stay full. Each time half of it is sent the writer is woken, which is why bulk, with one peer, goes without. To clients that let
-/// themselves be sent 512 bytes at a time the kernel needs more than twice the bytes, packet by packet: with 128 KiB 4,000 of them took all that 24 GiB of memory have for TCP.
+/// A client that reads slowly would be given as much of each response as the kernel allows one
+/// socket, 4 MiB; thousands of them use up what it has for all. What is on its way is not counted,
+/// so that long paths stay full. Each time half of it is sent the writer is woken, which is why
+/// bulk, with one peer, goes without. To clients that let themselves be sent 512 bytes at a time
+/// the kernel needs more than twice the bytes, packet by packet: with 128 KiB 4,000 of them took
+/// all that 24 GiB of memory have for TCP.
 const MAX_UNSENT: u32 = 64 * 1024;
 
 /// A connection. Dropping it closes it and counts the close.
@@ -52,7 +56,8 @@ impl Io {
         }
     }
 
-    /// Counts bytes, and the close when it is dropped, from now on. Replayed bytes are counted as they are handed on.
+    /// Counts bytes, and the close when it is dropped, from now on. Replayed bytes are counted as
+    /// they are handed on.
     #[must_use]
     pub fn measured(mut self, open: OpenConnection) -> Self {
         self.open = Some(open);
@@ -95,7 +100,8 @@ impl Io {
         let _refused = SockRef::from(self.tcp()).set_tcp_notsent_lowat(MAX_UNSENT);
     }
 
-    /// The socket when no layer and no replayed byte lies above it, so that the kernel may move the bytes.
+    /// The socket when no layer and no replayed byte lies above it, so that the kernel may move the
+    /// bytes.
     pub(super) fn bare_tcp(&self) -> Option<&TcpStream> {
         match &self.stream {
             Stream::Plain(tcp) if self.replay.is_empty() => Some(tcp),
@@ -119,7 +125,8 @@ impl Io {
         }
     }
 
-    /// The TLS connection when its records are ours to open and every byte opened before has been handed on.
+    /// The TLS connection when its records are ours to open and every byte opened before has been
+    /// handed on.
     pub(super) fn opening(&mut self) -> Option<&mut RecordStream> {
         if !self.replay.is_empty() {
             return None;
@@ -127,7 +134,8 @@ impl Io {
         self.sealing().filter(|records| records.is_drained())
     }
 
-    /// Takes a connection that nobody measures yet apart: its socket, and what was read but not handed on. An error when it is not plain.
+    /// Takes a connection that nobody measures yet apart: its socket, and what was read but not
+    /// handed on. An error when it is not plain.
     pub fn into_plain(self) -> io::Result<(TcpStream, Bytes)> {
         match self.stream {
             Stream::Plain(tcp) => Ok((tcp, self.replay)),
@@ -138,7 +146,8 @@ impl Io {
         }
     }
 
-    /// Whether what is read next may be in memory already: it was read for detection, or the library has opened a record.
+    /// Whether what is read next may be in memory already: it was read for detection, or the
+    /// library has opened a record.
     pub fn reads_ahead(&self) -> bool {
         !self.replay.is_empty() || matches!(self.stream, Stream::Tls(TlsStream::Library(_)))
     }
@@ -167,7 +176,8 @@ impl Io {
         }
     }
 
-    /// Reads once and lends what has come, in one piece or several, from where it lies; `room` is used where it lies nowhere. Returns how much it was: nothing at the end.
+    /// Reads once and lends what has come, in one piece or several, from where it lies; `room` is
+    /// used where it lies nowhere. Returns how much it was: nothing at the end.
     pub fn poll_lend(
         &mut self,
         cx: &mut Context<'_>,

@@ -10,8 +10,9 @@ use tokio::net::{TcpListener, TcpStream};
 use super::original_dst;
 use crate::config::SocketOptions;
 
-/// Linux's own limit since 5.4, which the kernel applies in any case (`net.core.somaxconn`), and what Go's listeners have. With Linkerd's 128, a burst of
-/// connections that the application would have queued is dropped in front of the proxy, and tried again by the client after a second.
+/// Linux's own limit since 5.4, which the kernel applies in any case (`net.core.somaxconn`), and
+/// what Go's listeners have. With Linkerd's 128, a burst of connections that the application would
+/// have queued is dropped in front of the proxy, and tried again by the client after a second.
 pub const DEFAULT_BACKLOG: u32 = 4096;
 
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +28,8 @@ pub struct ListenError {
 pub struct Listener {
     tcp: TcpListener,
     options: SocketOptions,
-    /// What this thread accepted last failed; the next failure of the same kind is not logged again until one succeeds.
+    /// What this thread accepted last failed; the next failure of the same kind is not logged again
+    /// until one succeeds.
     failing: bool,
 }
 
@@ -41,8 +43,9 @@ pub struct Accepted {
     pub original_dst: SocketAddr,
 }
 
-/// Opens `count` listeners of the same address, one for each data thread: the kernel spreads connections over them. The first one is listening when this
-/// returns, and was before the others were: redirection registers a pod's listener by the first `listen` of its port.
+/// Opens `count` listeners of the same address, one for each data thread: the kernel spreads
+/// connections over them. The first one is listening when this returns, and was before the others
+/// were: redirection registers a pod's listener by the first `listen` of its port.
 pub fn bind(addr: SocketAddr, backlog: u32, count: usize) -> Result<Vec<StdListener>, ListenError> {
     let error = |source| ListenError { addr, source };
     let mut listeners = vec![open(addr, backlog).map_err(error)?];
@@ -76,7 +79,8 @@ fn hint(source: &io::Error) -> &'static str {
     }
 }
 
-/// How long accepting pauses when the process has no file descriptor or memory left: long enough for connections to end, short enough not to be noticed.
+/// How long accepting pauses when the process has no file descriptor or memory left: long enough
+/// for connections to end, short enough not to be noticed.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
 impl Listener {
@@ -88,7 +92,8 @@ impl Listener {
         })
     }
 
-    /// The next connection. Never gives up: what goes wrong with one connection is logged and the next one is waited for.
+    /// The next connection. Never gives up: what goes wrong with one connection is logged and the
+    /// next one is waited for.
     pub async fn accept(&mut self) -> Accepted {
         loop {
             match self.try_accept().await {

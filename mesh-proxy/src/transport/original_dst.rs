@@ -7,10 +7,12 @@ use std::os::fd::AsFd;
 use nix::libc;
 use socket2::{SockAddr, SockRef};
 
-/// Asks the kernel: conntrack answers where nftables or iptables redirects, the mesh's own program where eBPF does.
+/// Asks the kernel: conntrack answers where nftables or iptables redirects, the mesh's own program
+/// where eBPF does.
 ///
-/// A connection that nobody redirected has its local address as destination. Under conntrack such a connection has no entry, or there is no conntrack
-/// at all; both mean "not redirected", and the callers refuse what turns out to be addressed to the proxy's own ports.
+/// A connection that nobody redirected has its local address as destination. Under conntrack such a
+/// connection has no entry, or there is no conntrack at all; both mean "not redirected", and the
+/// callers refuse what turns out to be addressed to the proxy's own ports.
 pub fn of(socket: &impl AsFd, local: SocketAddr, peer: SocketAddr) -> io::Result<SocketAddr> {
     let socket = SockRef::from(socket);
     let answer = match peer.ip().to_canonical() {
@@ -24,7 +26,8 @@ pub fn of(socket: &impl AsFd, local: SocketAddr, peer: SocketAddr) -> io::Result
     }
 }
 
-/// An IPv4 address that an IPv6 socket shows in IPv6 form, as IPv4: policies, labels and logs know only that.
+/// An IPv4 address that an IPv6 socket shows in IPv6 form, as IPv4: policies, labels and logs know
+/// only that.
 pub fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }

@@ -1,5 +1,6 @@
-//! What all connections of one data thread share to move bytes: a buffer that is borrowed for one read and its write, never across an await, and pipes that
-//! are borrowed while they hold bytes. An idle connection holds neither.
+//! What all connections of one data thread share to move bytes: a buffer that is borrowed for one
+//! read and its write, never across an await, and pipes that are borrowed while they hold bytes. An
+//! idle connection holds neither.
 
 use std::cell::{RefCell, RefMut};
 
@@ -13,10 +14,12 @@ pub struct Scratch {
     pipes: RefCell<Vec<Pipe>>,
 }
 
-/// Pipes that are kept open when nobody uses them. More bulk transfers than this at the same moment open and close theirs.
+/// Pipes that are kept open when nobody uses them. More bulk transfers than this at the same moment
+/// open and close theirs.
 const IDLE_PIPES: usize = 4;
 
-/// Four TLS records. With TLS on one side, copying through 8 KiB costs 1.3 CPU-seconds per GB, through 64 KiB 0.7, through 256 KiB no less than that.
+/// Four TLS records. With TLS on one side, copying through 8 KiB costs 1.3 CPU-seconds per GB,
+/// through 64 KiB 0.7, through 256 KiB no less than that.
 pub const SCRATCH_SIZE: usize = 64 * 1024;
 
 impl Scratch {

@@ -1,4 +1,5 @@
-//! The kernel's way of moving bytes between two sockets: through a pipe, without copying them to us.
+//! The kernel's way of moving bytes between two sockets: through a pipe, without copying them to
+//! us.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,13 +17,15 @@ pub(super) struct Pipe {
     write: OwnedFd,
 }
 
-/// The most an unprivileged process may ask for by default (`fs.pipe-max-size`). A pipe this large moved a GB in 0.11 CPU-seconds.
+/// The most an unprivileged process may ask for by default (`fs.pipe-max-size`). A pipe this large
+/// moved a GB in 0.11 CPU-seconds.
 const PIPE_SIZE: i32 = 1024 * 1024;
 
 impl Pipe {
     pub(super) fn open() -> io::Result<Self> {
         let (read, write) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        // Refused when this user's pipes already hold `fs.pipe-user-pages-soft` pages; a pipe of the standard size then does as well.
+        // Refused when this user's pipes already hold `fs.pipe-user-pages-soft` pages; a pipe of
+        // the standard size then does as well.
         let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(PIPE_SIZE));
         Ok(Self { read, write })
     }

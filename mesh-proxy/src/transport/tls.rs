@@ -1,4 +1,5 @@
-//! The one place where the transport knows how a TLS stream is called. Made by [`crate::tls`], carried by [`super::Io`].
+//! The one place where the transport knows how a TLS stream is called. Made by [`crate::tls`],
+//! carried by [`super::Io`].
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,7 +11,8 @@ use tokio::net::TcpStream;
 use super::Io;
 use crate::tls::RecordStream;
 
-/// A TLS session over a connection. Boxed: a session is a kilobyte, and every future that holds an [`Io`] would carry it.
+/// A TLS session over a connection. Boxed: a session is a kilobyte, and every future that holds an
+/// [`Io`] would carry it.
 #[derive(Debug)]
 pub enum TlsStream {
     /// The library makes the records; the inner [`Io`] replays the bytes that detection has read.

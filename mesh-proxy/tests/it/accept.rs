@@ -28,7 +28,8 @@ async fn the_proxys_own_ports_lead_nowhere() {
     let Some(mesh) = Mesh::new() else { return };
     let pod = mesh.pod("pod").meshed().await;
     let outsider = mesh.pod("outsider");
-    // From outside: the outbound port by way of the inbound one, and the inbound port without a peer's TLS.
+    // From outside: the outbound port by way of the inbound one, and the inbound port without a
+    // peer's TLS.
     for port in [4140, 4143] {
         assert_eq!(answer(&outsider, pod.addr(port)).await, "", "{port}");
     }
@@ -65,7 +66,8 @@ async fn the_proxys_own_ports_lead_nowhere() {
     .await;
 }
 
-/// With this setting, connections from outside get nothing, do not reach the application, and are counted so.
+/// With this setting, connections from outside get nothing, do not reach the application, and are
+/// counted so.
 async fn assert_refused(setting: (&str, &str), counted: &[&str]) {
     let Some(mesh) = Mesh::new() else { return };
     let pod = mesh.pod("pod").meshed_with(&[setting]).await;
@@ -76,7 +78,8 @@ async fn assert_refused(setting: (&str, &str), counted: &[&str]) {
     pod.metric(counted).await;
 }
 
-/// No proxy gets along with so little, so that every connection is one too many; what is asked of the proxy itself is answered.
+/// No proxy gets along with so little, so that every connection is one too many; what is asked of
+/// the proxy itself is answered.
 #[tokio::test]
 async fn connections_are_refused_while_memory_is_short() {
     let counted = [

@@ -1,4 +1,5 @@
-//! A small mesh for one test: pods (network namespaces on a bridge of their own), their proxies, and one control plane.
+//! A small mesh for one test: pods (network namespaces on a bridge of their own), their proxies,
+//! and one control plane.
 //!
 //! ```ignore
 //! let Some(mesh) = Mesh::new() else { return };
@@ -23,7 +24,8 @@ pub(crate) use self::program::Program;
 
 use std::time::Duration;
 
-/// How long anything that must happen may take before the test counts as failed. Generous: nothing passes by being fast enough.
+/// How long anything that must happen may take before the test counts as failed. Generous: nothing
+/// passes by being fast enough.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Awaits `event`, or fails the test.

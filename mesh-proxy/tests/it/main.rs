@@ -1,4 +1,5 @@
-//! Whole proxies: the real binary in network namespaces with real redirection, real TLS between proxies, and a control plane that says what the test says.
+//! Whole proxies: the real binary in network namespaces with real redirection, real TLS between
+//! proxies, and a control plane that says what the test says.
 //!
 //! Needs root, `ip` and `nft`; without them each test says so and passes.
 

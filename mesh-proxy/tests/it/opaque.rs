@@ -62,7 +62,8 @@ async fn a_server_may_speak_first_on_an_opaque_port() {
         .endpoints(&policies::authority("db", 7000), endpoints);
     greeter(&server, 7000).await;
 
-    // The first connection to a port may be judged by the default policy; this one makes the proxy ask for the port's own.
+    // The first connection to a port may be judged by the default policy; this one makes the proxy
+    // ask for the port's own.
     server
         .metric(&["tcp_open_connections", "peer=\"src\""])
         .await;

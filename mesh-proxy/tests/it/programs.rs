@@ -1,4 +1,5 @@
-//! Databases and their own clients, meshed and with one side unmeshed, without any configuration of their protocols.
+//! Databases and their own clients, meshed and with one side unmeshed, without any configuration of
+//! their protocols.
 
 use std::path::Path;
 use std::process::Command;

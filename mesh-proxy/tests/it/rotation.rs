@@ -1,4 +1,5 @@
-//! Trust anchors and certificates that change under load: no request fails, and no proxy is started again.
+//! Trust anchors and certificates that change under load: no request fails, and no proxy is started
+//! again.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -91,7 +92,8 @@ async fn roots_are_exchanged_under_load_and_no_request_fails() {
     let story = async {
         let old = mesh.control.anchors();
         let new = mesh.control.rotate();
-        // What is signed by the new root is refused, by the proxy that was given it first of all, until the bundle has it: the present certificate goes on.
+        // What is signed by the new root is refused, by the proxy that was given it first of all,
+        // until the bundle has it: the present certificate goes on.
         let united = format!("{old}{new}");
         publish(volume.path(), &united);
         for pod in both {

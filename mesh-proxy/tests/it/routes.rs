@@ -1,4 +1,5 @@
-//! What the outbound proxy decides about a request: the rule, the backend, the time it may take, and what the application is told when it fails.
+//! What the outbound proxy decides about a request: the rule, the backend, the time it may take,
+//! and what the application is told when it fails.
 
 use std::net::SocketAddr;
 use std::time::Duration;

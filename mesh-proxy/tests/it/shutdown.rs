@@ -65,7 +65,8 @@ async fn open_connections_are_waited_for_and_admin_answers_meanwhile() {
     assert!(pod.proxy_mut().ended().await.success());
 }
 
-/// An application that was told to stop together with its proxy finishes a request, and has to ask somebody else for it.
+/// An application that was told to stop together with its proxy finishes a request, and has to ask
+/// somebody else for it.
 #[tokio::test]
 async fn connections_are_accepted_as_long_as_others_are_open() {
     let Some(mesh) = Mesh::new() else { return };

@@ -1,4 +1,5 @@
-//! Start and stop of the process: its verdict on the environment, its exit codes, its admin interface before there is a certificate. Needs no privileges.
+//! Start and stop of the process: its verdict on the environment, its exit codes, its admin
+//! interface before there is a certificate. Needs no privileges.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -193,7 +194,8 @@ fn a_signal_ends_it_in_order() {
     }
 }
 
-/// What a service manager gives to programs that may still call `select` would stop the proxy at 768 connections.
+/// What a service manager gives to programs that may still call `select` would stop the proxy at
+/// 768 connections.
 #[test]
 fn the_limit_of_open_files_is_raised_as_far_as_it_may_be() {
     let proxy = proxy(&[]);

@@ -1,5 +1,5 @@
-//! Reads and changes the log filter over the admin interface. The proxy serves it as `/proxy-log-level`, where Linkerd's
-//! users expect it; the other daemons as `/log-level`.
+//! Reads and changes the log filter over the admin interface. The proxy serves it as
+//! `/proxy-log-level`, where Linkerd's users expect it; the other daemons as `/log-level`.
 
 use http::header::ALLOW;
 use http::{HeaderValue, Method, StatusCode};

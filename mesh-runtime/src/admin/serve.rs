@@ -23,7 +23,8 @@ pub struct BindError {
 /// A client that has not sent its request head by then is cut off.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to wait before accepting again after an error that will last, such as having no file descriptors left.
+/// How long to wait before accepting again after an error that will last, such as having no file
+/// descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Opens the admin socket; a separate step so that a daemon fails before it announces itself.

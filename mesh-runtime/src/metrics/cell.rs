@@ -1,7 +1,8 @@
 //! The values behind a series, and the handles that the request path keeps.
 //!
-//! All atomics are relaxed: a scrape may see a request in one family and not yet in another, and a histogram's sum one
-//! observation behind its buckets. Nothing is decided by these numbers within the process.
+//! All atomics are relaxed: a scrape may see a request in one family and not yet in another, and a
+//! histogram's sum one observation behind its buckets. Nothing is decided by these numbers within
+//! the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -104,7 +105,8 @@ impl HistogramCell {
     }
 
     fn observe(&self, value: f64) {
-        // Most observations fall into the first buckets (a mesh's latencies), so walking beats bisecting.
+        // Most observations fall into the first buckets (a mesh's latencies), so walking beats
+        // bisecting.
         let bucket = self
             .bounds
             .iter()

@@ -53,7 +53,8 @@ struct SeriesMap<C> {
 #[derive(Debug)]
 struct Map<C> {
     series: BTreeMap<Labels, Series<C>>,
-    /// Sweep when the map grows to this size, so that a process nobody scrapes does not collect dead series.
+    /// Sweep when the map grows to this size, so that a process nobody scrapes does not collect
+    /// dead series.
     sweep_at: usize,
     /// Values from outside that series have, at most [`MAX_OUTSIDE`] sets of them.
     outside: BTreeSet<Vec<Arc<str>>>,
@@ -280,8 +281,8 @@ impl<C> Map<C> {
         Cow::Borrowed(labels)
     }
 
-    /// Only the map holds an orphan's cell, and handing it out again needs the map's lock, which the caller has: the
-    /// count cannot rise behind our back.
+    /// Only the map holds an orphan's cell, and handing it out again needs the map's lock, which
+    /// the caller has: the count cannot rise behind our back.
     fn sweep(&mut self, now: Instant, retain: Duration) {
         self.series.retain(|_, series| {
             if Arc::strong_count(&series.cell) > 1 {

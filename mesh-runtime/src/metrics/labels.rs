@@ -1,5 +1,6 @@
-//! An ordered set of label pairs. Building one allocates; cloning does not, and a set made from another shares what it begins with. Called by whoever
-//! resolves handles, never on the request path.
+//! An ordered set of label pairs. Building one allocates; cloning does not, and a set made from
+//! another shares what it begins with. Called by whoever resolves handles, never on the request
+//! path.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -8,10 +9,12 @@ use std::sync::Arc;
 
 use prometheus::proto::LabelPair;
 
-/// Label names and values in print order. Names may come from the control plane, so they are made valid here.
+/// Label names and values in print order. Names may come from the control plane, so they are made
+/// valid here.
 ///
-/// One target resolves a few dozen series with the same first twenty labels and one or two of its own behind them, so both parts are shared, and each
-/// takes no more than it needs: with a thousand targets these sets are a good part of a proxy's memory.
+/// One target resolves a few dozen series with the same first twenty labels and one or two of its
+/// own behind them, so both parts are shared, and each takes no more than it needs: with a thousand
+/// targets these sets are a good part of a proxy's memory.
 #[derive(Clone, Debug, Default)]
 pub struct Labels {
     /// Comes first; of the set that this one was made from.
@@ -26,7 +29,8 @@ type Pairs = Vec<(Cow<'static, str>, Arc<str>)>;
 /// Takes the place of values from outside in a family that has as many of them as it may.
 pub const OTHER: &str = "(other)";
 
-/// Sets grow by so many pairs at a time. Most have between ten and twenty; doubling would leave a third of them unused.
+/// Sets grow by so many pairs at a time. Most have between ten and twenty; doubling would leave a
+/// third of them unused.
 const STEP: usize = 4;
 
 impl Labels {
@@ -130,7 +134,8 @@ fn bit(n: usize) -> u64 {
     1 << n.min(63)
 }
 
-// Where one set ends and the next begins is nobody's business: sets with the same pairs are the same.
+// Where one set ends and the next begins is nobody's business: sets with the same pairs are the
+// same.
 
 impl PartialEq for Labels {
     fn eq(&self, other: &Self) -> bool {
@@ -158,7 +163,8 @@ impl Hash for Labels {
     }
 }
 
-/// A single invalid name makes a scraper reject the whole page, so characters outside `[a-zA-Z0-9_]` become `_`.
+/// A single invalid name makes a scraper reject the whole page, so characters outside
+/// `[a-zA-Z0-9_]` become `_`.
 fn valid_name(name: Cow<'static, str>) -> Cow<'static, str> {
     let invalid = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
     let starts_badly = name.starts_with(|c: char| c.is_ascii_digit());

@@ -1,5 +1,5 @@
-//! `process_*`, read from /proc/self when somebody scrapes. Names are those of Linkerd's proxy, which are Prometheus'
-//! own plus clock, uptime, threads and network bytes.
+//! `process_*`, read from /proc/self when somebody scrapes. Names are those of Linkerd's proxy,
+//! which are Prometheus' own plus clock, uptime, threads and network bytes.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,8 +15,8 @@ pub(super) struct Process {
     start_time: f64,
 }
 
-/// Clock ticks per second in /proc. `USER_HZ` is part of the kernel's interface and is 100 on every architecture that we
-/// build for, whatever the kernel's own tick rate.
+/// Clock ticks per second in /proc. `USER_HZ` is part of the kernel's interface and is 100 on every
+/// architecture that we build for, whatever the kernel's own tick rate.
 const USER_HZ: f64 = 100.0;
 
 impl Process {
@@ -62,7 +62,8 @@ impl Process {
     }
 }
 
-// Fields of /proc/self/stat, counted from the state field, which is the first after the parenthesised name.
+// Fields of /proc/self/stat, counted from the state field, which is the first after the
+// parenthesised name.
 const STAT_UTIME: usize = 11;
 const STAT_STIME: usize = 12;
 const STAT_START_TIME: usize = 19;

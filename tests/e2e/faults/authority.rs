@@ -1,4 +1,5 @@
-//! Certificates to plant: issuers of the mesh's own anchor that are good, too old, too young, almost over or of the wrong kind, and a stranger's.
+//! Certificates to plant: issuers of the mesh's own anchor that are good, too old, too young,
+//! almost over or of the wrong kind, and a stranger's.
 
 use std::{
     fs,
@@ -15,7 +16,8 @@ use super::shell::Shell;
 
 const DAY: i64 = 24 * 3600;
 
-/// Writes each pair into a folder of its name, as `crt.pem` and `key.pem`; a good one into the shell's folder itself.
+/// Writes each pair into a folder of its name, as `crt.pem` and `key.pem`; a good one into the
+/// shell's folder itself.
 pub(super) fn make_certificates(shell: &Shell) {
     for entry in ["crt", "key"] {
         shell.run(&format!(

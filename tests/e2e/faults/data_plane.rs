@@ -1,4 +1,5 @@
-//! Faults of workloads: pods without proxy, proxies that do not start, settings that do not mean what was meant, policies for nobody.
+//! Faults of workloads: pods without proxy, proxies that do not start, settings that do not mean
+//! what was meant, policies for nobody.
 
 use super::Fault;
 

@@ -31,7 +31,8 @@ impl Guide {
         }
     }
 
-    /// Fails unless every step of the repair is in the advice, in the check's section, or in one that this section points to.
+    /// Fails unless every step of the repair is in the advice, in the check's section, or in one
+    /// that this section points to.
     pub(super) fn tells(&self, fault: &Fault, advice: &str) {
         let own = self.section(fault.check);
         let pointed_to = own.split("](#").skip(1).filter_map(|rest| {
@@ -56,7 +57,8 @@ impl Guide {
     }
 }
 
-/// What is typed for a step: the command with the names filled in, or what the fault says that a sentence means.
+/// What is typed for a step: the command with the names filled in, or what the fault says that a
+/// sentence means.
 pub(super) fn command(step: &str, fault: &Fault) -> String {
     if step == AN_UPGRADE {
         return UPGRADE.to_owned();

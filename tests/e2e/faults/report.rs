@@ -53,7 +53,8 @@ impl Report {
         }
     }
 
-    /// The fault's row, when it is there and no other row complains of something that has nothing to do with it.
+    /// The fault's row, when it is there and no other row complains of something that has nothing
+    /// to do with it.
     pub(super) fn names(&self, fault: &Fault) -> Result<&Row, String> {
         let repairs = self
             .rows

@@ -1,4 +1,5 @@
-//! A shell as an operator of the cluster has it: kubectl, helm and meshctl know which cluster is meant, and the folder has the charts and the certificates.
+//! A shell as an operator of the cluster has it: kubectl, helm and meshctl know which cluster is
+//! meant, and the folder has the charts and the certificates.
 
 use std::{
     os::unix::fs::symlink,

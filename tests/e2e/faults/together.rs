@@ -1,4 +1,5 @@
-//! Faults that do not touch each other, planted all at once: one look names them all, one pass of repairs is rid of them.
+//! Faults that do not touch each other, planted all at once: one look names them all, one pass of
+//! repairs is rid of them.
 
 /// A fault that is one of several.
 pub(super) struct Planted {

@@ -26,7 +26,8 @@ pub(crate) struct Sandbox<'a> {
 }
 
 impl Chain {
-    /// ADD through plugins of the chain, after others gave `previous`; the result of the last one, or the error of the one that failed.
+    /// ADD through plugins of the chain, after others gave `previous`; the result of the last one,
+    /// or the error of the one that failed.
     pub(crate) fn add_through(
         &self,
         plugins: &[Value],
@@ -39,7 +40,8 @@ impl Chain {
         Ok(previous)
     }
 
-    /// DEL through the chain backwards; a runtime goes on after an error, so this does too, and reports the first.
+    /// DEL through the chain backwards; a runtime goes on after an error, so this does too, and
+    /// reports the first.
     pub(crate) fn del(&self, sandbox: &Sandbox<'_>, previous: &Value) -> Result<(), Value> {
         let mut outcome = Ok(());
         for plugin in self.plugins.iter().rev() {

@@ -74,7 +74,8 @@ impl Mesh {
             .unwrap_or_else(|error| panic!("meshctl {args:?}: {error}: {text}"))
     }
 
-    /// Runs a program in a pod; what it printed, whether or not it succeeded, and its exit code when it did not.
+    /// Runs a program in a pod; what it printed, whether or not it succeeded, and its exit code
+    /// when it did not.
     pub(crate) fn exec(&self, pod: &str, command: &[&str]) -> String {
         let output = self.try_meshctl(&[&["local", "exec", pod, "--"], command].concat());
         let mut said = text(&output.stdout);

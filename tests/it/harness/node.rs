@@ -1,7 +1,8 @@
-//! A node of its own for one test: a bridge network, a cgroup tree, pins, an agent, and pods with scripted processes.
+//! A node of its own for one test: a bridge network, a cgroup tree, pins, an agent, and pods with
+//! scripted processes.
 //!
-//! The programs are the real ones and are told where everything is by their ordinary flags. What a node makes is named after it and removed with it, also
-//! when the test fails.
+//! The programs are the real ones and are told where everything is by their ordinary flags. What a
+//! node makes is named after it and removed with it, also when the test fails.
 
 use std::{
     cell::RefCell,
@@ -366,7 +367,8 @@ impl Pod<'_> {
         &self.uid
     }
 
-    /// The first three numbers of the node's IPv4 subnet, as in `10.241.7`, and the last of them alone.
+    /// The first three numbers of the node's IPv4 subnet, as in `10.241.7`, and the last of them
+    /// alone.
     pub(crate) fn subnet(&self) -> (String, u8) {
         let IpAddr::V4(v4) = self.v4 else {
             panic!("the first address is IPv4: {}", self.v4)

@@ -10,7 +10,8 @@ use std::{
 
 use serde_json::Value;
 
-/// A process that does not answer in this time hangs. It decides nothing else: every step answers in a fraction of it.
+/// A process that does not answer in this time hangs. It decides nothing else: every step answers
+/// in a fraction of it.
 const HANG: Duration = Duration::from_secs(30);
 
 /// A running child and the events it prints.

@@ -1,9 +1,11 @@
-//! Clients that everybody uses give through the mesh the results that they give without it, whichever side is meshed.
+//! Clients that everybody uses give through the mesh the results that they give without it,
+//! whichever side is meshed.
 
 use super::manifests;
 use crate::harness::{mesh::Mesh, privileged};
 
-/// A client's run against the servers of a namespace, and what of its output is the same every time.
+/// A client's run against the servers of a namespace, and what of its output is the same every
+/// time.
 struct Story {
     name: &'static str,
     run: fn(&Mesh, client: &str, servers: &str) -> String,
@@ -120,7 +122,8 @@ fn curl(mesh: &Mesh, client: &str, servers: &str) -> String {
         &["-w", show, &url("/absent"), "-o", "/dev/null"],
         &["-w", show, "-L", &url("/moved")],
         &["-w", show, "-I", &url("/"), "-o", "/dev/null"],
-        // nginx answers an HTTP/1.0 request as HTTP/1.1; through the mesh the answer has the version of the request.
+        // nginx answers an HTTP/1.0 request as HTTP/1.1; through the mesh the answer has the
+        // version of the request.
         &["-w", "%{http_code} %{size_download}\\n", "-0", &url("/")],
         &["-w", show, &url("/large"), "-o", "/dev/null"],
         &[

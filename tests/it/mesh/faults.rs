@@ -211,7 +211,8 @@ fn policy_and_broken_yaml_in_the_folder() {
     assert!(answers("200")());
     mesh.write("policy.yaml", POLICY);
     until("the policy closes the port", answers("403"), String::new);
-    // A broken version of the same file: the last good one stays in force, and a good file beside it is still taken.
+    // A broken version of the same file: the last good one stays in force, and a good file beside
+    // it is still taken.
     mesh.write(
         "policy.yaml",
         &POLICY.replace(

@@ -18,8 +18,9 @@ const CLIENTS: &str = include_str!("../../e2e/keep_alive.py");
 /// Long enough for all pods to be replaced.
 const SECONDS: &str = "45";
 
-/// One run of a load generator that is repeated for as long as a story takes. `SERVICE` stands for the address of the Service `web`: the DNS server of a local node is away for a
-/// moment whenever it is told of other records.
+/// One run of a load generator that is repeated for as long as a story takes. `SERVICE` stands for
+/// the address of the Service `web`: the DNS server of a local node is away for a moment whenever
+/// it is told of other records.
 #[derive(Clone, Copy)]
 struct Load {
     command: &'static [&'static str],
@@ -81,7 +82,8 @@ fn wrk_is_flawless(report: &str) -> bool {
         && !report.contains("Socket errors")
 }
 
-/// Runs the loads again and again while `story` happens, and at least once; the reports that show a failed request.
+/// Runs the loads again and again while `story` happens, and at least once; the reports that show a
+/// failed request.
 fn under_load(mesh: &Mesh, loads: &[Load], story: impl FnOnce()) -> Vec<String> {
     /// Ends the loads even when the story fails.
     struct Over<'a>(&'a AtomicBool);
@@ -154,7 +156,8 @@ fn served(mesh: &Mesh, pod: &str) -> f64 {
         .sum()
 }
 
-/// As a Deployment does it: a new pod is ready, an old one is told to stop, and the endpoints change while it stops. nginx stops without waiting for anybody.
+/// As a Deployment does it: a new pod is ready, an old one is told to stop, and the endpoints
+/// change while it stops. nginx stops without waiting for anybody.
 #[test]
 fn every_pod_of_a_service_is_replaced_under_load() {
     if !privileged("pods replaced under load") {
@@ -184,7 +187,8 @@ fn every_pod_of_a_service_is_replaced_under_load() {
     }
 }
 
-/// A client without a mesh keeps its connections to applications with and without one, all of whose pods are replaced.
+/// A client without a mesh keeps its connections to applications with and without one, all of whose
+/// pods are replaced.
 #[test]
 fn clients_without_a_mesh_get_no_wrong_answer_from_pods_that_stop() {
     if !privileged("pods replaced under clients without a mesh") {
@@ -265,7 +269,8 @@ fn the_whole_control_plane_dies_under_load() {
         let before = mesh.processes("mesh-controller");
         assert!(before.len() >= 3, "{before:?}");
         send(&before, Signal::SIGKILL);
-        // Nobody in the pod has asked for this Service yet: it is found as soon as somebody can be asked.
+        // Nobody in the pod has asked for this Service yet: it is found as soon as somebody can be
+        // asked.
         assert_eq!(ping().trim(), "PONG");
         let why = || mesh.meshctl(&["local", "status"]);
         until("the control plane is back", ready, why);

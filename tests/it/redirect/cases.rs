@@ -314,7 +314,8 @@ fn inbound() -> Vec<Case> {
         Case {
             name: "port taken while a connection is open (trap 1)",
             run: |s| {
-                // The stand-in proxy holds the connection, as a real one does while it waits for its application.
+                // The stand-in proxy holds the connection, as a real one does while it waits for
+                // its application.
                 let held = s.peer.app(&["connect", &s.own4(8200), "--stay"]);
                 held.event();
                 let binds = [

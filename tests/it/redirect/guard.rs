@@ -1,4 +1,5 @@
-//! The guard, and addresses that the agent is told by nobody: ways around the proxy, counted and stopped.
+//! The guard, and addresses that the agent is told by nobody: ways around the proxy, counted and
+//! stopped.
 
 use std::net::IpAddr;
 
@@ -156,7 +157,8 @@ fn ways_around_the_proxy_are_closed() {
     if !privileged("the guard, dropping") {
         return;
     }
-    // On the split tier, whose inbound half is a packet filter, and where connections are redirected to loopback.
+    // On the split tier, whose inbound half is a packet filter, and where connections are
+    // redirected to loopback.
     for tier in [Tier::Full, Tier::Split] {
         let node = Node::start_with(tier, &["--guard", "drop"]);
         let empty = entries(&node);

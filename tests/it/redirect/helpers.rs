@@ -1,4 +1,5 @@
-//! `mesh-init` under the three names of Linkerd's image, as the injector and the chart start it: in pods that no agent looks after.
+//! `mesh-init` under the three names of Linkerd's image, as the injector and the chart start it: in
+//! pods that no agent looks after.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -171,7 +172,8 @@ fn proxy_init_says_what_it_would_do_and_what_it_cannot() {
     );
     let tables = pod.run("nft", &["list", "tables"]).expect("nft lists");
     assert_eq!(tables, "", "nothing was changed");
-    // What it prints is what nft understands: loaded, it is the table that the program writes by itself.
+    // What it prints is what nft understands: loaded, it is the table that the program writes by
+    // itself.
     let file = image.path().join("script.nft");
     std::fs::write(&file, &script).expect("a file");
     pod.run("nft", &["-f", &file.to_string_lossy()])
@@ -251,7 +253,8 @@ fn validator_tells_a_redirected_pod_from_another() {
     let image = image();
     let node = Node::start(Tier::Nft);
     let validator = helper(&image, "linkerd2-network-validator");
-    // What the chart writes; the address is one that answers at once where nothing redirects, so that the test need not wait for the time-out.
+    // What the chart writes; the address is one that answers at once where nothing redirects, so
+    // that the test need not wait for the time-out.
     let flags = |connect: &str| {
         let fixed = [
             "--log-format",

@@ -70,7 +70,8 @@ fn agent_killed_and_back() {
     }
     let node = Node::start(Tier::Full);
     node.kill_agent();
-    // Both pods of the stage start while the agent is dead: the plugin enrols from the pinned programs.
+    // Both pods of the stage start while the agent is dead: the plugin enrols from the pinned
+    // programs.
     let stage = Stage::build(&node);
     assert_eq!(stage.app(&["connect", &stage.peer4(PORT)]), VIA_PROXY);
     assert_eq!(stage.peer_app(&["connect", &stage.own4(APP)]), INBOUND);

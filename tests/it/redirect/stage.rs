@@ -9,7 +9,8 @@ use crate::harness::{
     process::{Process, run},
 };
 
-/// Ports of the peer, an ordinary pod: an ordinary one, a second one, one that the meshed pod skips, one inside a skipped range.
+/// Ports of the peer, an ordinary pod: an ordinary one, a second one, one that the meshed pod
+/// skips, one inside a skipped range.
 pub(crate) const PORT: u16 = 7001;
 pub(crate) const PORT2: u16 = 7002;
 pub(crate) const SKIPPED: u16 = 7100;
@@ -25,7 +26,8 @@ pub(crate) struct Stage<'n> {
     pub(crate) peer: Pod<'n>,
     /// Outside the mesh, with an address that the meshed pod skips.
     pub(crate) exempt: Pod<'n>,
-    /// An address that is routed to the meshed pod and that no interface of it has, as transparent proxies use.
+    /// An address that is routed to the meshed pod and that no interface of it has, as transparent
+    /// proxies use.
     pub(crate) foreign: IpAddr,
     /// The stand-in proxy; a case may restart it.
     pub(crate) proxy: RefCell<Option<Process>>,
@@ -135,7 +137,8 @@ impl<'n> Stage<'n> {
         format!("[::ffff:{}]:{port}", self.peer.v4)
     }
 
-    /// The events of a probe in the words of the table: addresses by their role, ephemeral ports as `*`.
+    /// The events of a probe in the words of the table: addresses by their role, ephemeral ports as
+    /// `*`.
     pub(crate) fn describe(&self, events: &[Value]) -> String {
         let words: Vec<String> = events.iter().map(|event| self.word(event)).collect();
         words.join("; ")
@@ -215,7 +218,8 @@ impl<'n> Stage<'n> {
     }
 }
 
-/// Routes an address to the pod: here through the node, there to whoever asks for it. The routes go with the bridge and the pod.
+/// Routes an address to the pod: here through the node, there to whoever asks for it. The routes go
+/// with the bridge and the pod.
 fn route_foreign(pod: &Pod<'_>) -> IpAddr {
     let (_, node) = pod.subnet();
     let foreign = IpAddr::from([10, 242, node, 1]);

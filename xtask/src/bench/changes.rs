@@ -12,7 +12,8 @@ use super::{
 use crate::lab::Lab;
 
 const RATE: Load = Load::FixedRate { rate: 5000 };
-/// Services whose endpoints change, and how often each does in a second: a thousand changes, in a hundred bursts, as a rollout makes them.
+/// Services whose endpoints change, and how often each does in a second: a thousand changes, in a
+/// hundred bursts, as a rollout makes them.
 const MOVING: u32 = 10;
 const TURNS: u32 = 100;
 
@@ -30,7 +31,8 @@ pub(super) fn row(lab: &Lab, plan: &Plan, workload: &'static Workload) -> anyhow
     )?;
     load::measure(lab, &mut system, Service::Http1, RATE, 1)?;
     if let Some(control) = &system.control {
-        // It makes ten messages at a time on the CPU of the load, which would have to wait for it, and its wait would be taken for the proxy's.
+        // It makes ten messages at a time on the CPU of the load, which would have to wait for it,
+        // and its wait would be taken for the proxy's.
         control.client.step_back()?;
     }
     rounds(lab, plan, workload, |number, _| {

@@ -35,7 +35,8 @@ pub(super) struct Outcome {
     pub(super) p999: Option<f64>,
 }
 
-/// Puts a load on a system for so many seconds; what came of it, CPU included, and how many operations failed.
+/// Puts a load on a system for so many seconds; what came of it, CPU included, and how many
+/// operations failed.
 pub(super) fn measure(
     lab: &Lab,
     system: &mut System,

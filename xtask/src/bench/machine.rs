@@ -90,8 +90,9 @@ impl Times {
             .ok()?;
         let seconds = |index: usize| ticks.get(index).map(|ticks| ticks / 100.0);
         let (hard, soft) = (seconds(5)?, seconds(6)?);
-        // A kernel that looks who is running only when the clock ticks never finds a hardware interrupt, and what it says of software ones is part of the run
-        // time of processes as well.
+        // A kernel that looks who is running only when the clock ticks never finds a hardware
+        // interrupt, and what it says of software ones is part of the run time of processes as
+        // well.
         let counted_apart = hard > 0.0;
         Some(Self {
             idle: seconds(3)? + seconds(4)?,

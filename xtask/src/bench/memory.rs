@@ -19,7 +19,8 @@ use crate::lab::{
     process::Process,
 };
 
-/// Memory is not what noise disturbs, and a fresh pair of each takes long: so few tell whether it repeats.
+/// Memory is not what noise disturbs, and a fresh pair of each takes long: so few tell whether it
+/// repeats.
 const ROUNDS: usize = 3;
 /// Targets, and the endpoints of each in the two halves of the row.
 const TARGETS: u32 = 1000;
@@ -124,7 +125,8 @@ pub(super) fn few(plan: &Plan) -> Plan {
     }
 }
 
-/// Opens connections, the next one to the next target, and returns once all are open. They close with the returned process.
+/// Opens connections, the next one to the next target, and returns once all are open. They close
+/// with the returned process.
 pub(super) fn hold(
     lab: &Lab,
     pod: &Pod,

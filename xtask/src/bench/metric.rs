@@ -33,9 +33,11 @@ pub(crate) enum Metric {
     P50,
     P99,
     P999,
-    /// What the proxies add to the median: `P50` without that of [`Peer::Direct`] in the same round.
+    /// What the proxies add to the median: `P50` without that of [`Peer::Direct`] in the same
+    /// round.
     AddedP50,
-    /// What redirection adds to the CPU of a connection: `CpuBoth` without that of [`Peer::Direct`] in the same round.
+    /// What redirection adds to the CPU of a connection: `CpuBoth` without that of [`Peer::Direct`]
+    /// in the same round.
     AddedCpu,
     /// The same where a thousand pods are enrolled.
     AddedCpuCrowd,

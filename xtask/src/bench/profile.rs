@@ -1,4 +1,5 @@
-//! Where the two proxies spend their time under a load, by perf: so that a goal that is missed comes with where to look.
+//! Where the two proxies spend their time under a load, by perf: so that a goal that is missed
+//! comes with where to look.
 
 use std::{collections::BTreeMap, path::Path, process::Command};
 
@@ -30,7 +31,8 @@ pub(crate) struct Profile {
     pub(crate) symbols: Vec<(String, f64)>,
 }
 
-/// Which symbols belong to what: the first whose words one of them has. Code that the compiler copied into others counts where it was copied to.
+/// Which symbols belong to what: the first whose words one of them has. Code that the compiler
+/// copied into others counts where it was copied to.
 const GROUPS: [(&str, &[&str]); 12] = [
     (
         "copying",

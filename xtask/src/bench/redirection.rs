@@ -1,4 +1,5 @@
-//! What redirection adds to a connection, alone: no proxy, only a listener in its place, and clients inside the same pod.
+//! What redirection adds to a connection, alone: no proxy, only a listener in its place, and
+//! clients inside the same pod.
 
 use std::{fs, path::Path, process::Command};
 
@@ -25,7 +26,8 @@ const LISTENER: Container<'_> = Container {
     side: Side::Load,
     user: Some(2102),
 };
-/// Pods besides the two that are there: nearly as many as the table holds. A node of Kubernetes has 110, and seldom more than 250.
+/// Pods besides the two that are there: nearly as many as the table holds. A node of Kubernetes has
+/// 110, and seldom more than 250.
 const CROWD: u32 = 10_000;
 
 /// A pod whose connections are redirected in one way, or not.
@@ -68,7 +70,8 @@ pub(super) fn row(lab: &Lab, plan: &Plan, workload: &'static Workload) -> anyhow
     Ok(row)
 }
 
-/// The same again where very many other pods are enrolled. Of an iptables pod nothing is anywhere but in itself, so that there is nothing to add for it.
+/// The same again where very many other pods are enrolled. Of an iptables pod nothing is anywhere
+/// but in itself, so that there is nothing to add for it.
 fn with_crowd(
     lab: &Lab,
     plan: &Plan,
@@ -142,7 +145,8 @@ fn cpu(pod: &Pod) -> anyhow::Result<f64> {
     super::machine::cgroup_time(&pod.cgroup)
 }
 
-/// Connections that the kernel tracks for a pod. Where nothing asked for tracking there is no table.
+/// Connections that the kernel tracks for a pod. Where nothing asked for tracking there is no
+/// table.
 fn conntrack(pod: &Pod) -> anyhow::Result<f64> {
     const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
     if !Path::new(COUNT).exists() {

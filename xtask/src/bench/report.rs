@@ -1,4 +1,5 @@
-//! What is told of a run: a table while it goes on, and at the end the table, every number of every round, and a chart, as files.
+//! What is told of a run: a table while it goes on, and at the end the table, every number of every
+//! round, and a chart, as files.
 
 mod chart;
 mod document;
@@ -71,7 +72,8 @@ impl Report {
         Ok(())
     }
 
-    /// Says how it ended. A goal that is missed is a result; what could not be measured is a failure.
+    /// Says how it ended. A goal that is missed is a result; what could not be measured is a
+    /// failure.
     pub(super) fn finish(&self) -> ExitCode {
         let judged = self.rows().flat_map(Row::judged).collect::<Vec<_>>();
         let count = |met: Met| judged.iter().filter(|judged| judged.met == met).count();

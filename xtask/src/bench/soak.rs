@@ -1,5 +1,6 @@
-//! `cargo xtask soak`: the pair of proxies under load for an hour, at a share of what it can do, while its certificates are renewed again and again and the trust anchor is
-//! replaced by another. No request may fail, and nothing may grow.
+//! `cargo xtask soak`: the pair of proxies under load for an hour, at a share of what it can do,
+//! while its certificates are renewed again and again and the trust anchor is replaced by another.
+//! No request may fail, and nothing may grow.
 
 mod verdict;
 
@@ -38,7 +39,8 @@ const DEFAULT_SECONDS: u64 = 3600;
 const SHARE: f64 = 0.7;
 /// For finding out what it can do.
 const CAPACITY_SECONDS: u32 = 10;
-/// Load is put on in so many pieces. Each begins with new connections, and is followed by a look at the proxies.
+/// Load is put on in so many pieces. Each begins with new connections, and is followed by a look at
+/// the proxies.
 const PIECES: u32 = 60;
 /// Certificates that each proxy gets besides the first.
 const ROTATIONS: u32 = 25;
@@ -171,8 +173,9 @@ impl Trusted {
         Ok(trusted)
     }
 
-    /// What is to be trusted while a piece of the load runs, and what changes with it. Each step is one or more pieces after the one before: long enough for every proxy to
-    /// have noticed, and before the last one, to have a certificate of the new issuer.
+    /// What is to be trusted while a piece of the load runs, and what changes with it. Each step is
+    /// one or more pieces after the one before: long enough for every proxy to have noticed, and
+    /// before the last one, to have a certificate of the new issuer.
     fn at(&mut self, piece: u32, system: &mut System) -> anyhow::Result<Option<&'static str>> {
         let wanted = Trust::at(piece);
         if wanted == self.now {

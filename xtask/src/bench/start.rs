@@ -1,4 +1,5 @@
-//! How long it takes until a proxy is ready, and until it has found its way to a target it did not know.
+//! How long it takes until a proxy is ready, and until it has found its way to a target it did not
+//! know.
 
 use std::net::Ipv4Addr;
 
@@ -56,7 +57,8 @@ pub(super) fn first_request(
     workload: &'static Workload,
 ) -> anyhow::Result<Row> {
     let system = System::start(lab, Peer::Ours)?;
-    // A proxy is never asked for the first time about nothing at all: its control plane has a connection by then.
+    // A proxy is never asked for the first time about nothing at all: its control plane has a
+    // connection by then.
     let first = |round: u32| -> anyhow::Result<String> {
         let ip = Ipv4Addr::from(u32::from(FIRST) + round * TARGETS);
         let mut command = system.pods.client.command(CLIENT, &lab.programs.bench)?;

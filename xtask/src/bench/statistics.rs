@@ -70,7 +70,8 @@ impl SplitMix {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which is far below the generator's range, so that no one is more likely than another.
+    /// A number below `bound`, which is far below the generator's range, so that no one is more
+    /// likely than another.
     fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }

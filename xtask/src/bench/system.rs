@@ -1,4 +1,5 @@
-//! A system under test: client pod, server pod, the applications, and between them a pair of proxies of one make, or nothing.
+//! A system under test: client pod, server pod, the applications, and between them a pair of
+//! proxies of one make, or nothing.
 
 mod applications;
 mod envoy;
@@ -27,7 +28,8 @@ use crate::lab::{
 const OUT: u16 = 10_000;
 const IN: u16 = 20_000;
 
-/// Where services of the mesh are: the second byte says which kind, as `mesh-bench control` knows them.
+/// Where services of the mesh are: the second byte says which kind, as `mesh-bench control` knows
+/// them.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 const CROWDED: Ipv4Addr = Ipv4Addr::new(10, 100, 0, 1);
 

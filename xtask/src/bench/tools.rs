@@ -1,4 +1,5 @@
-//! The programs a benchmark needs: ours in the release profile, those of the distribution, and Envoy, which Debian does not have.
+//! The programs a benchmark needs: ours in the release profile, those of the distribution, and
+//! Envoy, which Debian does not have.
 
 use std::{
     fs,
@@ -122,7 +123,8 @@ fn compile(root: &Path) -> anyhow::Result<()> {
         cargo.args(["build", "--release", "--package", package]);
         command::run("cargo build", &mut cargo)?;
     }
-    // Its kernel programs are the same in every profile, and nothing else of it runs while there is load. With the features of the whole workspace, as the tests build it.
+    // Its kernel programs are the same in every profile, and nothing else of it runs while there is
+    // load. With the features of the whole workspace, as the tests build it.
     let mut cargo = workspace::cargo(root);
     cargo.args(["build", "--workspace", "--bin", "mesh-agent"]);
     command::run("cargo build", &mut cargo)

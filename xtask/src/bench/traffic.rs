@@ -13,7 +13,8 @@ use super::{
 use crate::lab::Lab;
 use crate::progress::Progress;
 
-/// The systems under test that were asked for so far. Starting one takes longer than measuring it once.
+/// The systems under test that were asked for so far. Starting one takes longer than measuring it
+/// once.
 pub(super) type Systems = BTreeMap<Peer, System>;
 
 /// Runs rounds until enough of them were quiet.
@@ -79,7 +80,8 @@ pub(super) fn rounds(
     Ok(row)
 }
 
-/// Who is measured when in a round: A B, then B A, so that a drift of the machine hits each as much as the other.
+/// Who is measured when in a round: A B, then B A, so that a drift of the machine hits each as much
+/// as the other.
 fn order(peers: &[Peer], round: usize) -> Vec<Peer> {
     let mut order = peers.to_vec();
     if round % 2 == 1 {

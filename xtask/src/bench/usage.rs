@@ -11,7 +11,8 @@ pub(crate) struct Memory {
     pub(crate) anonymous: u64,
 }
 
-/// Seconds that all threads of a process have run, exact to the nanosecond where clocks that count ticks miss what runs between them.
+/// Seconds that all threads of a process have run, exact to the nanosecond where clocks that count
+/// ticks miss what runs between them.
 pub(crate) fn run_time(process: u32) -> anyhow::Result<f64> {
     let folder = format!("/proc/{process}/task");
     let mut nanos = 0;

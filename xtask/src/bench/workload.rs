@@ -1,5 +1,5 @@
-//! What a workload is: what it does, to whom it is compared, and what must hold. `table` lists them all. The goals are those the proxy was built for; docs/bench
-//! says how they were chosen.
+//! What a workload is: what it does, to whom it is compared, and what must hold. `table` lists them
+//! all. The goals are those the proxy was built for; docs/bench says how they were chosen.
 
 mod table;
 

@@ -1,5 +1,5 @@
-//! A cluster of kind's for one run of the end-to-end tests (`cargo xtask test --e2e --kind`): two nodes, gone when the run ends. For machines with Docker:
-//! a developer's, the forge's.
+//! A cluster of kind's for one run of the end-to-end tests (`cargo xtask test --e2e --kind`): two
+//! nodes, gone when the run ends. For machines with Docker: a developer's, the forge's.
 
 use std::{fs, path::Path, process::Command};
 

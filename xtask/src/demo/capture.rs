@@ -13,7 +13,8 @@ use super::mesh::Mesh;
 /// A running capture of the pod's traffic.
 pub(crate) struct Capture {
     child: Child,
-    /// What tcpdump writes, in pieces as they come. Unbounded: a capture of one request is a few kilobytes.
+    /// What tcpdump writes, in pieces as they come. Unbounded: a capture of one request is a few
+    /// kilobytes.
     pieces: Receiver<Vec<u8>>,
 }
 
@@ -82,7 +83,8 @@ impl Captured {
             .count()
     }
 
-    /// TLS 1.3 records of application data; three bytes also occur by chance, but not by the dozen in a few packets.
+    /// TLS 1.3 records of application data; three bytes also occur by chance, but not by the dozen
+    /// in a few packets.
     pub(crate) fn tls_records(&self) -> usize {
         self.count(&[0x17, 0x03, 0x03])
     }

@@ -1,4 +1,5 @@
-//! The claims of the demo, one function each: do something, measure it on the running system, judge.
+//! The claims of the demo, one function each: do something, measure it on the running system,
+//! judge.
 
 use std::{
     collections::BTreeMap, fmt, os::unix::process::ExitStatusExt as _, path::Path, process::Stdio,
@@ -226,7 +227,8 @@ pub(crate) fn survives_dead_backend(mesh: &Mesh) -> anyhow::Result<Claim> {
     })
 }
 
-/// Kills the application in a pod. It is the first process of its container, and all others die with it: the shell that has killed it may live to say so or not.
+/// Kills the application in a pod. It is the first process of its container, and all others die
+/// with it: the shell that has killed it may live to say so or not.
 fn kill(mesh: &Mesh, pod: &str) -> anyhow::Result<()> {
     let mut command = mesh.exec_command(pod, &["sh", "-c", "kill -9 $(cat /data/nginx.pid)"]);
     let output = command.output().context("start a shell in the pod")?;

@@ -1,4 +1,5 @@
-//! The mesh of the demo: where its application runs ([`Place`]: a local node or a cluster), and `meshctl`, which asks both the same questions.
+//! The mesh of the demo: where its application runs ([`Place`]: a local node or a cluster), and
+//! `meshctl`, which asks both the same questions.
 
 mod cluster;
 mod local;
@@ -28,11 +29,13 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Where the application of the demo runs.
 pub(crate) trait Place {
-    /// Makes the mesh and the application of these manifests ready to start, without the wish to be meshed.
+    /// Makes the mesh and the application of these manifests ready to start, without the wish to be
+    /// meshed.
     fn prepare(&self, manifests: &Path) -> anyhow::Result<()>;
     /// Starts the application, unmeshed.
     fn up(&self) -> anyhow::Result<()>;
-    /// Puts the wish to be meshed back, as a user who annotates a namespace, and starts the pods again.
+    /// Puts the wish to be meshed back, as a user who annotates a namespace, and starts the pods
+    /// again.
     fn ask_for_mesh(&self) -> anyhow::Result<()>;
     fn add_policy(&self, manifest: &Path) -> anyhow::Result<()>;
     fn remove_policy(&self, manifest: &Path) -> anyhow::Result<()>;

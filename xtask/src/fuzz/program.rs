@@ -25,7 +25,8 @@ const COVERAGE: [&str; 4] = [
 /// How much the fuzzer is told of what the code under test does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Guidance {
-    /// Which edges are taken, who calls whom indirectly, and what is compared with what: an input soon has the values that something looks for.
+    /// Which edges are taken, who calls whom indirectly, and what is compared with what: an input
+    /// soon has the values that something looks for.
     Full,
     /// Which edges are taken: two to three times as many executions a second.
     Edges,
@@ -51,7 +52,8 @@ impl Program {
         }
         let host = host()?;
         let mut command = workspace::cargo(root);
-        // With --target, because flags would reach build scripts and procedural macros otherwise, which have no fuzzer to report to.
+        // With --target, because flags would reach build scripts and procedural macros otherwise,
+        // which have no fuzzer to report to.
         command
             .args(["build", "--package", "mesh-fuzz", "--bin", "mesh-fuzz"])
             .args(["--features", "libfuzzer", "--profile", "fuzz"])
@@ -110,7 +112,8 @@ impl Guidance {
         [&COVERAGE, more].concat().join(" ")
     }
 
-    /// Where it is built. Each has one of its own, as ordinary builds have: with other flags everything would be compiled anew.
+    /// Where it is built. Each has one of its own, as ordinary builds have: with other flags
+    /// everything would be compiled anew.
     fn folder(self) -> &'static str {
         match self {
             Self::Full => FOLDER,

@@ -1,4 +1,5 @@
-//! One target at work: starts the fuzzer, once or several times beside each other, reads what it prints, and puts its figures together.
+//! One target at work: starts the fuzzer, once or several times beside each other, reads what it
+//! prints, and puts its figures together.
 
 use std::{
     fmt, fs,
@@ -11,13 +12,15 @@ use anyhow::{Context, bail};
 use super::program::Program;
 use crate::command;
 
-/// Longest input: enough for a message with several chunks or some dozens of frames. Longer ones find little and run slowly.
+/// Longest input: enough for a message with several chunks or some dozens of frames. Longer ones
+/// find little and run slowly.
 const MAX_LENGTH: usize = 4096;
 
 /// Seconds after which an input counts as one that never ends. Each takes a millisecond.
 const TIMEOUT: usize = 30;
 
-/// The fuzzer ends when it holds more; a target that bounds memory does so by itself, and far below.
+/// The fuzzer ends when it holds more; a target that bounds memory does so by itself, and far
+/// below.
 const MAX_MEMORY_MB: usize = 2048;
 
 /// How much is run.
@@ -58,7 +61,8 @@ pub(super) fn target(program: &Program, target: &str, budget: Budget) -> anyhow:
             .arg(format!("-max_len={MAX_LENGTH}"))
             .arg(format!("-timeout={TIMEOUT}"))
             .arg(format!("-rss_limit_mb={MAX_MEMORY_MB}"))
-            // What is slow is changed less often: up to half as many executions more in the same time.
+            // What is slow is changed less often: up to half as many executions more in the same
+            // time.
             .arg("-entropic_scale_per_exec_time=1")
             .arg("-print_final_stats=1");
         match budget.runs {
@@ -92,7 +96,8 @@ pub(super) fn target(program: &Program, target: &str, budget: Budget) -> anyhow:
     Ok(outcomes.into_iter().fold(Outcome::default(), Outcome::and))
 }
 
-/// Adds the inputs found that reach something which no kept one does to the kept ones, as few as possible; returns how many.
+/// Adds the inputs found that reach something which no kept one does to the kept ones, as few as
+/// possible; returns how many.
 pub(super) fn keep(program: &Program, target: &str) -> anyhow::Result<usize> {
     let corpus = program.corpus(target);
     let before = count(&corpus)?;

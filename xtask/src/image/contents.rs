@@ -1,4 +1,5 @@
-//! What each image holds: the one table of programs, paths, users and entry points. Charts and pods name these paths, so they change only together.
+//! What each image holds: the one table of programs, paths, users and entry points. Charts and pods
+//! name these paths, so they change only together.
 
 use std::{collections::BTreeSet, fmt, path::Path};
 
@@ -28,7 +29,8 @@ pub(crate) struct Contents {
     pub(crate) name: ImageName,
     pub(crate) title: &'static str,
     pub(crate) description: &'static str,
-    /// User and group by number: there is no /etc/passwd in the image, and a pod that must not run as root can be checked by number only.
+    /// User and group by number: there is no /etc/passwd in the image, and a pod that must not run
+    /// as root can be checked by number only.
     pub(crate) user: &'static str,
     pub(crate) entrypoint: &'static [&'static str],
     /// Of everything in the image, as an SPDX expression.
@@ -47,7 +49,8 @@ enum Tools {
     None,
     /// The iptables programs.
     PacketFilters,
-    /// What a person needs who looks at a pod's traffic: tcpdump, and a shell with the usual commands.
+    /// What a person needs who looks at a pod's traffic: tcpdump, and a shell with the usual
+    /// commands.
     Debugging,
 }
 
@@ -79,7 +82,8 @@ const PROXY: Contents = Contents {
     programs: &[
         placed("mesh-proxy", "mesh-proxy", "mesh-proxy"),
         Placed {
-            // The init container runs as the proxy's user, with these two added: a user other than root has of them only what the file permits.
+            // The init container runs as the proxy's user, with these two added: a user other than
+            // root has of them only what the file permits.
             mode: Mode::Privileged(1 << NET_ADMIN | 1 << NET_RAW),
             ..placed("mesh-agent", "mesh-init", INIT)
         },
@@ -126,7 +130,8 @@ const AGENT: Contents = Contents {
     kernel_programs: true,
 };
 
-/// In no image. It shares most of what the controllers and the agent are compiled from, so building it with the images costs little more.
+/// In no image. It shares most of what the controllers and the agent are compiled from, so building
+/// it with the images costs little more.
 pub(crate) const COMMAND_LINE: Program = Program {
     package: "meshctl",
     binary: "meshctl",
@@ -138,7 +143,8 @@ const DEBUG: Contents = Contents {
     description: "The debugging container of pods that ask for one: tcpdump, and a shell with the usual commands",
     // Only root gets the capabilities that its container is given.
     user: "0:0",
-    // Every packet of the pod, a line each, without asking for names, which would make more packets. Root stays root: the image has no other user.
+    // Every packet of the pod, a line each, without asking for names, which would make more
+    // packets. Root stays root: the image has no other user.
     entrypoint: &["/usr/bin/tcpdump", "-i", "any", "-n", "-l", "-Z", "root"],
     licence: "BSD-3-Clause AND GPL-2.0-only AND LGPL-2.1-or-later AND Apache-2.0 AND (AFL-2.1 OR GPL-2.0-or-later)",
     programs: &[],

@@ -1,5 +1,7 @@
-//! What images take from packages of the machine they are built on: the C library inside static programs, the iptables programs of the agent's
-//! last tier, and the tools of the debugging container. Each comes with its package's name and version, for the inventory, and with the package's copyright file.
+//! What images take from packages of the machine they are built on: the C library inside static
+//! programs, the iptables programs of the agent's last tier, and the tools of the debugging
+//! container. Each comes with its package's name and version, for the inventory, and with the
+//! package's copyright file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,8 +23,9 @@ pub(crate) struct Package {
     pub(crate) architecture: String,
 }
 
-/// Both kinds, as the package has them: the legacy one serves kernels without nf_tables, for which the agent has its last tier; the other serves a pod
-/// whose rules are to be looked at with the usual program.
+/// Both kinds, as the package has them: the legacy one serves kernels without nf_tables, for which
+/// the agent has its last tier; the other serves a pod whose rules are to be looked at with the
+/// usual program.
 const PROGRAMS: [(&str, &str); 2] = [
     ("xtables-legacy-multi", "legacy"),
     ("xtables-nft-multi", "nft"),
@@ -35,7 +38,8 @@ const EXTENSIONS: [&str; 3] = ["libxt_", "libipt_", "libip6t_"];
 const TCPDUMP: &str = "usr/bin/tcpdump";
 const BUSYBOX: &str = "bin/busybox";
 
-/// The commands that busybox is, as far as a person needs them who looks at a pod from inside. `true` answers the container's probes.
+/// The commands that busybox is, as far as a person needs them who looks at a pod from inside.
+/// `true` answers the container's probes.
 const COMMANDS: &[&str] = &[
     "awk",
     "cat",
@@ -126,7 +130,8 @@ pub(crate) fn c_library() -> anyhow::Result<Package> {
     owner(&file)
 }
 
-/// Adds the iptables programs, the extensions they load and the libraries of both, and returns the packages they are from.
+/// Adds the iptables programs, the extensions they load and the libraries of both, and returns the
+/// packages they are from.
 pub(crate) fn add_packet_filters(tree: &mut Tree) -> anyhow::Result<BTreeSet<Package>> {
     let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
     for (program, variant) in PROGRAMS {
@@ -218,13 +223,15 @@ fn libraries<'a>(files: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result<BTr
         .collect())
 }
 
-/// The path in a line of ldd: `libm.so.6 => /lib/…/libm.so.6 (0x…)`, or the loader's own `/lib64/ld-linux-x86-64.so.2 (0x…)`.
+/// The path in a line of ldd: `libm.so.6 => /lib/…/libm.so.6 (0x…)`, or the loader's own
+/// `/lib64/ld-linux-x86-64.so.2 (0x…)`.
 fn library(line: &str) -> Option<&str> {
     line.split_whitespace()
         .find(|word| word.starts_with('/') && !word.ends_with(':'))
 }
 
-/// The package that installed a file. Packages list files below /usr or not, whatever the file system does.
+/// The package that installed a file. Packages list files below /usr or not, whatever the file
+/// system does.
 fn owner(file: &Path) -> anyhow::Result<Package> {
     let text = file.display().to_string();
     let other = match text.strip_prefix("/usr") {

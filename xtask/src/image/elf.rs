@@ -1,4 +1,5 @@
-//! Looks into a program's ELF header: whether it needs a dynamic loader, which no image has. `programs` refuses one that does.
+//! Looks into a program's ELF header: whether it needs a dynamic loader, which no image has.
+//! `programs` refuses one that does.
 
 use anyhow::{Context, bail};
 

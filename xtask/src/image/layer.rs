@@ -1,4 +1,5 @@
-//! The one layer of an image: its files as a tar, and the digests that name it. The same files at the same commit give the same bytes.
+//! The one layer of an image: its files as a tar, and the digests that name it. The same files at
+//! the same commit give the same bytes.
 
 use std::io::Write;
 
@@ -76,11 +77,13 @@ fn archive(tree: &Tree, time: u64) -> std::io::Result<Vec<u8>> {
     tar.into_inner()
 }
 
-/// How tars carry the extended attribute `security.capability`; container runtimes read this spelling.
+/// How tars carry the extended attribute `security.capability`; container runtimes read this
+/// spelling.
 const CAPABILITY_RECORD: &str = "SCHILY.xattr.security.capability";
 
-/// The attribute's value: `struct vfs_cap_data` of linux/capability.h, revision 2, little-endian. Five words: revision and flags (none: not effective by itself),
-/// then permitted and inheritable of the lower 32 capabilities, then both of the upper.
+/// The attribute's value: `struct vfs_cap_data` of linux/capability.h, revision 2, little-endian.
+/// Five words: revision and flags (none: not effective by itself), then permitted and inheritable
+/// of the lower 32 capabilities, then both of the upper.
 fn file_capabilities(permitted: u32) -> [u8; 20] {
     const REVISION_2: u32 = 0x0200_0000;
     let mut value = [0; 20];

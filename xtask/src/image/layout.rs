@@ -1,5 +1,7 @@
-//! Writes an image to disk: as a folder in the OCI image layout, as one tar of the same files with Docker's list beside them, and its inventory.
-//! containerd reads the layout in the tar, Docker its list, so one file serves `ctr images import`, `kind load image-archive`, `docker load` and `podman load`.
+//! Writes an image to disk: as a folder in the OCI image layout, as one tar of the same files with
+//! Docker's list beside them, and its inventory. containerd reads the layout in the tar, Docker its
+//! list, so one file serves `ctr images import`, `kind load image-archive`, `docker load` and
+//! `podman load`.
 
 use std::{
     collections::BTreeMap,

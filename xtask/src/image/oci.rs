@@ -1,4 +1,5 @@
-//! The documents of an OCI image: configuration, manifest and index, and the blobs they name by digest.
+//! The documents of an OCI image: configuration, manifest and index, and the blobs they name by
+//! digest.
 
 use anyhow::Context;
 use serde_json::{Map, Value, json};

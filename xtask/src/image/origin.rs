@@ -1,4 +1,5 @@
-//! Where an image comes from: version, commit and the commit's time, which is the time of every file in it.
+//! Where an image comes from: version, commit and the commit's time, which is the time of every
+//! file in it.
 
 use std::{env, path::Path, process::Command};
 
@@ -79,8 +80,8 @@ fn git(root: &Path, arguments: &[&str]) -> Option<String> {
     ask(&mut command).map(|answer| answer.trim().to_owned())
 }
 
-/// Year, month and day of a day counted from 1970-01-01. The calendar repeats every 400 years (146,097 days); counting years from March puts
-/// the leap day at the end.
+/// Year, month and day of a day counted from 1970-01-01. The calendar repeats every 400 years
+/// (146,097 days); counting years from March puts the leap day at the end.
 fn date(days_since_1970: u64) -> (u64, u64, u64) {
     // 1970-01-01 is day 719,468 of a calendar that begins on 0000-03-01.
     let days = days_since_1970 + 719_468;

@@ -1,9 +1,12 @@
 //! Builds the programs of the images and hands out their bytes.
 //!
-//! Development images hold what `cargo build` makes anyway, so that an image costs no second compilation. Released ones are built in a folder of their
-//! own, optimised, with this machine's paths mapped away: the same commit gives the same bytes in any checkout. One build makes the programs of all images and
-//! `meshctl`, whichever images are asked for: cargo gives packages that are built together the features of all of them, so a build of some of them would compile
-//! their dependencies again with other features, and give other bytes. That a program is linked statically is decided by `xtask/wrapper/link-static`, for both kinds.
+//! Development images hold what `cargo build` makes anyway, so that an image costs no second
+//! compilation. Released ones are built in a folder of their own, optimised, with this machine's
+//! paths mapped away: the same commit gives the same bytes in any checkout. One build makes the
+//! programs of all images and `meshctl`, whichever images are asked for: cargo gives packages that
+//! are built together the features of all of them, so a build of some of them would compile their
+//! dependencies again with other features, and give other bytes. That a program is linked
+//! statically is decided by `xtask/wrapper/link-static`, for both kinds.
 
 use std::{
     env, fs,
@@ -34,13 +37,15 @@ pub(crate) struct Programs {
     dev: bool,
 }
 
-/// The wrapper by its name alone. Cargo makes the wrapper's path part of every symbol's name, and a path would differ between checkouts.
+/// The wrapper by its name alone. Cargo makes the wrapper's path part of every symbol's name, and a
+/// path would differ between checkouts.
 const WRAPPER: &str = "link-static";
 const WRAPPER_FOLDER: &str = "xtask/wrapper";
 
 /// Cargo.toml says what it is.
 const PROFILE: &str = "image";
-/// Tells the wrapper which program to optimise across crates: what each request goes through. For the others that took longer than everything else together.
+/// Tells the wrapper which program to optimise across crates: what each request goes through. For
+/// the others that took longer than everything else together.
 const OPTIMISED_VARIABLE: &str = "MESH_OPTIMISED_ACROSS_CRATES";
 const OPTIMISED: &str = "mesh_proxy";
 
@@ -98,7 +103,8 @@ impl Programs {
         let mut folders = workspace::mapped_folders(root)?;
         folders.push((target.to_path_buf(), "/mesh/target"));
         let mapping = workspace::mapping_flags("--remap-path-prefix=", &folders);
-        // The proxy is made from the bitcode of all libraries, the other programs from their machine code.
+        // The proxy is made from the bitcode of all libraries, the other programs from their
+        // machine code.
         let flags = format!("{mapping} -Cembed-bitcode=yes");
         // The TLS library is C, whose error reports name files.
         let c_flags = workspace::mapping_flags("-ffile-prefix-map=", &folders);
@@ -127,7 +133,8 @@ impl Programs {
         })
     }
 
-    /// The bytes of a program as they go into an image: static, and without the debug information, which is most of it.
+    /// The bytes of a program as they go into an image: static, and without the debug information,
+    /// which is most of it.
     pub(crate) fn content(&self, program: &Program) -> anyhow::Result<Vec<u8>> {
         let file = self.folder.join(program.binary);
         let content = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
@@ -168,7 +175,8 @@ impl Programs {
     }
 }
 
-/// A copy without debug information. Names of functions stay: a backtrace and a profile of the running program are readable.
+/// A copy without debug information. Names of functions stay: a backtrace and a profile of the
+/// running program are readable.
 fn stripped(file: &Path) -> anyhow::Result<Vec<u8>> {
     let strip = find_program("strip").context("there is no `strip` here; binutils brings it")?;
     let copy = file.with_extension("stripped");

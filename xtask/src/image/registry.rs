@@ -1,6 +1,7 @@
-//! Pushes images to a registry by the OCI distribution protocol: blobs that are not there yet, then the manifest under `VERSION-ARCHITECTURE`, then
-//! an index under `VERSION` that lists the manifests of this commit for every architecture the registry has. So each architecture is built on a machine
-//! of its own, in any order, one after the other.
+//! Pushes images to a registry by the OCI distribution protocol: blobs that are not there yet, then
+//! the manifest under `VERSION-ARCHITECTURE`, then an index under `VERSION` that lists the
+//! manifests of this commit for every architecture the registry has. So each architecture is built
+//! on a machine of its own, in any order, one after the other.
 
 mod http;
 

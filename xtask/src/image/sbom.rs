@@ -1,7 +1,10 @@
-//! The inventory of an image (CycloneDX 1.6): every crate linked into its programs, and every package of the machine that something in it is from.
+//! The inventory of an image (CycloneDX 1.6): every crate linked into its programs, and every
+//! package of the machine that something in it is from.
 //!
-//! Which crates are linked is asked of `cargo tree`, for all packages together, as they are built: their features are those of the one build. `cargo metadata`
-//! also lists what no feature in use asks for. Licences, checksums and sources come from the metadata. Procedural macros and build scripts run while building and are left out.
+//! Which crates are linked is asked of `cargo tree`, for all packages together, as they are built:
+//! their features are those of the one build. `cargo metadata` also lists what no feature in use
+//! asks for. Licences, checksums and sources come from the metadata. Procedural macros and build
+//! scripts run while building and are left out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +26,8 @@ pub(crate) const PATH: &str = "usr/share/doc/mesh/sbom.cdx.json";
 /// The package of the kernel programs, which has a workspace of its own.
 const KERNEL_PROGRAMS: &str = "mesh-ebpf";
 
-/// A workspace, the platform that it is built for (none means this machine's), and the packages of it that are built together.
+/// A workspace, the platform that it is built for (none means this machine's), and the packages of
+/// it that are built together.
 struct Workspace {
     manifest: &'static str,
     platform: Option<&'static str>,
@@ -46,7 +50,8 @@ const WORKSPACES: [Workspace; 2] = [
 pub(crate) struct Inventory {
     /// By cargo's identifier.
     crates: BTreeMap<String, Crate>,
-    /// By package: the names and versions of what is linked into its programs, the package itself among them.
+    /// By package: the names and versions of what is linked into its programs, the package itself
+    /// among them.
     linked: BTreeMap<String, BTreeSet<(String, String)>>,
     /// The version of the compiler, whose standard library is in every program.
     rust: String,
@@ -128,7 +133,8 @@ impl Inventory {
     }
 }
 
-/// The crates that cargo links into the programs of each package when it builds the packages together.
+/// The crates that cargo links into the programs of each package when it builds the packages
+/// together.
 fn trees(
     root: &Path,
     manifest: &Path,
@@ -152,7 +158,8 @@ fn trees(
     Ok(by_package(&printed))
 }
 
-/// The trees that cargo prints, with an empty line between them, by the package at the root of each.
+/// The trees that cargo prints, with an empty line between them, by the package at the root of
+/// each.
 fn by_package(printed: &str) -> BTreeMap<String, BTreeSet<(String, String)>> {
     let trees = printed.split("\n\n").filter_map(|tree| {
         let mut crates = tree.lines().filter_map(name_and_version).peekable();
@@ -233,7 +240,8 @@ fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
     checksums
 }
 
-/// The document. It has no number and no time of its own, so that the same image has the same inventory.
+/// The document. It has no number and no time of its own, so that the same image has the same
+/// inventory.
 pub(crate) fn document(
     image: &Contents,
     crates: &[&Crate],

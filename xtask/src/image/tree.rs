@@ -23,8 +23,9 @@ pub(crate) enum Entry {
 pub(crate) enum Mode {
     Read,
     Execute,
-    /// As a program that is permitted these capabilities, a bit for each by its number in linux/capability.h. Permitted only: it makes effective what it needs,
-    /// and can be started where the container was given none.
+    /// As a program that is permitted these capabilities, a bit for each by its number in
+    /// linux/capability.h. Permitted only: it makes effective what it needs, and can be started
+    /// where the container was given none.
     Privileged(u32),
 }
 

@@ -123,8 +123,10 @@ impl Agent {
         serde_json::from_str(&answer).context("the agent's answer is JSON")
     }
 
-    /// Fills the table of enrolled pods with so many more. Nothing belongs to them, as nothing of a pod on the same node belongs to another: what there is to
-    /// measure is how long it takes to find one of so many. The agent ends, which would remove what it does not know; what it pinned goes on.
+    /// Fills the table of enrolled pods with so many more. Nothing belongs to them, as nothing of a
+    /// pod on the same node belongs to another: what there is to measure is how long it takes to
+    /// find one of so many. The agent ends, which would remove what it does not know; what it
+    /// pinned goes on.
     pub(crate) fn crowd(&mut self, pods: u32) -> anyhow::Result<()> {
         self.process.end();
         let table = self.places.pins.join("v1/maps/PODS");

@@ -1,7 +1,8 @@
-//! Network namespaces and cgroups in the manner of pods, and the commands that put programs into them.
+//! Network namespaces and cgroups in the manner of pods, and the commands that put programs into
+//! them.
 //!
-//! Names are fixed: there is one lab on a machine at a time. Everything started is in one cgroup, so that [`clear`] finds what an earlier run left, however it
-//! ended.
+//! Names are fixed: there is one lab on a machine at a time. Everything started is in one cgroup,
+//! so that [`clear`] finds what an earlier run left, however it ended.
 
 use std::{
     ffi::OsStr,
@@ -25,12 +26,14 @@ pub(crate) const NAME: &str = "mesh-lab";
 pub(crate) const FOLDER: &str = "/run/mesh-lab";
 /// Where the agents pin their programs, each in a folder with our name.
 pub(crate) const PINS: &str = "/sys/fs/bpf";
-/// Twenty thousand connections and their other ends with room to spare, or where that is more than this process may ask for, as much as it may.
+/// Twenty thousand connections and their other ends with room to spare, or where that is more than
+/// this process may ask for, as much as it may.
 const RAISE: &str = "{ ulimit -n 100000 2>/dev/null || ulimit -Sn $(ulimit -Hn); }";
 /// The last that a shell does before it is the program.
 pub(crate) const ENTER: &str = "exec \"$0\" \"$@\"";
-/// Whatever the machine's is: BBR, which some have, sends by timers, and their work is charged to whoever runs at the moment. Reno is allowed in every namespace, and
-/// does what the usual CUBIC does where nothing is lost.
+/// Whatever the machine's is: BBR, which some have, sends by timers, and their work is charged to
+/// whoever runs at the moment. Reno is allowed in every namespace, and does what the usual CUBIC
+/// does where nothing is lost.
 pub(crate) const CONGESTION_CONTROL: &str = "reno";
 
 /// The pair of networks that one system under test lives in.
@@ -177,7 +180,8 @@ impl Pod {
         self.ip(&["link", "set", "eth0", "up"])?;
         self.ip(&["route", "add", "default", "via", &other.to_string()])?;
         for (name, value) in [
-            // Tens of thousands of connections between two addresses must not run out of ports, nor wait for old ones.
+            // Tens of thousands of connections between two addresses must not run out of ports, nor
+            // wait for old ones.
             ("ip_local_port_range", "1024 65535"),
             ("tcp_tw_reuse", "1"),
             ("tcp_congestion_control", CONGESTION_CONTROL),
@@ -210,7 +214,8 @@ impl Pod {
             .arg("nsenter")
             .arg(format!("--net=/run/netns/{}", self.name))
             .args(["taskset", "-c", &cpu.to_string()])
-            // As many descriptors as there may be: ten thousand connections have twenty thousand ends in a proxy.
+            // As many descriptors as there may be: ten thousand connections have twenty thousand
+            // ends in a proxy.
             .args(["sh", "-c", &format!("{RAISE} && {ENTER}")]);
         if let Some(user) = container.user {
             let (user, group) = (format!("--reuid={user}"), format!("--regid={user}"));

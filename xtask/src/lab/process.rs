@@ -42,7 +42,8 @@ impl Process {
             .spawn()
             .with_context(|| format!("start `{what}`"))?;
         let output = child.stdout.take().context("standard output is a pipe")?;
-        // Unbounded: nobody says more than a few lines, and nobody may be stopped by us not reading.
+        // Unbounded: nobody says more than a few lines, and nobody may be stopped by us not
+        // reading.
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             // To the end even when nobody listens, or the program would stop at its last words.

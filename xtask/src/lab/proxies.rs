@@ -1,4 +1,5 @@
-//! A pair of mesh-proxy as an injector would start it: own user, own cgroup, Linkerd's environment, and the check that redirection works.
+//! A pair of mesh-proxy as an injector would start it: own user, own cgroup, Linkerd's environment,
+//! and the check that redirection works.
 
 use std::{
     fs,

@@ -1,4 +1,5 @@
-//! Installs Debian packages without asking anything, removing anything or leaving a service running. Used by `setup`.
+//! Installs Debian packages without asking anything, removing anything or leaving a service
+//! running. Used by `setup`.
 
 use std::{
     fs,
@@ -19,7 +20,8 @@ use crate::{
 /// Older package lists often name versions that the mirror no longer has.
 const LIST_AGE: Duration = Duration::from_hours(24);
 
-/// Asked by every package script that wants to start a service; exit status 101 means "not allowed".
+/// Asked by every package script that wants to start a service; exit status 101 means "not
+/// allowed".
 const POLICY_FILE: &str = "/usr/sbin/policy-rc.d";
 const POLICY: &str =
     "#!/bin/sh\n# Written by `cargo xtask setup` for the time of one installation, by process ";
@@ -72,14 +74,15 @@ fn apt_get() -> Command {
     command
         .args(["--yes", "--quiet", "-o", "DPkg::Lock::Timeout=300"])
         .env("DEBIAN_FRONTEND", "noninteractive")
-        // Ubuntu's needrestart would restart services of the machine, which are none of our business.
+        // Ubuntu's needrestart would restart services of the machine, which are none of our
+        // business.
         .env("NEEDRESTART_SUSPEND", "1")
         .env("RUNLEVEL", "1");
     command
 }
 
-/// A source that does not answer must not stop us: what we need may come from another one, and if not, `install`
-/// fails and says which package.
+/// A source that does not answer must not stop us: what we need may come from another one, and if
+/// not, `install` fails and says which package.
 fn refresh_old_lists() -> anyhow::Result<()> {
     if age_of_lists().is_some_and(|age| age < LIST_AGE) {
         return Ok(());
@@ -96,8 +99,8 @@ fn refresh_old_lists() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long ago the lists were fetched. apt gives each list its server's date, so only the folder that downloads go
-/// through tells when that was.
+/// How long ago the lists were fetched. apt gives each list its server's date, so only the folder
+/// that downloads go through tells when that was.
 fn age_of_lists() -> Option<Duration> {
     let folder = Path::new("/var/lib/apt/lists");
     let filled = fs::read_dir(folder)
@@ -123,7 +126,8 @@ fn has_candidate(policy: &str) -> bool {
         .is_some_and(|version| version.trim() != "(none)")
 }
 
-/// Without this nginx, Redis and MariaDB would hold their ports after the next boot of a developer's machine.
+/// Without this nginx, Redis and MariaDB would hold their ports after the next boot of a
+/// developer's machine.
 fn keep_from_starting_at_boot(service: &str) -> anyhow::Result<()> {
     let mut command = if find_program("systemctl").is_some() {
         let mut systemctl = Command::new("systemctl");
@@ -138,7 +142,8 @@ fn keep_from_starting_at_boot(service: &str) -> anyhow::Result<()> {
         .with_context(|| format!("keep {service} from starting at boot"))
 }
 
-/// Forbids package scripts to start services while it lives. A policy that the administrator wrote is kept.
+/// Forbids package scripts to start services while it lives. A policy that the administrator wrote
+/// is kept.
 struct ServicePolicy {
     ours: bool,
 }
@@ -170,8 +175,8 @@ impl Drop for ServicePolicy {
     }
 }
 
-/// Removes the policy of an installation that was interrupted: left alone, no service of the machine would start again
-/// when its package is upgraded.
+/// Removes the policy of an installation that was interrupted: left alone, no service of the
+/// machine would start again when its package is upgraded.
 pub(crate) fn remove_leftover_policy() -> anyhow::Result<()> {
     let Some(writer) = fs::read_to_string(POLICY_FILE)
         .ok()

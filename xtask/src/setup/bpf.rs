@@ -1,4 +1,5 @@
-//! Completes the compiler and the linker of the kernel programs (`bpf_toolchain` says which and why). Used by `setup`.
+//! Completes the compiler and the linker of the kernel programs (`bpf_toolchain` says which and
+//! why). Used by `setup`.
 
 use std::{fs, os::unix, path::Path};
 
@@ -11,7 +12,8 @@ use crate::{
     workspace,
 };
 
-/// Debian's compiler for browsers' needs, which is newer than `rustc`, and its core library for BPF.
+/// Debian's compiler for browsers' needs, which is newer than `rustc`, and its core library for
+/// BPF.
 const DEBIAN_PACKAGES: [&str; 2] = ["rustc-web", "libstd-rust-web-dev-bpf"];
 
 /// The part that is not there.
@@ -108,8 +110,9 @@ fn build_linker(root: &Path, compiler: &Compiler) -> anyhow::Result<()> {
     run("bpf-linker", &mut command).context("build bpf-linker")
 }
 
-/// Makes the folder that bpf-linker's build expects of an LLVM installation: one shared library under the name that
-/// linking asks for and the name that loading asks for. Debian's llvm-dev package would bring it with 600 MB.
+/// Makes the folder that bpf-linker's build expects of an LLVM installation: one shared library
+/// under the name that linking asks for and the name that loading asks for. Debian's llvm-dev
+/// package would bring it with 600 MB.
 fn point_at_llvm(prefix: &Path, library: &Path) -> anyhow::Result<()> {
     let folder = prefix.join("lib");
     if folder.exists() {

@@ -1,4 +1,5 @@
-//! The rustup components that the checks need. rustup's minimal profile leaves them out. Used by `setup`.
+//! The rustup components that the checks need. rustup's minimal profile leaves them out. Used by
+//! `setup`.
 
 use std::{path::PathBuf, process::Command};
 
@@ -9,8 +10,8 @@ use crate::{
     workspace::find_program,
 };
 
-/// Component, and the file below the toolchain that it brings. The programs of the same name in cargo's own folder
-/// exist without the component: they only complain.
+/// Component, and the file below the toolchain that it brings. The programs of the same name in
+/// cargo's own folder exist without the component: they only complain.
 const COMPONENTS: [(&str, &str); 2] = [("rustfmt", "bin/rustfmt"), ("clippy", "bin/cargo-clippy")];
 
 /// The components that the toolchain in use lacks.

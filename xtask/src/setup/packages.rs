@@ -1,5 +1,6 @@
-//! The Debian packages the repository uses: the one table of what, why and how to see that it is there. `setup` reads
-//! it; Ubuntu has all of them under the same names. The BPF compiler is not here, see `setup::bpf`.
+//! The Debian packages the repository uses: the one table of what, why and how to see that it is
+//! there. `setup` reads it; Ubuntu has all of them under the same names. The BPF compiler is not
+//! here, see `setup::bpf`.
 
 use std::{fmt, path::Path};
 
@@ -12,7 +13,8 @@ pub(crate) struct Package {
     pub(crate) proof: Proof,
     pub(crate) need: Need,
     pub(crate) why: &'static str,
-    /// The service its scripts would start and enable. The tests start their own, so it is kept from running.
+    /// The service its scripts would start and enable. The tests start their own, so it is kept
+    /// from running.
     pub(crate) service: Option<&'static str>,
 }
 

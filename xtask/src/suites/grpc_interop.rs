@@ -34,8 +34,9 @@ const CASES: [&str; 16] = [
     "channel_soak",
 ];
 
-/// Of each soak: calls with hundreds of KiB both ways, on one connection or on a new one each. None may fail. How long one takes is the machine's affair, so
-/// that a call fails for that only after ten seconds, and a soak after five minutes.
+/// Of each soak: calls with hundreds of KiB both ways, on one connection or on a new one each. None
+/// may fail. How long one takes is the machine's affair, so that a call fails for that only after
+/// ten seconds, and a soak after five minutes.
 const SOAK: [&str; 3] = [
     "--soak_iterations=500",
     "--soak_per_iteration_max_acceptable_latency_ms=10000",

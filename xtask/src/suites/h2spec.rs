@@ -12,7 +12,8 @@ use super::{
     range::Range,
 };
 
-/// Seconds until a case that expects something gives up. Twice its default: the machine may do other things too.
+/// Seconds until a case that expects something gives up. Twice its default: the machine may do
+/// other things too.
 const PATIENCE: &str = "5";
 
 pub(super) fn run(
@@ -36,7 +37,8 @@ pub(super) fn run(
     Ok(Outcome::of(cases, file))
 }
 
-/// The cases of a JUnit report as Go's encoder writes it: attributes in double quotes, `<failure>`, `<error>` or `<skipped>` inside the case.
+/// The cases of a JUnit report as Go's encoder writes it: attributes in double quotes, `<failure>`,
+/// `<error>` or `<skipped>` inside the case.
 fn read(report: &str) -> Vec<Case> {
     report
         .split("<testcase ")

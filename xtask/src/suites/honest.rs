@@ -1,4 +1,5 @@
-//! The honest client beside an attack: what it does, and what it saw. Whatever the attack, each of its requests must be served.
+//! The honest client beside an attack: what it does, and what it saw. Whatever the attack, each of
+//! its requests must be served.
 
 use std::net::SocketAddr;
 

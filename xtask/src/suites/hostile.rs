@@ -1,5 +1,6 @@
-//! hostile: traffic of our own that is allowed frame by frame and costly, over connections that are made anew as often as they are ended. Beside it an honest
-//! client must hardly notice, and what the attackers sent must have cost the proxies little.
+//! hostile: traffic of our own that is allowed frame by frame and costly, over connections that are
+//! made anew as often as they are ended. Beside it an honest client must hardly notice, and what
+//! the attackers sent must have cost the proxies little.
 //!
 //! `mesh-bench attack` sends it; `judgement` says what is held against what.
 
@@ -22,7 +23,8 @@ const SECONDS: u32 = 15;
 /// Attackers, each with one connection at a time.
 const CONNECTIONS: u32 = 8;
 
-/// What `mesh-bench attack` knows, and what is behind the proxies that it attacks: something that takes the protocol, and is not what the honest client waits for.
+/// What `mesh-bench attack` knows, and what is behind the proxies that it attacks: something that
+/// takes the protocol, and is not what the honest client waits for.
 const ATTACKS: [(&str, Application); 11] = [
     ("zero-window-update", Application::Http2),
     ("half-closed-data", Application::Http2),

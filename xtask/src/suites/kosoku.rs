@@ -15,7 +15,8 @@ use super::{
 };
 use crate::lab::process::Process;
 
-/// Cases at a time. Many allow half a second for an answer, which those that carry megabytes would take from the others.
+/// Cases at a time. Many allow half a second for an answer, which those that carry megabytes would
+/// take from the others.
 const PARALLEL: &str = "1";
 /// What conforms to the protocol, by the suite's own words.
 const CONFORMING: [&str; 3] = ["OK", "NON-STRICT", "INFORMATIONAL"];
@@ -53,7 +54,8 @@ pub(super) fn run(
     Ok(Outcome::of(cases, file))
 }
 
-/// The cases of all agents. There is one, but a server that refuses a handshake does not say who it is.
+/// The cases of all agents. There is one, but a server that refuses a handshake does not say who it
+/// is.
 fn read(report: &Value) -> anyhow::Result<Vec<Case>> {
     let agents = report.as_object().context("an object of agents")?;
     let cases = agents

@@ -32,7 +32,8 @@ pub(super) struct Case {
     pub(super) said: String,
 }
 
-/// Runs the program of `suite`, which writes its report to `file`. Returns the report and, for complaints, how the program ended and what it said.
+/// Runs the program of `suite`, which writes its report to `file`. Returns the report and, for
+/// complaints, how the program ended and what it said.
 pub(super) fn report(
     suite: &str,
     name: &str,

@@ -1,7 +1,9 @@
-//! Where the suites shoot: client pod and server pod with our proxies, and servers that are reached in different ways. Which way it is decides the port.
+//! Where the suites shoot: client pod and server pod with our proxies, and servers that are reached
+//! in different ways. Which way it is decides the port.
 //!
-//! A port that the agent of a pod skips passes its proxy by, and what the control plane says of a port decides whether there is TLS between the proxies. So one
-//! pair of proxies is enough for every position.
+//! A port that the agent of a pod skips passes its proxy by, and what the control plane says of a
+//! port decides whether there is TLS between the proxies. So one pair of proxies is enough for
+//! every position.
 
 mod applications;
 mod relay;

@@ -1,4 +1,5 @@
-//! slowhttptest: thousands of clients that are slow on purpose, and beside them an honest one, of which every request must be served.
+//! slowhttptest: thousands of clients that are slow on purpose, and beside them an honest one, of
+//! which every request must be served.
 
 use std::{
     fs,
@@ -126,7 +127,8 @@ impl Attack {
     }
 }
 
-/// A line for each second: seconds, closed, pending, connected, and the last column is 0 when the probe got no answer.
+/// A line for each second: seconds, closed, pending, connected, and the last column is 0 when the
+/// probe got no answer.
 fn read_probes(statistics: &str) -> Probes {
     let lines = statistics.lines().skip(1);
     let last: Vec<&str> = lines.filter_map(|line| line.rsplit(',').next()).collect();

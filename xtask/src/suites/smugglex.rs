@@ -13,7 +13,8 @@ use super::{
     range::Range,
 };
 
-/// Every check that can be made of a server without TLS, those included that are made only when asked for.
+/// Every check that can be made of a server without TLS, those included that are made only when
+/// asked for.
 const CHECKS: &str = "cl-te,te-cl,te-te,h2c,h2,cl-edge,cl-0,0-cl,parser-discrepancy";
 /// What a check says of itself that could not be made.
 const BROKEN: &str = "check_failed";

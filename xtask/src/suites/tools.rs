@@ -1,5 +1,6 @@
-//! The suites themselves: which versions, and how they get onto this machine. Below `target/suites`, each in a folder with its version in its name; what a
-//! distribution packages comes from there.
+//! The suites themselves: which versions, and how they get onto this machine. Below
+//! `target/suites`, each in a folder with its version in its name; what a distribution packages
+//! comes from there.
 
 use std::{
     fs,
@@ -15,7 +16,8 @@ use crate::{
     workspace::{self, find_program},
 };
 
-/// Its last release is 2.6.0, which is this commit: the tag has no place among the versions of a module that is not called `…/v2`.
+/// Its last release is 2.6.0, which is this commit: the tag has no place among the versions of a
+/// module that is not called `…/v2`.
 const H2SPEC: Go = Go {
     package: "github.com/summerwind/h2spec/cmd/h2spec",
     version: "v0.0.0-20200804131034-70ac22940108",

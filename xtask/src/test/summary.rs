@@ -1,8 +1,8 @@
-//! Reads the output of `cargo test -- --show-output` line by line: counts, why tests were skipped, and the part worth
-//! reading when something failed. Pure; `test` feeds it.
+//! Reads the output of `cargo test -- --show-output` line by line: counts, why tests were skipped,
+//! and the part worth reading when something failed. Pure; `test` feeds it.
 //!
-//! Rust's test harness knows no test that skips itself, so ours print `skipped: <why>` and return. Such a test counts
-//! as skipped, not as passed.
+//! Rust's test harness knows no test that skips itself, so ours print `skipped: <why>` and return.
+//! Such a test counts as skipped, not as passed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -99,13 +99,15 @@ impl Summary {
         }
     }
 
-    /// The last line of one test program: `ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; …`.
+    /// The last line of one test program:
+    /// `ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; …`.
     fn result(&mut self, result: &str) {
         let passed = count(result, "passed");
         let ignored = count(result, "ignored");
         self.tally.passed += passed.saturating_sub(self.skipped_here.len());
         self.tally.failed += count(result, "failed");
-        // Nothing of ours is marked so. Should anything ever be, it is said to be skipped instead of going unseen.
+        // Nothing of ours is marked so. Should anything ever be, it is said to be skipped instead
+        // of going unseen.
         self.tally
             .skipped
             .extend((0..ignored).map(|_| "marked #[ignore]".to_owned()));
@@ -113,7 +115,8 @@ impl Summary {
         self.section = Section::Progress;
     }
 
-    /// A run that failed without a failed test (a test program crashed or did not compile) counts as one failure.
+    /// A run that failed without a failed test (a test program crashed or did not compile) counts
+    /// as one failure.
     pub(crate) fn finish(mut self, ended_well: bool) -> Seen {
         if !ended_well && self.tally.failed == 0 {
             self.tally.failed = 1;

@@ -1,4 +1,5 @@
-//! House rules about the Helm charts: what a user may set is explained, versions agree, and two renders of the same values give the same objects.
+//! House rules about the Helm charts: what a user may set is explained, versions agree, and two
+//! renders of the same values give the same objects.
 
 use super::{
     Finding,
@@ -8,7 +9,8 @@ use super::{
 
 const FOLDER: &str = "helm/";
 
-/// Template functions whose result is another one at the next render: an upgrade would replace keys that proxies trust, or restart what did not change.
+/// Template functions whose result is another one at the next render: an upgrade would replace keys
+/// that proxies trust, or restart what did not change.
 const UNSTEADY: [&str; 13] = [
     "derivePassword",
     "genCA",
@@ -140,8 +142,8 @@ fn value<'a>(text: &'a str, key: &str, separator: &str) -> Option<&'a str> {
     Some(found.trim().trim_matches('"'))
 }
 
-/// The keys without a `# --` comment above them. What is in a list, and keys that are labels or annotations of Kubernetes (`kubernetes.io/os`), are parts
-/// of a value and no values.
+/// The keys without a `# --` comment above them. What is in a list, and keys that are labels or
+/// annotations of Kubernetes (`kubernetes.io/os`), are parts of a value and no values.
 fn undocumented(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut documented = false;
     let mut list: Option<usize> = None;

@@ -1,4 +1,5 @@
-//! House rules about documents: the commands they show exist, and the index of decisions is complete.
+//! House rules about documents: the commands they show exist, and the index of decisions is
+//! complete.
 
 use std::{
     collections::BTreeMap,
@@ -44,8 +45,8 @@ pub(crate) fn xtask_commands(tree: &Tree) -> Vec<Finding> {
 pub(crate) fn meshctl_commands(tree: &Tree, meshctl: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, line, words) in commands(tree, &["meshctl"]) {
-        // `--help` answers before anything is done, and only after everything before it was understood.
-        // What follows `--` is another program's, and would be given the flag instead.
+        // `--help` answers before anything is done, and only after everything before it was
+        // understood. What follows `--` is another program's, and would be given the flag instead.
         let own = words.iter().take_while(|word| **word != "--");
         let mut command = Command::new(meshctl);
         command
@@ -92,7 +93,8 @@ fn commands<'a>(tree: &'a Tree, program: &'a [&'a str]) -> Vec<(&'a File, usize,
     commands
 }
 
-/// The words after the program's name, where this is a call of it. Settings (`A=b`), `sudo` and a prompt may precede.
+/// The words after the program's name, where this is a call of it. Settings (`A=b`), `sudo` and a
+/// prompt may precede.
 fn arguments<'a>(command: &'a str, program: &[&str]) -> Option<Vec<&'a str>> {
     let words: Vec<&str> = command
         .split_whitespace()

@@ -1,5 +1,6 @@
-//! House rules about packages: which may depend on which, where an external crate ends, and licences. The tables are
-//! the authority for the direction of dependencies; ARCHITECTURE explains it.
+//! House rules about packages: which may depend on which, where an external crate ends, and
+//! licences. The tables are the authority for the direction of dependencies; ARCHITECTURE explains
+//! it.
 
 use std::path::Path;
 
@@ -24,7 +25,8 @@ pub(crate) struct Dependency {
     dev: bool,
 }
 
-/// Each package and those of ours that it may depend on. Nothing depends on a program, on the tests or on xtask.
+/// Each package and those of ours that it may depend on. Nothing depends on a program, on the tests
+/// or on xtask.
 const DIRECTION: [(&str, &[&str]); 16] = [
     ("mesh-core", &[]),
     ("mesh-http2", &[]),
@@ -172,7 +174,8 @@ const BANNED: [(&str, &str); 6] = [
     ),
 ];
 
-/// The kernel programs and what they share may be linked by a kernel that asks for a GPL-compatible licence.
+/// The kernel programs and what they share may be linked by a kernel that asks for a GPL-compatible
+/// licence.
 const LICENCES: [(&str, &str); 2] = [
     ("mesh-ebpf", "MIT OR GPL-2.0-only"),
     ("mesh-ebpf-common", "MIT OR GPL-2.0-only"),

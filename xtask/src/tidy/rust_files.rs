@@ -1,4 +1,5 @@
-//! House rules about Rust files: what each must begin with, how long it may be, and where certain things may stand.
+//! House rules about Rust files: what each must begin with, how long it may be, and where certain
+//! things may stand.
 
 use super::{
     Finding,
@@ -9,12 +10,12 @@ use super::{
 /// A file longer than this holds more than one subject.
 const MOST_LINES: usize = 600;
 
-/// Where standard output and standard error may be written to: the two programs for the terminal, and build scripts,
-/// whose output is their protocol with cargo.
+/// Where standard output and standard error may be written to: the two programs for the terminal,
+/// and build scripts, whose output is their protocol with cargo.
 const PRINTING_PLACES: [&str; 2] = ["cli/src/output", "xtask/"];
 
-/// Where `unsafe` may stand: the kernel programs, the types they share, and one module per program around the kernel's
-/// interfaces.
+/// Where `unsafe` may stand: the kernel programs, the types they share, and one module per program
+/// around the kernel's interfaces.
 const UNSAFE_PLACES: [&str; 7] = [
     "mesh-ebpf/",
     "mesh-ebpf-common/",
@@ -22,7 +23,8 @@ const UNSAFE_PLACES: [&str; 7] = [
     "mesh-agent/src/sys/",
     "mesh-proxy/src/transport/sockopt.rs",
     "mesh-proxy/src/transport/sockopt/",
-    // An application that knows nothing of the mesh, so it calls the kernel as an application would.
+    // An application that knows nothing of the mesh, so it calls the kernel as an application
+    // would.
     "tests/probe/raw.rs",
 ];
 

@@ -1,5 +1,5 @@
-//! A reader of Rust text that knows comments, literals and test modules, so that the rules see code only. It is no
-//! parser: what it cannot tell apart (macros that look like code) counts as code.
+//! A reader of Rust text that knows comments, literals and test modules, so that the rules see code
+//! only. It is no parser: what it cannot tell apart (macros that look like code) counts as code.
 
 /// One line of a Rust file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +74,8 @@ impl<'a> Blanker<'a> {
         self.rest = rest;
     }
 
-    /// `r"…"`, `r#"…"#` and so on; an `r` at the end of a longer word (as in `for"`) begins no literal.
+    /// `r"…"`, `r#"…"#` and so on; an `r` at the end of a longer word (as in `for"`) begins no
+    /// literal.
     fn raw_string_length(&self) -> Option<usize> {
         let after = self.rest.strip_prefix('r')?;
         let previous = self.out.chars().next_back();

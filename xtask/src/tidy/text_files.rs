@@ -28,7 +28,8 @@ pub(crate) fn machine_paths(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The path in the line that begins with one of `MACHINE_PATHS`; `/proc/self/root/` contains but does not begin one.
+/// The path in the line that begins with one of `MACHINE_PATHS`; `/proc/self/root/` contains but
+/// does not begin one.
 fn machine_path(line: &str) -> Option<&'static str> {
     MACHINE_PATHS.into_iter().find(|path| {
         line.match_indices(path).any(|(at, _)| {

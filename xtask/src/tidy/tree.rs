@@ -29,8 +29,8 @@ pub(crate) struct File {
 }
 
 impl Tree {
-    /// Reads all files below `root`. It does not ask git, so that a file counts before it is added and so that an
-    /// unpacked archive can be checked too.
+    /// Reads all files below `root`. It does not ask git, so that a file counts before it is added
+    /// and so that an unpacked archive can be checked too.
     pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
         let mut files = Vec::new();
         let mut folders = vec![PathBuf::new()];

@@ -1,4 +1,5 @@
-//! House rules about the forge's workflows: what runs there is what runs on a developer's machine, one command each.
+//! House rules about the forge's workflows: what runs there is what runs on a developer's machine,
+//! one command each.
 
 use super::{
     Finding,
@@ -14,7 +15,8 @@ pub(crate) fn only_xtask(tree: &Tree) -> Vec<Finding> {
         "run:",
         "workflow-commands",
         "call `cargo xtask …`, and put what is new into xtask",
-        // `shell:` follows in the defaults of a job's steps: no command, but what the commands run in.
+        // `shell:` follows in the defaults of a job's steps: no command, but what the commands run
+        // in.
         |command| command.starts_with("cargo xtask ") || command.starts_with("shell:"),
     )
 }
@@ -30,8 +32,8 @@ pub(crate) fn only_known_actions(tree: &Tree) -> Vec<Finding> {
     )
 }
 
-/// One finding for each value of `key` that is not `allowed`. A value that continues on the next lines (`|`, `>`) is
-/// never allowed: a script in a workflow runs nowhere else.
+/// One finding for each value of `key` that is not `allowed`. A value that continues on the next
+/// lines (`|`, `>`) is never allowed: a script in a workflow runs nowhere else.
 fn findings(
     tree: &Tree,
     key: &str,
@@ -50,7 +52,8 @@ fn findings(
         .collect()
 }
 
-/// The values of a key, each with its line. Where there is none on the line of the key, what the next line says.
+/// The values of a key, each with its line. Where there is none on the line of the key, what the
+/// next line says.
 fn values<'a>(file: &'a File, key: &'a str) -> impl Iterator<Item = (&'a File, usize, &'a str)> {
     let lines: Vec<&str> = file.text.lines().map(str::trim_start).collect();
     let numbered = lines.clone().into_iter().enumerate();

@@ -64,7 +64,8 @@ fn orphans(facts: &Facts, accounts: &[ServiceAccount]) -> Seen<Vec<Line>> {
     Ok(orphans)
 }
 
-/// The Services by which proxies and the API server find the control plane. Others of its Services are looked at where they are.
+/// The Services by which proxies and the API server find the control plane. Others of its Services
+/// are looked at where they are.
 const SERVICES: [(&str, i32); 4] = [
     ("linkerd-identity-headless", 8080),
     ("linkerd-dst-headless", 8086),
@@ -118,7 +119,8 @@ pub(super) fn services(facts: &Facts) -> Verdict {
     ))
 }
 
-/// Either its selector chooses no pod, or none that it chooses is ready, which has a cause of its own.
+/// Either its selector chooses no pod, or none that it chooses is ready, which has a cause of its
+/// own.
 fn without_endpoint(facts: &Facts, service: &Service) -> Seen<Line> {
     let name = service.name_any();
     let selector = service
@@ -248,7 +250,8 @@ pub(super) fn addresses(facts: &Facts) -> Verdict {
     Ok(Outcome::fail_if(wrong, ""))
 }
 
-/// Keys that only Linkerd's chart has. They are accepted so that its values files can be used, and not silently.
+/// Keys that only Linkerd's chart has. They are accepted so that its values files can be used, and
+/// not silently.
 pub(super) fn without_effect(facts: &Facts) -> Verdict {
     let text = facts.values_text()?;
     let given = serde_norway::from_str(&text)
@@ -260,8 +263,9 @@ pub(super) fn without_effect(facts: &Facts) -> Verdict {
     Ok(Outcome::warn_if(lines.collect(), ""))
 }
 
-/// What the controllers were told when they started, against what is written down now: a value that was edited by hand is in force for new pods alone,
-/// and proxies that disagree with their control plane about a domain trust nobody.
+/// What the controllers were told when they started, against what is written down now: a value that
+/// was edited by hand is in force for new pods alone, and proxies that disagree with their control
+/// plane about a domain trust nobody.
 pub(super) fn drift(facts: &Facts) -> Verdict {
     let values = facts.values()?;
     let expected = [

@@ -216,7 +216,8 @@ fn own_pods(facts: &Facts) -> Seen<Vec<&Pod>> {
     Ok(facts.live_pods()?.filter(in_namespace).collect())
 }
 
-/// Containers that cannot start or do not stay up, each with the kubelet's reason and what to do about it.
+/// Containers that cannot start or do not stay up, each with the kubelet's reason and what to do
+/// about it.
 pub(in crate::check) fn container_problems(pod: &Pod, now: u64) -> Vec<Line> {
     container_statuses(pod)
         .filter_map(|container| container_line(pod, container, now))
@@ -292,7 +293,8 @@ fn container_fix(pod: &Pod, container: &ContainerStatus) -> String {
     }
 }
 
-/// Whether there is a process to ask: a container that waits for its image or for its next start has none. Where nobody wrote down what runs, it may.
+/// Whether there is a process to ask: a container that waits for its image or for its next start
+/// has none. Where nobody wrote down what runs, it may.
 pub(in crate::check) fn may_answer(pod: &Pod, container: &str) -> bool {
     let own = container_statuses(pod).find(|status| status.name == container);
     let state = own.and_then(|status| status.state.as_ref());
@@ -307,7 +309,8 @@ fn container_statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     init.into_iter().flatten().chain(main.into_iter().flatten())
 }
 
-/// A container that runs now, was started anew in the last two minutes, and at least the third time; or that the kernel ended within an hour for want of memory.
+/// A container that runs now, was started anew in the last two minutes, and at least the third
+/// time; or that the kernel ended within an hour for want of memory.
 fn does_not_stay_up(pod: &Pod, container: &ContainerStatus, now: u64) -> Option<String> {
     const RESTARTS: i32 = 3;
     const LATELY: u64 = 120;
@@ -508,7 +511,8 @@ fn pod_name(full: &str) -> &str {
     full.rsplit('/').next().unwrap_or(full)
 }
 
-/// What a controller cannot follow it remembers, so it goes on answering with what was: nothing else shows it.
+/// What a controller cannot follow it remembers, so it goes on answering with what was: nothing
+/// else shows it.
 pub(super) fn controllers_follow(facts: &Facts) -> Verdict {
     let mut wrong = Vec::new();
     for controller in &facts.controllers {

@@ -209,7 +209,8 @@ pub(super) fn unknown(facts: &Facts) -> Verdict {
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-/// What the injector says about the annotations that are in force for a pod, when it is given the pod as it was before.
+/// What the injector says about the annotations that are in force for a pod, when it is given the
+/// pod as it was before.
 fn objections(facts: &Facts, values: &Values, pod: &Pod) -> Seen<Vec<String>> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", full_name(pod));
     let mut before = serde_json::to_value(pod).map_err(|error| failed(&error))?;
@@ -224,7 +225,8 @@ fn objections(facts: &Facts, values: &Values, pod: &Pod) -> Seen<Vec<String>> {
     };
     match inject::patch(values, &namespace.unwrap_or_default(), &before, &owner) {
         Ok(outcome) => Ok(outcome.warnings),
-        // The pod runs, so it was admitted before its annotations were checked, or around the injector.
+        // The pod runs, so it was admitted before its annotations were checked, or around the
+        // injector.
         Err(InjectError::Annotations(problems)) => Ok(problems),
         Err(error) => Err(failed(&error)),
     }
@@ -302,7 +304,8 @@ pub(super) fn opaque_ports(facts: &Facts) -> Verdict {
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-/// Ports that the Service's clients treat otherwise than the pod's proxy does. Without an annotation on either side both follow the same default.
+/// Ports that the Service's clients treat otherwise than the pod's proxy does. Without an
+/// annotation on either side both follow the same default.
 fn disagreements(service: &Service, pod: &Pod) -> Vec<Line> {
     let annotation = service.annotations().get(keys::OPAQUE_PORTS);
     let of_service = annotation.map(|list| ports::resolve_list(pod.spec.as_ref(), list));

@@ -7,7 +7,8 @@ use mesh_k8s::{
 
 use super::super::{Facts, Line, Outcome, Verdict, facts::full_name, repair};
 
-/// The outbound port has no name in [`pod_ports::ProxyPorts`]; connections to it never leave the pod.
+/// The outbound port has no name in [`pod_ports::ProxyPorts`]; connections to it never leave the
+/// pod.
 const OUTBOUND: &str = "LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR";
 
 /// Two programs of one pod cannot listen on one port: whichever comes second does not start.

@@ -1,4 +1,5 @@
-//! What you, and the controllers, may do: asked of the API server, which knows better than any reading of roles.
+//! What you, and the controllers, may do: asked of the API server, which knows better than any
+//! reading of roles.
 
 use futures_util::{StreamExt as _, stream};
 use kube::{Api, api::PostParams};
@@ -16,7 +17,8 @@ use super::{
 };
 use crate::{cluster::Cluster, talk};
 
-/// What each controller cannot work without. Roles grant more; this is what breaks the mesh when it is missing.
+/// What each controller cannot work without. Roles grant more; this is what breaks the mesh when it
+/// is missing.
 const CONTROLLERS: [(&str, Permission); 12] = [
     (
         "linkerd-identity",

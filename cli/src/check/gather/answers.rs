@@ -1,4 +1,5 @@
-//! What the daemons themselves say: agents, controllers, proxies and injectors, all asked at the same time.
+//! What the daemons themselves say: agents, controllers, proxies and injectors, all asked at the
+//! same time.
 
 use futures_util::{StreamExt as _, stream};
 use mesh_k8s::{kinds::Pod, pod::PROXY_CONTAINER};
@@ -19,7 +20,8 @@ const WEBHOOK_PORT: u16 = 8443;
 pub(super) async fn ask(mesh: &Mesh, facts: &mut Facts) {
     let control = facts.control_namespace.clone();
     let proxies_too = facts.place == Place::Node || facts.mode == Mode::Installed { proxies: true };
-    // Where the pods cannot be listed, their own check says why. Whose they are does not matter here.
+    // Where the pods cannot be listed, their own check says why. Whose they are does not matter
+    // here.
     let live: Vec<&Pod> = facts.live_pods().map(Iterator::collect).unwrap_or_default();
     let pods: Vec<MeshPod> = live.iter().map(|pod| MeshPod::new(pod, &[])).collect();
     let own: Vec<(&Pod, &MeshPod)> = live

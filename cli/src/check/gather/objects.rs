@@ -30,7 +30,8 @@ const GROUPS: [&str; 4] = [
     "gateway.networking.k8s.io",
 ];
 
-/// Which kinds the API server serves, in which versions; asked of discovery, which everybody may read.
+/// Which kinds the API server serves, in which versions; asked of discovery, which everybody may
+/// read.
 pub(super) async fn served(cluster: &Cluster) -> Seen<BTreeSet<String>> {
     let what = "ask which kinds are served";
     let groups = seen(what, cluster.client.list_api_groups().await)?;
@@ -48,7 +49,8 @@ pub(super) async fn served(cluster: &Cluster) -> Seen<BTreeSet<String>> {
                         .iter()
                         .map(|resource| format!("{version}/{}", resource.kind)),
                 ),
-                // A definition that was made or deleted this moment is in the one list and not in the other.
+                // A definition that was made or deleted this moment is in the one list and not in
+                // the other.
                 Err(error) if error::is_missing(&error) => {}
                 Err(error) => return seen(what, Err(error)),
             }
@@ -184,7 +186,8 @@ const POLICIES: [(&str, &str, &str, &str); 9] = [
     ("gateway.networking.k8s.io", "v1", "GRPCRoute", "grpcroutes"),
 ];
 
-/// As they are, so that one that cannot be read is an object with a name and not the end of the list.
+/// As they are, so that one that cannot be read is an object with a name and not the end of the
+/// list.
 pub(super) async fn policies(cluster: &Cluster) -> Seen<Vec<Value>> {
     let mut all = Vec::new();
     for (group, version, kind, plural) in POLICIES {

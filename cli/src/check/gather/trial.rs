@@ -1,4 +1,5 @@
-//! Creates a pod that asks for the mesh, as a dry run: the API server calls the injector as for a real one, and keeps nothing.
+//! Creates a pod that asks for the mesh, as a dry run: the API server calls the injector as for a
+//! real one, and keeps nothing.
 
 use kube::{Api, api::PostParams};
 use mesh_k8s::{kinds::Pod, pod::PROXY_CONTAINER};

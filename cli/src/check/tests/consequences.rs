@@ -33,7 +33,8 @@ fn assert_one_root(facts: &Facts, cause: &'static str, rows: usize) {
     }
 }
 
-/// A day after the issuer ended: no proxy has a certificate, so none is ready, so no Service leads anywhere.
+/// A day after the issuer ended: no proxy has a certificate, so none is ready, so no Service leads
+/// anywhere.
 fn nothing_is_issued(facts: &mut Facts) {
     let expired = "control_identity_cert_expiration_timestamp_seconds 1767225599\n";
     for proxy in &mut facts.proxies {
@@ -133,7 +134,8 @@ fn a_container_that_cannot_start_explains_its_pod() {
     assert_one_root(&facts, "control-plane-containers", 3);
 }
 
-/// A Service whose selector chooses nothing is a fault of its own, though a pod is not ready as well.
+/// A Service whose selector chooses nothing is a fault of its own, though a pod is not ready as
+/// well.
 #[test]
 fn what_a_check_knows_to_be_its_own_is_no_consequence() {
     let mut facts = healthy();

@@ -12,7 +12,8 @@ use super::super::{
 };
 use crate::{mesh::Scope, talk::metrics};
 
-/// A fault by the check that must name it: what it does to a healthy cluster, and what the report must say.
+/// A fault by the check that must name it: what it does to a healthy cluster, and what the report
+/// must say.
 pub(super) struct Fault {
     pub(super) anchor: &'static str,
     pub(super) mark: Mark,

@@ -1,4 +1,5 @@
-//! Faults in objects that everything else agrees with, so that nothing but a look at the object itself shows them.
+//! Faults in objects that everything else agrees with, so that nothing but a look at the object
+//! itself shows them.
 
 use mesh_core::node::{Repair, RepairKind};
 use serde_json::json;
@@ -243,7 +244,8 @@ fn repair(facts: &mut Facts, kind: RepairKind) {
     }];
 }
 
-/// An agent that comes later than a pod redirects it where it stands: that is how every node begins.
+/// An agent that comes later than a pod redirects it where it stands: that is how every node
+/// begins.
 #[test]
 fn pods_that_were_enrolled_in_place_are_no_damage() {
     let mut facts = healthy();

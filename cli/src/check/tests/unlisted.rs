@@ -1,5 +1,6 @@
-//! Faults that were thought of last, to see whether the checks name what they were not written for. Those that were not named at the first try got a check;
-//! those that cannot be named stand at the end, with the reason.
+//! Faults that were thought of last, to see whether the checks name what they were not written for.
+//! Those that were not named at the first try got a check; those that cannot be named stand at the
+//! end, with the reason.
 
 use serde_json::json;
 
@@ -140,8 +141,9 @@ fn old_restarts_are_forgotten() {
     assert_eq!(row.mark, Mark::Ok, "{:?}", row.detail);
 }
 
-/// A NetworkPolicy that keeps proxies from the control plane is not named: whether the cluster's network plugin enforces NetworkPolicies cannot be asked of the
-/// API server. The rows of the proxies say what they wait for, and the guide has NetworkPolicies among the causes.
+/// A NetworkPolicy that keeps proxies from the control plane is not named: whether the cluster's
+/// network plugin enforces NetworkPolicies cannot be asked of the API server. The rows of the
+/// proxies say what they wait for, and the guide has NetworkPolicies among the causes.
 #[test]
 fn a_network_policy_shows_in_what_the_proxies_wait_for() {
     let mut facts = healthy();

@@ -11,7 +11,8 @@ use crate::{exit::Failure, global::Global, mesh::Mesh, output, talk::controllers
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(super) struct Args {
-    /// pod/[NAMESPACE/]NAME for inbound policy; svc/NAME or NAME.NAMESPACE.svc.cluster.local for outbound policy
+    /// pod/[NAMESPACE/]NAME for inbound policy; svc/NAME or NAME.NAMESPACE.svc.cluster.local for
+    /// outbound policy
     resource: String,
     port: u16,
     /// The namespace that the traffic comes from

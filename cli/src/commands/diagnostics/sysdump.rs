@@ -1,6 +1,7 @@
 //! `meshctl diagnostics sysdump`: one archive for a bug report.
 //!
-//! Secrets are not read. Of the values, what is a key or looks like one is taken out. What could not be collected is in the archive too, with the reason.
+//! Secrets are not read. Of the values, what is a key or looks like one is taken out. What could
+//! not be collected is in the archive too, with the reason.
 
 mod cluster;
 mod node;

@@ -32,7 +32,8 @@ pub(crate) async fn read(paths: &[PathBuf]) -> Result<Vec<Value>, Failure> {
             }
             None => {
                 let word = path.to_str().unwrap_or_default();
-                // Such a word was the value of a flag that wants an equals sign, as all flags of Linkerd's that are true or false.
+                // Such a word was the value of a flag that wants an equals sign, as all flags of
+                // Linkerd's that are true or false.
                 if matches!(word, "true" | "false") && !path.exists() {
                     return Err(Failure::Input(format!(
                         "there is no file {word:?}: the value of a flag that is true or false follows an equals sign, as in --native-sidecar={word}"
@@ -69,7 +70,8 @@ async fn follow(url: &str) -> anyhow::Result<String> {
             .authority(uri.authority().context("the URL names no server")?.as_str())
             .path_and_query("/")
             .build()?;
-        // The Kubernetes client verifies certificates with the machine's authorities and sends no credentials with this configuration.
+        // The Kubernetes client verifies certificates with the machine's authorities and sends no
+        // credentials with this configuration.
         let client = Client::try_from(Config::new(server))?;
         let response = client.send(request).await?;
         let status = response.status();

@@ -1,4 +1,5 @@
-//! `meshctl local up` and `apply`: make what runs what the manifests say, and wait until it is ready.
+//! `meshctl local up` and `apply`: make what runs what the manifests say, and wait until it is
+//! ready.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 

@@ -6,14 +6,16 @@ use serde::Serialize;
 
 use crate::talk::metrics::Sample;
 
-/// The inbound counters of a workload's proxies. Probes, and requests to the admin ports of proxies and controllers, are left out: the kubelet and Prometheus
-/// send them in plain text, and they say nothing of what the workload serves.
+/// The inbound counters of a workload's proxies. Probes, and requests to the admin ports of proxies
+/// and controllers, are left out: the kubelet and Prometheus send them in plain text, and they say
+/// nothing of what the workload serves.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Counts {
     success: f64,
     failure: f64,
     requests: f64,
-    /// Of the requests, those of clients with mutual TLS. Not of the responses: a stream that goes on has none yet.
+    /// Of the requests, those of clients with mutual TLS. Not of the responses: a stream that goes
+    /// on has none yet.
     secured: f64,
     /// Upper bound in ms and cumulative count, ascending; the last bound is infinite.
     latency: Vec<(f64, f64)>,
@@ -95,7 +97,8 @@ impl Counts {
         }
     }
 
-    /// What happened since `earlier`. A counter that went back belongs to a restarted proxy: it counts as nothing rather than as less than nothing.
+    /// What happened since `earlier`. A counter that went back belongs to a restarted proxy: it
+    /// counts as nothing rather than as less than nothing.
     pub(crate) fn since(&self, earlier: &Self, window: Option<Duration>) -> Numbers {
         let grown = |now: f64, before: f64| (now - before).max(0.0);
         let (success, failure) = (
@@ -132,7 +135,8 @@ impl Counts {
     }
 }
 
-/// As Prometheus' `histogram_quantile`: linear inside the bucket, and the last finite bound for what lies above it.
+/// As Prometheus' `histogram_quantile`: linear inside the bucket, and the last finite bound for
+/// what lies above it.
 fn quantile(buckets: &[(f64, f64)], q: f64) -> Option<f64> {
     let total = buckets
         .last()
@@ -174,7 +178,8 @@ tcp_open_connections{direction=\"inbound\",peer=\"dst\"} 9
         counts
     }
 
-    /// As the proxy of a controller has it: streams of meshed clients that go on, and probes in plain text.
+    /// As the proxy of a controller has it: streams of meshed clients that go on, and probes in
+    /// plain text.
     const CONTROLLER: &str = "\
 request_total{direction=\"inbound\",target_port=\"8090\",tls=\"true\",route_kind=\"default\",route_name=\"default\"} 4
 request_total{direction=\"inbound\",target_port=\"9990\",tls=\"no_identity\",route_kind=\"default\",route_name=\"default\"} 6

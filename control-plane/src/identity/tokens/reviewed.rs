@@ -1,7 +1,7 @@
 //! Tokens that an API server issued, reviewed by it.
 //!
-//! A review always names our audience. Without one the API server would accept any token of the cluster, such as one that a pod was given to talk to somebody
-//! else and that this somebody kept.
+//! A review always names our audience. Without one the API server would accept any token of the
+//! cluster, such as one that a pod was given to talk to somebody else and that this somebody kept.
 
 use std::time::Duration;
 

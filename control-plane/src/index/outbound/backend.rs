@@ -122,7 +122,8 @@ impl<'a> Backends<'a> {
         })
     }
 
-    /// A backend that keeps its share of the requests and fails them, so that a mistake is seen instead of shifting traffic to others.
+    /// A backend that keeps its share of the requests and fails them, so that a mistake is seen
+    /// instead of shifting traffic to others.
     fn unusable(&self, meta: Meta, message: String) -> Arc<RouteBackend> {
         Arc::new(RouteBackend {
             backend: Backend {

@@ -30,7 +30,8 @@ const RETRY_BACKOFF: Backoff = Backoff {
     jitter: 1.0,
 };
 
-/// The HTTP routes accepted for the parent, oldest first. Where gRPC routes are attached to the same port reference, those win and these are in conflict.
+/// The HTTP routes accepted for the parent, oldest first. Where gRPC routes are attached to the
+/// same port reference, those win and these are in conflict.
 pub(super) fn http<'a>(parent: &Parent<'a>) -> Vec<&'a model::HttpRoute> {
     let grpc = grpc(parent);
     let conflicts = |reference: &ParentRef| {
@@ -50,7 +51,8 @@ pub(super) fn grpc<'a>(parent: &Parent<'a>) -> Vec<&'a model::GrpcRoute> {
     accepted(parent, routes, |_| true)
 }
 
-/// Routes of the Service's namespace count for every client, those of the client's own namespace for that client.
+/// Routes of the Service's namespace count for every client, those of the client's own namespace
+/// for that client.
 fn namespaces<'a>(parent: &Parent<'a>) -> impl Iterator<Item = &'a std::sync::Arc<str>> + use<'a> {
     let own = &parent.name.namespace;
     let client = parent.client_namespace;
@@ -151,7 +153,8 @@ fn convert<M: Clone, T>(
     }
 }
 
-/// A route's annotations replace the parent's, all three together; a rule's own limit counts where no annotation of the route limits requests.
+/// A route's annotations replace the parent's, all three together; a rule's own limit counts where
+/// no annotation of the route limits requests.
 fn timeouts(parent: Timeouts, route: Option<Timeouts>, rule: Option<Duration>) -> Timeouts {
     let mut timeouts = route.unwrap_or(parent);
     let annotated = route.and_then(|route| route.request);

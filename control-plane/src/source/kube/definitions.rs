@@ -1,6 +1,7 @@
 //! Notices when APIs appear: CustomResourceDefinitions of the groups that we read.
 //!
-//! This makes it quick and nothing else. Who may not watch definitions, or misses an event, finds a new API at the next look (see `watch`).
+//! This makes it quick and nothing else. Who may not watch definitions, or misses an event, finds a
+//! new API at the next look (see `watch`).
 
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ pub(super) async fn follow(client: Client, changed: watch::Sender<()>) {
     let named = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     let resource = ApiResource::from_gvk_with_plural(&named, "customresourcedefinitions");
     let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, &resource);
-    // Nothing hangs on this watch but a few seconds; when the role forbids it there is no point in asking often.
+    // Nothing hangs on this watch but a few seconds; when the role forbids it there is no point in
+    // asking often.
     let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
     let what = "CustomResourceDefinitions, to notice new APIs at once";
     let mut events = Box::pin(cluster::follow(api, Config::default(), what, backoff));

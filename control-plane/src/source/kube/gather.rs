@@ -1,8 +1,9 @@
 //! Joins what the watches report into batches.
 //!
-//! The first batch waits for every kind, so that nobody is told half of the truth. Later, changes that come together are one batch: a Deployment that rolls
-//! writes pods and slices in bursts, and each batch computes what it touches anew. While the index is busy with one batch the next one grows, and of an
-//! object that changed twice only the newest version is in it.
+//! The first batch waits for every kind, so that nobody is told half of the truth. Later, changes
+//! that come together are one batch: a Deployment that rolls writes pods and slices in bursts, and
+//! each batch computes what it touches anew. While the index is busy with one batch the next one
+//! grows, and of an object that changed twice only the newest version is in it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,8 +21,9 @@ use crate::{
     source::{Batch, Change},
 };
 
-/// How long a batch waits for more after its first change. Long enough for the events of one write of a controller, which arrive on several watches;
-/// too short to be noticed beside the tens of milliseconds that an API server takes to tell.
+/// How long a batch waits for more after its first change. Long enough for the events of one write
+/// of a controller, which arrive on several watches; too short to be noticed beside the tens of
+/// milliseconds that an API server takes to tell.
 const SETTLE: Duration = Duration::from_millis(10);
 
 /// What was reported and not sent yet.
@@ -43,7 +45,8 @@ pub(super) async fn run(
     let mut pending = Pending::new(kinds);
     let mut due: Option<Instant> = None;
     loop {
-        // Both ends are waited for at once: a full channel of batches must not keep messages from being merged.
+        // Both ends are waited for at once: a full channel of batches must not keep messages from
+        // being merged.
         tokio::select! {
             message = messages.recv() => {
                 let Some(message) = message else {

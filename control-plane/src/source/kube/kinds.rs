@@ -112,8 +112,9 @@ impl Watched {
     }
 }
 
-/// A watch is asked for anew this often, so that a connection that died without a word (a load balancer forgot it, the server's machine is gone) is
-/// noticed soon: no more than a dozen small requests a minute.
+/// A watch is asked for anew this often, so that a connection that died without a word (a load
+/// balancer forgot it, the server's machine is gone) is noticed soon: no more than a dozen small
+/// requests a minute.
 const WATCH_SECONDS: u32 = 60;
 
 impl Api {
@@ -138,7 +139,8 @@ mod tests {
 
     use super::*;
 
-    /// The first version is the one our own types are written in, and the plurals are those of the types.
+    /// The first version is the one our own types are written in, and the plurals are those of the
+    /// types.
     #[test]
     fn names_agree_with_the_types() {
         fn named<K: Resource<DynamicType = ()>>() -> (String, String, String) {

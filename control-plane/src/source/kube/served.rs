@@ -13,7 +13,8 @@ pub(super) async fn find(
     if api.built_in {
         return Ok(Some(api.resource(kind, api.versions[0])));
     }
-    // The list of groups first: asking about a version that is not served is an error without a status.
+    // The list of groups first: asking about a version that is not served is an error without a
+    // status.
     let groups = client.list_api_groups().await?.groups;
     let Some(group) = groups.iter().find(|group| group.name == kind.group()) else {
         return Ok(None);
@@ -33,7 +34,8 @@ pub(super) async fn find(
     Ok(None)
 }
 
-/// Nothing is served under this path. An API server says so without a reason when it has never heard of the path.
+/// Nothing is served under this path. An API server says so without a reason when it has never
+/// heard of the path.
 pub(super) fn is_not_found(error: &kube::Error) -> bool {
     const NOT_FOUND: u16 = 404;
     matches!(error, kube::Error::Api(status) if status.code == NOT_FOUND)

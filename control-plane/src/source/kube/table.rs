@@ -1,6 +1,8 @@
-//! The objects of one kind: what each means, which cannot be read, and what a new state of things changes.
+//! The objects of one kind: what each means, which cannot be read, and what a new state of things
+//! changes.
 //!
-//! Pure. An object that cannot be read keeps its last good version, over lists too; one that never had one is simply not there.
+//! Pure. An object that cannot be read keeps its last good version, over lists too; one that never
+//! had one is simply not there.
 
 use std::collections::BTreeMap;
 
@@ -99,7 +101,8 @@ impl Table {
             .collect()
     }
 
-    /// A new object, or a new version. Most versions of a pod or a node mean to us what the one before meant.
+    /// A new object, or a new version. Most versions of a pod or a node mean to us what the one
+    /// before meant.
     pub(super) fn apply(&mut self, object: DynamicObject) -> Result<Option<Change>, Broken> {
         let (key, read) = self.read(object);
         let name = key.name.clone();

@@ -52,18 +52,20 @@ pub(super) struct Watch {
 /// Nobody listens any more.
 struct Closed;
 
-/// How often to look for an API that is not served. Definitions are watched too, so this only matters where that is forbidden.
+/// How often to look for an API that is not served. Definitions are watched too, so this only
+/// matters where that is forbidden.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// After a definition changed it takes the API server a moment to serve it.
 const LOOK_SOON: Duration = Duration::from_secs(1);
 
-/// A watch says nothing while nothing happens. When it failed before, an error would have come by now if it failed again: connecting may take
-/// [5 s](crate::cluster).
+/// A watch says nothing while nothing happens. When it failed before, an error would have come by
+/// now if it failed again: connecting may take [5 s](crate::cluster).
 const QUIET: Duration = Duration::from_secs(10);
 
-/// An API that was served is believed to be gone after this long. Deleting a definition deletes its objects one by one, which the watch reports; so this is
-/// for what was missed, and an API server that starts and does not know all of its APIs yet must not empty the index.
+/// An API that was served is believed to be gone after this long. Deleting a definition deletes its
+/// objects one by one, which the watch reports; so this is for what was missed, and an API server
+/// that starts and does not know all of its APIs yet must not empty the index.
 const GONE_AFTER: Duration = Duration::from_secs(60);
 
 impl Watch {
@@ -93,7 +95,8 @@ impl Watch {
             if self.follow(&resource).await.is_err() {
                 return;
             }
-            // Between its definition and its serving there are moments in which an API is listed and not found.
+            // Between its definition and its serving there are moments in which an API is listed
+            // and not found.
             tokio::time::sleep(LOOK_SOON).await;
         }
     }

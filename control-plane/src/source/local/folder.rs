@@ -128,8 +128,8 @@ impl File {
         }
     }
 
-    /// Replaces what the file said. An object whose document is broken stays as it was; so do all objects that are missing when a document does not even
-    /// say whose it is.
+    /// Replaces what the file said. An object whose document is broken stays as it was; so do all
+    /// objects that are missing when a document does not even say whose it is.
     fn take(&mut self, path: &Path, documents: Vec<Document>) {
         let mut now = BTreeMap::new();
         let mut broken: Vec<Broken> = Vec::new();
@@ -179,7 +179,8 @@ impl File {
     }
 }
 
-/// The manifests of the folder. Hidden files are none: editors and atomic writers put their drafts there.
+/// The manifests of the folder. Hidden files are none: editors and atomic writers put their drafts
+/// there.
 fn stamps(folder: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
     let mut stamps = BTreeMap::new();
     for entry in fs::read_dir(folder)? {

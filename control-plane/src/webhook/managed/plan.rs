@@ -1,4 +1,5 @@
-//! What to do next about the certificate: decided from what was last seen of Secret and webhook configuration. Pure.
+//! What to do next about the certificate: decided from what was last seen of Secret and webhook
+//! configuration. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -62,7 +63,8 @@ pub(super) enum Step {
     Serve,
 }
 
-/// Old authorities are kept trusted until replicas have surely stopped serving under them; more than a few come from somebody deleting Secrets in a loop.
+/// Old authorities are kept trusted until replicas have surely stopped serving under them; more
+/// than a few come from somebody deleting Secrets in a loop.
 const MAX_AUTHORITIES: usize = 4;
 
 pub(super) fn next(seen: &Seen, names: &[String], now: SystemTime) -> Step {

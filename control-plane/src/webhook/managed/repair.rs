@@ -1,4 +1,5 @@
-//! What was put right without being asked: decided from what was seen before a step (pure), and told in an event, in metrics and in the log.
+//! What was put right without being asked: decided from what was seen before a step (pure), and
+//! told in an event, in metrics and in the log.
 //!
 //! A first certificate and a renewal in time are the ordinary course of things, and no repairs.
 
@@ -44,7 +45,8 @@ struct OfKind {
 
 /// Over this time repairs are counted for `meshctl check`.
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Times that are kept of each kind of damage. A program that breaks it again every second is reported with this number.
+/// Times that are kept of each kind of damage. A program that breaks it again every second is
+/// reported with this number.
 const KEPT: usize = 1000;
 
 impl Damage {
@@ -83,7 +85,8 @@ impl Damage {
     }
 }
 
-/// What a step puts right. `in_order` is the UID of the registration that was last seen in order, `served` says whether a certificate is served.
+/// What a step puts right. `in_order` is the UID of the registration that was last seen in order,
+/// `served` says whether a certificate is served.
 pub(super) fn damage(
     seen: &Seen,
     step: &Step,

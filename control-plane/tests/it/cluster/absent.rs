@@ -1,4 +1,5 @@
-//! An API server that goes away and comes back: what was known stays in force, and what changed meanwhile is found out.
+//! An API server that goes away and comes back: what was known stays in force, and what changed
+//! meanwhile is found out.
 
 use std::sync::Arc;
 
@@ -90,7 +91,8 @@ async fn without_an_api_server_what_is_known_stays_in_force() {
         (metric(&controller, synced).await? == 0.0).then_some(())
     })
     .await;
-    // Only the slice changes: kinds are watched apart, and which of two changes is told first after the absence is chance.
+    // Only the slice changes: kinds are watched apart, and which of two changes is told first after
+    // the absence is chance.
     cluster.apply(&slice(&[("web-2", "10.1.0.2")])).await;
     let mut again = cluster.endpoints_of_web(&controller).await;
     assert_eq!(update(&mut again).await, "+10.1.0.1:8080");

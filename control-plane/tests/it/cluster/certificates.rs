@@ -1,4 +1,5 @@
-//! From an empty namespace to a certificate: bootstrap, tokens that the API server issued and reviews, events, trust roots.
+//! From an empty namespace to a certificate: bootstrap, tokens that the API server issued and
+//! reviews, events, trust roots.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 

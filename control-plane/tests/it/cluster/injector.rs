@@ -1,4 +1,5 @@
-//! The injector as the API server's webhook: with the rights that the chart gives it and no more, through a Service, with a certificate that it looks after itself.
+//! The injector as the API server's webhook: with the rights that the chart gives it and no more,
+//! through a Service, with a certificate that it looks after itself.
 
 use std::net::{IpAddr, UdpSocket};
 
@@ -362,7 +363,8 @@ async fn the_certificate_looks_after_itself() {
     let altered = r#"mesh_injector_repairs_last_day{found="ca-bundle-altered"}"#;
     assert_eq!(metric(&stage.injector, altered).await, Some(1.0));
 
-    // Somebody deletes the Secret: the old authority stays trusted, and pods are injected all the while.
+    // Somebody deletes the Secret: the old authority stays trusted, and pods are injected all the
+    // while.
     let secrets: Api<Secret> = stage.control.namespaced();
     secrets
         .delete(SECRET, &DeleteParams::default())

@@ -1,4 +1,5 @@
-//! An input as the frames of a client: well-formed ones, odd ones and many of them, so that the server's state is reached and not only its first check.
+//! An input as the frames of a client: well-formed ones, odd ones and many of them, so that the
+//! server's state is reached and not only its first check.
 
 use crate::input::Input;
 use crate::wire::{
@@ -30,7 +31,8 @@ const ORDERLY_STREAMS: usize = crate::world::MAX_STREAMS;
 /// A script never becomes longer: what repeats is cut off here.
 const MOST_BYTES: usize = 64 * 1024;
 
-/// Header blocks (RFC 7541): `:method`, `:scheme http` and `:path /` out of the static table, `:authority` as a literal.
+/// Header blocks (RFC 7541): `:method`, `:scheme http` and `:path /` out of the static table,
+/// `:authority` as a literal.
 const GET: &[u8] = b"\x82\x86\x84\x41\x03web";
 const POST: &[u8] = b"\x83\x86\x84\x41\x03web";
 /// `:path /x`.

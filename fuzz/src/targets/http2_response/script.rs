@@ -1,4 +1,5 @@
-//! An input as the frames of a server: well-formed ones, odd ones and many of them, so that the client's state is reached and not only its first check.
+//! An input as the frames of a server: well-formed ones, odd ones and many of them, so that the
+//! client's state is reached and not only its first check.
 
 use super::Outcome;
 use crate::input::Input;
@@ -54,7 +55,8 @@ const MOST_QUESTIONS: u8 = 4;
 /// Orderly servers send no more interim responses ahead of one, so that none is refused.
 const ORDERLY_HINTS: usize = 32;
 
-/// Header blocks (RFC 7541): `:status 200` out of the static table, `:status 103` and trailers as literals.
+/// Header blocks (RFC 7541): `:status 200` out of the static table, `:status 103` and trailers as
+/// literals.
 const OK: &[u8] = b"\x88";
 const HINTS: &[u8] = b"\x08\x03103";
 const TRAILERS: &[u8] = b"\x00\x01a\x01b";

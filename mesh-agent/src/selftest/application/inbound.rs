@@ -77,8 +77,8 @@ fn skipped_port() -> Result<(), Problem> {
     )
 }
 
-/// The proxy's accepted socket holds the application's port; an application that starts now, without
-/// SO_REUSEADDR, must get it all the same.
+/// The proxy's accepted socket holds the application's port; an application that starts now,
+/// without SO_REUSEADDR, must get it all the same.
 fn bind_beside() -> Result<(), Problem> {
     let socket = arrive(OUTSIDE_V4.into(), OWN_V4.into(), SERVICE_PORT)?;
     let report = ask(&socket, Request::Hold)?;

@@ -204,7 +204,8 @@ fn own_check() -> Result<(), Problem> {
     )
 }
 
-/// The program behind SO_ORIGINAL_DST runs for every option, and sees one page of the buffer at most.
+/// The program behind SO_ORIGINAL_DST runs for every option, and sees one page of the buffer at
+/// most.
 fn other_options() -> Result<(), Problem> {
     const SMALL: u32 = 512;
     const SEVERAL_PAGES: u32 = 5 * 4096;

@@ -1,6 +1,7 @@
 //! Who may pass: the one function that judges a client by a list of authorizations.
 //!
-//! The proxy calls it for every inbound connection that is not HTTP and for every inbound request. What it cannot decide it denies.
+//! The proxy calls it for every inbound connection that is not HTTP and for every inbound request.
+//! What it cannot decide it denies.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -24,7 +25,8 @@ pub fn authorize<'a>(
 }
 
 impl Network {
-    /// Whether the address is in the network and in none of its exceptions. An IPv4 address inside an IPv6 one counts as the IPv4 address it carries.
+    /// Whether the address is in the network and in none of its exceptions. An IPv4 address inside
+    /// an IPv6 one counts as the IPv4 address it carries.
     fn admits(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         canonical(self.net).contains(&ip)
@@ -66,7 +68,8 @@ impl Authentication {
 }
 
 impl Suffix {
-    /// Whether a DNS-like identity ends with a dot and the parts joined by dots. No SPIFFE identity is covered, not even by an empty suffix.
+    /// Whether a DNS-like identity ends with a dot and the parts joined by dots. No SPIFFE identity
+    /// is covered, not even by an empty suffix.
     pub fn covers(&self, id: &Identity) -> bool {
         let Identity::Dns(name) = id else {
             return false;

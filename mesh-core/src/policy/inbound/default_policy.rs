@@ -1,7 +1,7 @@
 //! The six policies that apply where no Server selects a port.
 //!
-//! The policy controller and the proxy both make them: the controller for every port of a known workload, the proxy from its environment until the
-//! controller has answered.
+//! The policy controller and the proxy both make them: the controller for every port of a known
+//! workload, the proxy from its environment until the controller has answered.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -21,7 +21,8 @@ pub enum DefaultPolicy {
     ClusterUnauthenticated,
     ClusterAuthenticated,
     Deny,
-    /// Lets everybody through under a name of its own, so that metrics show what `Deny` would refuse.
+    /// Lets everybody through under a name of its own, so that metrics show what `Deny` would
+    /// refuse.
     Audit,
 }
 
@@ -53,7 +54,8 @@ impl DefaultPolicy {
         }
     }
 
-    /// The variant for a port that must have an identified client. Audit admits everybody, so it becomes the strict form of what it admits.
+    /// The variant for a port that must have an identified client. Audit admits everybody, so it
+    /// becomes the strict form of what it admits.
     pub fn requiring_identity(self) -> Self {
         match self {
             Self::AllUnauthenticated | Self::AllAuthenticated | Self::Audit => {
@@ -64,7 +66,8 @@ impl DefaultPolicy {
         }
     }
 
-    /// What it allows: nothing for `deny`, otherwise one authorization that is named after the policy.
+    /// What it allows: nothing for `deny`, otherwise one authorization that is named after the
+    /// policy.
     pub fn authorizations(self, cluster_networks: &[IpNet]) -> Vec<Authorization> {
         let networks = match self {
             Self::Deny => return Vec::new(),

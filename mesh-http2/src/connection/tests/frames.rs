@@ -34,7 +34,8 @@ fn serving() -> Connection {
     server
 }
 
-/// Whoever serves a stream may not have noticed yet that it was reset: that must not decide what the client is told.
+/// Whoever serves a stream may not have noticed yet that it was reset: that must not decide what
+/// the client is told.
 #[test]
 fn nothing_may_come_behind_a_reset() {
     for kind in [frame::DATA, frame::HEADERS] {

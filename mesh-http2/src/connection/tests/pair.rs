@@ -466,7 +466,8 @@ fn pings_are_answered() {
     assert!(!pair.client.take_pong());
 }
 
-/// Reading waits for writing, lest a peer that asks and never listens makes us remember all answers.
+/// Reading waits for writing, lest a peer that asks and never listens makes us remember all
+/// answers.
 #[test]
 fn answers_that_nobody_takes_are_bounded() {
     let mut pair = Pair::new();

@@ -155,7 +155,8 @@ fn interim_responses_come_ahead_of_the_response() {
     }
 }
 
-/// A server that only informs ends its stream and nothing else, whether or not somebody takes what it says.
+/// A server that only informs ends its stream and nothing else, whether or not somebody takes what
+/// it says.
 #[test]
 fn interim_responses_are_limited() {
     let hint = bytes(frame::HEADERS, END_HEADERS, 1, &status("103"));
@@ -185,7 +186,8 @@ fn interim_responses_are_limited() {
     assert!(client.poll_failed(id, nobody()).is_ready());
 }
 
-/// What comes behind the end of a response ends a request that goes on, and nothing is said of what comes then.
+/// What comes behind the end of a response ends a request that goes on, and nothing is said of what
+/// comes then.
 #[test]
 fn a_mistake_behind_the_end_is_answered_once() {
     let (mut client, id) = client();

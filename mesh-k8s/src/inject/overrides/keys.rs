@@ -57,8 +57,8 @@ pub(super) const PORTS: [&str; 4] = [
     annotation::CONTROL_PORT,
 ];
 
-/// Annotations that say who may connect. An unreadable one may have been meant to keep clients out, so no pod is admitted with it,
-/// whether it is the pod's own or its namespace's.
+/// Annotations that say who may connect. An unreadable one may have been meant to keep clients out,
+/// so no pod is admitted with it, whether it is the pod's own or its namespace's.
 pub(super) const SECURITY: [&str; 2] = [
     annotation::DEFAULT_INBOUND_POLICY,
     annotation::REQUIRE_IDENTITY_PORTS,
@@ -352,7 +352,8 @@ fn subnets(text: &str) -> Result<String, String> {
     Ok(list.join(","))
 }
 
-/// A user or group. Root's would exempt every process that runs as root from redirection; the highest means "unchanged" to the kernel.
+/// A user or group. Root's would exempt every process that runs as root from redirection; the
+/// highest means "unchanged" to the kernel.
 fn id(text: &str) -> Result<i64, String> {
     match text.trim().parse::<u32>() {
         Ok(id) if id > 0 && id < u32::MAX => Ok(i64::from(id)),

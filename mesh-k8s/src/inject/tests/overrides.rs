@@ -1,4 +1,5 @@
-//! What annotations and values change, by pod, namespace and installation, and what is said of those that cannot be.
+//! What annotations and values change, by pod, namespace and installation, and what is said of
+//! those that cannot be.
 
 use super::*;
 

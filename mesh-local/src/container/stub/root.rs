@@ -1,7 +1,9 @@
-//! The files of a container: those of the machine, with the container's own changes in memory on top, and its volumes.
+//! The files of a container: those of the machine, with the container's own changes in memory on
+//! top, and its volumes.
 //!
-//! The changes live in a file system that only the container's mount namespace has, so they are gone when its last process is. `/run` and `/tmp` start empty:
-//! what programs of the machine keep there is none of the container's business, least of all the node's keys.
+//! The changes live in a file system that only the container's mount namespace has, so they are
+//! gone when its last process is. `/run` and `/tmp` start empty: what programs of the machine keep
+//! there is none of the container's business, least of all the node's keys.
 
 use std::{
     fs, io,

@@ -54,12 +54,14 @@ pub(super) struct Dial {
     pub(super) options: ConnectOptions,
 }
 
-/// A dead peer is noticed within the sum of both. Linkerd's proxy sends no pings here and waits for the kernel to give up.
+/// A dead peer is noticed within the sum of both. Linkerd's proxy sends no pings here and waits for
+/// the kernel to give up.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs what a connection spawns for each call. A task that has sent its question is done, but the waker that it left with its stream keeps its memory as long as
-/// there are answers: in a box the future is gone by then, which has more than a kilobyte.
+/// Runs what a connection spawns for each call. A task that has sent its question is done, but the
+/// waker that it left with its stream keeps its memory as long as there are answers: in a box the
+/// future is gone by then, which has more than a kilobyte.
 #[derive(Clone)]
 struct InBoxes;
 

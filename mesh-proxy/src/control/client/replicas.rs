@@ -46,8 +46,9 @@ pub(super) struct Connection {
     generation: Option<u64>,
 }
 
-/// Streams on one connection; for more there is another connection. Servers announce limits of 100 (the least that HTTP/2 recommends) and more, beyond which
-/// calls would wait silently, and discovery keeps up to three streams open for each destination in use.
+/// Streams on one connection; for more there is another connection. Servers announce limits of 100
+/// (the least that HTTP/2 recommends) and more, beyond which calls would wait silently, and
+/// discovery keeps up to three streams open for each destination in use.
 pub(in crate::control) const STREAMS_PER_CONNECTION: usize = 100;
 
 /// How long a replica that could not be reached is tried last.
@@ -80,14 +81,16 @@ impl Replicas {
         self.shunned.insert(addr, now + SHUN);
     }
 
-    /// Takes over what DNS says. Connections to replicas that are gone end when the calls on them end.
+    /// Takes over what DNS says. Connections to replicas that are gone end when the calls on them
+    /// end.
     pub(super) fn know(&mut self, known: Vec<SocketAddr>) {
         self.open.retain(|addr, _| known.contains(addr));
         self.shunned.retain(|addr, _| known.contains(addr));
         self.known = known;
     }
 
-    /// All replicas, beginning with the one whose turn it is; those that could not be reached lately come last.
+    /// All replicas, beginning with the one whose turn it is; those that could not be reached
+    /// lately come last.
     pub(super) fn order(&mut self, now: Instant) -> Vec<SocketAddr> {
         self.turn = self.turn.wrapping_add(1);
         let mut order = self.known.clone();
@@ -97,7 +100,8 @@ impl Replicas {
         order
     }
 
-    /// A connection that may take another stream. Those that are closed, or were made with other credentials, are forgotten.
+    /// A connection that may take another stream. Those that are closed, or were made with other
+    /// credentials, are forgotten.
     pub(super) fn usable(&mut self, addr: SocketAddr, generation: u64) -> Option<&Connection> {
         let connections = self.open.get_mut(&addr)?;
         connections.retain(|connection| {

@@ -1,5 +1,6 @@
-//! Time limits of one exchange: of the whole, from the end of the request, and between frames. [`Limits::check`] decides; the request path waits for it
-//! until the response's head, and the response's body carries it on.
+//! Time limits of one exchange: of the whole, from the end of the request, and between frames.
+//! [`Limits::check`] decides; the request path waits for it until the response's head, and the
+//! response's body carries it on.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -69,7 +70,8 @@ impl Limits {
         }
     }
 
-    /// Frames only push limits back, so no timer is touched when one passes: whoever waits looks again.
+    /// Frames only push limits back, so no timer is touched when one passes: whoever waits looks
+    /// again.
     fn check(&self, now: Instant) -> Check {
         // While the request goes on, its end is at least now.
         let request_end = self.progress.request_ended.get().unwrap_or(now);

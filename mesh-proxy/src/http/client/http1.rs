@@ -1,4 +1,5 @@
-//! HTTP/1 connections to one endpoint, reused last in, first out, so that a burst's surplus grows old and is closed.
+//! HTTP/1 connections to one endpoint, reused last in, first out, so that a burst's surplus grows
+//! old and is closed.
 //!
 //! A connection is driven by the request on it, in the request's own task; an idle one is only
 //! looked at when it is taken, except for the first where the server is watched ([`WatchServer`]).
@@ -59,7 +60,8 @@ pub(super) struct Conn {
     pub(super) reused: bool,
 }
 
-/// The right to put a connection back once the response on it has been read. Dropping it closes the connection.
+/// The right to put a connection back once the response on it has been read. Dropping it closes the
+/// connection.
 pub struct Loan {
     connection: Rc<Connection>,
     pool: Weak<Pool>,
@@ -143,7 +145,8 @@ impl Pool {
         }
     }
 
-    /// Closes what is too old, or has been closed by the other side; returns whether anything is left.
+    /// Closes what is too old, or has been closed by the other side; returns whether anything is
+    /// left.
     fn close_aged(self: &Rc<Self>) -> bool {
         let now = Instant::now();
         let keeps_last = self.watch.as_ref().is_some_and(|w| w.keeps_last_idle());
@@ -191,7 +194,8 @@ impl Spare {
 }
 
 impl Loan {
-    /// The response has been read to its end. A server that has answered completely before it has read the request does not want the rest.
+    /// The response has been read to its end. A server that has answered completely before it has
+    /// read the request does not want the rest.
     pub(super) fn give_back(self) {
         let is_sent = match self.upload {
             None => true,

@@ -1,5 +1,7 @@
-//! The HTTP/2 connections to one endpoint: one that all requests of this thread share, and more only while the peer's limit of concurrent streams keeps
-//! requests waiting. With a single connection, a few hundred long-lived streams would block every other request for as long as they last.
+//! The HTTP/2 connections to one endpoint: one that all requests of this thread share, and more
+//! only while the peer's limit of concurrent streams keeps requests waiting. With a single
+//! connection, a few hundred long-lived streams would block every other request for as long as they
+//! last.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -45,9 +47,11 @@ struct Maker<D> {
 
 #[derive(Default)]
 struct State {
-    /// In the order of their making. Earlier ones are filled first, so that those which a burst has added run empty and are closed.
+    /// In the order of their making. Earlier ones are filled first, so that those which a burst has
+    /// added run empty and are closed.
     connections: Vec<Open>,
-    /// Everybody who needs a connection meanwhile waits for the same attempt and shares its outcome.
+    /// Everybody who needs a connection meanwhile waits for the same attempt and shares its
+    /// outcome.
     connecting: Option<Attempt>,
 }
 
@@ -66,7 +70,8 @@ pub(super) struct Slot {
     stream: Stream,
 }
 
-/// The place of an open stream. Dropping it gives the place back, and ends the request if its body is still being sent.
+/// The place of an open stream. Dropping it gives the place back, and ends the request if its body
+/// is still being sent.
 pub struct Stream {
     load: Rc<Cell<usize>>,
     upload: Option<AbortHandle>,
@@ -74,11 +79,13 @@ pub struct Stream {
 
 type Attempt = Shared<LocalBoxFuture<'static, Result<(), DialError>>>;
 
-/// Connections to one endpoint from one thread. With [`MAX_STREAMS`] on each this is three times the 4,000 clients that may read slowly, and hold a stream for as
-/// long, without keeping the requests of others from being sent; more wait.
+/// Connections to one endpoint from one thread. With [`MAX_STREAMS`] on each this is three times
+/// the 4,000 clients that may read slowly, and hold a stream for as long, without keeping the
+/// requests of others from being sent; more wait.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Streams on one connection, also to peers that would allow more. The connection's window holds what all of them may receive before it is read.
+/// Streams on one connection, also to peers that would allow more. The connection's window holds
+/// what all of them may receive before it is read.
 const MAX_STREAMS: u32 = 200;
 
 impl<D: Dial + 'static> Multiplexed<D> {
@@ -134,7 +141,8 @@ impl<D> Clone for Maker<D> {
 }
 
 impl<D: Dial + 'static> Maker<D> {
-    /// Connects in a task of its own, so that the attempt does not depend on the patience of the request that began it.
+    /// Connects in a task of its own, so that the attempt does not depend on the patience of the
+    /// request that began it.
     fn start(&self) -> Attempt {
         let maker = self.clone();
         let attempt = async move {
@@ -196,7 +204,9 @@ impl<D: Dial + 'static> Maker<D> {
     }
 }
 
-/// Moves a connection's bytes. When it can take no more streams while there are some on it, its endpoint is in use: the next connection is begun at once, so that the next request does not have to wait for it.
+/// Moves a connection's bytes. When it can take no more streams while there are some on it, its
+/// endpoint is in use: the next connection is begun at once, so that the next request does not have
+/// to wait for it.
 ///
 /// No `async fn`, for the reason that the server's `serve` is none.
 fn drive<D: Dial + 'static>(
@@ -262,8 +272,8 @@ impl State {
         open.min_by_key(|open| open.load.get())
     }
 
-    /// Connections behind the one `in_use` that nothing has run on for a while are not needed. Bursts come again: to close them at once would mean a handshake
-    /// for each wave.
+    /// Connections behind the one `in_use` that nothing has run on for a while are not needed.
+    /// Bursts come again: to close them at once would mean a handshake for each wave.
     fn close_surplus(&mut self, in_use: usize, now: Instant, idle_timeout: Duration) {
         let mut index = 0;
         self.connections.retain(|open| {
@@ -300,7 +310,8 @@ impl Open {
         self.load.get() < self.limit() / 2
     }
 
-    /// How many streams the peer allows, and we want. A peer that allows none for now means "later", not "elsewhere".
+    /// How many streams the peer allows, and we want. A peer that allows none for now means
+    /// "later", not "elsewhere".
     fn limit(&self) -> usize {
         self.link.max_streams().clamp(1, MAX_STREAMS) as usize
     }
@@ -355,7 +366,8 @@ impl Slot {
     }
 }
 
-/// The response. What comes ahead of it goes to the client, but a 100 only if he has not been told to go on: over HTTP/1 he was, with the first look at his body.
+/// The response. What comes ahead of it goes to the client, but a 100 only if he has not been told
+/// to go on: over HTTP/1 he was, with the first look at his body.
 fn poll_response(
     call: &Call,
     interim: Option<&Interim>,
@@ -375,7 +387,8 @@ fn poll_response(
     }
 }
 
-/// Sends a request's body until the response's head has come. A body that goes on longer gets a task, so that it does not depend on who reads the response.
+/// Sends a request's body until the response's head has come. A body that goes on longer gets a
+/// task, so that it does not depend on who reads the response.
 async fn converse(
     call: &Call,
     upload: Outgoing,
@@ -392,7 +405,8 @@ async fn converse(
                 // The response says the rest, or ends with the same error.
                 tracing::debug!(%error, "A request could not be sent to its end");
                 if matches!(error, Interrupted::Body(_)) {
-                    // The client is gone. Whoever serves it shall notice first: no server has failed.
+                    // The client is gone. Whoever serves it shall notice first: no server has
+                    // failed.
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
@@ -414,7 +428,8 @@ async fn converse(
     Ok(response)
 }
 
-/// Linkerd's 16 KiB are too few for large gRPC status details and long cookies; the server side accepts as much.
+/// Linkerd's 16 KiB are too few for large gRPC status details and long cookies; the server side
+/// accepts as much.
 const MAX_HEADER_LIST_SIZE: u32 = 256 * 1024;
 
 fn terms(params: &Http2Params, limits: &HttpLimits) -> Terms {

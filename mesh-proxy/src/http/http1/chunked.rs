@@ -1,4 +1,5 @@
-//! Chunked bodies: the decoder, which takes bytes as they come, and the few bytes that an encoder adds. Pure; RFC 9112, section 7, without its leniencies.
+//! Chunked bodies: the decoder, which takes bytes as they come, and the few bytes that an encoder
+//! adds. Pure; RFC 9112, section 7, without its leniencies.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::HeaderMap;
@@ -46,7 +47,8 @@ impl Decoder {
         }
     }
 
-    /// Takes the next piece off `input`; `None` when more has to be read first. Not to be called again after the end or an error.
+    /// Takes the next piece off `input`; `None` when more has to be read first. Not to be called
+    /// again after the end or an error.
     pub(super) fn next(
         &mut self,
         input: &mut BytesMut,
@@ -148,8 +150,8 @@ impl Decoder {
     }
 }
 
-/// Chunks of at most so many bytes are joined when several of them were received: processing each by
-/// itself, and sending it on as a chunk or frame of its own, costs many times its bytes.
+/// Chunks of at most so many bytes are joined when several of them were received: processing each
+/// by itself, and sending it on as a chunk or frame of its own, costs many times its bytes.
 const SMALL: usize = 0xff;
 
 /// Chunks are joined up to about this size.
@@ -174,7 +176,8 @@ fn join_small(input: &mut BytesMut) -> Option<Bytes> {
     Some(joined.freeze())
 }
 
-/// The data of a complete chunk whose size has one or two digits and is not 0, and its whole length.
+/// The data of a complete chunk whose size has one or two digits and is not 0, and its whole
+/// length.
 fn small_chunk(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as usize);
     let (size, data) = match bytes {
@@ -202,7 +205,8 @@ fn line_end(input: &mut BytesMut) -> Result<bool, Refused> {
     }
 }
 
-/// Writes what stands in front of a chunk. Behind it stands [`CHUNK_END`]. An empty chunk would end the body.
+/// Writes what stands in front of a chunk. Behind it stands [`CHUNK_END`]. An empty chunk would end
+/// the body.
 pub(super) fn write_size(out: &mut Vec<u8>, size: usize) {
     let digits = (usize::BITS - size.leading_zeros()).div_ceil(4).max(1);
     for digit in (0..digits).rev() {

@@ -1,8 +1,10 @@
-//! One HTTP/1 connection: the stream, what has been read but not handed on, where in a message that is, and what is to be written. Server and client share it,
-//! by `Rc`, with the bodies that are read from it.
+//! One HTTP/1 connection: the stream, what has been read but not handed on, where in a message that
+//! is, and what is to be written. Server and client share it, by `Rc`, with the bodies that are
+//! read from it.
 //!
-//! Whoever polls is woken: the connection's own task, or another task of the thread that reads a body (an HTTP/2 request on its way out has one). Only one of them
-//! reads at a time: as long as a body is held by somebody, nobody else reads.
+//! Whoever polls is woken: the connection's own task, or another task of the thread that reads a
+//! body (an HTTP/2 request on its way out has one). Only one of them reads at a time: as long as a
+//! body is held by somebody, nobody else reads.
 
 use std::cell::{RefCell, RefMut};
 use std::io;
@@ -121,7 +123,8 @@ impl Connection {
         self.0.borrow_mut()
     }
 
-    /// The stream, with everything that was read ahead in front; `None` while somebody else holds the connection.
+    /// The stream, with everything that was read ahead in front; `None` while somebody else holds
+    /// the connection.
     pub(crate) fn into_io(self: Rc<Self>) -> Option<Io> {
         let State { mut io, input, .. } = Rc::into_inner(self)?.0.into_inner();
         if !input.is_empty() {
@@ -164,7 +167,8 @@ impl Connection {
         Ok(self.state().head()?)
     }
 
-    /// The body of the message whose head was read last. `expects_continue`: its sender waits for a 100.
+    /// The body of the message whose head was read last. `expects_continue`: its sender waits for a
+    /// 100.
     pub(crate) fn begin_body(
         self: &Rc<Self>,
         length: BodyLength,
@@ -208,7 +212,8 @@ impl Connection {
         shut.map_err(Error::Write)
     }
 
-    /// Ready when the other side has gone for good. Half a close is none: it may still read. Does nothing while somebody reads a body.
+    /// Ready when the other side has gone for good. Half a close is none: it may still read. Does
+    /// nothing while somebody reads a body.
     pub(super) fn poll_vanished(&self, cx: &mut Context<'_>) -> Poll<Error> {
         let mut state = self.state();
         if !matches!(state.body, Decoder::Over) {
@@ -256,7 +261,8 @@ impl Connection {
         }
     }
 
-    /// Reads whatever still comes and throws it away, until the other side has closed or `limit` is reached.
+    /// Reads whatever still comes and throws it away, until the other side has closed or `limit` is
+    /// reached.
     pub(super) fn poll_linger(&self, cx: &mut Context<'_>, left: &mut u64) -> Poll<()> {
         let mut state = self.state();
         loop {
@@ -288,7 +294,8 @@ impl Connection {
         self.state().expectation != Expectation::None
     }
 
-    /// Whether another message can be exchanged: the last one has been read and written completely, and nothing has come since.
+    /// Whether another message can be exchanged: the last one has been read and written completely,
+    /// and nothing has come since.
     pub(crate) fn is_clean(&self) -> bool {
         let state = self.state();
         matches!(state.body, Decoder::Over)
@@ -297,7 +304,8 @@ impl Connection {
             && !state.read_closed
     }
 
-    /// Whether an idle connection is still open and silent, as far as this thread has been told. Bytes that nobody asked for count as a failure.
+    /// Whether an idle connection is still open and silent, as far as this thread has been told.
+    /// Bytes that nobody asked for count as a failure.
     pub(crate) fn is_alive(&self) -> bool {
         let mut nobody = Context::from_waker(Waker::noop());
         self.poll_ended(&mut nobody).is_pending()
@@ -312,7 +320,8 @@ impl Connection {
         state.poll_fill(cx).map(|_bytes_or_end| ())
     }
 
-    /// Tells the peer of a TLS session that the connection ends on purpose, if that is possible without waiting.
+    /// Tells the peer of a TLS session that the connection ends on purpose, if that is possible
+    /// without waiting.
     pub(crate) fn say_goodbye(&self) {
         let mut state = self.state();
         if state.io.is_tls() {
@@ -330,7 +339,8 @@ impl Connection {
         }
     }
 
-    /// Closes the connection, when it is dropped, in a way that the other side cannot take for the end of a message.
+    /// Closes the connection, when it is dropped, in a way that the other side cannot take for the
+    /// end of a message.
     pub(super) fn reset(&self) {
         let state = self.state();
         // The connection is closed all the same when this fails.

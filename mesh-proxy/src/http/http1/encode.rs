@@ -9,7 +9,8 @@ use http::{Method, StatusCode, Uri, Version};
 
 use super::head::Reason;
 
-/// What a message says of its body. Framing headers that do not belong to it are left out; one that is there already stays at its place.
+/// What a message says of its body. Framing headers that do not belong to it are left out; one that
+/// is there already stays at its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// Whatever the headers say: there is no body, but there might have been one.

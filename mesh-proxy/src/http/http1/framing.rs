@@ -1,5 +1,6 @@
-//! How long is the body? RFC 9112, section 6, as functions of the head, stricter where the RFC leaves a choice: whatever two parsers could read in two ways is
-//! refused. Called by [`super::head`] and, for responses, by the client; also the keep-alive rules (section 9.3).
+//! How long is the body? RFC 9112, section 6, as functions of the head, stricter where the RFC
+//! leaves a choice: whatever two parsers could read in two ways is refused. Called by
+//! [`super::head`] and, for responses, by the client; also the keep-alive rules (section 9.3).
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, TRANSFER_ENCODING};
 use http::{Method, StatusCode, Version};
@@ -111,7 +112,8 @@ fn chunked(version: Version, headers: &HeaderMap) -> Result<BodyLength, Refused>
         let is_last = codings.peek().is_none();
         match (coding.eq_ignore_ascii_case(b"chunked"), is_last) {
             (true, true) if first => return Ok(BodyLength::Chunked),
-            // Allowed, but it would have to be understood here to be checked, and by whoever comes later.
+            // Allowed, but it would have to be understood here to be checked, and by whoever comes
+            // later.
             (true, true) => return Err(Refused::UnknownCoding),
             (true, false) | (false, true) => return Err(Refused::NotChunked),
             (false, false) => first = false,

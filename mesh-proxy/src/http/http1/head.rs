@@ -1,7 +1,9 @@
-//! Heads of requests and responses out of the bytes that were read. Pure; called by [`super::connection`] for whole heads only, which [`end`] finds.
+//! Heads of requests and responses out of the bytes that were read. Pure; called by
+//! [`super::connection`] for whole heads only, which [`end`] finds.
 //!
-//! httparse judges characters; what it lets pass although readers differ in it (bare line feeds, repeated hosts, fragments, framing) is refused here. Values are
-//! slices of the bytes, so a head costs one allocation whatever its size.
+//! httparse judges characters; what it lets pass although readers differ in it (bare line feeds,
+//! repeated hosts, fragments, framing) is refused here. Values are slices of the bytes, so a head
+//! costs one allocation whatever its size.
 
 use bytes::Bytes;
 use http::header::{EXPECT, HOST, HeaderMap, HeaderName, HeaderValue};
@@ -52,7 +54,8 @@ pub(super) enum End {
     Later(usize),
 }
 
-/// Looks for the empty line from byte `from` on, where an earlier look has ended, in a head of at most `max` bytes. A line feed that no carriage return precedes is refused: half of the world
+/// Looks for the empty line from byte `from` on, where an earlier look has ended, in a head of at
+/// most `max` bytes. A line feed that no carriage return precedes is refused: half of the world
 /// takes it for a line end and the other half does not.
 pub(super) fn end(bytes: &[u8], from: usize, max: u32) -> Result<End, Refused> {
     let (_, unseen) = bytes.split_at(from.min(bytes.len()));
@@ -137,8 +140,9 @@ fn parse_response<'b>(
     })
 }
 
-/// Trailers, with the empty line behind them. Fields that concern the framing or the way of a message have no place there and are left out (RFC 9110, section
-/// 6.5.1): whoever merges trailers into the headers would read another message.
+/// Trailers, with the empty line behind them. Fields that concern the framing or the way of a
+/// message have no place there and are left out (RFC 9110, section 6.5.1): whoever merges trailers
+/// into the headers would read another message.
 pub(super) fn trailers(bytes: &Bytes, limits: &Http1Limits) -> Result<HeaderMap, Refused> {
     let mut trailers = with_fields(limits, |fields| {
         match httparse::parse_headers(bytes, fields)? {
@@ -177,7 +181,8 @@ fn check_size(length: usize, max: u32) -> Result<(), Refused> {
     }
 }
 
-/// Parses into as many fields as a message may have. More than usual are worth an allocation only when they are there.
+/// Parses into as many fields as a message may have. More than usual are worth an allocation only
+/// when they are there.
 fn with_fields<'b, T>(
     limits: &Http1Limits,
     parse: impl Fn(&mut [httparse::Header<'b>]) -> Result<T, Refused>,
@@ -199,7 +204,8 @@ fn version_of(minor: u8) -> Version {
     }
 }
 
-/// `http::Uri` drops fragments, which must not be there, silently; and `*` is a target of OPTIONS only.
+/// `http::Uri` drops fragments, which must not be there, silently; and `*` is a target of OPTIONS
+/// only.
 fn target_of(method: &Method, target: Bytes) -> Result<Uri, Refused> {
     if target.contains(&b'#') || (&*target == b"*" && *method != Method::OPTIONS) {
         return Err(Refused::Target);
@@ -223,7 +229,8 @@ fn fields_of(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<HeaderMap
     Ok(headers)
 }
 
-/// A request may have no host (the address that was dialled says who is meant), but not two, and none that names nobody.
+/// A request may have no host (the address that was dialled says who is meant), but not two, and
+/// none that names nobody.
 fn check_host(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<(), Refused> {
     let is_host = |field: &&httparse::Header<'_>| field.name.eq_ignore_ascii_case(HOST.as_str());
     let mut hosts = fields.iter().filter(is_host);

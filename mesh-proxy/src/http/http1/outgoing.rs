@@ -1,4 +1,5 @@
-//! Writes the body of a message to a connection, from wherever it comes. Used for responses by the server and for requests by the client.
+//! Writes the body of a message to a connection, from wherever it comes. Used for responses by the
+//! server and for requests by the client.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -45,7 +46,8 @@ impl Outgoing {
         (!self.begun).then_some(self.body)
     }
 
-    /// Writes what there is, together with what is waiting to be written. Ready when all of it has been.
+    /// Writes what there is, together with what is waiting to be written. Ready when all of it has
+    /// been.
     pub(crate) fn poll(
         &mut self,
         to: &Connection,

@@ -1,4 +1,5 @@
-//! What is to be written to a connection: small things collected in one vector, and at most one large piece of body behind it that is not copied.
+//! What is to be written to a connection: small things collected in one vector, and at most one
+//! large piece of body behind it that is not copied.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -27,7 +28,8 @@ pub(super) struct Output {
     must_flush: bool,
 }
 
-/// Pieces of body up to this size are copied to the head and each other: a copy of it costs less than another element of a vectored write.
+/// Pieces of body up to this size are copied to the head and each other: a copy of it costs less
+/// than another element of a vectored write.
 const MAX_COPIED: usize = 4 * 1024;
 
 /// More than this is not collected before it is written.

@@ -1,5 +1,6 @@
-//! Why a message is refused, and the status that says so. Raised by the pure parsers; whoever reads the connection answers and closes it, because after any of
-//! these nobody can say where the next message begins.
+//! Why a message is refused, and the status that says so. Raised by the pure parsers; whoever reads
+//! the connection answers and closes it, because after any of these nobody can say where the next
+//! message begins.
 
 use http::StatusCode;
 
@@ -93,7 +94,8 @@ impl Refused {
         }
     }
 
-    /// The answer to a request. Responses that are refused are failures of the server: 502, whatever the reason.
+    /// The answer to a request. Responses that are refused are failures of the server: 502,
+    /// whatever the reason.
     pub fn status(self) -> StatusCode {
         match self {
             Self::HeadTooLarge | Self::TooManyHeaders | Self::TrailersTooLarge => {

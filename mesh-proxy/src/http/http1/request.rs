@@ -1,4 +1,5 @@
-//! How a request is put on the wire. The decision is pure; see [`super::server`] for the one about responses.
+//! How a request is put on the wire. The decision is pure; see [`super::server`] for the one about
+//! responses.
 
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Method, Version};

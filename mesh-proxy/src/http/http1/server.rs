@@ -1,6 +1,8 @@
-//! The loop of an accepted HTTP/1 connection: read a head, ask the handler, write the response, see to the rest of the request, again.
+//! The loop of an accepted HTTP/1 connection: read a head, ask the handler, write the response, see
+//! to the rest of the request, again.
 //!
-//! While it waits for a request it is small: everything that belongs to one exchange is in a future of its own, which exists as long as the exchange does.
+//! While it waits for a request it is small: everything that belongs to one exchange is in a future
+//! of its own, which exists as long as the exchange does.
 
 use std::cell::Cell;
 use std::future::{Future as _, poll_fn};
@@ -44,7 +46,8 @@ pub(in crate::http) enum Ended {
 enum After {
     Next,
     Close,
-    /// Close, but the client may still be sending: what it sends is read for a while, or it would never see the response.
+    /// Close, but the client may still be sending: what it sends is read for a while, or it would
+    /// never see the response.
     Linger,
     /// The server's connection.
     Tunnel(Box<Io>, Option<Admission>),
@@ -57,7 +60,8 @@ pub(in crate::http) struct Terms<'a, H> {
     pub(in crate::http) limits: &'a HttpLimits,
 }
 
-/// Serves `io` until it ends, or has been idle for too long. While the proxy drains, a request that has begun is answered, and no other.
+/// Serves `io` until it ends, or has been idle for too long. While the proxy drains, a request that
+/// has begun is answered, and no other.
 pub(in crate::http) async fn serve<H: Handle>(
     io: Io,
     terms: &Terms<'_, H>,
@@ -97,7 +101,8 @@ pub(in crate::http) async fn serve<H: Handle>(
     Ok(Ended::Closed)
 }
 
-/// Waits for a request. False when none will come: the client has closed, or has been idle for too long, or the proxy drains.
+/// Waits for a request. False when none will come: the client has closed, or has been idle for too
+/// long, or the proxy drains.
 async fn begun(
     connection: &Connection,
     mut is_over: impl FnMut(&mut Context<'_>) -> bool,
@@ -188,7 +193,8 @@ async fn read_slow_head(connection: &Connection, limit: Duration) -> Result<Byte
     }
 }
 
-/// Asks the handler. `None` when it does not want to answer. Gives up when the client has, and when the request turns out to be no HTTP.
+/// Asks the handler. `None` when it does not want to answer. Gives up when the client has, and when
+/// the request turns out to be no HTTP.
 async fn handle<H: Handle>(
     connection: &Rc<Connection>,
     handler: &H,
@@ -227,7 +233,8 @@ fn poll_left(
     }
 }
 
-/// Whether it is known already that the rest of the request will not be read: it is too much, or the client will never send it.
+/// Whether it is known already that the rest of the request will not be read: it is too much, or
+/// the client will never send it.
 fn cannot_finish(connection: &Connection, drained: u64) -> bool {
     connection.is_undecided()
         || match connection.rest() {
@@ -320,8 +327,9 @@ async fn refuse(connection: &Connection, error: &Error) {
     linger(connection).await;
 }
 
-/// Closes the writing half, and reads for a while what the client still sends: a connection that is closed with bytes unread is reset, and the client's
-/// kernel throws away the response (RFC 9112, section 9.6).
+/// Closes the writing half, and reads for a while what the client still sends: a connection that is
+/// closed with bytes unread is reset, and the client's kernel throws away the response (RFC 9112,
+/// section 9.6).
 async fn linger(connection: &Connection) {
     let mut left = MAX_LINGER_BYTES;
     let lingering = async {

@@ -61,11 +61,13 @@ impl Driver {
         &self.link
     }
 
-    /// Writes what there is, and reads once; hands on the streams that the other side has opened. Ready when the connection is over.
+    /// Writes what there is, and reads once; hands on the streams that the other side has opened.
+    /// Ready when the connection is over.
     ///
-    /// What was read wakes the tasks of streams, and they will have something to write. So this task runs once more behind them, rather than to write by itself the little that it has by now.
-    /// After much work it runs behind all other tasks, including those whose sockets have become
-    /// ready meanwhile.
+    /// What was read wakes the tasks of streams, and they will have something to write. So this
+    /// task runs once more behind them, rather than to write by itself the little that it has by
+    /// now. After much work it runs behind all other tasks, including those whose sockets have
+    /// become ready meanwhile.
     pub(in crate::http) fn poll(
         &mut self,
         cx: &mut Context<'_>,

@@ -9,7 +9,8 @@ use crate::http::http1;
 
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 
-/// How long the body will be, if the head says so. Messages that contradict themselves have been refused.
+/// How long the body will be, if the head says so. Messages that contradict themselves have been
+/// refused.
 pub(in crate::http) fn declared_length(headers: &HeaderMap) -> Option<u64> {
     http1::decimal(headers.get(CONTENT_LENGTH)?.as_bytes())
 }

@@ -8,8 +8,9 @@ use mesh_http2::{Error, Piece, Reason};
 
 use super::link::Reader;
 
-/// Polled by [`super::super::Body`]. Who asks for the next frame is done with the one before, of which the room in the windows is given back then: what the proxy
-/// holds of a message, handed out or not, is never more than its window.
+/// Polled by [`super::super::Body`]. Who asks for the next frame is done with the one before, of
+/// which the room in the windows is given back then: what the proxy holds of a message, handed out
+/// or not, is never more than its window.
 #[derive(Debug)]
 pub(in crate::http) struct Incoming {
     reader: Reader,
@@ -64,7 +65,8 @@ impl Incoming {
         connection.is_read(id)
     }
 
-    /// Empty frames are left out. Nobody needs them, and the next hop might count them against the connection that all requests to it share.
+    /// Empty frames are left out. Nobody needs them, and the next hop might count them against the
+    /// connection that all requests to it share.
     pub(in crate::http) fn poll_frame(
         &mut self,
         cx: &Context<'_>,
@@ -87,7 +89,8 @@ impl Incoming {
         })
     }
 
-    /// A server that has answered and does not want the rest of the request says so by this reset (RFC 9113, section 8.1), which may overtake the end of its response.
+    /// A server that has answered and does not want the rest of the request says so by this reset
+    /// (RFC 9113, section 8.1), which may overtake the end of its response.
     fn is_over(&self, error: &Error) -> bool {
         self.of == Of::Response
             && matches!(error, Error::Reset(Reason::NO_ERROR))

@@ -1,4 +1,5 @@
-//! Writes the body of a message to an HTTP/2 stream, from wherever it comes. Used for responses by the server and for requests by the client.
+//! Writes the body of a message to an HTTP/2 stream, from wherever it comes. Used for responses by
+//! the server and for requests by the client.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +14,8 @@ use crate::http::{Body, BodyError};
 
 /// A body on its way: a future that is ready when all of it has been handed to the connection.
 ///
-/// Hands on only what the other side's windows have room for, and takes no more than one [`Batch`] beyond it from the body.
+/// Hands on only what the other side's windows have room for, and takes no more than one [`Batch`]
+/// beyond it from the body.
 pub(in crate::http) struct Outgoing {
     body: Body,
     writer: Writer,
@@ -36,8 +38,9 @@ pub(in crate::http) enum Interrupted {
     Body(#[from] BodyError),
 }
 
-/// Data that will be sent in one frame. Small pieces that are there at the same time are put together: a frame costs every proxy and application on the way more
-/// than copying its bytes costs us, and many receivers, h2 among them, allow only so many small ones.
+/// Data that will be sent in one frame. Small pieces that are there at the same time are put
+/// together: a frame costs every proxy and application on the way more than copying its bytes costs
+/// us, and many receivers, h2 among them, allow only so many small ones.
 #[derive(Default)]
 struct Batch {
     bytes: Bytes,
@@ -62,7 +65,8 @@ impl Outgoing {
         }
     }
 
-    /// Takes what there is from the body, until a frame is full. Pending when the body will wake the task.
+    /// Takes what there is from the body, until a frame is full. Pending when the body will wake
+    /// the task.
     fn poll_gather(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         // A full frame may be the last: it says so itself if that is known.
         while self.end.is_none() && (!self.batch.is_full() || self.body.is_end_stream()) {

@@ -1,4 +1,5 @@
-//! Pings on an HTTP/2 connection: they find out that the other side is gone, and how much data fits on the way to it. Polled by whoever moves the connection's bytes.
+//! Pings on an HTTP/2 connection: they find out that the other side is gone, and how much data fits
+//! on the way to it. Polled by whoever moves the connection's bytes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -50,7 +51,8 @@ enum Ring {
     Dead,
 }
 
-/// Estimates how much data is on the way at a time, as gRPC does: what arrives between a ping and its answer. A window of twice that never makes the sender wait.
+/// Estimates how much data is on the way at a time, as gRPC does: what arrives between a ping and
+/// its answer. A window of twice that never makes the sender wait.
 #[derive(Debug)]
 struct Windows {
     size: u32,
@@ -205,7 +207,8 @@ impl Windows {
         }
     }
 
-    /// Whether something has arrived since the last sample, and it was long enough ago. The clock is looked at only then.
+    /// Whether something has arrived since the last sample, and it was long enough ago. The clock
+    /// is looked at only then.
     fn wants_sample(&mut self, data: u64, now: impl FnOnce() -> Instant) -> bool {
         if data == self.at_pong || self.size >= MAX_WINDOW || now() < self.next {
             return false;

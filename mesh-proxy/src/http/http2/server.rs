@@ -31,9 +31,11 @@ pub(in crate::http) struct Terms<H> {
     pub refusals: Refusals,
 }
 
-/// Serves `io` until the connection and all of its streams have ended. Asked to end, it takes no new streams.
+/// Serves `io` until the connection and all of its streams have ended. Asked to end, it takes no
+/// new streams.
 ///
-/// No `async fn`: that would keep room for its arguments beside what they become, for as long as the connection lives.
+/// No `async fn`: that would keep room for its arguments beside what they become, for as long as
+/// the connection lives.
 pub(in crate::http) fn serve<H: Handle + 'static>(
     io: Io,
     terms: Terms<H>,
@@ -129,7 +131,8 @@ impl<H> Slow<H> {
     }
 }
 
-/// One stream: the handler is asked, and dropped with whatever it is doing when the client resets the stream.
+/// One stream: the handler is asked, and dropped with whatever it is doing when the client resets
+/// the stream.
 ///
 /// No `async fn`, as with [`serve`].
 fn exchange<H: Handle>(

@@ -1,5 +1,6 @@
-//! HTTP/2 clients that mean harm, with frames of their own making: each is a row that says what must happen to it, and what it may cost. An honest client beside it,
-//! on another connection, is served all the time.
+//! HTTP/2 clients that mean harm, with frames of their own making: each is a row that says what
+//! must happen to it, and what it may cost. An honest client beside it, on another connection, is
+//! served all the time.
 //!
 //! Every attack runs in a process of its own, because its memory is measured.
 
@@ -341,7 +342,8 @@ const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// What one attack may cost this process, in which client, proxy and server live together: floods cost buffers, what is held costs a window for each stream.
+/// What one attack may cost this process, in which client, proxy and server live together: floods
+/// cost buffers, what is held costs a window for each stream.
 const FLOOD_BYTES: u64 = 8 << 20;
 const HELD_BYTES: u64 = 48 << 20;
 
@@ -447,7 +449,8 @@ impl Attack {
         );
     }
 
-    /// Sends as long as it is let, and asks honestly now and then. What came back, and how many units went out.
+    /// Sends as long as it is let, and asks honestly now and then. What came back, and how many
+    /// units went out.
     async fn send(
         &self,
         mut writes: OwnedWriteHalf,
@@ -553,7 +556,8 @@ async fn requests_with_too_many_fields_are_refused_and_the_connection_goes_on() 
     .await;
 }
 
-/// Many requests at a time, small messages on a long stream, and clients that change their minds: nothing of it is refused.
+/// Many requests at a time, small messages on a long stream, and clients that change their minds:
+/// nothing of it is refused.
 #[tokio::test]
 async fn busy_clients_are_no_attack() {
     const STREAMS: usize = 64;

@@ -1,4 +1,5 @@
-//! HTTP/1 where it is more than a request and a response: hostile messages, early responses, trailers, connections that end in the middle.
+//! HTTP/1 where it is more than a request and a response: hostile messages, early responses,
+//! trailers, connections that end in the middle.
 
 mod interim;
 
@@ -230,7 +231,8 @@ async fn broken_response_bodies_break_the_connection() {
     }
 }
 
-/// The server answers before it has read the request: the client gets the answer, and a short rest of the request costs no connection.
+/// The server answers before it has read the request: the client gets the answer, and a short rest
+/// of the request costs no connection.
 #[tokio::test]
 async fn early_responses_arrive() {
     for hops in [1, 2] {
@@ -265,7 +267,8 @@ async fn early_responses_arrive() {
     }
 }
 
-/// Both directions move on their own: a client that does not read yet still gets its request through.
+/// Both directions move on their own: a client that does not read yet still gets its request
+/// through.
 #[tokio::test]
 async fn a_response_that_nobody_reads_does_not_hold_up_the_request() {
     const LENGTH: usize = 8_000_000;
@@ -512,7 +515,8 @@ async fn what_is_refused_is_counted() {
     .await;
 }
 
-/// Its connections were closed by the other side before anybody looked at them. They are no TCP, whose ends learn of each other in their own time.
+/// Its connections were closed by the other side before anybody looked at them. They are no TCP,
+/// whose ends learn of each other in their own time.
 struct Gone;
 
 impl Dial for Gone {

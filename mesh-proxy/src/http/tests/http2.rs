@@ -259,7 +259,8 @@ async fn a_response_that_nobody_reads_takes_two_windows_at_most() {
             }
         });
         let _unread = answer.await.unwrap();
-        // The client's window is full, and half of the proxy's: less is not worth telling the server.
+        // The client's window is full, and half of the proxy's: less is not worth telling the
+        // server.
         sending
             .wait_for(|sent| *sent >= WINDOW * 3 / 2)
             .await
@@ -373,7 +374,8 @@ async fn lengths_that_contradict_each_other_are_refused() {
     .await;
 }
 
-/// A byte at a time, as servers do that flush after each: h2 would end the connection on which 25,000 such frames wait to be read.
+/// A byte at a time, as servers do that flush after each: h2 would end the connection on which
+/// 25,000 such frames wait to be read.
 #[tokio::test]
 async fn many_small_pieces_arrive() {
     const PIECES: usize = 40_000;

@@ -1,7 +1,10 @@
-//! Sending to one backend: an endpoint is chosen, tried, and exchanged for another when the request has certainly not been acted upon.
+//! Sending to one backend: an endpoint is chosen, tried, and exchanged for another when the request
+//! has certainly not been acted upon.
 //!
-//! What is sent again although no policy asks for it: a request that no connection could be made for, always; one that the other side says it has not begun
-//! with, if it has no body; one that was lost with its connection before any response, once, if it is idempotent and has no body. See docs/adr/0030.
+//! What is sent again although no policy asks for it: a request that no connection could be made
+//! for, always; one that the other side says it has not begun with, if it has no body; one that was
+//! lost with its connection before any response, once, if it is idempotent and has no body. See
+//! docs/adr/0030.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -58,7 +61,8 @@ enum Tried {
     },
     /// No connection can be made; the request is as it was.
     Unreachable(DialError),
-    /// The peer's proxy cannot reach the application. The request can be sent again, or this be the answer.
+    /// The peer's proxy cannot reach the application. The request can be sent again, or this be the
+    /// answer.
     Undelivered {
         response: Response,
         attempt: Exchange,
@@ -78,7 +82,8 @@ struct History {
 }
 
 impl History {
-    /// Whether a request without a body that the peer's proxy could not deliver may be sent to another endpoint.
+    /// Whether a request without a body that the peer's proxy could not deliver may be sent to
+    /// another endpoint.
     fn may_go_elsewhere(&mut self, request: &Request, how: Undelivered) -> bool {
         match how {
             Undelivered::Unsent => true,
@@ -173,7 +178,8 @@ impl Leg {
         self.backend.is_available()
     }
 
-    /// Sends to an endpoint of the backend. `required` is the identity that the application demands of it.
+    /// Sends to an endpoint of the backend. `required` is the identity that the application demands
+    /// of it.
     pub(super) async fn send(
         self: &Rc<Self>,
         request: &mut Request,
@@ -223,8 +229,10 @@ impl Leg {
                 Tried::Lost { was_begun } => {
                     if was_begun {
                         service.failed(&picked);
-                        // The time that the lost endpoint took was not spent looking for one. A pod that vanishes without a word is noticed only after
-                        // seconds, and the request must not fail for that. It happens once, so the wait stays bounded.
+                        // The time that the lost endpoint took was not spent looking for one. A pod
+                        // that vanishes without a word is noticed only after seconds, and the
+                        // request must not fail for that. It happens once, so the wait stays
+                        // bounded.
                         began = Instant::now();
                     }
                 }
@@ -276,8 +284,8 @@ impl Leg {
         }
     }
 
-    /// Tries one endpoint. Whatever is not its answer leaves the request fit for another one: only what concerned the client's connection
-    /// has gone from its headers.
+    /// Tries one endpoint. Whatever is not its answer leaves the request fit for another one: only
+    /// what concerned the client's connection has gone from its headers.
     async fn attempt(
         &self,
         endpoint: &Endpoint,

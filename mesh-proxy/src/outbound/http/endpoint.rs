@@ -1,4 +1,5 @@
-//! One endpoint as HTTP sees it: its connections, its metrics, and what a request must look like for it.
+//! One endpoint as HTTP sees it: its connections, its metrics, and what a request must look like
+//! for it.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -31,7 +32,8 @@ pub(super) struct Endpoint {
     peer: Option<TlsPeer>,
     carries_http1: bool,
     authority_override: Option<Authority>,
-    /// Traffic is forwarded here because the application named the address; its connection then shares the fate of the endpoint's.
+    /// Traffic is forwarded here because the application named the address; its connection then
+    /// shares the fate of the endpoint's.
     is_forward: bool,
 }
 
@@ -145,7 +147,8 @@ impl Endpoint {
         })
     }
 
-    /// Takes what the peer's proxy tells us out of the response. Returns how the request failed to be delivered, if it did.
+    /// Takes what the peer's proxy tells us out of the response. Returns how the request failed to
+    /// be delivered, if it did.
     fn read_peer_headers(&self, response: &mut Response) -> Option<Undelivered> {
         let headers = response.headers_mut();
         if !headers::has_any(headers, &OF_PEER) {

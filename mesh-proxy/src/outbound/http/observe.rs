@@ -70,7 +70,8 @@ impl ResponseObserver {
         }
     }
 
-    /// The latency of an endpoint is the time to its first byte of body, or to the end of a response without one.
+    /// The latency of an endpoint is the time to its first byte of body, or to the end of a
+    /// response without one.
     fn measure(&mut self) {
         if let Some(picked) = &mut self.picked {
             picked.measure();

@@ -1,5 +1,5 @@
-//! Time limits that a request asks for by headers. Obeyed and removed only where the policy allows it; otherwise they are the application's own business and
-//! pass through.
+//! Time limits that a request asks for by headers. Obeyed and removed only where the policy allows
+//! it; otherwise they are the application's own business and pass through.
 
 use std::time::Duration;
 

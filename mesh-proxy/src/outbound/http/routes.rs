@@ -1,6 +1,8 @@
-//! Policy compiled for the request path: for each rule its backends, its limits and its metric handles, all resolved.
+//! Policy compiled for the request path: for each rule its backends, its limits and its metric
+//! handles, all resolved.
 //!
-//! Made when discovery says something new. Backends that did not change are taken over with their connections.
+//! Made when discovery says something new. Backends that did not change are taken over with their
+//! connections.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

@@ -1,6 +1,7 @@
 //! One direction's key at work: records sealed and opened in place, each under its number.
 //!
-//! Keys are wiped when they are dropped: the library's secrets by the library, and the AEAD's own copies by AWS-LC, which cleanses what it frees.
+//! Keys are wiped when they are dropped: the library's secrets by the library, and the AEAD's own
+//! copies by AWS-LC, which cleanses what it frees.
 
 use std::ops::Range;
 
@@ -55,7 +56,8 @@ impl Cipher {
         self.number
     }
 
-    /// Makes a record of the first bytes of `slot`. They lie behind room for the header; type and tag follow them.
+    /// Makes a record of the first bytes of `slot`. They lie behind room for the header; type and
+    /// tag follow them.
     pub(super) fn seal(
         &mut self,
         slot: &mut [u8],
@@ -112,7 +114,8 @@ impl Cipher {
     }
 }
 
-/// The length of the record that `bytes` begin with, header included. `None` while that cannot be told.
+/// The length of the record that `bytes` begin with, header included. `None` while that cannot be
+/// told.
 pub(super) fn record_length(bytes: &[u8]) -> Result<Option<usize>, RecordError> {
     let [content_type, _, _, high, low, ..] = *bytes else {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! What the records of a peer that are no data mean: handshake messages put together from their fragments, and alerts.
+//! What the records of a peer that are no data mean: handshake messages put together from their
+//! fragments, and alerts.
 
 use rustls::AlertDescription;
 
@@ -43,10 +44,12 @@ pub(super) const KEY_UPDATE: u8 = 24;
 /// Type and length of a handshake message.
 const MESSAGE_HEADER: usize = 4;
 
-/// What a message may hold. Tickets are the only long ones, and contain at most the peer's certificates; the library has the same limit.
+/// What a message may hold. Tickets are the only long ones, and contain at most the peer's
+/// certificates; the library has the same limit.
 const MAX_MESSAGE: usize = 0xffff;
 
-/// The library, BoringSSL and OpenSSL give up after as many key updates or empty records: they cost us work and carry nothing.
+/// The library, BoringSSL and OpenSSL give up after as many key updates or empty records: they cost
+/// us work and carry nothing.
 const MAX_QUIET: u32 = 32;
 
 impl Incoming {

@@ -1,4 +1,5 @@
-//! What the library keeps of a connection: the secrets that the next keys are derived from, and where tickets go.
+//! What the library keeps of a connection: the secrets that the next keys are derived from, and
+//! where tickets go.
 
 use rustls::ConnectionTrafficSecrets;
 use rustls::client::ClientConnectionData;
@@ -35,7 +36,8 @@ impl KeySchedule {
         .map_err(RecordError::Schedule)
     }
 
-    /// Remembers a ticket of a server. Clients do not send any. `message` is without its type and length.
+    /// Remembers a ticket of a server. Clients do not send any. `message` is without its type and
+    /// length.
     pub(super) fn ticket(&mut self, message: &[u8]) -> Result<(), RecordError> {
         match self {
             Self::Client(connection) => connection
@@ -45,7 +47,8 @@ impl KeySchedule {
         }
     }
 
-    /// Records after which the key must have been changed (RFC 8446 §5.5): half of what the suite bears, 128 GiB of full records with AES-GCM.
+    /// Records after which the key must have been changed (RFC 8446 §5.5): half of what the suite
+    /// bears, 128 GiB of full records with AES-GCM.
     pub(super) fn record_limit(&self) -> u64 {
         let suite = match self {
             Self::Client(connection) => connection.negotiated_cipher_suite(),

@@ -1,4 +1,5 @@
-//! A TLS 1.3 connection after its handshake, without its socket: records in, content out, and the other way round.
+//! A TLS 1.3 connection after its handshake, without its socket: records in, content out, and the
+//! other way round.
 
 use std::ops::Range;
 
@@ -93,7 +94,8 @@ impl Session {
         }
     }
 
-    /// Makes records of `length` bytes that lie in the slots, and says how long the records are together.
+    /// Makes records of `length` bytes that lie in the slots, and says how long the records are
+    /// together.
     pub(super) fn seal(&mut self, slots: &mut [u8], length: usize) -> Result<usize, RecordError> {
         let mut left = length;
         let mut sealed = 0;
@@ -108,12 +110,14 @@ impl Session {
         Ok(sealed)
     }
 
-    /// Whether the key must be changed before all slots are sealed once more: because the peer wants it, or because it has been used enough.
+    /// Whether the key must be changed before all slots are sealed once more: because the peer
+    /// wants it, or because it has been used enough.
     pub(super) fn is_update_due(&self) -> bool {
         self.update_asked || self.sending.used().saturating_add(SLOTS as u64) >= self.limit
     }
 
-    /// Puts a KeyUpdate behind `records`; what is sealed afterwards is under the next key. The peer's own keys are its business: it is not asked to change them.
+    /// Puts a KeyUpdate behind `records`; what is sealed afterwards is under the next key. The
+    /// peer's own keys are its business: it is not asked to change them.
     pub(super) fn update_keys(&mut self, records: &mut Vec<u8>) -> Result<(), RecordError> {
         const UPDATE_NOT_REQUESTED: u8 = 0;
         let message = [KEY_UPDATE, 0, 0, 1, UPDATE_NOT_REQUESTED];

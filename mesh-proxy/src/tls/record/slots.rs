@@ -1,7 +1,9 @@
-//! The memory in which records are sealed and opened: one per thread, borrowed for one read and its write. A connection has none of its own.
+//! The memory in which records are sealed and opened: one per thread, borrowed for one read and its
+//! write. A connection has none of its own.
 //!
-//! When sealing, it is a row of slots, each as long as a full record, so that bytes are read from a socket to where a record holds its content, and all records lie
-//! behind one another when they are sealed. When opening, it is what a socket has given.
+//! When sealing, it is a row of slots, each as long as a full record, so that bytes are read from a
+//! socket to where a record holds its content, and all records lie behind one another when they are
+//! sealed. When opening, it is what a socket has given.
 
 use std::array;
 use std::cell::RefCell;
@@ -15,14 +17,16 @@ use super::{HEADER, MAX_CONTENT, OVERHEAD, cipher};
 /// A full record.
 pub(super) const SLOT: usize = MAX_CONTENT + OVERHEAD;
 
-/// 256 KiB of content. Against 64 KiB it saved an eighth of the CPU outbound and a quarter inbound; more does not fit the caches of a core.
+/// 256 KiB of content. Against 64 KiB it saved an eighth of the CPU outbound and a quarter inbound;
+/// more does not fit the caches of a core.
 pub(super) const SLOTS: usize = 16;
 
 thread_local! {
     static BYTES: RefCell<Box<[u8]>> = RefCell::new(vec![0; SLOT * SLOTS].into_boxed_slice());
 }
 
-/// Lends the thread's slots. Panics when they are lent already, which nothing that is not itself called by `borrow` can bring about.
+/// Lends the thread's slots. Panics when they are lent already, which nothing that is not itself
+/// called by `borrow` can bring about.
 pub(in crate::tls) fn with<R>(borrow: impl FnOnce(&mut [u8]) -> R) -> R {
     BYTES.with_borrow_mut(|bytes| borrow(bytes))
 }
@@ -58,7 +62,8 @@ impl Pieces {
     /// One system call writes as many.
     pub(super) const MAX: usize = 64;
 
-    /// Shorter ones are moved up to their predecessor: a copy of this size costs less than another piece.
+    /// Shorter ones are moved up to their predecessor: a copy of this size costs less than another
+    /// piece.
     const SHORT: usize = 4096;
 
     pub(super) fn new() -> Self {
@@ -98,7 +103,8 @@ impl Pieces {
     }
 }
 
-/// Opens all whole records at the front of `bytes`, up to the first that is wrong or the last of its stream.
+/// Opens all whole records at the front of `bytes`, up to the first that is wrong or the last of
+/// its stream.
 pub(in crate::tls) fn open(session: &mut Session, bytes: &mut [u8]) -> Opened {
     let mut opened = Opened {
         pieces: Pieces::new(),

@@ -1,7 +1,10 @@
-//! A TLS connection whose records are sealed and opened by us: a byte stream like any other, and two short cuts for tunnels whose other side is a plain socket.
+//! A TLS connection whose records are sealed and opened by us: a byte stream like any other, and
+//! two short cuts for tunnels whose other side is a plain socket.
 //!
-//! Between two calls it keeps what cannot be anywhere else: the beginning of a record that has not come whole, content that the reader had no room for, and
-//! records that the socket has not taken (their numbers are spent, so they cannot be sealed anew). All three are empty on an idle connection.
+//! Between two calls it keeps what cannot be anywhere else: the beginning of a record that has not
+//! come whole, content that the reader had no room for, and records that the socket has not taken
+//! (their numbers are spent, so they cannot be sealed anew). All three are empty on an idle
+//! connection.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
@@ -81,7 +84,8 @@ enum Writing {
 
 /// How many records' worth of bytes a short cut takes at once.
 ///
-/// What the sink does not take has to be kept, so one that stays slow must not make us hold a full batch: sinks that take everything get larger batches.
+/// What the sink does not take has to be kept, so one that stays slow must not make us hold a full
+/// batch: sinks that take everything get larger batches.
 #[derive(Clone, Copy)]
 struct BulkSize(usize);
 
@@ -122,12 +126,14 @@ impl RecordStream {
         self.is_resumed
     }
 
-    /// Whether no opened byte waits for a reader, so that [`RecordStream::poll_open_to`] may take the next.
+    /// Whether no opened byte waits for a reader, so that [`RecordStream::poll_open_to`] may take
+    /// the next.
     pub fn is_drained(&self) -> bool {
         self.content.is_empty()
     }
 
-    /// Opens what has arrived, about `limit` bytes at most, and lends it piece by piece. Returns how much it was: nothing at the end of the peer's stream.
+    /// Opens what has arrived, about `limit` bytes at most, and lends it piece by piece. Returns
+    /// how much it was: nothing at the end of the peer's stream.
     pub fn poll_lend(
         &mut self,
         cx: &mut Context<'_>,
@@ -167,7 +173,8 @@ impl RecordStream {
         })
     }
 
-    /// Seals what a plain socket has and writes it. What this side's socket does not take is kept here.
+    /// Seals what a plain socket has and writes it. What this side's socket does not take is kept
+    /// here.
     pub fn poll_seal_from(
         &mut self,
         source: &TcpStream,
@@ -249,7 +256,8 @@ impl RecordStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Seals the first `length` bytes of content in the slots, and writes the records as far as the socket takes them. Nothing else must be unsent.
+    /// Seals the first `length` bytes of content in the slots, and writes the records as far as the
+    /// socket takes them. Nothing else must be unsent.
     fn seal_and_send(
         &mut self,
         slots: &mut [u8],
@@ -270,7 +278,8 @@ impl RecordStream {
         Ok(())
     }
 
-    /// Ends both directions because of what the peer did, and tells it, if its socket takes that at once.
+    /// Ends both directions because of what the peer did, and tells it, if its socket takes that at
+    /// once.
     fn fail(&mut self, error: RecordError) {
         if self.writing == Writing::Open
             && let Some(alert) = error.alert()
@@ -371,7 +380,8 @@ impl AsyncRead for RecordStream {
             return Poll::Ready(Ok(()));
         }
         slots::with(|bytes| {
-            // Not much more than there is room for, but at least a record, with what is here of it already.
+            // Not much more than there is room for, but at least a record, with what is here of it
+            // already.
             let limit = buf.remaining().clamp(2 * MAX_RECORD, bytes.len());
             let pieces = ready!(self.poll_opened(bytes, limit, cx))?;
             let mut handed = 0;
@@ -453,7 +463,8 @@ fn poll_read_some(
     }
 }
 
-/// One read. One that does not fill its room has taken everything: saying so to the runtime saves the read that would find nothing.
+/// One read. One that does not fill its room has taken everything: saying so to the runtime saves
+/// the read that would find nothing.
 fn read_some(tcp: &TcpStream, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
     let room: usize = into.iter().map(|slice| slice.len()).sum();
     let mut read = None;

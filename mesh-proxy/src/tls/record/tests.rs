@@ -194,7 +194,8 @@ fn small_records_are_gathered() {
     assert_eq!(opened.pieces.iter().count(), 1);
     let piece = opened.pieces.iter().next().unwrap();
     assert!(records[piece] == sent);
-    // Long ones stay where they are, as many as one call writes, and what comes behind those is moved up.
+    // Long ones stay where they are, as many as one call writes, and what comes behind those is
+    // moved up.
     let mut records = Vec::new();
     let mut sent = Vec::new();
     for _ in 0..slots::Pieces::MAX + 9 {
@@ -286,7 +287,8 @@ fn records_may_be_split_at_every_byte() {
         mut client,
         mut server,
     } = ends(SUITES[0]);
-    // Keys move on with each record, so each split has a stream of its own; not to make 20,000, one has many splits.
+    // Keys move on with each record, so each split has a stream of its own; not to make 20,000, one
+    // has many splits.
     let (bytes, content) = lively(&mut client);
     let single: Vec<&[u8]> = bytes.chunks(1).collect();
     let expected = (content, Ok(true));

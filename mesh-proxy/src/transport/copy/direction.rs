@@ -48,7 +48,8 @@ enum State {
     Ended,
 }
 
-/// Reads and writes before the other connections of the thread have their turn: 1 MiB at most through the scratch, 4 MiB through records of ours.
+/// Reads and writes before the other connections of the thread have their turn: 1 MiB at most
+/// through the scratch, 4 MiB through records of ours.
 const ROUNDS_PER_POLL: usize = 16;
 
 /// Below this a splice moved too little to be worth its second system call and its pipe.
@@ -94,7 +95,8 @@ impl Direction {
             match self.state {
                 State::Ended => return Poll::Ready(Ok(())),
                 State::Ending => {
-                    // A socket whose peer is gone cannot be shut down; the other direction finds out if that matters.
+                    // A socket whose peer is gone cannot be shut down; the other direction finds
+                    // out if that matters.
                     let _ = ready!(Pin::new(&mut *to).poll_shutdown(cx));
                     self.state = State::Ended;
                     return Poll::Ready(Ok(()));
@@ -249,7 +251,8 @@ impl Direction {
     }
 }
 
-/// Moves bytes between a plain socket and records that are ours; `None` when the two sides are something else.
+/// Moves bytes between a plain socket and records that are ours; `None` when the two sides are
+/// something else.
 fn poll_records(
     from: &mut Io,
     to: &mut Io,

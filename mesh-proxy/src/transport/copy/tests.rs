@@ -1,4 +1,5 @@
-//! Copying between real sockets: every byte arrives, ends are passed on one by one, errors and drains end it.
+//! Copying between real sockets: every byte arrives, ends are passed on one by one, errors and
+//! drains end it.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -80,7 +81,8 @@ fn local<F: Future>(test: F) -> F::Output {
 #[test]
 fn every_byte_arrives_in_both_directions() {
     local(async {
-        // From chatter to several times what the sockets buffer, so that reads fill the scratch and splice takes over.
+        // From chatter to several times what the sockets buffer, so that reads fill the scratch and
+        // splice takes over.
         for len in [0, 1, SCRATCH_SIZE - 1, 32 << 20] {
             let Copied {
                 client,
@@ -144,7 +146,8 @@ fn a_reader_that_stops_stops_the_writer() {
             drain: _drain,
             ..
         } = copied().await;
-        // Nobody reads at the server: the sockets on the way fill up, and then nothing more is taken.
+        // Nobody reads at the server: the sockets on the way fill up, and then nothing more is
+        // taken.
         let bytes = noise(1 << 20);
         let mut sent = 0;
         loop {

@@ -1,8 +1,9 @@
-//! Who speaks first? Tells protocols in which the server greets (MySQL, SMTP, SSH, NATS, …) from those in which the client asks, without waiting for a
-//! detection timeout.
+//! Who speaks first? Tells protocols in which the server greets (MySQL, SMTP, SSH, NATS, …) from
+//! those in which the client asks, without waiting for a detection timeout.
 //!
-//! A client that has said nothing for a moment gets its server dialled. If the server then speaks, the connection cannot be HTTP or TLS and is opaque; if the
-//! client does, detection goes on as if nothing had happened and the connection to the server is dropped unused.
+//! A client that has said nothing for a moment gets its server dialled. If the server then speaks,
+//! the connection cannot be HTTP or TLS and is opaque; if the client does, detection goes on as if
+//! nothing had happened and the connection to the server is dropped unused.
 
 use std::io;
 use std::time::Duration;
@@ -24,11 +25,13 @@ pub enum FirstWord {
     Nobody(Option<Io>),
 }
 
-/// How long a client may be silent before its server is dialled. Clients that speak first do so within one round trip of their connection being made.
+/// How long a client may be silent before its server is dialled. Clients that speak first do so
+/// within one round trip of their connection being made.
 pub const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Waits for the first byte from either side. `dial` makes the connection to the server, or returns `None` when that must not or cannot be done.
-/// Its future is boxed, so that only a connection that dials holds memory for dialling.
+/// Waits for the first byte from either side. `dial` makes the connection to the server, or returns
+/// `None` when that must not or cannot be done. Its future is boxed, so that only a connection that
+/// dials holds memory for dialling.
 pub async fn first_word<'a>(
     client: &mut Io,
     scratch: &Scratch,

@@ -2,11 +2,13 @@
 
 use super::{HttpDetected, Sniff};
 
-/// How what every HTTP/2 client with prior knowledge sends first begins (RFC 9113 §3.4). Linkerd decides by as much; the rest is the HTTP/2 server's to check, or the
-/// answer would depend on how much of it is there.
+/// How what every HTTP/2 client with prior knowledge sends first begins (RFC 9113 §3.4). Linkerd
+/// decides by as much; the rest is the HTTP/2 server's to check, or the answer would depend on how
+/// much of it is there.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 
-/// Longest method that is waited for. The registered ones have up to 17 characters (UPDATEREDIRECTREF).
+/// Longest method that is waited for. The registered ones have up to 17 characters
+/// (UPDATEREDIRECTREF).
 const MAX_METHOD: usize = 24;
 
 /// Longest request line that is waited for: hyper refuses longer ones too.
@@ -31,7 +33,8 @@ pub(super) fn sniff(bytes: &[u8]) -> Sniff<HttpDetected> {
     request_line(line)
 }
 
-/// `METHOD SP target SP HTTP/1.x`. Gives up at the first byte that cannot be part of it, so that binary protocols are known by their first bytes.
+/// `METHOD SP target SP HTTP/1.x`. Gives up at the first byte that cannot be part of it, so that
+/// binary protocols are known by their first bytes.
 fn request_line(line: &[u8]) -> Sniff<HttpDetected> {
     if line.is_empty() || line == b"\r" {
         return Sniff::NeedMore;

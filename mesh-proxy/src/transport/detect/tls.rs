@@ -1,14 +1,15 @@
 //! Recognises a TLS ClientHello and finds the name it asks for. Pure; the caller reads.
 //!
-//! Only the framing and the server name are looked at: whether the hello is acceptable is the TLS library's business, and if it is somebody else's, that
-//! server's.
+//! Only the framing and the server name are looked at: whether the hello is acceptable is the TLS
+//! library's business, and if it is somebody else's, that server's.
 
 use std::sync::Arc;
 
 use super::{Sniff, TlsDetected};
 
-/// Longest ClientHello that is waited for. With a post-quantum key share one has about 1.7 KiB; four records leave room for pre-shared keys and
-/// large extensions. A longer one counts as a hello without a name: it is passed on, never ended here.
+/// Longest ClientHello that is waited for. With a post-quantum key share one has about 1.7 KiB;
+/// four records leave room for pre-shared keys and large extensions. A longer one counts as a hello
+/// without a name: it is passed on, never ended here.
 const MAX_HELLO: usize = 64 * 1024;
 
 const HANDSHAKE: u8 = 22;
@@ -74,10 +75,12 @@ fn hello_body(mut bytes: &[u8]) -> Result<Vec<u8>, Stop> {
     }
 }
 
-/// Takes one whole handshake record. Judges what is there of it first, so that other protocols are known by their first bytes.
+/// Takes one whole handshake record. Judges what is there of it first, so that other protocols are
+/// known by their first bytes.
 fn record<'a>(bytes: &mut &'a [u8], so_far: &[u8]) -> Result<&'a [u8], Stop> {
     let fits = |index: usize, test: &dyn Fn(u8) -> bool| bytes.get(index).is_none_or(|b| test(*b));
-    // The version means nothing any more (RFC 8446 §5.1), but all clients begin with 3, and other protocols do not.
+    // The version means nothing any more (RFC 8446 §5.1), but all clients begin with 3, and other
+    // protocols do not.
     let is_first = so_far.is_empty();
     let plausible = fits(0, &|b| b == HANDSHAKE)
         && (!is_first || fits(1, &|b| b == 3) && fits(5, &|b| b == CLIENT_HELLO));

@@ -1,4 +1,5 @@
-//! An HTTP/1 application that shows the test the bytes it was sent and answers with the bytes it was given.
+//! An HTTP/1 application that shows the test the bytes it was sent and answers with the bytes it
+//! was given.
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};

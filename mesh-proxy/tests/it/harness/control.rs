@@ -1,4 +1,5 @@
-//! The control plane: real gRPC services that say what the test has set, and follow it up when the test sets something else.
+//! The control plane: real gRPC services that say what the test has set, and follow it up when the
+//! test sets something else.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,7 +25,8 @@ mod authority;
 pub(crate) mod policies;
 mod services;
 
-/// Where every service listens, in every pod that is meshed: proxies trust loopback addresses without TLS.
+/// Where every service listens, in every pod that is meshed: proxies trust loopback addresses
+/// without TLS.
 pub(crate) const PORT: u16 = 8090;
 
 /// What proxies are told. Clones are the same control plane.

@@ -23,8 +23,9 @@ pub(crate) struct Namespace {
     pub(crate) name: String,
 }
 
-/// Redirects as Linkerd's init container does: everything outbound except the proxy's own and loopback, everything inbound except the proxy's own ports. The
-/// address that redirection is checked by is redirected for the proxy too.
+/// Redirects as Linkerd's init container does: everything outbound except the proxy's own and
+/// loopback, everything inbound except the proxy's own ports. The address that redirection is
+/// checked by is redirected for the proxy too.
 const RULES: &str = "
 table inet mesh {
     chain output {

@@ -106,7 +106,8 @@ impl Pod {
         SocketAddr::new(self.ip6.into(), port)
     }
 
-    /// Runs a task in the pod. It may outlive the call; a panic in it fails the test where it is awaited.
+    /// Runs a task in the pod. It may outlive the call; a panic in it fails the test where it is
+    /// awaited.
     pub(crate) fn start<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
@@ -131,7 +132,8 @@ impl Pod {
         within("connecting", self.spawn(TcpStream::connect(addr))).await
     }
 
-    /// Sends `request` on a connection of its own and returns all that comes back until the server closes.
+    /// Sends `request` on a connection of its own and returns all that comes back until the server
+    /// closes.
     pub(crate) async fn exchange(
         &self,
         addr: impl Into<SocketAddr>,
@@ -183,7 +185,8 @@ impl Pod {
     }
 }
 
-/// The sum of the samples that include all of `parts`; the first of them is the beginning of the name. `None` when there is no such sample.
+/// The sum of the samples that include all of `parts`; the first of them is the beginning of the
+/// name. `None` when there is no such sample.
 pub(crate) fn sample(metrics: &str, parts: &[&str]) -> Option<f64> {
     let matches = |line: &&str| {
         line.starts_with(parts[0]) && parts[1..].iter().all(|part| line.contains(part))

@@ -1,4 +1,5 @@
-//! The chart: for each goal that names a peer, our value over the peer's, with its interval, and the goal.
+//! The chart: for each goal that names a peer, our value over the peer's, with its interval, and
+//! the goal.
 
 use std::fmt::Write as _;
 

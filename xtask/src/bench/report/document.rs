@@ -1,4 +1,5 @@
-//! The results as a document: what was measured on what with what, a table of goals, and a table of numbers for each workload.
+//! The results as a document: what was measured on what with what, a table of goals, and a table of
+//! numbers for each workload.
 
 use std::fmt::Write as _;
 

@@ -51,7 +51,8 @@ pub(super) fn start(lab: &Lab, pod: &Pod) -> anyhow::Result<Vec<Process>> {
     Ok(running)
 }
 
-/// One process and no log, since it is not what is measured; connections and streams without end, as the proxies expect of an application.
+/// One process and no log, since it is not what is measured; connections and streams without end,
+/// as the proxies expect of an application.
 fn nginx(pod: &str) -> String {
     let body = "x".repeat(BODY);
     let (http1, http2) = (Service::Http1.port(), Service::Http2.port());

@@ -1,4 +1,5 @@
-//! A pair of Envoy: one worker, a static configuration of as little as does the work, HTTP/2 over mutual TLS 1.3 between the two, or TCP over it.
+//! A pair of Envoy: one worker, a static configuration of as little as does the work, HTTP/2 over
+//! mutual TLS 1.3 between the two, or TCP over it.
 
 use std::{fs, net::Ipv4Addr, path::Path, path::PathBuf, process::Command};
 

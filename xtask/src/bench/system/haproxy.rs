@@ -34,7 +34,8 @@ pub(super) fn start(lab: &Lab, pods: &Pods) -> anyhow::Result<Pair> {
     Ok(Both { out, inward })
 }
 
-/// The client's proxy once more, by a program that says how long it takes until it accepts connections.
+/// The client's proxy once more, by a program that says how long it takes until it accepts
+/// connections.
 pub(crate) fn timed_start(lab: &Lab, pods: &Pods) -> anyhow::Result<Command> {
     let configuration = write(&pods.client, &outward(lab, pods.server.ip))?;
     let mut command = pods.client.command(PROXY, &lab.programs.bench)?;

@@ -33,7 +33,8 @@ const fn value(limit: f64, metric: Metric) -> Goal {
     }
 }
 
-/// Where the connections of clients share one between the proxies, the server's proxy has nothing to hold.
+/// Where the connections of clients share one between the proxies, the server's proxy has nothing
+/// to hold.
 const SHARED: &[Goal] = &[at_most(0.4, Envoy, MemoryOut)];
 const OWN: &[Goal] = &[
     at_most(0.4, Envoy, MemoryOut),

@@ -1,4 +1,5 @@
-//! The demo on a cluster: the mesh installed by Helm, the application applied by kubectl, its programs from the test image.
+//! The demo on a cluster: the mesh installed by Helm, the application applied by kubectl, its
+//! programs from the test image.
 
 use std::{
     path::{Path, PathBuf},
@@ -250,7 +251,8 @@ impl Place for Cluster {
     }
 }
 
-/// The manifests name the images that a user would take; here every program comes from one image that was loaded.
+/// The manifests name the images that a user would take; here every program comes from one image
+/// that was loaded.
 fn of_the_test_image(manifest: &str) -> String {
     let lines = manifest.lines().map(|line| {
         let indent = line.len() - line.trim_start().len();

@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use super::{ASK, DO_NOT_ASK, Place, succeed};
 
-/// Where the demo's copy of the manifests is, so that `--keep` and `--down` find it again. A reboot clears it.
+/// Where the demo's copy of the manifests is, so that `--keep` and `--down` find it again. A reboot
+/// clears it.
 const FOLDER: &str = "/run/mesh-demo";
 
 /// The node's name, so that other nodes of the machine are left alone.

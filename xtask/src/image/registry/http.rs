@@ -1,5 +1,6 @@
-//! HTTP requests through `curl`, with a registry's authentication. xtask is compiled before anything else can be installed, and a TLS stack of its own would
-//! cost every first build a minute for the sake of one command; curl also knows the machine's proxies and certificates.
+//! HTTP requests through `curl`, with a registry's authentication. xtask is compiled before
+//! anything else can be installed, and a TLS stack of its own would cost every first build a minute
+//! for the sake of one command; curl also knows the machine's proxies and certificates.
 
 use std::{
     cell::RefCell,
@@ -72,7 +73,8 @@ impl Client {
         request(method, url, body, Some(&line))
     }
 
-    /// The line of curl's configuration that answers a challenge. None when we have nothing to answer with.
+    /// The line of curl's configuration that answers a challenge. None when we have nothing to
+    /// answer with.
     fn authorize(&self, challenge: &str) -> anyhow::Result<Option<String>> {
         let own = self.credentials.as_ref().map(Credentials::line);
         if !challenge.to_ascii_lowercase().starts_with("bearer ") {
@@ -139,7 +141,8 @@ impl Credentials {
     }
 }
 
-/// One request. What is secret goes through curl's standard input: its arguments can be read by everybody on the machine.
+/// One request. What is secret goes through curl's standard input: its arguments can be read by
+/// everybody on the machine.
 fn request(
     method: Method,
     url: &str,

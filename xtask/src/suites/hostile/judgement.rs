@@ -1,4 +1,5 @@
-//! What attacks are held against: what the honest client sees and costs without them, and what may be spent on what they send.
+//! What attacks are held against: what the honest client sees and costs without them, and what may
+//! be spent on what they send.
 
 use std::{fmt::Write, fs, path::PathBuf};
 
@@ -24,7 +25,8 @@ const BYTES: f64 = 100e6;
 /// The honest client without an attack.
 pub(super) struct Alone {
     honest: Honest,
-    /// CPU seconds that a request of its costs the proxies. Not a second: on a busy machine it takes longer, and costs the same.
+    /// CPU seconds that a request of its costs the proxies. Not a second: on a busy machine it
+    /// takes longer, and costs the same.
     request: Both<f64>,
 }
 
@@ -66,7 +68,8 @@ impl Alone {
         Self { honest, request }
     }
 
-    /// What is left of the CPU seconds of one proxy, the one with more, without what the honest client cost meanwhile.
+    /// What is left of the CPU seconds of one proxy, the one with more, without what the honest
+    /// client cost meanwhile.
     pub(super) fn subtracted(&self, used: Both<f64>, meanwhile: &Honest) -> f64 {
         let served = meanwhile.served as f64;
         let out = used.out - self.request.out * served;

@@ -18,15 +18,17 @@ const APPLICATION: Container<'_> = Container {
     user: None,
 };
 
-/// Larger than what sockets and proxies hold of a response, so that whoever reads slowly holds it back.
+/// Larger than what sockets and proxies hold of a response, so that whoever reads slowly holds it
+/// back.
 const LARGE: usize = 1024 * 1024;
 /// Where it is.
 pub(in crate::suites) const LARGE_PATH: &str = "/large";
 
 /// Debian's Python, which has the library; another one on the `PATH` need not.
 const PYTHON: &str = "/usr/bin/python3";
-/// An echo server on every port that is an argument. It looks at one frame after the other, however many have arrived, so that what it does to a client does not depend on
-/// how a proxy has cut its bytes. What clients break on purpose is not worth a line in the log.
+/// An echo server on every port that is an argument. It looks at one frame after the other, however
+/// many have arrived, so that what it does to a client does not depend on how a proxy has cut its
+/// bytes. What clients break on purpose is not worth a line in the log.
 const ECHO: &str = "\
 import asyncio, sys
 from wsproto import ConnectionType, WSConnection, events
@@ -134,11 +136,14 @@ fn web(pod: &Pod) -> anyhow::Result<Process> {
     Process::start("web", &mut command)
 }
 
-/// What nginx lets wait in a socket: as much as it has there for a slow client by itself, 80 KiB with what the kernel adds. It would give a proxy, which reads the beginning quickly, all of a
-/// large response, and four thousand of them are more than the kernel has for the sockets of the one machine on which client, proxies and server are.
+/// What nginx lets wait in a socket: as much as it has there for a slow client by itself, 80 KiB
+/// with what the kernel adds. It would give a proxy, which reads the beginning quickly, all of a
+/// large response, and four thousand of them are more than the kernel has for the sockets of the
+/// one machine on which client, proxies and server are.
 const UNSENT: &str = "40k";
 
-/// As patient as the proxies, so that what ends a slow client is its own limit where it has one. Long heads are for ranges by the thousand.
+/// As patient as the proxies, so that what ends a slow client is its own limit where it has one.
+/// Long heads are for ranges by the thousand.
 fn nginx(folder: &Path) -> String {
     let listen: String = Position::ALL
         .into_iter()

@@ -1,5 +1,6 @@
-//! A client of the mesh's TLS for programs that cannot be one: the mesh picks certificates by server name and does not negotiate `h2`, while `h2spec -t` sends
-//! no name to an address and insists on that.
+//! A client of the mesh's TLS for programs that cannot be one: the mesh picks certificates by
+//! server name and does not negotiate `h2`, while `h2spec -t` sends no name to an address and
+//! insists on that.
 
 use std::{fs, net::Ipv4Addr, path::Path};
 
@@ -12,7 +13,8 @@ use crate::lab::{
     process::Process,
 };
 
-/// Carries connections to this port of the client's loopback to the same port of the server, with the client's certificate.
+/// Carries connections to this port of the client's loopback to the same port of the server, with
+/// the client's certificate.
 pub(super) fn start(lab: &Lab, pods: &Pods, port: u16) -> anyhow::Result<Process> {
     let path = Path::new(FOLDER).join("relay.cfg");
     fs::write(&path, configuration(lab, pods.server.ip, port))?;

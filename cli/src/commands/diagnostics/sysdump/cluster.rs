@@ -58,7 +58,8 @@ where
     }
 }
 
-/// The logs of every container of the control plane and the agents, of the run before a restart too.
+/// The logs of every container of the control plane and the agents, of the run before a restart
+/// too.
 async fn logs(cluster: &Cluster, lines: i64, dump: &mut Dump) {
     let scope = Scope::Namespace(cluster.control_namespace.clone());
     let pods: Vec<Pod> = match cluster.list(&scope, ListParams::default()).await {

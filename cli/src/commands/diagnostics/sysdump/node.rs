@@ -19,7 +19,8 @@ fn folder(path: &Path, name: &str, dump: &mut Dump) {
     for path in entries.flatten().map(|entry| entry.path()) {
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         let name = format!("{name}/{file}");
-        // A local node writes Secrets nowhere but into pods' volumes; the name says so should that change.
+        // A local node writes Secrets nowhere but into pods' volumes; the name says so should that
+        // change.
         if path.is_dir() {
             folder(&path, &name, dump);
         } else if !file.starts_with("secret_") {

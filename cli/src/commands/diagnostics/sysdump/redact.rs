@@ -4,7 +4,8 @@ use serde_norway::Value;
 
 const HIDDEN: &str = "(taken out)";
 
-/// Keys whose values are keys, or might be. Certificates are public and stay: they are what one looks for.
+/// Keys whose values are keys, or might be. Certificates are public and stay: they are what one
+/// looks for.
 fn is_secret(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     ["keypem", "password", "token", "secret", "credential"]
@@ -12,7 +13,8 @@ fn is_secret(key: &str) -> bool {
         .any(|word| key.ends_with(word))
 }
 
-/// The values without secrets; nothing at all when they cannot be read, for then nobody knows what is in them.
+/// The values without secrets; nothing at all when they cannot be read, for then nobody knows what
+/// is in them.
 pub(super) fn values(text: &str) -> String {
     let Ok(mut value) = serde_norway::from_str::<Value>(text) else {
         return HIDDEN.to_owned();

@@ -48,7 +48,8 @@ fn networks_and_exceptions() {
     check("10.0.0.0/8", &["10.2.0.0/16"], "10.1.2.3", true);
     check("0.0.0.0/0", &[], "2001:db8::1", false);
     check("::/0", &[], "2001:db8::1", true);
-    // The same host may be seen as IPv4 or as mapped IPv6, whatever the socket; both spellings are one address.
+    // The same host may be seen as IPv4 or as mapped IPv6, whatever the socket; both spellings are
+    // one address.
     check("10.0.0.0/8", &[], "::ffff:10.1.2.3", true);
     check("::ffff:10.0.0.0/104", &[], "10.1.2.3", true);
     check(
@@ -153,7 +154,8 @@ fn no_network_admits_nobody() {
     assert_eq!(authorize(&list, &client), None);
 }
 
-/// The rules of the API written down once more, with strings and bit masks instead of the types above.
+/// The rules of the API written down once more, with strings and bit masks instead of the types
+/// above.
 fn reference(list: &[Authorization], ip: IpAddr, id: Option<&str>, tls: bool) -> Option<usize> {
     let bits = |ip: IpAddr| match ip {
         IpAddr::V4(v4) => (4, u128::from(u32::from(v4)) << 96),

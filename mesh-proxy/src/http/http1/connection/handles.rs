@@ -1,4 +1,5 @@
-//! What others hold of a connection: the body that they read from it, and the way for interim responses.
+//! What others hold of a connection: the body that they read from it, and the way for interim
+//! responses.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};

@@ -142,7 +142,8 @@ fn responses_that_are_refused() {
     }
 }
 
-/// However the bytes arrive, the end is found once, at the same place, and looking again begins where the last look ended.
+/// However the bytes arrive, the end is found once, at the same place, and looking again begins
+/// where the last look ended.
 #[test]
 fn the_end_is_found_in_pieces() {
     let text = b"GET / HTTP/1.1\r\nhost: a\r\n\r\nGET";
@@ -244,7 +245,8 @@ const PIECES: &[&str] = &[
 ];
 
 proptest! {
-    /// No input makes it fall over; and what is taken is written so that it is read in the same way again.
+    /// No input makes it fall over; and what is taken is written so that it is read in the same way
+    /// again.
     #[test]
     fn what_is_taken_is_passed_on_unchanged(pieces in prop::collection::vec(prop::sample::select(PIECES), 0..12)) {
         let text = format!("{}\r\n\r\n", pieces.concat());

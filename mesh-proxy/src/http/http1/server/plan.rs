@@ -1,4 +1,5 @@
-//! How a response is put on the wire, decided from the request, the response, and whether the connection can go on. Pure.
+//! How a response is put on the wire, decided from the request, the response, and whether the
+//! connection can go on. Pure.
 
 use http::header::CONNECTION;
 use http::{HeaderMap, HeaderValue, StatusCode, Version};

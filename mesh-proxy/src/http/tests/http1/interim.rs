@@ -1,4 +1,5 @@
-//! Interim responses, and bodies that clients announce: they may wait for the one before they send the other.
+//! Interim responses, and bodies that clients announce: they may wait for the one before they send
+//! the other.
 
 use super::*;
 
@@ -29,7 +30,8 @@ async fn an_expected_100_is_the_servers() {
     .await;
 }
 
-/// Over HTTP/2 there is no waiting for the far server: the client is told to go on when its body is wanted.
+/// Over HTTP/2 there is no waiting for the far server: the client is told to go on when its body is
+/// wanted.
 #[tokio::test]
 async fn an_expected_100_comes_from_the_proxy_when_the_server_is_far() {
     run(async |drain| {

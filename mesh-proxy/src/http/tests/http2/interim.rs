@@ -1,4 +1,5 @@
-//! Interim responses, and bodies that clients announce: they may wait for the one before they send the other.
+//! Interim responses, and bodies that clients announce: they may wait for the one before they send
+//! the other.
 
 use super::*;
 
@@ -45,7 +46,8 @@ async fn a_refused_expectation_ends_the_stream() {
     .await;
 }
 
-/// With a length that the client has announced. Streams whose length nobody knows are meant to last.
+/// With a length that the client has announced. Streams whose length nobody knows are meant to
+/// last.
 #[tokio::test]
 async fn a_body_that_does_not_come_is_given_up() {
     run(async |drain| {

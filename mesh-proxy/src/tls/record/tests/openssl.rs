@@ -200,7 +200,8 @@ async fn change_keys(mut stream: TlsStream, mut openssl: OpenSsl) {
         let word = format!("word-{round}\n");
         openssl.stdin.write_all(command.as_bytes()).await.unwrap();
         openssl.stdin.flush().await.unwrap();
-        // It is a command only when it is all that OpenSSL reads at once. The client and the server acknowledge it in these words.
+        // It is a command only when it is all that OpenSSL reads at once. The client and the server
+        // acknowledge it in these words.
         line_with(&mut openssl, &["KEYUPDATE", "SSL_do_handshake -> 1"]).await;
         openssl.stdin.write_all(word.as_bytes()).await.unwrap();
         openssl.stdin.flush().await.unwrap();

@@ -1,4 +1,5 @@
-//! Streams over sockets: against the library in both roles, through tunnels, with keys that change under load, and with somebody who meddles in between.
+//! Streams over sockets: against the library in both roles, through tunnels, with keys that change
+//! under load, and with somebody who meddles in between.
 
 use std::net::{Ipv4Addr, Shutdown};
 use std::rc::Rc;
