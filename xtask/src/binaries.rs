@@ -1,15 +1,19 @@
 //! `cargo xtask build`: the kernel programs, then every program of the mesh, which embed them.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, bail};
 
 use crate::{command, ebpf, setup, stage, workspace};
 
 /// What people run.
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 6] = [
     "mesh-agent",
     "mesh-cni",
+    "mesh-init",
     "mesh-proxy",
     "mesh-controller",
     "meshctl",
@@ -25,7 +29,13 @@ pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
         ebpf::build(root).context("build the kernel programs")
     })?;
     let profile = if dev { "dev" } else { "release" };
-    stage::run("build", profile, || compile(root, profile, None))?;
+    stage::run("build", profile, || {
+        let mut command = cargo_build(root, profile);
+        for program in PROGRAMS {
+            command.args(["--bin", program]);
+        }
+        command::run("cargo build", &mut command)
+    })?;
     for program in programs(root, dev) {
         println!("{}", program.display());
     }
@@ -34,14 +44,20 @@ pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
 
 /// Compiles every program of the workspace, in the usual target folder or another one.
 pub(crate) fn compile(root: &Path, profile: &str, target: Option<&Path>) -> anyhow::Result<()> {
-    let mut command = workspace::cargo(root);
-    // The whole workspace, as the tests build it: a part of it would resolve other features and
-    // compile the dependencies anew.
-    command.args(["build", "--profile", profile, "--workspace", "--bins"]);
+    let mut command = cargo_build(root, profile);
+    command.arg("--bins");
     if let Some(target) = target {
         command.arg("--target-dir").arg(target);
     }
     command::run("cargo build", &mut command)
+}
+
+/// Of the whole workspace, as the tests build it: a part of it would resolve other features and
+/// compile the dependencies a second time.
+fn cargo_build(root: &Path, profile: &str) -> Command {
+    let mut command = workspace::cargo(root);
+    command.args(["build", "--profile", profile, "--workspace"]);
+    command
 }
 
 /// Where the programs of a profile are.
