@@ -43,6 +43,7 @@ pub(crate) use metric::Peer;
 use profile::Profile;
 use report::{Measured, Report};
 use row::Row;
+pub(crate) use tools::optimised;
 use traffic::Systems;
 pub(crate) use usage::run_time;
 use workload::{Kind, WORKLOADS, Workload};

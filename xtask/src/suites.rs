@@ -26,7 +26,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 use crate::{
-    binaries,
+    bench, binaries,
     interrupt::Interrupt,
     lab::{Cpus, Lab, Programs},
     stage, workspace,
@@ -69,16 +69,17 @@ pub(crate) fn run(root: &Path, suites: &[Suite], build: bool) -> anyhow::Result<
     let interrupt = Interrupt::watch()?;
     let mut all_held = true;
     // Assertions are worth having where nothing is measured.
-    for (dev, profile) in [(true, "dev"), (false, "release")] {
-        let wants = |suite: &Suite| suite.measures() != dev;
+    for measures in [false, true] {
+        let wants = |suite: &Suite| suite.measures() == measures;
         let suites: Vec<Suite> = suites.iter().copied().filter(wants).collect();
         if suites.is_empty() {
             continue;
         }
-        if build {
-            compile(root, profile)?;
-        }
-        let lab = Lab::new(programs(root, dev)?, cpus, interrupt.clone())?;
+        let programs = match measures {
+            true => bench::optimised(root, build)?,
+            false => programs(root, build)?,
+        };
+        let lab = Lab::new(programs, cpus, interrupt.clone())?;
         all_held &= shoot(root, &lab, &tools, &suites)?;
     }
     Ok(match all_held {
@@ -117,14 +118,13 @@ fn chosen(named: &[Suite]) -> Vec<Suite> {
         .collect()
 }
 
-fn compile(root: &Path, profile: &str) -> anyhow::Result<()> {
-    stage::run("build", "every program", || {
-        binaries::compile(root, profile, None)
-    })
-}
-
-fn programs(root: &Path, dev: bool) -> anyhow::Result<Programs> {
-    let folder = binaries::folder(root, dev);
+fn programs(root: &Path, build: bool) -> anyhow::Result<Programs> {
+    if build {
+        stage::run("build", "every program", || {
+            binaries::compile(root, "dev", None)
+        })?;
+    }
+    let folder = binaries::folder(root, true);
     Programs {
         proxy: folder.join("mesh-proxy"),
         bench: folder.join("mesh-bench"),

@@ -42,6 +42,11 @@ pub(crate) fn prepare(root: &Path, peers: &[Peer], build: bool) -> anyhow::Resul
     if peers.contains(&Peer::Envoy) {
         install_envoy(&envoy_folder(root))?;
     }
+    optimised(root, build)
+}
+
+/// The programs that are measured, optimised; built before unless they are there already.
+pub(crate) fn optimised(root: &Path, build: bool) -> anyhow::Result<Programs> {
     if build {
         stage::run("build", "the proxy and the load, optimised", || {
             compile(root)
