@@ -172,7 +172,7 @@ impl Discovery {
     }
 
     /// The policy of one of this pod's ports. It holds before the first answer, too; see
-    /// [`PortPolicy::settled`].
+    /// [`PortPolicy::wait_for_policy`].
     pub fn inbound(&self, port: u16) -> Result<PortPolicy, TooManyPorts> {
         self.watch(port, self.declared(port))
     }

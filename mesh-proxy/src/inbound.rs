@@ -1,9 +1,9 @@
-//! Connections from outside to the application: who may talk to it, and the way to it.
+//! Inbound connections: authorizes clients and forwards their traffic to the application.
 //!
-//! Runs on the data threads. A connection walks [`accept`] (which port, what protocol, whose TLS),
-//! then either [`tcp`] (judged once, then watched) or [`http`] (each request judged). Connections
-//! to the proxy's own inbound port come from other proxies and say where they want to go
-//! ([`direct`]). All judging is [`judge`]'s.
+//! Runs on the data threads. [`accept`] resolves the port, TLS and protocol of a connection. Then
+//! [`tcp`] authorizes it once and ends it when the policy changes, or [`http`] authorizes each
+//! request. Connections to the proxy's own inbound port come from other proxies, which name the
+//! target port in a transport header ([`direct`]). [`policy`] makes all policy decisions.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -13,8 +13,8 @@ use ahash::AHashSet;
 use mesh_runtime::metrics::OTHER;
 
 use self::app::Apps;
-use self::judge::{ActiveJudge, Judge};
 use self::peer::Peer;
+use self::policy::{ActiveEnforcer, PolicyEnforcer};
 use crate::discovery::TooManyPorts;
 use crate::http::server::Server;
 use crate::idle::IdleCache;
@@ -26,27 +26,27 @@ mod admin;
 mod app;
 mod direct;
 mod http;
-mod judge;
 mod peer;
+mod policy;
 pub mod rate_limit;
 mod tcp;
 
-/// The inbound side of one data thread.
+/// Serves the inbound connections of one data thread.
 pub struct Inbound {
     worker: Rc<Worker>,
     server: Server,
     apps: Apps,
-    /// Connections of the same client identity to the same address share a judge and with it the
-    /// metric handles.
-    judges: IdleCache<(SocketAddr, ServerTls), Judge>,
-    /// Addresses at which the application has spoken before its client did. It is dialled at once
-    /// there, without the moment's patience.
-    greeters: RefCell<AHashSet<SocketAddr>>,
+    /// Connections of the same client identity to the same address share an enforcer and its metric
+    /// handles.
+    enforcers: IdleCache<(SocketAddr, ServerTls), PolicyEnforcer>,
+    /// Addresses of the application that use a server-first protocol. The application is dialled
+    /// there without waiting for client data.
+    server_first: RefCell<AHashSet<SocketAddr>>,
 }
 
-/// From so many judges on, clients of foreign TLS whose server name is new share one per address.
-/// Each takes some kilobytes, and 90 seconds after its last connection it goes.
-pub(crate) const MAX_NAMED_JUDGES: usize = 1024;
+/// The number of enforcers from which clients with opaque TLS and a new server name share one per
+/// address. An enforcer takes a few kilobytes until the idle time after its last connection.
+pub(crate) const MAX_SNI_ENFORCERS: usize = 1024;
 
 impl Inbound {
     pub fn new(worker: Rc<Worker>) -> Self {
@@ -55,51 +55,55 @@ impl Inbound {
         Self {
             server: Server::new(Direction::Inbound, &worker),
             apps: Apps::new(&worker, to_app),
-            judges: IdleCache::new(keep),
-            greeters: RefCell::default(),
+            enforcers: IdleCache::new(keep),
+            server_first: RefCell::default(),
             worker,
         }
     }
 
-    /// Who judges this peer.
-    fn judge_of(&self, peer: &Peer) -> Result<ActiveJudge, TooManyPorts> {
+    /// Returns the policy enforcer for this peer.
+    fn enforcer(&self, peer: &Peer) -> Result<ActiveEnforcer, TooManyPorts> {
         let mut key = (peer.target, peer.tls.clone());
         // Clients choose the name before they are authorized, and no decision depends on it.
         let is_named = matches!(key.1, ServerTls::Opaque { sni: Some(_) });
-        if is_named && self.judges.count() >= MAX_NAMED_JUDGES && !self.judges.contains(&key) {
+        if is_named && self.enforcers.count() >= MAX_SNI_ENFORCERS && !self.enforcers.contains(&key)
+        {
             key.1 = ServerTls::Opaque {
                 sni: Some(OTHER.into()),
             };
         }
-        if let Some(judge) = self.judges.find(&key).and_then(|judge| judge.activate()) {
-            return Ok(judge);
+        if let Some(enforcer) = self
+            .enforcers
+            .find(&key)
+            .and_then(|enforcer| enforcer.activate())
+        {
+            return Ok(enforcer);
         }
         loop {
-            let judge = Judge::new(&self.worker, key.0, key.1.clone())?;
-            // Not at once only if the port was given up in this moment.
-            if let Some(judge) = self.judges.insert(key.clone(), judge).activate() {
-                return Ok(judge);
+            let enforcer = PolicyEnforcer::new(&self.worker, key.0, key.1.clone())?;
+            // Fails only if the port's watch has been closed since.
+            if let Some(enforcer) = self.enforcers.insert(key.clone(), enforcer).activate() {
+                return Ok(enforcer);
             }
         }
     }
 
-    /// The same for a connection that has just come: the policy of its port may have to be waited
-    /// for.
-    async fn first_judge_of(&self, peer: &Peer) -> Result<ActiveJudge, TooManyPorts> {
-        let judge = self.judge_of(peer)?;
-        if !judge.is_answered() {
-            // Boxed: it is rare, and every connection would hold room for it.
-            Box::pin(judge.settled()).await;
+    /// As [`Inbound::enforcer`], for a new connection: waits for the first policy of its port.
+    async fn enforcer_with_policy(&self, peer: &Peer) -> Result<ActiveEnforcer, TooManyPorts> {
+        let enforcer = self.enforcer(peer)?;
+        if !enforcer.has_received_policy() {
+            // Boxed because it is rare, and each connection's future would reserve memory for it.
+            Box::pin(enforcer.wait_for_policy()).await;
         }
-        Ok(judge)
+        Ok(enforcer)
     }
 
     #[cfg(test)]
-    pub(crate) fn judges(&self) -> usize {
-        self.judges.count()
+    pub(crate) fn enforcers(&self) -> usize {
+        self.enforcers.count()
     }
 
-    /// An address that a client has dialled, for labels.
+    /// Returns the label values of an address that a client has dialled.
     fn labelled(&self, target: SocketAddr) -> Target {
         Target::new(target, &self.worker.config.inbound.ports)
     }

@@ -133,7 +133,7 @@ impl PortPolicy {
 
     /// Waits for the first answer about the port, until [`FIRST_ANSWER`] after the first connection
     /// began to. Returns why the port is judged as it is then.
-    pub async fn settled(&self) -> Basis {
+    pub async fn wait_for_policy(&self) -> Basis {
         let mut updates = self.updates.clone();
         let basis = updates.borrow().basis;
         if basis == Basis::Answer {

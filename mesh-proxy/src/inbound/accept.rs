@@ -1,8 +1,9 @@
-//! From an accepted connection to what is done with it.
+//! Resolves the TLS and protocol of an accepted connection.
 //!
-//! Opaque ports are forwarded without a look at the bytes. On all others TLS is looked for first:
-//! ours is ended here, somebody else's is passed on. What follows is HTTP or not by the port's
-//! policy, or by its first bytes where the policy says "detect".
+//! Opaque ports are forwarded without inspection. On all others the proxy detects TLS first: it
+//! terminates TLS that names this proxy's identity, and forwards other TLS as opaque bytes. The
+//! port's policy or, where it requires detection, the first bytes decide whether the connection is
+//! HTTP.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -15,8 +16,8 @@ use mesh_core::policy::inbound::ServerProtocol;
 use tokio::time::Instant;
 
 use super::Inbound;
-use super::judge::{ActiveJudge, Judge, Unauthorized};
 use super::peer::Peer;
+use super::policy::{ActiveEnforcer, PolicyEnforcer, Unauthorized};
 use super::tcp::Tunnel;
 use crate::discovery::TooManyPorts;
 use crate::http::Protocol;
@@ -28,22 +29,22 @@ use crate::transport::detect::{self, FirstWord, HttpDetected, TlsDetected};
 use crate::transport::header::HeaderError;
 use crate::transport::listen::Accepted;
 
-/// Why a connection is not served.
+/// The reason why a connection is not served.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectionError {
-    #[error("{0} is none of this pod's addresses")]
+    #[error("{0} is not an address of this pod")]
     ForeignAddress(SocketAddr),
-    #[error("inbound connection must not target port {0}: it is the proxy's own")]
+    #[error("inbound connection targets the proxy's own port {0}")]
     OwnPort(u16),
-    #[error("the proxy has no certificate to show")]
+    #[error("the proxy has no certificate yet")]
     NoCertificate,
     #[error("no TLS handshake began within {0:?}")]
     TlsTimedOut(Duration),
     #[error(transparent)]
     Tls(#[from] TlsError),
-    #[error("its TLS is meant for {0:?}")]
-    ForeignTls(Option<Arc<str>>),
-    #[error("it does not speak HTTP")]
+    #[error("the TLS server name {0:?} is not this proxy's")]
+    ServerNameMismatch(Option<Arc<str>>),
+    #[error("the connection does not begin with HTTP")]
     NotHttp,
     #[error("direct connections must be mutually authenticated")]
     NotAuthenticated,
@@ -51,7 +52,7 @@ pub(super) enum ConnectionError {
     NoTransportHeader,
     #[error(transparent)]
     Header(#[from] HeaderError),
-    #[error("the peer asks for {0:?} to be reached, but this proxy is no multicluster gateway")]
+    #[error("the transport header names {0:?}, but this proxy is not a multicluster gateway")]
     NoGateway(Arc<str>),
     #[error(transparent)]
     TooManyPorts(#[from] TooManyPorts),
@@ -63,50 +64,50 @@ pub(super) enum ConnectionError {
     Detect(#[from] std::io::Error),
 }
 
-/// A connection of which everything is known.
-pub(super) enum Decided {
+/// A connection with resolved TLS, policy and protocol.
+pub(super) enum ResolvedConnection {
     Tunnel(Tunnel),
     Http {
         io: Io,
         peer: Peer,
-        judge: ActiveJudge,
+        enforcer: ActiveEnforcer,
         protocol: Protocol,
     },
-    /// The client left before it was known what it wanted.
-    Gone,
+    /// The client closed the connection during detection.
+    Closed,
 }
 
-/// What is done with a connection once its TLS is known.
+/// How the protocol of a connection is determined after its TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum ProtocolPlan {
     Forward,
     Http(Protocol),
-    /// Look at the first bytes, this long.
-    Detect(Duration, OnSilence),
+    /// Detect HTTP in the first bytes, which must arrive within this time.
+    Detect(Duration, DetectTimeoutAction),
 }
 
-/// How a conversation begins.
-enum Greeting {
-    /// The client has spoken, so its protocol can be detected.
-    ClientSpoke,
-    /// The application has spoken first, or neither side has in time: such a connection is not
-    /// HTTP, and opaque to us.
-    Open(Io),
-    /// Neither side has spoken in time, and there is no connection to the application.
-    Silence,
+/// The result of waiting for the first bytes of a connection.
+enum PeekOutcome {
+    /// The client has sent data, in which its protocol can be detected.
+    ClientData,
+    /// The application has sent data first, or neither side has in time. The connection is opaque;
+    /// this is the connection to the application.
+    Opaque(Io),
+    /// Neither side has sent data in time, and there is no connection to the application.
+    TimedOut,
     Draining,
 }
 
-/// What a connection is taken for whose first bytes never come.
+/// How a connection is treated whose first bytes do not arrive in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OnSilence {
+pub(super) enum DetectTimeoutAction {
     Forward,
     Http1,
 }
 
 impl ConnectionError {
-    /// Value of the `error` label of `inbound_tcp_errors_total`; `None` for what the authorization
-    /// counters count.
+    /// Value of the `error` label of `inbound_tcp_errors_total`; `None` for connections that the
+    /// authorization metrics count.
     pub(super) fn reason(&self) -> Option<&'static str> {
         match self {
             Self::Unauthorized(_) | Self::TooManyPorts(_) => None,
@@ -120,38 +121,49 @@ impl ConnectionError {
     }
 }
 
-/// What the policy says about a connection. `None`: it must be refused, because the policy's routes
-/// could not be enforced on bytes that nobody can read.
-fn next(protocol: &ServerProtocol, tls: &ServerTls, detect_timeout: Duration) -> Option<Next> {
-    let passed_on = matches!(tls, ServerTls::Opaque { .. });
+/// Returns the protocol plan by policy. `None` refuses the connection: the policy's routes cannot
+/// be enforced on opaque TLS.
+fn protocol_plan(
+    protocol: &ServerProtocol,
+    tls: &ServerTls,
+    detect_timeout: Duration,
+) -> Option<ProtocolPlan> {
+    let is_opaque = matches!(tls, ServerTls::Opaque { .. });
     let meshed = matches!(tls, ServerTls::Established { .. });
     match protocol {
-        ServerProtocol::Opaque | ServerProtocol::Tls => Some(Next::Forward),
-        ServerProtocol::Detect { .. } if passed_on => Some(Next::Forward),
-        ServerProtocol::Detect { timeout, .. } => Some(Next::Detect(*timeout, OnSilence::Forward)),
-        _ if passed_on => None,
-        // The peer's proxy may have made HTTP/2 of it.
-        ServerProtocol::Http1(_) if meshed => Some(Next::Detect(detect_timeout, OnSilence::Http1)),
-        ServerProtocol::Http1(_) => Some(Next::Http(Protocol::Http1)),
-        ServerProtocol::Http2(_) | ServerProtocol::Grpc(_) => Some(Next::Http(Protocol::Http2)),
+        ServerProtocol::Opaque | ServerProtocol::Tls => Some(ProtocolPlan::Forward),
+        ServerProtocol::Detect { .. } if is_opaque => Some(ProtocolPlan::Forward),
+        ServerProtocol::Detect { timeout, .. } => {
+            Some(ProtocolPlan::Detect(*timeout, DetectTimeoutAction::Forward))
+        }
+        _ if is_opaque => None,
+        // The peer's proxy may have upgraded it to HTTP/2.
+        ServerProtocol::Http1(_) if meshed => Some(ProtocolPlan::Detect(
+            detect_timeout,
+            DetectTimeoutAction::Http1,
+        )),
+        ServerProtocol::Http1(_) => Some(ProtocolPlan::Http(Protocol::Http1)),
+        ServerProtocol::Http2(_) | ServerProtocol::Grpc(_) => {
+            Some(ProtocolPlan::Http(Protocol::Http2))
+        }
     }
 }
 
 impl Inbound {
-    /// Serves one connection to its end. Whatever happens is logged and counted here.
+    /// Serves one connection until it ends. Logs and counts every failure.
     pub async fn serve(self: Rc<Self>, accepted: Accepted) {
         let (client, server) = (accepted.peer, accepted.original_dst);
         // Each step is boxed when it begins: a connection that never sends a byte holds no memory
-        // for the steps behind detection.
-        let error = match Box::pin(self.decide(accepted)).await {
-            Ok(Decided::Tunnel(tunnel)) => return Box::pin(self.copy(tunnel)).await,
-            Ok(Decided::Http {
+        // for the steps after detection.
+        let error = match Box::pin(self.resolve(accepted)).await {
+            Ok(ResolvedConnection::Tunnel(tunnel)) => return Box::pin(self.copy(tunnel)).await,
+            Ok(ResolvedConnection::Http {
                 io,
                 peer,
-                judge,
+                enforcer,
                 protocol,
-            }) => return Box::pin(self.serve_http(io, peer, judge, protocol)).await,
-            Ok(Decided::Gone) => return,
+            }) => return Box::pin(self.serve_http(io, peer, enforcer, protocol)).await,
+            Ok(ResolvedConnection::Closed) => return,
             Err(error) => error,
         };
         match error.reason() {
@@ -170,58 +182,62 @@ impl Inbound {
         }
     }
 
-    async fn decide(&self, accepted: Accepted) -> Result<Decided, ConnectionError> {
+    async fn resolve(&self, accepted: Accepted) -> Result<ResolvedConnection, ConnectionError> {
         let inbound = &self.worker.config.inbound;
         let target = accepted.original_dst;
         if !inbound.ips.is_empty() && !self.worker.is_local(target.ip()) {
             return Err(ConnectionError::ForeignAddress(target));
         }
         if target.port() == inbound.listen.port() {
-            return Box::pin(self.decide_direct(accepted)).await;
+            return Box::pin(self.resolve_direct(accepted)).await;
         }
         self.refuse_own_port(target.port())?;
 
         let mut io = Io::plain(accepted.tcp);
         let plain = Peer::plain(accepted.peer, target, NoServerTls::NoTlsFromRemote);
-        let judge = self.first_judge_of(&plain).await?;
-        match &judge.law().policy.protocol {
+        let enforcer = self.enforcer_with_policy(&plain).await?;
+        match &enforcer.current_policy().server.protocol {
             ServerProtocol::Opaque => {
                 let peer = Peer::plain(accepted.peer, target, NoServerTls::PortSkipped);
-                let judge = self.judge_of(&peer)?;
-                return Box::pin(self.proceed(io, peer, judge, Next::Forward)).await;
+                let enforcer = self.enforcer(&peer)?;
+                return Box::pin(self.resolve_protocol(io, peer, enforcer, ProtocolPlan::Forward))
+                    .await;
             }
             ServerProtocol::Detect { .. } => {
                 let limit = inbound.detect_timeout;
-                match self.greeting(&mut io, &plain, &judge, limit).await? {
-                    Greeting::ClientSpoke => {}
-                    Greeting::Open(app) => {
-                        let io = judge.measure(io);
-                        return Ok(Decided::Tunnel(Tunnel::over(io, app, plain, judge)?));
+                match self.peek(&mut io, &plain, &enforcer, limit).await? {
+                    PeekOutcome::ClientData => {}
+                    PeekOutcome::Opaque(app) => {
+                        let io = enforcer.measure(io);
+                        return Ok(ResolvedConnection::Tunnel(Tunnel::authorize(
+                            io, app, plain, enforcer,
+                        )?));
                     }
-                    Greeting::Silence => return Err(ConnectionError::TlsTimedOut(limit)),
-                    Greeting::Draining => return Ok(Decided::Gone),
+                    PeekOutcome::TimedOut => return Err(ConnectionError::TlsTimedOut(limit)),
+                    PeekOutcome::Draining => return Ok(ResolvedConnection::Closed),
                 }
             }
             _ => {}
         }
-        let Some((io, tls)) = self.end_tls(io).await? else {
-            return Ok(Decided::Gone);
+        let Some((io, tls)) = self.terminate_tls(io).await? else {
+            return Ok(ResolvedConnection::Closed);
         };
         let peer = Peer { tls, ..plain };
-        let judge = self.judge_of(&peer)?;
-        let law = judge.law();
-        match next(&law.policy.protocol, &peer.tls, inbound.detect_timeout) {
-            Some(next) => Box::pin(self.proceed(io, peer, judge, next)).await,
+        let enforcer = self.enforcer(&peer)?;
+        let policy = enforcer.current_policy();
+        match protocol_plan(&policy.server.protocol, &peer.tls, inbound.detect_timeout) {
+            Some(plan) => Box::pin(self.resolve_protocol(io, peer, enforcer, plan)).await,
             None => {
-                // Counted and refused as any unauthorized connection.
-                judge.connection(&peer)?;
-                Ok(Decided::Gone)
+                // Counts and refuses it as an unauthorized connection.
+                enforcer.authorize_connection(&peer)?;
+                Ok(ResolvedConnection::Closed)
             }
         }
     }
 
-    /// Ends TLS that is meant for us. `None` when the client left without a word.
-    pub(super) async fn end_tls(
+    /// Terminates TLS whose server name is this proxy's identity. Returns `None` when the client
+    /// has closed the connection without sending data.
+    pub(super) async fn terminate_tls(
         &self,
         mut io: Io,
     ) -> Result<Option<(Io, ServerTls)>, ConnectionError> {
@@ -251,59 +267,63 @@ impl Inbound {
         Ok(Some((Io::tls(stream), tls)))
     }
 
-    /// Goes on with a connection of which everything but the protocol is known.
-    pub(super) async fn proceed(
+    /// Resolves the protocol of a connection with resolved TLS and policy.
+    pub(super) async fn resolve_protocol(
         &self,
         io: Io,
         peer: Peer,
-        judge: ActiveJudge,
-        next: Next,
-    ) -> Result<Decided, ConnectionError> {
-        let mut io = judge.measure(io);
-        let protocol = match next {
-            Next::Forward => None,
-            Next::Http(protocol) => Some(protocol),
-            Next::Detect(limit, OnSilence::Http1) => {
-                match self.detect_http(&mut io, &judge, limit).await? {
+        enforcer: ActiveEnforcer,
+        plan: ProtocolPlan,
+    ) -> Result<ResolvedConnection, ConnectionError> {
+        let mut io = enforcer.measure(io);
+        let protocol = match plan {
+            ProtocolPlan::Forward => None,
+            ProtocolPlan::Http(protocol) => Some(protocol),
+            ProtocolPlan::Detect(limit, DetectTimeoutAction::Http1) => {
+                match self.detect_http(&mut io, &enforcer, limit).await? {
                     HttpDetected::Http1 | HttpDetected::TimedOut => Some(Protocol::Http1),
                     HttpDetected::Http2 => Some(Protocol::Http2),
-                    HttpDetected::Eof => return Ok(Decided::Gone),
+                    HttpDetected::Eof => return Ok(ResolvedConnection::Closed),
                     HttpDetected::NotHttp => None,
                 }
             }
-            Next::Detect(limit, OnSilence::Forward) => {
-                match self.greeting(&mut io, &peer, &judge, limit).await? {
-                    Greeting::ClientSpoke => {
-                        match self.detect_http(&mut io, &judge, limit).await? {
+            ProtocolPlan::Detect(limit, DetectTimeoutAction::Forward) => {
+                match self.peek(&mut io, &peer, &enforcer, limit).await? {
+                    PeekOutcome::ClientData => {
+                        match self.detect_http(&mut io, &enforcer, limit).await? {
                             HttpDetected::Http1 => Some(Protocol::Http1),
                             HttpDetected::Http2 => Some(Protocol::Http2),
-                            HttpDetected::Eof => return Ok(Decided::Gone),
+                            HttpDetected::Eof => return Ok(ResolvedConnection::Closed),
                             HttpDetected::NotHttp | HttpDetected::TimedOut => None,
                         }
                     }
-                    Greeting::Open(app) => {
-                        return Ok(Decided::Tunnel(Tunnel::over(io, app, peer, judge)?));
+                    PeekOutcome::Opaque(app) => {
+                        return Ok(ResolvedConnection::Tunnel(Tunnel::authorize(
+                            io, app, peer, enforcer,
+                        )?));
                     }
-                    Greeting::Silence => None,
-                    Greeting::Draining => return Ok(Decided::Gone),
+                    PeekOutcome::TimedOut => None,
+                    PeekOutcome::Draining => return Ok(ResolvedConnection::Closed),
                 }
             }
         };
         Ok(match protocol {
-            Some(protocol) => Decided::Http {
+            Some(protocol) => ResolvedConnection::Http {
                 io,
                 peer,
-                judge,
+                enforcer,
                 protocol,
             },
-            None => Decided::Tunnel(Box::pin(self.open_tunnel(io, peer, judge)).await?),
+            None => {
+                ResolvedConnection::Tunnel(Box::pin(self.open_tunnel(io, peer, enforcer)).await?)
+            }
         })
     }
 
     async fn detect_http(
         &self,
         io: &mut Io,
-        judge: &Judge,
+        enforcer: &PolicyEnforcer,
         limit: Duration,
     ) -> std::io::Result<HttpDetected> {
         let start = Instant::now();
@@ -311,54 +331,55 @@ impl Inbound {
         let Some(detected) = self.worker.unless_draining(detecting).await else {
             return Ok(HttpDetected::Eof);
         };
-        judge.detected(&detected, start.elapsed());
+        enforcer.record_detection(&detected, start.elapsed());
         detected
     }
 
-    /// Waits for the first word. The application is dialled only for clients that the policy would
-    /// let through without any detection.
-    async fn greeting(
+    /// Waits for the first bytes of either side. The application is dialled only for clients that
+    /// the policy authorizes without detection.
+    async fn peek(
         &self,
         io: &mut Io,
         peer: &Peer,
-        judge: &Judge,
+        enforcer: &PolicyEnforcer,
         limit: Duration,
-    ) -> std::io::Result<Greeting> {
+    ) -> std::io::Result<PeekOutcome> {
         let start = Instant::now();
         let dial = move || {
             let dialling = async move {
-                match judge.would_admit(peer) {
-                    true => self.apps.connect(peer.target).await.ok(),
-                    false => None,
+                if enforcer.is_authorized(peer) {
+                    self.apps.connect(peer.target).await.ok()
+                } else {
+                    None
                 }
             };
             dialling.boxed_local()
         };
-        let greets = self.greeters.borrow().contains(&peer.target);
-        let patience = if greets {
+        let is_server_first = self.server_first.borrow().contains(&peer.target);
+        let client_wait = if is_server_first {
             Duration::ZERO
         } else {
             detect::PATIENCE
         };
         let scratch = &self.worker.scratch;
-        let word = pin!(detect::first_word(io, scratch, patience, limit, dial));
-        let Some(word) = self.worker.unless_draining(word).await else {
-            return Ok(Greeting::Draining);
+        let first = pin!(detect::first_word(io, scratch, client_wait, limit, dial));
+        let Some(first) = self.worker.unless_draining(first).await else {
+            return Ok(PeekOutcome::Draining);
         };
-        let (greeting, detected) = match word? {
-            FirstWord::Client => return Ok(Greeting::ClientSpoke),
+        let (outcome, detected) = match first? {
+            FirstWord::Client => return Ok(PeekOutcome::ClientData),
             FirstWord::Server(app) => {
-                self.greeters.borrow_mut().insert(peer.target);
-                (Greeting::Open(app), HttpDetected::NotHttp)
+                self.server_first.borrow_mut().insert(peer.target);
+                (PeekOutcome::Opaque(app), HttpDetected::NotHttp)
             }
-            FirstWord::Nobody(Some(app)) => (Greeting::Open(app), HttpDetected::TimedOut),
-            FirstWord::Nobody(None) => (Greeting::Silence, HttpDetected::TimedOut),
+            FirstWord::Nobody(Some(app)) => (PeekOutcome::Opaque(app), HttpDetected::TimedOut),
+            FirstWord::Nobody(None) => (PeekOutcome::TimedOut, HttpDetected::TimedOut),
         };
-        judge.detected(&Ok(detected), start.elapsed());
-        Ok(greeting)
+        enforcer.record_detection(&Ok(detected), start.elapsed());
+        Ok(outcome)
     }
 
-    /// The proxy's other ports are nobody's target: a connection would come back to the proxy.
+    /// Refuses the proxy's own ports as a target: such a connection would come back to the proxy.
     pub(super) fn refuse_own_port(&self, port: u16) -> Result<(), ConnectionError> {
         let config = &self.worker.config;
         let is_own = config.inbound.listen.port() == port
@@ -367,10 +388,10 @@ impl Inbound {
                 .listen
                 .iter()
                 .any(|addr| addr.port() == port);
-        match is_own {
-            true => Err(ConnectionError::OwnPort(port)),
-            false => Ok(()),
+        if is_own {
+            return Err(ConnectionError::OwnPort(port));
         }
+        Ok(())
     }
 
     pub(super) fn credentials(&self) -> Result<Arc<Credentials>, ConnectionError> {

@@ -1,16 +1,15 @@
-//! The admin interface as an inbound port: found out, judged and measured like the application's,
-//! answered by the proxy itself.
+//! The admin interface as an inbound port: its connections are detected, authorized and measured as
+//! the application's, and the proxy itself responds.
 //!
-//! Runs on the control thread, which has an [`Inbound`] of its own for it, so that probes and
-//! scrapes are answered when the data threads are busy, before there is a certificate, and while
-//! the proxy drains.
+//! Runs on the control thread, which has its own [`Inbound`], so that probes and scrapes are served
+//! when the data threads are busy, before there is a certificate, and while the proxy drains.
 
 use std::mem;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::StatusCode;
+use ::http::StatusCode;
 use http_body_util::BodyExt as _;
 use mesh_runtime::admin::Admin;
 use tokio::net::TcpStream;
@@ -19,20 +18,20 @@ use super::Inbound;
 use super::accept::ConnectionError;
 use super::http::Destination;
 use super::peer::Peer;
-use crate::http::{Body, Protocol, Request, Response, respond};
+use crate::http::{self, Body, Protocol, Request, Response};
 use crate::memory::Memory;
 use crate::telemetry::labels::{Direction, ServerTls};
 use crate::transport::Io;
 use crate::transport::detect::{self, HttpDetected};
 
-/// Probes and scrapers speak at once.
+/// Probes and scrapers send their requests immediately.
 const DETECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Inbound {
-    /// Serves one connection to the admin interface. Whatever happens is logged and counted here.
+    /// Serves one connection to the admin interface. Logs and counts every failure.
     pub async fn serve_admin(self: Rc<Self>, tcp: TcpStream, admin: Admin) {
         let (Ok(client), Ok(target)) = (tcp.peer_addr(), tcp.local_addr()) else {
-            // It is gone already.
+            // The client has closed the connection already.
             return;
         };
         let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
@@ -46,11 +45,11 @@ impl Inbound {
         }
     }
 
-    /// A connection to the admin interface gave way to a newer one.
+    /// Counts an admin connection that was closed in favour of a newer one.
     pub fn count_admin_connection_closed(&self) {
         let refused = &self.worker.families.refused;
         refused.connection(Direction::Inbound, "admin_connections");
-        tracing::debug!("Closed the oldest admin connection: there are too many");
+        tracing::debug!("Closed the oldest admin connection: limit reached");
     }
 
     async fn accept_admin(
@@ -60,11 +59,11 @@ impl Inbound {
         target: SocketAddr,
         admin: Admin,
     ) -> Result<(), ConnectionError> {
-        let Some((mut io, tls)) = self.end_tls(Io::plain(tcp)).await? else {
+        let Some((mut io, tls)) = self.terminate_tls(Io::plain(tcp)).await? else {
             return Ok(());
         };
         if let ServerTls::Opaque { sni } = tls {
-            return Err(ConnectionError::ForeignTls(sni));
+            return Err(ConnectionError::ServerNameMismatch(sni));
         }
         let detected = detect::http(&mut io, &self.worker.scratch, DETECT_TIMEOUT).await?;
         let protocol = match detected {
@@ -82,31 +81,31 @@ impl Inbound {
             dialled: target,
             tls,
         };
-        let judge = self.judge_of(&peer)?;
-        let io = judge.measure(io);
+        let enforcer = self.enforcer(&peer)?;
+        let io = enforcer.measure(io);
         let to = Destination::Admin(admin, self.worker.clone());
         let drain = self.worker.drain.clone();
-        self.serve_requests(io, peer, judge, protocol, to, drain)
+        self.serve_requests(io, peer, enforcer, protocol, to, drain)
             .await;
         Ok(())
     }
 }
 
-/// The paths of probes, which are answered whatever else goes on.
+/// The paths of probes, which are always served.
 const PROBES: [&str; 2] = ["/live", "/ready"];
 
-/// While memory is short, clients outside the pod are answered only probes: other answers are
-/// large, and are held until their clients have read them. Loopback, from which `kubectl
-/// port-forward` comes, still reads the metrics that say what is short.
-pub(super) async fn answer(
+/// Responds to a request. While memory is short, clients outside the pod are served only probes:
+/// other responses are large, and stay in memory until their clients have read them. Loopback
+/// clients, such as `kubectl port-forward`, can still read the metrics.
+pub(super) async fn respond(
     admin: &Admin,
     memory: &Memory,
     request: &mut Request,
     client: SocketAddr,
 ) -> Response {
-    let is_answered = client.ip().is_loopback() || PROBES.contains(&request.uri().path());
-    if !is_answered && memory.is_short() {
-        return respond::status(request.version(), StatusCode::SERVICE_UNAVAILABLE);
+    let is_served = client.ip().is_loopback() || PROBES.contains(&request.uri().path());
+    if !is_served && memory.is_short() {
+        return http::respond::status(request.version(), StatusCode::SERVICE_UNAVAILABLE);
     }
     let (head, body) = admin.respond(mem::take(request), client).await.into_parts();
     // Complete already, and cannot fail.

@@ -1,10 +1,10 @@
-//! The way to the application: one HTTP client per address it listens on, and plain connections for
-//! everything else.
+//! Connections to the application: one HTTP client per address it listens on, and plain connections
+//! for opaque traffic.
 //!
-//! A native sidecar is not told that its pod ends. The application is: it closes its listener and
-//! the connections on which nothing runs. Its clients have connections to the proxy instead, so the
-//! proxy does it for them: [`AppPort`] finds out that the application no longer listens, and drains
-//! the connections of the clients of that port (docs/adr/0034).
+//! The kubelet signals the end of a pod to the application before it signals a native sidecar. The
+//! application closes its listener and its idle connections, but its clients are connected to the
+//! proxy. [`AppPort`] therefore detects that the application no longer listens, and drains the
+//! connections of that port's clients (docs/adr/0034).
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ use crate::transport::Io;
 use crate::transport::connect::{self, ConnectError, ConnectOptions};
 use crate::worker::Worker;
 
-/// The HTTP clients of one data thread.
+/// The HTTP clients of one data thread, by address of the application.
 pub(super) struct Apps {
     config: Arc<Config>,
     transport: Arc<Transport>,
@@ -35,32 +35,33 @@ pub(super) struct Apps {
     drain: Watch,
 }
 
-/// One address of the application: connects to it, and drains its clients' connections when it no
+/// One address of the application. Connects to it, and drains its clients' connections when it no
 /// longer listens.
 pub(super) struct AppPort {
     addr: SocketAddr,
     options: ConnectOptions,
     transport: Arc<Transport>,
     drain: Watch,
-    /// The clients' connections since the application was last found gone.
+    /// Drains the clients' connections that were accepted since the application last stopped
+    /// listening.
     clients: RefCell<Part>,
-    /// How many connections of clients there are.
+    /// The number of open client connections.
     open: Cell<usize>,
-    /// The last connection to it was accepted.
+    /// Whether the application accepted the last connection.
     is_listening: Cell<bool>,
-    check: Cell<Check>,
-    checked: Notify,
-    /// Something has happened while a check was running.
-    check_again: Cell<bool>,
-    next_check: Cell<Instant>,
+    probe: Cell<ProbeState>,
+    probed: Notify,
+    /// The application has closed another connection while a probe was running.
+    probe_again: Cell<bool>,
+    next_probe: Cell<Instant>,
 }
 
-/// Whether it is being found out that the application still listens.
+/// State of the probe that checks whether the application still listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Check {
-    None,
-    /// It will be when [`CHECK_INTERVAL`] is over.
-    Due,
+enum ProbeState {
+    Idle,
+    /// The probe runs when [`PROBE_INTERVAL`] has elapsed.
+    Scheduled,
     Running,
 }
 
@@ -70,14 +71,14 @@ pub(super) struct AppConnection {
     drain: Watch,
 }
 
-/// Applications close connections for reasons of their own, some after each that was idle for a
-/// second. Each is answered with a connection that finds out what it means, and that the next
-/// request uses; not with more of them than this.
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Minimum time between two probes. Applications also close connections for other reasons, such as
+/// an idle timeout. The probe's connection is kept for the next request.
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a response is held back until it is known whether its client may go on with its
-/// connection. The kernel answers in microseconds, unless the application's backlog is full.
-const CHECK_PATIENCE: Duration = Duration::from_millis(100);
+/// How long a response is delayed for a running probe, whose result decides whether the client may
+/// keep its connection. The kernel accepts or refuses in microseconds, unless the application's
+/// backlog is full.
+const PROBE_WAIT: Duration = Duration::from_millis(100);
 
 impl Apps {
     pub(super) fn new(worker: &Worker, transport: Arc<Transport>) -> Self {
@@ -91,8 +92,7 @@ impl Apps {
         }
     }
 
-    /// The client of one address. It lives while connections use it and is kept a while for the
-    /// next.
+    /// Returns the client of one address. It is kept for the idle time after its last connection.
     pub(super) fn client(&self, addr: SocketAddr) -> Rc<Client<AppPort>> {
         self.clients.find_or(addr, |addr| {
             let port = AppPort {
@@ -103,16 +103,16 @@ impl Apps {
                 drain: self.drain.clone(),
                 open: Cell::new(0),
                 is_listening: Cell::new(false),
-                check: Cell::new(Check::None),
-                checked: Notify::new(),
-                check_again: Cell::new(false),
-                next_check: Cell::new(Instant::now()),
+                probe: Cell::new(ProbeState::Idle),
+                probed: Notify::new(),
+                probe_again: Cell::new(false),
+                next_probe: Cell::new(Instant::now()),
             };
             Client::watched(port, &self.params)
         })
     }
 
-    /// A connection for bytes that nobody interprets.
+    /// Opens a connection for opaque bytes.
     pub(super) async fn connect(&self, addr: SocketAddr) -> Result<Io, ConnectError> {
         let io = connect::dial(addr, &self.options()).await?;
         Ok(io.measured(self.transport.open()))
@@ -127,7 +127,7 @@ impl Apps {
 }
 
 impl AppPort {
-    /// Counts a client's connection from now to its end.
+    /// Counts a client's connection until the result is dropped.
     pub(super) fn connection(self: &Rc<Self>) -> AppConnection {
         self.open.set(self.open.get() + 1);
         AppConnection {
@@ -136,15 +136,14 @@ impl AppPort {
         }
     }
 
-    /// Whether it is being found out at this moment that the application still listens.
-    pub(super) fn is_checking(&self) -> bool {
-        self.check.get() == Check::Running
+    /// Whether a probe is running.
+    pub(super) fn is_probing(&self) -> bool {
+        self.probe.get() == ProbeState::Running
     }
 
-    /// Waits until that is known.
-    pub(super) async fn checked(&self) {
-        // Nothing else is known after that time than before.
-        let _elapsed = timeout(CHECK_PATIENCE, self.checked.notified()).await;
+    /// Waits until the running probe completes, for at most [`PROBE_WAIT`].
+    pub(super) async fn probed(&self) {
+        let _elapsed = timeout(PROBE_WAIT, self.probed.notified()).await;
     }
 
     async fn connect(&self) -> Result<Io, ConnectError> {
@@ -162,70 +161,70 @@ impl AppPort {
         }
     }
 
-    /// Tells all connections of clients to this address to finish: those of HTTP/1 are closed when
-    /// they are idle, and announce it with the next response otherwise; those of HTTP/2 take no
-    /// more streams. Connections that are accepted from now on are not meant.
+    /// Drains all client connections to this address: idle HTTP/1 connections are closed, others
+    /// announce the close with the next response; HTTP/2 connections accept no more streams.
+    /// Connections accepted later are not drained.
     fn drain_clients(&self) {
         if self.is_listening.replace(false) && self.open.get() > 0 {
             tracing::info!(
                 addr = %self.addr,
                 connections = self.open.get(),
-                "The application no longer listens; the connections of its clients are drained"
+                "Draining client connections: the application no longer listens"
             );
         }
         let drained = self.clients.replace(self.drain.part());
         drained.drain();
     }
 
-    /// Finds out whether the application still listens, as often as there is reason to.
-    async fn find_out(self: Rc<Self>, spare: Option<Spare>) {
+    /// Probes the application's listener, and again for connections that it closed meanwhile.
+    async fn probe_listener(self: Rc<Self>, spare: Option<Spare>) {
         loop {
-            if self.check.get() == Check::Due {
-                sleep_until(self.next_check.get()).await;
-                self.check.set(Check::Running);
+            if self.probe.get() == ProbeState::Scheduled {
+                sleep_until(self.next_probe.get()).await;
+                self.probe.set(ProbeState::Running);
             }
-            self.check_again.set(false);
+            self.probe_again.set(false);
             let connected = self.connect().await;
-            self.next_check.set(Instant::now() + CHECK_INTERVAL);
-            self.check.set(Check::Due);
-            self.checked.notify_waiters();
+            self.next_probe.set(Instant::now() + PROBE_INTERVAL);
+            self.probe.set(ProbeState::Scheduled);
+            self.probed.notify_waiters();
             if let (Ok(io), Some(spare)) = (connected, &spare)
                 && self.open.get() > 0
             {
                 spare.put(io);
             }
-            if !self.check_again.get() {
+            if !self.probe_again.get() {
                 break;
             }
         }
-        self.check.set(Check::None);
+        self.probe.set(ProbeState::Idle);
     }
 }
 
 impl Dial for AppPort {
-    /// Applications are spoken to in the protocol of the request, without TLS.
+    /// Connects without TLS; the protocol is that of the request.
     async fn dial(&self, _protocol: Protocol) -> Result<Io, DialError> {
         Ok(self.connect().await?)
     }
 }
 
 impl WatchServer for AppPort {
-    /// A listener that refuses is gone; one that accepts belongs to an application that has closed
-    /// a connection for another reason.
+    /// Probes the listener: a refused connection means that the application has closed it.
     fn connection_closed(self: Rc<Self>, spare: Option<Spare>) {
         if self.open.get() == 0 {
             return;
         }
-        if self.check.get() != Check::None {
-            self.check_again.set(true);
+        if self.probe.get() != ProbeState::Idle {
+            self.probe_again.set(true);
             return;
         }
-        self.check
-            .set(match self.next_check.get() > Instant::now() {
-                true => Check::Due,
-                false => Check::Running,
-            });
-        tokio::task::spawn_local(self.find_out(spare));
+        let is_early = self.next_probe.get() > Instant::now();
+        self.probe.set(if is_early {
+            ProbeState::Scheduled
+        } else {
+            ProbeState::Running
+        });
+        tokio::task::spawn_local(self.probe_listener(spare));
     }
 
     fn keeps_last_idle(&self) -> bool {

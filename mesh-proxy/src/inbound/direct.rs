@@ -1,13 +1,13 @@
-//! Connections to the proxy's own inbound port: another proxy of the mesh names the target in a
-//! transport header.
+//! Connections to the proxy's own inbound port, in which another proxy of the mesh names the target
+//! in a transport header.
 //!
-//! They must be mutually authenticated. What is then done to them is what the policy of the named
-//! port says, as for every other connection.
+//! They must be mutually authenticated. The policy of the named port then applies, as to every
+//! other connection.
 
 use std::net::SocketAddr;
 
 use super::Inbound;
-use super::accept::{ConnectionError, Decided, Next};
+use super::accept::{ConnectionError, ProtocolPlan, ResolvedConnection};
 use super::peer::Peer;
 use crate::http::Protocol;
 use crate::telemetry::labels::ServerTls;
@@ -18,17 +18,17 @@ use crate::transport::header::{self, Session};
 use crate::transport::listen::Accepted;
 
 impl Inbound {
-    pub(super) async fn decide_direct(
+    pub(super) async fn resolve_direct(
         &self,
         accepted: Accepted,
-    ) -> Result<Decided, ConnectionError> {
+    ) -> Result<ResolvedConnection, ConnectionError> {
         let limit = self.worker.config.inbound.detect_timeout;
         let credentials = self.credentials()?;
         let mut io = Io::plain(accepted.tcp);
         match detect::tls(&mut io, &self.worker.scratch, limit).await? {
             TlsDetected::ClientHello { sni: Some(sni) } if *sni == *credentials.server_name() => {}
             TlsDetected::TimedOut => return Err(ConnectionError::TlsTimedOut(limit)),
-            TlsDetected::Eof => return Ok(Decided::Gone),
+            TlsDetected::Eof => return Ok(ResolvedConnection::Closed),
             TlsDetected::ClientHello { .. } | TlsDetected::NotTls => {
                 return Err(ConnectionError::NotAuthenticated);
             }
@@ -60,12 +60,12 @@ impl Inbound {
             dialled: accepted.original_dst,
             tls: ServerTls::Established { client: Some(id) },
         };
-        let judge = self.first_judge_of(&peer).await?;
-        let next = match header.session {
-            Session::Opaque => Next::Forward,
-            Session::Http1 => Next::Http(Protocol::Http1),
-            Session::Http2 => Next::Http(Protocol::Http2),
+        let enforcer = self.enforcer_with_policy(&peer).await?;
+        let plan = match header.session {
+            Session::Opaque => ProtocolPlan::Forward,
+            Session::Http1 => ProtocolPlan::Http(Protocol::Http1),
+            Session::Http2 => ProtocolPlan::Http(Protocol::Http2),
         };
-        Box::pin(self.proceed(io, peer, judge, next)).await
+        Box::pin(self.resolve_protocol(io, peer, enforcer, plan)).await
     }
 }

@@ -1,4 +1,5 @@
-//! One inbound request: restore, judge, filter, limit, send to the application, record.
+//! Inbound requests: restores, authorizes, filters and rate-limits a request, sends it to the
+//! application and records its metrics.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -12,8 +13,8 @@ use mesh_runtime::drain::Watch;
 use self::observe::{RequestObserver, ResponseObserver};
 use super::Inbound;
 use super::app::AppPort;
-use super::judge::{ActiveJudge, Granted};
 use super::peer::Peer;
+use super::policy::{ActiveEnforcer, RoutePermit};
 use crate::error::{Error, Kind, Side};
 use crate::http::client::{Client, SendError, is_replayable};
 use crate::http::headers::{CLIENT_ID, ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR};
@@ -30,22 +31,23 @@ use crate::worker::Worker;
 
 mod observe;
 
-/// Proxies act upon these in responses. They are not the application's to send.
-static OF_PROXIES: [HeaderName; 4] = [ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR, UNDELIVERED];
+/// Response headers that proxies act upon. The proxy removes them from the application's responses.
+static PROXY_RESPONSE_HEADERS: [HeaderName; 4] =
+    [ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR, UNDELIVERED];
 
-/// Answers the requests of one connection.
-struct Handler {
+/// Responds to the requests of one connection.
+struct RequestHandler {
     inbound: Rc<Inbound>,
     peer: Peer,
-    judge: ActiveJudge,
+    enforcer: ActiveEnforcer,
     to: Destination,
     /// `l5d-client-id` for the application.
     client_id: Option<HeaderValue>,
-    /// A request of this connection has been answered by the one that answers them.
-    has_answered: Cell<bool>,
+    /// Whether the destination has responded to a request of this connection.
+    has_responded: Cell<bool>,
 }
 
-/// Who answers requests that may pass.
+/// The destination of authorized requests.
 pub(super) enum Destination {
     App(Rc<Client<AppPort>>),
     Admin(Admin, Rc<Worker>),
@@ -57,13 +59,13 @@ impl Inbound {
         self: &Rc<Self>,
         io: Io,
         peer: Peer,
-        judge: ActiveJudge,
+        enforcer: ActiveEnforcer,
         protocol: Protocol,
     ) {
         let app = self.apps.client(peer.target);
         let open = app.dial().connection();
         let to = Destination::App(app);
-        self.serve_requests(io, peer, judge, protocol, to, open.drain())
+        self.serve_requests(io, peer, enforcer, protocol, to, open.drain())
             .await;
     }
 
@@ -71,34 +73,34 @@ impl Inbound {
         self: &Rc<Self>,
         io: Io,
         peer: Peer,
-        judge: ActiveJudge,
+        enforcer: ActiveEnforcer,
         protocol: Protocol,
         to: Destination,
         drain: Watch,
     ) {
         let client = peer.client;
         let identity = peer.identity();
-        let handler = Handler {
+        let handler = RequestHandler {
             client_id: identity.and_then(|id| HeaderValue::from_str(id.as_str()).ok()),
             to,
             inbound: self.clone(),
             peer,
-            judge,
-            has_answered: Cell::new(false),
+            enforcer,
+            has_responded: Cell::new(false),
         };
         let served = self
             .server
             .serve_within(io, protocol, Rc::new(handler), drain);
         if let Err(error) = served.await {
-            tracing::debug!(%client, error = &error as &dyn std::error::Error, "HTTP connection ended with an error");
+            tracing::debug!(%client, error = &error as &dyn std::error::Error, "HTTP connection failed");
         }
     }
 }
 
-impl Handle for Handler {
+impl Handle for RequestHandler {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
-        // Only peers of the mesh may say what a request was before: for others it would be a way to
-        // choose how the application parses it.
+        // Only peers of the mesh may declare the original protocol of a request. For other clients
+        // it would be a way to choose how the application parses it.
         if self.peer.identity().is_some() {
             orig_proto::downgrade(request);
         } else {
@@ -106,14 +108,14 @@ impl Handle for Handler {
         }
         let asker = Asker::of(request);
         let downgraded = request.extensions().get::<Downgraded>().copied();
-        match self.answer(request).await {
+        match self.respond(request).await {
             Ok(mut response) => {
                 if let Some(Downgraded(version)) = downgraded {
                     orig_proto::mark(&mut response, version);
                 }
                 Ok(response)
             }
-            Err(failure) => self.refuse(asker, &failure),
+            Err(failure) => self.error_response(asker, &failure),
         }
     }
 }
@@ -124,47 +126,46 @@ impl Destination {
             Self::App(app) => send_to_app(app, request).await,
             Self::Admin(admin, worker) => {
                 let memory = &worker.shared.memory;
-                Ok(super::admin::answer(admin, memory, request, client).await)
+                Ok(super::admin::respond(admin, memory, request, client).await)
             }
         }
     }
 }
 
-/// An application that leaves says which requests it has not begun with, or closes the connection
-/// without a word. A request that may be sent twice, or that it has not begun with and that has no
-/// body, is sent once more: there may be another connection. When there is none, the client is told
-/// as the application would have told it.
+/// Sends a request to the application, and retries it once when the application has closed the
+/// connection: if the request is replayable, or if it has no body and the application has declared
+/// it unprocessed.
 async fn send_to_app(app: &Client<AppPort>, request: &mut Request) -> Result<Response, SendError> {
     let has_no_body = request.body().is_empty();
-    let may_repeat = is_replayable(request);
+    let is_replayable = is_replayable(request);
     let mut sent = app.send(request).await;
-    let is_repeated = match &sent {
+    let is_retryable = match &sent {
         Ok(_) => false,
         Err(error @ SendError::Http2(_)) if error.is_server_gone() => has_no_body,
-        Err(error) => may_repeat && error.is_connection_lost(),
+        Err(error) => is_replayable && error.is_connection_lost(),
     };
-    if is_repeated {
+    if is_retryable {
         sent = app.send(request).await;
     }
-    if app.dial().is_checking() {
-        // A client that may not go on with its connection has to learn it with the response.
-        Box::pin(app.dial().checked()).await;
+    if app.dial().is_probing() {
+        // If the connection is to be drained, this response announces it to the client.
+        Box::pin(app.dial().probed()).await;
     }
     sent
 }
 
-/// An answer that the application did not give.
-struct Failure {
+/// A request without a response from its destination.
+struct RequestFailure {
     error: Error,
-    /// The application has gone, and has not begun with the request.
+    /// Whether the application has closed the connection without processing the request.
     is_app_gone: bool,
-    /// What the peer's balancer may know of it.
+    /// Reported to the peer's balancer.
     undelivered: Option<Undelivered>,
 }
 
-impl Handler {
-    async fn answer(&self, request: &mut Request) -> Result<Response, Failure> {
-        // Held until the response's head has arrived.
+impl RequestHandler {
+    async fn respond(&self, request: &mut Request) -> Result<Response, RequestFailure> {
+        // Held until the response's headers have arrived.
         let _in_flight = self
             .inbound
             .worker
@@ -179,45 +180,50 @@ impl Handler {
             })?;
         self.prepare(request)?;
         let head = RequestHead::from(&*request);
-        let granted = self.judge.request(&self.peer, &head)?;
-        let admission = self.judge.admit(&self.peer, &head);
-        filter::apply(granted.filters(), request, granted.prefix())?;
-        self.judge.limit(&self.peer, &granted)?;
+        let permit = self.enforcer.authorize_request(&self.peer, &head)?;
+        let admission = self.enforcer.admit(&self.peer, &head);
+        filter::apply(permit.filters(), request, permit.prefix())?;
+        self.enforcer.check_rate_limits(&self.peer, &permit)?;
         let mut response = tokio::select! {
             biased;
-            sent = self.send(request, &granted) => sent?,
+            sent = self.send(request, &permit) => sent?,
             () = admission.revoked() => {
                 let message = "the policy no longer allows the request";
                 return Err(Error::new(Kind::Unauthorized, message).into());
             }
         };
-        filter::apply_to_response(granted.filters(), response.headers_mut());
+        filter::apply_to_response(permit.filters(), response.headers_mut());
         Ok(response.map(|body| body.admitted(admission)))
     }
 
-    /// Gives a request the form in which it is judged and forwarded.
+    /// Brings a request into the form in which it is authorized and forwarded.
     fn prepare(&self, request: &mut Request) -> Result<(), Error> {
         let headers = request.headers_mut();
         headers::strip_for_application(headers);
         match &self.client_id {
-            Some(id) => drop(headers.insert(CLIENT_ID, id.clone())),
-            None => drop(headers.remove(CLIENT_ID)),
+            Some(id) => {
+                headers.insert(CLIENT_ID, id.clone());
+            }
+            None => {
+                headers.remove(CLIENT_ID);
+            }
         }
         uri::replace_untold_authority(request, self.peer.target);
-        // A peer that names the target in a transport header names the authority too.
+        // A peer that names the target in a transport header must send the authority too.
         let fallback = (!self.peer.is_direct()).then_some(self.peer.target);
-        match uri::set_authority(request, fallback) {
-            true => Ok(()),
-            false => Err(Error::new(
-                Kind::Unexpected,
-                "the request names no authority",
-            )),
+        if !uri::set_authority(request, fallback) {
+            return Err(Error::new(Kind::Unexpected, "the request has no authority"));
         }
+        Ok(())
     }
 
-    async fn send(&self, request: &mut Request, granted: &Granted) -> Result<Response, Failure> {
+    async fn send(
+        &self,
+        request: &mut Request,
+        permit: &RoutePermit,
+    ) -> Result<Response, RequestFailure> {
         let mut exchange = Exchange::start(
-            granted.observers(),
+            permit.observers(),
             request.headers(),
             !request.body().is_empty(),
         );
@@ -227,14 +233,14 @@ impl Handler {
         }
         match self.to.send(request, self.peer.client).await {
             Ok(mut response) => {
-                self.has_answered.set(true);
-                headers::remove_all(response.headers_mut(), &OF_PROXIES);
+                self.has_responded.set(true);
+                headers::remove_all(response.headers_mut(), &PROXY_RESPONSE_HEADERS);
                 exchange.response_head(response.status(), response.headers());
                 Ok(response.map(|body| body.observed(Box::new(ResponseObserver(exchange)))))
             }
             Err(error) => {
                 exchange.failed((&error).into());
-                Err(Failure {
+                Err(RequestFailure {
                     undelivered: Undelivered::of(&error),
                     is_app_gone: error.is_server_gone(),
                     error: error.into(),
@@ -243,16 +249,17 @@ impl Handler {
         }
     }
 
-    fn refuse(&self, asker: Asker, failure: &Failure) -> Result<Response, Reset> {
-        let Failure {
+    fn error_response(&self, asker: Asker, failure: &RequestFailure) -> Result<Response, Reset> {
+        let RequestFailure {
             error,
             undelivered,
             is_app_gone,
         } = failure;
         let meshed = self.peer.identity().is_some();
         if let Some(reason) = error.kind.reason(Side::Inbound) {
-            let law = self.judge.law();
-            let server = labels::server(&law.policy.meta, self.inbound.labelled(self.peer.target));
+            let policy = self.enforcer.current_policy();
+            let server =
+                labels::server(&policy.server.meta, self.inbound.labelled(self.peer.target));
             let errors = &self.inbound.worker.families.errors;
             errors.inbound_http(self.inbound.labelled(self.peer.dialled), &server, reason);
         }
@@ -262,11 +269,8 @@ impl Handler {
             }
             _ => tracing::debug!(client = %self.peer.client, %error, "Request failed"),
         }
-        if *is_app_gone && !meshed && self.has_answered.get() {
-            // The application would have closed the connection. Clients repeat what they sent on
-            // one that was closed before an answer (RFC 9112, section 9.3.1), but take a 502 for
-            // the answer. It is one when the application has never answered here. The proxies of
-            // the mesh are told more than either says.
+        if *is_app_gone && !meshed && self.has_responded.get() {
+            // The application would have closed the connection. Clients retry requests on a connection that was closed before the response (RFC 9112, section 9.3.1), but do not retry after a 502. A connection on which the application never responded gets the 502. Proxies of the mesh receive the more precise `undelivered` header.
             return Err(Reset(Reason::REFUSED_STREAM));
         }
         let disclosure = Disclosure {
@@ -274,14 +278,14 @@ impl Handler {
         };
         let mut response = respond::error(asker, error, disclosure)?;
         if let (Some(undelivered), true) = (undelivered, meshed) {
-            // The peer's balancer may try another endpoint.
+            // Lets the peer's balancer try another endpoint.
             undelivered.tell(response.headers_mut());
         }
         Ok(response)
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for RequestFailure {
     fn from(error: Error) -> Self {
         Self {
             error,

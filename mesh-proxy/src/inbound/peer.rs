@@ -1,4 +1,4 @@
-//! Who is at the other end of an accepted connection, and where he wants to go.
+//! The client of an accepted connection, its TLS and its target.
 
 use std::net::SocketAddr;
 
@@ -7,20 +7,20 @@ use mesh_core::policy::inbound::{Client, ClientTls};
 
 use crate::telemetry::labels::{NoServerTls, ServerTls};
 
-/// What is known of an accepted connection before any byte of the application's.
+/// Addresses and TLS of an accepted connection.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) client: SocketAddr,
-    /// Where the application listens.
+    /// The address on which the application listens.
     pub(super) target: SocketAddr,
-    /// The address that the client dialled: the target, or the proxy's own port where a transport
-    /// header named the target.
+    /// The address that the client dialled: the target, or the proxy's own port if a transport
+    /// header names the target.
     pub(super) dialled: SocketAddr,
     pub(super) tls: ServerTls,
 }
 
 impl Peer {
-    /// A client without TLS of the mesh, that dialled the application.
+    /// Returns the peer of a connection to the application without the mesh's TLS.
     pub(super) fn plain(client: SocketAddr, target: SocketAddr, no_tls: NoServerTls) -> Self {
         Self {
             client,
@@ -30,7 +30,7 @@ impl Peer {
         }
     }
 
-    /// The proven identity.
+    /// The authenticated identity.
     pub(super) fn identity(&self) -> Option<&Identity> {
         match &self.tls {
             ServerTls::Established { client } => client.as_ref(),
@@ -38,7 +38,7 @@ impl Peer {
         }
     }
 
-    /// As policies see it.
+    /// Returns the client as policies match it.
     pub(super) fn as_client(&self) -> Client<'_> {
         Client {
             ip: self.client.ip(),
@@ -52,7 +52,7 @@ impl Peer {
     }
 }
 
-/// What policies know of a client's TLS.
+/// Returns a client's TLS as policies match it.
 pub(super) fn client_tls(tls: &ServerTls) -> ClientTls<'_> {
     match tls {
         ServerTls::Established { client: Some(id) } => ClientTls::Identified(id),

@@ -1,7 +1,7 @@
 //! Rate limits of inbound HTTP, enforced for the whole process: the data threads share the buckets.
 //!
-//! The algorithm is GCRA with a burst of one second's worth. Buckets belong to a policy and are
-//! full again when it changes, as in Linkerd's proxy.
+//! The algorithm is GCRA with a burst of one second. Buckets belong to a policy and are reset when
+//! it changes, as in Linkerd's proxy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,12 +17,12 @@ use tokio::time::Instant;
 /// The limiters of all ports; one in the process.
 #[derive(Debug, Default)]
 pub struct RateLimits {
-    // Taken when a data thread takes over a new policy, never per request.
-    ports: Mutex<AHashMap<u16, OfPort>>,
+    // Locked when a data thread compiles a new policy, never per request.
+    ports: Mutex<AHashMap<u16, PortLimiter>>,
 }
 
 #[derive(Debug)]
-struct OfPort {
+struct PortLimiter {
     policy: Arc<ServerPolicy>,
     limiter: Arc<Limiter>,
 }
@@ -35,45 +35,45 @@ pub(super) struct Limiter {
     total: Option<Bucket>,
     overrides: Vec<(Vec<Identity>, Bucket)>,
     identity_rate: Option<u32>,
-    // Taken by requests to ports with a limit per identity, for one look-up.
+    // Locked by requests to ports with a limit per identity, for one look-up.
     identities: Mutex<AHashMap<Option<Identity>, Bucket>>,
 }
 
-/// Which limit was exceeded.
+/// The limit that was exceeded, with its rate in requests per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exceeded {
     Total(u32),
     Identity(u32),
 }
 
-/// One bucket: when, in nanoseconds since the limiter's start, all that was let through will have
-/// been paid for.
+/// One GCRA bucket.
 #[derive(Debug)]
 struct Bucket {
     rate: u32,
-    paid_at: AtomicU64,
+    /// Theoretical arrival time of the next request, in nanoseconds since the limiter's start.
+    arrival: AtomicU64,
 }
 
-/// Buckets of identities above this number are looked through for full ones when another is added.
+/// From this number of identities on, full buckets are removed before another is added.
 const SWEEP_IDENTITIES: usize = 1024;
 
 impl RateLimits {
-    /// The limiter of a port's policy, if it has limits.
-    pub(super) fn of(&self, port: u16, policy: &Arc<ServerPolicy>) -> Option<Arc<Limiter>> {
+    /// Returns the limiter of a port's policy, if it has limits.
+    pub(super) fn limiter(&self, port: u16, policy: &Arc<ServerPolicy>) -> Option<Arc<Limiter>> {
         let limit = rate_limit(policy)?;
         let mut ports = self.ports.lock();
-        if let Some(known) = ports
+        if let Some(existing) = ports
             .get(&port)
-            .filter(|known| Arc::ptr_eq(&known.policy, policy))
+            .filter(|existing| Arc::ptr_eq(&existing.policy, policy))
         {
-            return Some(known.limiter.clone());
+            return Some(existing.limiter.clone());
         }
         let limiter = Arc::new(Limiter::new(limit));
-        let of_port = OfPort {
+        let port_limiter = PortLimiter {
             policy: policy.clone(),
             limiter: limiter.clone(),
         };
-        ports.insert(port, of_port);
+        ports.insert(port, port_limiter);
         Some(limiter)
     }
 }
@@ -109,8 +109,8 @@ impl Limiter {
         &self.meta
     }
 
-    /// Takes one request's worth from the buckets that apply: the total one, then that of the
-    /// client. Clients without identity share one.
+    /// Takes one request from the total bucket, then from the client's. Clients without identity
+    /// share one bucket.
     pub(super) fn take(&self, client: Option<&Identity>) -> Result<(), Exceeded> {
         let now = self.started.elapsed();
         if let Some(total) = &self.total
@@ -122,20 +122,18 @@ impl Limiter {
             client.is_some_and(|client| identities.contains(client))
         };
         if let Some((_, bucket)) = self.overrides.iter().find(overriding) {
-            return match bucket.take(now) {
-                true => Ok(()),
-                false => Err(Exceeded::Identity(bucket.rate)),
-            };
+            if !bucket.take(now) {
+                return Err(Exceeded::Identity(bucket.rate));
+            }
+            return Ok(());
         }
         match self.identity_rate {
-            Some(rate) if !self.take_of_identity(rate, client, now) => {
-                Err(Exceeded::Identity(rate))
-            }
+            Some(rate) if !self.take_identity(rate, client, now) => Err(Exceeded::Identity(rate)),
             _ => Ok(()),
         }
     }
 
-    fn take_of_identity(&self, rate: u32, client: Option<&Identity>, now: Duration) -> bool {
+    fn take_identity(&self, rate: u32, client: Option<&Identity>, now: Duration) -> bool {
         let mut identities = self.identities.lock();
         let client = client.cloned();
         if identities.len() >= SWEEP_IDENTITIES && !identities.contains_key(&client) {
@@ -152,7 +150,7 @@ impl Bucket {
     fn new(rate: u32) -> Self {
         Self {
             rate,
-            paid_at: AtomicU64::new(0),
+            arrival: AtomicU64::new(0),
         }
     }
 
@@ -161,18 +159,18 @@ impl Bucket {
         if self.rate == 0 {
             return false;
         }
-        let price = BURST / u64::from(self.rate);
+        let emission_interval = BURST / u64::from(self.rate);
         let now = now.as_nanos() as u64;
-        self.paid_at
-            .fetch_update(Relaxed, Relaxed, |paid_at| {
-                let paid_at = paid_at.max(now) + price;
-                (paid_at - now <= BURST).then_some(paid_at)
+        self.arrival
+            .fetch_update(Relaxed, Relaxed, |arrival| {
+                let arrival = arrival.max(now) + emission_interval;
+                (arrival - now <= BURST).then_some(arrival)
             })
             .is_ok()
     }
 
     fn is_full(&self, now: Duration) -> bool {
-        self.paid_at.load(Relaxed) <= now.as_nanos() as u64
+        self.arrival.load(Relaxed) <= now.as_nanos() as u64
     }
 }
 
@@ -200,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_of_one_second_then_the_rate() {
+    async fn limiter_allows_burst_of_one_second_then_rate() {
         let limiter = limiter(Some(10), None, &[]);
         assert_eq!(admitted(&limiter, None, 20), 10);
         assert_eq!(limiter.take(None), Err(Exceeded::Total(10)));
@@ -210,12 +208,12 @@ mod tests {
         assert_eq!(
             admitted(&limiter, None, 20),
             10,
-            "no more than a burst is saved"
+            "at most one burst accumulates"
         );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn identities_have_buckets_of_their_own_and_overrides_replace_them() {
+    async fn identity_buckets_are_separate_and_replaced_by_overrides() {
         let limiter = limiter(None, Some(2), &[("vip.example", 5)]);
         assert_eq!(admitted(&limiter, Some("a.example"), 9), 2);
         assert_eq!(admitted(&limiter, Some("b.example"), 9), 2);
@@ -229,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_rate_of_zero_admits_nothing() {
+    async fn rate_of_zero_rejects_all_requests() {
         assert_eq!(admitted(&limiter(Some(0), None, &[]), None, 3), 0);
     }
 }

@@ -1,73 +1,73 @@
-//! Connections whose bytes nobody interprets: judged once, forwarded, and ended when the policy no
-//! longer allows them.
+//! Opaque inbound connections: authorized once, forwarded, and ended when the policy no longer
+//! allows them.
 
 use super::Inbound;
 use super::accept::ConnectionError;
-use super::judge::{ActiveJudge, Unauthorized};
 use super::peer::Peer;
+use super::policy::{ActiveEnforcer, Unauthorized};
 use crate::transport::{Io, copy};
 
-/// A connection that the policy allows, and the one to the application.
+/// An authorized client connection and its connection to the application.
 pub(super) struct Tunnel {
     client: Io,
     app: Io,
     peer: Peer,
-    judge: ActiveJudge,
+    enforcer: ActiveEnforcer,
 }
 
 impl Tunnel {
-    /// Judges the connection. `app` is open already.
-    pub(super) fn over(
+    /// Authorizes a connection for which `app` is already open.
+    pub(super) fn authorize(
         client: Io,
         app: Io,
         peer: Peer,
-        judge: ActiveJudge,
+        enforcer: ActiveEnforcer,
     ) -> Result<Self, Unauthorized> {
-        judge.connection(&peer)?;
+        enforcer.authorize_connection(&peer)?;
         Ok(Self {
             client,
             app,
             peer,
-            judge,
+            enforcer,
         })
     }
 }
 
 impl Inbound {
-    /// Judges the connection, then connects to the application.
+    /// Authorizes the connection, then connects to the application.
     pub(super) async fn open_tunnel(
         &self,
         client: Io,
         peer: Peer,
-        judge: ActiveJudge,
+        enforcer: ActiveEnforcer,
     ) -> Result<Tunnel, ConnectionError> {
-        judge.connection(&peer)?;
+        enforcer.authorize_connection(&peer)?;
         let app = self.apps.connect(peer.target).await?;
         Ok(Tunnel {
             client,
             app,
             peer,
-            judge,
+            enforcer,
         })
     }
 
-    /// Copies until both sides have ended or the policy changes its mind.
+    /// Copies until both sides have closed or the policy no longer allows the connection.
     pub(super) async fn copy(&self, tunnel: Tunnel) {
         let Tunnel {
             client,
             app,
             peer,
-            judge,
+            enforcer,
         } = tunnel;
         tokio::select! {
             copied = copy::duplex(client, app, &self.worker.scratch, &self.worker.drain) => {
                 if let Err(error) = copied {
-                    // One of the two ends broke off. That is theirs to explain, and the close is
-                    // counted with its reason.
-                    tracing::debug!(client = %peer.client, server = %peer.target, error = &error as &dyn std::error::Error, "Connection broke off");
+                                        // The client or the application failed; the close is
+                                        // counted with its reason.
+                    tracing::debug!(client = %peer.client, server = %peer.target, error = &error as &dyn std::error::Error, "Connection aborted");
                 }
             }
-            () = judge.revoked(&peer) => {
+            () = enforcer.revoked(&peer) => {
                 tracing::info!(client = %peer.client, server = %peer.target, "Connection terminated: the policy no longer allows it");
             }
         }

@@ -13,7 +13,7 @@ use tokio::task::spawn_local;
 
 use super::app::{self, App, message};
 use super::world::{POD, Proxy, WEB, World, run, while_time_passes};
-use crate::inbound::MAX_NAMED_JUDGES;
+use crate::inbound::MAX_SNI_ENFORCERS;
 
 /// Sends bytes to a port of the pod, and waits until the proxy has closed.
 async fn send(proxy: &Proxy, port: u16, bytes: &[u8]) {
@@ -46,7 +46,7 @@ fn server_names_of_unauthorized_clients_have_a_limited_number_of_series() {
             ("INBOUND_PORTS", Some("443")),
         ];
         let proxy = world.proxy_with(WEB, &changes);
-        let count = MAX_NAMED_JUDGES + 200;
+        let count = MAX_SNI_ENFORCERS + 200;
         for n in 0..count {
             let name = format!("{n}.{}.{}.test", "a".repeat(60), "b".repeat(60));
             send(&proxy, 443, &hello(&name)).await;
@@ -66,7 +66,7 @@ fn server_names_of_unauthorized_clients_have_a_limited_number_of_series() {
             );
         }
         assert!(proxy.registry.encode().len() < 2 << 20);
-        assert!(proxy.judges() <= MAX_NAMED_JUDGES + 2);
+        assert!(proxy.enforcers() <= MAX_SNI_ENFORCERS + 2);
         // What cannot be a name is none.
         let before = values(&proxy, "tcp_open_total", "sni");
         send(&proxy, 443, &hello(&"a.".repeat(30_000))).await;

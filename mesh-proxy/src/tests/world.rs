@@ -365,8 +365,8 @@ impl Proxy {
         }
     }
 
-    pub(super) fn judges(&self) -> usize {
-        self.inbound.judges()
+    pub(super) fn enforcers(&self) -> usize {
+        self.inbound.enforcers()
     }
 
     /// The value of the metrics whose line begins like this.

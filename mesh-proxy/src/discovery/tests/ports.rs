@@ -70,7 +70,7 @@ fn stand_still() -> std::sync::mpsc::Sender<()> {
 
 /// What holds once nothing is waited for any more.
 async fn after_the_wait(policy: &PortPolicy) -> Basis {
-    tokio::join!(policy.settled(), advance(FIRST_ANSWER)).0
+    tokio::join!(policy.wait_for_policy(), advance(FIRST_ANSWER)).0
 }
 
 async fn becomes(policy: &PortPolicy, name: &str, basis: Basis) {
@@ -91,13 +91,13 @@ async fn a_port_that_is_not_answered_for_is_waited_for_once() {
         "the configured one"
     );
     let again = discovery.inbound(5000).unwrap();
-    assert_eq!(again.settled().await, Basis::Default);
+    assert_eq!(again.wait_for_policy().await, Basis::Default);
     let waited = start.elapsed();
     assert_eq!(waited, FIRST_ANSWER, "later connections do not wait");
 
     let _stream = answer(&mut control, 5000, "own").await;
     becomes(&policy, "own", Basis::Answer).await;
-    assert_eq!(policy.settled().await, Basis::Answer);
+    assert_eq!(policy.wait_for_policy().await, Basis::Answer);
 }
 
 #[tokio::test]
@@ -145,7 +145,11 @@ async fn what_was_answered_outlives_the_idle_time_while_the_control_plane_is_awa
     turns().await;
     idle_time_passes().await;
     let policy = discovery.inbound(5000).unwrap();
-    assert_eq!(policy.settled().await, Basis::Answer, "without waiting");
+    assert_eq!(
+        policy.wait_for_policy().await,
+        Basis::Answer,
+        "without waiting"
+    );
     assert_eq!(name(&policy), is("own", Basis::Answer));
     refusing.abort();
 }

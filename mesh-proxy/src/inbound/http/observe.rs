@@ -1,12 +1,12 @@
-//! Tells the metrics how the bodies of an inbound exchange pass and end.
+//! Records the bodies of an inbound exchange in its metrics.
 
 use crate::http::body::{End, Observe};
 use crate::telemetry::http::{Exchange, RequestBodyObserver, StreamError};
 
-/// Goes with the request's body.
+/// Observes the request's body.
 pub(super) struct RequestObserver(pub(super) RequestBodyObserver);
 
-/// Goes with the response's body.
+/// Observes the response's body.
 pub(super) struct ResponseObserver(pub(super) Exchange);
 
 impl Observe for RequestObserver {

@@ -1,8 +1,8 @@
-//! Judges the connections and requests of one kind of client to one port, by the newest policy, and
-//! counts the verdicts.
+//! Authorizes the connections and requests of one kind of client to one port by the current policy,
+//! and counts the decisions.
 //!
-//! The decisions are pure functions of `mesh-core`; here they meet the snapshot in force and the
-//! metric handles, which are made once per policy.
+//! The decisions are pure functions of `mesh-core`. This module applies them to the current
+//! snapshot and resolves the metric handles once per policy.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
@@ -37,46 +37,47 @@ use crate::transport::Io;
 use crate::transport::detect::HttpDetected;
 use crate::worker::Worker;
 
-/// Judges for one address and one client identity (or kind of missing identity).
-pub(super) struct Judge {
+/// Enforces the policy of one address for one client identity (or kind of missing identity).
+pub(super) struct PolicyEnforcer {
     worker: Rc<Worker>,
     target: Target,
     tls: ServerTls,
     port: PortPolicy,
-    /// Newest policy. Looked at before each verdict, which costs one atomic load when nothing has
+    /// Policy updates. Polled before each decision, which costs one atomic load when nothing has
     /// changed.
     policies: RefCell<watch::Receiver<Current>>,
-    law: RefCell<Rc<Law>>,
-    /// How many hold an [`ActiveJudge`].
+    compiled: RefCell<Rc<CompiledPolicy>>,
+    /// The number of [`ActiveEnforcer`]s.
     active: Cell<usize>,
-    /// The requests that it has let through and that are not over.
+    /// The authorized requests that are in flight.
     admitted: Admitted,
-    /// Reviews them when the policy changes. There from the first request on.
-    reviewing: OnceCell<AbortOnDropHandle<()>>,
+    /// Authorizes them again when the policy changes. Started by the first request.
+    review_task: OnceCell<AbortOnDropHandle<()>>,
 }
 
-/// A judge with something to judge. While there is one, the policy of its port is watched.
-pub(super) struct ActiveJudge(Rc<Judge>);
+/// An enforcer that has connections. While one exists, the policy of its port is watched.
+pub(super) struct ActiveEnforcer(Rc<PolicyEnforcer>);
 
-/// One policy with what was resolved for it.
-pub(super) struct Law {
-    pub(super) policy: Arc<ServerPolicy>,
+/// One policy with its rate limiter and metric handles.
+pub(super) struct CompiledPolicy {
+    pub(super) server: Arc<ServerPolicy>,
     limiter: Option<Arc<Limiter>>,
     transport: Arc<Transport>,
-    /// Handles of the verdicts that occurred, by route, authorization and `authority` label.
-    grants: RefCell<AHashMap<GrantKey, Rc<Grant>>>,
-    /// Whether rules look at headers, so that they are kept of the requests that are let through.
+    /// Metric handles of the permits issued so far.
+    permit_metrics: RefCell<AHashMap<PermitKey, Rc<PermitMetrics>>>,
+    /// Whether rules match headers. The headers of authorized requests are then kept for later
+    /// reviews.
     reads_headers: bool,
 }
 
-/// A request may pass.
-pub(super) struct Granted {
-    law: Rc<Law>,
+/// The result of a successful request authorization.
+pub(super) struct RoutePermit {
+    policy: Rc<CompiledPolicy>,
     found: Found,
-    handles: Rc<Grant>,
+    metrics: Rc<PermitMetrics>,
 }
 
-/// Nothing allows this connection.
+/// No authorization allows this connection.
 #[derive(Debug, thiserror::Error)]
 #[error("client {client}: server: {server}: unauthorized connection")]
 pub(super) struct Unauthorized {
@@ -85,29 +86,29 @@ pub(super) struct Unauthorized {
 }
 
 #[derive(PartialEq, Eq, Hash)]
-struct GrantKey {
+struct PermitKey {
     route: usize,
-    /// Address of the authorization inside the policy, which lives as long as the key.
+    /// Address of the authorization inside the policy, which outlives the key.
     authorization: usize,
     authority: Option<Box<str>>,
 }
 
-struct Grant {
+struct PermitMetrics {
     allowed: Counter,
     observers: Observers,
 }
 
-/// Clients choose the authority, so where it is a label the handles kept for it are bounded. Losing
-/// some costs resolving them again.
-const MAX_GRANTS: usize = 1024;
+/// Clients choose the authority, so the cached handles are bounded where it is a label. Evicted
+/// handles are resolved again.
+const MAX_PERMIT_METRICS: usize = 1024;
 
-/// Routes of either kind, as one place to look rules up.
+/// The HTTP or gRPC routes of a policy.
 enum Routes<'a> {
     Http(&'a [mesh_core::policy::inbound::HttpRoute]),
     Grpc(&'a [mesh_core::policy::inbound::GrpcRoute]),
 }
 
-impl Judge {
+impl PolicyEnforcer {
     pub(super) fn new(
         worker: &Rc<Worker>,
         target: SocketAddr,
@@ -115,85 +116,91 @@ impl Judge {
     ) -> Result<Self, TooManyPorts> {
         let port = worker.discovery.inbound(target.port())?;
         let mut policies = port.updates();
-        let policy = policies.borrow_and_update().policy.clone();
+        let server = policies.borrow_and_update().policy.clone();
         let target = Target::new(target, &worker.config.inbound.ports);
-        let law = Law::new(worker, target, &tls, policy);
+        let compiled = CompiledPolicy::new(worker, target, &tls, server);
         Ok(Self {
             worker: worker.clone(),
             target,
             tls,
             port,
             policies: RefCell::new(policies),
-            law: RefCell::new(Rc::new(law)),
+            compiled: RefCell::new(Rc::new(compiled)),
             active: Cell::new(0),
             admitted: Admitted::default(),
-            reviewing: OnceCell::new(),
+            review_task: OnceCell::new(),
         })
     }
 
-    /// The judge, to be used. `None` when its port is watched no more: another one has to be made.
-    pub(super) fn activate(self: &Rc<Self>) -> Option<ActiveJudge> {
+    /// Marks the enforcer as in use. Returns `None` when its port is no longer watched and a new
+    /// enforcer is needed.
+    pub(super) fn activate(self: &Rc<Self>) -> Option<ActiveEnforcer> {
         let active = self.active.get();
         if active == 0 && !self.port.enter() {
             return None;
         }
         self.active.set(active + 1);
-        Some(ActiveJudge(self.clone()))
+        Some(ActiveEnforcer(self.clone()))
     }
 
-    /// Whether the policy service has answered for the port.
-    pub(super) fn is_answered(&self) -> bool {
+    /// Whether the port's policy comes from the policy service.
+    pub(super) fn has_received_policy(&self) -> bool {
         self.policies.borrow().borrow().basis == Basis::Answer
     }
 
-    /// Waits, for a moment only, until the policy service has answered for the port. Counts a
-    /// connection for which it has not.
-    pub(super) async fn settled(&self) {
-        let basis: Basis = self.port.settled().await;
+    /// Waits, for a bounded time, for the policy service's response about the port. Counts a
+    /// connection that proceeds without one.
+    pub(super) async fn wait_for_policy(&self) {
+        let basis: Basis = self.port.wait_for_policy().await;
         if let Some(policy) = basis.unanswered() {
             self.worker.families.authz.unanswered(policy);
         }
     }
 
-    /// What is in force now.
-    pub(super) fn law(&self) -> Rc<Law> {
+    /// Returns the policy in force, compiled anew if it has changed.
+    pub(super) fn current_policy(&self) -> Rc<CompiledPolicy> {
         let mut policies = self.policies.borrow_mut();
-        // An error means that nothing updates the policy any more; the last one stays.
+        // An error means that the policy is no longer updated; the last one stays in force.
         if policies.has_changed().unwrap_or(false) {
-            let policy = policies.borrow_and_update().policy.clone();
-            let mut law = self.law.borrow_mut();
-            // Not so when the policy service confirms what held before it answered.
-            if !Arc::ptr_eq(&law.policy, &policy) {
-                *law = Rc::new(Law::new(&self.worker, self.target, &self.tls, policy));
+            let server = policies.borrow_and_update().policy.clone();
+            let mut compiled = self.compiled.borrow_mut();
+            // The policy is the same when the policy service confirms the one used before its
+            // response.
+            if !Arc::ptr_eq(&compiled.server, &server) {
+                let new = CompiledPolicy::new(&self.worker, self.target, &self.tls, server);
+                *compiled = Rc::new(new);
             }
         }
-        self.law.borrow().clone()
+        self.compiled.borrow().clone()
     }
 
-    /// Counts a connection of this kind from now to its close.
+    /// Counts a connection of this kind until it closes.
     pub(super) fn measure(&self, io: Io) -> Io {
-        io.measured(self.law().transport.open())
+        io.measured(self.current_policy().transport.open())
     }
 
-    /// Counts what HTTP detection found.
-    pub(super) fn detected(&self, result: &std::io::Result<HttpDetected>, took: Duration) {
-        let labels = labels::server(&self.law().policy.meta, self.target);
+    /// Counts the result of HTTP detection.
+    pub(super) fn record_detection(&self, result: &std::io::Result<HttpDetected>, took: Duration) {
+        let labels = labels::server(&self.current_policy().server.meta, self.target);
         let families = &self.worker.families.detect;
         families.detected(Direction::Inbound, &labels, result, took);
     }
 
-    /// Judges a connection that is not HTTP, and counts the verdict.
-    pub(super) fn connection(&self, peer: &Peer) -> Result<(), Unauthorized> {
-        let law = self.law();
+    /// Authorizes a connection that is not HTTP, and counts the decision.
+    pub(super) fn authorize_connection(&self, peer: &Peer) -> Result<(), Unauthorized> {
+        let policy = self.current_policy();
         let authz = &self.worker.families.authz;
-        match law.admits(peer) {
+        match policy.authorize_connection(peer) {
             Some(authorization) => {
-                let labels = self.verdict(&law, None, Some(&authorization.meta));
+                let labels = self.authz_labels(&policy, None, Some(&authorization.meta));
                 authz.tcp_allow.with(&labels).inc();
                 Ok(())
             }
             None => {
-                authz.tcp_deny.with(&self.verdict(&law, None, None)).inc();
+                authz
+                    .tcp_deny
+                    .with(&self.authz_labels(&policy, None, None))
+                    .inc();
                 Err(Unauthorized {
                     client: peer.client,
                     server: peer.dialled,
@@ -202,18 +209,18 @@ impl Judge {
         }
     }
 
-    /// Whether a connection that is not HTTP would pass now. Counts nothing.
-    pub(super) fn would_admit(&self, peer: &Peer) -> bool {
-        self.law().admits(peer).is_some()
+    /// Whether the current policy allows a connection that is not HTTP. Counts nothing.
+    pub(super) fn is_authorized(&self, peer: &Peer) -> bool {
+        self.current_policy().authorize_connection(peer).is_some()
     }
 
-    /// Returns when the policy no longer allows a connection that it allowed before, and counts
-    /// that.
+    /// Completes when the policy no longer allows a connection that it allowed before, and counts
+    /// the revocation.
     pub(super) async fn revoked(&self, peer: &Peer) {
         let mut policies = self.policies.borrow().clone();
         loop {
-            if !self.would_admit(peer) {
-                let labels = self.verdict(&self.law(), None, None);
+            if !self.is_authorized(peer) {
+                let labels = self.authz_labels(&self.current_policy(), None, None);
                 self.worker.families.authz.tcp_terminate.with(&labels).inc();
                 return;
             }
@@ -221,20 +228,24 @@ impl Judge {
                 break;
             }
         }
-        // Nobody updates the policy any more.
+        // The policy is no longer updated.
         std::future::pending::<()>().await;
     }
 
-    /// Judges a request, and counts the verdict.
-    pub(super) fn request(&self, peer: &Peer, head: &RequestHead<'_>) -> Result<Granted, Error> {
-        let law = self.law();
+    /// Authorizes a request, and counts the decision.
+    pub(super) fn authorize_request(
+        &self,
+        peer: &Peer,
+        head: &RequestHead<'_>,
+    ) -> Result<RoutePermit, Error> {
+        let policy = self.current_policy();
         let authz = &self.worker.families.authz;
-        let Some((found, route, rule)) = law.find(head) else {
+        let Some((found, route, rule)) = policy.find(head) else {
             authz
                 .http_route_not_found
-                .with(&self.verdict(&law, None, None))
+                .with(&self.authz_labels(&policy, None, None))
                 .inc();
-            return Err(refusal(
+            return Err(policy_error(
                 peer,
                 Kind::RouteNotFound,
                 "no route found for request",
@@ -242,35 +253,35 @@ impl Judge {
         };
         let client = peer.as_client();
         let authorization = authorize(&rule.authorizations, &client)
-            .or_else(|| authorize(&law.policy.authorizations, &client));
+            .or_else(|| authorize(&policy.server.authorizations, &client));
         let Some(authorization) = authorization else {
             authz
                 .http_deny
-                .with(&self.verdict(&law, Some(route), None))
+                .with(&self.authz_labels(&policy, Some(route), None))
                 .inc();
-            return Err(refusal(
+            return Err(policy_error(
                 peer,
                 Kind::Unauthorized,
                 "unauthorized request on route",
             ));
         };
-        let handles = self.grant(&law, &found, route, authorization, head);
-        handles.allowed.inc();
-        Ok(Granted {
+        let metrics = self.permit_metrics(&policy, &found, route, authorization, head);
+        metrics.allowed.inc();
+        Ok(RoutePermit {
             found,
-            handles,
-            law: law.clone(),
+            metrics,
+            policy: policy.clone(),
         })
     }
 
-    /// Judges again what was let through before, and ends what would not be now.
+    /// Authorizes the requests in flight again, and ends those that the policy no longer allows.
     fn review(&self) {
-        let law = self.law();
+        let policy = self.current_policy();
         let revoked = self
             .admitted
-            .review(|facts| law.still_allows(facts, &self.tls));
+            .review(|facts| policy.allows_admitted(facts, &self.tls));
         if revoked > 0 {
-            let labels = self.verdict(&law, None, None);
+            let labels = self.authz_labels(&policy, None, None);
             let terminated = self.worker.families.authz.http_terminate.with(&labels);
             terminated.inc_by(revoked as u64);
             tracing::info!(
@@ -281,9 +292,9 @@ impl Judge {
         }
     }
 
-    /// Takes a request's worth from the rate limits. Filters that answer by themselves come first.
-    pub(super) fn limit(&self, peer: &Peer, granted: &Granted) -> Result<(), Error> {
-        let Some(limiter) = &granted.law.limiter else {
+    /// Takes one request from the rate limits. Filters that respond themselves run before.
+    pub(super) fn check_rate_limits(&self, peer: &Peer, permit: &RoutePermit) -> Result<(), Error> {
+        let Some(limiter) = &permit.policy.limiter else {
             return Ok(());
         };
         let Err(exceeded) = limiter.take(peer.identity()) else {
@@ -299,28 +310,28 @@ impl Judge {
             .with("ratelimit_kind", meta.kind())
             .with("ratelimit_name", meta.name())
             .with("ratelimit_scope", scope);
-        labels::push_server(&mut labels, &granted.law.policy.meta, self.target);
-        labels::push_route(&mut labels, granted.route());
+        labels::push_server(&mut labels, &permit.policy.server.meta, self.target);
+        labels::push_route(&mut labels, permit.route());
         self.worker
             .families
             .authz
             .http_rate_limit
             .with(&labels)
             .inc();
-        let what = format!("{scope} rate limit exceeded: {rate}rps");
-        Err(refusal(peer, Kind::RateLimited, &what))
+        let message = format!("{scope} rate limit exceeded: {rate}rps");
+        Err(policy_error(peer, Kind::RateLimited, &message))
     }
 
-    fn grant(
+    fn permit_metrics(
         &self,
-        law: &Law,
+        policy: &CompiledPolicy,
         found: &Found,
         route: &Meta,
         authorization: &Authorization,
         head: &RequestHead<'_>,
-    ) -> Rc<Grant> {
+    ) -> Rc<PermitMetrics> {
         let wants_authority = self.worker.config.inbound.authority_labels;
-        let key = GrantKey {
+        let key = PermitKey {
             route: found.route,
             authorization: std::ptr::from_ref(authorization).addr(),
             authority: head
@@ -329,83 +340,88 @@ impl Judge {
                 .map(labels::authority_value)
                 .map(Into::into),
         };
-        if let Some(grant) = law.grants.borrow().get(&key) {
-            return grant.clone();
+        if let Some(metrics) = policy.permit_metrics.borrow().get(&key) {
+            return metrics.clone();
         }
         let permit = Permit {
-            server: &law.policy.meta,
+            server: &policy.server.meta,
             route,
             authz: &authorization.meta,
         };
         let families = &self.worker.families;
         let endpoint =
             labels::inbound_endpoint(self.target, key.authority.as_deref(), &self.tls, permit);
-        let of_route = labels::inbound_route(&law.policy.meta, self.target, route);
-        let of_route = match &law.policy.protocol {
-            ServerProtocol::Grpc(_) => families.inbound_route.grpc(of_route),
-            _ => families.inbound_route.http(of_route),
+        let route_metrics = labels::inbound_route(&policy.server.meta, self.target, route);
+        let route_metrics = match &policy.server.protocol {
+            ServerProtocol::Grpc(_) => families.inbound_route.grpc(route_metrics),
+            _ => families.inbound_route.http(route_metrics),
         };
-        let allowed = self.verdict(law, Some(route), Some(&authorization.meta));
-        let grant = Rc::new(Grant {
+        let allowed = self.authz_labels(policy, Some(route), Some(&authorization.meta));
+        let metrics = Rc::new(PermitMetrics {
             allowed: families.authz.http_allow.with(&allowed),
             observers: Observers {
                 endpoint: Some(Rc::new(families.endpoint.endpoint(endpoint))),
-                route: Some(Rc::new(of_route)),
+                route: Some(Rc::new(route_metrics)),
                 backend: None,
             },
         });
-        let mut grants = law.grants.borrow_mut();
-        if grants.len() >= MAX_GRANTS {
-            grants.clear();
+        let mut permit_metrics = policy.permit_metrics.borrow_mut();
+        if permit_metrics.len() >= MAX_PERMIT_METRICS {
+            permit_metrics.clear();
         }
-        grants.insert(key, grant.clone());
-        drop(grants);
-        grant
+        permit_metrics.insert(key, metrics.clone());
+        drop(permit_metrics);
+        metrics
     }
 
-    fn verdict(&self, law: &Law, route: Option<&Meta>, authz: Option<&Meta>) -> Labels {
-        labels::inbound_verdict(self.target, &self.tls, &law.policy.meta, route, authz)
+    fn authz_labels(
+        &self,
+        policy: &CompiledPolicy,
+        route: Option<&Meta>,
+        authz: Option<&Meta>,
+    ) -> Labels {
+        labels::inbound_verdict(self.target, &self.tls, &policy.server.meta, route, authz)
     }
 }
 
-impl ActiveJudge {
-    /// Lists a request that was let through, so that it ends when the policy no longer allows it.
+impl ActiveEnforcer {
+    /// Registers an authorized request, so that it ends when the policy no longer allows it.
     pub(super) fn admit(&self, peer: &Peer, head: &RequestHead<'_>) -> Admission {
-        let judge = &self.0;
-        judge.reviewing.get_or_init(|| {
-            let mut policies = judge.policies.borrow().clone();
-            let judge = Rc::downgrade(judge);
-            let reviewing = async move {
+        let enforcer = &self.0;
+        enforcer.review_task.get_or_init(|| {
+            let mut policies = enforcer.policies.borrow().clone();
+            let enforcer = Rc::downgrade(enforcer);
+            let review_task = async move {
                 while policies.changed().await.is_ok() {
-                    let Some(judge) = judge.upgrade() else {
+                    let Some(enforcer) = enforcer.upgrade() else {
                         return;
                     };
-                    judge.review();
+                    enforcer.review();
                 }
             };
-            AbortOnDropHandle::new(tokio::task::spawn_local(reviewing))
+            AbortOnDropHandle::new(tokio::task::spawn_local(review_task))
         });
-        let keeps_headers = judge.law.borrow().reads_headers;
-        Admission::new(judge.clone(), peer.client.ip(), head, keeps_headers)
+        let keeps_headers = enforcer.compiled.borrow().reads_headers;
+        Admission::new(enforcer.clone(), peer.client.ip(), head, keeps_headers)
     }
 }
 
-impl Deref for ActiveJudge {
-    type Target = Judge;
+impl Deref for ActiveEnforcer {
+    type Target = PolicyEnforcer;
 
-    fn deref(&self) -> &Judge {
+    fn deref(&self) -> &PolicyEnforcer {
         &self.0
     }
 }
 
-impl Drop for ActiveJudge {
+impl Drop for ActiveEnforcer {
     fn drop(&mut self) {
         self.0.ended();
     }
 }
 
-/// A tunnel outlives the connection that it began on, and with it that connection's judge.
-impl Admits for Judge {
+/// A tunnel outlives the connection that it began on, and keeps that connection's enforcer active.
+impl Admits for PolicyEnforcer {
     fn admitted(&self) -> &Admitted {
         &self.admitted
     }
@@ -423,32 +439,32 @@ impl Admits for Judge {
     }
 }
 
-impl Law {
-    fn new(worker: &Worker, target: Target, tls: &ServerTls, policy: Arc<ServerPolicy>) -> Self {
-        let accept = labels::inbound_accept(target, tls, &policy.meta);
+impl CompiledPolicy {
+    fn new(worker: &Worker, target: Target, tls: &ServerTls, server: Arc<ServerPolicy>) -> Self {
+        let accept = labels::inbound_accept(target, tls, &server.meta);
         Self {
-            reads_headers: reads_headers(&policy.protocol),
-            limiter: worker.shared.rate_limits.of(target.port(), &policy),
+            reads_headers: reads_headers(&server.protocol),
+            limiter: worker.shared.rate_limits.limiter(target.port(), &server),
             transport: worker.families.tcp.transport(accept),
-            policy,
-            grants: RefCell::default(),
+            server,
+            permit_metrics: RefCell::default(),
         }
     }
 
-    /// The authorization that lets a connection pass that is not HTTP. None does on a port that is
-    /// HTTP by policy: its routes could not be enforced.
-    fn admits(&self, peer: &Peer) -> Option<&Authorization> {
-        match &self.policy.protocol {
+    /// Returns the authorization that allows a connection that is not HTTP. On a port that is HTTP
+    /// by policy none does, because its routes could not be enforced.
+    fn authorize_connection(&self, peer: &Peer) -> Option<&Authorization> {
+        match &self.server.protocol {
             ServerProtocol::Detect { .. } | ServerProtocol::Opaque | ServerProtocol::Tls => {
-                authorize(&self.policy.authorizations, &peer.as_client())
+                authorize(&self.server.authorizations, &peer.as_client())
             }
             ServerProtocol::Http1(_) | ServerProtocol::Http2(_) | ServerProtocol::Grpc(_) => None,
         }
     }
 
-    /// Whether a request that was let through before would be now. If its rule depends on headers
-    /// that were not kept, only what the server allows whatever the rule counts.
-    fn still_allows(&self, facts: &Facts, tls: &ServerTls) -> bool {
+    /// Whether the policy still allows a request that was authorized before. If rules match headers
+    /// and the request's headers were not kept, only the server's own authorizations count.
+    fn allows_admitted(&self, facts: &Facts, tls: &ServerTls) -> bool {
         let Some(ip) = facts.client else {
             return false;
         };
@@ -456,7 +472,7 @@ impl Law {
             ip,
             tls: client_tls(tls),
         };
-        let by_server = authorize(&self.policy.authorizations, &client).is_some();
+        let by_server = authorize(&self.server.authorizations, &client).is_some();
         if self.reads_headers && !facts.has_headers() {
             return by_server;
         }
@@ -485,19 +501,19 @@ impl Law {
     }
 
     fn routes(&self) -> Routes<'_> {
-        match &self.policy.protocol {
+        match &self.server.protocol {
             ServerProtocol::Detect { http, .. }
             | ServerProtocol::Http1(http)
             | ServerProtocol::Http2(http) => Routes::Http(&http.routes),
             ServerProtocol::Grpc(routes) => Routes::Grpc(routes),
-            // A peer may say that it sends HTTP to a port that we take for opaque; the server's
-            // authorizations then judge each request.
-            ServerProtocol::Opaque | ServerProtocol::Tls => Routes::Http(opaque_routes()),
+            // A peer may announce HTTP to a port that is opaque here. The server's authorizations
+            // then apply to each request.
+            ServerProtocol::Opaque | ServerProtocol::Tls => Routes::Http(opaque_port_routes()),
         }
     }
 }
 
-/// Whether a rule of any route looks at headers.
+/// Whether a rule of any route matches headers.
 fn reads_headers(protocol: &ServerProtocol) -> bool {
     match protocol {
         ServerProtocol::Detect { http, .. }
@@ -517,39 +533,42 @@ fn reads_headers(protocol: &ServerProtocol) -> bool {
 }
 
 /// The routes of a port without HTTP policy.
-fn opaque_routes() -> &'static [mesh_core::policy::inbound::HttpRoute] {
+fn opaque_port_routes() -> &'static [mesh_core::policy::inbound::HttpRoute] {
     static ROUTES: std::sync::LazyLock<[mesh_core::policy::inbound::HttpRoute; 1]> =
         std::sync::LazyLock::new(|| [default_http_route()]);
     &*ROUTES
 }
 
-impl Granted {
+impl RoutePermit {
     pub(super) fn observers(&self) -> Observers {
-        self.handles.observers.clone()
+        self.metrics.observers.clone()
     }
 
-    /// How much of the path the route's match took; redirects need it.
+    /// Length of the path prefix that the route matched; redirects need it.
     pub(super) fn prefix(&self) -> Option<usize> {
         self.found.prefix
     }
 
     pub(super) fn filters(&self) -> &[Filter] {
         let Found { route, rule, .. } = self.found;
-        match self.law.routes() {
+        match self.policy.routes() {
             Routes::Http(routes) => &routes[route].rules[rule].then.filters,
             Routes::Grpc(routes) => &routes[route].rules[rule].then.filters,
         }
     }
 
     fn route(&self) -> &Meta {
-        match self.law.routes() {
+        match self.policy.routes() {
             Routes::Http(routes) => &routes[self.found.route].meta,
             Routes::Grpc(routes) => &routes[self.found.route].meta,
         }
     }
 }
 
-fn refusal(peer: &Peer, kind: Kind, what: &str) -> Error {
+fn policy_error(peer: &Peer, kind: Kind, message: &str) -> Error {
     let (client, server) = (peer.client, peer.dialled);
-    Error::new(kind, format!("client {client}: server: {server}: {what}"))
+    Error::new(
+        kind,
+        format!("client {client}: server: {server}: {message}"),
+    )
 }
