@@ -46,13 +46,15 @@ fn only_with(name: &'static str) -> Server {
     let policy = DefaultPolicy::AllUnauthenticated;
     let mut policy = policy.server_policy(&[], Duration::from_secs(10), false);
     let mut route = default_http_route();
+    let value = HeaderValueMatch::Exact(HeaderValue::from_static("yes"));
+    let name = HeaderName::from_static(name);
     for rule in &mut route.rules {
-        let value = HeaderValueMatch::Exact(HeaderValue::from_static("yes"));
-        let name = HeaderName::from_static(name);
-        rule.matches = vec![HttpMatch {
-            headers: vec![HeaderMatch { name, value }],
-            ..HttpMatch::default()
-        }];
+        for entry in &mut rule.matches {
+            entry.headers = vec![HeaderMatch {
+                name: name.clone(),
+                value: value.clone(),
+            }];
+        }
         rule.then.authorizations = policy.authorizations.clone();
     }
     if let ServerProtocol::Detect { http, .. } = &mut policy.protocol {
