@@ -1,27 +1,35 @@
-//! `mesh-bench`: the programs around the proxies of `cargo xtask bench` and
-//! `cargo xtask test --suites` that no distribution packages.
+//! `mesh-bench`: what `cargo xtask bench`, `soak` and `test --suites` run.
+//!
+//! `benchmark` (with `soak`) measures and `suites` tests a pair of proxies in pods on this machine,
+//! which `testbed` makes. The other commands are the programs around the proxies that no
+//! distribution packages, and are started by the first ones.
 //!
 //! `authority` makes certificates for every system under test. `control` is a control plane whose
 //! answers are known beforehand and come at once, so that a measurement of the proxy measures the
 //! proxy. `serve` are the applications, `load` their clients, and `attack` clients that mean harm.
-//! What a command found out is one JSON object on one line of standard output; xtask reads nothing
-//! else.
+//! What a command found out is one JSON object on one line of standard output; the commands that
+//! started them read nothing else.
 
+mod args;
 mod attack;
 mod authority;
+mod benchmark;
 mod control;
 mod load;
 mod serve;
+mod suites;
+mod testbed;
 
 use std::{io::Write as _, process::ExitCode};
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use xtask::workspace;
 
 #[derive(Debug, Parser)]
 #[command(
     name = "mesh-bench",
-    about = "Programs around the proxies of `cargo xtask bench`"
+    about = "Measurements of the proxy, and the programs around it"
 )]
 struct Args {
     #[command(subcommand)]
@@ -30,6 +38,13 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Measure what the proxy costs, beside Envoy, HAProxy and nothing at all
+    Benchmark(args::BenchmarkOptions),
+    /// Load our proxies for an hour while their certificates and trust anchors change; nothing may
+    /// fail or grow
+    Soak(args::SoakOptions),
+    /// Run the suites against the proxy
+    Suites(args::SuitesOptions),
     /// Make a trust anchor, an issuer and a leaf for each name
     Authority(authority::Options),
     /// Answer proxies as a control plane does
@@ -45,7 +60,7 @@ enum Command {
 
 fn main() -> ExitCode {
     match run(Args::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
             complain(&error);
             ExitCode::FAILURE
@@ -53,14 +68,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> anyhow::Result<()> {
+fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Benchmark(options) => return benchmark::run(&workspace::root()?, &options),
+        Command::Soak(options) => return benchmark::soak::run(&workspace::root()?, &options),
+        Command::Suites(options) => return suites::run(&workspace::root()?, &options),
         Command::Authority(options) => authority::make(&options),
         Command::Control(options) => runtime()?.block_on(control::run(options)),
         Command::Serve(options) => runtime()?.block_on(serve::run(options)),
         Command::Load(load) => runtime()?.block_on(load.run()),
         Command::Attack(options) => runtime()?.block_on(attack::run(options)),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// One thread, like the proxies under test: the benchmark gives each side of them one CPU.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench::Peer, fuzz, image::ImageName, suites::Suite};
+use crate::{duration, image::ImageName};
 
 /// Every automation of this repository.
 #[derive(Debug, Parser)]
@@ -49,10 +49,12 @@ pub(crate) enum Task {
     /// Start a whole mesh on this machine, show it at work, and take it down again
     Demo(DemoOptions),
     /// Measure what the proxy costs, beside Envoy, HAProxy and nothing at all
-    Bench(BenchOptions),
+    #[command(disable_help_flag = true)]
+    Bench(MeasurementOptions),
     /// Load our proxies for an hour while their certificates and trust anchors change; nothing may
     /// fail or grow
-    Soak(SoakOptions),
+    #[command(disable_help_flag = true)]
+    Soak(MeasurementOptions),
     /// Search for inputs that the proxy mishandles, guided by coverage
     Fuzz(FuzzOptions),
     /// Check the dependencies: advisories, licences, duplicates, sources
@@ -106,49 +108,11 @@ pub(crate) struct ImageOptions {
     pub(crate) check: bool,
 }
 
+/// Handed over to `mesh-bench`, which explains them with `--help`.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct BenchOptions {
-    /// Only this workload; may be given several times
-    #[arg(long, value_name = "NAME")]
-    pub(crate) workload: Vec<String>,
-    /// Only this peer beside ours; may be given several times
-    #[arg(long, value_name = "NAME")]
-    pub(crate) peer: Vec<Peer>,
-    /// A look in five minutes: few short rounds, and without the workloads that take long
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Count rounds too during which the machine did other things. Such results are no results;
-    /// they show that everything works
-    #[arg(long)]
-    pub(crate) noisy: bool,
-    /// Rounds that must count [default: 7, or 3 with --quick]
-    #[arg(long, value_name = "N")]
-    pub(crate) rounds: Option<usize>,
-    /// Seconds of load on each peer in a round [default: 3, or 1 with --quick]
-    #[arg(long, value_name = "N")]
-    pub(crate) seconds: Option<u32>,
-    /// Also show where our proxies spend their time under each load, by perf
-    #[arg(long)]
-    pub(crate) profile: bool,
-    /// Measure the programs as they are in target/release
-    #[arg(long)]
-    pub(crate) no_build: bool,
-    /// Where table, raw numbers and chart are written to [default: target/bench]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
-    /// Only name the workloads and what must hold
-    #[arg(long)]
-    pub(crate) list: bool,
-}
-
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct SoakOptions {
-    /// For how long, as in 600s, 30m or 1h [default: 1h]
-    #[arg(long, value_name = "TIME", value_parser = fuzz::seconds)]
-    pub(crate) time: Option<u64>,
-    /// Take the programs as they are in target/release
-    #[arg(long)]
-    pub(crate) no_build: bool,
+pub(crate) struct MeasurementOptions {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) options: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -156,7 +120,7 @@ pub(crate) struct FuzzOptions {
     /// Which targets; all when none is named
     pub(crate) targets: Vec<String>,
     /// How long each runs, as in 90s, 5m or 1h [default: 60s]
-    #[arg(long, value_name = "TIME", value_parser = fuzz::seconds)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(crate) time: Option<u64>,
     /// How many inputs each runs, instead of a time
     #[arg(long, value_name = "N", conflicts_with = "time")]
@@ -200,7 +164,7 @@ pub(crate) struct TestOptions {
     pub(crate) long: bool,
     /// Run only the suites against the proxy, these or all: installs them, and needs root
     #[arg(long, value_name = "NAME", num_args = 0.., conflicts_with_all = ["quick", "filter", "e2e", "long"])]
-    pub(crate) suites: Option<Vec<Suite>>,
+    pub(crate) suites: Option<Vec<String>>,
     /// Test the programs as they are in target/debug, or target/release for the suite that measures
     #[arg(long, requires = "suites")]
     pub(crate) no_build: bool,

@@ -61,7 +61,7 @@ fn cargo_build(root: &Path, profile: &str) -> Command {
 }
 
 /// Where the programs of a profile are.
-pub(crate) fn folder(root: &Path, dev: bool) -> PathBuf {
+pub fn folder(root: &Path, dev: bool) -> PathBuf {
     let profile = if dev { "debug" } else { "release" };
     root.join("target").join(profile)
 }

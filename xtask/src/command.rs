@@ -29,13 +29,13 @@ const CARGO_PROGRESS: [&str; 8] = [
 ];
 
 /// How a program ended, and all that it said.
-pub(crate) struct Finished {
-    pub(crate) status: ExitStatus,
-    pub(crate) lines: Vec<String>,
+pub struct Finished {
+    pub status: ExitStatus,
+    pub lines: Vec<String>,
 }
 
 /// Runs a program to its end; its failure is an error that carries its output.
-pub(crate) fn run(title: &str, command: &mut Command) -> anyhow::Result<()> {
+pub fn run(title: &str, command: &mut Command) -> anyhow::Result<()> {
     let finished = observe(title, command, |_| ())?;
     if finished.status.success() {
         return Ok(());
@@ -51,7 +51,7 @@ pub(crate) fn run(title: &str, command: &mut Command) -> anyhow::Result<()> {
 }
 
 /// Runs a program to its end, hands each line to `on_line`, and returns how it ended.
-pub(crate) fn observe(
+pub fn observe(
     title: &str,
     command: &mut Command,
     mut on_line: impl FnMut(&str),
@@ -100,7 +100,7 @@ pub(crate) fn observe(
 
 /// The standard output of a quick program, or nothing when it cannot be run or fails: a question,
 /// not a step.
-pub(crate) fn ask(command: &mut Command) -> Option<String> {
+pub fn ask(command: &mut Command) -> Option<String> {
     let output = command
         .stdin(Stdio::null())
         .stderr(Stdio::null())
@@ -113,7 +113,7 @@ pub(crate) fn ask(command: &mut Command) -> Option<String> {
 }
 
 /// The command as a person would type it.
-pub(crate) fn shown(command: &Command) -> String {
+pub fn shown(command: &Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args() {
         text.push(' ');
@@ -138,7 +138,7 @@ fn read_lines(
 
 /// What a program says, line by line. Bytes need not be text: conformance suites print what they
 /// received. A pipe that cannot be read has ended.
-pub(crate) fn lossy_lines(stream: impl Read) -> impl Iterator<Item = String> {
+pub fn lossy_lines(stream: impl Read) -> impl Iterator<Item = String> {
     let lines = BufReader::new(stream).split(b'\n').map_while(Result::ok);
     lines.map(|line| {
         let text = String::from_utf8_lossy(&line);

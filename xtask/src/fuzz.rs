@@ -24,7 +24,7 @@ const DEFAULT_SECONDS: u64 = 60;
 pub(crate) fn run(root: &Path, options: &FuzzOptions) -> anyhow::Result<ExitCode> {
     let all = targets(root)?;
     if options.list {
-        crate::answer(&all)?;
+        crate::print_lines(&all)?;
         return Ok(ExitCode::SUCCESS);
     }
     let chosen = choose(&all, &options.targets)?;
@@ -109,34 +109,9 @@ fn replay(program: &Program, chosen: &[&str], options: &FuzzOptions) -> anyhow::
     })
 }
 
-/// `90`, `90s`, `5m` or `1h`, in seconds.
-pub(crate) fn seconds(text: &str) -> Result<u64, String> {
-    let (number, unit) = match text.char_indices().next_back() {
-        Some((at, 's')) => (&text[..at], 1),
-        Some((at, 'm')) => (&text[..at], 60),
-        Some((at, 'h')) => (&text[..at], 3600),
-        _ => (text, 1),
-    };
-    let number: Option<u64> = number.parse().ok().filter(|number| *number > 0);
-    number
-        .and_then(|number| number.checked_mul(unit))
-        .ok_or_else(|| format!("{text:?} is no time; 90s, 5m and 1h are"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times() {
-        assert_eq!(seconds("90"), Ok(90));
-        assert_eq!(seconds("90s"), Ok(90));
-        assert_eq!(seconds("5m"), Ok(300));
-        assert_eq!(seconds("1h"), Ok(3600));
-        for bad in ["", "s", "0", "-1s", "1d", "1.5h"] {
-            assert!(seconds(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn targets_are_chosen_by_name() {

@@ -10,17 +10,17 @@ use anyhow::Context;
 /// Whether the user wants to stop. The programs that xtask started get the signal of a terminal too
 /// and end; the step at hand then fails, and whoever is told of that looks here for the reason.
 #[derive(Debug, Clone)]
-pub(crate) struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    pub(crate) fn watch() -> anyhow::Result<Self> {
+    pub fn watch() -> anyhow::Result<Self> {
         let interrupted = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&interrupted);
         ctrlc::set_handler(move || flag.store(true, Relaxed)).context("handle Ctrl-C")?;
         Ok(Self(interrupted))
     }
 
-    pub(crate) fn wanted(&self) -> bool {
+    pub fn wanted(&self) -> bool {
         self.0.load(Relaxed)
     }
 }

@@ -14,7 +14,7 @@ const REPORT: Duration = Duration::from_secs(30);
 /// Shorter than the narrowest usual terminal, since a wrapped line cannot be redrawn.
 const WIDTH: usize = 79;
 
-pub(crate) struct Progress {
+pub struct Progress {
     title: String,
     started: Instant,
     last_line: String,
@@ -24,7 +24,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn new(title: &str) -> Self {
+    pub fn new(title: &str) -> Self {
         let now = Instant::now();
         let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
         Self {
@@ -38,7 +38,7 @@ impl Progress {
     }
 
     /// Remembers the newest line of the step's output.
-    pub(crate) fn line(&mut self, line: &str) {
+    pub fn line(&mut self, line: &str) {
         let line = line.trim();
         if !line.is_empty() {
             line.clone_into(&mut self.last_line);
@@ -47,7 +47,7 @@ impl Progress {
 
     /// Shows the state when it is time to; called whenever something happened, and at least every
     /// `REDRAW`.
-    pub(crate) fn tick(&mut self) {
+    pub fn tick(&mut self) {
         let period = if self.terminal { REDRAW } else { REPORT };
         if self.last_shown.elapsed() < period {
             return;
@@ -64,7 +64,7 @@ impl Progress {
     }
 
     /// Removes what was drawn and says how long the step took.
-    pub(crate) fn finish(self) -> Duration {
+    pub fn finish(self) -> Duration {
         if self.drawn {
             eprint!("\r\x1b[2K");
             flush();

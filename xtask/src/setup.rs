@@ -67,7 +67,7 @@ pub(crate) fn ready(root: &Path) -> anyhow::Result<Missing> {
 }
 
 /// Installs packages that one task needs and the others do not. The caller has said why.
-pub(crate) fn install(packages: &[&str]) -> anyhow::Result<()> {
+pub fn install(packages: &[&str]) -> anyhow::Result<()> {
     if !workspace::is_root() || !apt::is_here() {
         bail!(
             "as root run: apt-get install --yes --no-install-recommends {}",

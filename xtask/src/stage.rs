@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 /// Runs one stage and prints its name, its duration and its end.
-pub(crate) fn run<T>(
+pub fn run<T>(
     name: &str,
     what: &str,
     stage: impl FnOnce() -> anyhow::Result<T>,

@@ -11,7 +11,7 @@ use crate::{
     args::TestOptions,
     clippy,
     cluster::{self, Kind},
-    command, ebpf, fmt, setup, stage, suites, tidy, workspace,
+    command, ebpf, fmt, measurement, setup, stage, tidy, workspace,
 };
 use summary::{Summary, Tally};
 
@@ -28,7 +28,11 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode
         if !options.no_build {
             build_kernel_programs(root)?;
         }
-        return suites::run(root, suites, !options.no_build);
+        let mut arguments = suites.clone();
+        if options.no_build {
+            arguments.push("--no-build".to_owned());
+        }
+        return measurement::run(root, "suites", &arguments);
     }
     let mut tally = Tally::default();
     let ended = if options.e2e {

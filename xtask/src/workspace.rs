@@ -14,7 +14,7 @@ use anyhow::Context;
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// The root of the checkout that this program was started from.
-pub(crate) fn root() -> anyhow::Result<PathBuf> {
+pub fn root() -> anyhow::Result<PathBuf> {
     let manifest = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     let root = manifest.parent().context("find the folder above xtask")?;
@@ -22,7 +22,7 @@ pub(crate) fn root() -> anyhow::Result<PathBuf> {
 }
 
 /// The cargo that runs us, so that every stage uses one toolchain.
-pub(crate) fn cargo(root: &Path) -> Command {
+pub fn cargo(root: &Path) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root);
     command
@@ -55,7 +55,7 @@ pub(crate) fn mapping_flags(option: &str, folders: &[(PathBuf, &str)]) -> String
 }
 
 /// Finds a program as a shell would, system folders included.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
         .chain(SYSTEM_FOLDERS.iter().map(PathBuf::from))
@@ -69,7 +69,7 @@ fn is_executable(file: &Path) -> bool {
 }
 
 /// Whether this process acts as root: the kernel shows it as the owner of our /proc folder.
-pub(crate) fn is_root() -> bool {
+pub fn is_root() -> bool {
     Path::new("/proc/self")
         .metadata()
         .is_ok_and(|found| found.uid() == 0)

@@ -75,7 +75,7 @@ const DIRECTION: [(&str, &[&str]); 16] = [
             "mesh-ebpf-common",
         ],
     ),
-    ("mesh-bench", &["mesh-core", "mesh-api"]),
+    ("mesh-bench", &["mesh-core", "mesh-api", "xtask"]),
     ("mesh-fuzz", &["mesh-core", "mesh-proxy", "mesh-runtime"]),
     ("xtask", &[]),
 ];

@@ -1,0 +1,242 @@
+//! `cargo xtask bench`: what the proxy costs, beside Envoy, HAProxy and nothing at all, in one run
+//! on this machine.
+//!
+//! All systems are alive at the same time, in network namespaces of their own; load moves between
+//! them, forwards and backwards, and what a proxy costs is the time the scheduler let it run. A
+//! round during which somebody else used the machine does not count. `workload` is the table of
+//! what is measured and what must hold, `docs/bench` is where published results are. Whatever
+//! happens, everything is removed again.
+
+mod changes;
+mod load;
+mod machine;
+mod memory;
+mod metric;
+mod profile;
+mod redirection;
+mod report;
+mod row;
+pub(crate) mod soak;
+mod start;
+mod statistics;
+mod system;
+mod tools;
+mod traffic;
+mod workload;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Instant,
+};
+
+use anyhow::bail;
+use xtask::{interrupt::Interrupt, workspace};
+
+use crate::{
+    args::BenchmarkOptions,
+    testbed::{Both, Cpus, Lab},
+};
+pub(crate) use metric::Peer;
+use profile::Profile;
+use report::{Measured, Report};
+use row::Row;
+use traffic::Systems;
+use workload::{Kind, WORKLOADS, Workload};
+
+/// Rounds that count, and seconds of load on each peer in a round. Seven rounds are what an
+/// interval needs; two seconds are thousands of operations of the slowest peer.
+const FULL: (usize, u32) = (7, 3);
+/// For a look in five minutes: too few rounds to publish.
+const QUICK: (usize, u32) = (3, 1);
+
+/// How much is measured, and of what.
+struct Plan {
+    peers: Vec<Peer>,
+    rounds: usize,
+    seconds: u32,
+    quick: bool,
+    with_noisy: bool,
+}
+
+pub(crate) fn run(root: &Path, options: &BenchmarkOptions) -> anyhow::Result<ExitCode> {
+    if options.list {
+        xtask::print_lines(&report::list())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let workloads = chosen(&options.workload)?;
+    if !workspace::is_root() {
+        bail!(
+            "a benchmark makes network namespaces, cgroups and BPF programs, which needs root: run it with sudo"
+        );
+    }
+    if options.profile && !profile::is_possible() {
+        bail!("there is no perf here, which --profile asks; Debian's package is linux-perf");
+    }
+    let plan = Plan::new(options);
+    let cpus = Cpus::choose()?;
+    let programs = tools::prepare(root, &plan.peers, !options.no_build)?;
+    let interrupt = Interrupt::watch()?;
+    let mut report = Report::new(root, &plan, &programs, cpus);
+    let mut lab = Lab::new(programs, cpus, interrupt)?;
+    lab.keep_awake()?;
+    let mut systems = Systems::new();
+    for workload in workloads {
+        if plan.quick && workload.is_long() && options.workload.is_empty() {
+            println!(
+                "\n== {}  ({}): left out by --quick",
+                workload.title, workload.name
+            );
+            continue;
+        }
+        let begun = Instant::now();
+        let outcome = measure(&lab, &mut systems, &plan, workload);
+        lab.check_interrupt()?;
+        let profile = match (&outcome, options.profile) {
+            (Ok(_), true) => profile(&lab, &mut systems, &plan, workload)?,
+            _ => None,
+        };
+        let measured = Measured {
+            workload,
+            outcome,
+            profile,
+            took: begun.elapsed(),
+        };
+        measured.print();
+        report.rows.push(measured);
+    }
+    drop(systems);
+    drop(lab);
+    report.write(&folder(root, options))?;
+    Ok(report.finish())
+}
+
+/// The workloads of these names; all when none is named.
+fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Workload>> {
+    if names.is_empty() {
+        return Ok(WORKLOADS.iter().collect());
+    }
+    let found = names.iter().map(|name| {
+        workload::find(name).ok_or_else(|| {
+            anyhow::anyhow!("there is no workload {name:?}; `cargo xtask bench --list` names them")
+        })
+    });
+    found.collect()
+}
+
+fn folder(root: &Path, options: &BenchmarkOptions) -> PathBuf {
+    match &options.out {
+        Some(folder) => folder.clone(),
+        None => root.join("target/bench"),
+    }
+}
+
+fn measure(
+    lab: &Lab,
+    systems: &mut Systems,
+    plan: &Plan,
+    workload: &'static Workload,
+) -> anyhow::Result<Row> {
+    if !matches!(workload.kind, Kind::Traffic(..)) {
+        // The others start processes of their own under the same names, and want the machine for
+        // themselves.
+        systems.clear();
+    }
+    match workload.kind {
+        Kind::Traffic(service, load) => traffic::row(lab, systems, plan, workload, service, load),
+        Kind::Idle(service, held, count) => memory::idle(lab, plan, workload, service, held, count),
+        Kind::Targets => memory::targets(lab, plan, workload),
+        Kind::Changes => changes::row(lab, plan, workload),
+        Kind::Start => start::ready(lab, plan, workload),
+        Kind::FirstRequest => start::first_request(lab, plan, workload),
+        Kind::Redirection => redirection::row(lab, plan, workload),
+    }
+}
+
+/// Where our proxies spend their time in a workload that is load.
+fn profile(
+    lab: &Lab,
+    systems: &mut Systems,
+    plan: &Plan,
+    workload: &Workload,
+) -> anyhow::Result<Option<Both<Profile>>> {
+    match (workload.kind, systems.get_mut(&Peer::Ours)) {
+        (Kind::Traffic(service, load), Some(system)) => {
+            profile::record(lab, system, service, load, plan.seconds).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+impl Plan {
+    fn new(options: &BenchmarkOptions) -> Self {
+        let (rounds, seconds) = if options.quick { QUICK } else { FULL };
+        let all = [Peer::Direct, Peer::Envoy, Peer::Haproxy, Peer::Iptables];
+        let mut peers = match options.peer.is_empty() {
+            true => all.to_vec(),
+            false => options.peer.clone(),
+        };
+        peers.push(Peer::Ours);
+        peers.sort_unstable();
+        peers.dedup();
+        Self {
+            peers,
+            rounds: options.rounds.unwrap_or(rounds),
+            seconds: options.seconds.unwrap_or(seconds),
+            quick: options.quick,
+            with_noisy: options.noisy,
+        }
+    }
+
+    /// Those of a workload that were asked for, and ours.
+    fn peers(&self, workload: &Workload) -> Vec<Peer> {
+        let measured = |peer: &&Peer| **peer == Peer::Ours || workload.peers.contains(peer);
+        self.peers.iter().filter(measured).copied().collect()
+    }
+
+    /// So many rounds are tried before the machine is called noisy.
+    fn attempts(&self) -> usize {
+        self.rounds * 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> BenchmarkOptions {
+        BenchmarkOptions::default()
+    }
+
+    #[test]
+    fn workloads_are_chosen_by_name() {
+        assert_eq!(chosen(&[]).expect("all").len(), WORKLOADS.len());
+        let one = chosen(&["http2".to_owned()]).expect("one");
+        assert_eq!(one[0].name, "http2");
+        let error = chosen(&["http9".to_owned()]).expect_err("none");
+        assert!(error.to_string().contains("--list"), "{error}");
+    }
+
+    #[test]
+    fn ours_is_always_measured() {
+        let plan = Plan::new(&BenchmarkOptions {
+            peer: vec![Peer::Haproxy],
+            ..options()
+        });
+        let http1 = workload::find("http1-64").expect("it exists");
+        assert_eq!(plan.peers(http1), [Peer::Ours, Peer::Haproxy]);
+        let targets = workload::find("targets").expect("it exists");
+        assert_eq!(plan.peers(targets), [Peer::Ours]);
+    }
+
+    #[test]
+    fn what_is_published_has_seven_rounds() {
+        assert!(Plan::new(&options()).rounds >= 7);
+        let quick = Plan::new(&BenchmarkOptions {
+            quick: true,
+            rounds: Some(5),
+            ..options()
+        });
+        assert_eq!((quick.rounds, quick.seconds), (5, QUICK.1));
+    }
+}

@@ -1,0 +1,64 @@
+//! Load at a fixed rate while the endpoints of other services come and go, and while they do not.
+
+use super::{
+    Plan, load,
+    memory::hold,
+    metric::{Metric, Peer},
+    row::{Round, Row, Sample},
+    system::System,
+    traffic::rounds,
+    workload::{Held, Load, Service, Workload},
+};
+use crate::testbed::Lab;
+
+const RATE: Load = Load::FixedRate { rate: 5000 };
+/// Services whose endpoints change, and how often each does in a second: a thousand changes, in a
+/// hundred bursts, as a rollout makes them.
+const MOVING: u32 = 10;
+const TURNS: u32 = 100;
+
+pub(super) fn row(lab: &Lab, plan: &Plan, workload: &'static Workload) -> anyhow::Result<Row> {
+    let mut system = System::start(lab, Peer::Ours)?;
+    let moving = format!("10.99.0.1:{}", Service::Http1.port());
+    // A proxy follows only what its pod uses.
+    let _used = hold(
+        lab,
+        &system.pods.client,
+        &moving,
+        MOVING,
+        MOVING,
+        Held::Http1,
+    )?;
+    load::measure(lab, &mut system, Service::Http1, RATE, 1)?;
+    if let Some(control) = &system.control {
+        // It makes ten messages at a time on the CPU of the load, which would have to wait for it,
+        // and its wait would be taken for the proxy's.
+        control.client.step_back()?;
+    }
+    rounds(lab, plan, workload, |number, _| {
+        let mut round = Round::default();
+        let mut measure = |turns: u32| -> anyhow::Result<Sample> {
+            if let Some(control) = &mut system.control {
+                control.client.tell(&format!("changes {turns}"))?;
+            }
+            let (sample, failed) =
+                load::measure(lab, &mut system, Service::Http1, RATE, plan.seconds)?;
+            *round.failed.entry(Peer::Ours).or_default() += failed;
+            Ok(sample)
+        };
+        let (still, mut moved) = if number % 2 == 0 {
+            let still = measure(0)?;
+            (still, measure(TURNS)?)
+        } else {
+            let moved = measure(TURNS)?;
+            (measure(0)?, moved)
+        };
+        measure(0).map(drop)?;
+        if let (Some(with), Some(without)) = (moved.get(&Metric::P99), still.get(&Metric::P99)) {
+            let ratio = with / without;
+            moved.insert(Metric::P99Moved, ratio);
+        }
+        round.samples.insert(Peer::Ours, moved);
+        Ok(round)
+    })
+}

@@ -1,0 +1,168 @@
+//! Moves load through a system: starts the program that makes it, and reads what it found out.
+
+mod own;
+mod packaged;
+
+pub(super) use self::own::read as own;
+
+use std::process::Command;
+
+use anyhow::Context;
+
+use super::{
+    metric::Metric,
+    row::Sample,
+    system::{CLIENT, System},
+    workload::{Load, Service},
+};
+use crate::testbed::{Lab, process::Process};
+
+/// Connections of the workloads at a fixed rate.
+pub(super) const RATE_CONNECTIONS: u32 = 64;
+/// Streams of the streaming workloads, over so many connections.
+const STREAMS: (u32, u32) = (100, 10);
+/// Connections of HTTP/2 load and streams on each.
+const HTTP2: (u32, u32) = (8, 16);
+
+/// What a client found out. Seconds; operations are gigabytes where bytes are what counts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Outcome {
+    pub(super) operations: f64,
+    pub(super) failed: u64,
+    pub(super) seconds: f64,
+    pub(super) p50: Option<f64>,
+    pub(super) p99: Option<f64>,
+    pub(super) p999: Option<f64>,
+}
+
+/// Puts a load on a system for so many seconds; what came of it, CPU included, and how many
+/// operations failed.
+pub(super) fn measure(
+    lab: &Lab,
+    system: &mut System,
+    service: Service,
+    load: Load,
+    seconds: u32,
+) -> anyhow::Result<(Sample, u64)> {
+    let mut command = command(lab, system, service, load, seconds)?;
+    let before = system.run_times()?;
+    let name = format!("{}-load", system.pods.client.name);
+    let output = Process::start(&name, &mut command)
+        .and_then(Process::output)
+        .with_context(|| format!("load on {}", system.peer))?;
+    let after = system.run_times()?;
+    system.check()?;
+    let outcome = read(load, &output)
+        .with_context(|| format!("read what the load on {} said:\n{output}", system.peer))?;
+    let mut sample = sample(&outcome);
+    if let (Some(before), Some(after)) = (before, after) {
+        sample.insert(
+            Metric::CpuOut,
+            (after.out - before.out) / outcome.operations,
+        );
+        sample.insert(
+            Metric::CpuIn,
+            (after.inward - before.inward) / outcome.operations,
+        );
+    }
+    Ok((sample, outcome.failed))
+}
+
+fn sample(outcome: &Outcome) -> Sample {
+    let latencies = [
+        (Metric::P50, outcome.p50),
+        (Metric::P99, outcome.p99),
+        (Metric::P999, outcome.p999),
+    ];
+    let mut sample = Sample::from([(Metric::Rate, outcome.operations / outcome.seconds)]);
+    sample.extend(
+        latencies
+            .into_iter()
+            .filter_map(|(metric, value)| Some((metric, value?))),
+    );
+    sample
+}
+
+fn command(
+    lab: &Lab,
+    system: &System,
+    service: Service,
+    load: Load,
+    seconds: u32,
+) -> anyhow::Result<Command> {
+    let target = system.target(service);
+    let (to, duration) = (target.to_string(), seconds.to_string());
+    let pod = &system.pods.client;
+    let own = |name: &str| -> anyhow::Result<Command> {
+        let mut command = pod.command(CLIENT, &lab.programs.bench)?;
+        command.args(["load", name, "--target", &to, "--seconds", &duration]);
+        Ok(command)
+    };
+    let command = match load {
+        Load::Wrk { connections } => {
+            let mut command = pod.command(CLIENT, "wrk")?;
+            command
+                .args(["--threads", "1", "--latency"])
+                .args(["--connections", &connections.to_string()])
+                .args(["--duration", &format!("{duration}s")])
+                .arg(format!("http://{to}/"));
+            command
+        }
+        Load::H2load { grpc } => {
+            let mut command = pod.command(CLIENT, "h2load")?;
+            command
+                .args(["--threads=1", "--no-tls-proto=h2c"])
+                .arg(format!("--clients={}", HTTP2.0))
+                .arg(format!("--max-concurrent-streams={}", HTTP2.1))
+                .arg(format!("--duration={duration}"));
+            let path = if grpc { "grpc" } else { "" };
+            if grpc {
+                command
+                    .args(["-H", "content-type: application/grpc"])
+                    .args(["-H", "te: trailers"])
+                    .arg(format!("--data={}", packaged::grpc_message()?.display()));
+            }
+            command.arg(format!("http://{to}/{path}"));
+            command
+        }
+        Load::Iperf3 { connections } => {
+            let mut command = pod.command(CLIENT, "iperf3")?;
+            command
+                .args(["--json", "--time", &duration])
+                .args(["--parallel", &connections.to_string()])
+                .args(["--client", &target.ip().to_string()])
+                .args(["--port", &target.port().to_string()]);
+            command
+        }
+        Load::FixedRate { rate } => {
+            let mut command = own("rate")?;
+            command
+                .args(["--rate", &rate.to_string()])
+                .args(["--connections", &RATE_CONNECTIONS.to_string()]);
+            command
+        }
+        Load::Streams { size } => {
+            let mut command = own("streams")?;
+            command
+                .args(["--size", &size.to_string()])
+                .args(["--streams", &STREAMS.0.to_string()])
+                .args(["--connections", &STREAMS.1.to_string()]);
+            command
+        }
+        Load::Connect { parallel } => {
+            let mut command = own("connect")?;
+            command.args(["--parallel", &parallel.to_string()]);
+            command
+        }
+    };
+    Ok(command)
+}
+
+fn read(load: Load, output: &str) -> anyhow::Result<Outcome> {
+    match load {
+        Load::Wrk { .. } => packaged::wrk(output),
+        Load::H2load { .. } => packaged::h2load(output),
+        Load::Iperf3 { .. } => packaged::iperf3(output),
+        Load::FixedRate { .. } | Load::Streams { .. } | Load::Connect { .. } => own::read(output),
+    }
+}

@@ -1,0 +1,182 @@
+//! What the programs of the distribution print: wrk, h2load, iperf3.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use super::Outcome;
+use crate::testbed::pod::FOLDER;
+
+/// The file with a gRPC message of a hundred bytes that h2load sends.
+pub(super) fn grpc_message() -> anyhow::Result<PathBuf> {
+    const BODY: u8 = 95;
+    let path = Path::new(FOLDER).join("message");
+    let mut message = vec![0, 0, 0, 0, BODY];
+    message.resize(message.len() + usize::from(BODY), b'x');
+    fs::write(&path, message)?;
+    Ok(path)
+}
+
+pub(super) fn wrk(output: &str) -> anyhow::Result<Outcome> {
+    let line = |part: &str| output.lines().find(|line| line.contains(part));
+    // `  48123 requests in 1.00s, 9.87MB read`
+    let summary = line(" requests in ").context("no summary")?;
+    let mut words = summary.split_whitespace();
+    let operations = words.next().and_then(|word| word.parse().ok());
+    let seconds = words
+        .nth(2)
+        .and_then(|word| time(word.trim_end_matches(',')));
+    let percentile = |share: &str| {
+        let mut lines = output.lines().map(str::trim);
+        time(lines.find_map(|line| line.strip_prefix(share))?.trim())
+    };
+    // `  Socket errors: connect 0, read 0, write 0, timeout 0`, `  Non-2xx or 3xx responses: 12`
+    let numbers = |text: &str| -> u64 {
+        text.split(|c: char| !c.is_ascii_digit())
+            .filter_map(|number| number.parse::<u64>().ok())
+            .sum()
+    };
+    let failed = line("Socket errors:").map_or(0, numbers)
+        + line("Non-2xx")
+            .and_then(|line| line.rsplit(':').next())
+            .map_or(0, numbers);
+    Ok(Outcome {
+        operations: operations.context("no number of requests")?,
+        failed,
+        seconds: seconds.context("no duration")?,
+        p50: percentile("50%"),
+        p99: percentile("99%"),
+        p999: None,
+    })
+}
+
+pub(super) fn h2load(output: &str) -> anyhow::Result<Outcome> {
+    let after = |prefix: &str| output.lines().find_map(|line| line.strip_prefix(prefix));
+    // `finished in 1.00s, 16700.00 req/s, 2.61MB/s`
+    let finished = after("finished in ").context("no summary")?;
+    let seconds = finished.split(',').next().and_then(time);
+    // `requests: 16700 total, 16828 started, 16700 done, 16700 succeeded, 0 failed, 0 errored, 0 timeout`
+    let requests = after("requests: ").context("no count of requests")?;
+    let count = |what: &str| -> Option<u64> {
+        let counts = requests.split(", ");
+        let count = counts.filter_map(|part| part.split_once(' '));
+        count
+            .filter(|(_, name)| *name == what)
+            .find_map(|(number, _)| number.parse().ok())
+    };
+    let succeeded = count("succeeded").context("no count of those that succeeded")?;
+    if succeeded == 0 {
+        bail!("no request succeeded");
+    }
+    Ok(Outcome {
+        operations: succeeded as f64,
+        failed: count("failed").context("no count of those that failed")?,
+        seconds: seconds.context("no duration")?,
+        ..Outcome::default()
+    })
+}
+
+pub(super) fn iperf3(output: &str) -> anyhow::Result<Outcome> {
+    let said: Value = serde_json::from_str(output).context("it is not JSON")?;
+    if let Some(error) = said["error"].as_str() {
+        bail!("{error}");
+    }
+    let received = &said["end"]["sum_received"];
+    Ok(Outcome {
+        operations: received["bytes"].as_f64().context("no bytes")? / 1e9,
+        seconds: received["seconds"].as_f64().context("no duration")?,
+        ..Outcome::default()
+    })
+}
+
+/// A time as wrk and h2load write it: `123.00us`, `1.20ms`, `1.00s`, `1.00m`.
+fn time(text: &str) -> Option<f64> {
+    let split = text.find(|c: char| c.is_alphabetic())?;
+    let (number, unit) = text.split_at(split);
+    let unit = match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" => 60.0,
+        _ => return None,
+    };
+    Some(number.parse::<f64>().ok()? * unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, expected) in [
+            ("250.00us", Some(250e-6)),
+            ("1.50ms", Some(1.5e-3)),
+            ("2.00s", Some(2.0)),
+            ("1.00m", Some(60.0)),
+            ("12", None),
+        ] {
+            assert_eq!(time(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn wrk_is_read() {
+        let output = "Running 1s test @ http://10.96.0.1:8001/
+  1 threads and 64 connections
+  Thread Stats   Avg      Stdev     Max   +/- Stdev
+    Latency     1.39ms  210.00us   9.10ms   93.00%
+    Req/Sec    46.50k     1.20k   48.00k    70.00%
+  Latency Distribution
+     50%    1.35ms
+     75%    1.41ms
+     90%    1.60ms
+     99%    2.40ms
+  46512 requests in 1.00s, 10.91MB read
+  Socket errors: connect 0, read 2, write 0, timeout 1
+  Non-2xx or 3xx responses: 4
+Requests/sec:  46512.31
+Transfer/sec:     10.91MB
+";
+        let outcome = wrk(output).expect("wrk's output");
+        let expected = Outcome {
+            operations: 46512.0,
+            failed: 7,
+            seconds: 1.0,
+            p50: Some(1.35e-3),
+            p99: Some(2.4e-3),
+            p999: None,
+        };
+        assert_eq!(outcome, expected);
+        assert!(wrk("unable to connect to 10.96.0.1:8001 Connection refused").is_err());
+    }
+
+    #[test]
+    fn h2load_is_read() {
+        let output = "starting benchmark...
+finished in 2.00s, 24600.50 req/s, 3.61MB/s
+requests: 49201 total, 49329 started, 49201 done, 49199 succeeded, 2 failed, 0 errored, 0 timeout
+status codes: 49199 2xx, 0 3xx, 0 4xx, 2 5xx
+";
+        let outcome = h2load(output).expect("h2load's output");
+        assert_eq!((outcome.operations, outcome.failed), (49199.0, 2));
+        assert_eq!(outcome.seconds, 2.0);
+        assert!(h2load(&output.replace("49199 succeeded", "0 succeeded")).is_err());
+    }
+
+    #[test]
+    fn iperf3_is_read() {
+        let output = r#"{"start":{},"end":{"sum_received":{"seconds":2.5,"bytes":5000000000}}}"#;
+        let outcome = iperf3(output).expect("iperf3's output");
+        assert_eq!((outcome.operations, outcome.seconds), (5.0, 2.5));
+        let failed = iperf3(r#"{"error":"the server is busy"}"#);
+        assert_eq!(
+            failed.expect_err("an error").to_string(),
+            "the server is busy"
+        );
+    }
+}

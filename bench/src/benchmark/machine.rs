@@ -1,0 +1,212 @@
+//! The machine a benchmark runs on: what it is, and whether somebody else is using them.
+
+use std::{fs, path::Path, process::Command, time::Instant};
+
+use anyhow::Context;
+use xtask::command::ask;
+
+use crate::testbed::{Cpus, parse_list, pod::CONGESTION_CONTROL};
+
+/// More than this share of the CPU time taken by the hypervisor, and a round does not count.
+const MOST_STEAL: f64 = 0.02;
+/// More than this share taken by programs that are none of ours, and a round does not count.
+const MOST_OTHERS: f64 = 0.05;
+
+/// What others did with the machine in the meantime, as shares of all CPU time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Noise {
+    pub(crate) steal: f64,
+    pub(crate) others: f64,
+}
+
+/// Watches the machine from one moment to another.
+pub(crate) struct Watch<'c> {
+    begun: Instant,
+    before: Times,
+    /// The cgroup of everything that a benchmark starts.
+    cgroup: &'c Path,
+    own_before: f64,
+}
+
+/// Seconds of all CPUs together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Times {
+    idle: f64,
+    steal: f64,
+    /// Of interrupts, where the kernel does not count it as time of whatever was interrupted.
+    interrupts: f64,
+}
+
+impl Noise {
+    pub(crate) fn is_quiet(self) -> bool {
+        self.steal <= MOST_STEAL && self.others <= MOST_OTHERS
+    }
+}
+
+impl<'c> Watch<'c> {
+    pub(crate) fn start(cgroup: &'c Path) -> anyhow::Result<Self> {
+        Ok(Self {
+            begun: Instant::now(),
+            before: Times::read()?,
+            cgroup,
+            own_before: cgroup_time(cgroup)?,
+        })
+    }
+
+    pub(crate) fn finish(self) -> anyhow::Result<Noise> {
+        let now = Times::read()?;
+        let cpus = std::thread::available_parallelism()?.get();
+        let all = self.begun.elapsed().as_secs_f64() * online_cpus().unwrap_or(cpus) as f64;
+        let own = cgroup_time(self.cgroup)? - self.own_before;
+        Ok(noise(self.before, now, own, all))
+    }
+}
+
+fn noise(before: Times, now: Times, own: f64, all: f64) -> Noise {
+    let steal = now.steal - before.steal;
+    let idle = now.idle - before.idle;
+    let interrupts = now.interrupts - before.interrupts;
+    Noise {
+        steal: steal / all,
+        others: ((all - idle - steal - interrupts - own) / all).max(0.0),
+    }
+}
+
+impl Times {
+    fn read() -> anyhow::Result<Self> {
+        let stat = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
+        Self::parse(&stat).context("/proc/stat has no line for all CPUs")
+    }
+
+    /// The first line: user nice system idle iowait irq softirq steal, in hundredths of a second.
+    fn parse(stat: &str) -> Option<Self> {
+        let line = stat.lines().next()?.strip_prefix("cpu ")?;
+        let ticks: Vec<f64> = line
+            .split_whitespace()
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .ok()?;
+        let seconds = |index: usize| ticks.get(index).map(|ticks| ticks / 100.0);
+        let (hard, soft) = (seconds(5)?, seconds(6)?);
+        // A kernel that looks who is running only when the clock ticks never finds a hardware
+        // interrupt, and what it says of software ones is part of the run time of processes as
+        // well.
+        let counted_apart = hard > 0.0;
+        Some(Self {
+            idle: seconds(3)? + seconds(4)?,
+            steal: seconds(7)?,
+            interrupts: if counted_apart { hard + soft } else { 0.0 },
+        })
+    }
+}
+
+/// The CPU time, in seconds, of a cgroup and all below it, ended processes included.
+pub(crate) fn cgroup_time(cgroup: &Path) -> anyhow::Result<f64> {
+    let path = cgroup.join("cpu.stat");
+    let stat = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let micros: f64 = stat
+        .lines()
+        .find_map(|line| line.strip_prefix("usage_usec "))
+        .and_then(|number| number.parse().ok())
+        .with_context(|| format!("{} has no usage_usec", path.display()))?;
+    Ok(micros / 1e6)
+}
+
+fn online_cpus() -> Option<usize> {
+    let list = fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
+    Some(parse_list(list.trim()).len())
+}
+
+/// What the machine is, for the report: name and value.
+pub(crate) fn description(cpus: Cpus) -> Vec<(&'static str, String)> {
+    let first = |path: &str, prefix: &str| {
+        let text = fs::read_to_string(path).ok()?;
+        let line = text.lines().find(|line| line.starts_with(prefix))?;
+        let value = line.split_once(':').map_or(line, |(_, value)| value);
+        Some(value.trim().to_owned())
+    };
+    let unknown = || "unknown".to_owned();
+    let hypervisor = ask(&mut Command::new("systemd-detect-virt"));
+    vec![
+        (
+            "CPU",
+            format!(
+                "{} × {}",
+                online_cpus().unwrap_or(0),
+                first("/proc/cpuinfo", "model name").unwrap_or_else(unknown)
+            ),
+        ),
+        (
+            "virtualisation",
+            hypervisor.map_or_else(unknown, |name| name.trim().to_owned()),
+        ),
+        (
+            "memory",
+            first("/proc/meminfo", "MemTotal").unwrap_or_else(unknown),
+        ),
+        (
+            "kernel",
+            first("/proc/sys/kernel/osrelease", "").unwrap_or_else(unknown),
+        ),
+        (
+            "system",
+            first("/etc/os-release", "PRETTY_NAME").unwrap_or_else(unknown),
+        ),
+        ("congestion control", CONGESTION_CONTROL.to_owned()),
+        (
+            "pinning",
+            format!(
+                "clients and servers on CPU {}, proxies on CPU {}",
+                cpus.load, cpus.proxies
+            ),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_from_the_first_line() {
+        let stat = "cpu  100 0 200 3000 50 0 10 70 0 0\ncpu0 1 2 3\n";
+        let times = Times {
+            idle: 30.5,
+            steal: 0.7,
+            interrupts: 0.0,
+        };
+        assert_eq!(Times::parse(stat), Some(times));
+        let apart = Times::parse("cpu  100 0 200 3000 50 25 25 70 0 0\n");
+        assert_eq!(apart.map(|times| times.interrupts), Some(0.5));
+        assert_eq!(Times::parse("intr 1 2\n"), None);
+    }
+
+    #[test]
+    fn what_is_neither_idle_nor_stolen_nor_ours_is_others() {
+        let before = Times {
+            idle: 10.0,
+            steal: 1.0,
+            interrupts: 2.0,
+        };
+        let now = Times {
+            idle: 11.0,
+            steal: 1.5,
+            interrupts: 2.5,
+        };
+        // Two CPUs for five seconds.
+        let seen = noise(before, now, 7.5, 10.0);
+        assert!((seen.steal - 0.05).abs() < 1e-9, "{seen:?}");
+        assert!((seen.others - 0.05).abs() < 1e-9, "{seen:?}");
+        assert!(!seen.is_quiet());
+        let sampling_error = noise(before, now, 9.0, 10.0);
+        assert_eq!(sampling_error.others, 0.0);
+    }
+
+    #[test]
+    fn quiet_is_below_both_limits() {
+        let noise = |steal, others| Noise { steal, others };
+        assert!(noise(0.02, 0.05).is_quiet());
+        assert!(!noise(0.021, 0.0).is_quiet());
+        assert!(!noise(0.0, 0.051).is_quiet());
+    }
+}

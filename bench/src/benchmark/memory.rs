@@ -1,0 +1,174 @@
+//! Workloads about memory: fresh processes, since an allocator keeps what it once had.
+
+use std::{net::Ipv4Addr, thread, time::Duration};
+
+use anyhow::{Context, bail};
+
+use super::{
+    Plan,
+    metric::{Metric, Peer},
+    row::{Round, Row, Sample},
+    system::{CLIENT, System},
+    traffic::rounds,
+    workload::{Held, Service, Workload},
+};
+use crate::testbed::{
+    Both, Lab,
+    pod::{Pod, descriptors},
+    process::Process,
+    usage::Memory,
+};
+
+/// Memory is not what noise disturbs, and a fresh pair of each takes long: so few tell whether it
+/// repeats.
+const ROUNDS: usize = 3;
+/// Targets, and the endpoints of each in the two halves of the row.
+const TARGETS: u32 = 1000;
+const FEW: (Ipv4Addr, f64) = (Ipv4Addr::new(10, 97, 0, 1), 1.0);
+const MANY: (Ipv4Addr, f64) = (Ipv4Addr::new(10, 98, 0, 1), 10.0);
+/// Files that a proxy has open besides both ends of each connection.
+const SPARE: u32 = 500;
+/// A proxy gives memory back when it finds the time; read until two readings agree, this far apart.
+const SETTLES: Duration = Duration::from_millis(500);
+const READINGS: usize = 20;
+/// Readings that differ by less agree.
+const SAME: f64 = 0.005;
+
+/// What connections that do nothing cost.
+pub(super) fn idle(
+    lab: &Lab,
+    plan: &Plan,
+    workload: &'static Workload,
+    service: Service,
+    held: Held,
+    count: u32,
+) -> anyhow::Result<Row> {
+    let plan = few(plan);
+    let descriptors = descriptors()?;
+    let possible = descriptors.saturating_sub(SPARE) / 2;
+    let note = (possible < count).then(|| {
+        format!("{possible} connections, since a process here may have {descriptors} files open")
+    });
+    let count = count.min(possible);
+    let row = rounds(lab, &plan, workload, |number, progress| {
+        let mut round = Round::default();
+        for peer in plan.peers(workload) {
+            lab.check_interrupt()?;
+            progress.line(&format!("round {}, {peer}", number + 1));
+            progress.tick();
+            let system = System::start(lab, peer)?;
+            let to = system.target(service);
+            // The first of a kind brings what all others share.
+            let first = hold(lab, &system.pods.client, &to.to_string(), 1, 1, held)?;
+            let before = settled(lab, &system)?;
+            let all = hold(lab, &system.pods.client, &to.to_string(), 1, count, held)?;
+            let after = settled(lab, &system)?;
+            drop((first, all));
+            let each = |after: Memory, before: Memory| {
+                (after.anonymous as f64 - before.anonymous as f64) / f64::from(count)
+            };
+            let sample = Sample::from([
+                (Metric::MemoryOut, each(after.out, before.out)),
+                (Metric::MemoryIn, each(after.inward, before.inward)),
+            ]);
+            round.samples.insert(peer, sample);
+        }
+        Ok(round)
+    })?;
+    Ok(Row { note, ..row })
+}
+
+/// What targets and their endpoints cost, and a proxy without any.
+pub(super) fn targets(lab: &Lab, plan: &Plan, workload: &'static Workload) -> anyhow::Result<Row> {
+    let plan = few(plan);
+    rounds(lab, &plan, workload, |_, _| {
+        let mut grown = Vec::new();
+        let mut base = None;
+        for (first, _) in [FEW, MANY] {
+            let system = System::start(lab, Peer::Ours)?;
+            let before = settled(lab, &system)?;
+            let to = format!("{first}:{}", Service::Http1.port());
+            let all = hold(lab, &system.pods.client, &to, TARGETS, TARGETS, Held::Http1)?;
+            let after = settled(lab, &system)?;
+            drop(all);
+            grown.push(after.out.anonymous as f64 - before.out.anonymous as f64);
+            base = Some(before.out);
+        }
+        let base = base.context("a proxy was measured")?;
+        let [few, many] = grown[..] else {
+            bail!("two proxies were measured");
+        };
+        let targets = f64::from(TARGETS);
+        let sample = Sample::from([
+            (Metric::MemoryOut, few / targets),
+            (
+                Metric::MemoryEndpoint,
+                (many - few) / (targets * (MANY.1 - FEW.1)),
+            ),
+            (Metric::Resident, base.resident as f64),
+            (Metric::Anonymous, base.anonymous as f64),
+        ]);
+        Ok(Round {
+            samples: [(Peer::Ours, sample)].into(),
+            ..Round::default()
+        })
+    })
+}
+
+/// Fewer rounds, and none of them thrown out.
+pub(super) fn few(plan: &Plan) -> Plan {
+    Plan {
+        peers: plan.peers.clone(),
+        rounds: if plan.quick { 1 } else { ROUNDS },
+        with_noisy: true,
+        ..*plan
+    }
+}
+
+/// Opens connections, the next one to the next target, and returns once all are open. They close
+/// with the returned process.
+pub(super) fn hold(
+    lab: &Lab,
+    pod: &Pod,
+    to: &str,
+    targets: u32,
+    connections: u32,
+    held: Held,
+) -> anyhow::Result<Process> {
+    let kind = match held {
+        Held::Http1 => "http1",
+        Held::Http2 => "http2",
+        Held::Tcp => "tcp",
+    };
+    let mut command = pod.command(CLIENT, &lab.programs.bench)?;
+    command
+        .args(["load", "hold", "--target", to, "--kind", kind])
+        .args(["--targets", &targets.to_string()])
+        .args(["--connections", &connections.to_string()]);
+    let process = Process::start(&format!("{}-hold-{connections}", pod.name), &mut command)?;
+    let said = process.event()?;
+    if said["held"] != connections {
+        bail!("{connections} connections were asked for: {said}");
+    }
+    Ok(process)
+}
+
+/// The memory of the pair once it does not change any more.
+pub(super) fn settled(lab: &Lab, system: &System) -> anyhow::Result<Both<Memory>> {
+    let read = || system.memory()?.context("there are proxies");
+    let mut last = read()?;
+    for _ in 0..READINGS {
+        thread::park_timeout(SETTLES);
+        lab.check_interrupt()?;
+        let now = read()?;
+        let same = |now: Memory, last: Memory| {
+            let (now, last) = (now.anonymous as f64, last.anonymous as f64);
+            (now - last).abs() <= SAME * last
+        };
+        if same(now.out, last.out) && same(now.inward, last.inward) {
+            return Ok(now);
+        }
+        last = now;
+    }
+    Ok(last)
+}

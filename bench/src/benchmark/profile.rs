@@ -1,0 +1,227 @@
+//! Where the two proxies spend their time under a load, by perf: so that a goal that is missed
+//! comes with where to look.
+
+use std::{collections::BTreeMap, path::Path, process::Command};
+
+use anyhow::{Context, bail};
+use xtask::command::ask;
+
+use super::{
+    load,
+    system::System,
+    workload::{Load, Service},
+};
+use crate::testbed::{
+    Both, Lab,
+    pod::FOLDER,
+    process::{Process, run, until},
+};
+
+/// Not a divisor of any timer's rate, so that nothing that runs at one is met again and again.
+const RATE: u32 = 997;
+/// Symbols that are listed by name.
+const LISTED: usize = 12;
+
+/// The share of the time of one proxy that went where.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Profile {
+    /// By library, the largest first.
+    pub(crate) groups: Vec<(String, f64)>,
+    /// By function, the largest outside of the kernel first.
+    pub(crate) symbols: Vec<(String, f64)>,
+}
+
+/// Which symbols belong to what: the first whose words one of them has. Code that the compiler
+/// copied into others counts where it was copied to.
+const GROUPS: [(&str, &[&str]); 12] = [
+    (
+        "copying",
+        &["memmove", "memcpy", "memset", "memcmp", "bcmp"],
+    ),
+    ("allocator", &["mi_", "malloc", "free", "calloc"]),
+    ("clock", &["clock_gettime", "vdso"]),
+    (
+        "encryption",
+        &["aws_lc", "aes_", "gcm_", "ghash", "sha256", "rustls"],
+    ),
+    ("mesh-http2", &["mesh_http2"]),
+    ("mesh-proxy", &["mesh_"]),
+    ("h2", &["h2::"]),
+    ("hyper", &["hyper"]),
+    ("tokio", &["tokio", "mio::"]),
+    ("http, httparse, bytes", &["http::", "httparse", "bytes::"]),
+    (
+        "standard library",
+        &["core::", "alloc::", "std::", "hashbrown"],
+    ),
+    (
+        "C library",
+        &["__libc", "pthread", "epoll_", "recv", "send", "writev"],
+    ),
+];
+const KERNEL: &str = "kernel";
+const OTHER: &str = "other";
+
+/// Profiles both proxies of a system while it carries a load.
+pub(super) fn record(
+    lab: &Lab,
+    system: &mut System,
+    service: Service,
+    load: Load,
+    seconds: u32,
+) -> anyhow::Result<Both<Profile>> {
+    let Some(processes) = system.processes() else {
+        bail!("{} has no proxies", system.peer);
+    };
+    let samples = Path::new(FOLDER).join("perf.data");
+    let mut command = Command::new("perf");
+    command
+        .args(["record", "--quiet", "--event", "cpu-clock"])
+        .args(["--freq", &RATE.to_string()])
+        .args(["--pid", &format!("{},{}", processes.out, processes.inward)])
+        .arg("--output")
+        .arg(&samples)
+        .args(["--", "sleep", &seconds.to_string()]);
+    let perf =
+        Process::start("perf", &mut command).context("perf; Debian's package is linux-perf")?;
+    until("perf writes samples", || Ok(samples.exists().then_some(())))
+        .with_context(|| perf.complaint())?;
+    load::measure(lab, system, service, load, seconds)?;
+    perf.output()?;
+    let mut script = Command::new("perf");
+    script
+        .args(["script", "--fields", "pid,ip,sym,dso", "--input"])
+        .arg(&samples);
+    let text = ask(&mut script).context("perf cannot read what it wrote")?;
+    std::fs::remove_file(&samples)?;
+    Ok(Both {
+        out: profile(&text, processes.out),
+        inward: profile(&text, processes.inward),
+    })
+}
+
+/// Whether perf can be asked at all.
+pub(super) fn is_possible() -> bool {
+    run(Command::new("perf").arg("--version")).is_ok()
+}
+
+/// The profile of a process out of a list of samples, each `PID ADDRESS SYMBOL (OBJECT)`.
+fn profile(samples: &str, process: u32) -> Profile {
+    let process = process.to_string();
+    let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut symbols: BTreeMap<String, usize> = BTreeMap::new();
+    let mut all = 0;
+    for line in samples.lines() {
+        let Some((symbol, object)) = sample(line, &process) else {
+            continue;
+        };
+        all += 1;
+        let group = group(symbol, object);
+        *groups.entry(group).or_default() += 1;
+        if group != KERNEL {
+            *symbols.entry(readable(symbol)).or_default() += 1;
+        }
+    }
+    let share = |count: usize| count as f64 / f64::from(u32::try_from(all).unwrap_or(u32::MAX));
+    let groups = groups
+        .into_iter()
+        .map(|(name, count)| (name.to_owned(), share(count)));
+    let symbols = symbols
+        .into_iter()
+        .map(|(name, count)| (name, share(count)));
+    let mut profile = Profile {
+        groups: largest_first(groups.collect()),
+        symbols: largest_first(symbols.collect()),
+    };
+    profile.symbols.truncate(LISTED);
+    profile
+}
+
+/// Symbol and object of a sample of this process.
+fn sample<'t>(line: &'t str, process: &str) -> Option<(&'t str, &'t str)> {
+    let rest = line.trim_start().strip_prefix(process)?;
+    let (_, rest) = rest.strip_prefix(' ')?.trim_start().split_once(' ')?;
+    let (symbol, object) = rest.rsplit_once(" (")?;
+    Some((symbol, object.trim_end().trim_end_matches(')')))
+}
+
+fn group(symbol: &str, object: &str) -> &'static str {
+    if object.starts_with("[kernel") || object.starts_with("[guest") || object.ends_with(".ko") {
+        return KERNEL;
+    }
+    if object == "[vdso]" {
+        return "clock";
+    }
+    let has = |words: &&[&str]| words.iter().any(|word| symbol.contains(word));
+    let found = GROUPS.iter().find(|(_, words)| has(words));
+    found.map_or(OTHER, |(name, _)| name)
+}
+
+/// A function without the hash that the compiler gave it, nor what it was made for.
+fn readable(symbol: &str) -> String {
+    let symbol = match symbol.rsplit_once("::h") {
+        Some((name, hash)) if hash.len() == 16 => name,
+        _ => symbol,
+    };
+    symbol.trim().to_owned()
+}
+
+fn largest_first(mut shares: Vec<(String, f64)>) -> Vec<(String, f64)> {
+    shares.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLES: &str = "\
+15857 ffffffff81a3 tcp_ack ([kernel.kallsyms])
+ 15857     7f12 __memmove_avx512_unaligned_erms (/target/release/mesh-proxy)
+15857     7f13 <h2::proto::Streams<B>>::poll::h0123456789abcdef (/target/release/mesh-proxy)
+15857     7ffd __vdso_clock_gettime ([vdso])
+158570    7f13 another::process (/bin/x)
+15858     7f13 mesh_proxy::run (/target/release/mesh-proxy)
+";
+
+    #[test]
+    fn samples_are_counted_by_process() {
+        let out = profile(SAMPLES, 15857);
+        let total: f64 = out.groups.iter().map(|(_, share)| share).sum();
+        assert!((total - 1.0).abs() < 1e-9, "{out:?}");
+        let mut names: Vec<&str> = out.groups.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["clock", "copying", "h2", KERNEL]);
+        assert!(
+            out.symbols
+                .iter()
+                .any(|(name, _)| name == "<h2::proto::Streams<B>>::poll")
+        );
+        let inward = profile(SAMPLES, 15858);
+        assert_eq!(inward.groups, [("mesh-proxy".to_owned(), 1.0)]);
+    }
+
+    #[test]
+    fn every_symbol_has_one_group() {
+        for (symbol, object, expected) in [
+            ("tcp_sendmsg", "[kernel.kallsyms]", KERNEL),
+            ("nf_hook", "/lib/modules/nf_tables.ko", KERNEL),
+            ("_mi_page_malloc_zero", "/mesh-proxy", "allocator"),
+            ("aws_lc_0_47_0_aes_gcm_enc", "/mesh-proxy", "encryption"),
+            (
+                "<mesh_proxy::tls::X as tokio::io::AsyncRead>::poll_read",
+                "/mesh-proxy",
+                "mesh-proxy",
+            ),
+            ("tokio::runtime::park", "/mesh-proxy", "tokio"),
+            ("main", "/mesh-proxy", OTHER),
+        ] {
+            assert_eq!(group(symbol, object), expected, "{symbol}");
+        }
+    }
+
+    #[test]
+    fn nothing_recorded_is_no_profile() {
+        assert_eq!(profile("", 1), Profile::default());
+    }
+}

@@ -1,0 +1,201 @@
+//! What is told of a run: a table while it goes on, and at the end the table, every number of every
+//! round, and a chart, as files.
+
+mod chart;
+mod document;
+mod raw;
+mod spent;
+mod table;
+
+use std::{fs, path::Path, process::ExitCode, time::Duration};
+
+use anyhow::Context;
+
+use super::{
+    Plan, machine,
+    metric::{Metric, Unit, shown},
+    profile::Profile,
+    row::{Met, Row},
+    tools,
+    workload::{Goal, Limit, WORKLOADS, Workload},
+};
+use crate::testbed::{Both, Cpus, Programs};
+
+/// A run, as far as it has come.
+pub(super) struct Report {
+    machine: Vec<(&'static str, String)>,
+    versions: Vec<(&'static str, String)>,
+    command: String,
+    /// Why the numbers are no results, one sentence each.
+    caveats: Vec<&'static str>,
+    pub(super) rows: Vec<Measured>,
+}
+
+/// A workload and what came of it.
+pub(super) struct Measured {
+    pub(super) workload: &'static Workload,
+    pub(super) outcome: anyhow::Result<Row>,
+    pub(super) profile: Option<Both<Profile>>,
+    pub(super) took: Duration,
+}
+
+impl Report {
+    pub(super) fn new(root: &Path, plan: &Plan, programs: &Programs, cpus: Cpus) -> Self {
+        let mut caveats = Vec::new();
+        if plan.quick {
+            caveats.push("--quick: too few rounds, too short, to compare anything closely.");
+        }
+        if plan.with_noisy {
+            caveats.push("--noisy: rounds count during which other programs used the machine.");
+        }
+        Self {
+            machine: machine::description(cpus),
+            versions: tools::versions(programs, root),
+            command: command_line(),
+            caveats,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Writes everything into a folder.
+    pub(super) fn write(&self, folder: &Path) -> anyhow::Result<()> {
+        fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+        for (name, text) in [
+            ("results.md", document::text(self)),
+            ("results.json", raw::text(self)?),
+            ("results.svg", chart::text(self)),
+        ] {
+            let path = folder.join(name);
+            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+            println!("{}", path.display());
+        }
+        Ok(())
+    }
+
+    /// Says how it ended. A goal that is missed is a result; what could not be measured is a
+    /// failure.
+    pub(super) fn finish(&self) -> ExitCode {
+        let judged = self.rows().flat_map(Row::judged).collect::<Vec<_>>();
+        let count = |met: Met| judged.iter().filter(|judged| judged.met == met).count();
+        let failed = self.rows.iter().filter(|row| row.outcome.is_err()).count();
+        println!(
+            "{} goals: {} met, {} not decided, {} missed; {failed} workloads could not be measured",
+            judged.len(),
+            count(Met::Yes),
+            count(Met::Unsure),
+            count(Met::No),
+        );
+        for caveat in &self.caveats {
+            println!("No result to publish. {caveat}");
+        }
+        match failed {
+            0 => ExitCode::SUCCESS,
+            _ => ExitCode::FAILURE,
+        }
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter_map(|row| row.outcome.as_ref().ok())
+    }
+}
+
+impl Measured {
+    /// For the terminal, as soon as it is known.
+    pub(super) fn print(&self) {
+        let name = self.workload.name;
+        println!(
+            "\n== {}  ({name}, {} s)",
+            self.workload.title,
+            self.took.as_secs()
+        );
+        match &self.outcome {
+            Ok(row) => print!("{}", table::text(row)),
+            Err(error) => println!("not measured: {error:#}"),
+        }
+        if let Some(profile) = &self.profile {
+            print!("{}", spent::text(profile));
+        }
+    }
+}
+
+/// Every workload with what must hold.
+pub(super) fn list() -> Vec<String> {
+    let mut lines = Vec::new();
+    for workload in WORKLOADS {
+        lines.push(format!("{:<16} {}", workload.name, workload.title));
+        let goals = workload.goals.iter();
+        lines.extend(goals.map(|goal| format!("{:<16}   {}", "", wish(*goal, workload.unit))));
+    }
+    lines
+}
+
+/// What must hold, in words.
+fn wish(goal: Goal, unit: Unit) -> String {
+    let name = goal.metric.name();
+    match goal.limit {
+        Limit::AtMost(limit, peer) => format!("{name} ≤ {limit} × {peer}"),
+        Limit::AtLeast(limit, peer) => format!("{name} ≥ {limit} × {peer}"),
+        Limit::Value(limit) => {
+            let (unit_name, scale) = goal.metric.unit(unit);
+            format!("{name} ≤ {} {unit_name}", trimmed(limit * scale))
+                .trim()
+                .to_owned()
+        }
+    }
+}
+
+/// A limit is written as it was chosen.
+fn trimmed(value: f64) -> String {
+    let rounded = (value * 1000.0).round() / 1000.0;
+    format!("{rounded}")
+}
+
+/// A value of a metric in its unit, without the unit.
+fn in_unit(metric: Metric, unit: Unit, value: f64) -> String {
+    shown(value * metric.unit(unit).1)
+}
+
+fn command_line() -> String {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    format!("cargo xtask {}", arguments.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benchmark::metric::Peer;
+
+    #[test]
+    fn goals_are_words() {
+        let goal = |metric, limit| Goal { metric, limit };
+        for (wished, expected) in [
+            (
+                goal(Metric::CpuOut, Limit::AtMost(0.55, Peer::Envoy)),
+                "CPU out ≤ 0.55 × Envoy",
+            ),
+            (
+                goal(Metric::MemoryOut, Limit::Value(50.0 * 1024.0)),
+                "memory out ≤ 50 KiB/target",
+            ),
+            (
+                goal(Metric::FirstRequest, Limit::Value(3e-3)),
+                "first request ≤ 3 ms",
+            ),
+            (
+                goal(Metric::Conntrack, Limit::Value(0.0)),
+                "conntrack entries ≤ 0",
+            ),
+        ] {
+            assert_eq!(wish(wished, Unit::Target), expected);
+        }
+    }
+
+    #[test]
+    fn every_goal_can_be_said() {
+        for workload in WORKLOADS {
+            for goal in workload.goals {
+                assert!(wish(*goal, workload.unit).contains(goal.metric.name()));
+            }
+        }
+    }
+}

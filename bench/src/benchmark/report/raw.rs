@@ -1,0 +1,81 @@
+//! Every number of every round, as JSON, so that others can judge for themselves.
+
+use anyhow::Context;
+use serde_json::{Map, Value, json};
+
+use super::{Measured, Report, spent, wish};
+use crate::benchmark::{
+    report::table::verdict,
+    row::{Judged, Round, Row},
+};
+
+pub(super) fn text(report: &Report) -> anyhow::Result<String> {
+    let pairs = |pairs: &[(&'static str, String)]| -> Map<String, Value> {
+        let pairs = pairs.iter();
+        pairs
+            .map(|(name, value)| ((*name).to_owned(), json!(value)))
+            .collect()
+    };
+    let value = json!({
+        "command": report.command,
+        "caveats": report.caveats,
+        "machine": pairs(&report.machine),
+        "versions": pairs(&report.versions),
+        "units": "seconds, bytes, operations; CPU is seconds per operation",
+        "workloads": report.rows.iter().map(workload).collect::<Vec<_>>(),
+    });
+    let mut text = serde_json::to_string_pretty(&value).context("write JSON")?;
+    text.push('\n');
+    Ok(text)
+}
+
+fn workload(measured: &Measured) -> Value {
+    let workload = measured.workload;
+    let mut value = json!({
+        "name": workload.name,
+        "title": workload.title,
+        "seconds": measured.took.as_secs(),
+    });
+    match &measured.outcome {
+        Ok(row) => {
+            value["goals"] = row
+                .judged()
+                .iter()
+                .map(|judged| goal(judged, row))
+                .collect();
+            value["rounds"] = row.rounds.iter().map(|seen| round(seen, row)).collect();
+        }
+        Err(error) => value["error"] = json!(format!("{error:#}")),
+    }
+    if let Some(profile) = &measured.profile {
+        value["profile of ours"] = spent::json(profile);
+    }
+    value
+}
+
+fn goal(judged: &Judged, row: &Row) -> Value {
+    json!({
+        "goal": wish(judged.goal, row.workload.unit),
+        "median": judged.estimate.median,
+        "interval": [judged.estimate.low, judged.estimate.high],
+        "verdict": verdict(judged.met),
+    })
+}
+
+fn round(round: &Round, row: &Row) -> Value {
+    let samples = round.samples.iter().map(|(peer, sample)| {
+        let numbers = sample
+            .iter()
+            .map(|(metric, value)| (metric.name().to_owned(), json!(value)));
+        (peer.name().to_owned(), Value::Object(numbers.collect()))
+    });
+    let failed = round.failed.iter();
+    let failed = failed.map(|(peer, count)| (peer.name().to_owned(), json!(count)));
+    json!({
+        "samples": Value::Object(samples.collect()),
+        "counted": row.with_noisy || round.noise.is_quiet(),
+        "steal": round.noise.steal,
+        "others": round.noise.others,
+        "failed": Value::Object(failed.collect()),
+    })
+}

@@ -1,0 +1,73 @@
+//! Where our proxies spend their time, as text and as a part of the document.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::benchmark::profile::Profile;
+use crate::testbed::Both;
+
+/// A smaller share tells nobody anything.
+const LEAST: f64 = 0.01;
+
+/// Two lines for each proxy: by library, by function.
+pub(super) fn text(profile: &Both<Profile>) -> String {
+    let mut text = String::new();
+    for (side, profile) in [("out", &profile.out), ("in", &profile.inward)] {
+        // Writing to a string does not fail.
+        let _written = writeln!(text, "  time of ours, {side}: {}", shares(&profile.groups));
+        let _written = writeln!(text, "      most of it in: {}", shares(&profile.symbols));
+    }
+    text
+}
+
+/// The same for the document.
+pub(super) fn markdown(profile: &Both<Profile>) -> String {
+    let mut text = String::from(
+        "\n| where our time goes | by library | by function, without the kernel |\n|---|---|---|\n",
+    );
+    for (side, profile) in [("out", &profile.out), ("in", &profile.inward)] {
+        let functions = shares(&profile.symbols).replace('|', "\\|");
+        let _written = writeln!(
+            text,
+            "| {side} | {} | {} |",
+            shares(&profile.groups),
+            functions.replace('<', "&lt;")
+        );
+    }
+    text
+}
+
+pub(super) fn json(profile: &Both<Profile>) -> Value {
+    let side = |profile: &Profile| {
+        json!({
+            "libraries": object(&profile.groups),
+            "functions": object(&profile.symbols),
+        })
+    };
+    json!({ "out": side(&profile.out), "in": side(&profile.inward) })
+}
+
+fn object(shares: &[(String, f64)]) -> Value {
+    let shares = shares
+        .iter()
+        .map(|(name, share)| (name.clone(), json!(share)));
+    Value::Object(shares.collect())
+}
+
+fn shares(shares: &[(String, f64)]) -> String {
+    let worth = shares.iter().filter(|(_, share)| *share >= LEAST);
+    let worth = worth.map(|(name, share)| format!("{name} {:.0} %", share * 100.0));
+    worth.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_percent_and_small_ones_are_left_out() {
+        let list = [("kernel".to_owned(), 0.48), ("h2".to_owned(), 0.004)];
+        assert_eq!(shares(&list), "kernel 48 %");
+    }
+}

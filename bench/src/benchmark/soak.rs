@@ -1,0 +1,256 @@
+//! `cargo xtask soak`: the pair of proxies under load for an hour, at a share of what it can do,
+//! while its certificates are renewed again and again and the trust anchor is replaced by another.
+//! No request may fail, and nothing may grow.
+
+mod verdict;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use xtask::{command::ask, interrupt::Interrupt, workspace};
+
+use super::{
+    load::{self, RATE_CONNECTIONS},
+    memory::settled,
+    metric::{Metric, Peer},
+    system::{CLIENT, System},
+    tools,
+    workload::{Load, Service},
+};
+use crate::{
+    args::SoakOptions,
+    testbed::{
+        ANCHOR, Both, Cpus, Lab,
+        pod::{FOLDER, Pod},
+        proxies::{ADMIN, Rotation},
+    },
+};
+use verdict::{Reading, Verdict};
+
+const DEFAULT_SECONDS: u64 = 3600;
+/// Of what the pair can do.
+const SHARE: f64 = 0.7;
+/// For finding out what it can do.
+const CAPACITY_SECONDS: u32 = 10;
+/// Load is put on in so many pieces. Each begins with new connections, and is followed by a look at
+/// the proxies.
+const PIECES: u32 = 60;
+/// Certificates that each proxy gets besides the first.
+const ROTATIONS: u32 = 25;
+/// Of its life, after which a proxy renews a certificate.
+const RENEWED_AT: f64 = 0.7;
+/// The shortest in which a piece is longer than what a proxy takes to notice new anchors.
+const SHORTEST: u64 = 10 * PIECES as u64;
+
+/// What is trusted, and who signs, as a change of the trust anchor goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    Old,
+    /// Both are trusted, the old issuer signs.
+    Both,
+    /// Both are trusted, the new issuer signs.
+    NewIssuer,
+    New,
+}
+
+/// What trust changes while the load goes on.
+struct Trusted {
+    anchors: PathBuf,
+    old: PathBuf,
+    new: PathBuf,
+    now: Trust,
+}
+
+pub(crate) fn run(root: &Path, options: &SoakOptions) -> anyhow::Result<ExitCode> {
+    if !workspace::is_root() {
+        bail!(
+            "a soak makes network namespaces, cgroups and BPF programs, which needs root: run it with sudo"
+        );
+    }
+    let seconds = options.time.unwrap_or(DEFAULT_SECONDS);
+    if seconds < SHORTEST {
+        bail!(
+            "--time: {seconds} s are too few to change trust anchors in; the shortest is {SHORTEST} s"
+        );
+    }
+    let cpus = Cpus::choose()?;
+    let programs = tools::prepare(root, &[Peer::Ours], !options.no_build)?;
+    let lab = Lab::new(programs, cpus, Interrupt::watch()?)?;
+    let verdict = soak(&lab, seconds)?;
+    println!("\n{verdict}");
+    Ok(match verdict.holds() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn soak(lab: &Lab, seconds: u64) -> anyhow::Result<Verdict> {
+    let mut trusted = Trusted::new(lab)?;
+    let between = seconds as f64 / f64::from(ROTATIONS + 1);
+    let rotation = Rotation {
+        lifetime: Duration::from_secs((between / RENEWED_AT) as u64),
+        anchors: trusted.anchors.clone(),
+    };
+    let mut system = System::rotating(lab, &rotation)?;
+    let as_much_as_it_can = Load::Wrk {
+        connections: RATE_CONNECTIONS,
+    };
+    let (sample, failed) = load::measure(
+        lab,
+        &mut system,
+        Service::Http1,
+        as_much_as_it_can,
+        CAPACITY_SECONDS,
+    )?;
+    let capacity = sample[&Metric::Rate];
+    let rate = (SHARE * capacity) as u32;
+    println!(
+        "{rate} requests a second on {RATE_CONNECTIONS} connections, of the {capacity:.0} that the pair can do; a certificate each {between:.0} s"
+    );
+    println!("  minute   requests failed    p99 ms  resident MiB     files  certificates");
+    let piece = u32::try_from(seconds / u64::from(PIECES)).context("--time is too long")?;
+    let mut readings = Vec::new();
+    for number in 0..PIECES {
+        lab.check_interrupt()?;
+        if let Some(said) = trusted.at(number, &mut system)? {
+            println!("          {said}");
+        }
+        let load = Load::FixedRate { rate };
+        let (sample, failed) = load::measure(lab, &mut system, Service::Http1, load, piece)?;
+        let reading = Reading {
+            requests: (sample[&Metric::Rate] * f64::from(piece)) as u64,
+            failed,
+            p99: sample.get(&Metric::P99).copied(),
+            memory: settled(lab, &system)?,
+            files: system.each(open_files)?.context("there are proxies")?,
+            certificates: Both {
+                out: certificates(&system.pods.client)?,
+                inward: certificates(&system.pods.server)?,
+            },
+        };
+        println!("{:8.1} {reading}", f64::from((number + 1) * piece) / 60.0);
+        readings.push(reading);
+    }
+    Ok(Verdict::new(failed, readings))
+}
+
+fn open_files(process: u32) -> anyhow::Result<usize> {
+    let folder = format!("/proc/{process}/fd");
+    let files = fs::read_dir(&folder).with_context(|| format!("read {folder}"))?;
+    Ok(files.count())
+}
+
+/// How many certificates the proxy of a pod got.
+fn certificates(pod: &Pod) -> anyhow::Result<u64> {
+    const METRIC: &str = "control_identity_cert_refreshes_total{result=\"ok\"} ";
+    let mut command = pod.command(CLIENT, "curl")?;
+    command.args(["-sS", "--fail"]);
+    command.arg(format!("http://{}:{}/metrics", ADMIN.0, ADMIN.1));
+    let metrics = ask(&mut command).context("a proxy shows no metrics")?;
+    let line = metrics.lines().find_map(|line| line.strip_prefix(METRIC));
+    let count = line.with_context(|| format!("a proxy does not say {METRIC}"))?;
+    count.parse().with_context(|| format!("{METRIC}{count}"))
+}
+
+impl Trusted {
+    fn new(lab: &Lab) -> anyhow::Result<Self> {
+        let folder = Path::new(FOLDER);
+        let trusted = Self {
+            anchors: folder.join("anchors.pem"),
+            old: lab.authority(),
+            new: folder.join("another-authority"),
+            now: Trust::Old,
+        };
+        lab.make_authority(&trusted.new)?;
+        trusted.publish(&[&trusted.old])?;
+        Ok(trusted)
+    }
+
+    /// What is to be trusted while a piece of the load runs, and what changes with it. Each step is
+    /// one or more pieces after the one before: long enough for every proxy to have noticed, and
+    /// before the last one, to have a certificate of the new issuer.
+    fn at(&mut self, piece: u32, system: &mut System) -> anyhow::Result<Option<&'static str>> {
+        let wanted = Trust::at(piece);
+        if wanted == self.now {
+            return Ok(None);
+        }
+        self.now = wanted;
+        let said = match wanted {
+            Trust::Old => return Ok(None),
+            Trust::Both => {
+                self.publish(&[&self.old, &self.new])?;
+                "the new trust anchor is trusted beside the old one"
+            }
+            Trust::NewIssuer => {
+                let control = system
+                    .control
+                    .as_mut()
+                    .context("there is a control plane")?;
+                let order = format!("authority {}", self.new.display());
+                control.client.tell(&order)?;
+                control.server.tell(&order)?;
+                "certificates come from the new issuer"
+            }
+            Trust::New => {
+                self.publish(&[&self.new])?;
+                "the old trust anchor is not trusted any more"
+            }
+        };
+        Ok(Some(said))
+    }
+
+    /// Replaces the bundle in one step, as a mounted volume is.
+    fn publish(&self, authorities: &[&Path]) -> anyhow::Result<()> {
+        let mut bundle = String::new();
+        for authority in authorities {
+            let path = authority.join(ANCHOR);
+            bundle +=
+                &fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        }
+        let draft = self.anchors.with_extension("draft");
+        fs::write(&draft, bundle)
+            .and_then(|()| fs::rename(&draft, &self.anchors))
+            .with_context(|| format!("write {}", self.anchors.display()))
+    }
+}
+
+impl Trust {
+    fn at(piece: u32) -> Self {
+        match piece {
+            _ if piece < PIECES / 3 => Self::Old,
+            _ if piece < PIECES / 3 + 2 => Self::Both,
+            _ if piece < PIECES * 2 / 3 => Self::NewIssuer,
+            _ => Self::New,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trust_changes_in_steps_that_proxies_can_follow() {
+        let mut steps: Vec<(Trust, u32)> = Vec::new();
+        for piece in 0..PIECES {
+            let now = Trust::at(piece);
+            match steps.last_mut() {
+                Some((last, pieces)) if *last == now => *pieces += 1,
+                _ => steps.push((now, 1)),
+            }
+        }
+        let order: Vec<Trust> = steps.iter().map(|(trust, _)| *trust).collect();
+        assert_eq!(
+            order,
+            [Trust::Old, Trust::Both, Trust::NewIssuer, Trust::New]
+        );
+        // A certificate is replaced within PIECES / ROTATIONS pieces.
+        assert!(steps[2].1 > 2 * PIECES / ROTATIONS, "{steps:?}");
+        assert!(steps[3].1 > 2 * PIECES / ROTATIONS, "{steps:?}");
+    }
+}

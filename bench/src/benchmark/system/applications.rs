@@ -1,0 +1,77 @@
+//! The servers behind the proxies.
+
+use std::{fs, path::Path};
+
+use crate::benchmark::workload::Service;
+use crate::testbed::{
+    Lab,
+    pod::{Container, FOLDER, Pod, Side},
+    process::Process,
+};
+
+const APPLICATION: Container<'_> = Container {
+    name: "app",
+    side: Side::Load,
+    user: None,
+};
+
+/// As large as the body of every response: small, as most are.
+const BODY: usize = 100;
+
+/// Starts one of each, and waits until all of them listen.
+pub(super) fn start(lab: &Lab, pod: &Pod) -> anyhow::Result<Vec<Process>> {
+    let configuration = Path::new(FOLDER).join(format!("{}-nginx.conf", pod.name));
+    fs::write(&configuration, nginx(&pod.name))?;
+    let process = |name: &str, command: &mut std::process::Command| {
+        Process::start(&format!("{}-{name}", pod.name), command)
+    };
+    let anywhere = |service: Service| format!("0.0.0.0:{}", service.port());
+    let mut running = vec![process(
+        "nginx",
+        pod.command(APPLICATION, "nginx")?
+            .arg("-c")
+            .arg(&configuration),
+    )?];
+    for service in [Service::Bulk, Service::Plain] {
+        let mut iperf3 = pod.command(APPLICATION, "iperf3")?;
+        iperf3.args(["--server", "--port", &service.port().to_string()]);
+        running.push(process(&format!("iperf3-{}", service.name()), &mut iperf3)?);
+    }
+    running.push(process(
+        "serve",
+        pod.command(APPLICATION, &lab.programs.bench)?
+            .arg("serve")
+            .args(["--echo", &anywhere(Service::Echo)])
+            .args(["--echo", &anywhere(Service::EchoAnew)])
+            .args(["--grpc", &anywhere(Service::Grpc)]),
+    )?);
+    for service in Service::ALL {
+        lab.wait_ready(pod, ([127, 0, 0, 1], service.port()).into(), None)?;
+    }
+    Ok(running)
+}
+
+/// One process and no log, since it is not what is measured; connections and streams without end,
+/// as the proxies expect of an application.
+fn nginx(pod: &str) -> String {
+    let body = "x".repeat(BODY);
+    let (http1, http2) = (Service::Http1.port(), Service::Http2.port());
+    format!(
+        "daemon off; master_process off; user root; error_log stderr error; pid {FOLDER}/{pod}-nginx.pid;
+events {{ worker_connections 65536; }}
+http {{
+    access_log off; default_type text/plain; keepalive_timeout 1h; keepalive_requests 1000000000;
+    http2_max_concurrent_streams 10000; tcp_nodelay on;
+    server {{
+        listen {http1} backlog=4096;
+        location / {{ return 200 \"{body}\"; }}
+    }}
+    server {{
+        listen {http2} http2 backlog=4096;
+        location / {{ return 200 \"{body}\"; }}
+        location /grpc {{ default_type application/grpc; add_trailer grpc-status 0; return 200 \"{body}\"; }}
+    }}
+}}
+"
+    )
+}

@@ -1,0 +1,157 @@
+//! A pair of HAProxy: one thread, HTTP/2 over mutual TLS 1.3 between the two, or TCP over it.
+
+use std::{fmt::Write as _, fs, net::Ipv4Addr, path::Path, process::Command};
+
+use anyhow::Context;
+
+use super::{IN, OUT};
+use crate::benchmark::workload::Service;
+use crate::testbed::{
+    Both, Lab, Pair, SERVER,
+    pod::{Container, FOLDER, Pod, Pods, Side},
+    process::Process,
+};
+
+const PROXY: Container<'_> = Container {
+    name: "haproxy",
+    side: Side::Proxy,
+    user: None,
+};
+
+pub(super) fn start(lab: &Lab, pods: &Pods) -> anyhow::Result<Pair> {
+    let inward = Process::start("haproxy-server", &mut command(&pods.server, &inward(lab))?)?;
+    let out = Process::start(
+        "haproxy-client",
+        &mut command(&pods.client, &outward(lab, pods.server.ip))?,
+    )?;
+    for service in Service::ALL {
+        for (pod, first, process) in [(&pods.server, IN, &inward), (&pods.client, OUT, &out)] {
+            let at = (Ipv4Addr::LOCALHOST, first + service.port());
+            lab.wait_ready(pod, at.into(), None)
+                .with_context(|| process.complaint())?;
+        }
+    }
+    Ok(Both { out, inward })
+}
+
+/// The client's proxy once more, by a program that says how long it takes until it accepts
+/// connections.
+pub(crate) fn timed_start(lab: &Lab, pods: &Pods) -> anyhow::Result<Command> {
+    let configuration = write(&pods.client, &outward(lab, pods.server.ip))?;
+    let mut command = pods.client.command(PROXY, &lab.programs.bench)?;
+    let at = format!("127.0.0.1:{}", OUT + Service::Http1.port());
+    command
+        .args(["load", "ready", "--at", &at, "--", "haproxy", "-db", "-f"])
+        .arg(configuration);
+    Ok(command)
+}
+
+fn command(pod: &Pod, configuration: &str) -> anyhow::Result<Command> {
+    let configuration = write(pod, configuration)?;
+    let mut command = pod.command(PROXY, "haproxy")?;
+    command.arg("-db").arg("-f").arg(configuration);
+    Ok(command)
+}
+
+fn write(pod: &Pod, configuration: &str) -> anyhow::Result<std::path::PathBuf> {
+    let path = Path::new(FOLDER).join(format!("{}-haproxy.cfg", pod.name));
+    fs::write(&path, configuration)?;
+    Ok(path)
+}
+
+fn general() -> String {
+    "global
+    nbthread 1
+    ssl-default-bind-options ssl-min-ver TLSv1.3
+    ssl-default-server-options ssl-min-ver TLSv1.3
+defaults
+    mode http
+    http-reuse always
+    timeout connect 5s
+    timeout client 1h
+    timeout server 1h
+"
+    .to_owned()
+}
+
+fn outward(lab: &Lab, server: Ipv4Addr) -> String {
+    let certificate = lab.certificate("client");
+    let mut text = general();
+    for service in Service::ALL {
+        let (name, port) = (service.name(), service.port());
+        let bind = match service {
+            Service::Http2 | Service::Grpc => " proto h2",
+            _ => "",
+        };
+        let mode = if service.is_http() { "http" } else { "tcp" };
+        let tls = match service {
+            Service::Plain => String::new(),
+            _ => format!(
+                " ssl crt {} ca-file {} verify required verifyhost {SERVER} sni str({SERVER}){}{}",
+                certificate.both.display(),
+                certificate.anchor.display(),
+                if service.is_http() { " alpn h2" } else { "" },
+                if service == Service::EchoAnew {
+                    " no-ssl-reuse"
+                } else {
+                    ""
+                },
+            ),
+        };
+        let to = IN + port;
+        let at = OUT + port;
+        // Writing to a string does not fail.
+        let _written = write!(
+            text,
+            "frontend {name}
+    mode {mode}
+    bind 127.0.0.1:{at}{bind}
+    default_backend {name}
+backend {name}
+    mode {mode}
+    server server {server}:{to}{tls}
+"
+        );
+    }
+    text
+}
+
+fn inward(lab: &Lab) -> String {
+    let certificate = lab.certificate("server");
+    let mut text = general();
+    for service in Service::ALL {
+        let (name, port) = (service.name(), service.port());
+        let mode = if service.is_http() { "http" } else { "tcp" };
+        let tls = match service {
+            Service::Plain => String::new(),
+            _ => format!(
+                " ssl crt {} ca-file {} verify required{}{}",
+                certificate.both.display(),
+                certificate.anchor.display(),
+                if service.is_http() { " alpn h2" } else { "" },
+                if service == Service::EchoAnew {
+                    " no-tls-tickets"
+                } else {
+                    ""
+                },
+            ),
+        };
+        let proto = match service {
+            Service::Http2 | Service::Grpc => " proto h2",
+            _ => "",
+        };
+        let at = IN + port;
+        let _written = write!(
+            text,
+            "frontend {name}
+    mode {mode}
+    bind 0.0.0.0:{at}{tls}
+    default_backend {name}
+backend {name}
+    mode {mode}
+    server server 127.0.0.1:{port}{proto}
+"
+        );
+    }
+    text
+}

@@ -1,0 +1,283 @@
+//! The table: every workload with its peers and goals.
+
+use super::{
+    Goal, Held,
+    Kind::{Changes, FirstRequest, Idle, Redirection, Start, Targets, Traffic},
+    Limit, Load, Service, Workload,
+};
+use crate::benchmark::metric::{
+    Metric::{
+        self, AddedCpu, AddedCpuCrowd, AddedP50, Anonymous, Conntrack, CpuBoth, CpuIn, CpuOut,
+        MemoryEndpoint, MemoryIn, MemoryOut, P50, P99, P99Moved, P999, Rate, Resident,
+    },
+    Peer::{self, Direct, Envoy, Haproxy, Iptables},
+    Unit,
+};
+
+const ALL: &[Peer] = &[Direct, Envoy, Haproxy];
+const CPU_AND_RATE: &[Metric] = &[CpuOut, CpuIn, Rate];
+const KIB: f64 = 1024.0;
+const MIB: f64 = 1024.0 * KIB;
+
+const fn at_most(limit: f64, peer: Peer, metric: Metric) -> Goal {
+    Goal {
+        metric,
+        limit: Limit::AtMost(limit, peer),
+    }
+}
+
+const fn value(limit: f64, metric: Metric) -> Goal {
+    Goal {
+        metric,
+        limit: Limit::Value(limit),
+    }
+}
+
+/// Where the connections of clients share one between the proxies, the server's proxy has nothing
+/// to hold.
+const SHARED: &[Goal] = &[at_most(0.4, Envoy, MemoryOut)];
+const OWN: &[Goal] = &[
+    at_most(0.4, Envoy, MemoryOut),
+    at_most(0.4, Envoy, MemoryIn),
+];
+
+const fn idle(
+    name: &'static str,
+    title: &'static str,
+    service: Service,
+    held: Held,
+    count: u32,
+) -> Workload {
+    Workload {
+        name,
+        title,
+        kind: Idle(service, held, count),
+        unit: Unit::Connection,
+        peers: &[Envoy, Haproxy],
+        shown: &[MemoryOut, MemoryIn],
+        goals: match held {
+            Held::Http1 | Held::Http2 => SHARED,
+            Held::Tcp => OWN,
+        },
+    }
+}
+
+pub(crate) const WORKLOADS: &[Workload] = &[
+    Workload {
+        name: "http1-64",
+        title: "HTTP/1, 64 connections",
+        kind: Traffic(Service::Http1, Load::Wrk { connections: 64 }),
+        unit: Unit::Request,
+        peers: ALL,
+        shown: &[CpuOut, CpuIn, Rate, P50, P99],
+        goals: &[
+            at_most(0.55, Envoy, CpuOut),
+            at_most(0.55, Envoy, CpuIn),
+            at_most(1.1, Haproxy, CpuOut),
+            at_most(1.1, Haproxy, CpuIn),
+            Goal {
+                metric: Rate,
+                limit: Limit::AtLeast(1.5, Envoy),
+            },
+        ],
+    },
+    Workload {
+        name: "http1-1",
+        title: "HTTP/1, 1 connection",
+        kind: Traffic(Service::Http1, Load::Wrk { connections: 1 }),
+        unit: Unit::Request,
+        peers: ALL,
+        shown: &[CpuOut, CpuIn, P50, AddedP50, P99],
+        goals: &[
+            at_most(0.4, Envoy, CpuOut),
+            at_most(0.4, Envoy, CpuIn),
+            at_most(0.4, Envoy, AddedP50),
+        ],
+    },
+    Workload {
+        name: "http1-rate",
+        title: "HTTP/1, 5,000 requests a second on 64 connections",
+        kind: Traffic(Service::Http1, Load::FixedRate { rate: 5000 }),
+        unit: Unit::Request,
+        peers: ALL,
+        shown: &[P50, P99, P999, CpuOut, CpuIn],
+        goals: &[at_most(0.6, Envoy, P99), at_most(0.6, Envoy, P999)],
+    },
+    Workload {
+        name: "http2",
+        title: "HTTP/2, 8 connections × 16 streams",
+        kind: Traffic(Service::Http2, Load::H2load { grpc: false }),
+        unit: Unit::Request,
+        peers: ALL,
+        shown: CPU_AND_RATE,
+        goals: &[at_most(0.5, Envoy, CpuOut), at_most(0.5, Envoy, CpuIn)],
+    },
+    Workload {
+        name: "grpc-unary",
+        title: "gRPC unary, 8 connections × 16 streams",
+        kind: Traffic(Service::Http2, Load::H2load { grpc: true }),
+        unit: Unit::Request,
+        peers: ALL,
+        shown: CPU_AND_RATE,
+        goals: &[at_most(0.5, Envoy, CpuOut), at_most(0.5, Envoy, CpuIn)],
+    },
+    Workload {
+        name: "grpc-stream-64",
+        title: "gRPC, 100 streams, messages of 64 B",
+        kind: Traffic(Service::Grpc, Load::Streams { size: 64 }),
+        unit: Unit::Message,
+        peers: ALL,
+        shown: CPU_AND_RATE,
+        goals: &[at_most(0.6, Envoy, CpuOut), at_most(0.6, Envoy, CpuIn)],
+    },
+    Workload {
+        name: "grpc-stream-16k",
+        title: "gRPC, 100 streams, messages of 16 KiB",
+        kind: Traffic(Service::Grpc, Load::Streams { size: 16 * 1024 }),
+        unit: Unit::Message,
+        peers: ALL,
+        shown: CPU_AND_RATE,
+        goals: &[at_most(0.6, Envoy, CpuOut), at_most(0.6, Envoy, CpuIn)],
+    },
+    Workload {
+        name: "opaque-1",
+        title: "Opaque TCP with mutual TLS, 1 connection",
+        kind: Traffic(Service::Bulk, Load::Iperf3 { connections: 1 }),
+        unit: Unit::Gigabyte,
+        peers: ALL,
+        shown: CPU_AND_RATE,
+        goals: &[at_most(0.65, Envoy, CpuOut), at_most(0.65, Envoy, CpuIn)],
+    },
+    Workload {
+        name: "opaque-4",
+        title: "Opaque TCP with mutual TLS, 4 connections",
+        kind: Traffic(Service::Bulk, Load::Iperf3 { connections: 4 }),
+        unit: Unit::Gigabyte,
+        peers: ALL,
+        shown: CPU_AND_RATE,
+        goals: &[at_most(0.65, Envoy, CpuOut), at_most(0.65, Envoy, CpuIn)],
+    },
+    Workload {
+        name: "tcp",
+        title: "TCP without TLS, 1 connection",
+        kind: Traffic(Service::Plain, Load::Iperf3 { connections: 1 }),
+        unit: Unit::Gigabyte,
+        peers: ALL,
+        shown: CPU_AND_RATE,
+        goals: &[at_most(0.6, Haproxy, CpuOut), at_most(0.6, Haproxy, CpuIn)],
+    },
+    Workload {
+        name: "connect",
+        title: "A new connection with mutual TLS for each request, resumed",
+        kind: Traffic(Service::Echo, Load::Connect { parallel: 1 }),
+        unit: Unit::Connection,
+        peers: ALL,
+        shown: &[CpuOut, CpuIn, Rate, P50, P99],
+        goals: &[at_most(0.6, Envoy, CpuOut), at_most(0.6, Envoy, CpuIn)],
+    },
+    Workload {
+        name: "connect-full",
+        title: "The same with a full handshake each",
+        kind: Traffic(Service::EchoAnew, Load::Connect { parallel: 1 }),
+        unit: Unit::Connection,
+        peers: ALL,
+        shown: &[CpuOut, CpuIn, Rate, P50, P99],
+        goals: &[],
+    },
+    idle(
+        "idle-http1-1k",
+        "1,000 idle connections, HTTP/1",
+        Service::Http1,
+        Held::Http1,
+        1000,
+    ),
+    idle(
+        "idle-http1-10k",
+        "10,000 idle connections, HTTP/1",
+        Service::Http1,
+        Held::Http1,
+        10_000,
+    ),
+    idle(
+        "idle-http2-1k",
+        "1,000 idle connections, HTTP/2",
+        Service::Http2,
+        Held::Http2,
+        1000,
+    ),
+    idle(
+        "idle-http2-10k",
+        "10,000 idle connections, HTTP/2",
+        Service::Http2,
+        Held::Http2,
+        10_000,
+    ),
+    idle(
+        "idle-opaque-1k",
+        "1,000 idle connections, opaque with mutual TLS",
+        Service::Echo,
+        Held::Tcp,
+        1000,
+    ),
+    idle(
+        "idle-opaque-10k",
+        "10,000 idle connections, opaque with mutual TLS",
+        Service::Echo,
+        Held::Tcp,
+        10_000,
+    ),
+    Workload {
+        name: "targets",
+        title: "1,000 targets of 1 and of 10 endpoints",
+        kind: Targets,
+        unit: Unit::Target,
+        peers: &[],
+        shown: &[MemoryOut, MemoryEndpoint, Resident, Anonymous],
+        goals: &[
+            value(50.0 * KIB, MemoryOut),
+            value(KIB, MemoryEndpoint),
+            value(12.0 * MIB, Resident),
+            value(4.0 * MIB, Anonymous),
+        ],
+    },
+    Workload {
+        name: "changes",
+        title: "1,000 endpoint changes a second during HTTP/1 at 5,000 requests a second",
+        kind: Changes,
+        unit: Unit::Request,
+        peers: &[],
+        shown: &[P99, P99Moved, CpuOut],
+        goals: &[value(1.05, P99Moved)],
+    },
+    Workload {
+        name: "start",
+        title: "From exec to ready",
+        kind: Start,
+        unit: Unit::Request,
+        peers: &[Envoy, Haproxy],
+        shown: &[Metric::Start, Resident, Anonymous],
+        goals: &[at_most(0.5, Envoy, Metric::Start)],
+    },
+    Workload {
+        name: "first-request",
+        title: "First request to a target nobody asked for before",
+        kind: FirstRequest,
+        unit: Unit::Request,
+        peers: &[],
+        shown: &[Metric::FirstRequest],
+        goals: &[value(3e-3, Metric::FirstRequest)],
+    },
+    Workload {
+        name: "redirection",
+        title: "Redirection of a new connection",
+        kind: Redirection,
+        unit: Unit::Connection,
+        peers: &[Direct, Iptables],
+        shown: &[CpuBoth, AddedCpu, AddedCpuCrowd, Conntrack],
+        goals: &[
+            at_most(0.2, Iptables, AddedCpu),
+            at_most(0.2, Iptables, AddedCpuCrowd),
+            value(0.0, Conntrack),
+        ],
+    },
+];

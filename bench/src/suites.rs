@@ -1,0 +1,253 @@
+//! `cargo xtask test --suites`: public test suites against the proxy and one of our own, each in
+//! the positions that mean something to it, and against the server alone.
+//!
+//! `range` is where they shoot: the pair of pods of `lab`, with the servers of the suites behind
+//! it. A suite is a module: how it is run, and how its report is read. What is wrong with the
+//! server alone is no failure of the proxy, and shown beside it.
+
+mod grpc_interop;
+mod h2spec;
+mod honest;
+mod hostile;
+mod kosoku;
+mod outcome;
+mod range;
+mod slowhttptest;
+mod smugglex;
+mod tools;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use crate::{
+    args::SuitesOptions,
+    testbed::{Cpus, Lab, Programs},
+};
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use outcome::Outcome;
+use range::{Application, Position, Range};
+use tools::Tools;
+use xtask::{interrupt::Interrupt, stage, workspace};
+
+/// Below the checkout: what is installed, and what the suites found out.
+const FOLDER: &str = "target/suites";
+
+/// A test suite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Suite {
+    /// HTTP/2, message by message and frame by frame
+    H2spec,
+    /// The interoperability tests of gRPC, with client and server of grpc-go
+    GrpcInterop,
+    /// WebSocket: Autobahn's cases
+    Kosoku,
+    /// Attempts to smuggle requests
+    Smugglex,
+    /// Clients that are slow on purpose, beside an honest one
+    Slowhttptest,
+    /// Traffic of ours that is allowed and costly, beside an honest client
+    Hostile,
+}
+
+/// Installs, builds, and runs these; all when none is named. A failed case is no error here but an
+/// exit status.
+pub(crate) fn run(root: &Path, options: &SuitesOptions) -> anyhow::Result<ExitCode> {
+    let build = !options.no_build;
+    if !workspace::is_root() {
+        bail!(
+            "the suites need network namespaces, cgroups and BPF programs, which needs root: run them with sudo"
+        );
+    }
+    let suites = chosen(&options.suites);
+    let cpus = Cpus::choose()?;
+    let tools = Tools::prepare(root, &suites)?;
+    let interrupt = Interrupt::watch()?;
+    let mut all_held = true;
+    // Assertions are worth having where nothing is measured.
+    for measures in [false, true] {
+        let wants = |suite: &Suite| suite.measures() == measures;
+        let suites: Vec<Suite> = suites.iter().copied().filter(wants).collect();
+        if suites.is_empty() {
+            continue;
+        }
+        let programs = match measures {
+            true => Programs::optimised(root, build)?,
+            false => Programs::checked(root, build)?,
+        };
+        let lab = Lab::new(programs, cpus, interrupt.clone())?;
+        all_held &= shoot(root, &lab, &tools, &suites)?;
+    }
+    Ok(match all_held {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// Runs these in one range; whether every case passed through the proxies.
+fn shoot(root: &Path, lab: &Lab, tools: &Tools, suites: &[Suite]) -> anyhow::Result<bool> {
+    let mut range = Range::start(lab, tools, suites)?;
+    let mut all_held = true;
+    for suite in suites {
+        // A suite that cannot be run does not keep the others away; a proxy that has ended does.
+        let held = suite.shoot(lab, &mut range, tools, root);
+        range.check()?;
+        lab.check_interrupt()?;
+        all_held &= match held {
+            Ok(held) => held,
+            Err(error) => {
+                println!("{:<13} could not be run: {error:#}", suite.name());
+                false
+            }
+        };
+    }
+    Ok(all_held)
+}
+
+/// In the order of the table, each once.
+fn chosen(named: &[Suite]) -> Vec<Suite> {
+    let wanted = |suite: &&Suite| named.is_empty() || named.contains(suite);
+    Suite::value_variants()
+        .iter()
+        .filter(wanted)
+        .copied()
+        .collect()
+}
+
+impl Suite {
+    fn name(self) -> &'static str {
+        match self {
+            Self::H2spec => "h2spec",
+            Self::GrpcInterop => "grpc-interop",
+            Self::Kosoku => "kosoku",
+            Self::Smugglex => "smugglex",
+            Self::Slowhttptest => "slowhttptest",
+            Self::Hostile => "hostile",
+        }
+    }
+
+    /// Where it is run. First the server alone, which is what the others are held against.
+    fn positions(self) -> &'static [Position] {
+        use Position::{Both, Direct, Inbound, InboundTls, Outbound};
+        match self {
+            Self::H2spec => &[Direct, Outbound, Inbound, InboundTls, Both],
+            Self::Smugglex => &[Direct, Outbound, Inbound, Both],
+            Self::Hostile => &[Direct, Outbound, Inbound, Both],
+            Self::GrpcInterop | Self::Kosoku | Self::Slowhttptest => &[Direct, Both],
+        }
+    }
+
+    /// Whether it holds the proxies against what they may cost, which programs that are not
+    /// optimised cannot show.
+    fn measures(self) -> bool {
+        self == Self::Hostile
+    }
+
+    /// What it talks to.
+    fn application(self) -> Application {
+        match self {
+            Self::H2spec => Application::Http2,
+            Self::GrpcInterop => Application::Grpc,
+            Self::Kosoku => Application::WebSocket,
+            Self::Smugglex | Self::Slowhttptest | Self::Hostile => Application::Web,
+        }
+    }
+
+    /// All that has to be there for it.
+    fn applications(self) -> Vec<Application> {
+        let mut all = vec![self.application()];
+        if self == Self::Hostile {
+            all.extend([Application::Http2, Application::Sink]);
+        }
+        all
+    }
+
+    /// Runs it in all its positions and prints what came of it; whether every case passed through
+    /// the proxies.
+    fn shoot(
+        self,
+        lab: &Lab,
+        range: &mut Range<'_>,
+        tools: &Tools,
+        root: &Path,
+    ) -> anyhow::Result<bool> {
+        let results = root.join(FOLDER).join("results");
+        fs::create_dir_all(&results).with_context(|| format!("create {}", results.display()))?;
+        let mut held = true;
+        let mut alone = None;
+        for position in self.positions() {
+            lab.check_interrupt()?;
+            let outcome = stage::run(self.name(), position.what(), || {
+                self.run(range, tools, *position, &results)
+            });
+            let outcome = outcome.with_context(|| format!("against {}", position.what()))?;
+            range.check()?;
+            let outcome = match &alone {
+                Some(alone) => self.beside(outcome, alone),
+                None => outcome,
+            };
+            outcome.print(root, self.name(), position.name(), alone.as_ref());
+            held &= *position == Position::Direct || outcome.holds();
+            alone.get_or_insert(outcome);
+        }
+        Ok(held)
+    }
+
+    fn run(
+        self,
+        range: &Range<'_>,
+        tools: &Tools,
+        position: Position,
+        results: &Path,
+    ) -> anyhow::Result<Outcome> {
+        let target = range.target(self.application(), position);
+        let name = format!("{}-{}", self.name(), position.name().replace(' ', "-"));
+        let result = |extension: &str| -> PathBuf { results.join(format!("{name}{extension}")) };
+        match self {
+            Self::H2spec => h2spec::run(range, &tools.h2spec()?, target, &name, result(".xml")),
+            Self::GrpcInterop => {
+                grpc_interop::run(range, &tools.grpc_client()?, target, &name, result(".txt"))
+            }
+            Self::Kosoku => kosoku::run(range, &tools.kosoku()?, target, &name, result("")),
+            Self::Smugglex => {
+                smugglex::run(range, &tools.smugglex()?, target, &name, result(".json"))
+            }
+            Self::Slowhttptest => slowhttptest::run(range, target, &name, &result("")),
+            Self::Hostile => hostile::run(range, position, &name, &result("")),
+        }
+    }
+
+    /// What a proxy made of the server's outcome. For most, each case speaks for itself. A
+    /// WebSocket is only carried: whatever the server does must arrive as it is.
+    fn beside(self, outcome: Outcome, alone: &Outcome) -> Outcome {
+        match self {
+            Self::Kosoku => outcome.identical_to(alone),
+            _ => outcome.complete_beside(alone),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suites_are_chosen_by_name_and_run_once() {
+        assert_eq!(chosen(&[]).len(), Suite::value_variants().len());
+        let twice = [Suite::Kosoku, Suite::H2spec, Suite::Kosoku];
+        assert_eq!(chosen(&twice), [Suite::H2spec, Suite::Kosoku]);
+    }
+
+    #[test]
+    fn every_suite_begins_with_the_server_alone_and_ends_with_both_proxies() {
+        for suite in Suite::value_variants() {
+            assert_eq!(suite.positions().first(), Some(&Position::Direct));
+            assert_eq!(suite.positions().last(), Some(&Position::Both));
+            let value = suite.to_possible_value().expect("none is hidden");
+            assert_eq!(value.get_name(), suite.name());
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The interoperability tests of gRPC that need no credentials, and both soaks.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+
+use super::{
+    outcome::{Case, Outcome},
+    range::Range,
+};
+use crate::testbed::process::Process;
+
+const CASES: [&str; 16] = [
+    "empty_unary",
+    "large_unary",
+    "client_streaming",
+    "server_streaming",
+    "ping_pong",
+    "empty_stream",
+    "timeout_on_sleeping_server",
+    "cancel_after_begin",
+    "cancel_after_first_response",
+    "status_code_and_message",
+    "special_status_message",
+    "custom_metadata",
+    "unimplemented_method",
+    "unimplemented_service",
+    "rpc_soak",
+    "channel_soak",
+];
+
+/// Of each soak: calls with hundreds of KiB both ways, on one connection or on a new one each. None
+/// may fail. How long one takes is the machine's affair, so that a call fails for that only after
+/// ten seconds, and a soak after five minutes.
+const SOAK: [&str; 3] = [
+    "--soak_iterations=500",
+    "--soak_per_iteration_max_acceptable_latency_ms=10000",
+    "--soak_overall_timeout_seconds=300",
+];
+
+pub(super) fn run(
+    range: &Range<'_>,
+    program: &Path,
+    target: SocketAddr,
+    name: &str,
+    file: PathBuf,
+) -> anyhow::Result<Outcome> {
+    let mut cases = Vec::new();
+    let mut report = String::new();
+    for test in CASES {
+        let mut command = range.client(program)?;
+        command
+            .arg(format!("--server_host={}", target.ip()))
+            .arg(format!("--server_port={}", target.port()))
+            .arg(format!("--test_case={test}"))
+            .args(SOAK);
+        let process = Process::start(&format!("{name}-{test}"), &mut command)?;
+        let log = process.log().to_owned();
+        let (status, output) = process.finish()?;
+        let log = fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
+        // Writing to a string does not fail.
+        let _written = writeln!(report, "== {test}: {status}\n{output}{log}");
+        cases.push(Case {
+            name: test.to_owned(),
+            passed: status.success(),
+            said: last_line(&log).to_owned(),
+        });
+    }
+    fs::write(&file, report).with_context(|| format!("write {}", file.display()))?;
+    Ok(Outcome::of(cases, file))
+}
+
+/// Where it says what went wrong.
+fn last_line(log: &str) -> &str {
+    let mut lines = log.lines().rev();
+    lines
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or("said nothing")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn there_are_fourteen_cases_and_two_soaks() {
+        let cases: HashSet<&str> = CASES.into_iter().collect();
+        assert_eq!(cases.len(), 16);
+        let soaks = cases.iter().filter(|case| case.ends_with("_soak"));
+        assert_eq!(soaks.count(), 2);
+    }
+
+    #[test]
+    fn the_reason_is_in_the_last_line() {
+        assert_eq!(last_line("a\nFATAL: b\n\n"), "FATAL: b");
+        assert_eq!(last_line(""), "said nothing");
+    }
+}

@@ -1,0 +1,189 @@
+//! What a suite found out in one position, and how that is printed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::Context;
+
+use crate::testbed::process::Process;
+
+/// More failed cases than this are a file's business, not the terminal's.
+const SHOWN: usize = 20;
+
+/// The cases of one run.
+#[derive(Debug, PartialEq)]
+pub(super) struct Outcome {
+    pub(super) cases: Vec<Case>,
+    /// Where the suite's own report is.
+    pub(super) file: PathBuf,
+    /// What is worth a word although nothing failed.
+    pub(super) note: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Case {
+    pub(super) name: String,
+    pub(super) passed: bool,
+    /// What happened, where the suite says so.
+    pub(super) said: String,
+}
+
+/// Runs the program of `suite`, which writes its report to `file`. Returns the report and, for
+/// complaints, how the program ended and what it said.
+pub(super) fn report(
+    suite: &str,
+    name: &str,
+    command: &mut Command,
+    file: &Path,
+) -> anyhow::Result<(String, String)> {
+    // An old report must not pass for a new one.
+    drop(fs::remove_file(file));
+    // It ends with an error when a case failed; what matters is the report.
+    let (status, output) = Process::start(name, command)?.finish()?;
+    let said = format!("{status}\n{output}");
+    let report =
+        fs::read_to_string(file).with_context(|| format!("{suite} wrote no report: {said}"))?;
+    Ok((report, said))
+}
+
+impl Outcome {
+    /// Cases, and nothing to say besides.
+    pub(super) fn of(cases: Vec<Case>, file: PathBuf) -> Self {
+        Self {
+            cases,
+            file,
+            note: None,
+        }
+    }
+
+    pub(super) fn holds(&self) -> bool {
+        self.cases.iter().all(|case| case.passed)
+    }
+
+    /// With the cases that were run against the server alone and are missing here, as failed ones.
+    pub(super) fn complete_beside(mut self, alone: &Self) -> Self {
+        let here: BTreeSet<&str> = self.cases.iter().map(|case| case.name.as_str()).collect();
+        let missing = alone.cases.iter();
+        let missing = missing.filter(|case| !here.contains(case.name.as_str()));
+        let missing: Vec<Case> = missing
+            .map(|case| Case {
+                passed: false,
+                said: "was not run".to_owned(),
+                ..case.clone()
+            })
+            .collect();
+        self.cases.extend(missing);
+        self
+    }
+
+    /// Judged by whether each case ended as it does with the server alone, well or not.
+    pub(super) fn identical_to(self, alone: &Self) -> Self {
+        let mut outcome = self.complete_beside(alone);
+        let before: BTreeMap<&str, &str> = alone
+            .cases
+            .iter()
+            .map(|case| (case.name.as_str(), case.said.as_str()))
+            .collect();
+        for case in &mut outcome.cases {
+            let before = before.get(case.name.as_str()).copied();
+            case.passed = before == Some(case.said.as_str());
+            if !case.passed {
+                let before = before.unwrap_or("was not run");
+                case.said = format!("{}; direct: {before}", case.said);
+            }
+        }
+        outcome
+    }
+
+    /// A line, and one more for each failed case.
+    pub(super) fn print(&self, root: &Path, suite: &str, position: &str, alone: Option<&Self>) {
+        println!("{}", self.line(root, suite, position));
+        let failed_alone: BTreeSet<&str> = alone
+            .into_iter()
+            .flat_map(|alone| alone.failed())
+            .map(|case| case.name.as_str())
+            .collect();
+        for case in self.failed().take(SHOWN) {
+            let too = match failed_alone.contains(case.name.as_str()) {
+                true => " (direct too)",
+                false => "",
+            };
+            println!("    {}: {}{too}", case.name, case.said);
+        }
+        let failed = self.failed().count();
+        if failed > SHOWN {
+            println!("    and {} more", failed - SHOWN);
+        }
+    }
+
+    fn line(&self, root: &Path, suite: &str, position: &str) -> String {
+        let failed = self.failed().count();
+        let passed = self.cases.len() - failed;
+        let file = self.file.strip_prefix(root).unwrap_or(&self.file).display();
+        let line =
+            format!("{suite:<13} {position:<12} {passed:>4} passed {failed:>4} failed  {file}");
+        match &self.note {
+            Some(note) => format!("{line}  ({note})"),
+            None => line,
+        }
+    }
+
+    fn failed(&self) -> impl Iterator<Item = &Case> {
+        self.cases.iter().filter(|case| !case.passed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(cases: &[(&str, bool, &str)]) -> Outcome {
+        let case = |&(name, passed, said): &(&str, bool, &str)| Case {
+            name: name.to_owned(),
+            passed,
+            said: said.to_owned(),
+        };
+        Outcome {
+            cases: cases.iter().map(case).collect(),
+            file: "/mesh/target/x.xml".into(),
+            note: None,
+        }
+    }
+
+    #[test]
+    fn a_case_that_was_not_run_has_failed() {
+        let alone = outcome(&[("1", true, ""), ("2", true, "")]);
+        let through = outcome(&[("1", true, "")]).complete_beside(&alone);
+        assert!(!through.holds());
+        assert_eq!(through.cases[1].said, "was not run");
+    }
+
+    #[test]
+    fn what_is_carried_is_judged_by_what_the_server_does() {
+        let alone = outcome(&[("1", true, "OK"), ("2", false, "FAILED")]);
+        let same = outcome(&[("1", true, "OK"), ("2", false, "FAILED")]).identical_to(&alone);
+        assert!(same.holds());
+        let better = outcome(&[("1", true, "OK"), ("2", true, "OK")]).identical_to(&alone);
+        assert_eq!(better.cases[1].said, "OK; direct: FAILED");
+        assert!(!better.holds());
+        let more = outcome(&[("1", true, "OK"), ("2", false, "FAILED"), ("3", true, "OK")]);
+        assert!(!more.identical_to(&alone).holds());
+    }
+
+    #[test]
+    fn a_line_counts_and_names_the_file() {
+        let line = outcome(&[("1", true, ""), ("2", false, "x")]).line(
+            Path::new("/mesh"),
+            "h2spec",
+            "direct",
+        );
+        assert_eq!(
+            line,
+            "h2spec        direct          1 passed    1 failed  target/x.xml"
+        );
+    }
+}

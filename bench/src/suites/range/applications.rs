@@ -1,0 +1,169 @@
+//! The servers behind the proxies.
+
+use std::{fs, path::Path};
+
+use super::{Application, Position};
+use crate::{
+    suites::tools::Tools,
+    testbed::{
+        Lab,
+        pod::{Container, FOLDER, Pod, Side},
+        process::Process,
+    },
+};
+
+const APPLICATION: Container<'_> = Container {
+    name: "app",
+    side: Side::Load,
+    user: None,
+};
+
+/// Larger than what sockets and proxies hold of a response, so that whoever reads slowly holds it
+/// back.
+const LARGE: usize = 1024 * 1024;
+/// Where it is.
+pub(in crate::suites) const LARGE_PATH: &str = "/large";
+
+/// Debian's Python, which has the library; another one on the `PATH` need not.
+const PYTHON: &str = "/usr/bin/python3";
+/// An echo server on every port that is an argument. It looks at one frame after the other, however
+/// many have arrived, so that what it does to a client does not depend on how a proxy has cut its
+/// bytes. What clients break on purpose is not worth a line in the log.
+const ECHO: &str = "\
+import asyncio, sys
+from wsproto import ConnectionType, WSConnection, events
+from wsproto.extensions import PerMessageDeflate
+
+async def echo(reader, writer):
+    socket, message, is_open = WSConnection(ConnectionType.SERVER), [], True
+    while is_open and (data := await reader.read(65536)):
+        socket.receive_data(data)
+        for event in socket.events():
+            if isinstance(event, events.Request):
+                answer = events.AcceptConnection(extensions=[PerMessageDeflate()])
+            elif isinstance(event, events.Message):
+                message.append(event.data)
+                if not event.message_finished:
+                    continue
+                answer = type(event)(data=message[0][:0].join(message))
+                message = []
+            elif isinstance(event, events.Ping):
+                answer = event.response()
+            elif isinstance(event, events.CloseConnection):
+                answer, is_open = event.response(), False
+            else:
+                continue
+            writer.write(socket.send(answer))
+            await writer.drain()
+            if not is_open:
+                break
+
+async def serve(reader, writer):
+    try:
+        await echo(reader, writer)
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()
+
+async def main():
+    for port in sys.argv[1:]:
+        await asyncio.start_server(serve, None, int(port))
+    await asyncio.Future()
+
+asyncio.run(main())
+";
+
+/// Starts it on every port of its, and waits until it listens.
+pub(super) fn start(
+    lab: &Lab,
+    tools: &Tools,
+    pod: &Pod,
+    application: Application,
+) -> anyhow::Result<Vec<Process>> {
+    let processes = match application {
+        Application::Http2 => vec![own(lab, pod, application, "http2")?],
+        Application::Grpc => grpc(tools, pod)?,
+        Application::WebSocket => vec![websocket(pod)?],
+        Application::Web => vec![web(pod)?],
+        Application::Sink => vec![own(lab, pod, application, "sink")?],
+    };
+    for port in application.ports() {
+        lab.wait_ready(pod, ([127, 0, 0, 1], port).into(), None)?;
+    }
+    Ok(processes)
+}
+
+/// One of `mesh-bench serve`, by the name of its flag.
+fn own(lab: &Lab, pod: &Pod, application: Application, what: &str) -> anyhow::Result<Process> {
+    let mut command = pod.command(APPLICATION, &lab.programs.bench)?;
+    command.arg("serve");
+    for port in application.ports() {
+        command.arg(format!("--{what}=0.0.0.0:{port}"));
+    }
+    Process::start(what, &mut command)
+}
+
+/// One for each port: it takes no list.
+fn grpc(tools: &Tools, pod: &Pod) -> anyhow::Result<Vec<Process>> {
+    let server = tools.grpc_server()?;
+    let start = |port: u16| {
+        let mut command = pod.command(APPLICATION, &server)?;
+        command.args(["--port", &port.to_string()]);
+        Process::start(&format!("grpc-{port}"), &mut command)
+    };
+    Application::Grpc.ports().map(start).collect()
+}
+
+fn websocket(pod: &Pod) -> anyhow::Result<Process> {
+    let mut command = pod.command(APPLICATION, PYTHON)?;
+    command.args(["-c", ECHO]);
+    command.args(Application::WebSocket.ports().map(|port| port.to_string()));
+    Process::start("websocket", &mut command)
+}
+
+fn web(pod: &Pod) -> anyhow::Result<Process> {
+    let folder = Path::new(FOLDER).join("web");
+    fs::create_dir_all(&folder)?;
+    fs::write(
+        folder.join(LARGE_PATH.trim_start_matches('/')),
+        vec![b'x'; LARGE],
+    )?;
+    let configuration = Path::new(FOLDER).join("web.conf");
+    fs::write(&configuration, nginx(&folder))?;
+    let mut command = pod.command(APPLICATION, "nginx")?;
+    command.arg("-c").arg(&configuration);
+    Process::start("web", &mut command)
+}
+
+/// What nginx lets wait in a socket: as much as it has there for a slow client by itself, 80 KiB
+/// with what the kernel adds. It would give a proxy, which reads the beginning quickly, all of a
+/// large response, and four thousand of them are more than the kernel has for the sockets of the
+/// one machine on which client, proxies and server are.
+const UNSENT: &str = "40k";
+
+/// As patient as the proxies, so that what ends a slow client is its own limit where it has one.
+/// Long heads are for ranges by the thousand.
+fn nginx(folder: &Path) -> String {
+    let listen: String = Position::ALL
+        .into_iter()
+        .map(|position| {
+            let port = Application::Web.port(position);
+            format!("        listen {port} backlog=4096 sndbuf={UNSENT};\n")
+        })
+        .collect();
+    format!(
+        "daemon off; master_process off; user root; error_log stderr error; pid {FOLDER}/web.pid;
+events {{ worker_connections 65536; }}
+http {{
+    access_log off; default_type text/plain; keepalive_timeout 1h; keepalive_requests 1000000000;
+    large_client_header_buffers 8 64k; client_body_temp_path {FOLDER}/web-body; tcp_nodelay on;
+    server {{
+{listen}        location = / {{ return 200 \"hello\\n\"; }}
+        location / {{ root {}; }}
+    }}
+}}
+",
+        folder.display()
+    )
+}

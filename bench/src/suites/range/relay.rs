@@ -1,0 +1,48 @@
+//! A client of the mesh's TLS for programs that cannot be one: the mesh picks certificates by
+//! server name and does not negotiate `h2`, while `h2spec -t` sends no name to an address and
+//! insists on that.
+
+use std::{fs, net::Ipv4Addr, path::Path};
+
+use anyhow::Context;
+
+use super::CLIENT;
+use crate::testbed::{
+    Lab, SERVER,
+    pod::{FOLDER, Pods},
+    process::Process,
+};
+
+/// Carries connections to this port of the client's loopback to the same port of the server, with
+/// the client's certificate.
+pub(super) fn start(lab: &Lab, pods: &Pods, port: u16) -> anyhow::Result<Process> {
+    let path = Path::new(FOLDER).join("relay.cfg");
+    fs::write(&path, configuration(lab, pods.server.ip, port))?;
+    let mut command = pods.client.command(CLIENT, "haproxy")?;
+    command.arg("-db").arg("-f").arg(&path);
+    let process = Process::start("relay", &mut command)?;
+    let at = (Ipv4Addr::LOCALHOST, port).into();
+    lab.wait_ready(&pods.client, at, None)
+        .with_context(|| process.complaint())?;
+    Ok(process)
+}
+
+fn configuration(lab: &Lab, server: Ipv4Addr, port: u16) -> String {
+    let certificate = lab.certificate("client");
+    format!(
+        "global
+    nbthread 1
+    ssl-default-server-options ssl-min-ver TLSv1.3
+defaults
+    mode tcp
+    timeout connect 5s
+    timeout client 1h
+    timeout server 1h
+listen mesh
+    bind 127.0.0.1:{port}
+    server proxy {server}:{port} ssl crt {} ca-file {} verify required verifyhost {SERVER} sni str({SERVER})
+",
+        certificate.both.display(),
+        certificate.anchor.display(),
+    )
+}

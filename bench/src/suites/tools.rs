@@ -1,0 +1,252 @@
+//! The suites themselves: which versions, and how they get onto this machine. Below
+//! `target/suites`, each in a folder with its version in its name; what a distribution packages
+//! comes from there.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, bail};
+use xtask::{
+    command, setup, stage,
+    workspace::{self, find_program},
+};
+
+use super::{FOLDER, Suite};
+
+/// Its last release is 2.6.0, which is this commit: the tag has no place among the versions of a
+/// module that is not called `…/v2`.
+const H2SPEC: Go = Go {
+    package: "github.com/summerwind/h2spec/cmd/h2spec",
+    version: "v0.0.0-20200804131034-70ac22940108",
+    folder: "h2spec",
+    program: "h2spec",
+};
+const GRPC_VERSION: &str = "v1.83.0";
+const GRPC_CLIENT: Go = Go {
+    package: "google.golang.org/grpc/interop/client",
+    version: GRPC_VERSION,
+    folder: "grpc-interop-client",
+    program: "client",
+};
+const GRPC_SERVER: Go = Go {
+    package: "google.golang.org/grpc/interop/server",
+    version: GRPC_VERSION,
+    folder: "grpc-interop-server",
+    program: "server",
+};
+const KOSOKU_VERSION: &str = "0.1.0";
+const SMUGGLEX_VERSION: &str = "0.4.0";
+
+/// What shows that it is there, the package, what for, and whose.
+const PACKAGED: [(&str, &str, &str, &[Suite]); 4] = [
+    (
+        "haproxy",
+        "haproxy",
+        "speaks the mesh's TLS for h2spec",
+        &[Suite::H2spec],
+    ),
+    (
+        "nginx",
+        "nginx-light",
+        "the web server behind the proxies",
+        &[Suite::Smugglex, Suite::Slowhttptest, Suite::Hostile],
+    ),
+    (
+        "slowhttptest",
+        "slowhttptest",
+        "slow clients",
+        &[Suite::Slowhttptest],
+    ),
+    (
+        "/usr/lib/python3/dist-packages/wsproto",
+        "python3-wsproto",
+        "the WebSocket server behind the proxies",
+        &[Suite::Kosoku],
+    ),
+];
+
+/// What is installed, found by name.
+pub(super) struct Tools {
+    folder: PathBuf,
+}
+
+/// A program of a Go module.
+struct Go {
+    package: &'static str,
+    version: &'static str,
+    folder: &'static str,
+    program: &'static str,
+}
+
+impl Tools {
+    /// Installs what these suites need and is missing.
+    pub(super) fn prepare(root: &Path, suites: &[Suite]) -> anyhow::Result<Self> {
+        let tools = Self {
+            folder: root.join(FOLDER),
+        };
+        fs::create_dir_all(&tools.folder)
+            .with_context(|| format!("create {}", tools.folder.display()))?;
+        install_packages(suites)?;
+        for suite in suites {
+            match suite {
+                Suite::H2spec => tools.install_go(&H2SPEC)?,
+                Suite::GrpcInterop => {
+                    tools.install_go(&GRPC_CLIENT)?;
+                    tools.install_go(&GRPC_SERVER)?;
+                }
+                Suite::Kosoku => tools.install_kosoku()?,
+                Suite::Smugglex => tools.install_smugglex(root)?,
+                Suite::Slowhttptest | Suite::Hostile => (),
+            }
+        }
+        Ok(tools)
+    }
+
+    pub(super) fn h2spec(&self) -> anyhow::Result<PathBuf> {
+        existing(self.go_program(&H2SPEC))
+    }
+
+    pub(super) fn grpc_client(&self) -> anyhow::Result<PathBuf> {
+        existing(self.go_program(&GRPC_CLIENT))
+    }
+
+    pub(super) fn grpc_server(&self) -> anyhow::Result<PathBuf> {
+        existing(self.go_program(&GRPC_SERVER))
+    }
+
+    pub(super) fn kosoku(&self) -> anyhow::Result<PathBuf> {
+        existing(self.kosoku_folder().join("bin/kosoku"))
+    }
+
+    pub(super) fn smugglex(&self) -> anyhow::Result<PathBuf> {
+        existing(self.smugglex_folder().join("bin/smugglex"))
+    }
+
+    fn go_program(&self, go: &Go) -> PathBuf {
+        self.go_folder(go).join(go.program)
+    }
+
+    fn go_folder(&self, go: &Go) -> PathBuf {
+        self.folder.join(format!("{}-{}", go.folder, go.version))
+    }
+
+    fn kosoku_folder(&self) -> PathBuf {
+        self.folder.join(format!("kosoku-{KOSOKU_VERSION}"))
+    }
+
+    fn smugglex_folder(&self) -> PathBuf {
+        self.folder.join(format!("smugglex-{SMUGGLEX_VERSION}"))
+    }
+
+    fn install_go(&self, go: &Go) -> anyhow::Result<()> {
+        if self.go_program(go).exists() {
+            return Ok(());
+        }
+        if find_program("go").is_none() {
+            bail!(
+                "there is no Go, which builds {}; one of https://go.dev/dl that is not older than a year will do",
+                go.folder
+            );
+        }
+        stage::run(go.folder, go.version, || {
+            let mut install = Command::new("go");
+            install
+                .arg("install")
+                .arg(format!("{}@{}", go.package, go.version))
+                .env("GOBIN", self.go_folder(go));
+            command::run("go install", &mut install)
+        })
+    }
+
+    /// Into a virtual environment: no other Python program sees it, nor it the machine's packages.
+    fn install_kosoku(&self) -> anyhow::Result<()> {
+        let folder = self.kosoku_folder();
+        if folder.join("bin/kosoku").exists() {
+            return Ok(());
+        }
+        stage::run("kosoku", KOSOKU_VERSION, || {
+            let mut make = Command::new("python3");
+            make.args(["-m", "venv", "--clear"]).arg(&folder);
+            command::run("python3 -m venv", &mut make)
+                .context("make a place for kosoku; Debian's package python3-venv brings venv")?;
+            let mut pip = Command::new(folder.join("bin/python"));
+            pip.args(["-m", "pip", "install", "--quiet", "--no-deps"])
+                .arg("--disable-pip-version-check")
+                .arg(format!("kosoku=={KOSOKU_VERSION}"));
+            command::run("pip install", &mut pip).context("install kosoku")
+        })
+    }
+
+    fn install_smugglex(&self, root: &Path) -> anyhow::Result<()> {
+        let folder = self.smugglex_folder();
+        if folder.join("bin/smugglex").exists() {
+            return Ok(());
+        }
+        stage::run("smugglex", SMUGGLEX_VERSION, || {
+            let mut cargo = workspace::cargo(root);
+            cargo
+                .args(["install", "smugglex", "--locked", "--version"])
+                .arg(SMUGGLEX_VERSION)
+                .arg("--root")
+                .arg(&folder);
+            command::run("cargo install", &mut cargo).context("install smugglex")
+        })
+    }
+}
+
+fn existing(program: PathBuf) -> anyhow::Result<PathBuf> {
+    if !program.exists() {
+        bail!(
+            "{} is not there although it was installed",
+            program.display()
+        );
+    }
+    Ok(program)
+}
+
+fn install_packages(suites: &[Suite]) -> anyhow::Result<()> {
+    let is_there = |proof: &str| match proof.starts_with('/') {
+        true => Path::new(proof).exists(),
+        false => find_program(proof).is_some(),
+    };
+    let missing: Vec<_> = PACKAGED
+        .iter()
+        .filter(|(proof, _, _, whose)| {
+            whose.iter().any(|suite| suites.contains(suite)) && !is_there(proof)
+        })
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    for (_, package, why, _) in &missing {
+        eprintln!("    missing  {package:<20} {why}");
+    }
+    let names: Vec<&str> = missing.iter().map(|(_, package, ..)| *package).collect();
+    setup::install(&names).context("install what the suites need")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_is_another_folder() {
+        let tools = Tools {
+            folder: "/mesh/target/suites".into(),
+        };
+        assert_eq!(
+            tools.go_program(&GRPC_CLIENT),
+            Path::new("/mesh/target/suites/grpc-interop-client-v1.83.0/client")
+        );
+        assert!(tools.kosoku_folder().ends_with("kosoku-0.1.0"));
+    }
+
+    #[test]
+    fn what_was_never_installed_is_named() {
+        let error = existing("/mesh/target/suites/x".into()).expect_err("it is not there");
+        assert!(error.to_string().contains("/mesh/target/suites/x"));
+    }
+}

@@ -1,0 +1,195 @@
+//! The node agent that redirects the connections of a pair of pods, asked as a CNI plugin asks it.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use xtask::command::ask;
+
+use super::{
+    Lab,
+    pod::{self, FOLDER, Pod, Pods},
+    process::{Process, run, until},
+};
+
+/// How connections are redirected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tier {
+    Full,
+    Iptables,
+}
+
+/// Ports whose connections are left alone in both pods.
+#[derive(Debug, Default)]
+pub(crate) struct Skipped {
+    pub(crate) inbound: Vec<u16>,
+    pub(crate) outbound: Vec<u16>,
+}
+
+/// A running agent. Dropping it removes what it did.
+pub(crate) struct Agent {
+    process: Process,
+    program: PathBuf,
+    places: Places,
+}
+
+/// What an agent is told about where things are.
+struct Places {
+    cgroup: PathBuf,
+    folder: PathBuf,
+    pins: PathBuf,
+}
+
+impl Tier {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Iptables => "iptables",
+        }
+    }
+}
+
+impl Agent {
+    /// Starts an agent for these pods and enrols them.
+    pub(crate) fn start(
+        lab: &Lab,
+        pods: &Pods,
+        tier: Tier,
+        skipped: &Skipped,
+    ) -> anyhow::Result<Self> {
+        let name = format!("agent-{}", tier.name());
+        let places = Places {
+            cgroup: lab.cgroup.clone(),
+            folder: Path::new(FOLDER).join(&name),
+            pins: Path::new(pod::PINS).join(format!("{}-{}", pod::NAME, tier.name())),
+        };
+        std::fs::create_dir_all(&places.folder)?;
+        let cgroup = lab.cgroup.join(&name);
+        std::fs::create_dir_all(&cgroup)?;
+        let mut command = pod::within(&cgroup);
+        command.arg(&lab.programs.agent).args(places.flags()).args([
+            "--admin-addr",
+            "127.0.0.1:0",
+            "--tier",
+            tier.name(),
+        ]);
+        let agent = Self {
+            process: Process::start(&name, &mut command)?,
+            program: lab.programs.agent.clone(),
+            places,
+        };
+        until("the agent answers", || {
+            Ok(agent.ask(&json!({ "op": "status" })).ok())
+        })
+        .with_context(|| agent.process.complaint())?;
+        for pod in [&pods.client, &pods.server] {
+            agent.enrol(pod, skipped)?;
+        }
+        Ok(agent)
+    }
+
+    fn enrol(&self, pod: &Pod, skipped: &Skipped) -> anyhow::Result<()> {
+        let answer = self.ask(&json!({
+            "op": "add",
+            "containerId": pod.name,
+            "network": "bench",
+            "interface": "eth0",
+            "netns": format!("/run/netns/{}", pod.name),
+            "pod": { "namespace": "bench", "name": pod.name, "uid": pod.name },
+            "addresses": [pod.ip],
+            "annotations": {
+                "linkerd.io/proxy-version": "bench",
+                "config.linkerd.io/skip-inbound-ports": list(&skipped.inbound),
+                "config.linkerd.io/skip-outbound-ports": list(&skipped.outbound),
+            },
+        }))?;
+        match answer.get("added") {
+            Some(_) => Ok(()),
+            None => bail!("the agent does not enrol {}: {answer}", pod.name),
+        }
+    }
+
+    /// One question, one answer, a line each.
+    fn ask(&self, question: &Value) -> anyhow::Result<Value> {
+        let mut stream = UnixStream::connect(self.places.socket())?;
+        stream.write_all(format!("{question}\n").as_bytes())?;
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer)?;
+        serde_json::from_str(&answer).context("the agent's answer is JSON")
+    }
+
+    /// Fills the table of enrolled pods with so many more. Nothing belongs to them, as nothing of a
+    /// pod on the same node belongs to another: what there is to measure is how long it takes to
+    /// find one of so many. The agent ends, which would remove what it does not know; what it
+    /// pinned goes on.
+    pub(crate) fn crowd(&mut self, pods: u32) -> anyhow::Result<()> {
+        self.process.end();
+        let table = self.places.pins.join("v1/maps/PODS");
+        let mut dump = Command::new("bpftool");
+        dump.args(["--json", "map", "dump", "pinned"]).arg(&table);
+        let dumped = ask(&mut dump).context("bpftool does not show the table of pods")?;
+        let dumped: Value = serde_json::from_str(&dumped).context("bpftool speaks JSON")?;
+        let value: Vec<&str> = dumped[0]["value"]
+            .as_array()
+            .context("no pod is enrolled")?
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        let value = value.join(" ");
+        let mut batch = String::new();
+        for number in 0..pods {
+            // Cookies of network namespaces count up from one; these are far beyond.
+            let cookie = u64::MAX - u64::from(number);
+            let key: Vec<String> = cookie.to_ne_bytes().iter().map(u8::to_string).collect();
+            batch += &format!(
+                "map update pinned {} key {} value {value}\n",
+                table.display(),
+                key.join(" ")
+            );
+        }
+        let file = self.places.folder.join("crowd");
+        std::fs::write(&file, batch)?;
+        run(Command::new("bpftool").arg("batch").arg("file").arg(&file))
+    }
+}
+
+fn list(ports: &[u16]) -> String {
+    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+    ports.join(",")
+}
+
+impl Places {
+    fn socket(&self) -> PathBuf {
+        self.folder.join("agent.sock")
+    }
+
+    fn flags(&self) -> [PathBuf; 8] {
+        [
+            "--cgroup-root".into(),
+            self.cgroup.clone(),
+            "--pin-dir".into(),
+            self.pins.clone(),
+            "--socket".into(),
+            self.socket(),
+            "--state-dir".into(),
+            self.folder.join("state"),
+        ]
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // Without the daemon, which would otherwise put back what is removed.
+        self.process.end();
+        let mut uninstall = Command::new(&self.program);
+        uninstall.arg("uninstall").args(self.places.flags());
+        if let Err(error) = run(&mut uninstall) {
+            eprintln!("    the redirection of the pods could not be removed: {error:#}");
+        }
+    }
+}

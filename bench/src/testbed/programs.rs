@@ -1,0 +1,75 @@
+//! The programs of the mesh that run in a testbed, and how they are built.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use xtask::{binaries, command, stage, workspace};
+
+/// Paths of the programs.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    pub(crate) proxy: PathBuf,
+    /// This program, which is also the control plane, the applications and the load.
+    pub(crate) bench: PathBuf,
+    pub(crate) agent: PathBuf,
+}
+
+impl Programs {
+    /// The optimised proxy, for measurements. Builds it first when `build` is set.
+    pub(crate) fn optimised(root: &Path, build: bool) -> anyhow::Result<Self> {
+        if build {
+            stage::run("build", "the proxy, optimised", || {
+                // By itself, as for its image: the workspace would add features of other packages.
+                let mut cargo = workspace::cargo(root);
+                cargo.args(["build", "--release", "--package", "mesh-proxy"]);
+                command::run("cargo build", &mut cargo)?;
+                // The kernel programs are the same in every profile, and nothing else of the agent
+                // runs under load.
+                compile(root, &["mesh-agent"])
+            })?;
+        }
+        Self::at(binaries::folder(root, false), binaries::folder(root, true))
+    }
+
+    /// Programs with assertions, for tests that measure nothing. Builds them first when `build` is
+    /// set.
+    pub(crate) fn checked(root: &Path, build: bool) -> anyhow::Result<Self> {
+        if build {
+            stage::run("build", "the proxy and the agent", || {
+                compile(root, &["mesh-proxy", "mesh-agent"])
+            })?;
+        }
+        let debug = binaries::folder(root, true);
+        Self::at(debug.clone(), debug)
+    }
+
+    fn at(proxy: PathBuf, agent: PathBuf) -> anyhow::Result<Self> {
+        let programs = Self {
+            proxy: proxy.join("mesh-proxy"),
+            bench: env::current_exe().context("find this program")?,
+            agent: agent.join("mesh-agent"),
+        };
+        for program in [&programs.proxy, &programs.agent] {
+            if !program.exists() {
+                bail!(
+                    "{} does not exist: run without --no-build",
+                    program.display()
+                );
+            }
+        }
+        Ok(programs)
+    }
+}
+
+/// With the features of the whole workspace, as the tests build them.
+fn compile(root: &Path, programs: &[&str]) -> anyhow::Result<()> {
+    let mut cargo = workspace::cargo(root);
+    cargo.args(["build", "--workspace"]);
+    for program in programs {
+        cargo.args(["--bin", program]);
+    }
+    command::run("cargo build", &mut cargo)
+}
