@@ -1,37 +1,48 @@
-//! Pushes images to a registry by the OCI distribution protocol: blobs that are not there yet, then
-//! the manifest under `VERSION-ARCHITECTURE`, then an index under `VERSION` that lists the
-//! manifests of this commit for every architecture the registry has. So each architecture is built
-//! on a machine of its own, in any order, one after the other.
+//! Pushes images to a registry with skopeo: the image under `VERSION-ARCHITECTURE`, then an index
+//! under `VERSION` that lists the images of this commit for every architecture the registry has. So
+//! each architecture can be built on a machine of its own, in any order, one after the other.
 
-mod http;
-
-use std::path::Path;
+use std::{
+    env, fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
 
 use anyhow::{Context, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     layout,
     oci::{self, Blob, Image},
     origin::Origin,
 };
-use http::{Answer, Client, Method};
+use crate::{
+    command::{self, ask},
+    setup,
+    workspace::find_program,
+};
 
-/// Those that images are built for.
+/// The architectures that images are built for.
 const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];
 
 const REVISION: &str = "org.opencontainers.image.revision";
+/// The name of an image within a layout.
+const NAME: &str = "org.opencontainers.image.ref.name";
 
-/// Pushes images that `layout::write` left below `out`.
+/// Pushes the images that `layout::write` wrote below `out`.
 pub(crate) fn push(
     registry: &str,
     out: &Path,
     images: &[Image],
     origin: &Origin,
 ) -> anyhow::Result<()> {
+    if find_program("skopeo").is_none() {
+        setup::install(&["skopeo"]).context("install skopeo, which pushes images")?;
+    }
     for image in images {
         let name = image.contents.name;
-        let repository = Repository::of(registry, &name.repository());
+        let repository = Repository::new(registry, &name.repository())?;
         let pushed = repository
             .push(&out.join(name.to_string()), image, origin)
             .with_context(|| format!("push the {name} image to {registry}"))?;
@@ -41,142 +52,173 @@ pub(crate) fn push(
 }
 
 struct Repository {
-    client: Client,
-    /// With registry, as pods name it.
+    /// With the registry, as pods name it.
     name: String,
-    /// `https://registry/v2/path`.
-    url: String,
+    is_on_this_machine: bool,
+    login: Option<Login>,
 }
 
+/// What skopeo uses to authenticate, in a file of its own. Removed with this value.
+struct Login(PathBuf);
+
 impl Repository {
-    fn of(registry: &str, name: &str) -> Self {
+    fn new(registry: &str, name: &str) -> anyhow::Result<Self> {
         let name = format!("{}/{name}", registry.trim_end_matches('/'));
-        let (host, path) = name.split_once('/').unwrap_or((&name, ""));
-        let url = format!("{}://{host}/v2/{path}", scheme(host));
-        Self {
-            client: Client::new(host),
-            url,
+        let host = name.split(['/', ':']).next().unwrap_or_default();
+        Ok(Self {
+            is_on_this_machine: host == "localhost" || host.starts_with("127."),
+            login: Login::from_env(&name)?,
             name,
-        }
+        })
     }
 
-    fn push(&self, folder: &Path, image: &Image, origin: &Origin) -> anyhow::Result<String> {
-        for blob in [&image.config, &image.layer] {
-            self.put_blob(&folder.join(layout::path(&blob.digest)), blob)?;
-        }
+    /// Pushes the image and the index; returns the index with its digest.
+    fn push(&self, layout: &Path, image: &Image, origin: &Origin) -> anyhow::Result<String> {
         let tag = |architecture: &str| format!("{}-{architecture}", image.version);
-        self.put_manifest(&tag(oci::architecture()), &image.manifest)?;
-        let mut manifests = vec![image.descriptor()];
+        let own = format!("oci:{}:{}", layout.display(), image.version);
+        self.copy(&own, &self.remote(&tag(oci::architecture())), &[])?;
+
+        let all = layout.with_extension("index");
+        super::empty_folder(&all)?;
+        let part = |architecture: &str| format!("oci:{}:{architecture}", all.display());
+        self.copy(&own, &part(oci::architecture()), &[])?;
         for other in ARCHITECTURES {
-            if other != oci::architecture() {
-                manifests.extend(self.manifest_of(&tag(other), other, origin)?);
+            if other != oci::architecture() && self.has_same_commit(&tag(other), origin)? {
+                self.copy(&self.remote(&tag(other)), &part(other), &[])?;
             }
         }
-        manifests.sort_by_key(|manifest| manifest["platform"]["architecture"].to_string());
-        let index = oci::index(&manifests)?;
-        self.put_manifest(&image.version, &index)?;
+        let index = index_of(&all, &image.version)?;
+        let local = format!("oci:{}:{}", all.display(), image.version);
+        self.copy(&local, &self.remote(&image.version), &["--all"])?;
+        fs::remove_dir_all(&all).with_context(|| format!("remove {}", all.display()))?;
         Ok(format!("{}:{}@{}", self.name, image.version, index.digest))
     }
 
-    /// A layer that the registry has from an earlier version is not sent again.
-    fn put_blob(&self, file: &Path, blob: &Blob) -> anyhow::Result<()> {
-        let there = format!("{}/blobs/{}", self.url, blob.digest);
-        if self.client.send(Method::Head, &there, None)?.is_success() {
-            return Ok(());
-        }
-        let start = format!("{}/blobs/uploads/", self.url);
-        let started = self.client.send(Method::Post, &start, None)?;
-        let location = started
-            .expect_success("begin an upload")?
-            .header("location");
-        let location = location.context("the registry does not say where to upload")?;
-        let location = upload_address(&start, &location, &blob.digest)?;
-        let body = (file, "application/octet-stream");
-        let stored = self.client.send(Method::Put, &location, Some(body))?;
-        stored.expect_success("upload a layer")?;
-        Ok(())
+    fn remote(&self, tag: &str) -> String {
+        format!("docker://{}:{tag}", self.name)
     }
 
-    fn put_manifest(&self, tag: &str, manifest: &Blob) -> anyhow::Result<()> {
-        let file = http::Scratch::with(&manifest.content)?;
-        let address = format!("{}/manifests/{tag}", self.url);
-        let body = (file.path(), manifest.media_type);
-        let stored = self.client.send(Method::Put, &address, Some(body))?;
-        stored.expect_success("store the manifest")?;
-        Ok(())
-    }
-
-    /// The descriptor of another architecture's manifest, when it is of the same commit.
-    fn manifest_of(
-        &self,
-        tag: &str,
-        architecture: &str,
-        origin: &Origin,
-    ) -> anyhow::Result<Option<Value>> {
-        let address = format!("{}/manifests/{tag}", self.url);
-        let answer = self.client.send(Method::Get, &address, None)?;
-        if answer.status == 404 {
-            return Ok(None);
-        }
-        let content = answer.expect_success("read a manifest")?.body.clone();
-        let manifest: Value =
-            serde_json::from_slice(&content).with_context(|| format!("read the manifest {tag}"))?;
-        let revision = manifest["annotations"][REVISION].as_str();
-        if revision.is_none() || revision != origin.revision.as_deref() {
-            eprintln!("    {}:{tag} is of another commit and left out", self.name);
-            return Ok(None);
-        }
-        let mut descriptor = Blob::new(oci::MANIFEST, content).descriptor();
-        descriptor["platform"] = serde_json::json!({ "architecture": architecture, "os": "linux" });
-        Ok(Some(descriptor))
-    }
-}
-
-impl Answer {
-    /// The answer, or the registry's words when it refused.
-    fn expect_success(&self, what: &str) -> anyhow::Result<&Self> {
-        if self.is_success() {
-            return Ok(self);
-        }
-        let said = String::from_utf8_lossy(&self.body);
-        let hint = match self.status {
-            401 | 403 => {
-                "; set MESH_REGISTRY_USER and MESH_REGISTRY_PASSWORD, or log in with docker or podman, as somebody who may push there"
-            }
-            _ => "",
+    /// Whether the registry has this tag with an image of the same commit.
+    fn has_same_commit(&self, tag: &str, origin: &Origin) -> anyhow::Result<bool> {
+        let mut inspect = self.skopeo("inspect", "");
+        // Of a tag that does not exist, and of a registry that refuses, skopeo says the same. The
+        // registry has just accepted this image, so it does not exist.
+        let Some(manifest) = ask(inspect.args(["--raw", &self.remote(tag)])) else {
+            return Ok(false);
         };
-        bail!(
-            "{what}: the registry answered {}{hint}: {}",
-            self.status,
-            said.trim()
+        let manifest: Value = serde_json::from_str(&manifest)
+            .with_context(|| format!("read the manifest of {}:{tag}", self.name))?;
+        let revision = manifest["annotations"][REVISION].as_str();
+        let same = revision.is_some() && revision == origin.revision.as_deref();
+        if !same {
+            eprintln!("    {}:{tag} is of another commit and left out", self.name);
+        }
+        Ok(same)
+    }
+
+    fn copy(&self, from: &str, to: &str, options: &[&str]) -> anyhow::Result<()> {
+        let side = if to.starts_with("docker:") {
+            "dest-"
+        } else {
+            "src-"
+        };
+        let mut copy = self.skopeo("copy", side);
+        copy.args(["--preserve-digests"])
+            .args(options)
+            .args([from, to]);
+        command::run("skopeo copy", &mut copy).context(
+            "where the registry refuses: log in with `skopeo login`, `docker login` or `podman login`, as a user who may push there",
         )
     }
-}
 
-/// A registry on this machine speaks HTTP, as Docker has it too; any other must speak TLS.
-fn scheme(host: &str) -> &'static str {
-    let name = host.split(':').next().unwrap_or(host);
-    if name == "localhost" || name.starts_with("127.") {
-        "http"
-    } else {
-        "https"
+    /// skopeo with this command, and the options of the side that is the registry.
+    fn skopeo(&self, command: &str, side: &str) -> Command {
+        let mut skopeo = Command::new("skopeo");
+        skopeo.arg(command);
+        // As for Docker, a registry on this machine may speak HTTP.
+        if self.is_on_this_machine {
+            skopeo.arg(format!("--{side}tls-verify=false"));
+        }
+        if let Some(login) = &self.login {
+            skopeo.env("REGISTRY_AUTH_FILE", &login.0);
+        }
+        skopeo
     }
 }
 
-/// Where to send the bytes: the registry's answer may be a path, and may have a query already.
-fn upload_address(asked: &str, location: &str, digest: &str) -> anyhow::Result<String> {
-    let absolute = if location.starts_with('/') {
-        let authority_end = asked
-            .match_indices('/')
-            .nth(2)
-            .context("an address has a scheme and a host")?
-            .0;
-        format!("{}{location}", &asked[..authority_end])
-    } else {
-        location.to_owned()
-    };
-    let join = if absolute.contains('?') { '&' } else { '?' };
-    Ok(format!("{absolute}{join}digest={digest}"))
+impl Login {
+    /// Logs in as the user that the environment names. Without one, skopeo uses what `skopeo login`,
+    /// `podman login` or `docker login` has stored.
+    fn from_env(name: &str) -> anyhow::Result<Option<Self>> {
+        let [user, password] =
+            ["USER", "PASSWORD"].map(|name| env::var(format!("MESH_REGISTRY_{name}")));
+        let (Ok(user), Ok(password)) = (user, password) else {
+            return Ok(None);
+        };
+        let host = name.split('/').next().unwrap_or_default();
+        let file = env::temp_dir().join(format!("mesh-registry-{}.json", std::process::id()));
+        let login = Self(file);
+        let mut skopeo = Command::new("skopeo")
+            .args([
+                "login",
+                "--username",
+                &user,
+                "--password-stdin",
+                "--authfile",
+            ])
+            .arg(&login.0)
+            .arg(host)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("run skopeo login")?;
+        if let Some(mut stdin) = skopeo.stdin.take() {
+            stdin
+                .write_all(password.as_bytes())
+                .context("write to skopeo login")?;
+        }
+        if !skopeo.wait().context("wait for skopeo login")?.success() {
+            bail!("skopeo login to {host} as MESH_REGISTRY_USER failed; the reason is above");
+        }
+        Ok(Some(login))
+    }
+}
+
+impl Drop for Login {
+    fn drop(&mut self) {
+        let _removed = fs::remove_file(&self.0);
+    }
+}
+
+/// Makes an index of all images in a layout, each of which has the name of its architecture, and
+/// gives the layout this index alone.
+fn index_of(layout: &Path, version: &str) -> anyhow::Result<Blob> {
+    let file = layout.join("index.json");
+    let content = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
+    let listed: Value = serde_json::from_slice(&content).context("read the layout's index")?;
+    let manifests = listed["manifests"]
+        .as_array()
+        .context("the layout lists no images")?;
+    let mut manifests: Vec<Value> = manifests
+        .iter()
+        .map(|manifest| {
+            json!({
+                "mediaType": manifest["mediaType"],
+                "digest": manifest["digest"],
+                "size": manifest["size"],
+                "platform": { "architecture": manifest["annotations"][NAME], "os": "linux" },
+            })
+        })
+        .collect();
+    manifests.sort_by_key(|manifest| manifest["platform"]["architecture"].to_string());
+    let index = oci::index(&manifests)?;
+    let mut descriptor = index.descriptor();
+    descriptor["annotations"] = json!({ NAME: version });
+    let named = oci::index(&[descriptor])?;
+    fs::write(layout.join(layout::path(&index.digest)), &index.content)
+        .and_then(|()| fs::write(&file, &named.content))
+        .with_context(|| format!("write the index of {}", layout.display()))?;
+    Ok(index)
 }
 
 #[cfg(test)]
@@ -184,37 +226,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_registries_of_this_machine_speak_in_the_clear() {
-        assert_eq!(scheme("localhost:5000"), "http");
-        assert_eq!(scheme("127.0.0.1:5000"), "http");
-        assert_eq!(scheme("ghcr.io"), "https");
-        assert_eq!(scheme("localhost.example.com"), "https");
-    }
-
-    #[test]
-    fn the_upload_goes_where_the_registry_says() {
-        let asked = "https://ghcr.io/v2/org/mesh/proxy/blobs/uploads/";
-        for (location, expected) in [
+    fn repository_is_below_the_registry() {
+        for (registry, name, local) in [
+            ("ghcr.io/org/", "ghcr.io/org/mesh/proxy", false),
+            ("localhost:5000", "localhost:5000/mesh/proxy", true),
             (
-                "/v2/x/blobs/uploads/1",
-                "https://ghcr.io/v2/x/blobs/uploads/1?digest=sha256:0",
-            ),
-            (
-                "https://other/1?_state=a",
-                "https://other/1?_state=a&digest=sha256:0",
+                "localhost.example.com",
+                "localhost.example.com/mesh/proxy",
+                false,
             ),
         ] {
-            assert_eq!(
-                upload_address(asked, location, "sha256:0").expect("an address"),
-                expected
-            );
+            let repository = Repository::new(registry, "mesh/proxy").expect("a repository");
+            assert_eq!(repository.name, name);
+            assert_eq!(repository.is_on_this_machine, local, "{registry}");
         }
     }
 
     #[test]
-    fn a_repository_is_below_the_registry() {
-        let repository = Repository::of("ghcr.io/org/", "mesh/proxy");
-        assert_eq!(repository.name, "ghcr.io/org/mesh/proxy");
-        assert_eq!(repository.url, "https://ghcr.io/v2/org/mesh/proxy");
+    fn index_lists_one_image_per_architecture() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let image = |architecture: &str| json!({ "mediaType": oci::MANIFEST, "digest": format!("sha256:{architecture}"), "size": 1, "annotations": { NAME: architecture } });
+        let listed = json!({ "manifests": [image("arm64"), image("amd64")] });
+        fs::write(folder.path().join("index.json"), listed.to_string()).expect("index.json");
+        fs::create_dir_all(folder.path().join("blobs/sha256")).expect("a directory");
+        let index = index_of(folder.path(), "1.0.0").expect("an index");
+        let content: Value = serde_json::from_slice(&index.content).expect("JSON");
+        assert_eq!(content["manifests"][0]["platform"]["architecture"], "amd64");
+        assert_eq!(content["manifests"][1]["digest"], "sha256:arm64");
+        let named = fs::read_to_string(folder.path().join("index.json")).expect("index.json");
+        assert!(
+            named.contains(&index.digest) && named.contains("1.0.0"),
+            "{named}"
+        );
     }
 }
