@@ -1,9 +1,9 @@
-//! Balancing requests and connections over the endpoints of one destination, on one data thread.
+//! Balances requests and connections over the endpoints of one destination, on one data thread.
 //!
-//! [`Balancer`] holds the endpoints and picks between two random ones by load ([`p2c`], [`ewma`]);
-//! [`Service`] adds what waiting needs: the stream of endpoint sets, the limit of waiting requests
-//! and fail-fast. Each thread has balancers of its own, so nothing here is shared or locked, and a
-//! pick is a plain function call.
+//! [`Balancer`] holds the endpoints and picks between two random ones by load ([`p2c`], [`ewma`]).
+//! [`BalanceQueue`] adds the stream of endpoint sets, the limit of queued requests and fail-fast.
+//! Each thread has its own balancers, so nothing here is shared or locked, and a pick is a plain
+//! function call.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
@@ -23,31 +23,31 @@ use self::health::Health;
 use crate::telemetry::balancer::Balancer as Metrics;
 
 mod ewma;
-mod gate;
+mod fail_fast;
 mod health;
 mod p2c;
-mod service;
+mod queue;
 
-pub use self::gate::{Gate, Refusal};
-pub use self::service::{Service, Settings};
+pub use self::fail_fast::{FailFastGate, QueueError};
+pub use self::queue::{BalanceQueue, BalanceSettings};
 
-/// The endpoints of one destination. `T` is what the caller keeps per endpoint: a client, metric
-/// handles. It is made when the endpoint is first picked: a service may have hundreds of endpoints
-/// of which this pod uses a few.
+/// The endpoints of one destination. `T` is the caller's state per endpoint, such as a client and
+/// metric handles. It is created when the endpoint is first picked, because a service may have
+/// hundreds of endpoints of which this pod uses a few.
 pub struct Balancer<T> {
     ewma: PeakEwma,
     backoff: Backoff,
-    make: Box<Make<T>>,
-    /// In order of address.
+    new_value: Box<NewValue<T>>,
+    /// Sorted by address.
     members: RefCell<Vec<Rc<Member<T>>>>,
     rng: RefCell<SmallRng>,
     metrics: Metrics,
-    /// How many members the gauges show, so that they can be taken back.
-    shown: Cell<Shown>,
+    /// This balancer's part of the shared gauges.
+    counted: Cell<MemberCounts>,
 }
 
-/// Makes what the caller keeps per endpoint.
-type Make<T> = dyn Fn(&Arc<Endpoint>) -> T;
+/// Creates the caller's state of an endpoint.
+type NewValue<T> = dyn Fn(&Arc<Endpoint>) -> T;
 
 /// One endpoint.
 pub struct Member<T> {
@@ -57,19 +57,19 @@ pub struct Member<T> {
     health: Health,
 }
 
-/// An endpoint that was picked. While it lives, it counts as one more in flight.
-pub struct Picked<T> {
+/// A picked endpoint. Counts as one request in flight until it is dropped.
+pub struct PickedEndpoint<T> {
     pub value: Rc<T>,
     member: Rc<Member<T>>,
     ewma: PeakEwma,
     since: Instant,
-    /// When the request was sent, on a connection that was there by then.
+    /// When the request was sent on an established connection.
     sent: Cell<Instant>,
     measured: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Shown {
+struct MemberCounts {
     ready: usize,
     pending: usize,
 }
@@ -80,35 +80,34 @@ impl<T> Balancer<T> {
         backoff: Backoff,
         metrics: Metrics,
         seed: u64,
-        make: impl Fn(&Arc<Endpoint>) -> T + 'static,
+        new_value: impl Fn(&Arc<Endpoint>) -> T + 'static,
     ) -> Self {
         Self {
             ewma,
             backoff,
-            make: Box::new(make),
+            new_value: Box::new(new_value),
             members: RefCell::default(),
             rng: RefCell::new(SmallRng::seed_from_u64(seed)),
             metrics,
-            shown: Cell::default(),
+            counted: Cell::default(),
         }
     }
 
-    /// Takes over a new set of endpoints, in order of address. Endpoints that did not change keep
-    /// their connections and measurements. Returns whether there is an address among them that was
-    /// not there before.
+    /// Replaces the set of endpoints by `endpoints`, which must be sorted by address. Unchanged
+    /// endpoints keep their connections and measurements. Returns whether an address was added.
     pub fn update(&self, endpoints: &[Arc<Endpoint>]) -> bool {
         let now = Instant::now();
         let mut members = self.members.borrow_mut();
         let old = std::mem::take(&mut *members);
         members.reserve_exact(endpoints.len());
-        let (mut added, mut has_new) = (0, false);
+        let (mut added, mut has_new_addr) = (0, false);
         for endpoint in endpoints {
             let before = old.binary_search_by_key(&endpoint.addr, |member| member.endpoint.addr);
-            has_new |= before.is_err();
+            has_new_addr |= before.is_err();
             let kept = before
                 .ok()
                 .map(|at| &old[at])
-                .filter(|member| same(&member.endpoint, endpoint));
+                .filter(|member| is_same(&member.endpoint, endpoint));
             members.push(match kept {
                 Some(member) => member.clone(),
                 None => {
@@ -129,13 +128,13 @@ impl<T> Balancer<T> {
         if endpoints.is_empty() && removed > 0 {
             self.metrics.reset.inc();
         }
-        self.show(now);
-        has_new
+        self.update_gauges(now);
+        has_new_addr
     }
 
-    /// The less loaded of two random endpoints that can be used now. `avoid` is picked only if
-    /// there is no other.
-    pub fn pick(&self, now: Instant, avoid: Option<SocketAddr>) -> Option<Picked<T>> {
+    /// Returns the less loaded of two random available endpoints. `avoid` is picked only if no
+    /// other is available.
+    pub fn pick(&self, now: Instant, avoid: Option<SocketAddr>) -> Option<PickedEndpoint<T>> {
         let members = self.members.borrow();
         let pick = |avoid: Option<SocketAddr>| {
             p2c::pick(
@@ -151,10 +150,10 @@ impl<T> Balancer<T> {
         let index = pick(avoid).or_else(|| avoid.and_then(|_| pick(None)))?;
         let member = members[index].clone();
         drop(members);
-        let make = || Rc::new((self.make)(&member.endpoint));
-        let value = member.value.get_or_init(make).clone();
+        let new_value = || Rc::new((self.new_value)(&member.endpoint));
+        let value = member.value.get_or_init(new_value).clone();
         member.load.begin();
-        Some(Picked {
+        Some(PickedEndpoint {
             value,
             member,
             ewma: self.ewma,
@@ -164,7 +163,7 @@ impl<T> Balancer<T> {
         })
     }
 
-    /// When an endpoint that cannot be used now may be tried again.
+    /// Returns when the next unavailable endpoint may be tried again.
     pub fn next_available(&self) -> Option<Instant> {
         let members = self.members.borrow();
         members.iter().filter_map(|m| m.health.retry_at()).min()
@@ -175,42 +174,41 @@ impl<T> Balancer<T> {
         members.iter().any(|m| m.health.is_available(now))
     }
 
-    /// The endpoint could not be reached: it is not picked until its back-off is over, and longer
-    /// each time.
-    pub fn mark_failed(&self, picked: &Picked<T>, now: Instant) {
+    /// Records that the endpoint could not be reached. It is not picked until its back-off, which
+    /// grows with each failure, has elapsed.
+    pub fn mark_failed(&self, picked: &PickedEndpoint<T>, now: Instant) {
         let health = &picked.member.health;
         health.fail(now, &self.backoff, &mut *self.rng.borrow_mut());
-        self.show(now);
+        self.update_gauges(now);
     }
 
-    /// The endpoint works. Returns whether that is news.
-    pub fn mark_reached(&self, picked: &Picked<T>) -> bool {
+    /// Records that the endpoint was reached. Returns whether it had failed before.
+    pub fn mark_reached(&self, picked: &PickedEndpoint<T>) -> bool {
         let recovered = picked.member.health.succeed(picked.since);
         if recovered {
-            self.show(Instant::now());
+            self.update_gauges(Instant::now());
         }
         recovered
     }
 
-    fn show(&self, now: Instant) {
+    fn update_gauges(&self, now: Instant) {
         let members = self.members.borrow();
         let ready = members
             .iter()
             .filter(|m| m.health.is_available(now))
             .count();
-        let shows = Shown {
+        self.set_counts(MemberCounts {
             ready,
             pending: members.len() - ready,
-        };
-        self.show_as(shows);
+        });
     }
 
-    /// Other threads show their members in the same gauges, so only the difference is added.
-    fn show_as(&self, shows: Shown) {
-        let showed = self.shown.replace(shows);
+    /// Adds the difference to the gauges, which the other threads' balancers share.
+    fn set_counts(&self, new: MemberCounts) {
+        let old = self.counted.replace(new);
         let difference = |new: usize, old: usize| new as i64 - old as i64;
-        let ready = difference(shows.ready, showed.ready);
-        let pending = difference(shows.pending, showed.pending);
+        let ready = difference(new.ready, old.ready);
+        let pending = difference(new.pending, old.pending);
         self.metrics.ready.add(ready);
         self.metrics.pending.add(pending);
         self.metrics.p2c_endpoints.add(ready + pending);
@@ -218,8 +216,8 @@ impl<T> Balancer<T> {
 }
 
 impl<T> Member<T> {
-    /// Its load for each part of its weight: who weighs ten times as much carries ten times as much
-    /// before it counts as busier.
+    /// Returns the load divided by the weight: an endpoint with ten times the weight receives ten
+    /// times the load at the same cost.
     fn cost(&self, now: Instant, decay: Duration) -> f64 {
         self.load.cost(now, decay) / f64::from(self.endpoint.weight.max(1))
     }
@@ -227,21 +225,19 @@ impl<T> Member<T> {
 
 impl<T> Drop for Balancer<T> {
     fn drop(&mut self) {
-        self.show_as(Shown::default());
+        self.set_counts(MemberCounts::default());
     }
 }
 
-impl<T> Picked<T> {
-    /// A connection is there and the request is about to be sent. The handshake before it says
-    /// nothing about the latency of requests, and would keep a new endpoint unused until it is
-    /// forgotten.
-    pub fn sends(&self) {
+impl<T> PickedEndpoint<T> {
+    /// Restarts the latency measurement before the request is sent on an established connection.
+    /// The time of the handshake would make a new endpoint look slow.
+    pub fn record_send(&self) {
         self.sent.set(Instant::now());
     }
 
-    /// The first byte of the answer, or its end, has arrived: how long it took is the endpoint's
-    /// latency.
-    pub fn measure(&mut self) {
+    /// Records the endpoint's latency when the first byte of the response, or its end, has arrived.
+    pub fn record_latency(&mut self) {
         if !std::mem::replace(&mut self.measured, true) {
             let now = Instant::now();
             let load = &self.member.load;
@@ -250,7 +246,7 @@ impl<T> Picked<T> {
     }
 }
 
-impl<T> Deref for Picked<T> {
+impl<T> Deref for PickedEndpoint<T> {
     type Target = Member<T>;
 
     fn deref(&self) -> &Member<T> {
@@ -258,14 +254,14 @@ impl<T> Deref for Picked<T> {
     }
 }
 
-impl<T> Drop for Picked<T> {
+impl<T> Drop for PickedEndpoint<T> {
     fn drop(&mut self) {
         self.member.load.end();
     }
 }
 
-/// Whether nothing about an endpoint has changed. Snapshots usually share what did not change.
-fn same(old: &Arc<Endpoint>, new: &Arc<Endpoint>) -> bool {
+/// Whether an endpoint is unchanged. Snapshots usually share unchanged endpoints.
+fn is_same(old: &Arc<Endpoint>, new: &Arc<Endpoint>) -> bool {
     Arc::ptr_eq(old, new) || old == new
 }
 

@@ -1,8 +1,8 @@
-//! Connections from the application to the rest of the world.
+//! Outbound connections of the application.
 //!
-//! Runs on the data threads. A connection walks [`accept`] (where to, and what protocol), then
-//! either [`opaque`] (one endpoint for its whole life) or [`http`] (one endpoint per request). Both
-//! reach endpoints through [`dial`].
+//! Runs on the data threads. [`accept`] resolves the destination and protocol of a connection. Then
+//! [`opaque`] forwards it to one endpoint, or [`http`] picks an endpoint for each request. Both
+//! connect to endpoints through [`dial`].
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -21,20 +21,20 @@ pub mod dial;
 pub mod http;
 mod opaque;
 
-/// The outbound side of one data thread.
+/// Serves the outbound connections of one data thread.
 pub struct Outbound {
     worker: Rc<Worker>,
     server: Server,
     http: Http,
     opaque: Opaque,
-    /// Destinations whose server has spoken before its client did. They are dialled at once,
-    /// without the moment's patience.
-    greeters: RefCell<AHashSet<SocketAddr>>,
+    /// Destinations that use a server-first protocol. They are dialled without waiting for client
+    /// data.
+    server_first: RefCell<AHashSet<SocketAddr>>,
 }
 
-/// Destinations that are remembered as greeting. A workload talks to fewer; what is forgotten costs
-/// the next connection a moment.
-const MAX_GREETERS: usize = 4096;
+/// Maximum number of remembered server-first destinations. A connection to a forgotten one waits
+/// for client data once more.
+const MAX_SERVER_FIRST: usize = 4096;
 
 impl Outbound {
     pub fn new(worker: Rc<Worker>) -> Self {
@@ -42,20 +42,20 @@ impl Outbound {
             server: Server::new(Direction::Outbound, &worker),
             http: Http::new(worker.clone()),
             opaque: Opaque::new(worker.clone()),
-            greeters: RefCell::default(),
+            server_first: RefCell::default(),
             worker,
         }
     }
 
-    fn greets(&self, dst: SocketAddr) -> bool {
-        self.greeters.borrow().contains(&dst)
+    fn is_server_first(&self, dst: SocketAddr) -> bool {
+        self.server_first.borrow().contains(&dst)
     }
 
-    fn remember_greeter(&self, dst: SocketAddr) {
-        let mut greeters = self.greeters.borrow_mut();
-        if greeters.len() >= MAX_GREETERS {
-            greeters.clear();
+    fn remember_server_first(&self, dst: SocketAddr) {
+        let mut server_first = self.server_first.borrow_mut();
+        if server_first.len() >= MAX_SERVER_FIRST {
+            server_first.clear();
         }
-        greeters.insert(dst);
+        server_first.insert(dst);
     }
 }

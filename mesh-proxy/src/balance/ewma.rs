@@ -1,15 +1,14 @@
-//! The load of an endpoint: its estimated latency times what is in flight.
-//!
-//! The estimate is a peak-sensitive moving average: a slower answer than expected counts at once
-//! and in full, faster ones wear it down over the decay time. So an endpoint that begins to be slow
-//! loses traffic at the next request, and gets it back gradually.
+//! The load of an endpoint: its estimated latency times what is in flight. The estimate is a
+//! peak-sensitive moving average (Peak EWMA): a response slower than the estimate replaces it
+//! immediately, faster ones reduce it over the decay time. An endpoint that becomes slow loses
+//! traffic with the next request, and regains it gradually.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Load of one endpoint.
+/// The load of one endpoint.
 #[derive(Debug)]
 pub(super) struct Load {
     /// Estimated latency in seconds, as of `at`.
@@ -18,7 +17,8 @@ pub(super) struct Load {
     in_flight: Cell<u32>,
 }
 
-/// Below this, differences between endpoints are noise of the scheduler. Linkerd's floor.
+/// Minimum latency, as in Linkerd's proxy. Smaller differences between endpoints are scheduling
+/// noise.
 const MIN_LATENCY: Duration = Duration::from_millis(1);
 
 impl Load {
@@ -30,10 +30,11 @@ impl Load {
         }
     }
 
-    /// What is compared between endpoints. An estimate that nothing has confirmed for long fades.
+    /// Returns the cost by which endpoints are compared. The estimate decays with the time since
+    /// the last sample.
     pub(super) fn cost(&self, now: Instant, decay: Duration) -> f64 {
-        let faded = self.latency.get() * self.remaining(now, decay);
-        faded.max(MIN_LATENCY.as_secs_f64()) * f64::from(self.in_flight.get() + 1)
+        let decayed = self.latency.get() * self.remaining(now, decay);
+        decayed.max(MIN_LATENCY.as_secs_f64()) * f64::from(self.in_flight.get() + 1)
     }
 
     pub(super) fn record(&self, sample: Duration, now: Instant, decay: Duration) {
@@ -56,7 +57,7 @@ impl Load {
         self.in_flight.set(self.in_flight.get().saturating_sub(1));
     }
 
-    /// The share of the old estimate that is left.
+    /// Returns the remaining weight of the old estimate, from 0 to 1.
     fn remaining(&self, now: Instant, decay: Duration) -> f64 {
         let elapsed = now.saturating_duration_since(self.at.get());
         (-elapsed.as_secs_f64() / decay.as_secs_f64()).exp()
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn peaks_count_at_once_and_wear_off() {
+    fn latency_peak_replaces_estimate_and_decays() {
         let start = Instant::now();
         let load = Load::new(millis(30), start);
         load.record(millis(500), start, DECAY);
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn in_flight_multiplies() {
+    fn cost_is_multiplied_by_requests_in_flight() {
         let now = Instant::now();
         let load = Load::new(millis(30), now);
         load.begin();
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn never_below_the_floor() {
+    fn latency_is_never_below_minimum() {
         let now = Instant::now();
         let load = Load::new(millis(30), now);
         assert!(load.cost(now + Duration::from_secs(3600), DECAY) >= 0.001);

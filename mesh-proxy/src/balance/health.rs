@@ -1,4 +1,4 @@
-//! Whether an endpoint can be reached, as far as the last attempt tells.
+//! Reachability of endpoints, by the result of the last attempt.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use mesh_core::resilience::Backoff;
 use rand::{Rng, RngExt as _};
 use tokio::time::Instant;
 
-/// Reachability of one endpoint. An endpoint whose back-off is over is simply tried: the request
-/// that does so goes elsewhere if it fails.
+/// Reachability of one endpoint. When its back-off has elapsed, the next request tries the
+/// endpoint, and uses another one if that fails.
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    /// Set while the last attempt has failed.
+    /// Set if the last attempt failed.
     retry_at: Cell<Option<Instant>>,
     failed_at: Cell<Option<Instant>>,
     failures: Cell<u32>,
@@ -26,7 +26,7 @@ impl Health {
         self.retry_at.get()
     }
 
-    /// Failures of attempts that ran side by side count as one.
+    /// Records a failure. Failures of concurrent attempts count as one.
     pub(super) fn fail(&self, now: Instant, backoff: &Backoff, rng: &mut impl Rng) {
         if !self.is_available(now) {
             return;
@@ -37,8 +37,8 @@ impl Health {
         self.failed_at.set(Some(now));
     }
 
-    /// An attempt that began at `since` has succeeded. One that began before the failure says
-    /// nothing about what came after. Returns whether the endpoint had failed and is well again.
+    /// Records the success of an attempt that began at `since`; one that began before the last
+    /// failure is ignored. Returns whether the endpoint has recovered from a failure.
     pub(super) fn succeed(&self, since: Instant) -> bool {
         if self.failed_at.get().is_some_and(|failed| since < failed) {
             return false;
@@ -49,7 +49,7 @@ impl Health {
     }
 }
 
-/// The pause after the failure number `failures`, counted from 0.
+/// Returns the pause after `failures` earlier failures.
 fn delay(backoff: &Backoff, failures: u32, rng: &mut impl Rng) -> Duration {
     let doubled = backoff.min.saturating_mul(1 << failures.min(20));
     let step = doubled.min(backoff.max);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_the_limit() {
+    fn backoff_doubles_up_to_maximum() {
         let mut rng = SmallRng::seed_from_u64(1);
         let pauses: Vec<u128> = (0..6)
             .map(|n| delay(&backoff(0.0), n, &mut rng).as_millis())
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn side_by_side_failures_count_once() {
+    fn concurrent_failures_count_once() {
         let mut rng = SmallRng::seed_from_u64(1);
         let (health, now) = (Health::default(), Instant::now());
         for _ in 0..10 {
@@ -96,7 +96,7 @@ mod tests {
         assert!(health.is_available(later));
         health.fail(later, &backoff(0.0), &mut rng);
         assert_eq!(health.retry_at(), Some(later + Duration::from_millis(200)));
-        // The answer to a request that was sent before the failure.
+        // The response to a request that was sent before the failure.
         assert!(!health.succeed(now));
         assert!(!health.is_available(later));
         assert!(health.succeed(later));

@@ -1,10 +1,10 @@
-//! The power of two choices: of two random candidates, the less loaded one. Nearly as even as
-//! asking everybody, at a constant cost, and without the herd that follows when everybody picks the
-//! one least loaded.
+//! Power of two choices: picks the less loaded of two random candidates. Nearly as even as
+//! comparing all candidates, at a constant cost, and without the herd effect of clients that all
+//! pick the least loaded one.
 
 use rand::{Rng, RngExt as _};
 
-/// The index to use, among `count`; `None` when no candidate is available.
+/// Returns the index of the picked candidate among `count`, or `None` when none is available.
 pub(super) fn pick(
     count: usize,
     rng: &mut impl Rng,
@@ -14,8 +14,8 @@ pub(super) fn pick(
     let (a, b) = two_of(count, rng)?;
     match (is_available(a), is_available(b)) {
         (true, true) => Some(lighter(a, b, cost)),
-        // Rare: some endpoint is down. Choosing the other one of the pair would send it twice its
-        // share, so the choice is made again among those left.
+        // Rare: an endpoint is down. Picking the other one of the pair would send it twice its
+        // share, so a new pair is drawn from the available ones.
         _ => {
             let available: Vec<usize> = (0..count).filter(|index| is_available(*index)).collect();
             let (a, b) = two_of(available.len(), rng)?;
@@ -28,7 +28,8 @@ fn lighter(a: usize, b: usize, cost: impl Fn(usize) -> f64) -> usize {
     if a == b || cost(a) <= cost(b) { a } else { b }
 }
 
-/// Two different indices below `count`, in random order; twice the same when there is only one.
+/// Returns two different indices below `count` in random order, or the same one twice if there is
+/// only one.
 fn two_of(count: usize, rng: &mut impl Rng) -> Option<(usize, usize)> {
     match count {
         0 => None,
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_and_only_one() {
+    fn p2c_with_zero_or_one_candidate() {
         assert_eq!(shares(&[], &[]), Vec::<usize>::new());
         assert_eq!(shares(&[1.0], &[true]), [10_000]);
         assert_eq!(shares(&[1.0], &[false]), [0]);
@@ -68,20 +69,20 @@ mod tests {
     }
 
     #[test]
-    fn equals_share_equally() {
+    fn equal_candidates_get_equal_shares() {
         for share in shares(&[1.0; 4], &[true; 4]) {
             assert!((2_300..2_700).contains(&share), "{share}");
         }
     }
 
     #[test]
-    fn the_heaviest_is_never_picked() {
+    fn candidate_with_highest_cost_is_never_picked() {
         let shares = shares(&[1.0, 9.0, 1.0], &[true; 3]);
         assert_eq!(shares[1], 0);
     }
 
     #[test]
-    fn those_left_share_what_the_others_had() {
+    fn available_candidates_share_load_of_unavailable_ones() {
         let shares = shares(&[1.0; 4], &[true, false, true, true]);
         assert_eq!(shares[1], 0);
         for index in [0, 2, 3] {

@@ -55,32 +55,32 @@ fn last_byte(endpoint: &Arc<Endpoint>) -> u8 {
     }
 }
 
-fn service(
+fn new_queue(
     first: Arc<EndpointSet>,
     capacity: usize,
-) -> (watch::Sender<Arc<EndpointSet>>, Service<u8>) {
+) -> (watch::Sender<Arc<EndpointSet>>, BalanceQueue<u8>) {
     let (sender, receiver) = watch::channel(first);
-    let settings = Settings {
+    let settings = BalanceSettings {
         queue_capacity: capacity,
         failfast: Duration::from_secs(3),
         backoff: BACKOFF,
     };
     let metrics = metrics(&Registry::new());
-    let service = Service::new(receiver, PeakEwma::default(), &settings, metrics, last_byte);
-    (sender, service)
+    let queue = BalanceQueue::new(receiver, PeakEwma::default(), &settings, metrics, last_byte);
+    (sender, queue)
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_queue_is_measured() {
+async fn queue_metrics_follow_waits_and_gate() {
     let (sender, receiver) = watch::channel(set(&[]));
-    let settings = Settings {
+    let settings = BalanceSettings {
         queue_capacity: 10,
         failfast: Duration::from_secs(3),
         backoff: BACKOFF,
     };
     let registry = Registry::new();
     let metrics = metrics(&registry);
-    let service = Service::new(receiver, PeakEwma::default(), &settings, metrics, last_byte);
+    let queue = BalanceQueue::new(receiver, PeakEwma::default(), &settings, metrics, last_byte);
     let shows = |lines: &[&str]| {
         let text = String::from_utf8(registry.encode()).unwrap();
         for line in lines {
@@ -95,14 +95,14 @@ async fn the_queue_is_measured() {
         "gate_timeout_seconds 3",
         "length 0",
     ]);
-    let waiting = service.acquire(Instant::now());
+    let waiting = queue.acquire(Instant::now());
     let waited = tokio::join!(waiting, async {
         tokio::time::sleep(Duration::from_secs(2)).await;
         shows(&["length 1", "requests_total 1"]);
         sender.send_replace(set(&[1]));
     });
     drop(waited.0.unwrap());
-    drop(service.acquire(Instant::now()).await.unwrap());
+    drop(queue.acquire(Instant::now()).await.unwrap());
     shows(&[
         "length 0",
         "requests_total 2",
@@ -111,15 +111,15 @@ async fn the_queue_is_measured() {
         "latency_seconds_bucket{le=\"3\"} 2",
     ]);
     sender.send_replace(set(&[]));
-    service.acquire(Instant::now()).await.err().unwrap();
+    queue.acquire(Instant::now()).await.err().unwrap();
     shows(&["gate_shut_total 1", "gate_open_time_seconds 0", "length 0"]);
     sender.send_replace(set(&[2]));
-    drop(service.acquire(Instant::now()).await.unwrap());
+    drop(queue.acquire(Instant::now()).await.unwrap());
     shows(&["gate_open_total 2", "gate_shut_time_seconds 0"]);
 }
 
 #[test]
-fn an_update_keeps_what_did_not_change() {
+fn update_keeps_unchanged_endpoints() {
     let made = Rc::new(Cell::new(0));
     let make = {
         let made = made.clone();
@@ -130,14 +130,18 @@ fn an_update_keeps_what_did_not_change() {
     };
     let metrics = metrics(&Registry::new());
     let balancer = Balancer::new(PeakEwma::default(), BACKOFF, metrics, 7, make);
-    // Held, so that each is as busy as the other.
+    // Kept, so that both endpoints stay equally busy.
     let pick_all = || {
         let pick = |_| balancer.pick(Instant::now(), None).unwrap();
         let held: Vec<_> = (0..100).map(pick).collect();
         held.iter().map(|p| *p.value).collect::<BTreeSet<u8>>()
     };
     assert!(balancer.update(&[endpoint(1), endpoint(2)]));
-    assert_eq!(made.get(), 0, "nothing is made for what was not picked");
+    assert_eq!(
+        made.get(),
+        0,
+        "no value is created for an endpoint that was not picked"
+    );
     assert_eq!(pick_all(), [1, 2].into());
     // An equal endpoint in another allocation is the same endpoint.
     assert!(balancer.update(&[endpoint(2), endpoint(3)]));
@@ -154,10 +158,10 @@ fn an_update_keeps_what_did_not_change() {
     assert!(balancer.pick(Instant::now(), None).is_none());
 }
 
-/// Linkerd's destination service gives endpoints of the own zone ten times the weight when it is
-/// told to (`-ext-endpoint-zone-weights`).
+/// With `-ext-endpoint-zone-weights`, Linkerd's destination service gives endpoints in the client's
+/// zone ten times the weight.
 #[tokio::test(start_paused = true)]
-async fn endpoints_carry_as_much_as_they_weigh() {
+async fn endpoints_receive_load_by_weight() {
     let balancer = balancer();
     let near = Endpoint {
         weight: 100_000,
@@ -177,7 +181,7 @@ async fn slow_and_busy_endpoints_are_avoided() {
     let mut slow = balancer.pick(Instant::now(), None).unwrap();
     let slow_one = *slow.value;
     tokio::time::advance(Duration::from_secs(1)).await;
-    slow.measure();
+    slow.record_latency();
     drop(slow);
     for _ in 0..100 {
         let picked = balancer.pick(Instant::now(), None).unwrap();
@@ -186,7 +190,7 @@ async fn slow_and_busy_endpoints_are_avoided() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn gauges_follow_and_are_taken_back() {
+async fn dropped_balancer_is_removed_from_gauges() {
     let registry = Registry::new();
     let balancer = Balancer::new(
         PeakEwma::default(),
@@ -214,29 +218,29 @@ async fn gauges_follow_and_are_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_endpoint_rests_and_comes_back() {
-    let (_sender, service) = service(set(&[1, 2]), 10);
-    let failed = service.acquire(Instant::now()).await.unwrap();
-    service.failed(&failed);
-    let resting = *failed.value;
+async fn failed_endpoint_recovers_after_backoff() {
+    let (_sender, queue) = new_queue(set(&[1, 2]), 10);
+    let failed = queue.acquire(Instant::now()).await.unwrap();
+    queue.mark_failed(&failed);
+    let backed_off = *failed.value;
     drop(failed);
     for _ in 0..50 {
-        let other = service.acquire(Instant::now()).await.unwrap();
-        assert_ne!(*other.value, resting);
+        let other = queue.acquire(Instant::now()).await.unwrap();
+        assert_ne!(*other.value, backed_off);
     }
     tokio::time::advance(Duration::from_millis(101)).await;
     let mut seen = BTreeSet::new();
     for _ in 0..50 {
-        seen.insert(*service.acquire(Instant::now()).await.unwrap().value);
+        seen.insert(*queue.acquire(Instant::now()).await.unwrap().value);
     }
-    assert!(seen.contains(&resting));
+    assert!(seen.contains(&backed_off));
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_for_the_first_endpoint() {
-    let (sender, service) = service(set(&[]), 10);
+async fn request_waits_for_first_endpoint() {
+    let (sender, queue) = new_queue(set(&[]), 10);
     let began = Instant::now();
-    let (picked, ()) = tokio::join!(service.acquire(began), async {
+    let (picked, ()) = tokio::join!(queue.acquire(began), async {
         tokio::time::sleep(Duration::from_secs(2)).await;
         sender.send_replace(set(&[5]));
     });
@@ -245,70 +249,70 @@ async fn waits_for_the_first_endpoint() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fails_fast_after_the_patience_then_sheds_until_an_endpoint_comes() {
-    let (sender, service) = service(set(&[]), 10);
+async fn requests_are_shed_after_fail_fast_timeout_until_endpoint_is_added() {
+    let (sender, queue) = new_queue(set(&[]), 10);
     let began = Instant::now();
-    assert_eq!(service.acquire(began).await.err(), Some(Refusal::FailFast));
+    assert_eq!(queue.acquire(began).await.err(), Some(QueueError::FailFast));
     assert_eq!(began.elapsed(), Duration::from_secs(3));
-    assert!(!service.is_available());
+    assert!(!queue.is_available());
     assert_eq!(
-        service.acquire(Instant::now()).await.err(),
-        Some(Refusal::Shed)
+        queue.acquire(Instant::now()).await.err(),
+        Some(QueueError::LoadShed)
     );
     assert_eq!(began.elapsed(), Duration::from_secs(3));
     sender.send_replace(set(&[1]));
-    assert!(service.is_available());
-    assert_eq!(*service.acquire(Instant::now()).await.unwrap().value, 1);
+    assert!(queue.is_available());
+    assert_eq!(*queue.acquire(Instant::now()).await.unwrap().value, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_who_wait_fail_together() {
-    let (_sender, service) = service(set(&[]), 10);
+async fn queued_requests_fail_when_gate_shuts() {
+    let (_sender, queue) = new_queue(set(&[]), 10);
     let began = Instant::now();
     let late = async {
         tokio::time::sleep(Duration::from_secs(2)).await;
-        service.acquire(Instant::now()).await.err()
+        queue.acquire(Instant::now()).await.err()
     };
-    let (first, second) = tokio::join!(service.acquire(began), late);
-    assert_eq!(first.err(), Some(Refusal::FailFast));
-    assert_eq!(second, Some(Refusal::FailFast));
+    let (first, second) = tokio::join!(queue.acquire(began), late);
+    assert_eq!(first.err(), Some(QueueError::FailFast));
+    assert_eq!(second, Some(QueueError::FailFast));
     assert_eq!(began.elapsed(), Duration::from_secs(3));
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_so_many_wait() {
-    let (_sender, service) = service(set(&[]), 1);
+async fn full_queue_sheds_requests() {
+    let (_sender, queue) = new_queue(set(&[]), 1);
     let now = Instant::now();
-    let (first, second) = tokio::join!(service.acquire(now), service.acquire(now));
-    assert_eq!(first.err(), Some(Refusal::FailFast));
-    assert_eq!(second.err(), Some(Refusal::Shed));
+    let (first, second) = tokio::join!(queue.acquire(now), queue.acquire(now));
+    assert_eq!(first.err(), Some(QueueError::FailFast));
+    assert_eq!(second.err(), Some(QueueError::LoadShed));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unreachable_service_is_probed_after_its_rest() {
-    let (_sender, service) = service(set(&[1]), 10);
+async fn unreachable_endpoint_is_tried_after_backoff() {
+    let (_sender, queue) = new_queue(set(&[1]), 10);
     let began = Instant::now();
-    // As the request path does: each endpoint it gets turns out to be dead.
+    // As the request path does when no endpoint can be reached.
     let refusal = loop {
-        match service.acquire(began).await {
-            Ok(picked) => service.failed(&picked),
+        match queue.acquire(began).await {
+            Ok(picked) => queue.mark_failed(&picked),
             Err(refusal) => break refusal,
         }
     };
-    assert_eq!(refusal, Refusal::FailFast);
+    assert_eq!(refusal, QueueError::FailFast);
     assert!(began.elapsed() <= Duration::from_secs(3));
     assert_eq!(
-        service.acquire(Instant::now()).await.err(),
-        Some(Refusal::Shed)
+        queue.acquire(Instant::now()).await.err(),
+        Some(QueueError::LoadShed)
     );
     tokio::time::advance(Duration::from_secs(10)).await;
-    let probe = service.acquire(Instant::now()).await.unwrap();
-    service.reached(&probe);
-    assert!(service.is_available());
+    let probe = queue.acquire(Instant::now()).await.unwrap();
+    queue.mark_reached(&probe);
+    assert!(queue.is_available());
 }
 
 #[test]
-fn what_failed_a_request_is_avoided_unless_it_is_alone() {
+fn avoided_endpoint_is_picked_only_if_it_is_the_only_one() {
     let balancer = balancer();
     let (a, b) = (endpoint(1), endpoint(2));
     balancer.update(&[a.clone(), b]);
@@ -321,7 +325,7 @@ fn what_failed_a_request_is_avoided_unless_it_is_alone() {
 }
 
 #[test]
-fn a_lost_peak_does_not_keep_an_endpoint_busy() {
+fn dropped_pick_releases_load() {
     let balancer = balancer();
     balancer.update(&[endpoint(1)]);
     let now = Instant::now();

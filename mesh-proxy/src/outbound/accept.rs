@@ -1,5 +1,5 @@
-//! From a connection of the application to what is done with it: where it goes (discovery), and
-//! what protocol it speaks (discovery, or its first bytes).
+//! Resolves the destination of an outbound connection through discovery, and its protocol through
+//! discovery or its first bytes.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -11,7 +11,7 @@ use mesh_core::policy::outbound::OutboundProtocol;
 use tokio::time::Instant;
 
 use super::Outbound;
-use super::http::Target;
+use super::http::HttpTarget;
 use super::opaque::{Connected, OpaqueError};
 use crate::discovery::{DiscoveryError, OutboundTarget};
 use crate::http::Protocol;
@@ -21,44 +21,44 @@ use crate::transport::detect::{self, FirstWord, HttpDetected, TlsDetected};
 use crate::transport::listen::Accepted;
 use crate::transport::{Io, copy};
 
-/// Why a connection is not served.
+/// The reason why a connection is not served.
 #[derive(Debug, thiserror::Error)]
 enum ConnectionError {
-    #[error("{0} is this proxy's own outbound port: the connection would come back for ever")]
+    #[error("{0} is this proxy's own outbound port: the connection would loop")]
     Loop(SocketAddr),
     #[error(transparent)]
     Discovery(#[from] DiscoveryError),
     #[error(transparent)]
     Opaque(#[from] OpaqueError),
-    #[error("the policy routes by TLS server name, but the connection begins with none")]
+    #[error("the policy routes by TLS server name, but the connection has none")]
     NoServerName,
     #[error("the application's connection failed while its protocol was detected")]
     Detect(#[from] std::io::Error),
 }
 
-/// A connection of which everything is known.
-enum Decided {
+/// A connection with resolved destination and protocol.
+enum ResolvedConnection {
     Tunnel(Io, Box<Connected>),
-    Http(Io, Rc<Target>, Protocol),
-    /// The application left before it was known what it wanted.
-    Gone,
+    Http(Io, Rc<HttpTarget>, Protocol),
+    /// The application closed the connection during detection.
+    Closed,
 }
 
-/// How a conversation begins.
-enum Greeting {
-    /// The application has spoken, so its protocol can be detected.
-    ClientSpoke,
-    /// The server has spoken first, or neither side has in time: such a connection is not HTTP, and
-    /// opaque to us.
-    Open(Box<Connected>),
-    /// Neither side has spoken in time, and no endpoint could be reached.
-    Silence,
+/// The result of waiting for the first bytes of a connection.
+enum PeekOutcome {
+    /// The application has sent data, in which its protocol can be detected.
+    ClientData,
+    /// The server has sent data first, or neither side has in time. The connection is opaque; this
+    /// is the connection to the server.
+    Opaque(Box<Connected>),
+    /// Neither side has sent data in time, and no endpoint could be reached.
+    TimedOut,
     Draining,
 }
 
-/// What a destination's snapshot says of connections to it.
+/// How the protocol of connections to a destination is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Plan {
+enum ProtocolPlan {
     Detect,
     Http(Protocol),
     Opaque,
@@ -76,18 +76,19 @@ impl ConnectionError {
     }
 }
 
-/// Discovery has settled what the destination is.
-fn plan(target: &OutboundTarget) -> Plan {
+fn protocol_plan(target: &OutboundTarget) -> ProtocolPlan {
     match &target.policy.protocol {
-        OutboundProtocol::Detect { .. } => Plan::Detect,
-        OutboundProtocol::Http1(_) => Plan::Http(Protocol::Http1),
-        OutboundProtocol::Http2(_) | OutboundProtocol::Grpc(_) => Plan::Http(Protocol::Http2),
-        OutboundProtocol::Opaque(_) => Plan::Opaque,
-        OutboundProtocol::Tls(_) => Plan::Tls,
+        OutboundProtocol::Detect { .. } => ProtocolPlan::Detect,
+        OutboundProtocol::Http1(_) => ProtocolPlan::Http(Protocol::Http1),
+        OutboundProtocol::Http2(_) | OutboundProtocol::Grpc(_) => {
+            ProtocolPlan::Http(Protocol::Http2)
+        }
+        OutboundProtocol::Opaque(_) => ProtocolPlan::Opaque,
+        OutboundProtocol::Tls(_) => ProtocolPlan::Tls,
     }
 }
 
-impl Plan {
+impl ProtocolPlan {
     fn label(self) -> ProtocolLabel {
         match self {
             Self::Detect => ProtocolLabel::Detect,
@@ -100,7 +101,7 @@ impl Plan {
 }
 
 impl Outbound {
-    /// Serves one connection to its end. Whatever happens is logged and counted here.
+    /// Serves one connection until it ends. Logs and counts every failure.
     pub async fn serve(self: Rc<Self>, accepted: Accepted) {
         let witness = self.worker.witness.as_ref();
         if witness.is_some_and(|witness| witness.recognises(&accepted)) {
@@ -108,15 +109,15 @@ impl Outbound {
         }
         let (client, dst) = (accepted.peer, accepted.original_dst);
         // Each step is boxed when it begins, and freed when it ends.
-        match Box::pin(self.decide(accepted)).await {
-            Ok(Decided::Tunnel(io, server)) => Box::pin(self.copy(io, *server)).await,
-            Ok(Decided::Http(io, target, protocol)) => {
+        match Box::pin(self.resolve(accepted)).await {
+            Ok(ResolvedConnection::Tunnel(io, server)) => Box::pin(self.copy(io, *server)).await,
+            Ok(ResolvedConnection::Http(io, target, protocol)) => {
                 let served = Box::pin(self.server.serve(io, protocol, target)).await;
                 if let Err(error) = served {
-                    tracing::debug!(%dst, error = &error as &dyn std::error::Error, "HTTP connection ended with an error");
+                    tracing::debug!(%dst, error = &error as &dyn std::error::Error, "HTTP connection failed");
                 }
             }
-            Ok(Decided::Gone) => {}
+            Ok(ResolvedConnection::Closed) => {}
             Err(error) => {
                 let errors = &self.worker.families.errors;
                 errors.tcp(Direction::Outbound, dst.into(), error.reason());
@@ -125,7 +126,7 @@ impl Outbound {
         }
     }
 
-    async fn decide(&self, accepted: Accepted) -> Result<Decided, ConnectionError> {
+    async fn resolve(&self, accepted: Accepted) -> Result<ResolvedConnection, ConnectionError> {
         let dst = accepted.original_dst;
         if self.is_own_port(&accepted) {
             return Err(ConnectionError::Loop(dst));
@@ -136,35 +137,37 @@ impl Outbound {
         let updates = Box::pin(self.worker.discovery.outbound(dst)).await?;
         let target = updates.borrow().clone();
         let parent = labels::parent(&target.policy.parent);
-        let plan = plan(&target);
+        let plan = protocol_plan(&target);
         families.detect.outbound_connection(&parent, plan.label());
         let protocol = match plan {
-            Plan::Http(protocol) => Some(protocol),
-            Plan::Opaque => None,
-            Plan::Tls => return Box::pin(self.decide_tls(io, &target)).await,
-            Plan::Detect => match self.greeting(&mut io, &target).await? {
-                Greeting::ClientSpoke => match self.detect_http(&mut io, &target).await? {
+            ProtocolPlan::Http(protocol) => Some(protocol),
+            ProtocolPlan::Opaque => None,
+            ProtocolPlan::Tls => return Box::pin(self.resolve_tls(io, &target)).await,
+            ProtocolPlan::Detect => match self.peek(&mut io, &target).await? {
+                PeekOutcome::ClientData => match self.detect_http(&mut io, &target).await? {
                     HttpDetected::Http1 => Some(Protocol::Http1),
                     HttpDetected::Http2 => Some(Protocol::Http2),
                     HttpDetected::NotHttp | HttpDetected::TimedOut => None,
-                    HttpDetected::Eof => return Ok(Decided::Gone),
+                    HttpDetected::Eof => return Ok(ResolvedConnection::Closed),
                 },
-                Greeting::Open(server) => return Ok(Decided::Tunnel(io, server)),
-                Greeting::Silence => None,
-                Greeting::Draining => return Ok(Decided::Gone),
+                PeekOutcome::Opaque(server) => return Ok(ResolvedConnection::Tunnel(io, server)),
+                PeekOutcome::TimedOut => None,
+                PeekOutcome::Draining => return Ok(ResolvedConnection::Closed),
             },
         };
         Ok(match protocol {
-            Some(protocol) => Decided::Http(io, self.http.target(dst, updates), protocol),
+            Some(protocol) => {
+                ResolvedConnection::Http(io, self.http.target(dst, updates), protocol)
+            }
             None => {
                 let server = Box::pin(self.opaque.connect(&target)).await?;
-                Decided::Tunnel(io, Box::new(server))
+                ResolvedConnection::Tunnel(io, Box::new(server))
             }
         })
     }
 
-    /// Whether somebody dialled the outbound port itself: nobody redirected the connection, or it
-    /// asks for that port of this very pod.
+    /// Whether the connection is to the outbound port itself: it was not redirected, or its
+    /// destination is that port of this pod.
     fn is_own_port(&self, accepted: &Accepted) -> bool {
         let dst = accepted.original_dst;
         let listens = &self.worker.config.outbound.listen;
@@ -172,49 +175,51 @@ impl Outbound {
             && (dst == accepted.local || dst.ip().is_loopback() || self.worker.is_local(dst.ip()))
     }
 
-    /// Waits for the first word.
-    async fn greeting(&self, io: &mut Io, target: &OutboundTarget) -> std::io::Result<Greeting> {
+    /// Waits for the first bytes of either side.
+    async fn peek(&self, io: &mut Io, target: &OutboundTarget) -> std::io::Result<PeekOutcome> {
         let start = Instant::now();
-        let mut held = None;
-        let held_here = &mut held;
+        let mut guard = None;
+        let guard_slot = &mut guard;
         let dial = move || {
             let dialling = async move {
-                // What goes wrong is said when the connection is forwarded, should it come to that.
+                // An error is reported when the connection is forwarded, if the client sends no
+                // HTTP.
                 let Connected { io, guard } = self.opaque.connect(target).await.ok()?;
-                *held_here = Some(guard);
+                *guard_slot = Some(guard);
                 Some(io)
             };
             dialling.boxed_local()
         };
         let limit = self.worker.config.outbound.detect_timeout;
-        let patience = match self.greets(target.addr) {
-            true => Duration::ZERO,
-            false => detect::PATIENCE,
+        let client_wait = if self.is_server_first(target.addr) {
+            Duration::ZERO
+        } else {
+            detect::PATIENCE
         };
-        let word = {
+        let first = {
             let scratch = &self.worker.scratch;
-            let word = pin!(detect::first_word(io, scratch, patience, limit, dial));
-            self.worker.unless_draining(word).await
+            let first = pin!(detect::first_word(io, scratch, client_wait, limit, dial));
+            self.worker.unless_draining(first).await
         };
-        let Some(word) = word else {
-            return Ok(Greeting::Draining);
+        let Some(first) = first else {
+            return Ok(PeekOutcome::Draining);
         };
-        let (server, detected) = match word? {
-            FirstWord::Client => return Ok(Greeting::ClientSpoke),
+        let (server, detected) = match first? {
+            FirstWord::Client => return Ok(PeekOutcome::ClientData),
             FirstWord::Server(server) => {
-                self.remember_greeter(target.addr);
+                self.remember_server_first(target.addr);
                 (Some(server), HttpDetected::NotHttp)
             }
             FirstWord::Nobody(server) => (server, HttpDetected::TimedOut),
         };
-        self.count_detected(target, &Ok(detected), start.elapsed());
-        Ok(match server.zip(held) {
-            Some((io, guard)) => Greeting::Open(Box::new(Connected { io, guard })),
-            None => Greeting::Silence,
+        self.record_detection(target, &Ok(detected), start.elapsed());
+        Ok(match server.zip(guard) {
+            Some((io, guard)) => PeekOutcome::Opaque(Box::new(Connected { io, guard })),
+            None => PeekOutcome::TimedOut,
         })
     }
 
-    fn count_detected(
+    fn record_detection(
         &self,
         target: &OutboundTarget,
         detected: &std::io::Result<HttpDetected>,
@@ -236,37 +241,35 @@ impl Outbound {
         let Some(detected) = self.worker.unless_draining(detecting).await else {
             return Ok(HttpDetected::Eof);
         };
-        self.count_detected(target, &detected, start.elapsed());
+        self.record_detection(target, &detected, start.elapsed());
         detected
     }
 
-    /// TLS that the application has begun: the server name chooses the route, the bytes are passed
-    /// on.
-    async fn decide_tls(
+    /// Routes the application's own TLS by server name, and forwards it as opaque bytes.
+    async fn resolve_tls(
         &self,
         mut io: Io,
         target: &OutboundTarget,
-    ) -> Result<Decided, ConnectionError> {
+    ) -> Result<ResolvedConnection, ConnectionError> {
         let limit = self.worker.config.outbound.detect_timeout;
         let detected = detect::tls(&mut io, &self.worker.scratch, limit).await?;
         let TlsDetected::ClientHello { sni: Some(name) } = detected else {
             return Err(ConnectionError::NoServerName);
         };
         let server = self.opaque.connect_tls(target, &name).await?;
-        Ok(Decided::Tunnel(io, Box::new(server)))
+        Ok(ResolvedConnection::Tunnel(io, Box::new(server)))
     }
 
     async fn copy(&self, client: Io, server: Connected) {
         let Connected { io, mut guard } = server;
         let copied = copy::duplex(client, io, &self.worker.scratch, &self.worker.drain).await;
         if let Err(error) = copied {
-            // One of the two ends broke off. That is theirs to explain, and the close is counted
-            // with its reason.
+            // The application or the server failed; the close is counted with its reason.
             tracing::debug!(
                 error = &error as &dyn std::error::Error,
-                "Connection broke off"
+                "Connection aborted"
             );
-            guard.broke_off();
+            guard.set_aborted();
         }
     }
 }

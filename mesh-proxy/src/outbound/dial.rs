@@ -1,8 +1,8 @@
-//! Connects to one endpoint: TCP, mutual TLS when discovery names an identity, and the transport
-//! header when the peer understands it.
+//! Connects to one endpoint: TCP, mutual TLS if discovery provides an identity, and the transport
+//! header if the peer supports it.
 //!
 //! Called by HTTP clients and by the opaque path. TLS is never optional: an endpoint with an
-//! identity is reached with exactly that identity or not at all.
+//! identity must authenticate as that identity, or the connection fails.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use crate::transport::connect::{self, ConnectError, ConnectOptions};
 use crate::transport::header::{self, Session, TransportHeader};
 use crate::worker::Worker;
 
-/// Makes connections to one endpoint on one data thread.
+/// Connects to one endpoint from one data thread.
 #[derive(Debug)]
 pub struct EndpointDial {
     worker: Rc<Worker>,
@@ -31,22 +31,22 @@ pub struct EndpointDial {
     transport: Arc<Transport>,
 }
 
-/// How an endpoint is reached. Decided once per endpoint by [`plan`].
+/// How an endpoint is connected to; see [`plan`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DialPlan {
-    /// What TCP connects to.
+    /// The address that TCP connects to.
     pub addr: SocketAddr,
     pub tls: Option<TlsPeer>,
-    /// What the peer's proxy is told, if it negotiates the header. The session is filled in for
-    /// each connection.
+    /// Sent if the peer's proxy negotiates transport headers. The session is set for each
+    /// connection.
     pub header: Option<TransportHeader>,
 }
 
-/// Decides how an endpoint is reached. Pure.
+/// Decides how an endpoint is connected to.
 ///
-/// An endpoint at one of the pod's own addresses is the application beside us: no TLS, no header.
-/// Otherwise an identity means TLS, and a peer that accepts the transport header is reached at its
-/// proxy's port.
+/// An endpoint at one of the pod's own addresses is the pod's application: no TLS, no header.
+/// Otherwise an identity requires TLS, and a peer that supports the transport header is connected
+/// to at its proxy's port.
 pub fn plan(endpoint: &Endpoint, is_local: bool) -> DialPlan {
     let plain = DialPlan {
         addr: endpoint.addr,
@@ -79,7 +79,7 @@ pub fn plan(endpoint: &Endpoint, is_local: bool) -> DialPlan {
     }
 }
 
-/// What the endpoint's metrics say of its TLS.
+/// Returns the TLS of an endpoint's connections, for metric labels.
 pub fn client_tls(endpoint: &Endpoint, is_local: bool) -> ClientTls {
     match &endpoint.tls {
         _ if is_local => ClientTls::None(NoClientTls::Loopback),
@@ -96,7 +96,7 @@ fn split_authority(authority: &str) -> Option<(&str, u16)> {
 }
 
 impl EndpointDial {
-    /// `authority` is that of the balancer; absent for traffic that is forwarded to a fixed
+    /// `authority` is that of the balancer, and `None` for traffic that is forwarded to a fixed
     /// address.
     pub fn new(worker: Rc<Worker>, endpoint: Arc<Endpoint>, authority: Option<&str>) -> Self {
         let is_local = worker.is_local(endpoint.addr.ip());
@@ -114,7 +114,7 @@ impl EndpointDial {
         &self.endpoint
     }
 
-    /// A connection over which `session` can begin.
+    /// Opens a connection for `session`.
     pub async fn connect(&self, session: Session) -> Result<Io, DialError> {
         let outbound = &self.worker.config.outbound;
         let limit = outbound.connect_timeout;
@@ -163,8 +163,8 @@ impl EndpointDial {
         Ok(io)
     }
 
-    /// A port that is opaque to the peer's proxy must not be announced as HTTP, whatever we know of
-    /// it.
+    /// Returns the session to announce: a port that is opaque to the peer's proxy must not be
+    /// announced as HTTP.
     fn session(&self, session: Session) -> Session {
         match self.endpoint.hint {
             ProtocolHint::Opaque => Session::Opaque,
@@ -183,8 +183,8 @@ impl Dial for EndpointDial {
     }
 }
 
-/// No endpoint is on a loopback address; whoever says so would reach the proxy's own pod. The
-/// kernel takes the unspecified address for one.
+/// Refuses loopback addresses as endpoints: they would reach the proxy's own pod. The kernel treats
+/// the unspecified address as loopback.
 fn refuse_loopback(addr: SocketAddr) -> Result<(), ConnectError> {
     let ip = addr.ip().to_canonical();
     if ip.is_loopback() || ip.is_unspecified() {
@@ -218,8 +218,8 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_the_own_pod_are_refused() {
-        for own in [
+    fn loopback_endpoints_are_refused() {
+        for loopback in [
             "127.0.0.1:80",
             "127.8.0.1:80",
             "[::1]:80",
@@ -228,7 +228,10 @@ mod tests {
             "[::]:80",
             "[::ffff:0.0.0.0]:80",
         ] {
-            assert!(refuse_loopback(own.parse().unwrap()).is_err(), "{own}");
+            assert!(
+                refuse_loopback(loopback.parse().unwrap()).is_err(),
+                "{loopback}"
+            );
         }
         for other in ["10.0.0.1:80", "[fd00::1]:80"] {
             assert!(refuse_loopback(other.parse().unwrap()).is_ok(), "{other}");
@@ -241,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn plans() {
+    fn dial_plan_follows_identity_and_transport_port() {
         let check = |endpoint: &Endpoint, local, addr: &str, tls, header| {
             let plan = plan(endpoint, local);
             assert_eq!(summary(&plan), (addr.to_owned(), tls, header));
         };
         check(&endpoint(false, None), false, "10.0.0.9:8080", false, None);
-        // Without an identity there is no TLS to carry the header in.
+        // Without an identity there is no TLS, which the header requires.
         check(
             &endpoint(false, Some(4143)),
             false,

@@ -1,12 +1,13 @@
-//! HTTP from the application: which rule, which backend, which endpoint, how long, how often.
+//! Outbound HTTP: selects the rule, backend and endpoint of each request, and applies timeouts and
+//! retries.
 //!
-//! [`Target`] answers the requests of all connections of one data thread to one original
-//! destination. Its [`Routes`] are compiled when discovery says something new and hold everything a
-//! request needs: balancers, time limits, metric handles. A request locks nothing and waits for
-//! nobody but endpoints.
+//! [`HttpTarget`] responds to the requests of all connections of one data thread to one original
+//! destination. Its [`Routes`] are compiled when discovery publishes a change, and hold everything
+//! that a request needs: balancers, timeouts, metric handles. A request locks nothing, and waits
+//! only for endpoints.
 //!
-//! The walk of a request: [`Target::handle`] → [`Target::exchange`] →
-//! [`Backend::send`](backend::Backend::send) → endpoint → [`Target::finish`].
+//! The path of a request: [`HttpTarget::handle`] → [`HttpTarget::exchange`] →
+//! [`RuleBackend::send`](backend::RuleBackend::send) → endpoint → [`HttpTarget::finish`].
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::backend::Answer;
+use self::backend::BackendResponse;
 use self::observe::{RequestObserver, ResponseObserver};
 use self::routes::{Routes, Rule};
 use crate::discovery::OutboundTarget;
@@ -35,24 +36,24 @@ mod observe;
 mod overrides;
 mod routes;
 
-/// HTTP of one data thread: its targets, shared by the connections to them.
+/// The HTTP targets of one data thread, shared by the connections to them.
 pub struct Http {
     worker: Rc<Worker>,
-    /// A target outlives its connections by the idle time, and with it all connections to its
-    /// endpoints.
-    targets: IdleCache<SocketAddr, Target>,
+    /// A target and its connections to endpoints are kept for the idle time after the last
+    /// connection of the application.
+    targets: IdleCache<SocketAddr, HttpTarget>,
 }
 
 /// One original destination.
-pub struct Target {
+pub struct HttpTarget {
     worker: Rc<Worker>,
     addr: SocketAddr,
     updates: RefCell<watch::Receiver<Arc<OutboundTarget>>>,
     routes: RefCell<Rc<Routes>>,
 }
 
-/// What outlives the request itself.
-struct Context {
+/// The state of a request that is needed until its response is complete.
+struct ExchangeContext {
     asker: Asker,
     rule: Rc<Rule>,
     route: Exchange,
@@ -67,22 +68,22 @@ impl Http {
         }
     }
 
-    /// What answers the requests of connections to `addr`, given what discovery says of it.
+    /// Returns the target for connections to `addr`. `updates` are discovery's snapshots of it.
     pub fn target(
         &self,
         addr: SocketAddr,
         updates: watch::Receiver<Arc<OutboundTarget>>,
-    ) -> Rc<Target> {
+    ) -> Rc<HttpTarget> {
         let target = self.targets.find_or(addr, |addr| {
             let source = updates.borrow().clone();
-            Target {
+            HttpTarget {
                 worker: self.worker.clone(),
                 addr: *addr,
                 updates: RefCell::new(updates.clone()),
                 routes: RefCell::new(Rc::new(Routes::compile(&self.worker, source, None))),
             }
         });
-        // Discovery may have forgotten the address and learnt it anew.
+        // Discovery may have evicted the address and looked it up again.
         if !updates.same_channel(&target.updates.borrow()) {
             target.follow(updates);
         }
@@ -90,23 +91,23 @@ impl Http {
     }
 }
 
-impl Handle for Target {
+impl Handle for HttpTarget {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
         let asker = Asker::of(request);
         match self.exchange(asker, request).await {
             Ok(response) => Ok(response),
-            Err(error) => self.answer_error(asker, error),
+            Err(error) => self.error_response(asker, error),
         }
     }
 }
 
-impl Target {
+impl HttpTarget {
     fn follow(&self, mut updates: watch::Receiver<Arc<OutboundTarget>>) {
         updates.mark_changed();
         self.updates.replace(updates);
     }
 
-    /// The newest routes. Compiles them when discovery has said something new.
+    /// Returns the current routes, compiled anew if discovery has published a change.
     fn routes(&self) -> Rc<Routes> {
         let mut updates = self.updates.borrow_mut();
         if updates.has_changed().unwrap_or(false) {
@@ -119,7 +120,7 @@ impl Target {
 
     async fn exchange(&self, asker: Asker, request: &mut Request) -> Result<Response, Error> {
         let permit = self.worker.shared.outbound_in_flight.try_acquire();
-        let permit = permit.map_err(|_full| too_many())?;
+        let permit = permit.map_err(|_full| load_shed())?;
         let required_id = prepare(request, self.addr);
         let routes = self.routes();
         let (rule, prefix) = routes
@@ -130,7 +131,7 @@ impl Target {
             route: rule.metrics.clone(),
             ..Observers::default()
         };
-        let mut context = Context {
+        let mut context = ExchangeContext {
             asker,
             route: Exchange::start(observers, request.headers(), has_body),
             limits: None,
@@ -139,7 +140,7 @@ impl Target {
         let sent = self.send(&mut context, request, prefix, required_id).await;
         drop(permit);
         match sent {
-            Ok(answer) => Ok(self.finish(context, answer)),
+            Ok(exchanged) => Ok(self.finish(context, exchanged)),
             Err(error) => {
                 context.route.failed(stream_error(&error.kind));
                 Err(error
@@ -149,14 +150,15 @@ impl Target {
         }
     }
 
-    /// From the matched rule to the head of the response.
+    /// Applies the matched rule and sends the request. Returns when the response headers have
+    /// arrived.
     async fn send(
         &self,
-        context: &mut Context,
+        context: &mut ExchangeContext,
         request: &mut Request,
         prefix: Option<usize>,
         required_id: Option<http::HeaderValue>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<BackendResponse, Error> {
         let rule = context.rule.clone();
         let timeouts = overrides::timeouts(&rule, request.headers_mut());
         filter::apply(rule.filters(), request, prefix)?;
@@ -167,14 +169,17 @@ impl Target {
         let progress = context.limits.as_ref().map(|l| l.progress().clone());
         let observer = RequestObserver::new(context.route.request_body(), progress);
         observer.attach(request.body_mut());
-        let leg = rule.backends.choose()?;
-        let sending = leg.send(request, prefix, required_id.as_ref());
+        let backend = rule.backends.choose()?;
+        let sending = backend.send(request, prefix, required_id.as_ref());
         match (rule.head_timeout, &context.limits) {
             (None, None) => sending.await,
-            (Some(limit), _) => match tokio::time::timeout(limit, sending).await {
-                Ok(sent) => sent,
-                Err(_elapsed) => Err(timed_out(Kind::ProfileTimeout, TimedOut::Request(limit))),
-            },
+            (Some(limit), _) => {
+                tokio::time::timeout(limit, sending)
+                    .await
+                    .unwrap_or_else(|_elapsed| {
+                        Err(timed_out(Kind::ProfileTimeout, TimedOut::Request(limit)))
+                    })
+            }
             (None, Some(limits)) => tokio::select! {
                 biased;
                 sent = sending => sent,
@@ -183,19 +188,19 @@ impl Target {
         }
     }
 
-    /// Dresses the response: filters, and a body that is measured and limited.
-    fn finish(&self, context: Context, answer: Answer) -> Response {
-        let Context {
+    /// Applies the response filters, and attaches metrics and timeouts to the body.
+    fn finish(&self, context: ExchangeContext, exchanged: BackendResponse) -> Response {
+        let ExchangeContext {
             asker,
             rule,
             mut route,
             limits,
         } = context;
-        let mut response = answer.response;
-        filter::apply_to_response(answer.leg.filters(), response.headers_mut());
+        let mut response = exchanged.response;
+        filter::apply_to_response(exchanged.backend.filters(), response.headers_mut());
         filter::apply_to_response(rule.filters(), response.headers_mut());
         route.response_head(response.status(), response.headers());
-        let observer = ResponseObserver::new(route, answer.attempt, answer.picked);
+        let observer = ResponseObserver::new(route, exchanged.attempt, exchanged.picked);
         let informational = self.worker.config.outbound.informational_headers;
         let limits = limits.filter(|_| !asker.is_tunnel(response.status()));
         response.map(|body| {
@@ -212,13 +217,13 @@ impl Target {
         })
     }
 
-    fn answer_error(&self, asker: Asker, error: Error) -> Result<Response, Reset> {
+    fn error_response(&self, asker: Asker, error: Error) -> Result<Response, Reset> {
         let worker = &self.worker;
         if let Some(reason) = error.kind.reason(Side::Outbound) {
             worker.families.errors.outbound_http(reason);
             if error.kind == Kind::LoadShed {
-                // Said once already, by the request that waited in vain. An outage must not fill
-                // the log at the rate of the requests.
+                // The request whose wait failed has logged the outage already. An outage must not
+                // fill the log at the rate of the requests.
                 tracing::debug!(dst = %self.addr, %error, "HTTP request failed");
             } else {
                 tracing::info!(dst = %self.addr, %error, "HTTP request failed");
@@ -231,16 +236,15 @@ impl Target {
     }
 }
 
-/// Brings a request into the proxy's own shape. Returns the identity that the application demands
-/// of the endpoint.
+/// Normalizes a request. Returns the identity that the application requires of the endpoint.
 fn prepare(request: &mut Request, original_dst: SocketAddr) -> Option<http::HeaderValue> {
     uri::set_authority(request, Some(original_dst));
-    // Only the proxy itself may say how a request came to be.
+    // Only the proxy itself may declare the original protocol of a request.
     orig_proto::strip(request.headers_mut());
     request.headers_mut().remove(REQUIRE_ID)
 }
 
-fn too_many() -> Error {
+fn load_shed() -> Error {
     Error::new(Kind::LoadShed, "too many requests are in flight")
 }
 
@@ -249,7 +253,7 @@ fn timed_out(kind: Kind, overrun: TimedOut) -> Error {
     Error::new(kind, message)
 }
 
-/// How an error counts in the route's metrics.
+/// Returns the label value of an error in the route's metrics.
 fn stream_error(kind: &Kind) -> StreamError {
     match kind {
         Kind::FailFast => StreamError::FailFast,

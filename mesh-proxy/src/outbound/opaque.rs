@@ -1,7 +1,6 @@
-//! Connections whose bytes nobody interprets: a backend is chosen, one of its endpoints is reached,
-//! and that is where all bytes go.
+//! Opaque outbound connections: each is forwarded to one endpoint of one backend.
 //!
-//! An endpoint that cannot be reached is exchanged for another, as nothing has been sent yet.
+//! If an endpoint cannot be reached, another is tried, because nothing has been sent yet.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -20,7 +19,7 @@ use tokio::time::Instant;
 use self::backends::pick_by_weight;
 pub(super) use self::error::OpaqueError;
 use super::dial::EndpointDial;
-use crate::balance::{Picked, Refusal, Service, Settings};
+use crate::balance::{BalanceQueue, BalanceSettings, PickedEndpoint, QueueError};
 use crate::discovery::OutboundTarget;
 use crate::idle::IdleCache;
 use crate::telemetry::labels;
@@ -32,53 +31,53 @@ use crate::worker::Worker;
 mod backends;
 mod error;
 
-/// The opaque side of one data thread: its balancers, which live while connections use them and a
-/// little longer.
+/// Opens the opaque connections of one data thread. Balancers are kept for the idle time after
+/// their last connection.
 pub(super) struct Opaque {
     worker: Rc<Worker>,
-    services: IdleCache<ServiceKey, Service<EndpointDial>>,
+    balancers: IdleCache<BalancerKey, BalanceQueue<EndpointDial>>,
 }
 
-/// A connection to an endpoint, and what must be kept as long as it lasts.
+/// A connection to an endpoint, and its guard.
 pub(super) struct Connected {
     pub(super) io: Io,
-    pub(super) guard: Guard,
+    pub(super) guard: ConnectionGuard,
 }
 
-/// Counts a connection against its endpoint and its route until it is dropped.
-pub(super) struct Guard {
+/// Counts a connection on its endpoint and its route until it is dropped.
+pub(super) struct ConnectionGuard {
     families: TcpRouteFamilies,
     labels: Labels,
     error: Option<TcpRouteError>,
-    /// Never looked at: the balancer counts the endpoint's connections by it.
+    /// Counts the connection on its endpoint.
     _in_use: InUse,
 }
 
-/// The endpoint that was picked, and the balancer it belongs to. Absent when there was no choice.
-type InUse = Option<(Rc<Service<EndpointDial>>, Picked<EndpointDial>)>;
+/// The picked endpoint and its balancer. `None` for traffic that is forwarded to a fixed address.
+type InUse = Option<(Rc<BalanceQueue<EndpointDial>>, PickedEndpoint<EndpointDial>)>;
 
-/// A route, and what a connection is on it.
-struct Leg<'a> {
-    kind: Kind,
+/// The route of a connection.
+struct ConnectionRoute<'a> {
+    kind: TrafficKind,
     parent: &'a Meta,
-    route: &'a Meta,
+    meta: &'a Meta,
     backends: &'a Distribution,
     verdict: &'a TcpVerdict,
 }
 
-/// Which balancer: the same destination behind different routes has different series.
+/// The key of a balancer. The same destination has separate metric series for each route.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct ServiceKey {
+struct BalancerKey {
     authority: Arc<str>,
     load: PeakEwma,
     parent: Meta,
     backend: Meta,
-    kind: Kind,
+    kind: TrafficKind,
 }
 
-/// What is carried, as the names of the metrics have it.
+/// The kind of traffic, by which metric families are named.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Kind {
+enum TrafficKind {
     Tcp,
     Tls,
 }
@@ -86,13 +85,13 @@ enum Kind {
 impl Opaque {
     pub(super) fn new(worker: Rc<Worker>) -> Self {
         Self {
-            services: IdleCache::new(worker.config.discovery.outbound_idle),
+            balancers: IdleCache::new(worker.config.discovery.outbound_idle),
             worker,
         }
     }
 
-    /// A connection by the target's opaque route. A target without one is not connected to in
-    /// another way: its address may be that of a Service, or of a proxy that expects TLS.
+    /// Opens a connection by the target's opaque route. Fails without such a route: the target's
+    /// address may be that of a BalanceQueue, or of a proxy that expects TLS.
     pub(super) async fn connect(&self, target: &OutboundTarget) -> Result<Connected, OpaqueError> {
         let parent = &target.policy.parent;
         let (OutboundProtocol::Opaque(Some(route))
@@ -105,17 +104,17 @@ impl Opaque {
                 parent: parent.clone(),
             });
         };
-        let leg = Leg {
-            kind: Kind::Tcp,
+        let route = ConnectionRoute {
+            kind: TrafficKind::Tcp,
             parent,
-            route: &route.meta,
+            meta: &route.meta,
             backends: &route.backends,
             verdict: &route.verdict,
         };
-        self.enter(leg, None).await
+        self.open(route, None).await
     }
 
-    /// A connection by the route of this server name.
+    /// Opens a connection by the route of a TLS server name.
     pub(super) async fn connect_tls(
         &self,
         target: &OutboundTarget,
@@ -131,36 +130,36 @@ impl Opaque {
         };
         let names = routes.iter().map(|route| route.snis.as_slice());
         let route = &routes[HostMatch::closest(names, Some(name)).ok_or_else(none)?];
-        let leg = Leg {
-            kind: Kind::Tls,
+        let route = ConnectionRoute {
+            kind: TrafficKind::Tls,
             parent,
-            route: &route.meta,
+            meta: &route.meta,
             backends: &route.backends,
             verdict: &route.verdict,
         };
-        self.enter(leg, Some(name.clone())).await
+        self.open(route, Some(name.clone())).await
     }
 
-    /// Takes one connection through a route. The close is counted when its guard goes, or here when
-    /// nothing could be connected.
-    async fn enter(
+    /// Opens one connection by a route. The close is counted when the guard is dropped, or here if
+    /// the connection fails.
+    async fn open(
         &self,
-        leg: Leg<'_>,
+        route: ConnectionRoute<'_>,
         server_name: Option<Arc<str>>,
     ) -> Result<Connected, OpaqueError> {
-        let mut labels = labels::tcp_route(leg.parent, leg.route, leg.fixed_address());
+        let mut labels = labels::tcp_route(route.parent, route.meta, route.fixed_address());
         if let Some(name) = server_name {
             labels.push_outside("hostname", name);
         }
-        let families = match leg.kind {
-            Kind::Tcp => &self.worker.families.tcp_route,
-            Kind::Tls => &self.worker.families.tls_route,
+        let families = match route.kind {
+            TrafficKind::Tcp => &self.worker.families.tcp_route,
+            TrafficKind::Tls => &self.worker.families.tls_route,
         };
         families.opened(&labels);
-        match self.connect_leg(&leg).await {
+        match self.connect_by(&route).await {
             Ok((io, in_use)) => Ok(Connected {
                 io,
-                guard: Guard {
+                guard: ConnectionGuard {
                     families: families.clone(),
                     labels,
                     error: None,
@@ -174,10 +173,10 @@ impl Opaque {
         }
     }
 
-    async fn connect_leg(&self, leg: &Leg<'_>) -> Result<(Io, InUse), OpaqueError> {
-        leg.check(leg.verdict)?;
-        let backend = self.choose(leg)?;
-        leg.check(&backend.verdict)?;
+    async fn connect_by(&self, route: &ConnectionRoute<'_>) -> Result<(Io, InUse), OpaqueError> {
+        route.check(route.verdict)?;
+        let backend = self.choose(route)?;
+        route.check(&backend.verdict)?;
         let meta = &backend.backend.meta;
         match &backend.backend.target {
             BackendTarget::None => Err(OpaqueError::NoBackend {
@@ -191,22 +190,22 @@ impl Opaque {
                 Ok((io, None))
             }
             BackendTarget::Balance { authority, load } => {
-                let service = self.service(leg, authority, *load, meta);
-                let (io, picked) = self.balance(&service, meta).await?;
-                Ok((io, Some((service, picked))))
+                let balancer = self.balancer(route, authority, *load, meta);
+                let (io, picked) = self.balance(&balancer, meta).await?;
+                Ok((io, Some((balancer, picked))))
             }
         }
     }
 
-    /// The first backend that is available, or a random one of them by weight.
-    fn choose(&self, leg: &Leg<'_>) -> Result<Arc<RouteBackend>, OpaqueError> {
+    /// Chooses the first available backend, or a random available one by weight.
+    fn choose(&self, route: &ConnectionRoute<'_>) -> Result<Arc<RouteBackend>, OpaqueError> {
         let is_available = |backend: &RouteBackend| match &backend.backend.target {
             BackendTarget::Balance { authority, load } => self
-                .service(leg, authority, *load, &backend.backend.meta)
+                .balancer(route, authority, *load, &backend.backend.meta)
                 .is_available(),
             BackendTarget::Forward(_) | BackendTarget::None => true,
         };
-        let chosen = match leg.backends {
+        let chosen = match route.backends {
             Distribution::Empty => None,
             Distribution::FirstAvailable(backends) => {
                 backends.iter().find(|backend| is_available(backend))
@@ -220,39 +219,39 @@ impl Opaque {
             }
         };
         chosen.cloned().ok_or_else(|| OpaqueError::Unavailable {
-            route: leg.route.clone(),
+            route: route.meta.clone(),
         })
     }
 
-    /// Tries endpoints until one can be reached, for as long as fail-fast allows.
+    /// Tries endpoints until one can be reached, for up to the fail-fast timeout.
     async fn balance(
         &self,
-        service: &Service<EndpointDial>,
+        balancer: &BalanceQueue<EndpointDial>,
         backend: &Meta,
-    ) -> Result<(Io, Picked<EndpointDial>), OpaqueError> {
-        let began = Instant::now();
+    ) -> Result<(Io, PickedEndpoint<EndpointDial>), OpaqueError> {
+        let started = Instant::now();
         loop {
-            let mut picked = service
-                .acquire(began)
+            let mut picked = balancer
+                .acquire(started)
                 .await
-                .map_err(|refusal| match refusal {
-                    Refusal::FailFast => OpaqueError::FailFast {
+                .map_err(|error| match error {
+                    QueueError::FailFast => OpaqueError::FailFast {
                         backend: backend.clone(),
                     },
-                    Refusal::Shed => OpaqueError::Unavailable {
+                    QueueError::LoadShed => OpaqueError::Unavailable {
                         route: backend.clone(),
                     },
                 })?;
             match self.dial(&picked.value).await {
                 Ok(io) => {
-                    service.reached(&picked);
-                    // The load of an endpoint is the time it takes to connect, times its open
+                    balancer.mark_reached(&picked);
+                    // The load of an endpoint is its connect time, multiplied by its open
                     // connections.
-                    picked.measure();
+                    picked.record_latency();
                     return Ok((io, picked));
                 }
                 Err(error) => {
-                    service.failed(&picked);
+                    balancer.mark_failed(&picked);
                     tracing::info!(
                         error = &error as &dyn std::error::Error,
                         "Failed to connect"
@@ -271,47 +270,47 @@ impl Opaque {
             })
     }
 
-    fn service(
+    fn balancer(
         &self,
-        leg: &Leg<'_>,
+        route: &ConnectionRoute<'_>,
         authority: &Arc<str>,
         load: PeakEwma,
         backend: &Meta,
-    ) -> Rc<Service<EndpointDial>> {
-        let key = ServiceKey {
+    ) -> Rc<BalanceQueue<EndpointDial>> {
+        let key = BalancerKey {
             authority: authority.clone(),
             load,
-            parent: leg.parent.clone(),
+            parent: route.parent.clone(),
             backend: backend.clone(),
-            kind: leg.kind,
+            kind: route.kind,
         };
-        self.services.find_or(key, |key| self.new_service(key))
+        self.balancers.find_or(key, |key| self.new_balancer(key))
     }
 
-    fn new_service(&self, key: &ServiceKey) -> Service<EndpointDial> {
+    fn new_balancer(&self, key: &BalancerKey) -> BalanceQueue<EndpointDial> {
         let worker = self.worker.clone();
         let families = match key.kind {
-            Kind::Tcp => &worker.families.tcp_balancer,
-            Kind::Tls => &worker.families.tls_balancer,
+            TrafficKind::Tcp => &worker.families.tcp_balancer,
+            TrafficKind::Tls => &worker.families.tls_balancer,
         };
         let metrics = families.balancer(&labels::balancer(&key.parent, &key.backend));
         let outbound = &worker.config.outbound;
-        let settings = Settings {
+        let settings = BalanceSettings {
             queue_capacity: outbound.tcp_queue.capacity,
             failfast: outbound.tcp_queue.failfast,
             backoff: outbound.connect_backoff,
         };
         let sets = worker.discovery.endpoints(&key.authority);
         let authority = key.authority.clone();
-        Service::new(sets, key.load, &settings, metrics, move |endpoint| {
+        BalanceQueue::new(sets, key.load, &settings, metrics, move |endpoint| {
             EndpointDial::new(worker.clone(), endpoint.clone(), Some(&authority))
         })
     }
 }
 
-impl Leg<'_> {
+impl ConnectionRoute<'_> {
     fn check(&self, verdict: &TcpVerdict) -> Result<(), OpaqueError> {
-        let route = || self.route.clone();
+        let route = || self.meta.clone();
         match verdict {
             TcpVerdict::Forward => Ok(()),
             TcpVerdict::Forbidden => Err(OpaqueError::Forbidden { route: route() }),
@@ -322,7 +321,7 @@ impl Leg<'_> {
         }
     }
 
-    /// The address of traffic that is not balanced.
+    /// Returns the address of traffic that is forwarded to a fixed address.
     fn fixed_address(&self) -> Option<SocketAddr> {
         let Distribution::FirstAvailable(backends) = self.backends else {
             return None;
@@ -334,14 +333,14 @@ impl Leg<'_> {
     }
 }
 
-impl Guard {
-    /// The connection did not end by itself.
-    pub(super) fn broke_off(&mut self) {
+impl ConnectionGuard {
+    /// Records that the connection failed instead of closing normally.
+    pub(super) fn set_aborted(&mut self) {
         self.error = Some(TcpRouteError::Unexpected);
     }
 }
 
-impl Drop for Guard {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.families.closed(&self.labels, self.error);
     }

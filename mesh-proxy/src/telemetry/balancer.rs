@@ -38,14 +38,14 @@ pub struct Balancer {
     pub reset: Counter,
     pub added: Counter,
     pub removed: Counter,
-    pub queue: Queue,
+    pub queue: QueueMetrics,
 }
 
 /// The handles of what waits for an endpoint, and of the gate that ends the wait. Only who finds no
 /// endpoint waits; all others count with a wait of zero, as they do in Linkerd's queue when it is
 /// empty.
 #[derive(Clone, Debug)]
-pub struct Queue {
+pub struct QueueMetrics {
     pub length: Gauge,
     pub requests: Counter,
     pub latency: Histogram,
@@ -175,8 +175,8 @@ impl BalancerFamilies {
 }
 
 impl QueueFamilies {
-    fn queue(&self, labels: &Labels) -> Queue {
-        Queue {
+    fn queue(&self, labels: &Labels) -> QueueMetrics {
+        QueueMetrics {
             length: self.length.with(labels),
             requests: self.requests.with(labels),
             latency: self.latency.with(labels),
@@ -189,9 +189,9 @@ impl QueueFamilies {
     }
 }
 
-impl Queue {
+impl QueueMetrics {
     /// The gate has been made.
-    pub fn begins(&self, timeout: Duration) {
+    pub fn init(&self, timeout: Duration) {
         self.timeout
             .set(i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX));
         self.gate_opened();

@@ -1,21 +1,20 @@
-//! Sending to one backend: an endpoint is chosen, tried, and exchanged for another when the request
-//! has certainly not been acted upon.
+//! Sends requests to one backend, and retries them on another endpoint when the first has certainly
+//! not processed them.
 //!
-//! What is sent again although no policy asks for it: a request that no connection could be made
-//! for, always; one that the other side says it has not begun with, if it has no body; one that was
-//! lost with its connection before any response, once, if it is idempotent and has no body. See
-//! docs/adr/0030.
+//! Retries without a retry policy (docs/adr/0030): a request for which no connection could be made,
+//! always; a request that the peer declares unprocessed, if it has no body; a request whose
+//! connection failed before any response, once, if it is idempotent and has no body.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mesh_core::policy::outbound::{Backend as Source, BackendTarget, RouteBackend};
+use mesh_core::policy::outbound::{Backend as PolicyBackend, BackendTarget, RouteBackend};
 use mesh_core::route::filter::Filter;
 use tokio::time::Instant;
 
-use super::endpoint::{Endpoint, Received};
+use super::endpoint::{EndpointResponse, HttpEndpoint};
 use super::observe::RequestObserver;
-use crate::balance::{Picked, Refusal, Service, Settings};
+use crate::balance::{BalanceQueue, BalanceSettings, PickedEndpoint, QueueError};
 use crate::error::{DialError, Error, Kind, chain};
 use crate::http::client::{MAX_DEAD_CONNECTIONS, SendError};
 use crate::http::undelivered::Undelivered;
@@ -25,80 +24,82 @@ use crate::telemetry::http::{Exchange, Observers, StreamError};
 use crate::telemetry::labels;
 use crate::worker::Worker;
 
-/// A backend, shared by all rules of a target that name it.
+/// A backend, shared by all rules of a target that refer to it.
 pub(super) struct Backend {
-    source: Source,
-    reach: Reach,
+    source: PolicyBackend,
+    dispatch: Dispatch,
 }
 
-/// How a backend is reached.
-enum Reach {
-    Balance(Box<Service<Endpoint>>),
-    Forward(Box<Endpoint>),
-    Nowhere,
+/// How requests to a backend are dispatched.
+enum Dispatch {
+    Balance(Box<BalanceQueue<HttpEndpoint>>),
+    Forward(Box<HttpEndpoint>),
+    Fail,
 }
 
-/// A backend as one rule uses it.
-pub(super) struct Leg {
+/// A backend with the filters and metrics of one rule.
+pub(super) struct RuleBackend {
     backend: Rc<Backend>,
     source: Arc<RouteBackend>,
     metrics: Option<Rc<RouteHttp>>,
 }
 
-/// A response, and what must live as long as its body.
-pub(super) struct Answer {
+/// A response and the state that is needed until its body ends.
+pub(super) struct BackendResponse {
     pub(super) response: Response,
-    pub(super) leg: Rc<Leg>,
+    pub(super) backend: Rc<RuleBackend>,
     pub(super) attempt: Exchange,
-    pub(super) picked: Option<Picked<Endpoint>>,
+    pub(super) picked: Option<PickedEndpoint<HttpEndpoint>>,
 }
 
 /// The result of one attempt at one endpoint.
-enum Tried {
-    Answered {
+enum AttemptOutcome {
+    Response {
         response: Response,
         attempt: Exchange,
     },
-    /// No connection can be made; the request is as it was.
+    /// No connection can be made. The request is unchanged.
     Unreachable(DialError),
-    /// The peer's proxy cannot reach the application. The request can be sent again, or this be the
-    /// answer.
+    /// The peer's proxy cannot reach the application. The request can be retried, or the response
+    /// be returned.
     Undelivered {
         response: Response,
         attempt: Exchange,
     },
-    /// The connection ended under the request, which may be sent again.
+    /// The connection failed during the request, which may be retried.
     Lost {
-        was_begun: bool,
+        /// Whether the endpoint may have received the request.
+        was_sent: bool,
     },
     Failed(Error),
 }
 
-/// What has happened to a request so far; bounds how often it is sent again.
+/// The failed attempts of a request. Bounds its retries.
 #[derive(Default)]
-struct History {
+struct AttemptHistory {
     dead_connections: usize,
-    lost: bool,
+    is_retried: bool,
 }
 
-impl History {
-    /// Whether a request without a body that the peer's proxy could not deliver may be sent to
-    /// another endpoint.
-    fn may_go_elsewhere(&mut self, request: &Request, how: Undelivered) -> bool {
+impl AttemptHistory {
+    /// Returns whether a request without a body that the peer's proxy could not deliver may be sent
+    /// to another endpoint. Allows one retry of a request that may have been processed.
+    fn allow_other_endpoint(&mut self, request: &Request, how: Undelivered) -> bool {
         match how {
             Undelivered::Unsent => true,
-            Undelivered::Lost => request.method().is_idempotent() && self.is_first_loss(),
+            Undelivered::Lost => request.method().is_idempotent() && self.take_retry(),
         }
     }
 
-    /// Whether a request without a body may be sent once more after its connection failed.
-    fn may_repeat(&mut self, request: &Request, error: &SendError) -> bool {
-        let is_harmless = error.reset().is_none() && request.method().is_idempotent();
-        (error.is_unprocessed() || is_harmless) && self.is_first_loss()
+    /// Returns whether a request without a body may be retried after its connection failed, which
+    /// is allowed once.
+    fn allow_retry(&mut self, request: &Request, error: &SendError) -> bool {
+        let is_repeatable = error.reset().is_none() && request.method().is_idempotent();
+        (error.is_unprocessed() || is_repeatable) && self.take_retry()
     }
 
-    fn is_first_loss(&mut self) -> bool {
-        !std::mem::replace(&mut self.lost, true)
+    fn take_retry(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_retried, true)
     }
 }
 
@@ -106,17 +107,17 @@ impl Backend {
     pub(super) fn new(
         worker: &Rc<Worker>,
         parent: &mesh_core::meta::Meta,
-        source: &Source,
+        source: &PolicyBackend,
     ) -> Self {
-        let reach = match &source.target {
-            BackendTarget::None => Reach::Nowhere,
+        let dispatch = match &source.target {
+            BackendTarget::None => Dispatch::Fail,
             BackendTarget::Forward(endpoint) => {
                 let endpoint = Arc::new((**endpoint).clone());
-                Reach::Forward(Box::new(Endpoint::new(worker, &endpoint, None)))
+                Dispatch::Forward(Box::new(HttpEndpoint::new(worker, &endpoint, None)))
             }
             BackendTarget::Balance { authority, load } => {
                 let outbound = &worker.config.outbound;
-                let settings = Settings {
+                let settings = BalanceSettings {
                     queue_capacity: outbound.http_queue.capacity,
                     failfast: outbound.http_queue.failfast,
                     backoff: outbound.connect_backoff,
@@ -124,40 +125,44 @@ impl Backend {
                 let labels = labels::balancer(parent, &source.meta);
                 let metrics = worker.families.http_balancer.balancer(&labels);
                 let name = authority_label(authority).to_owned();
-                let make = {
+                let new_endpoint = {
                     let worker = worker.clone();
-                    move |known: &Arc<_>| Endpoint::new(&worker, known, Some(&name))
+                    move |endpoint: &Arc<_>| HttpEndpoint::new(&worker, endpoint, Some(&name))
                 };
                 let sets = worker.discovery.endpoints(authority);
-                Reach::Balance(Box::new(Service::new(
-                    sets, *load, &settings, metrics, make,
+                Dispatch::Balance(Box::new(BalanceQueue::new(
+                    sets,
+                    *load,
+                    &settings,
+                    metrics,
+                    new_endpoint,
                 )))
             }
         };
         Self {
             source: source.clone(),
-            reach,
+            dispatch,
         }
     }
 
-    pub(super) fn is_made_from(&self, source: &Source) -> bool {
+    pub(super) fn is_compiled_from(&self, source: &PolicyBackend) -> bool {
         self.source == *source
     }
 
     fn is_available(&self) -> bool {
-        match &self.reach {
-            Reach::Balance(service) => service.is_available(),
-            Reach::Forward(_) | Reach::Nowhere => true,
+        match &self.dispatch {
+            Dispatch::Balance(queue) => queue.is_available(),
+            Dispatch::Forward(_) | Dispatch::Fail => true,
         }
     }
 }
 
-/// Linkerd leaves HTTP's own port out of the `authority` label.
+/// Returns the `authority` label, in which Linkerd omits port 80.
 fn authority_label(authority: &str) -> &str {
     authority.strip_suffix(":80").unwrap_or(authority)
 }
 
-impl Leg {
+impl RuleBackend {
     pub(super) fn new(
         backend: Rc<Backend>,
         source: Arc<RouteBackend>,
@@ -178,85 +183,87 @@ impl Leg {
         self.backend.is_available()
     }
 
-    /// Sends to an endpoint of the backend. `required` is the identity that the application demands
-    /// of it.
+    /// Sends a request to an endpoint of the backend. `required` is the identity that the
+    /// application requires of the endpoint.
     pub(super) async fn send(
         self: &Rc<Self>,
         request: &mut Request,
         prefix: Option<usize>,
         required: Option<&http::HeaderValue>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<BackendResponse, Error> {
         filter::apply(self.filters(), request, prefix)?;
-        let sent = match &self.backend.reach {
-            Reach::Balance(service) => self.balance(service, request, required).await,
-            Reach::Forward(endpoint) => return self.forward(endpoint, request, required).await,
-            Reach::Nowhere => Err(Error::new(Kind::NoDispatcher, "has no dispatcher")),
+        let sent = match &self.backend.dispatch {
+            Dispatch::Balance(queue) => self.balance(queue, request, required).await,
+            Dispatch::Forward(endpoint) => return self.forward(endpoint, request, required).await,
+            Dispatch::Fail => Err(Error::new(Kind::NoDispatcher, "has no dispatcher")),
         };
         sent.map_err(|error| error.within(format_args!("backend {}", self.source.backend.meta)))
     }
 
     async fn balance(
         self: &Rc<Self>,
-        service: &Service<Endpoint>,
+        queue: &BalanceQueue<HttpEndpoint>,
         request: &mut Request,
         required: Option<&http::HeaderValue>,
-    ) -> Result<Answer, Error> {
-        let mut began = Instant::now();
-        let mut history = History::default();
+    ) -> Result<BackendResponse, Error> {
+        let mut started = Instant::now();
+        let mut history = AttemptHistory::default();
         let mut avoid = None;
         loop {
-            let picked = service.acquire_other(began, avoid).await.map_err(refused)?;
+            let picked = queue
+                .acquire_other(started, avoid)
+                .await
+                .map_err(queue_error)?;
             picked.value.check_identity(required)?;
             avoid = Some(picked.endpoint.addr);
             match self
                 .attempt(&picked.value, Some(&picked), request, &mut history)
                 .await
             {
-                Tried::Answered { response, attempt } => {
-                    service.reached(&picked);
-                    return Ok(self.answer(response, attempt, Some(picked)));
+                AttemptOutcome::Response { response, attempt } => {
+                    queue.mark_reached(&picked);
+                    return Ok(self.response(response, attempt, Some(picked)));
                 }
-                Tried::Undelivered { response, attempt } => {
-                    service.failed(&picked);
-                    if !service.has_available() {
-                        return Ok(self.answer(response, attempt, Some(picked)));
+                AttemptOutcome::Undelivered { response, attempt } => {
+                    queue.mark_failed(&picked);
+                    if !queue.has_available() {
+                        return Ok(self.response(response, attempt, Some(picked)));
                     }
                 }
-                Tried::Unreachable(error) => {
-                    service.failed(&picked);
+                AttemptOutcome::Unreachable(error) => {
+                    queue.mark_failed(&picked);
                     tracing::info!(addr = %picked.endpoint.addr, error = %chain(&error), "Failed to connect");
                 }
-                Tried::Lost { was_begun } => {
-                    if was_begun {
-                        service.failed(&picked);
-                        // The time that the lost endpoint took was not spent looking for one. A pod
-                        // that vanishes without a word is noticed only after seconds, and the
-                        // request must not fail for that. It happens once, so the wait stays
-                        // bounded.
-                        began = Instant::now();
+                AttemptOutcome::Lost { was_sent } => {
+                    if was_sent {
+                        queue.mark_failed(&picked);
+                        // The fail-fast timeout restarts: detecting that a pod has vanished takes
+                        // seconds, which were not spent waiting for an endpoint. This happens once
+                        // per request, so the wait stays bounded.
+                        started = Instant::now();
                     }
                 }
-                Tried::Failed(error) => return Err(error),
+                AttemptOutcome::Failed(error) => return Err(error),
             }
         }
     }
 
     async fn forward(
         self: &Rc<Self>,
-        endpoint: &Endpoint,
+        endpoint: &HttpEndpoint,
         request: &mut Request,
         required: Option<&http::HeaderValue>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<BackendResponse, Error> {
         endpoint.check_identity(required)?;
-        let mut history = History::default();
+        let mut history = AttemptHistory::default();
         loop {
             match self.attempt(endpoint, None, request, &mut history).await {
-                Tried::Answered { response, attempt }
-                | Tried::Undelivered { response, attempt } => {
-                    return Ok(self.answer(response, attempt, None));
+                AttemptOutcome::Response { response, attempt }
+                | AttemptOutcome::Undelivered { response, attempt } => {
+                    return Ok(self.response(response, attempt, None));
                 }
-                Tried::Lost { .. } => {}
-                Tried::Unreachable(error) => {
+                AttemptOutcome::Lost { .. } => {}
+                AttemptOutcome::Unreachable(error) => {
                     let kind = if error.is_timeout() {
                         Kind::ConnectTimeout
                     } else {
@@ -265,91 +272,91 @@ impl Leg {
                     let error = Error::new(kind, chain(&error));
                     return Err(error.within(format_args!("endpoint {}", endpoint.addr())));
                 }
-                Tried::Failed(error) => return Err(error),
+                AttemptOutcome::Failed(error) => return Err(error),
             }
         }
     }
 
-    fn answer(
+    fn response(
         self: &Rc<Self>,
         response: Response,
         attempt: Exchange,
-        picked: Option<Picked<Endpoint>>,
-    ) -> Answer {
-        Answer {
+        picked: Option<PickedEndpoint<HttpEndpoint>>,
+    ) -> BackendResponse {
+        BackendResponse {
             response,
-            leg: self.clone(),
+            backend: self.clone(),
             attempt,
             picked,
         }
     }
 
-    /// Tries one endpoint. Whatever is not its answer leaves the request fit for another one: only
-    /// what concerned the client's connection has gone from its headers.
+    /// Sends the request to one endpoint. Unless the outcome is a response, the request can be sent
+    /// to another endpoint: only hop-by-hop headers of the client's connection have been removed.
     async fn attempt(
         &self,
-        endpoint: &Endpoint,
-        picked: Option<&Picked<Endpoint>>,
+        endpoint: &HttpEndpoint,
+        picked: Option<&PickedEndpoint<HttpEndpoint>>,
         request: &mut Request,
-        history: &mut History,
-    ) -> Tried {
-        let is_repeatable = request.body().is_empty() && !upgrade::is_requested(request);
-        let shape = endpoint.shape(request);
+        history: &mut AttemptHistory,
+    ) -> AttemptOutcome {
+        let is_retryable = request.body().is_empty() && !upgrade::is_requested(request);
+        let rewrite = endpoint.rewrite(request);
         let connection = match endpoint.connect(request).await {
             Ok(connection) => connection,
             Err(error) => {
-                shape.undo(request);
-                return Tried::Unreachable(error);
+                rewrite.undo(request);
+                return AttemptOutcome::Unreachable(error);
             }
         };
         if let Some(picked) = picked {
-            picked.sends();
+            picked.record_send();
         }
         let mut attempt = self.start(endpoint, request);
         let observer = RequestObserver::new(attempt.request_body(), None);
         observer.attach(request.body_mut());
-        let received = endpoint.send(connection, request, &shape).await;
-        if !matches!(received, Ok(Received::Response(_))) {
-            shape.undo(request);
+        let received = endpoint.send(connection, request, &rewrite).await;
+        if !matches!(received, Ok(EndpointResponse::Response(_))) {
+            rewrite.undo(request);
         }
         match received {
-            Ok(Received::Response(response)) => {
+            Ok(EndpointResponse::Response(response)) => {
                 attempt.response_head(response.status(), response.headers());
-                Tried::Answered { response, attempt }
+                AttemptOutcome::Response { response, attempt }
             }
-            Ok(Received::Undelivered(response, how)) => {
+            Ok(EndpointResponse::Undelivered(response, how)) => {
                 attempt.response_head(response.status(), response.headers());
-                if is_repeatable && history.may_go_elsewhere(request, how) {
-                    Tried::Undelivered { response, attempt }
+                if is_retryable && history.allow_other_endpoint(request, how) {
+                    AttemptOutcome::Undelivered { response, attempt }
                 } else {
-                    Tried::Answered { response, attempt }
+                    AttemptOutcome::Response { response, attempt }
                 }
             }
             Err(SendError::Dial(error)) => {
                 attempt.failed(StreamError::GoAway);
                 history.dead_connections += 1;
                 if history.dead_connections > MAX_DEAD_CONNECTIONS {
-                    Tried::Unreachable(error)
+                    AttemptOutcome::Unreachable(error)
                 } else {
-                    Tried::Lost { was_begun: false }
+                    AttemptOutcome::Lost { was_sent: false }
                 }
             }
             Err(error) => {
                 attempt.failed(StreamError::from(&error));
                 let is_unprocessed = error.is_unprocessed();
-                if is_repeatable && history.may_repeat(request, &error) {
-                    Tried::Lost {
-                        was_begun: !is_unprocessed,
+                if is_retryable && history.allow_retry(request, &error) {
+                    AttemptOutcome::Lost {
+                        was_sent: !is_unprocessed,
                     }
                 } else {
                     let kind = error.reset().map_or(Kind::Io, Kind::Reset);
-                    Tried::Failed(Error::new(kind, chain(&error)))
+                    AttemptOutcome::Failed(Error::new(kind, chain(&error)))
                 }
             }
         }
     }
 
-    fn start(&self, endpoint: &Endpoint, request: &Request) -> Exchange {
+    fn start(&self, endpoint: &HttpEndpoint, request: &Request) -> Exchange {
         let observers = Observers {
             endpoint: Some(endpoint.metrics.clone()),
             route: None,
@@ -359,9 +366,9 @@ impl Leg {
     }
 }
 
-fn refused(refusal: Refusal) -> Error {
-    match refusal {
-        Refusal::FailFast => Error::new(Kind::FailFast, "service in fail-fast"),
-        Refusal::Shed => Error::new(Kind::LoadShed, "service unavailable"),
+fn queue_error(error: QueueError) -> Error {
+    match error {
+        QueueError::FailFast => Error::new(Kind::FailFast, "service in fail-fast"),
+        QueueError::LoadShed => Error::new(Kind::LoadShed, "service unavailable"),
     }
 }

@@ -1,5 +1,4 @@
-//! One endpoint as HTTP sees it: its connections, its metrics, and what a request must look like
-//! for it.
+//! The HTTP client of one endpoint, its metrics, and how requests to it are rewritten.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -8,7 +7,7 @@ use std::sync::Arc;
 use http::header::HOST;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
-use mesh_core::endpoint::{Endpoint as Known, Http2Params, ProtocolHint, TlsPeer};
+use mesh_core::endpoint::{Endpoint, Http2Params, ProtocolHint, TlsPeer};
 
 use crate::error::{DialError, Error, Kind};
 use crate::http::client::{self, Client, Connection, SendError};
@@ -21,62 +20,66 @@ use crate::telemetry::http::EndpointHttp;
 use crate::telemetry::labels;
 use crate::worker::Worker;
 
-/// What the peer's proxy says to this one in a response.
-static OF_PEER: [HeaderName; 3] = [UNDELIVERED, PROXY_ERROR, PROXY_CONNECTION];
+/// Response headers that the peer's proxy sends to this one.
+static PEER_HEADERS: [HeaderName; 3] = [UNDELIVERED, PROXY_ERROR, PROXY_CONNECTION];
 
-/// An endpoint of a balancer, or the one of forwarded traffic.
-pub(super) struct Endpoint {
+/// An endpoint of a balancer, or of forwarded traffic.
+pub(super) struct HttpEndpoint {
     client: Client<EndpointDial>,
     pub(super) metrics: Rc<EndpointHttp>,
-    /// Who answers there, when it is a peer of the mesh and not the application beside us.
+    /// The TLS peer, unless the endpoint is the pod's own application.
     peer: Option<TlsPeer>,
-    carries_http1: bool,
+    upgrades_http1: bool,
     authority_override: Option<Authority>,
-    /// Traffic is forwarded here because the application named the address; its connection then
-    /// shares the fate of the endpoint's.
+    /// Whether the application addressed this endpoint directly. Its connection is then closed
+    /// together with the endpoint's.
     is_forward: bool,
 }
 
-/// What an endpoint's shape has changed about a request.
+/// The changes that an endpoint required of a request.
 #[derive(Default)]
-pub(super) struct Shape {
-    /// The version of a request that is carried as HTTP/2.
-    carried: Option<Version>,
-    replaced: Option<Box<Replaced>>,
+pub(super) struct RequestRewrite {
+    /// The original version of a request that was upgraded to HTTP/2.
+    upgraded_from: Option<Version>,
+    replaced: Option<Box<ReplacedAuthority>>,
 }
 
-/// What an authority override has taken away.
-struct Replaced {
+/// The values that an authority override has replaced.
+struct ReplacedAuthority {
     uri: Uri,
     host: Option<HeaderValue>,
     canonical: Option<HeaderValue>,
 }
 
 /// A response of an endpoint.
-pub(super) enum Received {
+pub(super) enum EndpointResponse {
     Response(Response),
-    /// The peer's proxy says that the application has given none.
+    /// The peer's proxy reports that the application did not respond.
     Undelivered(Response, Undelivered),
 }
 
-impl Endpoint {
+impl HttpEndpoint {
     /// `authority` is that of the balancer.
-    pub(super) fn new(worker: &Rc<Worker>, known: &Arc<Known>, authority: Option<&str>) -> Self {
-        let is_local = worker.is_local(known.addr.ip());
-        let tls = dial::client_tls(known, is_local);
-        let labels = labels::outbound_endpoint(known, authority, &tls);
+    pub(super) fn new(
+        worker: &Rc<Worker>,
+        endpoint: &Arc<Endpoint>,
+        authority: Option<&str>,
+    ) -> Self {
+        let is_local = worker.is_local(endpoint.addr.ip());
+        let tls = dial::client_tls(endpoint, is_local);
+        let labels = labels::outbound_endpoint(endpoint, authority, &tls);
         let outbound = &worker.config.outbound;
-        let http2 = http2_params(outbound.http2_client, known.http2);
+        let http2 = http2_params(outbound.http2_client, endpoint.http2);
         let params = client::Params::new(&outbound.http1_pool, http2);
-        let authority_override = known.authority_override.as_deref().filter(|_| !is_local);
+        let authority_override = endpoint.authority_override.as_deref().filter(|_| !is_local);
         Self {
             client: Client::new(
-                EndpointDial::new(worker.clone(), known.clone(), authority),
+                EndpointDial::new(worker.clone(), endpoint.clone(), authority),
                 &params,
             ),
             metrics: Rc::new(worker.families.endpoint.endpoint(labels)),
-            peer: known.tls.clone().filter(|_| !is_local),
-            carries_http1: known.hint == ProtocolHint::Http2 && !is_local,
+            peer: endpoint.tls.clone().filter(|_| !is_local),
+            upgrades_http1: endpoint.hint == ProtocolHint::Http2 && !is_local,
             authority_override: authority_override
                 .and_then(|authority| Authority::try_from(authority).ok()),
             is_forward: authority.is_none(),
@@ -87,7 +90,7 @@ impl Endpoint {
         self.client.dial().endpoint().addr
     }
 
-    /// Fails unless the endpoint is who the application demands.
+    /// Fails unless the endpoint has the identity that the application requires.
     pub(super) fn check_identity(&self, required: Option<&HeaderValue>) -> Result<(), Error> {
         let Some(required) = required else {
             return Ok(());
@@ -106,10 +109,10 @@ impl Endpoint {
         ))
     }
 
-    /// Brings `request` into the shape that this endpoint takes.
-    pub(super) fn shape(&self, request: &mut Request) -> Shape {
+    /// Rewrites `request` for this endpoint: authority override and upgrade to HTTP/2.
+    pub(super) fn rewrite(&self, request: &mut Request) -> RequestRewrite {
         let replaced = self.authority_override.as_ref().map(|authority| {
-            let replaced = Replaced {
+            let replaced = ReplacedAuthority {
                 uri: request.uri().clone(),
                 host: request.headers_mut().remove(HOST),
                 canonical: request.headers_mut().remove(DST_CANONICAL),
@@ -117,9 +120,9 @@ impl Endpoint {
             uri::set_uri_authority(request.uri_mut(), authority.clone());
             Box::new(replaced)
         });
-        let carry = self.carries_http1 && orig_proto::may_upgrade(request);
-        Shape {
-            carried: carry.then(|| orig_proto::upgrade(request)),
+        let is_upgraded = self.upgrades_http1 && orig_proto::may_upgrade(request);
+        RequestRewrite {
+            upgraded_from: is_upgraded.then(|| orig_proto::upgrade(request)),
             replaced,
         }
     }
@@ -128,27 +131,27 @@ impl Endpoint {
         self.client.connect(request).await
     }
 
-    /// Sends on a connection that [`Endpoint::connect`] made.
+    /// Sends a request on a connection from [`HttpEndpoint::connect`].
     pub(super) async fn send(
         &self,
         connection: Connection,
         request: &mut Request,
-        shape: &Shape,
-    ) -> Result<Received, SendError> {
+        rewrite: &RequestRewrite,
+    ) -> Result<EndpointResponse, SendError> {
         let mut response = connection.send(request).await?;
-        if let Some(version) = shape.carried {
+        if let Some(version) = rewrite.upgraded_from {
             orig_proto::restore(&mut response, version);
         } else {
             orig_proto::strip(response.headers_mut());
         }
         Ok(match self.read_peer_headers(&mut response) {
-            Some(undelivered) => Received::Undelivered(response, undelivered),
-            None => Received::Response(response),
+            Some(undelivered) => EndpointResponse::Undelivered(response, undelivered),
+            None => EndpointResponse::Response(response),
         })
     }
 
-    /// Takes what the peer's proxy tells us out of the response. Returns how the request failed to
-    /// be delivered, if it did.
+    /// Removes the peer proxy's headers from the response. Returns the delivery failure that they
+    /// report, if any.
     fn read_peer_headers(&self, response: &mut Response) -> Option<Undelivered> {
         let headers = response.headers_mut();
         if !headers::has_any(headers, &OF_PEER) {
@@ -160,7 +163,7 @@ impl Endpoint {
         if let Some(error) = headers.remove(PROXY_ERROR) {
             tracing::info!(%addr, error = %text(&error), "Remote proxy error");
         }
-        if closes(headers) && self.is_forward {
+        if take_close(headers) && self.is_forward {
             response.extensions_mut().insert(CloseConnection);
             if response.version() == Version::HTTP_11 {
                 let close = HeaderValue::from_static("close");
@@ -173,16 +176,16 @@ impl Endpoint {
     }
 }
 
-impl Shape {
-    /// Takes it back, so that another endpoint finds the request as the application sent it.
+impl RequestRewrite {
+    /// Restores the request as the application sent it, for another endpoint.
     pub(super) fn undo(self, request: &mut Request) {
-        if let Some(version) = self.carried {
+        if let Some(version) = self.upgraded_from {
             orig_proto::undo(request, version);
         }
         let Some(replaced) = self.replaced else {
             return;
         };
-        let Replaced {
+        let ReplacedAuthority {
             uri,
             host,
             canonical,
@@ -196,7 +199,8 @@ impl Shape {
     }
 }
 
-fn closes(headers: &mut HeaderMap) -> bool {
+/// Removes `l5d-proxy-connection`, and returns whether it requests a close.
+fn take_close(headers: &mut HeaderMap) -> bool {
     headers
         .remove(PROXY_CONNECTION)
         .is_some_and(|value| value == "close")
@@ -206,21 +210,21 @@ fn text(value: &HeaderValue) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(value.as_bytes())
 }
 
-/// The proxy's settings, except where discovery says otherwise of the endpoint.
-fn http2_params(ours: Http2Params, endpoint: Option<Http2Params>) -> Http2Params {
+/// Returns the proxy's HTTP/2 settings with those that discovery overrides for the endpoint.
+fn http2_params(default: Http2Params, endpoint: Option<Http2Params>) -> Http2Params {
     let Some(endpoint) = endpoint else {
-        return ours;
+        return default;
     };
     Http2Params {
-        connection_window: endpoint.connection_window.or(ours.connection_window),
-        stream_window: endpoint.stream_window.or(ours.stream_window),
-        adaptive_window: endpoint.adaptive_window || ours.adaptive_window,
-        keep_alive: endpoint.keep_alive.or(ours.keep_alive),
-        max_frame_size: endpoint.max_frame_size.or(ours.max_frame_size),
-        max_send_buf_size: endpoint.max_send_buf_size.or(ours.max_send_buf_size),
+        connection_window: endpoint.connection_window.or(default.connection_window),
+        stream_window: endpoint.stream_window.or(default.stream_window),
+        adaptive_window: endpoint.adaptive_window || default.adaptive_window,
+        keep_alive: endpoint.keep_alive.or(default.keep_alive),
+        max_frame_size: endpoint.max_frame_size.or(default.max_frame_size),
+        max_send_buf_size: endpoint.max_send_buf_size.or(default.max_send_buf_size),
         max_concurrent_reset_streams: endpoint
             .max_concurrent_reset_streams
-            .or(ours.max_concurrent_reset_streams),
+            .or(default.max_concurrent_reset_streams),
     }
 }
 
@@ -230,7 +234,7 @@ mod tests {
     use crate::http::Body;
 
     #[test]
-    fn a_shape_can_be_taken_back() {
+    fn undone_rewrite_restores_request() {
         let original = || {
             http::Request::builder()
                 .uri("http://web/a?b")
@@ -240,18 +244,18 @@ mod tests {
                 .unwrap()
         };
         let mut request = original();
-        let replaced = Replaced {
+        let replaced = ReplacedAuthority {
             uri: request.uri().clone(),
             host: request.headers_mut().remove(HOST),
             canonical: request.headers_mut().remove(DST_CANONICAL),
         };
         uri::set_uri_authority(request.uri_mut(), Authority::from_static("gateway:80"));
-        let shape = Shape {
-            carried: Some(orig_proto::upgrade(&mut request)),
+        let rewrite = RequestRewrite {
+            upgraded_from: Some(orig_proto::upgrade(&mut request)),
             replaced: Some(Box::new(replaced)),
         };
         assert_eq!(request.uri(), "http://gateway:80/a?b");
-        shape.undo(&mut request);
+        rewrite.undo(&mut request);
         assert_eq!(request.uri(), original().uri());
         assert_eq!(request.version(), original().version());
         assert_eq!(request.headers(), original().headers());

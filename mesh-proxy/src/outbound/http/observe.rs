@@ -1,25 +1,25 @@
-//! What goes with the bodies of an exchange: metrics, latency measurement, time limits.
+//! Observers of an outbound exchange's bodies: metrics, latency measurement, timeouts.
 
 use std::rc::Rc;
 
-use super::endpoint::Endpoint;
-use crate::balance::Picked;
+use super::endpoint::HttpEndpoint;
+use crate::balance::PickedEndpoint;
 use crate::http::Body;
 use crate::http::body::{End, Observe, Progress};
 use crate::telemetry::http::{Exchange, RequestBodyObserver};
 
-/// Goes with the request's body.
+/// Observes the request's body.
 pub(super) struct RequestObserver {
     metrics: Option<RequestBodyObserver>,
     progress: Option<Rc<Progress>>,
 }
 
-/// Goes with the response's body.
+/// Observes the response's body.
 pub(super) struct ResponseObserver {
     route: Exchange,
     attempt: Exchange,
-    /// The endpoint counts as busy until the response has ended.
-    picked: Option<Picked<Endpoint>>,
+    /// Counts as in flight on the endpoint until the response has ended.
+    picked: Option<PickedEndpoint<HttpEndpoint>>,
 }
 
 impl RequestObserver {
@@ -61,7 +61,7 @@ impl ResponseObserver {
     pub(super) fn new(
         route: Exchange,
         attempt: Exchange,
-        picked: Option<Picked<Endpoint>>,
+        picked: Option<PickedEndpoint<HttpEndpoint>>,
     ) -> Self {
         Self {
             route,
@@ -70,25 +70,25 @@ impl ResponseObserver {
         }
     }
 
-    /// The latency of an endpoint is the time to its first byte of body, or to the end of a
+    /// Records the endpoint's latency: the time to the first byte of the body, or to the end of a
     /// response without one.
-    fn measure(&mut self) {
+    fn record_latency(&mut self) {
         if let Some(picked) = &mut self.picked {
-            picked.measure();
+            picked.record_latency();
         }
     }
 }
 
 impl Observe for ResponseObserver {
     fn data(&mut self, bytes: usize) {
-        self.measure();
+        self.record_latency();
         self.route.response_frame(bytes);
         self.attempt.response_frame(bytes);
     }
 
     fn end(&mut self, end: End<'_>) {
         if matches!(end, End::Complete(_)) {
-            self.measure();
+            self.record_latency();
         }
         self.attempt.end(end);
         self.route.end(end);

@@ -1,5 +1,5 @@
-//! Time limits that a request asks for by headers. Obeyed and removed only where the policy allows
-//! it; otherwise they are the application's own business and pass through.
+//! Timeouts in request headers. They are applied and removed only if the policy allows it;
+//! otherwise the headers are forwarded unchanged.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const REQUEST: [HeaderName; 2] = [
 ];
 const RESPONSE: HeaderName = HeaderName::from_static("l5d-response-timeout");
 
-/// The limits of one request under `rule`.
+/// Returns the timeouts of one request under `rule`.
 pub(super) fn timeouts(rule: &Rule, headers: &mut HeaderMap) -> Timeouts {
     let mut timeouts = rule.timeouts();
     if !rule.allows_request_headers() {
@@ -32,7 +32,7 @@ pub(super) fn timeouts(rule: &Rule, headers: &mut HeaderMap) -> Timeouts {
     timeouts
 }
 
-/// Removes the header. A value that is no duration, or zero, limits nothing.
+/// Removes the header and returns its duration. An invalid or zero duration sets no timeout.
 fn take(headers: &mut HeaderMap, name: &HeaderName) -> Option<Duration> {
     let value = headers.remove(name)?;
     let limit = parse_duration(value.to_str().ok()?).ok()?;
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_taken_and_read() {
+    fn timeout_header_is_removed_and_invalid_values_are_ignored() {
         let mut headers = HeaderMap::new();
         headers.insert(RESPONSE, "250ms".parse().unwrap());
         assert_eq!(
@@ -52,9 +52,9 @@ mod tests {
             Some(Duration::from_millis(250))
         );
         assert!(headers.is_empty());
-        for nonsense in ["0s", "soon", "10"] {
-            headers.insert(RESPONSE, nonsense.parse().unwrap());
-            assert_eq!(take(&mut headers, &RESPONSE), None, "{nonsense}");
+        for invalid in ["0s", "soon", "10"] {
+            headers.insert(RESPONSE, invalid.parse().unwrap());
+            assert_eq!(take(&mut headers, &RESPONSE), None, "{invalid}");
             assert!(headers.is_empty());
         }
     }

@@ -1,8 +1,6 @@
-//! Policy compiled for the request path: for each rule its backends, its limits and its metric
-//! handles, all resolved.
+//! Policy compiled for the request path: the backends, timeouts and metric handles of each rule.
 //!
-//! Made when discovery says something new. Backends that did not change are taken over with their
-//! connections.
+//! Compiled when discovery publishes a change. Unchanged backends are kept with their connections.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -23,50 +21,50 @@ use mesh_core::route::http::RequestHead;
 use mesh_runtime::metrics::Labels;
 use rand::RngExt as _;
 
-use super::backend::{Backend, Leg};
+use super::backend::{Backend, RuleBackend};
 use crate::discovery::OutboundTarget;
 use crate::error::{Error, Kind};
 use crate::http::Request;
 use crate::telemetry::{RouteFamilies, RouteHttp, labels};
 use crate::worker::Worker;
 
-/// What requests to one target can fall under.
+/// The compiled routes of one target.
 pub(super) struct Routes {
     source: Arc<OutboundTarget>,
     http1: Rc<Table>,
-    /// The same table where the source says the same of both versions, as it mostly does.
+    /// The same table if the policy has the same routes for both versions, as it usually does.
     http2: Rc<Table>,
     backends: Vec<Rc<Backend>>,
 }
 
-/// Rules by route and position, as the source lists them.
+/// Rules by route and position in the policy.
 enum Table {
     Http(Vec<Vec<Rc<Rule>>>),
     Grpc(Vec<Vec<Rc<Rule>>>),
-    /// The routes of a ServiceProfile, and last the rule of everything else.
+    /// The routes of a ServiceProfile, followed by the default rule.
     Profile(Vec<Rc<Rule>>),
-    /// The policy knows no HTTP here.
+    /// The policy has no HTTP routes.
     None,
 }
 
-/// One rule.
+/// A compiled rule.
 pub(super) struct Rule {
     pub(super) name: String,
     pub(super) metrics: Option<Rc<RouteHttp>>,
     pub(super) backends: Backends,
-    /// `l5d-dst-canonical`, told to the endpoint of a service with a ServiceProfile.
+    /// `l5d-dst-canonical` header for the endpoints of a service with a ServiceProfile.
     pub(super) canonical: Option<HeaderValue>,
     filters: Vec<Filter>,
     timeouts: Timeouts,
-    /// A ServiceProfile's limit: up to the head of the response, then no more.
+    /// A ServiceProfile's timeout, which ends with the response headers.
     pub(super) head_timeout: Option<Duration>,
     allows_request_headers: bool,
 }
 
-/// Where a rule sends.
+/// The backends of a rule, and how one is chosen.
 pub(super) enum Backends {
-    FirstAvailable(Vec<Rc<Leg>>),
-    RandomAvailable(Vec<(Rc<Leg>, u32)>),
+    FirstAvailable(Vec<Rc<RuleBackend>>),
+    RandomAvailable(Vec<(Rc<RuleBackend>, u32)>),
 }
 
 /// Compiles one target.
@@ -78,7 +76,7 @@ struct Compiler<'a> {
 }
 
 impl Routes {
-    /// `old` is what these routes replace.
+    /// Compiles `source`. `old` are the routes that the result replaces.
     pub(super) fn compile(
         worker: &Rc<Worker>,
         source: Arc<OutboundTarget>,
@@ -109,7 +107,7 @@ impl Routes {
         }
     }
 
-    /// The rule that `request` falls under, and how much of its path a prefix match took.
+    /// Returns the rule that matches `request`, and the length of the path prefix that it matched.
     pub(super) fn find(&self, request: &Request) -> Result<(Rc<Rule>, Option<usize>), Error> {
         let version = request.version();
         let table = if version == Version::HTTP_2 {
@@ -148,7 +146,7 @@ impl Routes {
     }
 }
 
-/// A profile counts for HTTP only when it says something about it.
+/// Returns the profile if it has routes or overrides, which replace the policy's routes.
 fn effective_profile(target: &OutboundTarget) -> Option<&Profile> {
     target
         .profile
@@ -161,7 +159,7 @@ enum PolicyRoutes<'a> {
     Grpc(&'a [GrpcRoute]),
 }
 
-/// The routes of a policy for requests of one version.
+/// Returns the routes of a policy for requests of one version.
 fn policy_routes(policy: &OutboundPolicy, version: Version) -> Option<PolicyRoutes<'_>> {
     match &policy.protocol {
         OutboundProtocol::Detect { http1, http2, .. } => {
@@ -200,7 +198,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// `resolve` picks the HTTP or gRPC twin of the metric families.
+    /// `resolve` selects the HTTP or gRPC variant of the metric families.
     fn routes<M, T>(
         &mut self,
         routes: &[route::Route<M, OutboundRule<T>>],
@@ -238,9 +236,9 @@ impl Compiler<'_> {
         distribution: &Distribution,
         metrics: impl Fn(&Meta) -> Option<Rc<RouteHttp>>,
     ) -> Backends {
-        let mut leg = |source: &Arc<RouteBackend>| {
+        let mut rule_backend = |source: &Arc<RouteBackend>| {
             let metrics = metrics(&source.backend.meta);
-            Rc::new(Leg::new(
+            Rc::new(RuleBackend::new(
                 self.backend(&source.backend),
                 source.clone(),
                 metrics,
@@ -249,24 +247,25 @@ impl Compiler<'_> {
         match distribution {
             Distribution::Empty => Backends::FirstAvailable(Vec::new()),
             Distribution::FirstAvailable(sources) => {
-                Backends::FirstAvailable(sources.iter().map(leg).collect())
+                Backends::FirstAvailable(sources.iter().map(rule_backend).collect())
             }
             Distribution::RandomAvailable(sources) => Backends::RandomAvailable(
                 sources
                     .iter()
-                    .map(|(source, weight)| (leg(source), *weight))
+                    .map(|(source, weight)| (rule_backend(source), *weight))
                     .collect(),
             ),
         }
     }
 
-    /// The backend made from `source`: already in these routes, in the ones they replace, or new.
+    /// Returns the backend compiled from `source`: from these routes, from the replaced ones, or
+    /// new.
     fn backend(&mut self, source: &BackendSource) -> Rc<Backend> {
-        let same = |backend: &&Rc<Backend>| backend.is_made_from(source);
-        if let Some(backend) = self.backends.iter().find(same) {
+        let is_same = |backend: &&Rc<Backend>| backend.is_compiled_from(source);
+        if let Some(backend) = self.backends.iter().find(is_same) {
             return backend.clone();
         }
-        let backend = match self.old.iter().find(same) {
+        let backend = match self.old.iter().find(is_same) {
             Some(backend) => backend.clone(),
             None => Rc::new(Backend::new(self.worker, self.parent, source)),
         };
@@ -298,9 +297,8 @@ impl Compiler<'_> {
     }
 }
 
-/// Where a ServiceProfile sends: to what it overrides the destination with, else to the service
-/// itself, else to the one endpoint. Never to the bare address: discovery drops the routes of a
-/// profile that names none of these.
+/// Returns the backends of a ServiceProfile: its overrides, else the service, else the endpoint.
+/// Never the bare address, because discovery drops the routes of a profile that has none of these.
 fn profile_backends(profile: &Profile, name: Option<&str>, parent: &Meta) -> Distribution {
     let backend = |meta: Meta, target: BackendTarget| {
         Arc::new(RouteBackend {
@@ -329,11 +327,15 @@ fn profile_backends(profile: &Profile, name: Option<&str>, parent: &Meta) -> Dis
 }
 
 impl Backends {
-    /// The backend for one request, among those that are not known to be without endpoints.
-    pub(super) fn choose(&self) -> Result<Rc<Leg>, Error> {
+    /// Chooses the backend for one request, among those that are available.
+    pub(super) fn choose(&self) -> Result<Rc<RuleBackend>, Error> {
         let chosen = match self {
-            Self::FirstAvailable(legs) => legs.iter().find(|leg| leg.is_available()),
-            Self::RandomAvailable(legs) => choose_by_weight(legs, |leg| leg.is_available()),
+            Self::FirstAvailable(backends) => {
+                backends.iter().find(|backend| backend.is_available())
+            }
+            Self::RandomAvailable(backends) => {
+                choose_by_weight(backends, |backend| backend.is_available())
+            }
         };
         chosen
             .cloned()
@@ -341,7 +343,7 @@ impl Backends {
     }
 }
 
-/// One of those that `is_available`, each as likely as its weight says.
+/// Chooses randomly among the available items, in proportion to their weights.
 fn choose_by_weight<T>(weighted: &[(T, u32)], is_available: impl Fn(&T) -> bool) -> Option<&T> {
     let available = || weighted.iter().filter(|(item, _)| is_available(item));
     let total: u64 = available().map(|(_, weight)| u64::from(*weight)).sum();
@@ -381,7 +383,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_are_kept_among_the_available() {
+    fn available_backends_are_chosen_by_weight() {
         let weighted = [("a", 1), ("b", 0), ("c", 3), ("d", 100)];
         let mut counts = BTreeMap::new();
         for _ in 0..4_000 {

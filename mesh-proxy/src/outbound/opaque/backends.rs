@@ -1,4 +1,4 @@
-//! The choice among weighted backends. Pure except for random choice.
+//! The random choice among weighted backends.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_are_shares() {
+    fn backends_are_picked_by_weight() {
         let named = |name: &str, weight| {
             let backend = RouteBackend {
                 backend: Backend {

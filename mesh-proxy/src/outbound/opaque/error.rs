@@ -1,4 +1,4 @@
-//! Why an opaque connection cannot be made.
+//! The errors of opaque connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A destination to balance over, as the request path asks for it: [`Service::acquire`] returns an
-//! endpoint, after waiting for one if it must.
+//! The balancer of one destination with its queue: [`BalanceQueue::acquire`] returns an endpoint,
+//! and waits if none is available.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -11,100 +11,101 @@ use mesh_core::resilience::{Backoff, PeakEwma};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::{Balancer, Gate, Picked, Refusal};
+use super::{Balancer, FailFastGate, PickedEndpoint, QueueError};
 use crate::discovery::EndpointSet;
 use crate::telemetry::balancer::Balancer as Metrics;
 
-/// Settings of the balancers of one direction and kind of traffic.
+/// BalanceSettings of a [`BalanceQueue`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
-    /// How many requests may wait for an endpoint.
+pub struct BalanceSettings {
+    /// Maximum number of requests that wait for an endpoint.
     pub queue_capacity: usize,
-    /// How long they wait.
+    /// Fail-fast timeout: how long requests wait for an endpoint.
     pub failfast: Duration,
-    /// Pauses between attempts to reach an endpoint that could not be connected to.
+    /// Pauses between attempts to reach a failed endpoint.
     pub backoff: Backoff,
 }
 
-/// The endpoints behind one authority, kept up to date.
-pub struct Service<T> {
-    /// Newest set of endpoints. Looked at before each pick, which costs one atomic load when
+/// The endpoints of one authority and the requests that wait for one of them.
+pub struct BalanceQueue<T> {
+    /// Endpoint sets from discovery. Polled before each pick, which costs one atomic load when
     /// nothing has changed.
     sets: RefCell<watch::Receiver<Arc<EndpointSet>>>,
     balancer: Balancer<T>,
-    gate: Gate,
-    /// Wakes the waiting when an endpoint works again, or when all must fail.
-    stirred: Notify,
+    gate: FailFastGate,
+    /// Wakes the queued requests when an endpoint has recovered or the gate has shut.
+    wake: Notify,
 }
 
-impl<T> Service<T> {
+impl<T> BalanceQueue<T> {
     pub fn new(
         mut sets: watch::Receiver<Arc<EndpointSet>>,
         ewma: PeakEwma,
-        settings: &Settings,
+        settings: &BalanceSettings,
         metrics: Metrics,
         make: impl Fn(&Arc<Endpoint>) -> T + 'static,
     ) -> Self {
         sets.mark_changed();
         Self {
             sets: RefCell::new(sets),
-            gate: Gate::new(
+            gate: FailFastGate::new(
                 settings.queue_capacity,
                 settings.failfast,
                 metrics.queue.clone(),
             ),
             balancer: Balancer::new(ewma, settings.backoff, metrics, rand::random(), make),
-            stirred: Notify::new(),
+            wake: Notify::new(),
         }
     }
 
-    /// Whether it makes sense to send a request here: it is not known that nothing answers.
+    /// Whether requests should be sent here: false while the gate is shut and no endpoint is
+    /// available.
     pub fn is_available(&self) -> bool {
         self.refresh();
         !self.gate.is_shut() || self.has_available()
     }
 
-    /// Whether an endpoint could be picked now.
+    /// Whether an endpoint is available now.
     pub fn has_available(&self) -> bool {
         self.balancer.has_available(Instant::now())
     }
 
-    /// An endpoint to use, now or as soon as there is one. The time limit counts from `began`, when
-    /// the request first asked: one that is sent from one dead endpoint to the next does not do so
-    /// for ever.
-    pub async fn acquire(&self, began: Instant) -> Result<Picked<T>, Refusal> {
-        self.acquire_other(began, None).await
+    /// Returns an endpoint as soon as one is available. The fail-fast timeout counts from
+    /// `started`, when the request first asked for an endpoint, and so bounds its retries on other
+    /// endpoints.
+    pub async fn acquire(&self, started: Instant) -> Result<PickedEndpoint<T>, QueueError> {
+        self.acquire_other(started, None).await
     }
 
-    /// As [`Service::acquire`], for a request that `avoid` has just failed: another endpoint,
-    /// unless that is the only one.
+    /// As [`BalanceQueue::acquire`], for a request that has failed on the endpoint `avoid`: returns
+    /// another one unless `avoid` is the only one available.
     pub async fn acquire_other(
         &self,
-        began: Instant,
+        started: Instant,
         avoid: Option<SocketAddr>,
-    ) -> Result<Picked<T>, Refusal> {
+    ) -> Result<PickedEndpoint<T>, QueueError> {
         self.refresh();
         let now = Instant::now();
-        let deadline = began + self.gate.patience();
+        let deadline = started + self.gate.fail_fast_timeout();
         if now > deadline {
-            return Err(Refusal::FailFast);
+            return Err(QueueError::FailFast);
         }
-        self.gate.asked();
+        self.gate.count_request();
         match self.balancer.pick(now, avoid) {
             Some(picked) => {
-                self.gate.waited(Duration::ZERO);
+                self.gate.record_wait(Duration::ZERO);
                 Ok(picked)
             }
             None => {
                 let picked = Box::pin(self.wait(deadline)).await?;
-                self.gate.waited(now.elapsed());
+                self.gate.record_wait(now.elapsed());
                 Ok(picked)
             }
         }
     }
 
-    async fn wait(&self, deadline: Instant) -> Result<Picked<T>, Refusal> {
-        let _waiting = self.gate.wait()?;
+    async fn wait(&self, deadline: Instant) -> Result<PickedEndpoint<T>, QueueError> {
+        let _queued = self.gate.enqueue()?;
         let mut sets = self.sets.borrow().clone();
         loop {
             let now = Instant::now();
@@ -114,32 +115,32 @@ impl<T> Service<T> {
             }
             if self.gate.is_shut() || now >= deadline {
                 self.gate.shut();
-                self.stirred.notify_waiters();
-                return Err(Refusal::FailFast);
+                self.wake.notify_waiters();
+                return Err(QueueError::FailFast);
             }
             let retry = self.balancer.next_available().unwrap_or(deadline);
             tokio::select! {
                 Ok(()) = sets.changed() => {}
-                () = self.stirred.notified() => {}
+                () = self.wake.notified() => {}
                 () = tokio::time::sleep_until(retry.min(deadline)) => {}
             }
         }
     }
 
-    /// The endpoint could not be reached; the caller asks for another.
-    pub fn failed(&self, picked: &Picked<T>) {
+    /// Records that the endpoint could not be reached.
+    pub fn mark_failed(&self, picked: &PickedEndpoint<T>) {
         self.balancer.mark_failed(picked, Instant::now());
     }
 
-    /// The endpoint has answered.
-    pub fn reached(&self, picked: &Picked<T>) {
+    /// Records that the endpoint was reached.
+    pub fn mark_reached(&self, picked: &PickedEndpoint<T>) {
         if self.balancer.mark_reached(picked) {
             self.gate.open();
-            self.stirred.notify_waiters();
+            self.wake.notify_waiters();
         }
     }
 
-    /// Takes over the newest set of endpoints.
+    /// Applies the current set of endpoints to the balancer.
     fn refresh(&self) {
         let mut sets = self.sets.borrow_mut();
         if !sets.has_changed().unwrap_or(false) {
@@ -148,7 +149,7 @@ impl<T> Service<T> {
         let set = sets.borrow_and_update().clone();
         drop(sets);
         if self.balancer.update(&set.endpoints) {
-            // Nobody knows yet whether it works, but it deserves the usual patience.
+            // Requests wait for the new endpoint, which may be reachable.
             self.gate.open();
         }
     }
