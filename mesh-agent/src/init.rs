@@ -1,15 +1,15 @@
-//! Linkerd's three helpers in one program, told apart by the name it is called by or by its first
+//! Linkerd's three helper programs in one, selected by the name of the program or by its first
 //! argument:
 //!
-//! | name | where | what |
+//! | name | where | purpose |
 //! |---|---|---|
-//! | `linkerd2-proxy-init` | init container, on nodes that run no agent | programs the redirection of its own pod |
-//! | `linkerd2-network-validator` | init container, with a CNI plugin that redirects | waits until a connection of its own is redirected, or exits 95 |
+//! | `linkerd2-proxy-init` | init container, on nodes without an agent | redirects its own pod |
+//! | `linkerd2-network-validator` | init container, with a CNI plugin that redirects | waits until its own connection is redirected, or exits 95 |
 //! | `linkerd-await` | hook of the proxy's container, or wrapped around an application | waits until the proxy is ready |
 //!
 //! Flags, exit codes and environment variables are those of Linkerd's programs, so that either
-//! project's chart and injector can start them. Nothing here talks to the agent. `bin/mesh-init`
-//! calls [`run`].
+//! project's chart and injector can start them. None of them communicates with the agent.
+//! `bin/mesh-init` calls [`run`].
 
 mod intercept;
 mod readiness;
@@ -28,10 +28,10 @@ use mesh_runtime::{
     log::{self, Format},
 };
 
-/// The command-line parser wants it for the life of the process.
+/// `clap` requires a `'static` string.
 static VERSION: LazyLock<String> = LazyLock::new(|| BuildInfo::CURRENT.to_string());
 
-/// What `sysexits.h` calls a wrong command line.
+/// `EX_USAGE` of `sysexits.h`.
 const USAGE: u8 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,12 +58,12 @@ impl Helper {
     }
 }
 
-/// Runs the helper that the arguments, the program's own name among them, ask for.
+/// Runs the helper that the arguments, including the program's own name, select.
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let Some((helper, arguments)) = choose(arguments) else {
         let names = Helper::ALL.map(Helper::name).join(", ");
-        complain(&format!(
-            "mesh-init is several programs; call it by one of their names, or name one first: {names}"
+        print_error(&format!(
+            "mesh-init is several programs; start it by one of their names, or pass one as the first argument: {names}"
         ));
         return ExitCode::from(USAGE);
     };
@@ -74,7 +74,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// The helper, and its arguments as if it had been called by its own name.
+/// Returns the helper, and its arguments as if it had been started by its own name.
 fn choose(mut arguments: Vec<OsString>) -> Option<(Helper, Vec<OsString>)> {
     if let Some(helper) = arguments.first().and_then(|name| Helper::named(name)) {
         return Some((helper, arguments));
@@ -103,9 +103,9 @@ fn start_log(level: &str, format: Format) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// To standard error, before there is a log or beside a wrapped program's own output. Nobody is
-/// left to tell when that fails.
-fn complain(message: &str) {
+/// Writes to standard error, before logging is set up or alongside a wrapped program's output.
+/// Errors are ignored: there is no other channel.
+fn print_error(message: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "{message}");
 }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_decides_and_then_the_first_argument() {
+    fn program_name_or_first_argument_selects_helper() {
         let table: [(&[&str], Option<Helper>); 6] = [
             (
                 &["/usr/lib/linkerd/linkerd2-proxy-init", "-p", "1"],

@@ -2,10 +2,10 @@
 //! nf_tables NAT.
 //!
 //! The only tier that needs programs of the host: `iptables-*-save` and `iptables-*-restore`, and
-//! their IPv6 counterparts. The kernel's own interface for the old tables is a blob of C structures
-//! that only those programs write, and a kernel that has nothing newer comes with them. Two chains
-//! of ours in the nat table, `MESH_PROXY_INBOUND` and `MESH_PROXY_OUTBOUND`; rules of others are
-//! left alone. Every function here works on the network namespace of the calling thread.
+//! their IPv6 counterparts. The kernel's interface of the legacy tables is a binary format of C
+//! structures that only those programs write, and distributions with such a kernel ship them. The
+//! mesh has two chains in the nat table, `MESH_PROXY_INBOUND` and `MESH_PROXY_OUTBOUND`; other
+//! rules are not changed. Every function works on the network namespace of the calling thread.
 
 mod program;
 mod script;
@@ -17,7 +17,7 @@ pub use script::{INBOUND_CHAIN, OUTBOUND_CHAIN};
 use crate::rules::Rules;
 use program::Program;
 
-/// IPv4 and IPv6 have tables of their own.
+/// IPv4 and IPv6 have separate tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     V4,
@@ -38,16 +38,14 @@ pub enum IptablesError {
     },
     #[error("{program} failed: {message}")]
     Failed { program: String, message: String },
-    #[error(
-        "the nat table differs from what the pod needs: {difference}; another program changed it"
-    )]
+    #[error("the nat table differs from the pod's rules: {difference}; another program changed it")]
     Differs { difference: String },
 }
 
 impl Family {
-    /// The families that this kernel speaks: one compiled or booted without IPv6 has no table for
-    /// it, and no connection either.
-    fn spoken() -> &'static [Self] {
+    /// Returns the families that this kernel supports: one compiled or booted without IPv6 has no
+    /// table and no connections for it.
+    fn supported() -> &'static [Self] {
         if std::fs::exists("/proc/net/if_inet6").unwrap_or(false) {
             &[Self::V4, Self::V6]
         } else {
@@ -56,8 +54,8 @@ impl Family {
     }
 }
 
-/// What [`replace`] would hand to `iptables-restore` and `ip6tables-restore` in a network namespace
-/// without rules.
+/// Returns the input of [`replace`] for `iptables-restore` and `ip6tables-restore` in a network
+/// namespace without rules.
 pub fn script(rules: &Rules) -> String {
     [
         ("# iptables-restore --noflush", Family::V4),
@@ -67,9 +65,9 @@ pub fn script(rules: &Rules) -> String {
     .concat()
 }
 
-/// Replaces our chains by ones with these rules, atomically for each family.
+/// Replaces the mesh's chains by ones with these rules, atomically for each family.
 pub fn replace(rules: &Rules) -> Result<(), IptablesError> {
-    for family in Family::spoken() {
+    for family in Family::supported() {
         let program = Program::find(*family)?;
         let existing = program.save()?;
         program.restore(&script::replacement(rules, *family, &existing))?;
@@ -77,9 +75,9 @@ pub fn replace(rules: &Rules) -> Result<(), IptablesError> {
     Ok(())
 }
 
-/// Removes our chains and the jumps to them. What is not there is removed already.
+/// Removes the mesh's chains and the jumps to them. Missing ones are not an error.
 pub fn remove() -> Result<(), IptablesError> {
-    for family in Family::spoken() {
+    for family in Family::supported() {
         let program = Program::find(*family)?;
         if let Some(script) = script::removal(&program.save()?) {
             program.restore(&script)?;
@@ -88,9 +86,9 @@ pub fn remove() -> Result<(), IptablesError> {
     Ok(())
 }
 
-/// Are our chains there, reached, and with these rules and no others?
+/// Checks that the mesh's chains exist, have exactly these rules, and are jumped to.
 pub fn verify(rules: &Rules) -> Result<(), IptablesError> {
-    for family in Family::spoken() {
+    for family in Family::supported() {
         let existing = Program::find(*family)?.save()?;
         if let Some(difference) = script::difference(rules, *family, &existing) {
             return Err(IptablesError::Differs { difference });

@@ -1,8 +1,8 @@
-//! Netlink messages: written, sent to the kernel, and read back.
+//! Encodes and decodes netlink messages, and exchanges them with the kernel.
 //!
-//! Just enough for an nf_tables transaction and for reading its rules back (module `nft`), so that
-//! redirecting a pod needs no program of the host. The encoding is pure and tested by bytes;
-//! [`Socket`] is the only part that talks to the kernel.
+//! Limited to nf_tables transactions and dumps of their rules (module `nft`) and link set-up
+//! (module `tier`), so that redirecting a pod needs no program of the host. The encoding is pure;
+//! only [`Socket`] makes system calls.
 
 mod socket;
 
@@ -23,7 +23,7 @@ pub struct Message {
     bytes: Vec<u8>,
 }
 
-/// One message of the kernel.
+/// One message from the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     pub kind: u16,
@@ -39,7 +39,7 @@ pub struct Attributes<'a>(&'a [u8]);
 impl Message {
     pub fn new(kind: u16, flags: u16, sequence: u32) -> Self {
         let mut bytes = Vec::with_capacity(256);
-        // The length is written by `finish`; port 0 addresses the kernel.
+        // `finish` writes the length; port 0 addresses the kernel.
         bytes.extend(0u32.to_ne_bytes());
         bytes.extend(kind.to_ne_bytes());
         bytes.extend(flags.to_ne_bytes());
@@ -48,7 +48,7 @@ impl Message {
         Self { bytes }
     }
 
-    /// The fixed header that the message's family puts before the attributes.
+    /// Appends the fixed header of the message's family, which precedes the attributes.
     pub fn family_header(mut self, header: &[u8]) -> Self {
         self.bytes.extend(header);
         self.pad();
@@ -70,7 +70,7 @@ impl Message {
         self.attribute(kind, &terminated)
     }
 
-    /// A number in network byte order, as nf_tables wants all of them.
+    /// Appends a number in network byte order, which nf_tables uses for all numbers.
     pub fn number(self, kind: u16, value: u32) -> Self {
         self.attribute(kind, &value.to_be_bytes())
     }
@@ -95,7 +95,7 @@ impl Message {
     }
 }
 
-/// Splits what one read of a netlink socket returned.
+/// Splits the bytes of one read from a netlink socket into messages.
 pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Received<'_>> {
     std::iter::from_fn(move || {
         let length = u32_at(bytes, 0)? as usize;
@@ -114,7 +114,7 @@ pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Received<'_>> {
 }
 
 impl<'a> Attributes<'a> {
-    /// `header` bytes of the body belong to the message's family.
+    /// Skips the `header` bytes of the message's family.
     pub fn after(body: &'a [u8], header: usize) -> Self {
         Self(body.get(header..).unwrap_or(&[]))
     }
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn encoded_messages_decode_to_the_same_fields() {
         let bytes = Message::new(0x0a06, 5, 7)
             .family_header(&[1, 0, 0, 0])
             .text(1, "mesh")
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_input_ends_the_iteration() {
+    fn truncated_input_ends_iteration() {
         let bytes = Message::new(1, 0, 1).text(1, "abc").finish();
         for end in 0..bytes.len() {
             assert_eq!(messages(&bytes[..end]).count(), 0, "{end}");

@@ -1,11 +1,11 @@
-//! Redirection by nftables inside the pod's network namespace: the whole `nft` tier and the inbound
-//! half of `split`.
+//! Redirection by nftables inside the pod's network namespace: all of the `nft` tier and the
+//! inbound direction of `split`.
 //!
-//! One table of ours, `inet mesh_redirect`, written and removed in one kernel transaction over
-//! netlink; the `nft` program is not needed on the host. The table is always replaced as a whole,
-//! so that applying twice is applying once. Needs nf_tables with NAT for the inet family (Linux
-//! 5.2) and connection tracking; whether they are there is found by trying (module `tier`).
-//! [`Table`] is opened on a thread inside the pod's namespace.
+//! The mesh has one table, `inet mesh_redirect`, written and removed in one kernel transaction over
+//! netlink; the host need not have the `nft` program. The table is always replaced as a whole, so
+//! applying is idempotent. Needs nf_tables with NAT for the inet family (Linux 5.2) and connection
+//! tracking; module `tier` tests for them. [`Table`] must be opened on a thread inside the pod's
+//! namespace.
 
 mod expression;
 mod script;
@@ -47,19 +47,19 @@ const CREATE: u16 = libc::NLM_F_CREATE as u16;
 const APPEND: u16 = libc::NLM_F_APPEND as u16;
 const DUMP: u16 = libc::NLM_F_DUMP as u16;
 
-/// Where the kernel calls a chain: `NF_INET_PRE_ROUTING`, `NF_INET_LOCAL_OUT`.
+/// Netfilter hooks of the chains: `NF_INET_PRE_ROUTING`, `NF_INET_LOCAL_OUT`.
 const HOOK_PREROUTING: u32 = 0;
 const HOOK_OUTPUT: u32 = 3;
-/// `NF_IP_PRI_NAT_DST`: where destination NAT belongs, after connection tracking.
+/// `NF_IP_PRI_NAT_DST`: the priority of destination NAT, after connection tracking.
 const PRIORITY_DESTINATION_NAT: i32 = -100;
 
-/// Our table in the network namespace in which it was opened.
+/// The mesh's table in the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct Table(Socket);
 
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
-    #[error("nf_tables cannot be reached")]
+    #[error("cannot exchange messages with nf_tables")]
     Socket(#[source] SocketError),
     #[error("nf_tables refused {what}")]
     Refused {
@@ -68,19 +68,19 @@ pub enum NftError {
         source: SocketError,
     },
     #[error(
-        "the table inet {TABLE} differs from what the pod needs: {difference}; another program changed it"
+        "the table inet {TABLE} differs from the pod's rules: {difference}; another program changed it"
     )]
     Differs { difference: String },
 }
 
-/// A transaction: messages and what each of them is, for the error that names it.
+/// A transaction: its messages, and a description of each for errors.
 struct Transaction {
     bytes: Vec<u8>,
     steps: Vec<String>,
 }
 
 impl Table {
-    /// Opens the namespace that the calling thread is in.
+    /// Opens the table of the calling thread's namespace.
     pub fn open() -> Result<Self, NftError> {
         Socket::open(libc::NETLINK_NETFILTER)
             .map(Self)
@@ -92,7 +92,7 @@ impl Table {
         self.commit(replacement(rules))
     }
 
-    /// Removes the table. One that is not there is removed already.
+    /// Removes the table. A missing one is not an error.
     pub fn remove(&mut self) -> Result<(), NftError> {
         match self.commit(removal()) {
             Err(NftError::Refused {
@@ -103,7 +103,7 @@ impl Table {
         }
     }
 
-    /// Is the table there, with these rules and no others?
+    /// Checks that the table exists and has exactly these rules.
     pub fn verify(&mut self, rules: &Rules) -> Result<(), NftError> {
         let request = message(GET_RULE, DUMP, 1)
             .text(1, TABLE) // NFTA_RULE_TABLE
@@ -116,7 +116,7 @@ impl Table {
                 let comment = attributes.find(RULE_USER_DATA).and_then(comment);
                 found.push((
                     chain.unwrap_or_default(),
-                    comment.unwrap_or_else(|| "a rule of someone else".to_owned()),
+                    comment.unwrap_or_else(|| "a foreign rule".to_owned()),
                 ));
             })
             .map_err(NftError::Socket)?;
@@ -150,7 +150,7 @@ impl Transaction {
         }
     }
 
-    /// Adds one message; its sequence number is its place in the transaction.
+    /// Adds one message, with its index in the transaction as sequence number.
     fn step(&mut self, what: String, kind: u16, flags: u16, fill: impl FnOnce(Message) -> Message) {
         let sequence = self.steps.len() as u32;
         self.bytes
@@ -158,8 +158,8 @@ impl Transaction {
         self.steps.push(what);
     }
 
-    /// Closes the transaction; returns its bytes, the number of the last step, and the steps'
-    /// names.
+    /// Closes the transaction; returns its bytes, the sequence number of the last step, and the
+    /// descriptions of the steps.
     fn finish(mut self) -> (Vec<u8>, u32, Vec<String>) {
         let last = self.steps.len() as u32 - 1;
         self.bytes.extend(batch_edge(BATCH_END, last + 1));
@@ -167,8 +167,8 @@ impl Transaction {
     }
 }
 
-/// "Create, delete, create" succeeds whether or not the table was there; nothing of it is visible
-/// before the commit.
+/// The sequence create, delete, create succeeds whether or not the table exists; none of it is
+/// visible before the commit.
 fn replacement(rules: &Rules) -> Transaction {
     let mut transaction = Transaction::new();
     let table = |message: Message| message.text(1, TABLE); // NFTA_TABLE_NAME
@@ -260,14 +260,15 @@ fn message(kind: u16, flags: u16, sequence: u32) -> Message {
 }
 
 fn batch_edge(kind: u16, sequence: u32) -> Vec<u8> {
-    // The last two bytes say, in network byte order, whose transaction this is.
+    // The last two bytes are the subsystem of the transaction, in network byte order.
     let [high, low] = SUBSYSTEM.to_be_bytes();
     Message::new(kind, REQUEST, sequence)
         .family_header(&[0, 0, high, low])
         .finish()
 }
 
-/// The rules by chain and comment, in the order of the kernel's dump: chains as they were created.
+/// Returns the rules as (chain, comment) in the order of the kernel's dump, which is that of the
+/// chains' creation.
 fn expected(rules: &Rules) -> Vec<(String, String)> {
     let name = |chain: &str, rule: &Rule| (chain.to_owned(), rule.to_string());
     let inbound = rules.inbound.iter().map(|rule| name(INBOUND_CHAIN, rule));
@@ -277,7 +278,7 @@ fn expected(rules: &Rules) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The first difference, in words; `None` when there is none.
+/// Describes the first difference; `None` when there is none.
 fn difference(expected: &[(String, String)], found: &[(String, String)]) -> Option<String> {
     if found.is_empty() {
         return Some("it is missing or empty".to_owned());
@@ -285,9 +286,9 @@ fn difference(expected: &[(String, String)], found: &[(String, String)]) -> Opti
     let place = (0..expected.len().max(found.len())).find(|i| expected.get(*i) != found.get(*i))?;
     Some(match (expected.get(place), found.get(place)) {
         (Some((chain, rule)), None) => format!("the rule \"{rule}\" of chain {chain} is missing"),
-        (None, Some((chain, rule))) => format!("chain {chain} has one rule too many, \"{rule}\""),
-        (Some((chain, wanted)), Some((_, there))) => {
-            format!("chain {chain} has \"{there}\" where \"{wanted}\" belongs")
+        (None, Some((chain, rule))) => format!("chain {chain} has the extra rule \"{rule}\""),
+        (Some((chain, wanted)), Some((_, present))) => {
+            format!("chain {chain} has \"{present}\" instead of \"{wanted}\"")
         }
         (None, None) => return None,
     })

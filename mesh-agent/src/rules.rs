@@ -1,12 +1,13 @@
 //! The redirection of a pod as a list of packet-filter rules, independent of the packet filter.
 //!
-//! Linkerd's interception contract, after one rule of ours: a connection that leaves the pod to the
-//! check address goes to the outbound port, whoever made it (see `mesh_ebpf_common::verdict`); then
-//! the proxy's own is left alone, then what goes through loopback, then the ports to skip; the rest
-//! goes to the outbound port. For a connection that arrives: the ports to skip (the proxy's admin
-//! and control ports are always among them), then the sources to skip, then the rest goes to the
-//! inbound port. First match wins. Modules `nft` and `iptables` write the list in their own
-//! language; the eBPF programs decide the same from the maps.
+//! Linkerd's interception contract, after one rule of this project: a connection that leaves the
+//! pod to the check address is redirected to the outbound port, whichever process made it (see
+//! `mesh_ebpf_common::verdict`). Outbound connections then pass unredirected if the proxy made
+//! them, if they use loopback, or if their port is skipped; all others are redirected to the
+//! outbound port. Inbound connections pass if their port is skipped (always including the proxy's
+//! admin and control ports) or their source is; all others are redirected to the inbound port. The
+//! first match wins. Modules `nft` and `iptables` translate the list; the eBPF programs decide the
+//! same from the maps.
 
 use std::{fmt, net::IpAddr, ops::RangeInclusive};
 
@@ -15,8 +16,8 @@ use mesh_ebpf_common::verdict::{CHECK_PORT, CHECK_V4, CHECK_V6};
 
 use crate::redirect::{PortSet, RedirectSpec};
 
-/// Which directions the packet filter redirects; in the split tier the kernel programs have the
-/// outbound one.
+/// The directions that the packet filter redirects; in the split tier the kernel programs redirect
+/// the outbound one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Directions {
     Both,
@@ -25,9 +26,9 @@ pub enum Directions {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// For what processes of the pod send; absent when something else redirects it.
+    /// For connections of the pod's processes; absent when the kernel programs redirect them.
     pub outbound: Option<Vec<Rule>>,
-    /// For what arrives from outside.
+    /// For connections from outside of the pod.
     pub inbound: Vec<Rule>,
 }
 
@@ -51,9 +52,9 @@ pub enum Match {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Leave the connection alone.
+    /// Do not redirect the connection.
     Pass,
-    /// Send it to this port of the pod itself.
+    /// Redirect it to this port of the pod.
     Redirect(u16),
 }
 
@@ -65,7 +66,7 @@ impl Rules {
         }
     }
 
-    /// Redirects inbound connections to these ports, in place of all.
+    /// Limits the inbound redirection to these ports.
     pub fn redirect_inbound_only(&mut self, only: &PortSet, port: u16) {
         self.inbound
             .retain(|rule| matches!(rule.verdict, Verdict::Pass));
@@ -76,7 +77,7 @@ impl Rules {
     }
 
     /// Exempts IPv6 from every rule.
-    pub fn leave_ipv6_alone(&mut self) {
+    pub fn exempt_ipv6(&mut self) {
         self.inbound.insert(0, pass(Match::Ipv6));
         if let Some(outbound) = &mut self.outbound {
             outbound.insert(0, pass(Match::Ipv6));
@@ -91,7 +92,7 @@ fn outbound(spec: &RedirectSpec) -> Vec<Rule> {
             verdict: Verdict::Redirect(spec.outbound_port),
         })
         .into();
-    // User and group 0 are never the proxy: they would exempt every root process.
+    // User and group 0 are never the proxy's: they would exempt every root process.
     if spec.proxy_uid > 0 {
         rules.push(pass(Match::OwnerUser(spec.proxy_uid)));
     }
@@ -135,7 +136,7 @@ fn redirect(port: u16) -> Rule {
     }
 }
 
-/// What the rule is for, as an administrator reads it beside the rule.
+/// Describes the rule, for the comment that an administrator reads next to it.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let skip = match self.verdict {

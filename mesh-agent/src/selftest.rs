@@ -1,21 +1,21 @@
-//! Does redirection by eBPF work on this kernel? Tried out, not read off the version: the real
-//! programs are loaded beside the production set into a scratch cgroup and a scratch network
-//! namespace, and two worker processes play application and proxy in it. The daemon runs it before
-//! it chooses a tier; [`best_tier`] reads the result.
+//! The eBPF self-test: tests whether redirection by eBPF works on this kernel, instead of inferring
+//! it from the version. It loads the real programs, separately from the production set, into a
+//! scratch cgroup and a scratch network namespace, where two worker processes act as application
+//! and proxy. The daemon runs it before it chooses a tier; [`best_tier`] evaluates the result.
 //!
 //! ```text
-//! agent ──spawns──▶ proxy worker (uid 2102, cgroup …/proxy): listens on 4140 and 4143, reports what it sees
+//! agent ──spawns──▶ proxy worker (uid 2102, cgroup …/proxy): listens on 4140 and 4143, reports connections
 //!   │               ▲ redirected and steered connections
-//!   └────spawns──▶ application worker (cgroup …/app): connects in every way, one check after another
+//!   └────spawns──▶ application worker (cgroup …/app): connects in every supported way, one check after another
 //! ```
 //!
-//! The workers are this program again, because a process belongs to one cgroup as a whole: a
+//! The workers run this program again, because a process belongs to one cgroup as a whole: a
 //! program that calls [`run`] must call [`worker`] when its first argument is [`WORKER_ARGUMENT`].
 
 mod application;
+mod env;
 mod protocol;
 mod proxy;
-mod stage;
 
 use std::{
     io::{self, BufRead, BufReader},
@@ -38,28 +38,27 @@ use crate::{
     sys::netns::NetnsError,
 };
 
-use stage::Stage;
+use env::SelfTestEnv;
 
-/// Seconds after which a worker ends, whatever it waits for: all checks together take less than
-/// one, and an agent that waited for ever would keep its node without the mesh, and without any
-/// redirection that does work there.
-const PATIENCE: u32 = 60;
+/// Seconds after which a worker is terminated. All checks together take less than one; without the
+/// limit a blocked worker would keep the agent from choosing a tier at all.
+const WORKER_TIMEOUT_SECONDS: u32 = 60;
 
 /// The first argument of a worker.
 pub const WORKER_ARGUMENT: &str = "selftest-worker";
 
-/// Where the self-test may work.
+/// The self-test's program and scratch locations.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// A program that hands [`WORKER_ARGUMENT`] on to [`worker`]: usually this one.
+    /// A program that passes [`WORKER_ARGUMENT`] to [`worker`]: usually this one.
     pub program: PathBuf,
-    /// Pins of the self-test, beside the production set and removed at the end.
+    /// Pins of the self-test, separate from the production set and removed at the end.
     pub pin_dir: PathBuf,
-    /// A cgroup2 directory below which a scratch cgroup is made.
+    /// A cgroup2 directory in which a scratch cgroup is created.
     pub cgroup_parent: PathBuf,
 }
 
-/// What a tier needs a check to pass for.
+/// The direction for which a tier requires a check to pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -72,11 +71,11 @@ pub enum Direction {
 pub enum Outcome {
     Passed,
     Failed(String),
-    /// The kernel lacks what would have been redirected, so nothing can go wrong with it.
+    /// The kernel lacks the feature, so there are no connections that could bypass redirection.
     Unsupported(String),
 }
 
-/// One thing that was tried.
+/// One check and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
     pub name: String,
@@ -92,7 +91,7 @@ pub enum Error {
         path: PathBuf,
         source: io::Error,
     },
-    #[error("the self-test cannot make a network namespace (it takes CAP_SYS_ADMIN)")]
+    #[error("the self-test cannot create a network namespace (it takes CAP_SYS_ADMIN)")]
     Namespace(#[source] io::Error),
     #[error("the self-test cannot set up its network namespace (it takes CAP_NET_ADMIN)")]
     Addresses(#[source] io::Error),
@@ -109,40 +108,40 @@ pub enum Error {
     WorkerEnded { role: &'static str, status: String },
     #[error("the self-test's {role} worker {reason}")]
     WorkerFailed { role: &'static str, reason: String },
-    #[error("the self-test's {role} worker said something else than expected: {line:?}")]
+    #[error("the self-test's {role} worker wrote an unexpected line: {line:?}")]
     Unexpected { role: &'static str, line: String },
 }
 
-/// Runs every check. An error means that the test could not be made, which is no better than a
-/// failed one.
+/// Runs every check. An error means that the test could not be run, which counts like a failed one.
 pub fn run(object: &Object, settings: &Settings) -> Result<Vec<Check>, Error> {
-    let stage = Stage::build(object, settings)?;
-    let (mut proxy, mut said) = spawn(settings, &stage, "proxy", &stage.proxy_cgroup())?;
-    let checks = wait_for_proxy(&mut proxy, &mut said).and_then(|()| observe(settings, &stage));
-    // Killing may be refused, because the worker is another user by now and that takes CAP_KILL.
-    // Waiting closes the worker's input, which ends it too.
+    let env = SelfTestEnv::build(object, settings)?;
+    let (mut proxy, mut output) = spawn(settings, &env, "proxy", &env.proxy_cgroup())?;
+    let checks =
+        wait_for_proxy(&mut proxy, &mut output).and_then(|()| run_application(settings, &env));
+    // Killing can fail, because the worker has another user id by now and that takes CAP_KILL.
+    // Waiting closes the worker's standard input, which terminates it too.
     let _ = proxy.kill();
     let _ = proxy.wait();
-    drop(stage);
+    drop(env);
     checks
 }
 
-/// The body of a worker process: role, network namespace, cgroup and the agent's process id are its
-/// arguments.
+/// The body of a worker process: its arguments are role, network namespace, cgroup and the agent's
+/// process id.
 pub fn worker(arguments: &[String]) -> io::Result<()> {
     let [role, netns, cgroup, agent] = arguments else {
         return Err(io::Error::other(format!(
             "a {WORKER_ARGUMENT} takes role, namespace, cgroup and the agent's process id, and is started by the agent"
         )));
     };
-    alarm::set(PATIENCE);
-    end_with_input();
-    let result = end_with(agent)
-        .and_then(|()| stage::enter(Path::new(netns), Path::new(cgroup)))
+    alarm::set(WORKER_TIMEOUT_SECONDS);
+    exit_with_stdin();
+    let result = exit_with_parent(agent)
+        .and_then(|()| env::enter(Path::new(netns), Path::new(cgroup)))
         .and_then(|()| match role.as_str() {
             "proxy" => {
                 proxy::become_user()?;
-                end_with(agent)?;
+                exit_with_parent(agent)?;
                 proxy::serve()
             }
             "application" => application::run(),
@@ -150,52 +149,52 @@ pub fn worker(arguments: &[String]) -> io::Result<()> {
         });
     if let Err(error) = &result {
         use io::Write;
-        // The agent reads it; without an agent nobody does.
+        // Without an agent the pipe has no reader, and the error is dropped.
         let _ = writeln!(io::stdout(), "{}{error}", protocol::FAILED);
     }
     result
 }
 
-/// A worker never outlives its agent, also one that is killed. To be said again after a change of
-/// user, with which the kernel forgets it.
-fn end_with(agent: &str) -> io::Result<()> {
+/// Terminates a worker with its agent, even one that is killed. The kernel clears this setting when
+/// the user id changes, so it must be set again then.
+fn exit_with_parent(agent: &str) -> io::Result<()> {
     set_pdeathsig(Signal::SIGKILL)?;
-    // An agent that was killed before that call sends no signal any more: its child has another
-    // parent by now.
+    // An agent that was killed before that call sends no signal: the worker already has another
+    // parent.
     if getppid().to_string() != agent {
-        return Err(io::Error::other("has lost its agent"));
+        return Err(io::Error::other("lost its agent"));
     }
     Ok(())
 }
 
-/// Nor one that may not signal it: the worker is another user, and an agent in a container may lack
-/// CAP_KILL. Its input ends with the agent, too.
+/// Terminates a worker when its standard input closes, which happens with the agent's exit: the
+/// worker has another user id, and an agent in a container may lack CAP_KILL to signal it.
 #[expect(
     clippy::exit,
-    reason = "a worker has nothing to put in order, and its other threads wait for connections"
+    reason = "a worker has nothing to clean up, and its other threads wait for connections"
 )]
-fn end_with_input() {
+fn exit_with_stdin() {
     thread::spawn(|| {
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
         process::exit(0);
     });
 }
 
-/// Removes what a self-test left that was killed: its pins and its cgroups below `cgroup_parent`,
-/// if that is known.
+/// Removes the remains of a killed self-test: its pins, and its cgroups below `cgroup_parent` if
+/// that is known.
 pub fn clear(pin_dir: &Path, cgroup_parent: Option<&Path>) -> Result<(), Error> {
-    stage::clear(pin_dir, cgroup_parent)
+    env::clear(pin_dir, cgroup_parent)
 }
 
-/// The best tier these results allow: `None` when not even outbound redirection works.
+/// Returns the best tier that these results allow: `None` when not even outbound redirection works.
 pub fn best_tier(checks: &[Check]) -> Option<Tier> {
     let all_passed = |direction: Direction| {
-        let mut of_direction = checks
+        let mut selected = checks
             .iter()
             .filter(|check| check.direction == direction)
             .peekable();
-        of_direction.peek().is_some()
-            && of_direction.all(|check| !matches!(check.outcome, Outcome::Failed(_)))
+        selected.peek().is_some()
+            && selected.all(|check| !matches!(check.outcome, Outcome::Failed(_)))
     };
     match (
         all_passed(Direction::Outbound),
@@ -209,7 +208,7 @@ pub fn best_tier(checks: &[Check]) -> Option<Tier> {
 
 fn spawn(
     settings: &Settings,
-    stage: &Stage,
+    env: &SelfTestEnv,
     role: &'static str,
     cgroup: &Path,
 ) -> Result<(Child, BufReader<ChildStdout>), Error> {
@@ -217,7 +216,7 @@ fn spawn(
     let mut child = Command::new(&settings.program)
         .arg(WORKER_ARGUMENT)
         .arg(role)
-        .arg(stage.netns())
+        .arg(env.netns())
         .arg(cgroup)
         .arg(process::id().to_string())
         .stdin(Stdio::piped())
@@ -231,10 +230,10 @@ fn spawn(
     Ok((child, BufReader::new(stdout)))
 }
 
-fn wait_for_proxy(proxy: &mut Child, said: &mut BufReader<ChildStdout>) -> Result<(), Error> {
+fn wait_for_proxy(proxy: &mut Child, output: &mut BufReader<ChildStdout>) -> Result<(), Error> {
     let role = "proxy";
     let mut line = String::new();
-    match said.read_line(&mut line) {
+    match output.read_line(&mut line) {
         Ok(0) => Err(ended(role, proxy.wait())),
         Ok(_) if line.trim() == protocol::READY => Ok(()),
         Ok(_) if line.starts_with(protocol::FAILED) => Err(failed(role, &line)),
@@ -243,10 +242,10 @@ fn wait_for_proxy(proxy: &mut Child, said: &mut BufReader<ChildStdout>) -> Resul
     }
 }
 
-/// Runs the application worker to its end and collects what it reports, a line per check.
-fn observe(settings: &Settings, stage: &Stage) -> Result<Vec<Check>, Error> {
+/// Runs the application worker until it exits and collects its reports, one line per check.
+fn run_application(settings: &Settings, env: &SelfTestEnv) -> Result<Vec<Check>, Error> {
     let role = "application";
-    let (mut child, lines) = spawn(settings, stage, role, &stage.application_cgroup())?;
+    let (mut child, lines) = spawn(settings, env, role, &env.application_cgroup())?;
     let mut checks = Vec::new();
     let mut result = Ok(());
     for line in lines.lines() {
@@ -267,7 +266,7 @@ fn observe(settings: &Settings, stage: &Stage) -> Result<Vec<Check>, Error> {
     }
 }
 
-/// What a worker said of its end.
+/// Returns the error that a worker reported.
 fn failed(role: &'static str, line: &str) -> Error {
     let reason = line.trim().trim_start_matches(protocol::FAILED).to_owned();
     Error::WorkerFailed { role, reason }
@@ -277,7 +276,7 @@ fn ended(role: &'static str, status: io::Result<ExitStatus>) -> Error {
     match status {
         Ok(status) if status.signal() == Some(Signal::SIGALRM as i32) => Error::WorkerFailed {
             role,
-            reason: format!("took longer than {PATIENCE} s"),
+            reason: format!("took longer than {WORKER_TIMEOUT_SECONDS} s"),
         },
         Ok(status) => Error::WorkerEnded {
             role,
@@ -300,23 +299,23 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_took_too_long_is_told_from_one_that_died() {
-        let said = |script: &str| {
+    fn worker_timeout_is_distinguished_from_early_exit() {
+        let output = |script: &str| {
             let status = Command::new("sh").args(["-c", script]).status();
             ended("proxy", status).to_string()
         };
         assert_eq!(
-            said("kill -ALRM $$"),
+            output("kill -ALRM $$"),
             "the self-test's proxy worker took longer than 60 s"
         );
         assert_eq!(
-            said("exit 3"),
+            output("exit 3"),
             "the self-test's proxy worker ended early (exit status: 3)"
         );
     }
 
     #[test]
-    fn tiers_by_outcome() {
+    fn best_tier_depends_on_outcomes_per_direction() {
         use Direction::{Inbound, Outbound};
         let passed = |direction| check(direction, Outcome::Passed);
         let failed = |direction| check(direction, Outcome::Failed("refused".into()));

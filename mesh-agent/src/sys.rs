@@ -1,7 +1,7 @@
 //! The only module of the agent with `unsafe`: system calls that neither `nix` nor `aya` wraps.
 //! `netns` (used by every tier and the daemon), `bpf` (links and pins, used by [`crate::ebpf`]),
-//! `capability` (what `mesh-init` may do), `process` (file descriptors and user namespaces of other
-//! processes), `socket` and `loopback` (what the self-test needs of both).
+//! `capability` (used by `mesh-init`), `process` (file descriptors and user namespaces of other
+//! processes), `socket` and `loopback` (used by the self-test).
 
 pub mod bpf;
 pub mod capability;

@@ -1,8 +1,9 @@
-//! `linkerd2-proxy-init`: redirects the pod it runs in, once, before the other containers start.
+//! `linkerd2-proxy-init`: redirects the pod that it runs in, once, before the other containers
+//! start.
 //!
-//! The rules are those of the nft and iptables tiers (module `rules`): nothing of the eBPF tiers,
-//! which take an agent, is here. In the modes `nft` and none of the host's programs is needed;
-//! `legacy` and `plain` run the `iptables` programs of the image, if it has them.
+//! The rules are those of the nft and iptables tiers (module `rules`); the eBPF tiers need an
+//! agent. The mode `nft` needs no programs of the image; `legacy` and `plain` run its `iptables`
+//! programs, if it has them.
 
 use std::{fs, path::PathBuf};
 
@@ -21,8 +22,7 @@ use crate::{
     sys::{capability, netns},
 };
 
-/// Where the kernel takes the time that a half-closed connection is remembered for, per network
-/// namespace.
+/// How long connection tracking keeps half-closed connections, per network namespace.
 const CLOSE_WAIT_SYSCTL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
 
 /// Redirects the TCP connections of the pod it runs in to the pod's proxy.
@@ -35,22 +35,22 @@ pub(super) struct Args {
     /// Port of the proxy's outbound listener
     #[arg(short = 'o', long, value_parser = clap::value_parser!(u16).range(1..))]
     outgoing_proxy_port: u16,
-    /// User of the proxy, whose own connections are left alone; 0 or less for none
+    /// User of the proxy, whose own connections are not redirected; 0 or less for none
     #[arg(short = 'u', long, default_value = "-1", allow_negative_numbers = true)]
     proxy_uid: i64,
-    /// Group of the proxy, whose own connections are left alone; 0 or less for none
+    /// Group of the proxy, whose own connections are not redirected; 0 or less for none
     #[arg(short = 'g', long, default_value = "-1", allow_negative_numbers = true)]
     proxy_gid: i64,
-    /// Ports to redirect inbound; all when there are none
+    /// Ports to redirect inbound; all if empty
     #[arg(short = 'r', long, value_delimiter = ',')]
     ports_to_redirect: Vec<String>,
-    /// Local ports whose inbound connections are left alone, ranges included
+    /// Local ports whose inbound connections are not redirected, ranges included
     #[arg(long, value_delimiter = ',')]
     inbound_ports_to_ignore: Vec<String>,
-    /// Destination ports whose outbound connections are left alone, ranges included
+    /// Destination ports whose outbound connections are not redirected, ranges included
     #[arg(long, value_delimiter = ',')]
     outbound_ports_to_ignore: Vec<String>,
-    /// Sources whose inbound connections are left alone
+    /// Sources whose inbound connections are not redirected
     #[arg(long, value_delimiter = ',')]
     subnets_to_ignore: Vec<String>,
     /// Print the rules and change nothing
@@ -59,11 +59,11 @@ pub(super) struct Args {
     /// Redirect this network namespace instead of the program's own
     #[arg(long, value_name = "PATH")]
     netns: Option<PathBuf>,
-    /// Accepted for compatibility: the lock of the iptables programs is always waited for
+    /// Accepted for compatibility: the program always waits for the lock of the iptables programs
     #[arg(short = 'w', long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = parse_bool)]
     use_wait_flag: bool,
-    /// Seconds that connection tracking remembers a half-closed connection; 0 leaves the kernel's
-    /// number (takes root)
+    /// Seconds that connection tracking keeps a half-closed connection; 0 keeps the kernel's
+    /// default (requires root)
     #[arg(long, default_value_t = 0)]
     timeout_close_wait_secs: u32,
     /// Log format
@@ -72,17 +72,16 @@ pub(super) struct Args {
     /// Least severity that is logged
     #[arg(long, default_value = "info", value_parser = parse_level)]
     log_level: String,
-    /// How rules are written: by this program itself (nft), or by the iptables programs (legacy,
-    /// plain)
+    /// How rules are written: by netlink (nft), or by the iptables programs (legacy, plain)
     #[arg(long, value_name = "nft|legacy|plain")]
     iptables_mode: Option<Mode>,
     /// Redirect IPv6 too
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set, value_parser = parse_bool)]
     ipv6: bool,
-    /// Older form of --iptables-mode: a name with "nft" in it means nft
+    /// Older form of --iptables-mode: a name that contains "nft" selects nft
     #[arg(long, hide = true, default_value = "")]
     firewall_bin_path: String,
-    /// Goes with --firewall-bin-path
+    /// Used with --firewall-bin-path
     #[arg(long, hide = true, default_value = "")]
     firewall_save_bin_path: String,
 }
@@ -122,13 +121,13 @@ fn apply(rules: &Rules, mode: Mode, close_wait: u32) -> anyhow::Result<()> {
             "cannot redirect the pod with the iptables programs; proxyInit.iptablesMode=nft needs none",
         )?,
     }
-    // After the rules: the kernel has the setting once connection tracking is in use.
+    // After the rules: the sysctl exists once connection tracking is in use.
     if close_wait > 0 {
         fs::write(CLOSE_WAIT_SYSCTL, close_wait.to_string()).with_context(|| {
             format!("cannot write {CLOSE_WAIT_SYSCTL} (it takes root and a privileged container)")
         })?;
     }
-    tracing::info!(mode = ?mode, "The pod's connections are redirected");
+    tracing::info!(mode = ?mode, "Redirected the pod's connections");
     Ok(())
 }
 
@@ -160,7 +159,7 @@ fn rules(args: &Args) -> anyhow::Result<Rules> {
         proxy_gid: owner(args.proxy_gid, "--proxy-gid")?,
         inbound_port: args.incoming_proxy_port,
         outbound_port: args.outgoing_proxy_port,
-        // Whoever calls names them in --inbound-ports-to-ignore.
+        // The caller lists them in --inbound-ports-to-ignore.
         admin_port: 0,
         control_port: 0,
         skip_inbound: ports(&args.inbound_ports_to_ignore).context("--inbound-ports-to-ignore")?,
@@ -171,7 +170,7 @@ fn rules(args: &Args) -> anyhow::Result<Rules> {
     };
     if spec.proxy_uid == 0 && spec.proxy_gid.is_none() {
         tracing::warn!(
-            "Neither --proxy-uid nor --proxy-gid is given: the proxy's own connections will be sent back to it"
+            "Neither --proxy-uid nor --proxy-gid is set: the proxy's own connections will be redirected to it"
         );
     }
     let only = ports(&args.ports_to_redirect).context("--ports-to-redirect")?;
@@ -180,7 +179,7 @@ fn rules(args: &Args) -> anyhow::Result<Rules> {
         rules.redirect_inbound_only(&only, spec.inbound_port);
     }
     if !args.ipv6 {
-        rules.leave_ipv6_alone();
+        rules.exempt_ipv6();
     }
     Ok(rules)
 }
@@ -190,7 +189,7 @@ fn owner(id: i64, flag: &str) -> anyhow::Result<Option<u32>> {
         return Ok(None);
     }
     let id = u32::try_from(id).ok().filter(|id| *id < u32::MAX);
-    ensure!(id.is_some(), "{flag} is no user or group id");
+    ensure!(id.is_some(), "{flag} is not a valid user or group id");
     Ok(id)
 }
 
@@ -209,13 +208,15 @@ fn subnets(items: &[String]) -> anyhow::Result<Vec<IpNet>> {
         .filter(|item| !item.is_empty())
         .map(|item| {
             item.parse().with_context(|| {
-                format!("--subnets-to-ignore: {item:?} is no subnet; write it like 10.0.0.0/8")
+                format!(
+                    "--subnets-to-ignore: {item:?} is not a valid subnet; write it like 10.0.0.0/8"
+                )
             })
         })
         .collect()
 }
 
-/// As Go's command-line parser reads a flag.
+/// Parses a boolean flag as Go's command-line parser does.
 fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -224,7 +225,7 @@ fn parse_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-/// The names of logrus, which Linkerd's program logs with, in those of our log.
+/// Maps level names of logrus, which Linkerd's program uses, to this program's.
 fn parse_level(text: &str) -> Result<String, String> {
     let level = match text.to_ascii_lowercase().as_str() {
         "panic" | "fatal" | "error" => "error",
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_the_chart_writes() {
+    fn arguments_of_the_chart_are_parsed() {
         let args = Args::parse_from(CHART);
         assert_eq!(mode(&args), Mode::Nft);
         assert_eq!(
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_levels_and_lists() {
+    fn modes_levels_and_lists_are_parsed() {
         let with = |more: &[&str]| {
             let base = ["linkerd2-proxy-init", "-p", "4143", "-o", "4140"];
             Args::try_parse_from(base.iter().chain(more))

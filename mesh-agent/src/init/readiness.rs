@@ -1,6 +1,6 @@
-//! `linkerd-await`: waits until the pod's proxy is ready, then ends or becomes another program;
-//! with `--shutdown` runs the program beside it and tells the proxy to end after it, as Jobs need
-//! when the proxy is no native sidecar.
+//! `linkerd-await`: waits until the pod's proxy is ready, then exits or executes another program.
+//! With `--shutdown` it runs the program as a child and shuts the proxy down afterwards, as Jobs
+//! need when the proxy is not a native sidecar.
 
 use std::{
     env,
@@ -25,17 +25,17 @@ use tokio::{
     process::Command,
 };
 
-use super::{VERSION, complain};
+use super::{VERSION, print_error};
 
-/// `EX_UNAVAILABLE` and `EX_OSERR` of `sysexits.h`, as Linkerd's program exits.
-const UNAVAILABLE: u8 = 69;
-const OS_ERROR: u8 = 71;
-/// An admin server that does not answer in this time is asked again.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Either of them, when it is not empty, switches the waiting off.
-const SWITCHES: [&str; 2] = ["LINKERD_AWAIT_DISABLED", "LINKERD_DISABLED"];
-/// An answer's first line is shorter, and nothing after it is of interest.
-const ANSWER_MAX: u64 = 1024;
+/// `EX_UNAVAILABLE` and `EX_OSERR` of `sysexits.h`, as Linkerd's program uses them.
+const EX_UNAVAILABLE: u8 = 69;
+const EX_OSERR: u8 = 71;
+/// After this time the request to the admin server is retried.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A non-empty value of either skips the waiting.
+const DISABLING_VARIABLES: [&str; 2] = ["LINKERD_AWAIT_DISABLED", "LINKERD_DISABLED"];
+/// Limit of a response: only its first line, which is shorter, is read.
+const MAX_RESPONSE_BYTES: u64 = 1024;
 
 /// Waits until the pod's proxy is ready, then runs a program, if one is given.
 #[derive(Debug, Parser)]
@@ -44,16 +44,16 @@ pub(super) struct Args {
     /// Port of the proxy's admin server
     #[arg(short, long, default_value_t = 4191)]
     port: u16,
-    /// How long to wait between two questions
+    /// How long to wait between two requests
     #[arg(short, long, default_value = "1s", value_parser = parse_duration)]
     backoff: Duration,
-    /// Fail when the proxy is not ready after this time; wait for ever without it
+    /// Fail when the proxy is not ready after this time; without it, wait indefinitely
     #[arg(short, long, value_parser = parse_duration)]
     timeout: Option<Duration>,
-    /// Tell the proxy to shut down when the program has ended
+    /// Shut the proxy down when the program has exited
     #[arg(short = 'S', long, requires = "command")]
     shutdown: bool,
-    /// Say so when an environment variable switches the waiting off
+    /// Print a message when an environment variable skips the waiting
     #[arg(short, long, env = "LINKERD_AWAIT_VERBOSE")]
     verbose: bool,
     /// The program to run once the proxy is ready, and its arguments
@@ -62,29 +62,29 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> ExitCode {
-    let switch = SWITCHES
+    let variable = DISABLING_VARIABLES
         .into_iter()
         .find(|name| env::var_os(name).is_some_and(|value| !value.is_empty()));
-    if let Some(switch) = switch {
+    if let Some(variable) = variable {
         if args.verbose {
-            complain(&format!("the proxy is not waited for: {switch} is set"));
+            print_error(&format!("not waiting for the proxy: {variable} is set"));
         }
-        return replace(&args.command);
+        return exec(&args.command);
     }
-    match wait_and_wrap(&args) {
+    match wait_and_run(&args) {
         Next::Exit(code) => code,
-        Next::Become => replace(&args.command),
+        Next::Exec => exec(&args.command),
     }
 }
 
 enum Next {
     Exit(ExitCode),
-    /// Become the program: it then gets the signals itself.
-    Become,
+    /// Execute the program in this process, which then receives the signals.
+    Exec,
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn wait_and_wrap(args: &Args) -> Next {
+async fn wait_and_run(args: &Args) -> Next {
     let ready = until_ready(args.port, args.backoff);
     let is_ready = match args.timeout {
         None => {
@@ -95,61 +95,65 @@ async fn wait_and_wrap(args: &Args) -> Next {
     };
     if !is_ready {
         let limit = args.timeout.unwrap_or_default();
-        complain(&format!(
-            "the proxy's admin server on port {} did not say it was ready within {limit:?}",
+        print_error(&format!(
+            "the proxy's admin server on port {} did not report ready within {limit:?}",
             args.port
         ));
-        return Next::Exit(ExitCode::from(UNAVAILABLE));
+        return Next::Exit(ExitCode::from(EX_UNAVAILABLE));
     }
     if !args.shutdown {
-        return Next::Become;
+        return Next::Exec;
     }
-    let ended = attend(&args.command).await;
-    // A proxy that cannot be told is gone, or does not allow it: it says so in its own log.
-    if let Err(error) = ask(args.port, "POST", "/shutdown").await {
-        complain(&format!("the proxy cannot be told to shut down: {error}"));
+    let ended = run_child(&args.command).await;
+    // On failure the proxy has exited, or does not allow it, which its own log reports.
+    if let Err(error) = send_request(args.port, "POST", "/shutdown").await {
+        print_error(&format!("cannot shut the proxy down: {error}"));
     }
     Next::Exit(match ended {
         Ok(status) => exit_code(status),
         Err(error) => {
-            complain(&format!("cannot run {}: {error}", name(&args.command)));
-            ExitCode::from(OS_ERROR)
+            print_error(&format!("cannot run {}: {error}", name(&args.command)));
+            ExitCode::from(EX_OSERR)
         }
     })
 }
 
 async fn until_ready(port: u16, backoff: Duration) {
     loop {
-        let asked = tokio::time::timeout(ANSWER_TIMEOUT, ask(port, "GET", "/ready")).await;
-        if matches!(asked, Ok(Ok(200..=299))) {
+        let result =
+            tokio::time::timeout(RESPONSE_TIMEOUT, send_request(port, "GET", "/ready")).await;
+        if matches!(result, Ok(Ok(200..=299))) {
             return;
         }
         tokio::time::sleep(backoff).await;
     }
 }
 
-/// One question to the admin server; the status of its answer.
-async fn ask(port: u16, method: &str, path: &str) -> io::Result<u16> {
+/// Sends one request to the admin server and returns the status of its response.
+async fn send_request(port: u16, method: &str, path: &str) -> io::Result<u16> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     let request = format!(
         "{method} {path} HTTP/1.1\r\nhost: localhost:{port}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_MAX).read_to_end(&mut answer).await?;
-    status(&answer).ok_or_else(|| io::Error::other("the answer is not HTTP"))
+    let mut response = Vec::new();
+    stream
+        .take(MAX_RESPONSE_BYTES)
+        .read_to_end(&mut response)
+        .await?;
+    status(&response).ok_or_else(|| io::Error::other("the response is not HTTP"))
 }
 
-/// The status code of an HTTP/1 answer.
-fn status(answer: &[u8]) -> Option<u16> {
-    let line = answer.split(|byte| *byte == b'\r').next()?;
+/// Parses the status code of an HTTP/1 response.
+fn status(response: &[u8]) -> Option<u16> {
+    let line = response.split(|byte| *byte == b'\r').next()?;
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
     words.next()?.starts_with("HTTP/1.").then_some(())?;
     words.next()?.parse().ok()
 }
 
-/// Runs the program to its end and hands a request to end on to it.
-async fn attend(command: &[OsString]) -> io::Result<ExitStatus> {
+/// Runs the program until it exits, and forwards termination signals to it.
+async fn run_child(command: &[OsString]) -> io::Result<ExitStatus> {
     let mut termination = Termination::listen()?;
     let mut child = Command::new(name_of(command)?)
         .args(&command[1..])
@@ -162,7 +166,7 @@ async fn attend(command: &[OsString]) -> io::Result<ExitStatus> {
                     "SIGINT" => Signal::SIGINT,
                     _ => Signal::SIGTERM,
                 };
-                // It has no id once it has ended, which the other branch sees.
+                // The child has no id once it has exited, which the other branch handles.
                 if let Some(pid) = child.id() {
                     kill(Pid::from_raw(pid.cast_signed()), signal)?;
                 }
@@ -171,14 +175,14 @@ async fn attend(command: &[OsString]) -> io::Result<ExitStatus> {
     }
 }
 
-/// Becomes the program; returns only when that fails, or when there is none.
-fn replace(command: &[OsString]) -> ExitCode {
+/// Executes the program in this process; returns only when that fails, or without a program.
+fn exec(command: &[OsString]) -> ExitCode {
     let Ok(program) = name_of(command) else {
         return ExitCode::SUCCESS;
     };
     let error = process::Command::new(program).args(&command[1..]).exec();
-    complain(&format!("cannot run {}: {error}", name(command)));
-    ExitCode::from(OS_ERROR)
+    print_error(&format!("cannot run {}: {error}", name(command)));
+    ExitCode::from(EX_OSERR)
 }
 
 fn name_of(command: &[OsString]) -> io::Result<&OsString> {
@@ -194,14 +198,14 @@ fn name(command: &[OsString]) -> String {
         .unwrap_or_default()
 }
 
-/// The program's own code; one that a signal ended counts as a shell counts it.
+/// Returns the program's exit code, or that of a shell for a program terminated by a signal.
 fn exit_code(status: ExitStatus) -> ExitCode {
     const SIGNALLED: i32 = 128;
     let code = status
         .code()
         .or_else(|| status.signal().map(|signal| SIGNALLED + signal));
     code.and_then(|code| u8::try_from(code).ok())
-        .map_or(ExitCode::from(OS_ERROR), ExitCode::from)
+        .map_or(ExitCode::from(EX_OSERR), ExitCode::from)
 }
 
 #[cfg(test)]
@@ -209,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_linkerd_and_its_users_write() {
+    fn linkerd_arguments_are_parsed() {
         let args = Args::parse_from(["linkerd-await", "--timeout=2m", "--port=4191"]);
         assert_eq!(args.timeout, Some(Duration::from_secs(120)));
         let args = Args::parse_from(["linkerd-await", "-S", "--", "sh", "-c", "true"]);
@@ -219,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_http_answer_has_a_status() {
+    fn status_is_parsed_from_http_responses_only() {
         assert_eq!(status(b"HTTP/1.1 200 OK\r\n\r\n"), Some(200));
         assert_eq!(status(b"HTTP/1.0 503 Service Unavailable\r\n"), Some(503));
         assert_eq!(status(b"SSH-2.0-x\r\n"), None);

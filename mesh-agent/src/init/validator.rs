@@ -1,9 +1,10 @@
-//! `linkerd2-network-validator`: is the pod redirected before anything of it starts? Listens where
-//! the proxy will, connects to an address that nobody answers at, and expects to hear itself.
+//! `linkerd2-network-validator`: checks that the pod is redirected before its other containers
+//! start. It listens on the proxy's port, connects to an address without a listener, and expects to
+//! reach itself.
 //!
-//! For pods whose redirection is by packet filter (a foreign CNI plugin, or our own `nft` and
-//! `iptables` tiers). The full eBPF tier redirects to the proxy and to nothing else that listens on
-//! its port; there the proxy asks for itself (`mesh-proxy::redirection`).
+//! For pods that a packet filter redirects (another CNI plugin, or the `nft` and `iptables` tiers).
+//! The full eBPF tier redirects to the proxy only, not to other listeners on its port; there the
+//! proxy performs the check (`mesh-proxy::redirection`).
 
 use std::{io, net::SocketAddr, process::ExitCode, time::Duration};
 
@@ -16,9 +17,9 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use super::{VERSION, complain, start_log};
+use super::{VERSION, print_error, start_log};
 
-/// What repair controllers look for in the status of the pod; the number of EOPNOTSUPP.
+/// The exit code that repair controllers search for in the pod's status: EOPNOTSUPP.
 const NOT_REDIRECTED: u8 = 95;
 const TOKEN_LENGTH: usize = 32;
 
@@ -37,20 +38,20 @@ pub(super) struct Args {
         default_value = "plain"
     )]
     log_format: Format,
-    /// How long to wait for the connection to come back
+    /// How long to wait for the redirected connection
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     timeout: Duration,
-    /// Where connections are redirected to
+    /// The address that connections are redirected to
     #[arg(long, default_value = "0.0.0.0:4140")]
     listen_addr: SocketAddr,
-    /// Where to connect to; an address that nothing answers at
+    /// The address to connect to; no host may respond at it
     #[arg(long, default_value = "192.0.2.2:1404")]
     connect_addr: SocketAddr,
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
     if let Err(error) = start_log(&args.log_level, args.log_format) {
-        complain(&format!("{error:#}"));
+        print_error(&format!("{error:#}"));
         return ExitCode::from(super::USAGE);
     }
     match validate(args) {
@@ -69,55 +70,54 @@ pub(super) fn run(args: &Args) -> ExitCode {
 async fn validate(args: &Args) -> anyhow::Result<()> {
     let mut termination = Termination::listen().context("cannot listen for signals")?;
     tokio::select! {
-        result = hear_oneself(args) => result,
+        result = check_self_connection(args) => result,
         () = tokio::time::sleep(args.timeout) => anyhow::bail!(
             "a connection to {} was not redirected to {} within {:?}; is the CNI plugin of the mesh installed on this node?",
             args.connect_addr, args.listen_addr, args.timeout
         ),
-        signal = termination.received() => anyhow::bail!("ended by {signal} before the connection came back"),
+        signal = termination.received() => anyhow::bail!("ended by {signal} before the connection was redirected"),
     }
 }
 
-async fn hear_oneself(args: &Args) -> anyhow::Result<()> {
+async fn check_self_connection(args: &Args) -> anyhow::Result<()> {
     let token = token().context("cannot read random bytes")?;
     let listener = TcpListener::bind(args.listen_addr)
         .await
         .with_context(|| format!("cannot listen on {}", args.listen_addr))?;
-    let heard = tokio::select! {
-        heard = listen_to(args.connect_addr) => heard?,
-        error = speak(&listener, &token) => {
+    let received = tokio::select! {
+        received = read_token(args.connect_addr) => received?,
+        error = serve_token(&listener, &token) => {
             return Err(error).with_context(|| format!("cannot accept on {}", args.listen_addr));
         }
     };
     ensure!(
-        heard == token,
-        "{} answers, and it is not this program: the pod's connections are not redirected",
+        received == token,
+        "the listener at {} is not this program: the pod's connections are not redirected",
         args.connect_addr
     );
     Ok(())
 }
 
-async fn listen_to(address: SocketAddr) -> anyhow::Result<Vec<u8>> {
+async fn read_token(address: SocketAddr) -> anyhow::Result<Vec<u8>> {
     tracing::debug!(%address, "Connecting");
     let mut stream = TcpStream::connect(address).await.with_context(|| {
         format!("cannot connect to {address}: the pod's connections are not redirected")
     })?;
-    let mut heard = vec![0; TOKEN_LENGTH];
+    let mut received = vec![0; TOKEN_LENGTH];
     stream
-        .read_exact(&mut heard)
+        .read_exact(&mut received)
         .await
         .with_context(|| format!("cannot read from {address}"))?;
-    Ok(heard)
+    Ok(received)
 }
 
-/// Says the token to everybody who connects. Returns only when no connection can be accepted any
-/// more.
-async fn speak(listener: &TcpListener, token: &[u8]) -> io::Error {
+/// Sends the token to every client. Returns only when accepting fails.
+async fn serve_token(listener: &TcpListener, token: &[u8]) -> io::Error {
     loop {
         match listener.accept().await {
             Ok((mut stream, client)) => {
                 tracing::debug!(%client, "Accepted");
-                // So few bytes always fit; who hangs up before is not the one we wait for.
+                // The few bytes always fit; a client that closes earlier is not this program.
                 let _ = stream.write_all(token).await;
             }
             Err(error) => return error,

@@ -1,4 +1,4 @@
-//! The `iptables-save` and `iptables-restore` of the node.
+//! Runs the node's `iptables-save` and `iptables-restore`.
 
 use std::{
     io::Write,
@@ -8,14 +8,12 @@ use std::{
 
 use super::{Family, IptablesError};
 
-/// Where a node keeps them. The plugin is started by a container runtime whose PATH may be
-/// anything.
+/// The directories of the programs. The container runtime that starts the plugin may set any PATH.
 const DIRECTORIES: [&str; 5] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"];
-/// The explicit variants first: the plain name may be either, and this tier exists for kernels that
-/// have only the legacy tables.
+/// The explicit variants first: the plain name may be either variant, and this tier exists for
+/// kernels that have only the legacy tables.
 const VARIANTS: [&str; 3] = ["-legacy", "-nft", ""];
-/// How long to wait for the lock that the legacy programs share, in seconds; below the plugin's own
-/// deadline.
+/// Seconds to wait for the lock that the legacy programs share; less than the plugin's deadline.
 const LOCK_WAIT: &str = "3";
 
 pub(super) struct Program {
@@ -72,8 +70,8 @@ fn run(mut command: Command, program: &Path, input: &str) -> Result<String, Ipta
         .spawn()
         .map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that refuses its input early closes it; its own words say more than a broken
-        // pipe.
+        // A program that rejects its input may close the pipe early; its message is more useful
+        // than EPIPE.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().map_err(failed)?;
@@ -82,16 +80,16 @@ fn run(mut command: Command, program: &Path, input: &str) -> Result<String, Ipta
     }
     Err(IptablesError::Failed {
         program: program.display().to_string(),
-        message: first_complaint(&String::from_utf8_lossy(&output.stderr)),
+        message: first_error_line(&String::from_utf8_lossy(&output.stderr)),
     })
 }
 
-/// The first line that is no warning; the programs add usage hints below it.
-fn first_complaint(stderr: &str) -> String {
+/// Returns the first line that is not a warning; the programs print usage hints after it.
+fn first_error_line(stderr: &str) -> String {
     let mut lines = stderr
         .lines()
         .map(str::trim)
         .filter(|line| !line.is_empty());
-    let complaint = lines.find(|line| !line.starts_with('#'));
-    complaint.unwrap_or("it gave no reason").to_owned()
+    let line = lines.find(|line| !line.starts_with('#'));
+    line.unwrap_or("it printed no error").to_owned()
 }

@@ -1,5 +1,5 @@
-//! The text that `iptables-restore` reads, and what `iptables-save` says about it. Pure; tested by
-//! tables.
+//! Writes the input of `iptables-restore`, and compares the rules with the output of
+//! `iptables-save`. Pure.
 
 use std::{net::IpAddr, ops::RangeInclusive};
 
@@ -10,19 +10,18 @@ use crate::rules::{Match, Rule, Rules, Verdict};
 
 pub const INBOUND_CHAIN: &str = "MESH_PROXY_INBOUND";
 pub const OUTBOUND_CHAIN: &str = "MESH_PROXY_OUTBOUND";
-/// The kernel's `XT_MULTI_PORTS`: one multiport match takes 15 ports, and a range takes the room of
-/// two.
+/// `XT_MULTI_PORTS`: one multiport match has 15 ports, and a range counts as two.
 const MULTIPORT_LIMIT: usize = 15;
 
-/// A chain of ours: the built-in one that jumps to it, its name, its rules.
+/// A chain of the mesh: the built-in chain that jumps to it, its name and its rules.
 struct Chain<'a> {
     hook: &'static str,
     name: &'static str,
     rules: &'a [Rule],
 }
 
-/// Writes our chains from nothing. With `--noflush`, declaring a chain empties it and leaves all
-/// others alone.
+/// Writes the mesh's chains. With `--noflush`, declaring a chain empties it and does not change
+/// others.
 pub(super) fn replacement(rules: &Rules, family: Family, existing: &str) -> String {
     let chains = chains(rules);
     let mut script = "*nat\n".to_owned();
@@ -43,7 +42,7 @@ pub(super) fn replacement(rules: &Rules, family: Family, existing: &str) -> Stri
     script
 }
 
-/// Removes every jump to a chain of ours and the chains; `None` when there is nothing of ours.
+/// Removes the mesh's chains and every jump to them; `None` when there are none.
 pub(super) fn removal(existing: &str) -> Option<String> {
     let mut script = String::new();
     for (hook, name) in [("PREROUTING", INBOUND_CHAIN), ("OUTPUT", OUTBOUND_CHAIN)] {
@@ -65,7 +64,7 @@ pub(super) fn removal(existing: &str) -> Option<String> {
     (!script.is_empty()).then(|| format!("*nat\n{script}COMMIT\n"))
 }
 
-/// The first difference between the rules and what is there, in words.
+/// Describes the first difference between the rules and the existing ones.
 pub(super) fn difference(rules: &Rules, family: Family, existing: &str) -> Option<String> {
     for chain in chains(rules) {
         if !has_line(existing, &jump(&chain)) {
@@ -85,10 +84,7 @@ pub(super) fn difference(rules: &Rules, family: Family, existing: &str) -> Optio
             let missing = expected.iter().find(|line| !found.contains(&line.as_str()));
             return Some(match missing {
                 Some(line) => format!("\"{line}\" is missing ({family:?})"),
-                None => format!(
-                    "chain {} has rules of someone else ({family:?})",
-                    chain.name
-                ),
+                None => format!("chain {} has foreign rules ({family:?})", chain.name),
             });
         }
     }
@@ -119,15 +115,15 @@ fn has_line(text: &str, wanted: &str) -> bool {
     text.lines().any(|line| line.trim() == wanted)
 }
 
-/// The chain's rules as `iptables-save` would print them, so that they can be compared with what it
-/// prints.
+/// Returns the chain's rules as `iptables-save` prints them, so that they can be compared with its
+/// output.
 fn lines(chain: &Chain<'_>, family: Family) -> Vec<String> {
     let mut lines = Vec::new();
     let mut ports: Vec<&RangeInclusive<u16>> = Vec::new();
     for rule in chain.rules {
-        // Only skipped ports may share a line: they share its target.
+        // Only skipped ports can share a line, since they have the same target.
         if let (Match::TcpDestinationPort(range), Verdict::Pass) = (&rule.matches, rule.verdict) {
-            if room(&ports) + room(&[range]) > MULTIPORT_LIMIT {
+            if multiport_size(&ports) + multiport_size(&[range]) > MULTIPORT_LIMIT {
                 lines.push(multiport(chain.name, &ports));
                 ports.clear();
             }
@@ -192,7 +188,7 @@ fn multiport_match(ports: &[&RangeInclusive<u16>]) -> String {
     format!("-p tcp -m multiport --dports {}", list.join(","))
 }
 
-fn room(ports: &[&RangeInclusive<u16>]) -> usize {
+fn multiport_size(ports: &[&RangeInclusive<u16>]) -> usize {
     ports
         .iter()
         .map(|range| if range.start() == range.end() { 1 } else { 2 })

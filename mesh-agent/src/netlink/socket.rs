@@ -1,5 +1,5 @@
-//! A netlink socket. It belongs to the network namespace of the thread that opens it and stays
-//! there wherever it is used afterwards.
+//! A netlink socket. It stays in the network namespace of the thread that opened it, also when
+//! another thread uses it.
 
 use std::{
     io::{self, Read, Write},
@@ -12,8 +12,8 @@ use socket2::{Domain, Protocol, Type};
 
 use super::{Received, messages};
 
-/// The kernel answers at once; a lost answer must not hang the agent.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The kernel responds immediately; without the limit a lost response would block the agent.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The kernel splits a dump into buffers of at most 32 KiB (`NLMSG_GOODSIZE` and above).
 const RECEIVE_BUFFER: usize = 64 * 1024;
 /// Kernel: `NLMSG_ERROR`, `NLMSG_DONE`.
@@ -33,7 +33,7 @@ pub enum SocketError {
         #[source]
         source: io::Error,
     },
-    #[error("no answer from the kernel over netlink")]
+    #[error("no response from the kernel over netlink")]
     Receive(#[source] io::Error),
     #[error("the kernel refused message {sequence}")]
     Refused {
@@ -53,16 +53,16 @@ impl Socket {
         )
         .map_err(SocketError::Open)?;
         socket
-            .set_read_timeout(Some(ANSWER_TIMEOUT))
+            .set_read_timeout(Some(RESPONSE_TIMEOUT))
             .map_err(SocketError::Open)?;
         Ok(Self(socket))
     }
 
-    /// Sends messages that the kernel applies together, and waits until `last` is acknowledged or
-    /// any of them is refused.
+    /// Sends messages that the kernel applies as one transaction, and waits until `last` is
+    /// acknowledged or any of them is refused.
     ///
-    /// Only the last message asks for an acknowledgement: one for each would overrun the receive
-    /// buffer when there are many, and refusals are reported unasked.
+    /// Only the last message requests an acknowledgement: one for each could overrun the receive
+    /// buffer, and the kernel reports refusals without a request.
     pub fn transact(&mut self, batch: &[u8], last: u32) -> Result<(), SocketError> {
         self.send(batch)?;
         let mut buffer = vec![0; RECEIVE_BUFFER];
@@ -77,7 +77,7 @@ impl Socket {
         }
     }
 
-    /// Sends a dump request and calls `each` with every message of the answer.
+    /// Sends a dump request and calls `each` with every message of the response.
     pub fn dump(
         &mut self,
         request: &[u8],
@@ -98,8 +98,8 @@ impl Socket {
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), SocketError> {
-        // The default of about 200 KiB bounds one message; a pod with a thousand skip rules needs
-        // more. The kernel doubles the number itself.
+        // The default of about 200 KiB limits one transaction; a pod with a thousand skip rules
+        // needs more. The kernel doubles the number.
         if bytes.len() > 64 * 1024 {
             let wanted = bytes.len() * 2;
             setsockopt(&self.0.as_fd(), SndBufForce, &wanted)
@@ -122,7 +122,7 @@ impl Socket {
     }
 }
 
-/// The error that the message reports, if it reports one; an acknowledgement is error 0.
+/// Returns the error that the message reports, if any; an acknowledgement is error 0.
 fn refusal(message: &Received<'_>) -> Result<(), SocketError> {
     if message.kind != KIND_ERROR {
         return Ok(());

@@ -1,9 +1,9 @@
-//! nf_tables expressions: what one rule matches and does, as the kernel's little register machine
-//! reads it.
+//! nf_tables expressions: the match and action of one rule, as instructions of the kernel's
+//! register machine.
 //!
-//! Numbers are those of `linux/netfilter/nf_tables.h`; the comment beside each is its name there.
-//! Register contents are in the byte order of what is loaded: ports and addresses as on the wire,
-//! user ids and interface indexes as the host has them.
+//! Numbers are those of `linux/netfilter/nf_tables.h`; the comment after each is its name there.
+//! Registers have the byte order of the loaded value: network order for ports and addresses, host
+//! order for user ids and interface indexes.
 
 use std::{net::IpAddr, ops::RangeInclusive};
 
@@ -23,12 +23,12 @@ const VERDICT_CODE: u16 = 1; // NFTA_VERDICT_CODE
 const VERDICT_ACCEPT: u32 = 1; // NF_ACCEPT
 
 const REGISTER_VERDICT: u32 = 0; // NFT_REG_VERDICT
-const REGISTER: u32 = 1; // NFT_REG_1, the only one needed
+const REGISTER: u32 = 1; // NFT_REG_1, the only one used
 
-/// `LOOPBACK_IFINDEX`: the loopback device is the first of every network namespace.
+/// `LOOPBACK_IFINDEX`: loopback has the first index in every network namespace.
 const LOOPBACK_INDEX: u32 = 1;
 
-/// What `meta` can load.
+/// Keys of the `meta` expression.
 #[derive(Clone, Copy)]
 enum Meta {
     OutputInterface = 5,  // NFT_META_OIF
@@ -79,7 +79,7 @@ fn tcp(list: Message) -> Message {
 }
 
 fn destination_port(list: Message, ports: &RangeInclusive<u16>) -> Message {
-    // The destination port is bytes 2 and 3 of a TCP header.
+    // The destination port is in bytes 2 and 3 of a TCP header.
     let list = payload(list, Header::Transport, 2, 2);
     let (low, high) = (ports.start().to_be_bytes(), ports.end().to_be_bytes());
     if low == high {
@@ -90,7 +90,7 @@ fn destination_port(list: Message, ports: &RangeInclusive<u16>) -> Message {
 }
 
 fn source(list: Message, subnet: &IpNet) -> Message {
-    // The source address lies at 12 in an IPv4 header and at 8 in an IPv6 header.
+    // The source address is at offset 12 of an IPv4 header and 8 of an IPv6 header.
     let (protocol, offset, mask, address) = match subnet {
         IpNet::V4(v4) => (
             libc::NFPROTO_IPV4,
@@ -113,7 +113,7 @@ fn source(list: Message, subnet: &IpNet) -> Message {
 }
 
 fn destination(list: Message, address: IpAddr) -> Message {
-    // The destination address lies at 16 in an IPv4 header and at 24 in an IPv6 header.
+    // The destination address is at offset 16 of an IPv4 header and 24 of an IPv6 header.
     let (protocol, offset, address) = match address {
         IpAddr::V4(v4) => (libc::NFPROTO_IPV4, 16, v4.octets().to_vec()),
         IpAddr::V6(v6) => (libc::NFPROTO_IPV6, 24, v6.octets().to_vec()),
@@ -161,7 +161,7 @@ fn mask_register(list: Message, mask: &[u8]) -> Message {
     })
 }
 
-/// For the reader of `nft list table inet mesh_redirect`: how many connections took which rule.
+/// Counts the connections that matched the rule, for `nft list table inet mesh_redirect`.
 fn counter(list: Message) -> Message {
     expression(list, "counter", |data| data)
 }

@@ -1,12 +1,12 @@
-//! The rules as `nft -f` would read them: what `linkerd2-proxy-init --simulate` prints. The kernel
-//! gets them by netlink.
+//! The rules as input of `nft -f`, which `linkerd2-proxy-init --simulate` prints. The kernel
+//! receives them over netlink.
 
 use std::{net::IpAddr, ops::RangeInclusive};
 
 use super::{INBOUND_CHAIN, OUTBOUND_CHAIN, TABLE};
 use crate::rules::{Match, Rule, Rules, Verdict};
 
-/// The whole table.
+/// Returns the whole table.
 pub fn script(rules: &Rules) -> String {
     let mut chains = vec![(INBOUND_CHAIN, "prerouting", &rules.inbound)];
     if let Some(outbound) = &rules.outbound {

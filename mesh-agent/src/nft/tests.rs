@@ -1,4 +1,4 @@
-//! The transaction as the kernel will read it, and how differences are named.
+//! The transaction's messages, and the descriptions of differences.
 
 use super::*;
 use crate::{
@@ -31,7 +31,7 @@ fn outline(rules: &Rules) -> Vec<(u16, u16, Option<String>)> {
 }
 
 #[test]
-fn one_transaction_replaces_the_whole_table() {
+fn one_transaction_replaces_the_table() {
     let rule = |text: &str| (NEW_RULE, CREATE | APPEND, Some(text.to_owned()));
     let outline = outline(&rules(
         &[("skip-inbound-ports", "80"), ("skip-subnets", "10.0.0.0/8")],
@@ -62,7 +62,7 @@ fn one_transaction_replaces_the_whole_table() {
 }
 
 #[test]
-fn the_split_tier_has_no_outbound_chain() {
+fn split_tier_has_no_outbound_chain() {
     let outline = outline(&rules(&[], Directions::InboundOnly));
     let chains = outline.iter().filter(|(kind, ..)| *kind == NEW_CHAIN);
     assert_eq!(chains.count(), 1);
@@ -78,7 +78,7 @@ fn the_split_tier_has_no_outbound_chain() {
 }
 
 #[test]
-fn names_the_first_difference() {
+fn first_difference_is_described() {
     let rules = rules(&[], Directions::InboundOnly);
     let intact = expected(&rules);
     assert_eq!(difference(&intact, &intact), None);
@@ -90,16 +90,13 @@ fn names_the_first_difference() {
         &intact[..1],
         "the rule \"skip ports 4567-4568\" of chain inbound is missing",
     );
-    let foreign = (
-        INBOUND_CHAIN.to_owned(),
-        "a rule of someone else".to_owned(),
-    );
+    let foreign = (INBOUND_CHAIN.to_owned(), "a foreign rule".to_owned());
     check(
         &[std::slice::from_ref(&foreign), &intact[..]].concat(),
-        "chain inbound has \"a rule of someone else\" where \"skip ports 4190-4191\" belongs",
+        "chain inbound has \"a foreign rule\" instead of \"skip ports 4190-4191\"",
     );
     check(
         &[&intact[..], &[foreign]].concat(),
-        "chain inbound has one rule too many, \"a rule of someone else\"",
+        "chain inbound has the extra rule \"a foreign rule\"",
     );
 }

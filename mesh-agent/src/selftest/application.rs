@@ -1,5 +1,5 @@
-//! The application of the self-test: connects in every way an application may, listens as one does,
-//! and compares what both ends see with what they would see without a proxy in between.
+//! The self-test's application: connects in every way that an application may, listens as one does,
+//! and compares what both sides observe with a connection without proxy.
 
 mod inbound;
 mod outbound;
@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::{
     Check, Direction, Outcome,
-    protocol::{PATIENCE, Report, Request, canonical},
+    protocol::{IO_TIMEOUT, Report, Request, canonical},
 };
 
 /// Why a check did not pass.
@@ -22,29 +22,29 @@ pub(super) enum Problem {
     Unsupported(String),
 }
 
-type Trial = fn() -> Result<(), Problem>;
+type CheckFn = fn() -> Result<(), Problem>;
 
 /// Runs every check and prints one line of JSON for each.
 pub(super) fn run() -> io::Result<()> {
-    let outbound = outbound::TRIALS
+    let outbound = outbound::CHECKS
         .iter()
-        .map(|trial| (Direction::Outbound, trial));
-    let inbound = inbound::TRIALS
+        .map(|check| (Direction::Outbound, check));
+    let inbound = inbound::CHECKS
         .iter()
-        .map(|trial| (Direction::Inbound, trial));
+        .map(|check| (Direction::Inbound, check));
     let mut stdout = io::stdout();
-    for (direction, (name, trial)) in outbound.chain(inbound) {
-        let outcome = match trial() {
+    for (direction, (name, run_check)) in outbound.chain(inbound) {
+        let outcome = match run_check() {
             Ok(()) => Outcome::Passed,
             Err(Problem::Failed(reason)) => Outcome::Failed(reason),
             Err(Problem::Unsupported(reason)) => Outcome::Unsupported(reason),
         };
-        let check = Check {
+        let result = Check {
             name: (*name).to_owned(),
             direction,
             outcome,
         };
-        serde_json::to_writer(&mut stdout, &check)?;
+        serde_json::to_writer(&mut stdout, &result)?;
         stdout.write_all(b"\n")?;
     }
     stdout.flush()
@@ -72,8 +72,8 @@ fn expect<T: PartialEq + std::fmt::Debug>(
 
 fn tcp_socket(domain: Domain, protocol: Protocol) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::STREAM, Some(protocol))?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(IO_TIMEOUT))?;
+    socket.set_write_timeout(Some(IO_TIMEOUT))?;
     Ok(socket)
 }
 
@@ -83,11 +83,11 @@ fn socket_to(destination: SocketAddr) -> io::Result<Socket> {
 }
 
 fn connect(socket: &Socket, destination: SocketAddr) -> io::Result<()> {
-    socket.connect_timeout(&SockAddr::from(destination), PATIENCE)
+    socket.connect_timeout(&SockAddr::from(destination), IO_TIMEOUT)
 }
 
-/// Sends a request on a connected socket and reads the proxy's answer.
-fn ask(socket: &Socket, request: Request) -> Result<Report, Problem> {
+/// Sends a request on a connected socket and reads the proxy's report.
+fn send(socket: &Socket, request: Request) -> Result<Report, Problem> {
     let mut writer = socket;
     writer.write_all(&request.bytes())?;
     read_report(socket)
@@ -97,7 +97,7 @@ fn read_report(socket: &Socket) -> Result<Report, Problem> {
     let mut line = String::new();
     BufReader::new(socket).read_line(&mut line)?;
     serde_json::from_str(&line)
-        .map_err(|error| Problem::Failed(format!("the proxy answered {line:?}: {error}")))
+        .map_err(|error| Problem::Failed(format!("the proxy sent {line:?}: {error}")))
 }
 
 fn local_address(socket: &Socket) -> Result<SocketAddr, Problem> {
@@ -115,7 +115,7 @@ fn internet_address(address: &SockAddr) -> Result<SocketAddr, Problem> {
         .ok_or_else(|| Problem::Failed("the kernel returned no internet address".into()))
 }
 
-/// `::ffff:a.b.c.d`, as an IPv6 socket names an IPv4 peer.
+/// Returns `::ffff:a.b.c.d`, the form of an IPv4 peer on an IPv6 socket.
 fn mapped(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -124,7 +124,7 @@ fn mapped(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip.into(), address.port())
 }
 
-/// A listener as a careless application opens it: without any option.
+/// Opens a listener without any socket option, as some applications do.
 fn plain_listener(address: SocketAddr) -> io::Result<Socket> {
     let socket = socket_to(address)?;
     socket.bind(&address.into())?;

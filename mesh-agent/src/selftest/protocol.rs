@@ -1,5 +1,5 @@
-//! What the two workers of the self-test say to each other: the application sends one request per
-//! connection, the proxy answers with one line of JSON about that connection.
+//! The protocol between the self-test's two workers: the application sends one request per
+//! connection, the proxy responds with one line of JSON about that connection.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -9,10 +9,10 @@ use std::{
 use mesh_ebpf_common::verdict;
 use serde::{Deserialize, Serialize};
 
-/// The proxy worker's first line: it listens.
+/// The proxy worker's first line, once it listens.
 pub(super) const READY: &str = "ready";
 
-/// What a worker that cannot go on begins its last line with.
+/// Prefix of the last line of a worker that fails.
 pub(super) const FAILED: &str = "failed: ";
 
 pub(super) const PROXY_UID: u32 = 2102;
@@ -27,10 +27,11 @@ pub(super) const SKIPPED_PORT: u16 = 4567;
 pub(super) const OWN_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 pub(super) const OTHER_OWN_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 3);
 pub(super) const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfd6d, 0x6573, 0x68, 0, 0, 0, 0, 1);
-/// Addresses on the same loopback interface that are not the pod's: they play the outside.
+/// Addresses on the same loopback interface that are not the pod's, used as external ones.
 pub(super) const OUTSIDE_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 pub(super) const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0xfd6d, 0x6573, 0x68, 0, 0, 0, 0, 2);
-/// Destinations that exist nowhere (documentation ranges): reaching something means redirection.
+/// Destinations that no host has (documentation ranges): a connection succeeds only if it is
+/// redirected.
 pub(super) const TARGET_V4: SocketAddr =
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10)), 80);
 pub(super) const OTHER_TARGET_V4: SocketAddr =
@@ -40,33 +41,32 @@ pub(super) const TARGET_V6: SocketAddr = SocketAddr::new(
     80,
 );
 
-/// Redirected even for the proxy.
+/// The check address, which is redirected even for the proxy.
 pub(super) fn check_address() -> SocketAddr {
     SocketAddr::from((verdict::CHECK_V4, verdict::CHECK_PORT))
 }
 
-/// Nothing here leaves the machine: what takes longer than this hangs.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+/// All connections are local: a longer delay means that one hangs.
+pub(super) const IO_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Every request has this size, so that the proxy knows when all of it is readable.
+/// The size of every request, which tells the proxy when all of it is readable.
 pub(super) const REQUEST_SIZE: usize = 100;
 
 /// The first byte of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Request {
-    /// Answer and close.
+    /// Respond and close.
     Report = b'r',
-    /// Answer and keep the connection until the application closes it.
+    /// Respond and keep the connection until the application closes it.
     Hold = b'h',
-    /// Connect to the check address, as only the proxy need do, and answer with the report of that
-    /// connection.
+    /// Connect to the check address as the proxy, and respond with the report of that connection.
     Check = b'c',
-    /// Close all listeners, open new ones, then answer and close.
+    /// Close all listeners, open new ones, then respond and close.
     Relisten = b'l',
 }
 
-/// One connection as the proxy sees it. Addresses are without IPv4 mapping.
+/// One connection as the proxy observes it. Addresses are without IPv4 mapping.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Report {
     /// SO_ORIGINAL_DST at the level of the connection's family.
@@ -74,7 +74,7 @@ pub(super) struct Report {
     pub(super) peer: SocketAddr,
     /// The port of the listener's role.
     pub(super) listener: u16,
-    /// FIONREAD when the whole request had arrived.
+    /// FIONREAD when the whole request had been received.
     pub(super) readable: usize,
 }
 

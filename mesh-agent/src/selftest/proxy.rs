@@ -1,5 +1,5 @@
-//! The proxy of the self-test: listens as a proxy would, with its uid, and reports every
-//! connection. Knows nothing of eBPF.
+//! The self-test's proxy: listens as a proxy would, with its uid, and reports every connection.
+//! Independent of eBPF.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -12,12 +12,12 @@ use nix::unistd::{Uid, setuid};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::protocol::{
-    INBOUND_PORT, OUTBOUND_PORT, PATIENCE, PROXY_UID, READY, REQUEST_SIZE, Report, Request,
+    INBOUND_PORT, IO_TIMEOUT, OUTBOUND_PORT, PROXY_UID, READY, REQUEST_SIZE, Report, Request,
     canonical, check_address,
 };
 use crate::sys::socket::readable;
 
-/// Enough for connections that come one after another.
+/// Sufficient for sequential connections.
 const BACKLOG: i32 = 16;
 
 /// A listener and the thread that accepts from it.
@@ -26,10 +26,10 @@ struct Acceptor {
     thread: JoinHandle<()>,
 }
 
-/// Asks for new listeners; answered when they are open.
+/// Requests new listeners; receives a message when they are open.
 type Relisten = Sender<()>;
 
-/// Takes the proxy's user id.
+/// Changes to the proxy's user id.
 pub(super) fn become_user() -> io::Result<()> {
     setuid(Uid::from_raw(PROXY_UID)).map_err(|errno| {
         io::Error::other(format!(
@@ -48,12 +48,12 @@ pub(super) fn serve() -> io::Result<()> {
     stdout.flush()?;
     for done in requests {
         for acceptor in acceptors.drain(..) {
-            // Wakes the accepting thread; the socket closes when both ends let go of it.
+            // Wakes the accepting thread; the socket closes when both handles are dropped.
             let _ = acceptor.listener.shutdown(Shutdown::Both);
             let _ = acceptor.thread.join();
         }
         acceptors = open_all(&relisten)?;
-        // The connection that asked may be gone; the listeners are open all the same.
+        // The requesting connection may have closed; the listeners are open anyway.
         let _ = done.send(());
     }
     Ok(())
@@ -78,7 +78,7 @@ fn open(address: SocketAddr, relisten: Sender<Relisten>) -> io::Result<Acceptor>
     )?;
     listener.set_reuse_address(true)?;
     if address.is_ipv6() {
-        // Dual-stack for the inbound listener; ::1 is one family anyway.
+        // The inbound listener is dual-stack.
         listener.set_only_v6(address.ip() == Ipv6Addr::LOCALHOST)?;
     }
     listener.bind(&address.into())?;
@@ -87,15 +87,15 @@ fn open(address: SocketAddr, relisten: Sender<Relisten>) -> io::Result<Acceptor>
     let thread = thread::spawn(move || {
         while let Ok((connection, _)) = accepting.accept() {
             let relisten = relisten.clone();
-            // A failed connection shows at its other end.
-            thread::spawn(move || answer(connection, address.port(), &relisten));
+            // The application reports a failed connection.
+            thread::spawn(move || respond(connection, address.port(), &relisten));
         }
     });
     Ok(Acceptor { listener, thread })
 }
 
-fn answer(mut connection: Socket, listener: u16, relisten: &Sender<Relisten>) -> io::Result<()> {
-    connection.set_read_timeout(Some(PATIENCE))?;
+fn respond(mut connection: Socket, listener: u16, relisten: &Sender<Relisten>) -> io::Result<()> {
+    connection.set_read_timeout(Some(IO_TIMEOUT))?;
     let readable = wait_for_request(&connection)?;
     let mut request = [0; REQUEST_SIZE];
     connection.read_exact(&mut request)?;
@@ -107,7 +107,7 @@ fn answer(mut connection: Socket, listener: u16, relisten: &Sender<Relisten>) ->
         wait.recv().map_err(io::Error::other)?;
     }
     let line = if request == Request::Check {
-        ask_oneself()?
+        report_of_check()?
     } else {
         let report = Report {
             original: original_dst(&connection)?,
@@ -124,18 +124,18 @@ fn answer(mut connection: Socket, listener: u16, relisten: &Sender<Relisten>) ->
     Ok(())
 }
 
-/// Connects to the check address; the line that arrives comes from another thread of this process,
-/// if the connection does.
-fn ask_oneself() -> io::Result<String> {
-    let mut connection = TcpStream::connect_timeout(&check_address(), PATIENCE)?;
-    connection.set_read_timeout(Some(PATIENCE))?;
+/// Connects to the check address and returns the report, which another thread of this process sends
+/// if the connection is redirected.
+fn report_of_check() -> io::Result<String> {
+    let mut connection = TcpStream::connect_timeout(&check_address(), IO_TIMEOUT)?;
+    connection.set_read_timeout(Some(IO_TIMEOUT))?;
     connection.write_all(&Request::Report.bytes())?;
     let mut line = String::new();
     BufReader::new(connection).read_line(&mut line)?;
     Ok(line)
 }
 
-/// Waits until the whole request can be read, and asks how much that is.
+/// Waits until the whole request can be read, and returns FIONREAD.
 fn wait_for_request(connection: &Socket) -> io::Result<usize> {
     let mut buffer = [std::mem::MaybeUninit::uninit(); REQUEST_SIZE];
     while connection.peek(&mut buffer)? < REQUEST_SIZE {
@@ -144,22 +144,23 @@ fn wait_for_request(connection: &Socket) -> io::Result<usize> {
     readable(connection)
 }
 
-/// As Linkerd's proxy asks: at the level of the client's family, mapped addresses being IPv4.
+/// Reads the original destination as Linkerd's proxy does: at the level of the client's family,
+/// treating mapped addresses as IPv4.
 fn original_dst(connection: &Socket) -> io::Result<Option<SocketAddr>> {
     let peer = address(connection, Socket::peer_addr)?;
-    let answer = if peer.is_ipv4() {
+    let result = if peer.is_ipv4() {
         connection.original_dst_v4()
     } else {
         connection.original_dst_v6()
     };
-    Ok(answer.ok().and_then(|address| address.as_socket()))
+    Ok(result.ok().and_then(|address| address.as_socket()))
 }
 
 fn address(
     socket: &Socket,
-    ask: impl Fn(&Socket) -> io::Result<socket2::SockAddr>,
+    get: impl Fn(&Socket) -> io::Result<socket2::SockAddr>,
 ) -> io::Result<SocketAddr> {
-    ask(socket)?
+    get(socket)?
         .as_socket()
         .map(canonical)
         .ok_or_else(|| io::Error::other("not an internet address"))

@@ -1,8 +1,8 @@
-//! The bpf(2) commands around links that aya lacks for our hooks: creating one on any hook alike,
-//! opening a pinned one, replacing its program atomically, and asking what it is attached to; the
-//! query of what others attached; and one map type, a single frozen blob.
+//! bpf(2) commands that aya lacks for the hooks used here: create a link on any hook, open a pinned
+//! one, replace its program atomically, and read what it is attached to; query other programs'
+//! attachments; and one map type, a single frozen blob.
 //!
-//! The argument structures are prefixes of `union bpf_attr`; the kernel takes the rest as zero.
+//! The argument structures are prefixes of `union bpf_attr`; the kernel treats the rest as zero.
 
 use std::{
     ffi::CString,
@@ -26,16 +26,16 @@ const LINK_CREATE: libc::c_int = 28;
 const LINK_UPDATE: libc::c_int = 29;
 
 const MAP_TYPE_ARRAY: u32 = 2;
-/// `BPF_LINK_TYPE_CGROUP` and `BPF_LINK_TYPE_NETNS`: how to read the rest of the link's
+/// `BPF_LINK_TYPE_CGROUP` and `BPF_LINK_TYPE_NETNS`, which determine the layout of the link's
 /// information.
 const LINK_TYPE_CGROUP: u32 = 3;
 const LINK_TYPE_NETNS: u32 = 5;
 /// `BPF_LINK_TYPE_TCX`.
 const LINK_TYPE_TCX: u32 = 11;
-/// Programs per cgroup and hook are limited to 64 by the kernel.
+/// The kernel limits programs per cgroup and hook to 64.
 const QUERY_MAX: usize = 64;
 
-/// The hook a link is on, by its number in `enum bpf_attach_type`.
+/// A link's hook, by its number in `enum bpf_attach_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum AttachType {
@@ -51,7 +51,7 @@ pub enum AttachType {
     TcxEgress = 47,
 }
 
-/// What a link is attached to. 0 once that is gone: the link is then a zombie.
+/// What a link is attached to; 0 after its target was deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkTarget {
     Cgroup { id: u64 },
@@ -60,7 +60,7 @@ pub enum LinkTarget {
     Other,
 }
 
-/// A link as the kernel describes it.
+/// A link's information from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkInfo {
     pub program: u32,
@@ -109,7 +109,7 @@ struct InfoRequest {
     info: u64,
 }
 
-/// The head of `struct bpf_link_info`, and the first words of its union.
+/// The first fields of `struct bpf_link_info`, and of its union.
 #[repr(C)]
 #[derive(Default)]
 struct RawLinkInfo {
@@ -118,8 +118,8 @@ struct RawLinkInfo {
     program: u32,
     /// The union below is aligned to eight bytes.
     pad: u32,
-    /// cgroup: the whole word is the id. netns, tcx: the lower half is the inode or the interface's
-    /// index.
+    /// For cgroup links the whole word is the id; for netns and tcx links the lower half is the
+    /// inode or the interface index.
     target: u64,
     attach_type: u64,
 }
@@ -168,11 +168,11 @@ struct MapOnly {
 /// Runs one bpf(2) command.
 ///
 /// # Safety
-/// `T` begins like the member of `union bpf_attr` that `command` uses, and every pointer in it is
-/// valid for what the command does with it.
+/// `T` must be a prefix of the member of `union bpf_attr` that `command` uses, and every pointer in
+/// it must be valid for the command's access.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c_int> {
-    // SAFETY: the kernel reads and writes at most `size_of::<T>()` bytes of the structure; the rest
-    // is the caller's promise.
+    // SAFETY: the kernel accesses at most `size_of::<T>()` bytes of the structure; the caller
+    // guarantees the rest.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -187,16 +187,16 @@ unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c
     Ok(result as libc::c_int)
 }
 
-/// As [`bpf`], for commands that return a new file descriptor.
+/// Like [`bpf`], for commands that return a new file descriptor.
 ///
 /// # Safety
 /// As for [`bpf`].
 unsafe fn bpf_fd<T>(command: libc::c_int, attributes: &mut T) -> io::Result<OwnedFd> {
-    // SAFETY: by the caller, and the kernel just gave us this descriptor.
+    // SAFETY: the caller guarantees it for `bpf`, and the kernel has just created the descriptor.
     unsafe { bpf(command, attributes).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// Borrows, so that an owned descriptor is not closed before the call that uses its number.
+/// Borrows, so that an owned descriptor stays open during the call that uses its number.
 fn raw(fd: &impl AsFd) -> u32 {
     fd.as_fd().as_raw_fd().cast_unsigned()
 }
@@ -215,15 +215,14 @@ pub fn create_link(
         program: raw(&program),
         target: raw(&target),
         attach_type: attach_type as u32,
-        // A link always allows other programs beside it; the flag that says so is refused here.
+        // A link always allows other programs; the kernel rejects the corresponding flag here.
         flags: 0,
     };
     // SAFETY: the structure is `bpf_attr.link_create` and holds no pointers.
     unsafe { bpf_fd(LINK_CREATE, &mut attributes) }
 }
 
-/// Attaches a program to packets that leave by an interface of the calling thread's network
-/// namespace.
+/// Attaches a program to the egress of an interface in the calling thread's network namespace.
 pub fn create_tcx_link(program: impl AsFd, interface: u32) -> io::Result<OwnedFd> {
     let mut attributes = LinkCreate {
         program: raw(&program),
@@ -235,7 +234,7 @@ pub fn create_tcx_link(program: impl AsFd, interface: u32) -> io::Result<OwnedFd
     unsafe { bpf_fd(LINK_CREATE, &mut attributes) }
 }
 
-/// Replaces the program of a link in one step: no packet or call sees none or both.
+/// Replaces the program of a link atomically: each packet or call runs exactly one of the two.
 pub fn update_link(link: impl AsFd, program: impl AsFd) -> io::Result<()> {
     let mut attributes = LinkUpdate {
         link: raw(&link),
@@ -272,7 +271,7 @@ pub fn link_info(link: impl AsFd) -> io::Result<LinkInfo> {
     })
 }
 
-/// Gives an object (a map, a program, a link) a name on a bpffs, which keeps it alive.
+/// Pins an object (a map, a program, a link) on a bpffs, which keeps it alive.
 pub fn pin(object: impl AsFd, path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     let mut attributes = Object {
@@ -295,7 +294,7 @@ pub fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     unsafe { bpf_fd(OBJ_GET, &mut attributes) }
 }
 
-/// What is attached directly to `target` (a cgroup or network namespace) at one hook.
+/// Returns what is attached directly to `target` (a cgroup or network namespace) at one hook.
 pub fn query(target: impl AsFd, attach_type: AttachType) -> io::Result<Attached> {
     let mut programs = vec![0u32; QUERY_MAX];
     let mut attributes = Query {
@@ -315,7 +314,7 @@ pub fn query(target: impl AsFd, attach_type: AttachType) -> io::Result<Attached>
     })
 }
 
-/// A map that holds exactly these bytes, unchangeable from now on. Readers must know the length.
+/// Creates a frozen map that contains exactly these bytes.
 pub fn create_blob(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut attributes = MapCreate {
         kind: MAP_TYPE_ARRAY,
@@ -324,7 +323,7 @@ pub fn create_blob(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
         entries: 1,
         ..MapCreate::default()
     };
-    // The last byte stays zero.
+    // The last byte stays zero as terminator.
     for (to, from) in attributes.name[..15].iter_mut().zip(name.bytes()) {
         *to = from;
     }
@@ -337,16 +336,15 @@ pub fn create_blob(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
         value: bytes.as_ptr().expose_provenance() as u64,
         ..MapElement::default()
     };
-    // SAFETY: the kernel reads `key_size` and `value_size` bytes, which is what the two pointers
-    // have.
+    // SAFETY: the kernel reads `key_size` and `value_size` bytes, the lengths of the two buffers.
     unsafe { bpf(MAP_UPDATE_ELEM, &mut element) }?;
     let mut freeze = MapOnly { map: raw(&map) };
-    // SAFETY: only the descriptor is read.
+    // SAFETY: the kernel reads only the descriptor.
     unsafe { bpf(MAP_FREEZE, &mut freeze) }?;
     Ok(map)
 }
 
-/// Reads a map made by [`create_blob`].
+/// Reads a map of [`create_blob`].
 pub fn read_blob(map: impl AsFd) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0u8; value_size(&map)?];
     let key = 0u32;
@@ -361,9 +359,9 @@ pub fn read_blob(map: impl AsFd) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The size of a map's values.
+/// Returns the size of a map's values.
 fn value_size(map: impl AsFd) -> io::Result<usize> {
-    /// The head of `struct bpf_map_info`.
+    /// The first fields of `struct bpf_map_info`.
     #[repr(C)]
     #[derive(Default)]
     struct RawMapInfo {

@@ -1,6 +1,6 @@
-//! Using a capability that the program's file brings. A container that does not run as root gets
-//! its capabilities from the file only, and a file that makes them effective by itself cannot be
-//! started where they are dropped; so the file merely permits them, and the program asks.
+//! Raises capabilities that the program's file permits. In a container that does not run as root
+//! capabilities come from the file only. A file that makes them effective cannot be executed where
+//! they are dropped; therefore the file only permits them, and the program raises them.
 
 use std::io;
 
@@ -24,9 +24,9 @@ struct Sets {
     inheritable: u32,
 }
 
-/// Makes NET_ADMIN and NET_RAW effective for this thread, those that follow, and the programs they
-/// start, as far as they are permitted. What is not permitted stays away: the kernel refuses what
-/// takes it, and says so there.
+/// Makes NET_ADMIN and NET_RAW effective, as far as they are permitted, for this thread, threads
+/// that it starts, and programs that they execute. Without them the kernel rejects later
+/// operations, which report it.
 pub fn raise_net_admin() -> io::Result<()> {
     let mut sets = current()?;
     let wanted = (1 << NET_ADMIN | 1 << NET_RAW) & sets[0].permitted;
@@ -49,7 +49,7 @@ pub fn raise_net_admin() -> io::Result<()> {
 fn current() -> io::Result<[Sets; 2]> {
     let mut header = header();
     let mut sets = [Sets::default(); 2];
-    // SAFETY: a version 3 header asks for two sets, which is what there is room for.
+    // SAFETY: a version 3 header requests two sets, the length of the array.
     let result = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) };
     if result != 0 {
         return Err(io::Error::last_os_error());
@@ -57,9 +57,9 @@ fn current() -> io::Result<[Sets; 2]> {
     Ok(sets)
 }
 
-/// For the programs that are started: their files bring nothing.
+/// Makes the capability inheritable by executed programs, whose files have none.
 fn make_ambient(capability: u32) -> io::Result<()> {
-    // SAFETY: the request takes numbers only.
+    // SAFETY: the request has only integer arguments.
     let result = unsafe {
         libc::prctl(
             libc::PR_CAP_AMBIENT,
@@ -75,7 +75,7 @@ fn make_ambient(capability: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// This thread.
+/// Returns the header for the calling thread.
 fn header() -> Header {
     Header {
         version: VERSION,

@@ -1,4 +1,4 @@
-//! Setting up the loopback interface of a new network namespace with addresses of one's choice.
+//! Sets up the loopback interface of a new network namespace with given addresses.
 
 use std::{
     io,
@@ -8,17 +8,17 @@ use std::{
 
 use socket2::{Domain, Socket, Type};
 
-/// The loopback interface is the first of every network namespace.
+/// Loopback has the first index in every network namespace.
 const INDEX: libc::c_int = 1;
 
-/// Brings `lo` up in the current namespace and adds the addresses, each for itself alone.
+/// Brings `lo` up in the current namespace and adds the addresses, each as a single host.
 pub fn set_up(v4: &[Ipv4Addr], v6: &[Ipv6Addr]) -> io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
     let mut up = request("lo")?;
     up.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     change(&socket, libc::SIOCSIFFLAGS as libc::Ioctl, &mut up)?;
     for (number, address) in v4.iter().enumerate() {
-        // An address beyond the first gets a name of its own.
+        // Each address needs a label of its own.
         let name = format!("lo:{}", number + 1);
         let mut add = request(&name)?;
         add.ifr_ifru.ifru_addr = ipv4(*address);
@@ -45,8 +45,8 @@ pub fn set_up(v4: &[Ipv4Addr], v6: &[Ipv6Addr]) -> io::Result<()> {
 }
 
 fn change<T>(socket: &Socket, command: libc::Ioctl, request: &mut T) -> io::Result<()> {
-    // SAFETY: the callers above pair each command with the structure it reads, which lives until
-    // the call returns.
+    // SAFETY: the callers pair each command with the structure that it reads, which lives until the
+    // call returns.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), command, std::ptr::from_mut(request)) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -55,7 +55,7 @@ fn change<T>(socket: &Socket, command: libc::Ioctl, request: &mut T) -> io::Resu
 }
 
 fn request(name: &str) -> io::Result<libc::ifreq> {
-    // SAFETY: `ifreq` is plain old data, for which zero is a value.
+    // SAFETY: `ifreq` is plain old data, for which all zeros are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
@@ -66,7 +66,7 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// A `sockaddr_in` in the general structure's bytes: port, then address.
+/// Encodes a `sockaddr_in` (port, then address) in the bytes of a `sockaddr`.
 fn ipv4(address: Ipv4Addr) -> libc::sockaddr {
     let mut data = [0; 14];
     for (to, from) in data[2..6].iter_mut().zip(address.octets()) {

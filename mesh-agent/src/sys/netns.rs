@@ -1,4 +1,4 @@
-//! Network namespaces: entering one for the length of a closure, and asking for its cookie.
+//! Network namespaces: runs closures inside one, and reads its cookie.
 
 use std::{
     fs::File,
@@ -12,24 +12,24 @@ use nix::sched::{CloneFlags, setns};
 use socket2::{Domain, Socket, Type};
 use thiserror::Error;
 
-/// From include/uapi/asm-generic/socket.h; the libc crate does not have it.
+/// From include/uapi/asm-generic/socket.h; the libc crate lacks it.
 const SO_NETNS_COOKIE: libc::c_int = 71;
 
-/// Why a network namespace could not be used.
+/// Why a network namespace cannot be used.
 #[derive(Debug, Error)]
 pub enum NetnsError {
     #[error("cannot open network namespace {path}")]
     Open { path: PathBuf, source: io::Error },
     #[error("cannot enter the network namespace (it takes CAP_SYS_ADMIN)")]
     Enter(#[source] io::Error),
-    #[error("cannot read the network namespace's cookie (kernels have SO_NETNS_COOKIE since 5.14)")]
+    #[error("cannot read the network namespace's cookie (SO_NETNS_COOKIE requires Linux 5.14)")]
     Cookie(#[source] io::Error),
     #[error("a thread inside the network namespace panicked")]
     Panicked,
 }
 
-/// Runs `work` inside the namespace on a thread of its own that is then thrown away, so that no
-/// thread of the program ever stays in a foreign namespace, whatever `work` does.
+/// Runs `work` inside the namespace on a new thread, which then exits, so that no thread of the
+/// program remains in a foreign namespace.
 pub fn run_in<T: Send>(
     netns: impl AsFd + Send,
     work: impl FnOnce() -> T + Send,
@@ -54,12 +54,12 @@ pub fn open(path: &Path) -> Result<File, NetnsError> {
     })
 }
 
-/// The cookie of the namespace at `path`: unique until reboot and never reused.
+/// Returns the cookie of the namespace at `path`: unique until reboot and never reused.
 pub fn cookie_of(path: &Path) -> Result<u64, NetnsError> {
     run_in(open(path)?, current_cookie)?
 }
 
-/// The cookie of the namespace this thread is in.
+/// Returns the cookie of this thread's namespace.
 pub fn current_cookie() -> Result<u64, NetnsError> {
     let socket = Socket::new(Domain::UNIX, Type::DGRAM, None).map_err(NetnsError::Cookie)?;
     let mut cookie = 0u64;

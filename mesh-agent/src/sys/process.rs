@@ -1,4 +1,4 @@
-//! Other processes: borrowing one of their sockets, and translating a uid of their user namespace.
+//! Duplicates sockets of other processes, and translates uids of their user namespaces.
 
 use std::{
     fs, io,
@@ -13,12 +13,12 @@ use nix::{
 };
 use socket2::Socket;
 
-/// The inode of the user namespace the system booted with (`PROC_USER_INIT_INO`).
+/// The inode of the initial user namespace (`PROC_USER_INIT_INO`).
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 /// `NS_GET_USERNS`: `_IO(0xb7, 1)`.
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
 
-/// A TCP socket of another process that is listening.
+/// A listening TCP socket of another process.
 pub struct Listener {
     pub socket: Socket,
     pub address: IpAddr,
@@ -28,8 +28,8 @@ pub struct Listener {
     pub cookie: u64,
 }
 
-/// Duplicates descriptor `fd` of process `pid` if it is a listening TCP socket. `None` also when
-/// the process or the descriptor vanished meanwhile.
+/// Duplicates descriptor `fd` of process `pid` if it is a listening TCP socket. Returns `None` also
+/// when the process has exited or closed the descriptor.
 pub fn listener_of(pid: i32, fd: RawFd) -> io::Result<Option<Listener>> {
     let Some(copy) = duplicate(pid, fd)? else {
         return Ok(None);
@@ -54,7 +54,7 @@ pub fn listener_of(pid: i32, fd: RawFd) -> io::Result<Option<Listener>> {
     }
 }
 
-/// The creator of a socket.
+/// Returns the uid of the socket's creator.
 fn uid_of(fd: &OwnedFd) -> io::Result<u32> {
     Ok(nix::sys::stat::fstat(fd)?.st_uid)
 }
@@ -70,10 +70,11 @@ fn duplicate(pid: i32, fd: RawFd) -> io::Result<Option<OwnedFd>> {
     opened(copy)
 }
 
-/// The descriptor a system call returned, or `None` when what it named is gone.
+/// Returns the descriptor that a system call returned, or `None` when its process or descriptor no
+/// longer exists.
 fn opened(result: libc::c_long) -> io::Result<Option<OwnedFd>> {
     if result >= 0 {
-        // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
+        // SAFETY: the kernel has just created this descriptor, and it has no other owner.
         return Ok(Some(unsafe { OwnedFd::from_raw_fd(result as RawFd) }));
     }
     let error = io::Error::last_os_error();
@@ -83,15 +84,15 @@ fn opened(result: libc::c_long) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// What `uid`, as the owner of this network namespace counts, is in the initial user namespace: the
-/// kernel reports uids to BPF programs in that one (`hostUsers: false` pods have another).
+/// Translates `uid` from the user namespace that owns this network namespace to the initial one,
+/// which the kernel uses for uids in BPF programs (pods with `hostUsers: false` have their own).
 pub fn initial_uid(netns: impl AsFd, uid: u32) -> io::Result<Option<u32>> {
-    // SAFETY: the request takes no argument.
+    // SAFETY: the request has no argument.
     let owner = unsafe { libc::ioctl(netns.as_fd().as_raw_fd(), NS_GET_USERNS) };
     if owner < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
+    // SAFETY: the kernel has just created this descriptor, and it has no other owner.
     let owner = unsafe { OwnedFd::from_raw_fd(owner) };
     if nix::sys::stat::fstat(&owner)?.st_ino == INITIAL_USER_NAMESPACE {
         return Ok(Some(uid));
@@ -100,21 +101,22 @@ pub fn initial_uid(netns: impl AsFd, uid: u32) -> io::Result<Option<u32>> {
     Ok(translate(&map, uid))
 }
 
-/// The uid map of a user namespace, as this process reads it. Only a process inside the namespace
-/// has the file, and only a process with one thread may enter it: hence a short-lived child.
+/// Returns the uid map of a user namespace, relative to this process's. Only a process inside the
+/// namespace has the file, and only a single-threaded process may enter it, so a short-lived child
+/// does.
 fn uid_map_of(user_namespace: &OwnedFd) -> io::Result<String> {
-    // The child reports through the first pipe, and lives until the second one is closed.
+    // The child reports over the first pipe, and exits when the second one is closed.
     let (ready, report) = pipe()?;
     let (hold, release) = pipe()?;
     // SAFETY: the child makes only async-signal-safe calls (setns, close, write, read, _exit) and
-    // allocates nothing.
+    // does not allocate.
     match unsafe { fork() }? {
         ForkResult::Child => {
             drop(release);
             let entered = setns(user_namespace, CloneFlags::CLONE_NEWUSER).is_ok();
             let _ = nix::unistd::write(&report, &[u8::from(entered)]);
             let _ = read(&hold, &mut [0]);
-            // SAFETY: ends the child without running the parent's exit handlers.
+            // SAFETY: exits the child without running the parent's exit handlers.
             unsafe { libc::_exit(0) }
         }
         ForkResult::Parent { child } => {
@@ -133,7 +135,7 @@ fn uid_map_of(user_namespace: &OwnedFd) -> io::Result<String> {
     }
 }
 
-/// Looks `uid` up in the text of a `/proc/PID/uid_map`: lines of "inside outside count".
+/// Translates `uid` by a `/proc/PID/uid_map`, whose lines are "inside outside count".
 fn translate(map: &str, uid: u32) -> Option<u32> {
     map.lines().find_map(|line| {
         let mut numbers = line.split_whitespace().map(|word| word.parse::<u32>().ok());
@@ -148,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uids_are_translated_by_the_line_that_holds_them() {
+    fn uid_is_translated_by_the_line_that_contains_it() {
         let map = "         0     100000      65536\n     65536          0          1\n";
         assert_eq!(translate(map, 0), Some(100_000));
         assert_eq!(translate(map, 2102), Some(102_102));
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_of_the_initial_user_namespace_needs_no_translation() {
+    fn initial_user_namespace_needs_no_translation() {
         let own = fs::File::open("/proc/self/ns/net").unwrap();
         assert_eq!(initial_uid(own, 2102).unwrap(), Some(2102));
     }

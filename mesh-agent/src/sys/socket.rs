@@ -1,12 +1,12 @@
-//! Socket calls of the self-test: asking how much is readable, disconnecting, and reading an option
-//! into a buffer of any size.
+//! Socket calls of the self-test: query readable bytes, disconnect, and read an option into a
+//! buffer of any size.
 
 use std::{
     io,
     os::fd::{AsFd, AsRawFd},
 };
 
-/// Bytes that can be read without blocking (FIONREAD).
+/// Returns the number of bytes that can be read without blocking (FIONREAD).
 pub fn readable(socket: impl AsFd) -> io::Result<usize> {
     let mut count: libc::c_int = 0;
     // SAFETY: the request writes one integer.
@@ -17,7 +17,7 @@ pub fn readable(socket: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// Ends a connection and keeps the socket, which may then connect elsewhere.
+/// Disconnects a socket, which may then connect again.
 pub fn disconnect(socket: impl AsFd) -> io::Result<()> {
     let unspecified = libc::sockaddr {
         sa_family: libc::AF_UNSPEC as libc::sa_family_t,
@@ -37,7 +37,7 @@ pub fn disconnect(socket: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads TCP_INFO into a buffer of `capacity` bytes; returns how many the kernel says it wrote.
+/// Reads TCP_INFO into a buffer of `capacity` bytes; returns the length that the kernel reports.
 pub fn tcp_info_length(socket: impl AsFd, capacity: u32) -> io::Result<u32> {
     let mut buffer = vec![0u8; capacity as usize];
     let mut length: libc::socklen_t = capacity;

@@ -1,4 +1,5 @@
-//! Tables for the script: order, families, the multiport limit, idempotence, removal, tampering.
+//! Tests of the script: order, families, the multiport limit, idempotence, removal, foreign
+//! changes.
 
 use super::*;
 use crate::{
@@ -18,7 +19,7 @@ fn rules(pairs: &[(&str, &str)]) -> Rules {
 const EMPTY: &str = "*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n";
 
 #[test]
-fn writes_the_contract_in_order() {
+fn rules_are_written_in_the_order_of_the_contract() {
     let rules = rules(&[
         ("skip-inbound-ports", "80"),
         ("skip-outbound-ports", "25,9000-9010"),
@@ -54,7 +55,7 @@ COMMIT
 }
 
 #[test]
-fn long_lists_are_split_and_ranges_take_two_places() {
+fn long_port_lists_are_split_and_ranges_count_twice() {
     let check = |ports: &str, expect: &[&str]| {
         let found: Vec<String> =
             replacement(&rules(&[("skip-outbound-ports", ports)]), Family::V4, EMPTY)
@@ -82,7 +83,7 @@ fn long_lists_are_split_and_ranges_take_two_places() {
 }
 
 #[test]
-fn applying_again_adds_no_second_jump() {
+fn replacement_does_not_repeat_existing_jumps() {
     let rules = rules(&[]);
     let first = replacement(&rules, Family::V4, EMPTY);
     let second = replacement(&rules, Family::V4, &first);
@@ -91,7 +92,7 @@ fn applying_again_adds_no_second_jump() {
 }
 
 #[test]
-fn removes_exactly_what_is_ours() {
+fn removal_affects_only_mesh_chains() {
     assert_eq!(removal(EMPTY), None);
     let mut existing = replacement(&rules(&[]), Family::V4, EMPTY);
     existing.push_str("-A PREROUTING -j MESH_PROXY_INBOUND\n-A OUTPUT -j SOMEONE\n");
@@ -111,7 +112,7 @@ COMMIT
 }
 
 #[test]
-fn names_what_was_tampered_with() {
+fn differences_are_described() {
     let rules = rules(&[]);
     let intact = replacement(&rules, Family::V4, EMPTY);
     let check = |existing: String, expect: &str| {
@@ -130,15 +131,15 @@ fn names_what_was_tampered_with() {
     );
     check(
         intact + "-A MESH_PROXY_OUTBOUND -j ACCEPT\n",
-        "chain MESH_PROXY_OUTBOUND has rules of someone else (V4)",
+        "chain MESH_PROXY_OUTBOUND has foreign rules (V4)",
     );
 }
 
 #[test]
-fn some_ports_only_and_no_ipv6() {
+fn inbound_ports_can_be_limited_and_ipv6_exempted() {
     let mut rules = rules(&[("skip-inbound-ports", "80")]);
     rules.redirect_inbound_only(&"8080,9000-9010".parse().unwrap(), 4143);
-    rules.leave_ipv6_alone();
+    rules.exempt_ipv6();
     let v4 = replacement(&rules, Family::V4, EMPTY);
     let v6 = replacement(&rules, Family::V6, EMPTY);
     let inbound = |text: &str| -> Vec<String> {

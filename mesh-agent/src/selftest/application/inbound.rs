@@ -1,5 +1,5 @@
-//! Checks of inbound steering. The client side is bound to an address that is not the pod's, so the
-//! connection arrives as one from outside.
+//! Checks of inbound steering. The client binds an address that is not the pod's, so the connection
+//! is an external one.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,33 +7,34 @@ use socket2::Socket;
 
 use super::{
     super::protocol::{
-        INBOUND_PORT, OUTSIDE_V4, OUTSIDE_V6, OWN_V4, OWN_V6, PATIENCE, REQUEST_SIZE, Report,
+        INBOUND_PORT, IO_TIMEOUT, OUTSIDE_V4, OUTSIDE_V6, OWN_V4, OWN_V6, REQUEST_SIZE, Report,
         Request, SKIPPED_PORT,
     },
-    ANY_V4, ANY_V6, Problem, Trial, ask, connect, expect, local_address, plain_listener, socket_to,
+    ANY_V4, ANY_V6, CheckFn, Problem, connect, expect, local_address, plain_listener, send,
+    socket_to,
 };
 
-/// A port where an application would serve.
+/// The port of a simulated application.
 const SERVICE_PORT: u16 = 8080;
 
-pub(super) const TRIALS: [(&str, Trial); 6] = [
+pub(super) const CHECKS: [(&str, CheckFn); 6] = [
     ("steering IPv4", || {
         steered(OUTSIDE_V4.into(), OWN_V4.into())
     }),
     ("steering IPv6", || {
         steered(OUTSIDE_V6.into(), OWN_V6.into())
     }),
-    ("skipped port reaches the application", skipped_port),
+    ("skipped port check_reaches the application", skipped_port),
     (
         "application binds its port beside a steered connection",
-        bind_beside,
+        bind_occupied_port,
     ),
     ("readable bytes of a steered connection", readable),
     ("listeners closed and opened again", relisten),
 ];
 
-/// Connects from outside to the pod.
-fn arrive(source: IpAddr, own: IpAddr, port: u16) -> Result<Socket, Problem> {
+/// Connects to the pod from outside.
+fn connect_from(source: IpAddr, own: IpAddr, port: u16) -> Result<Socket, Problem> {
     let target = SocketAddr::new(own, port);
     let socket = socket_to(target)?;
     socket.bind(&SocketAddr::new(source, 0).into())?;
@@ -42,12 +43,12 @@ fn arrive(source: IpAddr, own: IpAddr, port: u16) -> Result<Socket, Problem> {
 }
 
 fn steered(source: IpAddr, own: IpAddr) -> Result<(), Problem> {
-    let socket = arrive(source, own, SERVICE_PORT)?;
-    let report = ask(&socket, Request::Report)?;
+    let socket = connect_from(source, own, SERVICE_PORT)?;
+    let report = send(&socket, Request::Report)?;
     is_steered(&report, &socket, own)
 }
 
-/// The proxy must see the connection as the application would have.
+/// Checks that the proxy observes the connection as the application would.
 fn is_steered(report: &Report, socket: &Socket, own: IpAddr) -> Result<(), Problem> {
     let destination = SocketAddr::new(own, SERVICE_PORT);
     expect("the listener", report.listener, INBOUND_PORT)?;
@@ -65,11 +66,11 @@ fn is_steered(report: &Report, socket: &Socket, own: IpAddr) -> Result<(), Probl
 
 fn skipped_port() -> Result<(), Problem> {
     let listener = plain_listener(SocketAddr::new(ANY_V4, SKIPPED_PORT))?;
-    listener.set_read_timeout(Some(PATIENCE))?;
-    let client = arrive(OUTSIDE_V4.into(), OWN_V4.into(), SKIPPED_PORT)?;
-    let (_, peer) = listener
-        .accept()
-        .map_err(|error| Problem::Failed(format!("the application got nothing: {error}")))?;
+    listener.set_read_timeout(Some(IO_TIMEOUT))?;
+    let client = connect_from(OUTSIDE_V4.into(), OWN_V4.into(), SKIPPED_PORT)?;
+    let (_, peer) = listener.accept().map_err(|error| {
+        Problem::Failed(format!("the application received no connection: {error}"))
+    })?;
     expect(
         "the client",
         super::internet_address(&peer)?,
@@ -77,11 +78,11 @@ fn skipped_port() -> Result<(), Problem> {
     )
 }
 
-/// The proxy's accepted socket holds the application's port; an application that starts now,
-/// without SO_REUSEADDR, must get it all the same.
-fn bind_beside() -> Result<(), Problem> {
-    let socket = arrive(OUTSIDE_V4.into(), OWN_V4.into(), SERVICE_PORT)?;
-    let report = ask(&socket, Request::Hold)?;
+/// The proxy's accepted socket uses the application's port; an application that starts now, without
+/// SO_REUSEADDR, must be able to bind it anyway.
+fn bind_occupied_port() -> Result<(), Problem> {
+    let socket = connect_from(OUTSIDE_V4.into(), OWN_V4.into(), SERVICE_PORT)?;
+    let report = send(&socket, Request::Hold)?;
     is_steered(&report, &socket, OWN_V4.into())?;
     for address in [ANY_V4, OWN_V4.into(), ANY_V6] {
         plain_listener(SocketAddr::new(address, SERVICE_PORT))
@@ -90,17 +91,17 @@ fn bind_beside() -> Result<(), Problem> {
     Ok(())
 }
 
-/// Membership of an established socket in a sockmap makes FIONREAD lie on some kernels; ours must
-/// not be in one.
+/// On some kernels FIONREAD is wrong for established sockets in a sockmap; the proxy's must not be
+/// in one.
 fn readable() -> Result<(), Problem> {
-    let socket = arrive(OUTSIDE_V4.into(), OWN_V4.into(), SERVICE_PORT)?;
-    let report = ask(&socket, Request::Report)?;
+    let socket = connect_from(OUTSIDE_V4.into(), OWN_V4.into(), SERVICE_PORT)?;
+    let report = send(&socket, Request::Report)?;
     expect("the readable length", report.readable, REQUEST_SIZE)
 }
 
 fn relisten() -> Result<(), Problem> {
-    let socket = arrive(OUTSIDE_V4.into(), OWN_V4.into(), SERVICE_PORT)?;
-    ask(&socket, Request::Relisten)?;
+    let socket = connect_from(OUTSIDE_V4.into(), OWN_V4.into(), SERVICE_PORT)?;
+    send(&socket, Request::Relisten)?;
     steered(OUTSIDE_V4.into(), OWN_V4.into())?;
     steered(OUTSIDE_V6.into(), OWN_V6.into())
 }

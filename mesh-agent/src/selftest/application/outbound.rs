@@ -1,4 +1,4 @@
-//! Checks of outbound redirection: every way to connect(2).
+//! Checks of outbound redirection: every form of connect(2).
 
 use std::{
     io::{self, ErrorKind, Write},
@@ -11,15 +11,15 @@ use socket2::{Domain, Protocol, Socket};
 
 use super::{
     super::protocol::{
-        OTHER_OWN_V4, OTHER_TARGET_V4, OUTBOUND_PORT, OWN_V4, OWN_V6, PATIENCE, Request,
+        IO_TIMEOUT, OTHER_OWN_V4, OTHER_TARGET_V4, OUTBOUND_PORT, OWN_V4, OWN_V6, Request,
         SKIPPED_PORT, TARGET_V4, TARGET_V6, check_address,
     },
-    ANY_V4, Problem, Trial, ask, connect, expect, local_address, mapped, peer_address,
-    plain_listener, read_report, socket_to, tcp_socket,
+    ANY_V4, CheckFn, Problem, connect, expect, local_address, mapped, peer_address, plain_listener,
+    read_report, send, socket_to, tcp_socket,
 };
 use crate::sys::socket::{disconnect, tcp_info_length};
 
-pub(super) const TRIALS: [(&str, Trial); 16] = [
+pub(super) const CHECKS: [(&str, CheckFn); 16] = [
     ("IPv4", || {
         redirected(&socket_to(TARGET_V4)?, TARGET_V4, OWN_V4.into())
     }),
@@ -33,8 +33,8 @@ pub(super) const TRIALS: [(&str, Trial); 16] = [
     ("bound before connect", bound_before),
     ("one source port on two addresses", shared_source_port),
     ("disconnect and reconnect", reconnect),
-    ("peer address IPv4", || shows_peer(TARGET_V4)),
-    ("peer address IPv6", || shows_peer(TARGET_V6)),
+    ("peer address IPv4", || peer_is_shown(TARGET_V4)),
+    ("peer address IPv6", || peer_is_shown(TARGET_V6)),
     ("loopback stays direct", loopback),
     ("own address stays direct", own_address),
     ("skipped port stays direct", skipped_port),
@@ -42,14 +42,14 @@ pub(super) const TRIALS: [(&str, Trial); 16] = [
     ("the proxy's own connection to the check address", own_check),
 ];
 
-/// Connects and lets the proxy say where to; both ends must look as if nobody was in between.
+/// Connects, and checks that both sides observe a direct connection to the target.
 fn redirected(socket: &Socket, target: SocketAddr, source: IpAddr) -> Result<(), Problem> {
     connect(socket, target)?;
     is_redirected(socket, target, source)
 }
 
 fn is_redirected(socket: &Socket, target: SocketAddr, source: IpAddr) -> Result<(), Problem> {
-    let report = ask(socket, Request::Report)?;
+    let report = send(socket, Request::Report)?;
     expect("the original destination", report.original, Some(target))?;
     expect("the listener", report.listener, OUTBOUND_PORT)?;
     expect(
@@ -74,7 +74,7 @@ fn v4_mapped() -> Result<(), Problem> {
 fn non_blocking() -> Result<(), Problem> {
     let socket = socket_to(TARGET_V4)?;
     socket.set_nonblocking(true)?;
-    // On loopback the handshake may be over when the call returns.
+    // On loopback the handshake may complete before the call returns.
     if let Err(error) = socket.connect(&TARGET_V4.into())
         && error.raw_os_error() != Some(libc::EINPROGRESS)
     {
@@ -84,7 +84,7 @@ fn non_blocking() -> Result<(), Problem> {
     is_redirected(&socket, TARGET_V4, OWN_V4.into())
 }
 
-/// Data in the connecting call: the hook must run for it too.
+/// The hook must also run for data in the connecting call.
 fn fast_open() -> Result<(), Problem> {
     let socket = socket_to(TARGET_V4)?;
     let sent = sendto(
@@ -95,7 +95,7 @@ fn fast_open() -> Result<(), Problem> {
     );
     match sent {
         Err(nix::errno::Errno::EOPNOTSUPP) => {
-            return Err(Problem::Unsupported("TCP Fast Open is switched off".into()));
+            return Err(Problem::Unsupported("TCP Fast Open is disabled".into()));
         }
         Err(errno) => return Err(io::Error::from(errno).into()),
         Ok(_) => {}
@@ -117,7 +117,7 @@ fn bound_before() -> Result<(), Problem> {
     redirected(&socket, TARGET_V4, OTHER_OWN_V4.into())
 }
 
-/// The original destination must not be found by port alone.
+/// Connections with the same source port must keep their own original destination.
 fn shared_source_port() -> Result<(), Problem> {
     let first = socket_to(TARGET_V4)?;
     first.bind(&SocketAddr::from((OWN_V4, 0)).into())?;
@@ -130,7 +130,7 @@ fn shared_source_port() -> Result<(), Problem> {
     is_redirected(&second, OTHER_TARGET_V4, OTHER_OWN_V4.into())
 }
 
-/// The second connect's destination counts, not the first one's.
+/// The original destination must be that of the second connect.
 fn reconnect() -> Result<(), Problem> {
     let socket = socket_to(TARGET_V4)?;
     redirected(&socket, TARGET_V4, OWN_V4.into())?;
@@ -138,13 +138,13 @@ fn reconnect() -> Result<(), Problem> {
     redirected(&socket, OTHER_TARGET_V4, OWN_V4.into())
 }
 
-fn shows_peer(target: SocketAddr) -> Result<(), Problem> {
+fn peer_is_shown(target: SocketAddr) -> Result<(), Problem> {
     let socket = socket_to(target)?;
     connect(&socket, target)?;
     expect("the peer", peer_address(&socket)?, target)
 }
 
-/// All spellings of this host: the application reaches itself.
+/// Every form of the host's own address must reach the application itself.
 fn loopback() -> Result<(), Problem> {
     let listener = plain_listener(SocketAddr::new(ANY_V4, 0))?;
     let port = local_address(&listener)?.port();
@@ -153,7 +153,7 @@ fn loopback() -> Result<(), Problem> {
         Ipv4Addr::UNSPECIFIED,
         Ipv4Addr::new(127, 7, 7, 7),
     ] {
-        reaches(&listener, SocketAddr::from((address, port)))?;
+        check_reaches(&listener, SocketAddr::from((address, port)))?;
     }
     Ok(())
 }
@@ -161,19 +161,19 @@ fn loopback() -> Result<(), Problem> {
 fn own_address() -> Result<(), Problem> {
     let listener = plain_listener(SocketAddr::new(ANY_V4, 0))?;
     let port = local_address(&listener)?.port();
-    reaches(&listener, SocketAddr::from((OWN_V4, port)))?;
-    reaches(&listener, SocketAddr::from((OTHER_OWN_V4, port)))
+    check_reaches(&listener, SocketAddr::from((OWN_V4, port)))?;
+    check_reaches(&listener, SocketAddr::from((OTHER_OWN_V4, port)))
 }
 
-/// Connects to the application's own listener and recognises itself.
-fn reaches(listener: &Socket, address: SocketAddr) -> Result<(), Problem> {
+/// Connects to the application's own listener and compares both ends.
+fn check_reaches(listener: &Socket, address: SocketAddr) -> Result<(), Problem> {
     let mut client = socket_to(address)?;
     connect(&client, address)?;
     client.write_all(b"x")?;
-    listener.set_read_timeout(Some(PATIENCE))?;
-    let (_, peer) = listener
-        .accept()
-        .map_err(|error| Problem::Failed(format!("{address} led elsewhere: {error}")))?;
+    listener.set_read_timeout(Some(IO_TIMEOUT))?;
+    let (_, peer) = listener.accept().map_err(|error| {
+        Problem::Failed(format!("{address} did not reach the application: {error}"))
+    })?;
     expect(
         "the client",
         super::internet_address(&peer)?,
@@ -181,7 +181,7 @@ fn reaches(listener: &Socket, address: SocketAddr) -> Result<(), Problem> {
     )
 }
 
-/// There is no route out of the scratch namespace, which is how going directly shows.
+/// The scratch namespace has no route, so a direct connection fails.
 fn skipped_port() -> Result<(), Problem> {
     let target = SocketAddr::new(TARGET_V4.ip(), SKIPPED_PORT);
     match connect(&socket_to(target)?, target) {
@@ -191,11 +191,11 @@ fn skipped_port() -> Result<(), Problem> {
     }
 }
 
-/// The one connection of the proxy itself that is redirected.
+/// Checks the only connection of the proxy that is redirected.
 fn own_check() -> Result<(), Problem> {
     let socket = socket_to(TARGET_V4)?;
     connect(&socket, TARGET_V4)?;
-    let report = ask(&socket, Request::Check)?;
+    let report = send(&socket, Request::Check)?;
     expect("the listener", report.listener, OUTBOUND_PORT)?;
     expect(
         "the original destination",
@@ -204,8 +204,8 @@ fn own_check() -> Result<(), Problem> {
     )
 }
 
-/// The program behind SO_ORIGINAL_DST runs for every option, and sees one page of the buffer at
-/// most.
+/// The program behind SO_ORIGINAL_DST runs for every option, and accesses at most one page of the
+/// buffer.
 fn other_options() -> Result<(), Problem> {
     const SMALL: u32 = 512;
     const SEVERAL_PAGES: u32 = 5 * 4096;

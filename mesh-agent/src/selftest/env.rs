@@ -1,5 +1,5 @@
-//! The self-test's scratch world: a network namespace, a cgroup with two children, and a pinned set
-//! of programs of its own with one enrolled pod. Dropping it removes all of it.
+//! The self-test's environment: a network namespace, a cgroup with two children, and its own pinned
+//! set of programs with one enrolled pod. Dropping it removes all of them.
 
 use std::{
     fs::{self, File},
@@ -27,8 +27,8 @@ use crate::{
 /// Followed by the agent's process id.
 const CGROUP_PREFIX: &str = "mesh-selftest-";
 
-/// The fields are dropped in this order: attachments end before what they are attached to.
-pub(super) struct Stage {
+/// The fields are dropped in this order: programs are detached before their targets are removed.
+pub(super) struct SelfTestEnv {
     _pins: PinDir,
     cgroup: Cgroup,
     namespace: File,
@@ -40,20 +40,20 @@ struct Cgroup(PathBuf);
 /// A scratch pin directory; detached and removed when dropped.
 struct PinDir(PathBuf);
 
-impl Stage {
-    pub(super) fn build(object: &Object, settings: &Settings) -> Result<Stage, Error> {
+impl SelfTestEnv {
+    pub(super) fn build(object: &Object, settings: &Settings) -> Result<SelfTestEnv, Error> {
         clear(&settings.pin_dir, Some(&settings.cgroup_parent))?;
         let namespace = new_namespace()?;
         let cgroup = Cgroup::create(&settings.cgroup_parent)?;
         let pins = PinDir(settings.pin_dir.clone());
         let (programs, _) = ebpf::load(object, &pins.0, &cgroup.0)?;
-        let stage = Stage {
+        let env = SelfTestEnv {
             _pins: pins,
             cgroup,
             namespace,
         };
-        stage.enrol(&programs)?;
-        Ok(stage)
+        env.enrol(&programs)?;
+        Ok(env)
     }
 
     fn enrol(&self, programs: &Programs) -> Result<(), Error> {
@@ -75,7 +75,7 @@ impl Stage {
         Ok(())
     }
 
-    /// A path to the namespace for other processes.
+    /// Returns a path of the namespace for other processes.
     pub(super) fn netns(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", process::id(), self.namespace.as_raw_fd()).into()
     }
@@ -111,7 +111,7 @@ fn spec() -> RedirectSpec {
     }
 }
 
-/// Makes a namespace on a thread that is then thrown away; the open file keeps it.
+/// Creates a namespace on a temporary thread; the open file keeps it.
 fn new_namespace() -> Result<File, Error> {
     let made = thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| Error::Namespace(errno.into()))?;
@@ -125,7 +125,7 @@ fn new_namespace() -> Result<File, Error> {
     }
 }
 
-/// Moves this process, which has one thread, to where its role belongs.
+/// Moves this single-threaded process into its namespace and cgroup.
 pub(super) fn enter(namespace: &Path, cgroup: &Path) -> io::Result<()> {
     File::open(namespace)
         .and_then(|file| Ok(setns(file, CloneFlags::CLONE_NEWNET)?))
@@ -142,7 +142,7 @@ pub(super) fn enter(namespace: &Path, cgroup: &Path) -> io::Result<()> {
     })
 }
 
-/// Removes pins, and the cgroups of self-tests whose agent does not live any more.
+/// Removes pins, and the cgroups of self-tests whose agent has exited.
 pub(super) fn clear(pin_dir: &Path, cgroup_parent: Option<&Path>) -> Result<(), Error> {
     ebpf::unload(pin_dir)?;
     let _ = fs::remove_dir(pin_dir);
@@ -160,7 +160,7 @@ pub(super) fn clear(pin_dir: &Path, cgroup_parent: Option<&Path>) -> Result<(), 
             .strip_prefix(CGROUP_PREFIX)
             .and_then(|pid| pid.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
-            tracing::info!(cgroup = %name, "Removing what a self-test left that was killed");
+            tracing::info!(cgroup = %name, "Removed the cgroup of a killed self-test");
             drop(Cgroup(parent.join(&*name)));
         }
     }
@@ -180,7 +180,7 @@ impl Cgroup {
         Ok(cgroup)
     }
 
-    /// Children first, as they must be removed.
+    /// Children first, the order of removal.
     fn directories(&self) -> [PathBuf; 3] {
         [
             self.0.join("proxy"),
@@ -194,7 +194,7 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         for path in self.directories() {
             if let Err(error) = fs::remove_dir(&path) {
-                tracing::warn!(path = %path.display(), %error, "cannot remove a cgroup of the self-test");
+                tracing::warn!(path = %path.display(), %error, "Cannot remove a cgroup of the self-test");
             }
         }
     }
@@ -204,9 +204,9 @@ impl Drop for PinDir {
     fn drop(&mut self) {
         let removed = ebpf::unload(&self.0).map_err(|error| error.to_string());
         if let Err(error) = removed {
-            tracing::warn!(path = %self.0.display(), %error, "cannot remove the pins of the self-test");
+            tracing::warn!(path = %self.0.display(), %error, "Cannot remove the pins of the self-test");
         }
-        // Empty now; left alone if something else is in it.
+        // Fails when other files are in the directory.
         let _ = fs::remove_dir(&self.0);
     }
 }
