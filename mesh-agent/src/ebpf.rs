@@ -1,12 +1,13 @@
-//! The kernel programs as the rest of the agent sees them: load or adopt the pinned set, enrol and
-//! un-enrol pods, read counters, sweep. `aya` and raw BPF system calls end here. The daemon calls
-//! [`load`]; the CNI plugin calls [`Programs::open`] when the agent does not answer.
+//! The interface of the kernel programs for the rest of the agent: load or adopt the pinned set,
+//! enrol and remove pods, read counters, sweep. No other module uses `aya` or raw BPF system calls.
+//! The daemon calls [`load`]; the CNI plugin calls [`Programs::open`] when the agent does not
+//! respond.
 //!
-//! Everything lives in pins below one directory of a bpffs, so a killed agent changes nothing for
-//! running pods, and whoever opens the directory next goes on from there. A lock on the directory
-//! keeps two of them from changing it at once.
+//! All state is pinned below one directory of a bpffs, so killing the agent affects no running pod,
+//! and the next process that opens the directory continues with it. A lock on the directory
+//! serialises changes.
 
-mod ancestors;
+mod conflicts;
 mod enrol;
 mod error;
 mod guard;
@@ -28,15 +29,15 @@ use mesh_ebpf_common::{
 
 use crate::redirect::{GuardMode, PodRedirect};
 
-pub use ancestors::{Conflict, Hindrance, conflicts};
+pub use conflicts::{Conflict, ConflictKind, conflicts};
 pub use error::Error;
 pub use guard::GuardCounters;
 pub use object::Object;
-pub use sweep::Sweep;
+pub use sweep::SweepReport;
 
 use hook::HOOKS;
 use loader::CgroupRoot;
-use maps::{Maps, found, keys_where, map_error};
+use maps::{Maps, keys_where, map_error, optional};
 use pins::Pins;
 
 /// The loaded and pinned set.
@@ -45,15 +46,15 @@ pub struct Programs {
     pins: Pins,
 }
 
-/// How [`load`] came by the set.
+/// What [`load`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loaded {
     /// Nothing was pinned: loaded and attached.
     Fresh,
-    /// The pinned programs are these very programs, attached where they belong: left alone.
+    /// The pinned programs are the same and attached: nothing changed.
     Adopted,
-    /// Other programs, or the same ones with an attachment missing: brought up to date in place,
-    /// link by link, without a gap.
+    /// Other programs were pinned, or an attachment was missing: updated in place, link by link,
+    /// without a gap.
     Replaced,
 }
 
@@ -62,7 +63,7 @@ pub enum Loaded {
 pub struct EnrolledPod {
     pub cookie: u64,
     pub addresses: Vec<IpAddr>,
-    /// The cgroup id of the proxy, once one listened.
+    /// The proxy's cgroup id, once it has had a listener.
     pub proxy_cgroup: Option<u64>,
     /// Registered listeners of the proxy, both directions.
     pub listeners: usize,
@@ -77,34 +78,34 @@ pub struct PodCounters {
     counts: [u64; Counter::COUNT],
 }
 
-/// Loads the programs, or adopts or replaces what is pinned below `pin_dir`, and attaches them to
-/// the cgroup that is the parent of the node's pods. Mounts a bpffs if there is none.
+/// Loads the programs, or adopts or replaces those pinned below `pin_dir`, and attaches them to the
+/// cgroup that is the parent of the node's pods. Mounts a bpffs if none is mounted.
 pub fn load(
     object: &Object,
     pin_dir: &Path,
     cgroup_root: &Path,
 ) -> Result<(Programs, Loaded), Error> {
     let root = CgroupRoot::open(cgroup_root)?;
-    let pins = Pins::below(pin_dir);
+    let pins = Pins::new(pin_dir);
     pins.create()?;
     let lock = pins.lock()?;
-    let before = pins.loaded_object()?;
-    let is_same = before
+    let pinned = pins.loaded_object()?;
+    let is_same = pinned
         .as_ref()
-        .is_some_and(|before| before.bytes() == object.bytes());
+        .is_some_and(|pinned| pinned.bytes() == object.bytes());
     let loaded = if is_same && loader::is_attached(&pins, &root)? {
         Loaded::Adopted
     } else {
-        // Forgotten first and remembered last: whoever is interrupted in between starts over.
-        pins.forget_object()?;
+        // Unpinned first and pinned last: an interrupted replacement starts over.
+        pins.unpin_object()?;
         loader::attach_all(object, &pins, &root)?;
-        for cookie in pins.steered()? {
+        for cookie in pins.steered_cookies()? {
             loader::replace_steer(object, &pins, cookie)?;
         }
         loader::replace_guards(object, &pins)?;
-        enrol::count_anew(&pins)?;
-        pins.remember_object(object)?;
-        match before {
+        enrol::reset_in_flight_counts(&pins)?;
+        pins.pin_object(object)?;
+        match pinned {
             None => Loaded::Fresh,
             Some(_) => Loaded::Replaced,
         }
@@ -113,30 +114,30 @@ pub fn load(
     Ok((Programs { pins }, loaded))
 }
 
-/// Detaches everything pinned below `pin_dir` and removes it. Redirection ends for every pod.
+/// Detaches and removes everything pinned below `pin_dir`. Ends the redirection of every pod.
 pub fn unload(pin_dir: &Path) -> Result<(), Error> {
-    Pins::below(pin_dir).remove_all()
+    Pins::new(pin_dir).remove_all()
 }
 
 impl Programs {
-    /// Opens what is pinned. Needs no object file: the pinned set holds its own.
+    /// Opens the pinned set. Needs no object file: the set contains its own.
     pub fn open(pin_dir: &Path) -> Result<Programs, Error> {
         let programs = Programs {
-            pins: Pins::below(pin_dir),
+            pins: Pins::new(pin_dir),
         };
         programs.object()?;
         Ok(programs)
     }
 
-    /// Starts redirecting a pod; enrolling it again replaces its settings. Returns how many
-    /// listeners of its proxy were already open and have been registered.
+    /// Starts redirecting a pod; for an enrolled pod it replaces the settings. Returns how many
+    /// open listeners of its proxy have been registered.
     pub fn enrol(&self, pod: &PodRedirect) -> Result<usize, Error> {
         let _lock = self.pins.lock()?;
         enrol::enrol(&self.pins, &self.object()?, pod)
     }
 
-    /// Stops redirecting and removes every trace; false when the pod was not enrolled. Connections
-    /// that exist keep their path.
+    /// Stops redirecting a pod and removes all of its state; returns false when the pod was not
+    /// enrolled. Existing connections are unaffected.
     pub fn unenrol(&self, cookie: u64) -> Result<bool, Error> {
         let _lock = self.pins.lock()?;
         enrol::remove(&self.pins, &mut Maps::open(&self.pins)?, cookie)
@@ -145,7 +146,7 @@ impl Programs {
     pub fn pods(&self) -> Result<Vec<EnrolledPod>, Error> {
         let maps = Maps::open(&self.pins)?;
         let cookies = keys_where("PODS", maps.pods.keys(), |_| true)?;
-        // Each map is walked once, and not once for each pod.
+        // Iterates each map once instead of once per pod.
         let mut addresses: HashMap<u64, Vec<IpAddr>> = HashMap::new();
         for key in keys_where("ADDRESSES", maps.addresses.keys(), |_| true)? {
             let of_pod = addresses.entry(key.cookie).or_default();
@@ -157,11 +158,11 @@ impl Programs {
         }
         let mut pods = Vec::with_capacity(cookies.len());
         for cookie in cookies {
-            // Gone since the listing: not enrolled any more.
-            let Some(config) = found(maps.pods.get(&cookie, 0), "PODS")? else {
+            // Removed since the listing.
+            let Some(config) = optional(maps.pods.get(&cookie, 0), "PODS")? else {
                 continue;
             };
-            let proxy = found(maps.proxies.get(&cookie, 0), "PROXIES")?;
+            let proxy = optional(maps.proxies.get(&cookie, 0), "PROXIES")?;
             pods.push(EnrolledPod {
                 cookie,
                 addresses: addresses.remove(&cookie).unwrap_or_default(),
@@ -186,35 +187,35 @@ impl Programs {
             .collect()
     }
 
-    /// The names of the node's programs that are attached now; each pod's steering program comes on
-    /// top.
+    /// Returns the names of the attached programs of the node, without the steering program of each
+    /// pod.
     pub fn attached(&self) -> Result<Vec<&'static str>, Error> {
         let mut attached = Vec::new();
         for hook in HOOKS {
             let link = pins::open(&self.pins.link(hook.program))?;
-            if link.is_some_and(loader::is_on_a_cgroup) {
+            if link.is_some_and(loader::has_cgroup) {
                 attached.push(hook.program);
             }
         }
         Ok(attached)
     }
 
-    /// Connections between connect and accept: 0 on a node at rest.
+    /// Returns the number of connections between connect and accept: 0 on an idle node.
     pub fn in_flight(&self) -> Result<usize, Error> {
         let maps = Maps::open(&self.pins)?;
         Ok(keys_where("IN_FLIGHT", maps.in_flight.keys(), |_| true)?.len())
     }
 
-    /// Removes pods whose network namespace is gone and registers listeners that opened unseen.
-    /// `known` are the pods the caller remembers.
-    pub fn sweep(&self, known: &[PodRedirect]) -> Result<Sweep, Error> {
+    /// Removes pods whose network namespace no longer exists, and registers listeners that opened
+    /// while the programs were not attached. `known` are the pods in the caller's registry.
+    pub fn sweep(&self, known: &[PodRedirect]) -> Result<SweepReport, Error> {
         let _lock = self.pins.lock()?;
         sweep::sweep(&self.pins, &self.object()?, known)
     }
 
-    /// What happens to connection requests that leave a pod around its proxy. Pods that are
-    /// enrolled already are guarded from the next sweep on; turning the guard off, or from counting
-    /// to dropping and back, holds at once.
+    /// Sets what happens to connection requests that leave a pod around its proxy. Enrolled pods
+    /// are guarded from the next sweep on; turning the guard off, or switching between counting and
+    /// dropping, takes effect immediately.
     pub fn set_guard(&self, mode: GuardMode) -> Result<(), Error> {
         let _lock = self.pins.lock()?;
         guard::set_mode(&self.pins, &self.object()?, mode)
@@ -224,7 +225,7 @@ impl Programs {
         guard::mode(&self.pins)
     }
 
-    /// What the guard saw, for the pods it guards.
+    /// Returns the guard's counters of the pods that it guards.
     pub fn guard_counters(&self) -> Result<Vec<GuardCounters>, Error> {
         guard::counters(&self.pins)
     }
@@ -247,7 +248,7 @@ impl PodCounters {
         PodCounters { cookie, counts }
     }
 
-    pub fn of(&self, counter: Counter) -> u64 {
+    pub fn get(&self, counter: Counter) -> u64 {
         self.counts[counter.index()]
     }
 }

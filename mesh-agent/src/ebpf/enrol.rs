@@ -1,5 +1,5 @@
-//! Writing a pod into the maps and taking it out again. The entry in PODS is the switch: it is
-//! written last and removed first, so that the programs never see half a pod.
+//! Writes a pod into the maps and removes it. The entry in PODS activates the pod: it is written
+//! last and removed first, so that the programs never see an incomplete pod.
 
 use std::{collections::HashSet, fs::File, hash::Hash, os::unix::fs::MetadataExt, path::Path};
 
@@ -13,7 +13,7 @@ use mesh_runtime::log::chain;
 use super::{
     error::Error,
     guard, listeners, loader,
-    maps::{Maps, found, keys_where, map_error, removed},
+    maps::{Maps, keys_where, map_error, optional, remove_result},
     object::Object,
     pins::{self, Pins},
     plan::Plan,
@@ -25,30 +25,30 @@ use crate::{
 
 const NO_EXIST: u64 = 1;
 const ANY: u64 = 0;
-/// The value of maps of which only the keys say something.
+/// The value in maps that are used as sets.
 const PRESENT: u8 = 1;
 
-/// Enrols a pod, or brings an enrolled one to these settings. Returns how many listeners were
-/// registered that had been open before.
+/// Enrols a pod, or updates an enrolled one to these settings. Returns how many already open
+/// listeners were registered.
 pub(super) fn enrol(pins: &Pins, object: &Object, pod: &PodRedirect) -> Result<usize, Error> {
     let namespace = check_netns(&pod.netns, pod.cookie)?;
     let uid = proxy_uid(&namespace, pod)?;
     let plan = Plan::new(pod, uid)?;
     let mut maps = Maps::open(pins)?;
-    let is_new = found(maps.pods.get(&pod.cookie, 0), "PODS")?.is_none();
+    let is_new = optional(maps.pods.get(&pod.cookie, 0), "PODS")?.is_none();
     let result = write(pins, &mut maps, object, pod, &plan, &namespace);
     if result.is_err() && is_new {
-        // The first error is the one to report; the sweep retries what this leaves behind.
+        // The first error is reported; the sweep retries what remains.
         let _ = remove(pins, &mut maps, pod.cookie);
     }
     result
 }
 
-/// Opens the pod's namespace, if it is that, and not the host's.
+/// Opens the pod's namespace, after checking that it has the cookie and is not the host's.
 fn check_netns(path: &Path, cookie: u64) -> Result<File, Error> {
     let found = netns::cookie_of(path)?;
     if found != cookie {
-        return Err(Error::OtherNetns {
+        return Err(Error::NetnsMismatch {
             netns: path.to_owned(),
             expected: cookie,
             found,
@@ -60,8 +60,9 @@ fn check_netns(path: &Path, cookie: u64) -> Result<File, Error> {
     Ok(netns::open(path)?)
 }
 
-/// This process's namespace is the host's for an agent with host networking; process 1's is the
-/// host's, or its container's. The latter may be hidden from us, and then the first has to do.
+/// Compares with this process's namespace, which is the host's for an agent with host networking,
+/// and with that of process 1, which is the host's or the container's. The latter may not be
+/// readable; then the first comparison decides.
 fn is_host_netns(cookie: u64) -> Result<bool, Error> {
     if netns::current_cookie()? == cookie {
         return Ok(true);
@@ -124,23 +125,23 @@ fn write(
         .map_err(map_error("write to", "PODS"))?;
     remove_stale(maps, cookie, plan)?;
     if let Err(error) = guard::attach(pins, object, pod) {
-        // The second line: the pod is redirected without it, and the sweep tries again and reports
-        // it.
-        tracing::warn!(pod = %pod.pod, error = chain(&error), "A pod is not guarded yet");
+        // The guard is a second line of defence: the pod is redirected without it, and the sweep
+        // retries and reports.
+        tracing::warn!(pod = %pod.pod, error = chain(&error), "Pod is not guarded yet");
     }
-    // Again: a listener may have opened between the first look and the switch.
+    // Again: a listener may have opened between the first registration and the entry in PODS.
     registered += listeners::register(maps, cookie, &plan.config, inode)?;
     Ok(registered)
 }
 
-/// The entries the programs write to. They outlive a second enrolment.
+/// Creates the entries that the programs write to. Enrolling a pod again keeps them.
 fn create_state(maps: &mut Maps, cookie: u64) -> Result<(), Error> {
-    if found(maps.proxies.get(&cookie, 0), "PROXIES")?.is_none() {
+    if optional(maps.proxies.get(&cookie, 0), "PROXIES")?.is_none() {
         maps.proxies
             .insert(cookie, ProxyState::default(), NO_EXIST)
             .map_err(map_error("write to", "PROXIES"))?;
     }
-    if found(maps.stats.get(&cookie, 0), "STATS")?.is_none() {
+    if optional(maps.stats.get(&cookie, 0), "STATS")?.is_none() {
         let zero = PodStats {
             counts: [0; Counter::COUNT],
         };
@@ -156,91 +157,92 @@ fn create_state(maps: &mut Maps, cookie: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes what an earlier enrolment of the pod wrote and this one does not want.
+/// Removes entries of an earlier enrolment of the pod that the current one does not have.
 fn remove_stale(maps: &mut Maps, cookie: u64, plan: &Plan) -> Result<(), Error> {
     let stale = keys_where("ADDRESSES", maps.addresses.keys(), |key| {
         key.cookie == cookie && !plan.addresses.contains(key)
     })?;
     for key in stale {
-        removed(maps.addresses.remove(&key), "ADDRESSES")?;
+        remove_result(maps.addresses.remove(&key), "ADDRESSES")?;
     }
-    let wanted = identities(&plan.port_skips);
+    let wanted = prefix_set(&plan.port_skips);
     let stale = keys_where("PORT_SKIPS", maps.port_skips.keys(), |key| {
-        key.data().cookie == cookie.to_ne_bytes() && !wanted.contains(&identity(key))
+        key.data().cookie == cookie.to_ne_bytes() && !wanted.contains(&prefix(key))
     })?;
     for key in stale {
-        removed(maps.port_skips.remove(&key), "PORT_SKIPS")?;
+        remove_result(maps.port_skips.remove(&key), "PORT_SKIPS")?;
     }
-    let wanted = identities(&plan.subnet_skips);
+    let wanted = prefix_set(&plan.subnet_skips);
     let stale = keys_where("SUBNET_SKIPS", maps.subnet_skips.keys(), |key| {
-        key.data().cookie == cookie.to_ne_bytes() && !wanted.contains(&identity(key))
+        key.data().cookie == cookie.to_ne_bytes() && !wanted.contains(&prefix(key))
     })?;
     for key in stale {
-        removed(maps.subnet_skips.remove(&key), "SUBNET_SKIPS")?;
+        remove_result(maps.subnet_skips.remove(&key), "SUBNET_SKIPS")?;
     }
     Ok(())
 }
 
-/// Starts the count of each pod's connections in flight again, after the programs were replaced:
-/// programs that did not count would have left it too high. Connections that are in flight at this
-/// moment are left out, so a pod may have that many more than its quota once.
-pub(super) fn count_anew(pins: &Pins) -> Result<(), Error> {
+/// Resets each pod's count of connections in flight after the programs were replaced: programs that
+/// did not count would have left it too high. Connections in flight at this moment are not counted,
+/// so a pod may once exceed its quota by that number.
+pub(super) fn reset_in_flight_counts(pins: &Pins) -> Result<(), Error> {
     let Some(mut counts) = Maps::open(pins)?.in_flight_counts else {
         return Ok(());
     };
     for cookie in keys_where("IN_FLIGHT_COUNTS", counts.keys(), |_| true)? {
-        removed(counts.remove(&cookie), "IN_FLIGHT_COUNTS")?;
+        remove_result(counts.remove(&cookie), "IN_FLIGHT_COUNTS")?;
     }
     Ok(())
 }
 
-/// A prefix as something that can be looked up.
-fn identity<K: aya::Pod>(key: &Key<K>) -> (u32, K) {
+/// Converts a prefix into a hashable value.
+fn prefix<K: aya::Pod>(key: &Key<K>) -> (u32, K) {
     (key.prefix_len(), key.data())
 }
 
-fn identities<K: aya::Pod + Eq + Hash>(keys: &[Key<K>]) -> HashSet<(u32, K)> {
-    keys.iter().map(identity).collect()
+fn prefix_set<K: aya::Pod + Eq + Hash>(keys: &[Key<K>]) -> HashSet<(u32, K)> {
+    keys.iter().map(prefix).collect()
 }
 
-/// Removes every trace of a pod; false when it was not enrolled. Goes on after a pod that is half
-/// gone.
+/// Removes all state of a pod; returns false when it was not enrolled. Accepts a pod of which parts
+/// are already removed.
 pub(super) fn remove(pins: &Pins, maps: &mut Maps, cookie: u64) -> Result<bool, Error> {
-    let was_enrolled = removed(maps.pods.remove(&cookie), "PODS")?;
+    let was_enrolled = remove_result(maps.pods.remove(&cookie), "PODS")?;
     pins::remove(&pins.steer_link(cookie))?;
     guard::detach(pins, cookie)?;
     for key in maps.listeners_of(cookie)? {
-        removed(maps.listeners.remove(&key), "LISTENERS")?;
+        remove_result(maps.listeners.remove(&key), "LISTENERS")?;
     }
-    removed(maps.proxies.remove(&cookie), "PROXIES")?;
-    removed(maps.stats.remove(&cookie), "STATS")?;
+    remove_result(maps.proxies.remove(&cookie), "PROXIES")?;
+    remove_result(maps.stats.remove(&cookie), "STATS")?;
     let keys = keys_where("ADDRESSES", maps.addresses.keys(), |key| {
         key.cookie == cookie
     })?;
     for key in keys {
-        removed(maps.addresses.remove(&key), "ADDRESSES")?;
+        remove_result(maps.addresses.remove(&key), "ADDRESSES")?;
     }
     let keys = keys_where("PORT_SKIPS", maps.port_skips.keys(), |key| {
         key.data().cookie == cookie.to_ne_bytes()
     })?;
     for key in keys {
-        removed(maps.port_skips.remove(&key), "PORT_SKIPS")?;
+        remove_result(maps.port_skips.remove(&key), "PORT_SKIPS")?;
     }
     let keys = keys_where("SUBNET_SKIPS", maps.subnet_skips.keys(), |key| {
         key.data().cookie == cookie.to_ne_bytes()
     })?;
     for key in keys {
-        removed(maps.subnet_skips.remove(&key), "SUBNET_SKIPS")?;
+        remove_result(maps.subnet_skips.remove(&key), "SUBNET_SKIPS")?;
     }
-    // The count first: without it, and without the entry in PODS, nothing more is put in flight.
+    // The count first: without it, and without the entry in PODS, no connection is added to
+    // IN_FLIGHT.
     if let Some(counts) = &mut maps.in_flight_counts {
-        removed(counts.remove(&cookie), "IN_FLIGHT_COUNTS")?;
+        remove_result(counts.remove(&cookie), "IN_FLIGHT_COUNTS")?;
     }
     let keys = keys_where("IN_FLIGHT", maps.in_flight.keys(), |key| {
         key.cookie == cookie
     })?;
     for key in keys {
-        removed(maps.in_flight.remove(&key), "IN_FLIGHT")?;
+        remove_result(maps.in_flight.remove(&key), "IN_FLIGHT")?;
     }
     Ok(was_enrolled)
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with the kernel programs, in the words of the person who has to repair it.
+//! Errors of the kernel programs, worded for the operator who has to resolve them.
 
 use std::{io, net::IpAddr, path::PathBuf};
 
@@ -10,7 +10,7 @@ use crate::{redirect::Tier, sys::netns::NetnsError};
 #[derive(Debug, Error)]
 pub enum Error {
     #[error(
-        "the eBPF tiers are unavailable: this agent was built without the kernel programs (build them with `cargo xtask ebpf` first, or name an object with --bpf-object)"
+        "the eBPF tiers are unavailable: this agent was built without the kernel programs (build them with `cargo xtask ebpf` first, or pass an object with --bpf-object)"
     )]
     NoObject,
     #[error("cannot read the kernel programs from {path}")]
@@ -23,7 +23,7 @@ pub enum Error {
         path: PathBuf,
         source: io::Error,
     },
-    #[error("no kernel programs are pinned below {0}: the agent has not loaded them on this node")]
+    #[error("no kernel programs are pinned below {0}: no agent has loaded them on this node")]
     NotPinned(PathBuf),
     #[error("{path} is not a directory of cgroup version 2, where programs could be attached")]
     NotCgroup2 { path: PathBuf },
@@ -31,9 +31,9 @@ pub enum Error {
     Cgroup { path: PathBuf, source: io::Error },
     #[error("cannot read the kernel programs' object file")]
     Object(#[source] EbpfError),
-    #[error("the object file has no program {0}: it is not ours, or of another version")]
+    #[error("the object file has no program {0}: it is not the mesh's, or of another version")]
     NoProgram(&'static str),
-    #[error("the kernel does not let this process make maps (it takes CAP_BPF)")]
+    #[error("the kernel does not let this process create maps (it takes CAP_BPF)")]
     MapsNotPermitted(#[source] EbpfError),
     #[error(
         "the kernel does not let this process load program {program} (it takes CAP_BPF and CAP_NET_ADMIN)"
@@ -61,7 +61,7 @@ pub enum Error {
         path: PathBuf,
         source: io::Error,
     },
-    #[error("cannot ask what is attached to {path}")]
+    #[error("cannot query what is attached to {path}")]
     Query { path: PathBuf, source: io::Error },
     #[error("cannot {action} map {map}")]
     Map {
@@ -74,9 +74,9 @@ pub enum Error {
     #[error(transparent)]
     Netns(#[from] NetnsError),
     #[error(
-        "network namespace {netns} has cookie {found}, not {expected}: it is not the pod's any more"
+        "network namespace {netns} has cookie {found}, not {expected}: it no longer is the pod's"
     )]
-    OtherNetns {
+    NetnsMismatch {
         netns: PathBuf,
         expected: u64,
         found: u64,
@@ -85,22 +85,22 @@ pub enum Error {
         "{0} is the host's network namespace: redirecting a host-network pod would redirect the node"
     )]
     HostNetwork(PathBuf),
-    #[error("tier {0:?} has no kernel programs to enrol a pod with")]
+    #[error("tier {0:?} uses no kernel programs")]
     WrongTier(Tier),
-    #[error("the pod has no address, so there is nothing to redirect to")]
+    #[error("the pod has no address to redirect to")]
     NoAddress,
-    #[error("{0} is a loopback address, which no pod can be reached at")]
+    #[error("{0} is a loopback address, which cannot be a pod's")]
     LoopbackAddress(IpAddr),
-    #[error("cannot translate the proxy's uid {uid} out of the user namespace of {netns}")]
+    #[error("cannot map the proxy's uid {uid} from the user namespace of {netns}")]
     ProxyUid {
         uid: u32,
         netns: PathBuf,
         source: io::Error,
     },
-    #[error("the proxy's uid {uid} does not exist outside the user namespace of {netns}")]
+    #[error("the proxy's uid {uid} is not mapped outside the user namespace of {netns}")]
     UnmappedProxyUid { uid: u32, netns: PathBuf },
     #[error(
-        "the pinned kernel programs are of a version without guard; start the agent that belongs to this plugin"
+        "the pinned kernel programs are of a version without guard; start the agent of this version"
     )]
     NoGuard,
     #[error("this kernel cannot attach the guard (it takes Linux 6.6)")]
@@ -119,6 +119,6 @@ pub enum Error {
     TooManyInterfaces { pod: String, most: usize },
     #[error("cannot list the interfaces of network namespace {netns}")]
     Interfaces { netns: PathBuf, source: io::Error },
-    #[error("cannot look for listeners that are older than the pod's enrolment")]
+    #[error("cannot list the listeners that were open before the pod's enrolment")]
     Listeners(#[source] io::Error),
 }

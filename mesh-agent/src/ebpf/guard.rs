@@ -1,8 +1,9 @@
-//! The guard's side of user space: its mode, its links (one for each interface of a pod but
+//! The user-space part of the guard: its mode, its links (one for each interface of a pod except
 //! loopback) and its counters. See `mesh-ebpf/src/guard.rs`.
 //!
-//! The mode is in a pinned map, where the programs read it: changing it changes every pod at once,
-//! and the CNI plugin finds it without the agent. While it is off nothing is attached.
+//! The mode is in a pinned map, where the programs read it: a change applies to every pod
+//! immediately, and the CNI plugin reads it without the agent. While the guard is off nothing is
+//! attached.
 
 use std::{io, path::Path};
 
@@ -13,7 +14,7 @@ use nix::net::if_::if_nameindex;
 use super::{
     error::Error,
     loader,
-    maps::{GuardMaps, keys_where, map_error, removed},
+    maps::{GuardMaps, keys_where, map_error, remove_result},
     object::Object,
     pins::{self, Pins},
 };
@@ -28,12 +29,12 @@ use crate::{
 const NO_EXIST: u64 = 1;
 const ANY: u64 = 0;
 
-/// Guarded interfaces of one pod. Each costs a program and a pin, and a pod with NET_ADMIN makes
-/// itself any number; what they send leaves through the interfaces that its network plugins gave
-/// it, which came first.
-const INTERFACES_PER_POD: usize = 64;
+/// Limit of guarded interfaces per pod. Each costs a program and a pin, and a pod with NET_ADMIN
+/// can create any number; its packets leave the pod through the interfaces that its network plugins
+/// created, which have the lowest indexes.
+const MAX_INTERFACES: usize = 64;
 
-/// Connection requests of one pod that went around its proxy.
+/// Connection requests of one pod that bypassed its proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuardCounters {
     pub cookie: u64,
@@ -41,7 +42,7 @@ pub struct GuardCounters {
     pub dropped: u64,
 }
 
-/// The mode in force. A set that was pinned before there was a guard has none.
+/// Returns the mode in effect. A set pinned by a version without guard has none.
 pub(super) fn mode(pins: &Pins) -> Result<GuardMode, Error> {
     let Some(maps) = GuardMaps::open(pins)? else {
         return Ok(GuardMode::Off);
@@ -54,8 +55,8 @@ pub(super) fn mode(pins: &Pins) -> Result<GuardMode, Error> {
     })
 }
 
-/// Sets the mode. Turning the guard on tries the program first, so that a kernel that cannot have
-/// it says so now.
+/// Sets the mode. Turning the guard on first attaches the program to a scratch interface, so that a
+/// kernel without support fails here.
 pub(super) fn set_mode(pins: &Pins, object: &Object, mode: GuardMode) -> Result<(), Error> {
     let Some(mut maps) = GuardMaps::open(pins)? else {
         return match mode {
@@ -75,7 +76,7 @@ pub(super) fn set_mode(pins: &Pins, object: &Object, mode: GuardMode) -> Result<
         .set(0, number, ANY)
         .map_err(map_error("write to", "GUARD"))?;
     if mode == GuardMode::Off {
-        for pin in pins.guards()? {
+        for pin in pins.guard_pins()? {
             pins::remove(&pins.guard_link(pin.cookie, pin.interface))?;
         }
     }
@@ -94,50 +95,52 @@ pub(super) fn attach(pins: &Pins, object: &Object, pod: &PodRedirect) -> Result<
     for interface in interfaces(&pod.netns)? {
         let path = pins.guard_link(pod.cookie, interface);
         match pins::open(&path)? {
-            Some(link) if guards_something(&link) => {
+            Some(link) if has_interface(&link) => {
                 guarded += 1;
                 continue;
             }
-            Some(_) => drop(pins::remove(&path)?),
+            Some(_) => {
+                let _was_pinned = pins::remove(&path)?;
+            }
             None => {}
         }
         unguarded.push(interface);
     }
-    let room = INTERFACES_PER_POD.saturating_sub(guarded);
+    let capacity = MAX_INTERFACES.saturating_sub(guarded);
     let mut attached = 0;
-    for interface in unguarded.iter().take(room) {
+    for interface in unguarded.iter().take(capacity) {
         attached += usize::from(loader::attach_guard(object, pins, pod, *interface)?);
     }
-    match unguarded.len() > room {
-        true => Err(Error::TooManyInterfaces {
+    if unguarded.len() > capacity {
+        return Err(Error::TooManyInterfaces {
             pod: pod.pod.to_string(),
-            most: INTERFACES_PER_POD,
-        }),
-        false => Ok(attached),
+            most: MAX_INTERFACES,
+        });
     }
+    Ok(attached)
 }
 
-/// Removes what guards a pod, and its counters.
+/// Removes a pod's guard links and counters.
 pub(super) fn detach(pins: &Pins, cookie: u64) -> Result<(), Error> {
     for pin in pins
-        .guards()?
+        .guard_pins()?
         .into_iter()
         .filter(|pin| pin.cookie == cookie)
     {
         pins::remove(&pins.guard_link(cookie, pin.interface))?;
     }
     if let Some(mut maps) = GuardMaps::open(pins)? {
-        removed(maps.stats.remove(&cookie), "GUARD_STATS")?;
+        remove_result(maps.stats.remove(&cookie), "GUARD_STATS")?;
     }
     Ok(())
 }
 
-/// Removes links whose interface is gone.
-pub(super) fn remove_zombies(pins: &Pins) -> Result<(), Error> {
-    for pin in pins.guards()? {
+/// Removes links whose interface no longer exists.
+pub(super) fn remove_dead_links(pins: &Pins) -> Result<(), Error> {
+    for pin in pins.guard_pins()? {
         let path = pins.guard_link(pin.cookie, pin.interface);
         if let Some(link) = pins::open(&path)?
-            && !guards_something(&link)
+            && !has_interface(&link)
         {
             pins::remove(&path)?;
         }
@@ -162,16 +165,16 @@ pub(super) fn counters(pins: &Pins) -> Result<Vec<GuardCounters>, Error> {
         .collect()
 }
 
-/// Cookies with guard counters, for whoever looks for leftovers.
-pub(super) fn known(pins: &Pins) -> Result<Vec<u64>, Error> {
-    let mut cookies: Vec<u64> = pins.guards()?.iter().map(|pin| pin.cookie).collect();
+/// Returns the cookies of pods with guard links or counters, some of which may be orphans.
+pub(super) fn cookies(pins: &Pins) -> Result<Vec<u64>, Error> {
+    let mut cookies: Vec<u64> = pins.guard_pins()?.iter().map(|pin| pin.cookie).collect();
     if let Some(maps) = GuardMaps::open(pins)? {
         cookies.extend(keys_where("GUARD_STATS", maps.stats.keys(), |_| true)?);
     }
     Ok(cookies)
 }
 
-fn guards_something(link: impl std::os::fd::AsFd) -> bool {
+fn has_interface(link: impl std::os::fd::AsFd) -> bool {
     bpf::link_info(link)
         .is_ok_and(|info| matches!(info.target, LinkTarget::Interface { index } if index != 0))
 }
@@ -180,7 +183,7 @@ fn create_counters(pins: &Pins, cookie: u64) -> Result<(), Error> {
     let Some(mut maps) = GuardMaps::open(pins)? else {
         return Ok(());
     };
-    if super::maps::found(maps.stats.get(&cookie, 0), "GUARD_STATS")?.is_some() {
+    if super::maps::optional(maps.stats.get(&cookie, 0), "GUARD_STATS")?.is_some() {
         return Ok(());
     }
     let cpus = aya::util::nr_cpus().map_err(|(_, source)| Error::Query {
@@ -193,7 +196,7 @@ fn create_counters(pins: &Pins, cookie: u64) -> Result<(), Error> {
         .map_err(map_error("write to", "GUARD_STATS"))
 }
 
-/// The pod's interfaces, without loopback, which redirected connections take.
+/// Returns the pod's interfaces, without loopback, which carries redirected connections.
 fn interfaces(path: &Path) -> Result<Vec<u32>, Error> {
     let listed = netns::run_in(netns::open(path)?, || {
         let interfaces = if_nameindex()?;

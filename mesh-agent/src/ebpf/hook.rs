@@ -1,17 +1,18 @@
-//! The programs that are attached once per node, and where.
+//! The programs that are attached once per node, and their hooks.
 
 use crate::sys::bpf::AttachType;
 
-/// A program of the object, and the hook it is attached to at the pods' parent cgroup.
+/// A program of the object, and the hook at the pods' parent cgroup that it is attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hook {
-    /// The program's name in the object, and its pin's.
+    /// The program's name in the object and of its pin.
     pub(super) program: &'static str,
     pub(super) attach_type: AttachType,
 }
 
-/// In the order of attachment and of replacement, consumers before producers: whoever stores
-/// something finds its reader in place, and a replaced reader still understands the old writer.
+/// In the order of attachment and replacement, readers before writers: a program that stores a
+/// value always has a reader in place, and a replaced reader still accepts values of the old
+/// writer.
 pub(super) const HOOKS: [Hook; 8] = [
     hook("mesh_getsockopt", AttachType::GetSockOpt),
     hook("mesh_getpeername4", AttachType::GetPeerName4),
@@ -23,10 +24,10 @@ pub(super) const HOOKS: [Hook; 8] = [
     hook("mesh_connect6", AttachType::Connect6),
 ];
 
-/// The program that each pod gets an instance of, in its own network namespace.
+/// The program of which each pod has an instance, in its own network namespace.
 pub(super) const STEER: &str = "mesh_steer";
 
-/// The program that each pod gets an instance of for each of its interfaces, when the guard is on.
+/// The program of which each interface of a pod has an instance while the guard is on.
 pub(super) const GUARD: &str = "mesh_guard";
 
 const fn hook(program: &'static str, attach_type: AttachType) -> Hook {

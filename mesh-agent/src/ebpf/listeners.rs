@@ -1,9 +1,9 @@
-//! Listeners of the proxy that opened unseen: before the pod was enrolled, or while the programs
-//! were not attached. They are found by walking the descriptors of the processes in the pod's
-//! network namespace, borrowed with pidfd_getfd, and put where `sock_ops` would have put them.
+//! Registers listeners of the proxy that opened before the pod was enrolled, or while the programs
+//! were not attached. Finds them among the descriptors of the processes in the pod's network
+//! namespace, duplicates them with pidfd_getfd, and writes the same entries as `sock_ops` does.
 //!
-//! The kernel programs write the same PROXIES entry. A write of theirs that falls between our
-//! reading and writing it is lost; both say the same cgroup, unless two proxies start at once.
+//! The kernel programs write the same PROXIES entry. A write of theirs between this module's read
+//! and write is lost; both contain the same cgroup, unless two proxies start concurrently.
 
 use std::{
     collections::HashSet,
@@ -24,26 +24,26 @@ use mesh_ebpf_common::{
 use super::{
     error::Error,
     loader,
-    maps::{Maps, found, map_error},
+    maps::{Maps, map_error, optional},
 };
 use crate::sys::process::{self, Listener};
 
-/// Sockets of one pod that are looked at. Each costs some ten microseconds of the thread that looks
-/// after all pods. The proxy opens its listeners before it accepts anything, so they are among its
-/// first descriptors.
-const MOST_SOCKETS: usize = 16_384;
+/// Limit of inspected sockets per pod. Each takes some ten microseconds of the node thread. The
+/// proxy opens its listeners before it accepts connections, so they are among its first
+/// descriptors.
+const MAX_SOCKETS: usize = 16_384;
 
 const NO_EXIST: u64 = 1;
 const ANY: u64 = 0;
 
-/// A listener on a proxy port, and the cgroup of the process that has it.
+/// A listener on a proxy port, and the cgroup of its process.
 struct Candidate {
     listener: Listener,
     role: Role,
     cgroup: u64,
 }
 
-/// Registers the proxy's listeners for every role that has none. Returns how many.
+/// Registers the proxy's listeners for every role without one. Returns how many.
 pub(super) fn register(
     maps: &mut Maps,
     cookie: u64,
@@ -55,7 +55,7 @@ pub(super) fn register(
     if has(Role::Outbound) && has(Role::Inbound) {
         return Ok(0);
     }
-    let Some(mut state) = found(maps.proxies.get(&cookie, 0), "PROXIES")? else {
+    let Some(mut state) = optional(maps.proxies.get(&cookie, 0), "PROXIES")? else {
         return Ok(0);
     };
     let mut registered = 0;
@@ -78,7 +78,7 @@ pub(super) fn register(
     Ok(registered)
 }
 
-/// Puts the socket into the first free slot; false when all are taken.
+/// Inserts the socket into the first free slot; returns false when all are taken.
 fn insert(maps: &mut Maps, cookie: u64, candidate: &Candidate) -> Result<bool, Error> {
     let family = if candidate.listener.address.is_ipv4() {
         Family::V4
@@ -98,24 +98,25 @@ fn insert(maps: &mut Maps, cookie: u64, candidate: &Candidate) -> Result<bool, E
     Ok(true)
 }
 
-/// The listeners in this network namespace that the proxy's uid opened on the proxy's ports.
+/// Returns the listeners in this network namespace that the proxy's uid opened on the proxy's
+/// ports.
 fn candidates(config: &PodConfig, netns_inode: u64) -> io::Result<Vec<Candidate>> {
     let mut found = Vec::new();
     let mut seen = HashSet::new();
-    let mut room = MOST_SOCKETS;
+    let mut remaining = MAX_SOCKETS;
     for pid in processes()? {
-        if !is_in_netns(pid, netns_inode) || !may_be_of(pid, config.proxy_uid) {
+        if !is_in_netns(pid, netns_inode) || !has_uid(pid, config.proxy_uid) {
             continue;
         }
-        for fd in sockets(pid, room)? {
-            room -= 1;
+        for fd in sockets(pid, remaining)? {
+            remaining -= 1;
             let Some(listener) = process::listener_of(pid, fd)? else {
                 continue;
             };
             let Some(role) = verdict::listener_role(config, listener.port) else {
                 continue;
             };
-            // A socket that several processes share is one listener.
+            // Descriptors of several processes may refer to one socket.
             if listener.uid != config.proxy_uid || !seen.insert(listener.cookie) {
                 continue;
             }
@@ -142,21 +143,21 @@ fn is_in_netns(pid: i32, inode: u64) -> bool {
     fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|namespace| namespace.ino() == inode)
 }
 
-/// Is this process of the user? An application of another one cannot keep the agent busy with its
-/// descriptors.
-fn may_be_of(pid: i32, uid: u32) -> bool {
+/// Returns whether the process has this user id. Processes of other users cannot occupy the agent
+/// with their descriptors.
+fn has_uid(pid: i32, uid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/status"))
         .is_ok_and(|status| uids(&status).any(|of| of == uid))
 }
 
-/// The real, effective, saved and file system user of a `/proc/PID/status`.
+/// Returns the real, effective, saved and file system user ids of a `/proc/PID/status`.
 fn uids(status: &str) -> impl Iterator<Item = u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     let words = line.unwrap_or_default().split_ascii_whitespace();
     words.filter_map(|word| word.parse().ok())
 }
 
-/// The first descriptors of a process that are sockets; none when it is gone.
+/// Returns up to `most` descriptors of a process that are sockets; none when it has exited.
 fn sockets(pid: i32, most: usize) -> io::Result<Vec<RawFd>> {
     let path = format!("/proc/{pid}/fd");
     let entries = match fs::read_dir(&path) {
@@ -177,7 +178,7 @@ fn sockets(pid: i32, most: usize) -> io::Result<Vec<RawFd>> {
     Ok(sockets.take(most).collect())
 }
 
-/// The id of the process's cgroup: the inode of its directory.
+/// Returns the id of the process's cgroup: the inode of its directory.
 fn cgroup_of(pid: i32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let path = unified_path(&text)?;
@@ -185,7 +186,7 @@ fn cgroup_of(pid: i32) -> Option<u64> {
     Some(fs::metadata(directory).ok()?.ino())
 }
 
-/// The cgroup2 line of a `/proc/PID/cgroup`, relative to the mount.
+/// Returns the cgroup2 path of a `/proc/PID/cgroup`, relative to the mount point.
 fn unified_path(text: &str) -> Option<&Path> {
     text.lines()
         .find_map(|line| line.strip_prefix("0::/"))
@@ -197,17 +198,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_of_a_process() {
+    fn user_ids_are_parsed_from_status() {
         let status = "Name:\tproxy\nUid:\t2102\t2102\t0\t7\nGid:\t5\t5\t5\t5\n";
         assert_eq!(uids(status).collect::<Vec<_>>(), [2102, 2102, 0, 7]);
         assert_eq!(uids("Name:\tkernel\n").count(), 0);
         let own = nix::unistd::getuid().as_raw();
-        assert!(may_be_of(std::process::id().cast_signed(), own));
-        assert!(!may_be_of(std::process::id().cast_signed(), own + 1));
+        assert!(has_uid(std::process::id().cast_signed(), own));
+        assert!(!has_uid(std::process::id().cast_signed(), own + 1));
     }
 
     #[test]
-    fn the_unified_cgroup_is_the_line_with_number_zero() {
+    fn unified_path_is_of_hierarchy_zero() {
         let hybrid = "12:cpu,cpuacct:/a\n1:name=systemd:/b\n0::/kubepods/pod1/proxy\n";
         assert_eq!(unified_path(hybrid), Some(Path::new("kubepods/pod1/proxy")));
         assert_eq!(unified_path("0::/\n"), Some(Path::new("")));

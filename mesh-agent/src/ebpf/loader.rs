@@ -1,6 +1,6 @@
-//! From object file to attached programs: the set of the node, and one steering program per pod.
-//! `aya` parses, relocates and loads; links are ours, because each hook needs the same four things
-//! of them (create, pin, replace, inspect) and aya offers them for some hooks only.
+//! Loads and attaches the programs of an object file: those of the node, and one steering program
+//! per pod. `aya` parses, relocates and loads; this project creates, pins, replaces and inspects
+//! the links itself, because aya supports these operations for some hooks only.
 
 use std::{
     fs::{self, File},
@@ -37,13 +37,13 @@ use crate::{
     },
 };
 
-/// The constant of the programs of which each pod has its own (see `mesh-ebpf/src/steer.rs`).
+/// The constant of the per-pod programs (see `mesh-ebpf/src/steer.rs`).
 const POD_COOKIE: &str = "POD_COOKIE";
 
-/// The kernel gives loopback the first index of every network namespace.
+/// The index of loopback in every network namespace.
 pub(super) const LOOPBACK_INDEX: u32 = 1;
 
-/// The cgroup the programs are attached to.
+/// The cgroup that the programs are attached to.
 pub(super) struct CgroupRoot {
     path: PathBuf,
     directory: File,
@@ -64,7 +64,7 @@ impl CgroupRoot {
                 path: path.to_owned(),
             });
         }
-        // The kernel's cgroup id is the inode number of its directory.
+        // The cgroup id is the inode number of its directory.
         let id = directory.metadata().map_err(failed)?.ino();
         Ok(CgroupRoot {
             path: path.to_owned(),
@@ -74,51 +74,51 @@ impl CgroupRoot {
     }
 }
 
-/// Are all programs attached where they belong, by links that live?
+/// Returns whether all programs are attached to `root`.
 pub(super) fn is_attached(pins: &Pins, root: &CgroupRoot) -> Result<bool, Error> {
     for hook in HOOKS {
         let Some(link) = pins::open(&pins.link(hook.program))? else {
             return Ok(false);
         };
-        if !is_on(&link, root) {
+        if !is_attached_to(&link, root) {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-fn is_on(link: impl AsFd, root: &CgroupRoot) -> bool {
+fn is_attached_to(link: impl AsFd, root: &CgroupRoot) -> bool {
     bpf::link_info(link).is_ok_and(|info| info.target == LinkTarget::Cgroup { id: root.id })
 }
 
-/// Does the link still hold a program to some cgroup? Its own is gone when the id is 0.
-pub(super) fn is_on_a_cgroup(link: impl AsFd) -> bool {
+/// Returns whether the link is attached to an existing cgroup; the id is 0 after its deletion.
+pub(super) fn has_cgroup(link: impl AsFd) -> bool {
     bpf::link_info(link)
         .is_ok_and(|info| matches!(info.target, LinkTarget::Cgroup { id } if id != 0))
 }
 
-/// Loads the node's programs against the pinned maps (creating those that are missing), and brings
-/// every link to them.
+/// Loads the node's programs with the pinned maps (creating those that are missing), and attaches
+/// or updates every link.
 pub(super) fn attach_all(object: &Object, pins: &Pins, root: &CgroupRoot) -> Result<(), Error> {
     let mut ebpf = prepare(object, pins, 0)?;
-    // All of them are loaded before the first is attached: a kernel that refuses one changes
-    // nothing.
+    // All programs are loaded before the first is attached: if the kernel rejects one, nothing
+    // changes.
     for hook in HOOKS {
         load_program(&mut ebpf, hook.program)?;
     }
     for hook in HOOKS {
-        let program = loaded(&ebpf, hook.program)?;
+        let program = program_fd(&ebpf, hook.program)?;
         attach(program, hook, pins, root)?;
     }
     Ok(())
 }
 
-/// Attaches, or replaces in place what is attached. A link whose cgroup is gone (or another one
-/// than asked for) cannot be moved: it is made anew.
+/// Attaches a program, or replaces the attached one in place. A link whose cgroup was deleted, or
+/// differs from `root`, cannot be moved and is recreated.
 fn attach(program: impl AsFd, hook: Hook, pins: &Pins, root: &CgroupRoot) -> Result<(), Error> {
     let path = pins.link(hook.program);
     if let Some(link) = pins::open(&path)? {
-        if is_on(&link, root) {
+        if is_attached_to(&link, root) {
             return bpf::update_link(&link, program).map_err(|source| Error::Replace {
                 program: hook.program,
                 path,
@@ -137,7 +137,7 @@ fn attach(program: impl AsFd, hook: Hook, pins: &Pins, root: &CgroupRoot) -> Res
     bpf::pin(link, &path).map_err(pins::pin_error("pin", &path))
 }
 
-/// Gives the pod its steering program, or replaces the one it has.
+/// Attaches the pod's steering program, or replaces the attached one.
 pub(super) fn attach_steer(
     object: &Object,
     pins: &Pins,
@@ -148,30 +148,29 @@ pub(super) fn attach_steer(
         return Ok(());
     }
     let namespace = netns::open(netns_path)?;
-    let ebpf = load_one(STEER, object, pins, cookie)?;
-    let link = bpf::create_link(loaded(&ebpf, STEER)?, namespace, AttachType::SkLookup).map_err(
-        |source| Error::Attach {
+    let ebpf = load_pod_program(STEER, object, pins, cookie)?;
+    let link = bpf::create_link(program_fd(&ebpf, STEER)?, namespace, AttachType::SkLookup)
+        .map_err(|source| Error::Attach {
             program: STEER,
             target: netns_path.to_owned(),
             source,
-        },
-    )?;
+        })?;
     let path = pins.steer_link(cookie);
     bpf::pin(link, &path).map_err(pins::pin_error("pin", &path))
 }
 
-/// Replaces the steering program of a pod that has one; false when it has none (any more).
+/// Replaces the steering program of a pod; returns false when it has none.
 pub(super) fn replace_steer(object: &Object, pins: &Pins, cookie: u64) -> Result<bool, Error> {
     let path = pins.steer_link(cookie);
     let Some(link) = pins::open(&path)? else {
         return Ok(false);
     };
-    if !steers_something(&link) {
+    if !has_netns(&link) {
         pins::remove(&path)?;
         return Ok(false);
     }
-    let ebpf = load_one(STEER, object, pins, cookie)?;
-    bpf::update_link(&link, loaded(&ebpf, STEER)?).map_err(|source| Error::Replace {
+    let ebpf = load_pod_program(STEER, object, pins, cookie)?;
+    bpf::update_link(&link, program_fd(&ebpf, STEER)?).map_err(|source| Error::Replace {
         program: STEER,
         path,
         source,
@@ -179,16 +178,16 @@ pub(super) fn replace_steer(object: &Object, pins: &Pins, cookie: u64) -> Result
     Ok(true)
 }
 
-/// Does the link's network namespace still exist?
-pub(super) fn steers_something(link: impl AsFd) -> bool {
+/// Returns whether the link's network namespace still exists.
+pub(super) fn has_netns(link: impl AsFd) -> bool {
     bpf::link_info(link).is_ok_and(|info| !matches!(info.target, LinkTarget::Netns { inode: 0 }))
 }
 
-/// Does the kernel take the guard's program, and attach it? Tried on the loopback interface of a
-/// network namespace that ends with the trial.
+/// Checks that the kernel loads and attaches the guard's program, on the loopback interface of a
+/// temporary network namespace.
 pub(super) fn try_guard(object: &Object, pins: &Pins) -> Result<(), Error> {
-    let ebpf = load_one(GUARD, object, pins, 0)?;
-    let program = loaded(&ebpf, GUARD)?;
+    let ebpf = load_pod_program(GUARD, object, pins, 0)?;
+    let program = program_fd(&ebpf, GUARD)?;
     let attempt = || {
         unshare(CloneFlags::CLONE_NEWNET)?;
         bpf::create_tcx_link(program, LOOPBACK_INDEX).map(drop)
@@ -199,15 +198,15 @@ pub(super) fn try_guard(object: &Object, pins: &Pins) -> Result<(), Error> {
         .map_err(Error::GuardUnavailable)
 }
 
-/// Guards one interface of the pod; false when it has vanished meanwhile.
+/// Guards one interface of the pod; returns false when the interface no longer exists.
 pub(super) fn attach_guard(
     object: &Object,
     pins: &Pins,
     pod: &PodRedirect,
     interface: u32,
 ) -> Result<bool, Error> {
-    let ebpf = load_one(GUARD, object, pins, pod.cookie)?;
-    let program = loaded(&ebpf, GUARD)?;
+    let ebpf = load_pod_program(GUARD, object, pins, pod.cookie)?;
+    let program = program_fd(&ebpf, GUARD)?;
     let link = netns::run_in(netns::open(&pod.netns)?, || {
         bpf::create_tcx_link(program, interface)
     })?;
@@ -227,16 +226,16 @@ pub(super) fn attach_guard(
     Ok(true)
 }
 
-/// Replaces the guard's program on every interface that has one.
+/// Replaces the guard's program on every guarded interface.
 pub(super) fn replace_guards(object: &Object, pins: &Pins) -> Result<(), Error> {
-    for pin in pins.guards()? {
+    for pin in pins.guard_pins()? {
         let path = pins.guard_link(pin.cookie, pin.interface);
         let Some(link) = pins::open(&path)? else {
             continue;
         };
-        let ebpf = load_one(GUARD, object, pins, pin.cookie)?;
-        match bpf::update_link(&link, loaded(&ebpf, GUARD)?) {
-            // The interface is gone; the sweep removes the pin.
+        let ebpf = load_pod_program(GUARD, object, pins, pin.cookie)?;
+        match bpf::update_link(&link, program_fd(&ebpf, GUARD)?) {
+            // The interface no longer exists; the sweep removes the pin.
             Err(error) if error.raw_os_error() == Some(libc::ENOLINK) => {}
             result => result.map_err(|source| Error::Replace {
                 program: GUARD,
@@ -248,8 +247,13 @@ pub(super) fn replace_guards(object: &Object, pins: &Pins) -> Result<(), Error> 
     Ok(())
 }
 
-/// Loads one program that each pod has its own of.
-fn load_one(name: &'static str, object: &Object, pins: &Pins, cookie: u64) -> Result<Ebpf, Error> {
+/// Loads one of the per-pod programs.
+fn load_pod_program(
+    name: &'static str,
+    object: &Object,
+    pins: &Pins,
+    cookie: u64,
+) -> Result<Ebpf, Error> {
     let mut ebpf = prepare(object, pins, cookie)?;
     load_program(&mut ebpf, name)?;
     Ok(ebpf)
@@ -299,7 +303,10 @@ fn load_program(ebpf: &mut Ebpf, name: &'static str) -> Result<(), Error> {
     })
 }
 
-fn loaded<'a>(ebpf: &'a Ebpf, name: &'static str) -> Result<std::os::fd::BorrowedFd<'a>, Error> {
+fn program_fd<'a>(
+    ebpf: &'a Ebpf,
+    name: &'static str,
+) -> Result<std::os::fd::BorrowedFd<'a>, Error> {
     ebpf.program(name)
         .ok_or(Error::NoProgram(name))?
         .fd()
@@ -310,13 +317,13 @@ fn loaded<'a>(ebpf: &'a Ebpf, name: &'static str) -> Result<std::os::fd::Borrowe
         })
 }
 
-/// Removes steering links whose network namespace is gone; returns their cookies.
-pub(super) fn remove_zombies(pins: &Pins) -> Result<Vec<u64>, Error> {
+/// Removes steering links whose network namespace no longer exists; returns their cookies.
+pub(super) fn remove_dead_links(pins: &Pins) -> Result<Vec<u64>, Error> {
     let mut gone = Vec::new();
-    for cookie in pins.steered()? {
+    for cookie in pins.steered_cookies()? {
         let path = pins.steer_link(cookie);
         if let Some(link) = pins::open(&path)?
-            && !steers_something(&link)
+            && !has_netns(&link)
         {
             pins::remove(&path)?;
             gone.push(cookie);
@@ -325,7 +332,7 @@ pub(super) fn remove_zombies(pins: &Pins) -> Result<Vec<u64>, Error> {
     Ok(gone)
 }
 
-/// The mount point of the cgroup2 hierarchy, wherever this system has it.
+/// Returns the mount point of the cgroup2 hierarchy.
 pub(super) fn cgroup2_mount() -> Option<PathBuf> {
     fs::read_to_string("/proc/self/mounts")
         .ok()?

@@ -1,4 +1,4 @@
-//! The pinned maps, typed. Opened when needed: a handle is one descriptor, and enrolments are rare.
+//! The pinned maps, typed. Opened on demand: a handle is one descriptor, and enrolments are rare.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use mesh_ebpf_common::layout::{
 
 use super::{error::Error, pins::Pins};
 
-/// Every map of the object, by name: all of them are pinned, and shared by every program.
+/// Every map of the object: all are pinned and shared by every program.
 pub(super) const NAMES: [&str; 13] = [
     "PODS",
     "PROXIES",
@@ -30,7 +30,7 @@ pub(super) const NAMES: [&str; 13] = [
     "GUARD_STATS",
 ];
 
-/// The maps user space reads or writes.
+/// The maps that user space reads or writes.
 pub(super) struct Maps {
     pub(super) pods: HashMap<MapData, u64, PodConfig>,
     pub(super) proxies: HashMap<MapData, u64, ProxyState>,
@@ -44,7 +44,7 @@ pub(super) struct Maps {
     pub(super) stats: PerCpuHashMap<MapData, u64, PodStats>,
 }
 
-/// The guard's. Apart from the others, because a set that an older agent pinned has them not.
+/// The guard's maps, which are absent from a set that an older agent pinned.
 pub(super) struct GuardMaps {
     pub(super) mode: Array<MapData, u32>,
     pub(super) stats: PerCpuHashMap<MapData, u64, GuardStats>,
@@ -82,7 +82,7 @@ impl Maps {
         })
     }
 
-    /// The registered listeners of one pod.
+    /// Returns the registered listeners of one pod.
     pub(super) fn listeners_of(&self, cookie: u64) -> Result<Vec<ListenerKey>, Error> {
         keys_where("LISTENERS", self.listeners.keys(), |key| {
             key.cookie == cookie
@@ -100,8 +100,8 @@ where
         .map_err(map_error("open", name))
 }
 
-/// All keys that belong to one pod. Collected first: a map that changes under its iterator repeats
-/// or skips keys.
+/// Returns the keys that match. Collects them first: iterating a map while it changes repeats or
+/// skips keys.
 pub(super) fn keys_where<K: Pod>(
     map: &'static str,
     keys: impl Iterator<Item = Result<K, MapError>>,
@@ -112,7 +112,7 @@ pub(super) fn keys_where<K: Pod>(
         .map_err(map_error("list", map))
 }
 
-/// Adds the map's name and what was tried, and recognises a full map.
+/// Adds the map's name and the attempted action, and recognises a full map.
 pub(super) fn map_error(
     action: &'static str,
     map: &'static str,
@@ -134,8 +134,11 @@ pub(super) fn map_error(
     }
 }
 
-/// Removing what is not there is no failure.
-pub(super) fn removed(result: Result<(), MapError>, map: &'static str) -> Result<bool, Error> {
+/// Treats a missing entry as success; returns whether it existed.
+pub(super) fn remove_result(
+    result: Result<(), MapError>,
+    map: &'static str,
+) -> Result<bool, Error> {
     match result {
         Ok(()) => Ok(true),
         Err(error) if is_missing(&error) => Ok(false),
@@ -143,8 +146,11 @@ pub(super) fn removed(result: Result<(), MapError>, map: &'static str) -> Result
     }
 }
 
-/// A missing entry reads as `None`.
-pub(super) fn found<V>(result: Result<V, MapError>, map: &'static str) -> Result<Option<V>, Error> {
+/// Returns `None` for a missing entry.
+pub(super) fn optional<V>(
+    result: Result<V, MapError>,
+    map: &'static str,
+) -> Result<Option<V>, Error> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if is_missing(&error) => Ok(None),

@@ -1,10 +1,10 @@
-//! The kernel programs as bytes: built into this binary, or from a file for development.
+//! The object file of the kernel programs: embedded, or read from a file for development.
 
 use std::{borrow::Cow, fs, path::Path};
 
 use super::error::Error;
 
-/// Put there by the build script; empty when the programs had not been built.
+/// Written by the build script; empty when the programs had not been built.
 static EMBEDDED: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/mesh-ebpf.o"));
 
 /// The compiled kernel programs (an ELF object).

@@ -1,5 +1,5 @@
-//! Where everything is pinned. A bpffs holds names for kernel objects and nothing else, so the
-//! layout is the agent's only memory across restarts:
+//! The layout of the pins. A bpffs stores names of kernel objects and nothing else, so the layout
+//! is the agent's only state across restarts:
 //!
 //! ```text
 //! <pin-dir>/v1/object           the loaded object file itself, as a frozen map
@@ -7,7 +7,7 @@
 //! <pin-dir>/v1/links/<program>  one per hook of the pods' parent cgroup
 //! <pin-dir>/v1/steer/<cookie>   one per pod of the full tier, in its network namespace
 //! <pin-dir>/v1/guard/<cookie>-<interface index>   one per interface of a pod, while the guard is on
-//! ```
+//! <pin-dir>/v1/guard/<cookie>-<interface index>   one per interface of a pod, while the guard is on
 
 use std::{
     fs::{self, File},
@@ -26,7 +26,7 @@ use nix::{
 use super::{error::Error, object::Object};
 use crate::{host::bpffs_of, sys::bpf};
 
-/// Name of the map in the kernel's listings (`bpftool map`).
+/// The map's name in the kernel's listings (`bpftool map`).
 const OBJECT_MAP_NAME: &str = "mesh_object";
 
 /// The version's directory below the pin directory.
@@ -35,27 +35,27 @@ pub(super) struct Pins {
     root: PathBuf,
 }
 
-/// Which interface of which pod a guard's link is for.
+/// The pod and interface of a guard link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GuardPin {
     pub(super) cookie: u64,
     pub(super) interface: u32,
 }
 
-/// Held while pins or maps change: the agent and a CNI plugin may both be at work.
+/// Held while pins or maps change: the agent and a CNI plugin may run concurrently.
 pub(super) struct Lock {
     _file: Flock<File>,
 }
 
 impl Pins {
-    /// Below `pin_dir`, which need not exist.
-    pub(super) fn below(pin_dir: &Path) -> Pins {
+    /// `pin_dir` need not exist.
+    pub(super) fn new(pin_dir: &Path) -> Pins {
         Pins {
             root: pin_dir.join(VERSION),
         }
     }
 
-    /// Makes the directories, after mounting a bpffs if `pin_dir` is not on one.
+    /// Creates the directories, after mounting a bpffs if `pin_dir` is not on one.
     pub(super) fn create(&self) -> Result<(), Error> {
         let pin_dir = self.root.parent().unwrap_or(&self.root);
         ensure_bpffs(pin_dir)?;
@@ -65,7 +65,7 @@ impl Pins {
         restrict(pin_dir)
     }
 
-    /// Waits for the exclusive use of the set.
+    /// Waits for the exclusive lock.
     pub(super) fn lock(&self) -> Result<Lock, Error> {
         let file = File::open(&self.root).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => Error::NotPinned(self.root.clone()),
@@ -100,8 +100,8 @@ impl Pins {
         self.steer().join(cookie.to_string())
     }
 
-    /// The cookies of all pods with a steering link.
-    pub(super) fn steered(&self) -> Result<Vec<u64>, Error> {
+    /// Returns the cookies of all pods with a steering link.
+    pub(super) fn steered_cookies(&self) -> Result<Vec<u64>, Error> {
         let names = names_in(&self.steer())?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
@@ -114,8 +114,8 @@ impl Pins {
         self.guard().join(format!("{cookie}-{interface}"))
     }
 
-    /// All links of the guard; none where an older agent made the directories.
-    pub(super) fn guards(&self) -> Result<Vec<GuardPin>, Error> {
+    /// Returns all guard links; none if an older agent created the directories.
+    pub(super) fn guard_pins(&self) -> Result<Vec<GuardPin>, Error> {
         let directory = self.guard();
         if !directory.exists() {
             return Ok(Vec::new());
@@ -134,8 +134,8 @@ impl Pins {
         self.root.join("object")
     }
 
-    /// The object the pinned programs were loaded from; `None` when nothing is loaded or a
-    /// replacement was interrupted.
+    /// Returns the object that the pinned programs were loaded from; `None` when nothing is loaded
+    /// or a replacement was interrupted.
     pub(super) fn loaded_object(&self) -> Result<Option<Object>, Error> {
         let path = self.object();
         let Some(map) = open(&path)? else {
@@ -146,18 +146,19 @@ impl Pins {
             .map_err(pin_error("read", &path))
     }
 
-    pub(super) fn remember_object(&self, object: &Object) -> Result<(), Error> {
+    pub(super) fn pin_object(&self, object: &Object) -> Result<(), Error> {
         let path = self.object();
         bpf::create_blob(OBJECT_MAP_NAME, object.bytes())
             .and_then(|map| bpf::pin(map, &path))
             .map_err(pin_error("write", &path))
     }
 
-    pub(super) fn forget_object(&self) -> Result<(), Error> {
-        remove(&self.object()).map(drop)
+    pub(super) fn unpin_object(&self) -> Result<(), Error> {
+        let _was_pinned = remove(&self.object())?;
+        Ok(())
     }
 
-    /// Removes every pin, and with the links every attachment.
+    /// Removes every pin; removing the links detaches the programs.
     pub(super) fn remove_all(&self) -> Result<(), Error> {
         match fs::remove_dir_all(&self.root) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -178,7 +179,7 @@ fn names_in(directory: &Path) -> Result<Vec<String>, Error> {
         .map_err(pin_error("list", directory))
 }
 
-/// Opens a pin; `None` when there is none.
+/// Opens a pin; returns `None` when it does not exist.
 pub(super) fn open(path: &Path) -> Result<Option<OwnedFd>, Error> {
     match bpf::open_pin(path) {
         Ok(object) => Ok(Some(object)),
@@ -187,7 +188,7 @@ pub(super) fn open(path: &Path) -> Result<Option<OwnedFd>, Error> {
     }
 }
 
-/// Removes a pin; false when there was none.
+/// Removes a pin; returns false when it did not exist.
 pub(super) fn remove(path: &Path) -> Result<bool, Error> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
@@ -205,7 +206,7 @@ pub(super) fn pin_error(action: &'static str, path: &Path) -> impl FnOnce(io::Er
     }
 }
 
-/// Mounts a bpffs for `pin_dir` unless it is, or would be, on one already.
+/// Mounts a bpffs for `pin_dir` unless it is, or would be, on one.
 fn ensure_bpffs(pin_dir: &Path) -> Result<(), Error> {
     let mount_point = bpffs_of(pin_dir);
     let failed = |source| Error::Bpffs {
@@ -231,7 +232,7 @@ fn is_bpffs(path: &Path) -> bool {
     statfs(path).is_ok_and(|status| status.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// Whoever may open the pins may redirect the node's traffic: root only.
+/// Restricts the pins to root: a process that can open them can redirect the node's traffic.
 fn restrict(pin_dir: &Path) -> Result<(), Error> {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(pin_dir, fs::Permissions::from_mode(0o700))

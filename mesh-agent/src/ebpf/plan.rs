@@ -1,4 +1,4 @@
-//! What enrolling a pod writes, worked out before anything is written.
+//! Computes the map entries of a pod before any is written.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use mesh_ebpf_common::{
 use super::error::Error;
 use crate::redirect::{PodRedirect, PortSet, Tier};
 
-/// The map contents of one pod.
+/// The map entries of one pod.
 pub(super) struct Plan {
     pub(super) config: PodConfig,
     pub(super) addresses: Vec<AddressKey>,
@@ -25,7 +25,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// `proxy_uid` is the one outside the pod's user namespace.
+    /// `proxy_uid` is the id outside of the pod's user namespace.
     pub(super) fn new(pod: &PodRedirect, proxy_uid: u32) -> Result<Plan, Error> {
         if let Some(address) = pod.addresses.iter().find(|address| address.is_loopback()) {
             return Err(Error::LoopbackAddress(*address));
@@ -67,7 +67,7 @@ impl Plan {
     }
 }
 
-/// Does this tier take inbound connections with sk_lookup?
+/// Returns whether the tier redirects inbound connections with sk_lookup.
 fn steers_inbound(tier: Tier) -> Result<bool, Error> {
     match tier {
         Tier::Full => Ok(true),
@@ -76,8 +76,9 @@ fn steers_inbound(tier: Tier) -> Result<bool, Error> {
     }
 }
 
-/// Where connections of one family are redirected to: the pod's first address of it, or nowhere if
-/// it has none. Without steering (split tier) the listener on loopback is only found on loopback.
+/// Returns where connections of one family are redirected to: the pod's first address of it, or
+/// unspecified if it has none. Without steering (split tier) only connections to loopback reach the
+/// listener on loopback.
 fn redirect_target(
     pod: &PodRedirect,
     is_usable: impl Fn(&IpAddr) -> bool,
@@ -90,7 +91,7 @@ fn redirect_target(
     }
 }
 
-/// A link-local address would need its interface named in every redirected connect.
+/// Excludes link-local addresses: a connection to one needs its interface's scope id.
 fn is_routable_v6(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(_) => false,
@@ -116,7 +117,7 @@ fn port_keys(
 }
 
 fn subnet_key(cookie: u64, subnet: &IpNet) -> Key<SubnetSkipKey> {
-    /// Bits of a v4-mapped address before the IPv4 address.
+    /// Bits of the prefix of an IPv4-mapped address.
     const MAPPED_BITS: u32 = 96;
     let bits = match subnet {
         IpNet::V4(v4) => MAPPED_BITS + u32::from(v4.prefix_len()),
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_by_tier_and_family() {
+    fn redirect_target_depends_on_tier_and_family() {
         let table: [(Tier, &[&str], &str, &str); 5] = [
             (Tier::Full, &["10.1.0.5"], "10.1.0.5", "::"),
             (
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_enrolled() {
+    fn pods_without_usable_addresses_or_ebpf_tier_are_rejected() {
         let error = |pod: &PodRedirect| Plan::new(pod, 2102).err().map(|error| error.to_string());
         assert!(error(&pod(Tier::Nft, &["10.1.0.5"])).is_some());
         assert!(error(&pod(Tier::Full, &[])).is_some());
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn skips_become_prefixes() {
+    fn skipped_ports_and_subnets_become_prefixes() {
         let plan = Plan::new(&pod(Tier::Full, &["10.1.0.5"]), 2102).unwrap();
         let ports: Vec<_> = plan
             .port_skips

@@ -1,5 +1,6 @@
-//! Clean-up and repair, run now and then by the daemon: pods whose end nobody announced, entries
-//! of an enrolment or removal that was interrupted, and listeners that opened unseen.
+//! Clean-up and repair, run periodically by the daemon: removes pods that ended without a CNI DEL
+//! and entries of interrupted enrolments or removals, and registers listeners that opened while the
+//! programs were not attached.
 
 use std::{collections::HashSet, io::ErrorKind};
 
@@ -9,7 +10,7 @@ use super::{
     enrol,
     error::Error,
     guard, listeners, loader,
-    maps::{Maps, found, keys_where},
+    maps::{Maps, keys_where, optional},
     object::Object,
     pins::{self, Pins},
 };
@@ -23,83 +24,86 @@ use crate::{
 
 /// What one sweep removed or repaired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sweep {
-    /// Pods whose network namespace is gone.
+pub struct SweepReport {
+    /// Pods whose network namespace no longer exists.
     pub removed: Vec<u64>,
-    /// Leftovers of interrupted work.
+    /// Incomplete pods of interrupted enrolments or removals.
     pub orphans: usize,
     pub listeners: usize,
-    /// Interfaces that appeared since the last sweep, or since the guard was turned on.
+    /// Interfaces that were created since the last sweep, or since the guard was turned on.
     pub guarded: usize,
 }
 
-pub(super) fn sweep(pins: &Pins, object: &Object, known: &[PodRedirect]) -> Result<Sweep, Error> {
+pub(super) fn sweep(
+    pins: &Pins,
+    object: &Object,
+    known: &[PodRedirect],
+) -> Result<SweepReport, Error> {
     let mut maps = Maps::open(pins)?;
-    let mut done = Sweep::default();
+    let mut result = SweepReport::default();
     let cookies = keys_where("PODS", maps.pods.keys(), |_| true)?;
-    let zombies: HashSet<u64> = loader::remove_zombies(pins)?.into_iter().collect();
+    let dead_pods: HashSet<u64> = loader::remove_dead_links(pins)?.into_iter().collect();
     for cookie in &cookies {
-        if zombies.contains(cookie) || is_gone(*cookie, known) {
+        if dead_pods.contains(cookie) || is_netns_gone(*cookie, known) {
             enrol::remove(pins, &mut maps, *cookie)?;
-            done.removed.push(*cookie);
+            result.removed.push(*cookie);
         }
     }
     for cookie in orphans(pins, &maps)? {
         enrol::remove(pins, &mut maps, cookie)?;
-        done.orphans += 1;
+        result.orphans += 1;
     }
-    guard::remove_zombies(pins)?;
-    // One pod's failure must not keep the others from being looked after; it is reported at the
-    // end.
+    guard::remove_dead_links(pins)?;
+    // One pod's failure must not prevent the repair of others; it is reported at the end.
     let mut failure = None;
     for cookie in cookies {
-        let Some(config) = found(maps.pods.get(&cookie, 0), "PODS")? else {
+        let Some(config) = optional(maps.pods.get(&cookie, 0), "PODS")? else {
             continue;
         };
         if let Some(inode) = netns_inode(pins, cookie, &config, known)? {
             match listeners::register(&mut maps, cookie, &config, inode) {
-                Ok(registered) => done.listeners += registered,
+                Ok(registered) => result.listeners += registered,
                 Err(error) => failure = Some(error),
             }
         }
         if let Some(pod) = known.iter().find(|pod| pod.cookie == cookie) {
             match guard::attach(pins, object, pod) {
-                Ok(guarded) => done.guarded += guarded,
+                Ok(guarded) => result.guarded += guarded,
                 Err(error) => failure = Some(error),
             }
         }
     }
-    failure.map_or(Ok(done), Err)
+    failure.map_or(Ok(result), Err)
 }
 
-/// Is the network namespace of a remembered pod no longer where it was? For pods with a steering
-/// link the link itself says so; this serves those without. In doubt it is still there.
-fn is_gone(cookie: u64, known: &[PodRedirect]) -> bool {
+/// Returns whether a recorded pod's network namespace no longer exists at its path. Serves pods
+/// without a steering link, whose state shows the same. False when in doubt.
+fn is_netns_gone(cookie: u64, known: &[PodRedirect]) -> bool {
     let Some(pod) = known.iter().find(|pod| pod.cookie == cookie) else {
         return false;
     };
     match netns::cookie_of(&pod.netns) {
         Ok(found) => found != cookie,
         Err(NetnsError::Open { source, .. }) => source.kind() == ErrorKind::NotFound,
-        // What is left of a mount point is an ordinary file, which nobody can enter.
+        // A path that was a mount point is now an ordinary file.
         Err(NetnsError::Enter(source)) => source.kind() == ErrorKind::InvalidInput,
         Err(_) => false,
     }
 }
 
-/// Cookies with state but without the entry that makes them pods.
+/// Returns cookies that have state but no entry in PODS.
 fn orphans(pins: &Pins, maps: &Maps) -> Result<HashSet<u64>, Error> {
-    let mut cookies: HashSet<u64> = pins.steered()?.into_iter().collect();
+    let mut cookies: HashSet<u64> = pins.steered_cookies()?.into_iter().collect();
     cookies.extend(keys_where("PROXIES", maps.proxies.keys(), |_| true)?);
     cookies.extend(keys_where("STATS", maps.stats.keys(), |_| true)?);
-    cookies.extend(guard::known(pins)?);
+    cookies.extend(guard::cookies(pins)?);
     for pod in keys_where("PODS", maps.pods.keys(), |_| true)? {
         cookies.remove(&pod);
     }
     Ok(cookies)
 }
 
-/// Where the pod's processes are to be looked for: its steering link knows, or the caller.
+/// Returns the inode of the pod's network namespace, from its steering link or its record.
 fn netns_inode(
     pins: &Pins,
     cookie: u64,

@@ -1,6 +1,6 @@
-//! Programs that others attached at or above the pods' parent cgroup. Two ways of attaching do not
-//! get along with ours: an exclusive one keeps ours out (EPERM), and an overridable one above is
-//! silenced for every pod by ours. Asked before loading, so that the tier choice can say why.
+//! Detects other programs attached at or above the pods' parent cgroup that conflict with the
+//! mesh's: an exclusive one prevents attaching (EPERM), and an overridable one above would be
+//! overridden for every pod. Queried before loading, so that the tier choice can report the reason.
 
 use std::{
     fmt,
@@ -13,27 +13,27 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use super::{error::Error, hook::HOOKS};
 use crate::sys::bpf;
 
-/// `BPF_F_ALLOW_MULTI`: programs beside and below are welcome. Links always have it.
+/// `BPF_F_ALLOW_MULTI`: allows programs at and below the same cgroup. Links always have it.
 const ALLOW_MULTI: u32 = 2;
 
-/// How a foreign attachment and ours would hinder each other.
+/// How a foreign attachment conflicts with the mesh's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hindrance {
-    /// Ours cannot be attached.
-    BlocksOurs,
-    /// Theirs would no longer run for pods.
-    SilencedByOurs,
+pub enum ConflictKind {
+    /// The mesh's program cannot be attached.
+    BlocksAttach,
+    /// The foreign program would no longer run for pods.
+    Overridden,
 }
 
-/// A foreign attachment that does not get along with ours.
+/// A foreign attachment that conflicts with one of the mesh's programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub cgroup: PathBuf,
-    /// The program of ours that meets it.
+    /// The mesh's program.
     pub program: &'static str,
-    /// Kernel ids, as `bpftool prog show id N` takes them.
+    /// Kernel ids, for `bpftool prog show id N`.
     pub foreign: Vec<u32>,
-    pub hindrance: Hindrance,
+    pub kind: ConflictKind,
 }
 
 impl fmt::Display for Conflict {
@@ -42,15 +42,15 @@ impl fmt::Display for Conflict {
             cgroup,
             program,
             foreign,
-            hindrance,
+            kind,
         } = self;
         let cgroup = cgroup.display();
-        match hindrance {
-            Hindrance::BlocksOurs => write!(
+        match kind {
+            ConflictKind::BlocksAttach => write!(
                 f,
-                "program(s) {foreign:?} attached exclusively to {cgroup} keep {program} from being attached"
+                "program(s) {foreign:?} attached exclusively to {cgroup} prevent {program} from being attached"
             ),
-            Hindrance::SilencedByOurs => write!(
+            ConflictKind::Overridden => write!(
                 f,
                 "program(s) {foreign:?} attached overridably to {cgroup} would stop running for pods once {program} is attached"
             ),
@@ -58,7 +58,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// Looks at every hook of ours from `cgroup_root` up to the top of the hierarchy.
+/// Queries every hook from `cgroup_root` up to the root of the hierarchy.
 pub fn conflicts(cgroup_root: &Path) -> Result<Vec<Conflict>, Error> {
     let mut found = Vec::new();
     for cgroup in cgroup_root.ancestors().take_while(|path| is_cgroup2(path)) {
@@ -72,12 +72,12 @@ pub fn conflicts(cgroup_root: &Path) -> Result<Vec<Conflict>, Error> {
                     path: cgroup.to_owned(),
                     source,
                 })?;
-            if let Some(hindrance) = hindrance(&attached, cgroup == cgroup_root) {
+            if let Some(kind) = conflict_kind(&attached, cgroup == cgroup_root) {
                 found.push(Conflict {
                     cgroup: cgroup.to_owned(),
                     program: hook.program,
                     foreign: attached.programs,
-                    hindrance,
+                    kind,
                 });
             }
         }
@@ -89,15 +89,15 @@ fn is_cgroup2(path: &Path) -> bool {
     statfs(path).is_ok_and(|status| status.filesystem_type() == CGROUP2_SUPER_MAGIC)
 }
 
-/// An overridable attachment can be overridden below its cgroup, but not joined at it.
-fn hindrance(attached: &bpf::Attached, at_our_cgroup: bool) -> Option<Hindrance> {
+/// An overridable attachment can be overridden below its cgroup, but not shared at it.
+fn conflict_kind(attached: &bpf::Attached, is_same_cgroup: bool) -> Option<ConflictKind> {
     if attached.programs.is_empty() || attached.flags & ALLOW_MULTI != 0 {
         return None;
     }
-    if attached.flags == 0 || at_our_cgroup {
-        return Some(Hindrance::BlocksOurs);
+    if attached.flags == 0 || is_same_cgroup {
+        return Some(ConflictKind::BlocksAttach);
     }
-    Some(Hindrance::SilencedByOurs)
+    Some(ConflictKind::Overridden)
 }
 
 #[cfg(test)]
@@ -105,26 +105,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hindrances() {
+    fn conflict_depends_on_flags_and_cgroup() {
         const ALLOW_OVERRIDE: u32 = 1;
         let table = [
             (0, &[][..], false, None),
-            (0, &[7], false, Some(Hindrance::BlocksOurs)),
-            (0, &[7], true, Some(Hindrance::BlocksOurs)),
-            (ALLOW_OVERRIDE, &[7], false, Some(Hindrance::SilencedByOurs)),
-            (ALLOW_OVERRIDE, &[7], true, Some(Hindrance::BlocksOurs)),
+            (0, &[7], false, Some(ConflictKind::BlocksAttach)),
+            (0, &[7], true, Some(ConflictKind::BlocksAttach)),
+            (ALLOW_OVERRIDE, &[7], false, Some(ConflictKind::Overridden)),
+            (ALLOW_OVERRIDE, &[7], true, Some(ConflictKind::BlocksAttach)),
             (ALLOW_MULTI, &[7, 8], false, None),
             (ALLOW_MULTI, &[7, 8], true, None),
         ];
-        for (flags, programs, at_our_cgroup, expected) in table {
+        for (flags, programs, is_same_cgroup, expected) in table {
             let attached = bpf::Attached {
                 flags,
                 programs: programs.to_vec(),
             };
             assert_eq!(
-                hindrance(&attached, at_our_cgroup),
+                conflict_kind(&attached, is_same_cgroup),
                 expected,
-                "{attached:?} {at_our_cgroup}"
+                "{attached:?} {is_same_cgroup}"
             );
         }
     }
