@@ -1,14 +1,14 @@
 //! The CNI plugin: a chained, synchronous program that a container runtime starts for every pod.
 //!
-//! It redirects the pods that the injector gave a proxy and passes all others through untouched. It
-//! asks the agent to do it; when the agent does not answer, it does the same itself with what the
-//! agent left pinned. A pod that asks for the mesh and cannot be redirected is refused: it must not
-//! run in the clear. A pod that does not ask for it costs no I/O at all.
+//! It redirects the pods to which the injector added a proxy and passes all others through
+//! unchanged. It requests the enrolment from the agent; when the agent does not respond, it enrols
+//! the pod itself in the state that the agent left pinned. The plugin refuses a meshed pod that
+//! cannot be redirected, because it must not run in clear text. For other pods it performs no I/O.
 //!
-//! What it cannot see: the guest kernel of a sandboxed runtime (gVisor, Kata), whose pods are
-//! enrolled and not redirected because the connections never reach the node's kernel; and the pod's
-//! containers, so that a pod which an injector gave an init container with iptables rules is
-//! redirected twice. Both are for the operator to exclude (docs/operations/agent.md).
+//! Two limitations are for the operator to exclude (docs/operations/agent.md). In a sandboxed
+//! runtime with its own guest kernel (gVisor, Kata) pods are enrolled and not redirected, because
+//! their connections never reach the node's kernel. And since the plugin does not see a pod's
+//! containers, a pod with an init container that adds iptables rules is redirected twice.
 
 mod command;
 mod config;
@@ -24,9 +24,10 @@ pub use environment::Environment;
 pub use error::{CniError, Code};
 pub use version::Version;
 
-/// Runs one command: environment and standard input in, standard output and exit code out.
+/// Runs one command: reads environment and standard input, writes standard output, and returns
+/// whether it succeeded.
 ///
-/// The caller gives the environment, so that this is the whole plugin, testable without a process.
+/// The environment is a parameter so that tests can run the whole plugin without a process.
 pub fn run(
     environment: &dyn Fn(&str) -> Option<String>,
     input: &mut dyn Read,

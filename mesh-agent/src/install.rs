@@ -1,12 +1,13 @@
 //! mesh-cni on the node: its file among the CNI plugins, and its entry in the network configuration
-//! that the container runtime uses. Called by the daemon, which keeps it there ([`keep`]) and takes
-//! it away when the mesh is uninstalled ([`Installer::remove`]).
+//! that the container runtime uses. The daemon maintains both ([`keep_installed`]) and removes them
+//! when the mesh is uninstalled ([`Installer::remove_entries`], [`Installer::remove_plugin`]).
 //!
 //! A runtime reads the first file of its directory, by name, and calls the plugins that the file
-//! lists. That file belongs to the node's network, whichever it is; we add one entry to it and
-//! touch nothing else ([`chain`]). When its owner writes it again, or another network brings a file
-//! that comes first, the entry is put in again. We never make a configuration of our own: without a
-//! network there is nothing to chain to, and the pods of such a node have to wait for it anyway.
+//! lists. That file belongs to the node's network plugin; the agent adds one entry to it and
+//! changes nothing else ([`chain`]). When the owner rewrites the file, or another network plugin
+//! adds a file that sorts first, the agent adds the entry again. It never creates a configuration
+//! of its own: without a network there is nothing to chain to, and pods cannot start on such a node
+//! anyway.
 
 mod chain;
 mod directory;
@@ -24,18 +25,18 @@ use mesh_runtime::log::chain;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-pub use keeper::{Outcome, keep};
+pub use keeper::{Outcome, keep_installed};
 pub use plugin_file::PluginFile;
 
 use chain::{Chain, ChainError, PLUGIN};
 use directory::{Directory, File};
 
-/// A configuration of one plugin cannot hold a second one. It is moved aside under this extension,
-/// which no runtime reads, and stays there to be put back.
-const SET_ASIDE: &str = "before-mesh";
-/// What the list that takes its place has after the whole old name: so it sorts where the old one
-/// did, before `10-x.conflist` even.
-const AS_LIST: &str = "conflist";
+/// A configuration of one plugin cannot hold a second one. It is renamed with this extension, which
+/// no runtime reads, and restored later.
+const BACKUP_EXTENSION: &str = "before-mesh";
+/// Appended to the whole old name of the list that replaces it, so that it sorts where the old one
+/// did, even before `10-x.conflist`.
+const LIST_EXTENSION: &str = "conflist";
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -43,27 +44,27 @@ pub struct Settings {
     pub conf_dir: PathBuf,
     /// The directory of the node's plugins, as this process sees it.
     pub bin_dir: PathBuf,
-    /// The plugin to install.
+    /// The plugin's program to install.
     pub plugin: PathBuf,
-    /// What the plugin is told, in the node's own paths.
+    /// The plugin's settings, as paths on the node.
     pub socket: PathBuf,
     pub pin_dir: PathBuf,
     pub state_dir: PathBuf,
 }
 
-/// Does one look, or one removal, at a time; synchronous, a few small files each.
+/// Runs one check, or one removal, at a time; synchronous, with a few small files each.
 #[derive(Debug)]
 pub struct Installer {
     directory: Directory,
     bin_dir: PathBuf,
     plugin: PathBuf,
     entry: Entry,
-    /// Held by whoever changes something; true once everything was removed, after which nothing is
-    /// put there again.
+    /// Locked while files change; true once everything was removed, after which nothing is
+    /// installed again.
     is_removed: Mutex<bool>,
 }
 
-/// What the plugin is told, in the order in which a reader expects it.
+/// The plugin's entry, in the order of fields that a reader expects.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Entry {
@@ -81,13 +82,13 @@ struct Capabilities {
     annotations: bool,
 }
 
-/// What a look at the directory found and did.
+/// The state of the CNI configuration after a check, and what the check changed.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct ChainReport {
     pub status: CniStatus,
-    /// The file that our entry was written into.
+    /// The file that the entry was written into.
     pub written: Option<String>,
-    /// What an administrator should know though the entry is in place, one sentence each.
+    /// Warnings for an administrator although the entry is in place, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -100,7 +101,7 @@ pub enum InstallError {
         #[source]
         source: io::Error,
     },
-    #[error("the plugin's program {path} cannot be read; it belongs beside mesh-agent")]
+    #[error("cannot read the plugin's program {path}; it belongs in the directory of mesh-agent")]
     NoPlugin {
         path: PathBuf,
         #[source]
@@ -116,10 +117,10 @@ pub enum InstallError {
     },
 }
 
-/// The configuration that a runtime takes.
-struct Primary<'a> {
+/// The configuration that the runtime uses.
+struct ActiveConfig<'a> {
     file: &'a File,
-    /// As it is, or as a list of its one plugin.
+    /// The file's text, or a list of its one plugin.
     text: String,
     chain: Chain,
 }
@@ -146,22 +147,22 @@ impl Installer {
         self.directory.path()
     }
 
-    /// Puts the plugin's file where the runtime looks for it, unless it is there and can be
-    /// executed, and says what was found. A file of the same length is taken for the same one
-    /// unless `thoroughly`.
-    pub fn install_plugin(&self, thoroughly: bool) -> Result<PluginFile, InstallError> {
+    /// Installs the plugin's file unless it is there and executable, and returns what was found. A
+    /// file of the same length counts as intact unless `compare_content`.
+    pub fn install_plugin(&self, compare_content: bool) -> Result<PluginFile, InstallError> {
         let is_removed = self.is_removed.lock();
-        match *is_removed {
-            true => Ok(PluginFile::Intact),
-            false => plugin_file::install(&self.plugin, &self.bin_dir, thoroughly),
+        if *is_removed {
+            Ok(PluginFile::Intact)
+        } else {
+            plugin_file::install(&self.plugin, &self.bin_dir, compare_content)
         }
     }
 
-    /// Finds the configuration that the runtime uses and sees to it that our entry is in it.
-    pub fn look(&self) -> Result<Look, InstallError> {
+    /// Finds the configuration that the runtime uses and ensures that it has the plugin's entry.
+    pub fn ensure_chained(&self) -> Result<ChainReport, InstallError> {
         let is_removed = self.is_removed.lock();
         let files = self.directory.files()?;
-        let mut look = Look {
+        let mut report = ChainReport {
             status: CniStatus {
                 conf_dir: self.conf_dir().to_owned(),
                 ..CniStatus::default()
@@ -169,42 +170,42 @@ impl Installer {
             written: None,
             notes: notes(&files),
         };
-        let primary = match primary(&files) {
+        let active = match active_config(&files) {
             Ok(_) if *is_removed => {
-                "the mesh is being removed from this node".clone_into(&mut look.status.reason);
-                return Ok(look);
+                "the mesh is being removed from this node".clone_into(&mut report.status.reason);
+                return Ok(report);
             }
-            Ok(primary) => primary,
+            Ok(active) => active,
             Err(reason) => {
-                look.status.reason = reason;
-                return Ok(look);
+                report.status.reason = reason;
+                return Ok(report);
             }
         };
-        look.status.network = Some(primary.chain.network.clone());
-        look.status.plugins = primary.chain.kinds();
-        look.status.file = Some(primary.file.name.clone());
-        match chain::with_entry(&primary.text, &self.entry) {
-            Ok(None) if primary.file.is_list() => {}
+        report.status.network = Some(active.chain.network.clone());
+        report.status.plugins = active.chain.kinds();
+        report.status.file = Some(active.file.name.clone());
+        match chain::with_entry(&active.text, &self.entry) {
+            Ok(None) if active.file.is_list() => {}
             Ok(meshed) => {
-                let meshed = meshed.unwrap_or(primary.text);
-                let name = self.write(primary.file, &meshed)?;
-                look.status.plugins = Chain::read(&meshed)
+                let meshed = meshed.unwrap_or(active.text);
+                let name = self.write(active.file, &meshed)?;
+                report.status.plugins = Chain::read(&meshed)
                     .map(|chain| chain.kinds())
                     .unwrap_or_default();
-                look.status.file = Some(name.clone());
-                look.written = Some(name);
+                report.status.file = Some(name.clone());
+                report.written = Some(name);
             }
             Err(error) => {
-                look.status.reason = format!("{}: {}", primary.file.name, chain(&error));
-                return Ok(look);
+                report.status.reason = format!("{}: {}", active.file.name, chain(&error));
+                return Ok(report);
             }
         }
-        look.status.chained = true;
-        Ok(look)
+        report.status.chained = true;
+        Ok(report)
     }
 
-    /// Takes our entry out of every file and puts back what was set aside; for good, until another
-    /// agent starts. The first error ends nothing: what can be done is done.
+    /// Removes the plugin's entry from every file and restores renamed files. Until another agent
+    /// starts, nothing is installed again. Continues after errors.
     pub fn remove_entries(&self) -> Vec<InstallError> {
         let mut is_removed = self.is_removed.lock();
         *is_removed = true;
@@ -213,14 +214,16 @@ impl Installer {
             Ok(files) => files,
             Err(error) => return vec![error],
         };
-        let is_there = |name: &str| files.iter().any(|file| file.name == name);
+        let exists = |name: &str| files.iter().any(|file| file.name == name);
         for file in &files {
-            let original = file.name.strip_suffix(&format!(".{SET_ASIDE}"));
-            let substituted = file.name.strip_suffix(&format!(".{AS_LIST}"));
+            let original = file.name.strip_suffix(&format!(".{BACKUP_EXTENSION}"));
+            let substituted = file.name.strip_suffix(&format!(".{LIST_EXTENSION}"));
             let result = match (original, substituted) {
-                (Some(original), _) => self.put_back(file, original, is_there(original)),
-                // Gone by now, with what it stood for put back.
-                (None, Some(original)) if is_there(&format!("{original}.{SET_ASIDE}")) => Ok(()),
+                (Some(original), _) => self.restore(file, original, exists(original)),
+                // Removed when the file that it replaced is restored.
+                (None, Some(original)) if exists(&format!("{original}.{BACKUP_EXTENSION}")) => {
+                    Ok(())
+                }
                 _ => self.remove_entry(file),
             };
             errors.extend(result.err());
@@ -233,64 +236,67 @@ impl Installer {
         plugin_file::remove(&self.bin_dir)
     }
 
-    /// Writes the list that has our entry, and returns its name.
+    /// Writes the list that has the entry, and returns its name.
     fn write(&self, file: &File, list: &str) -> Result<String, InstallError> {
         if file.is_list() {
             self.directory.replace(file, &file.name, list)?;
             return Ok(file.name.clone());
         }
-        let name = format!("{}.{AS_LIST}", file.name);
-        // The list first: until the old file is gone it comes second and is not used.
+        let name = format!("{}.{LIST_EXTENSION}", file.name);
+        // The list first: until the old file is renamed it sorts second and is not used.
         self.directory.replace(file, &name, list)?;
-        let aside = format!("{}.{SET_ASIDE}", file.name);
-        self.directory.rename(&file.name, &aside)?;
+        let backup = format!("{}.{BACKUP_EXTENSION}", file.name);
+        self.directory.rename(&file.name, &backup)?;
         Ok(name)
     }
 
-    /// Gives a file that was set aside its name again, unless its owner has written a new one
-    /// since.
-    fn put_back(&self, aside: &File, original: &str, is_there: bool) -> Result<(), InstallError> {
-        // Before its substitute goes, so that there is no moment without either.
-        match is_there {
-            true => self.directory.remove(&aside.name)?,
-            false => self.directory.rename(&aside.name, original)?,
+    /// Restores a renamed file, unless its owner has written a new one since.
+    fn restore(&self, backup: &File, original: &str, exists: bool) -> Result<(), InstallError> {
+        // Before the list is removed, so that one of them always exists.
+        if exists {
+            self.directory.remove(&backup.name)?;
+        } else {
+            self.directory.rename(&backup.name, original)?;
         }
-        self.directory.remove(&format!("{original}.{AS_LIST}"))
+        self.directory
+            .remove(&format!("{original}.{LIST_EXTENSION}"))
     }
 
     fn remove_entry(&self, file: &File) -> Result<(), InstallError> {
         match file.text().map(chain::without_entry) {
             Ok(Ok(Some(text))) => self.directory.replace(file, &file.name, &text),
-            // Not ours, or no text that could hold our entry.
+            // Without the entry, or not text that could contain it.
             _ => Ok(()),
         }
     }
 }
 
-/// The first file, in a runtime's order, that a pod could be started with.
-fn primary(files: &[File]) -> Result<Primary<'_>, String> {
+/// Returns the first file, in the runtime's order, that a pod could be started with.
+fn active_config(files: &[File]) -> Result<ActiveConfig<'_>, String> {
     let mut unusable = Vec::new();
     for file in files.iter().filter(|file| file.is_configuration()) {
         match read(file) {
-            Ok((text, chain)) => return Ok(Primary { file, text, chain }),
+            Ok((text, chain)) => return Ok(ActiveConfig { file, text, chain }),
             Err(why) => unusable.push(format!("{}: {why}", file.name)),
         }
     }
-    Err(match unusable.is_empty() {
-        true => "there is no network configuration yet; the node's network plugin writes one when it is installed".to_owned(),
-        false => format!(
+    Err(if unusable.is_empty() {
+        "there is no network configuration yet; the node's network plugin writes one when it is installed".to_owned()
+    } else {
+        format!(
             "no network configuration can be used ({})",
             unusable.join("; ")
-        ),
+        )
     })
 }
 
 fn read(file: &File) -> Result<(String, Chain), String> {
     let text = file.text().map_err(|error| error.to_string())?;
     let list = |text: &str| -> Result<(String, Chain), ChainError> {
-        let text = match file.is_list() {
-            true => text.to_owned(),
-            false => chain::as_list(text)?,
+        let text = if file.is_list() {
+            text.to_owned()
+        } else {
+            chain::as_list(text)?
         };
         let chain = Chain::read(&text)?;
         Ok((text, chain))
@@ -298,8 +304,8 @@ fn read(file: &File) -> Result<(String, Chain), String> {
     list(text).map_err(|error| error.to_string())
 }
 
-/// Files with our entry under a name that no runtime reads: somebody moved them away. And plugins
-/// that do the same as ours.
+/// Returns warnings about files with the entry that another program renamed so that no runtime
+/// reads them, and about plugins that redirect pods too.
 fn notes(files: &[File]) -> Vec<String> {
     let mut notes = Vec::new();
     for file in files {

@@ -1,17 +1,18 @@
-//! What the agent does at an API server: it enrols pods of its node that nobody enrolled, says so
-//! in their events, takes the start-up taint from its node, and learns whether it is being
-//! uninstalled or only restarted. Started by the daemon when it is told its node's name.
+//! The agent's work at an API server: enrols pods of its node that the plugin missed and reports
+//! that in their events, removes the start-up taint from its node, and determines whether a
+//! stopping agent is uninstalled or only restarted. The daemon starts it when the node's name is
+//! configured.
 //!
-//! Nothing else of the agent depends on it. While the API server is away the CNI plugin goes on
-//! enrolling, and everything here is tried again.
+//! Nothing else of the agent depends on it. While the API server is unreachable the CNI plugin
+//! continues to enrol pods, and everything here is retried.
 
 mod connection;
 mod daemon_set;
+mod enrol_queue;
 mod events;
+mod in_place;
 mod meshed_pod;
 mod node_object;
-mod repair;
-mod wanted;
 
 use std::{
     path::PathBuf,
@@ -25,87 +26,94 @@ use tokio::{
     task::JoinHandle,
 };
 
-pub use daemon_set::{DaemonSetRef, Departure};
-pub use node_object::keeps_chains;
+pub use daemon_set::{DaemonSetRef, ShutdownAction};
+pub use node_object::caches_chains;
 
-use crate::{daemon::Caretaker, findings::Findings, metrics::WaitingPods, repairs::Repaired};
-use daemon_set::Seen;
+use crate::{
+    daemon::NodeHandle, metrics::WaitingPods, repairs::RepairEvent, shared_status::SharedStatus,
+};
+use daemon_set::WatchState;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Instead of the service account of the agent's pod.
+    /// Used instead of the service account of the agent's pod.
     pub kubeconfig: Option<PathBuf>,
     pub node: String,
     pub daemon_set: Option<DaemonSetRef>,
-    /// The taint to take from the node when pods can be enrolled.
+    /// The taint to remove from the node when pods can be enrolled.
     pub startup_taint: String,
 }
 
-/// What the rest of the agent gives to it.
+/// The parts of the agent that the integration uses.
 #[derive(Debug)]
-pub struct Surroundings {
-    pub caretaker: Arc<Caretaker>,
-    pub findings: Findings,
+pub struct Dependencies {
+    pub node_handle: Arc<NodeHandle>,
+    pub shared_status: SharedStatus,
     pub waiting: WaitingPods,
-    /// Can a pod that starts now be enrolled by the plugin?
+    /// Whether the plugin can enrol a pod that starts now.
     pub can_enrol: watch::Receiver<bool>,
 }
 
-/// The running part.
+/// The running integration.
 pub struct Kubernetes {
     settings: Settings,
     client: Arc<OnceLock<Client>>,
-    seen: watch::Receiver<Seen>,
+    watch_state: watch::Receiver<WatchState>,
     runtime: watch::Receiver<Option<String>>,
     task: JoinHandle<()>,
 }
 
-/// Starts it; there need not be an API server yet. What is `repaired` is told in events of the
-/// node.
+/// Starts the integration; the API server need not be reachable yet. Publishes `repairs` as events
+/// of the node.
 pub fn start(
     settings: Settings,
-    around: Surroundings,
-    repaired: mpsc::Receiver<Repaired>,
+    dependencies: Dependencies,
+    repairs: mpsc::Receiver<RepairEvent>,
     supervisor: &Supervisor,
 ) -> Kubernetes {
     let client = Arc::new(OnceLock::new());
-    let (seen, seen_by_us) = watch::channel(Seen::default());
+    let (watch_sender, watch_state) = watch::channel(WatchState::default());
     let (runtime, runtime_of_node) = watch::channel(None);
     let task = supervisor.spawn("kubernetes", {
         let (settings, client) = (settings.clone(), Arc::clone(&client));
         async move {
-            let connected = connection::connect(&settings, &around.findings).await;
+            let connected = connection::connect(&settings, &dependencies.shared_status).await;
             let connected = client.get_or_init(|| connected).clone();
             tokio::join!(
-                repair::run(&connected, &settings.node, &around),
-                node_object::run(&connected, &settings, &around, &runtime),
-                daemon_set::watch(&connected, settings.daemon_set.as_ref(), &seen),
-                events::tell_repairs(&connected, &settings.node, repaired),
+                in_place::run(&connected, &settings.node, &dependencies),
+                node_object::run(&connected, &settings, &dependencies, &runtime),
+                daemon_set::watch(&connected, settings.daemon_set.as_ref(), &watch_sender),
+                events::publish_repairs(&connected, &settings.node, repairs),
             );
         }
     });
     Kubernetes {
         settings,
         client,
-        seen: seen_by_us,
+        watch_state,
         runtime: runtime_of_node,
         task,
     }
 }
 
 impl Kubernetes {
-    /// Asked when the agent is told to stop: is that the end of the mesh on this node?
-    pub async fn departure(&self) -> Departure {
-        let seen = self.seen.borrow().clone();
-        daemon_set::departure(self.client.get(), self.settings.daemon_set.as_ref(), &seen).await
+    /// Returns whether a stopping agent leaves the mesh on the node or removes it.
+    pub async fn shutdown_action(&self) -> ShutdownAction {
+        let watch_state = self.watch_state.borrow().clone();
+        daemon_set::shutdown_action(
+            self.client.get(),
+            self.settings.daemon_set.as_ref(),
+            &watch_state,
+        )
+        .await
     }
 
-    /// The node's container runtime, if the API server told it.
+    /// Returns the node's container runtime, if the node's object is known.
     pub fn container_runtime(&self) -> Option<String> {
         self.runtime.borrow().clone()
     }
 
-    /// Ends the watches: nobody must enrol pods again that are being released.
+    /// Ends the watches, so that no pod is enrolled again while all pods are released.
     pub fn stop(&self) {
         self.task.abort();
     }

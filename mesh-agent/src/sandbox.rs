@@ -1,12 +1,12 @@
-//! Where a running pod is: its network namespace and its sandbox, found from outside by the pod's
-//! UID. For pods that were there before the plugin was; called by the task that repairs them
-//! (`kubernetes::repair`).
+//! Finds a running pod's network namespace and sandbox by the pod's UID. For pods that started
+//! before the plugin was installed; called by the task that enrols them in place
+//! (`kubernetes::in_place`).
 //!
-//! The container runtime is not asked: each has another interface. A kubelet with either cgroup
-//! driver, on either version of cgroups, below whatever parent, puts the pod's UID into the path of
-//! its processes' cgroups, and `/proc` (the node's: the agent needs `hostPID`) tells that path.
-//! From the cgroup namespace of the agent's own container the path looks different, but not its
-//! end.
+//! It does not query the container runtime, since each has another interface. The kubelet, with
+//! either cgroup driver, on either version of cgroups and below any parent, puts the pod's UID into
+//! the cgroup path of the pod's processes, and `/proc` (the node's: the agent needs `hostPID`)
+//! shows that path. In the cgroup namespace of the agent's own container the path has another
+//! beginning, but the same end.
 
 mod cgroup_path;
 mod choice;
@@ -21,7 +21,7 @@ use std::{
 
 use crate::node::{self, NamespaceError};
 
-pub use choice::NotYet;
+pub use choice::SandboxPending;
 
 use choice::Candidate;
 use processes::Process;
@@ -29,21 +29,21 @@ use processes::Process;
 /// A pod's sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
-    /// A name that lives as long as the namespace, if it has one; runtimes give it one below
+    /// A path that lives as long as the namespace, if it has one; runtimes bind-mount one below
     /// `/run/netns`.
     pub netns: PathBuf,
     pub container_id: String,
 }
 
-/// Which namespace: device and inode of its file.
+/// Identifies a namespace by device and inode of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Identity(u64, u64);
+struct NetnsId(u64, u64);
 
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     #[error("cannot list the node's processes")]
     Processes(#[source] io::Error),
-    #[error("cannot look at the namespaces of the pod's process {pid} (it takes CAP_SYS_PTRACE)")]
+    #[error("cannot inspect the namespaces of the pod's process {pid} (it takes CAP_SYS_PTRACE)")]
     Process {
         pid: u32,
         #[source]
@@ -53,57 +53,57 @@ pub enum SandboxError {
     Namespace(#[from] NamespaceError),
 }
 
-/// Where to look; other places in tests.
+/// The directories to search; tests use others.
 #[derive(Clone, Debug)]
-pub struct Places {
-    /// The node's processes.
-    pub processes: PathBuf,
-    /// Where runtimes give namespaces their names.
-    pub namespaces: PathBuf,
+pub struct SandboxFinder {
+    /// The node's `/proc`.
+    pub proc_dir: PathBuf,
+    /// Where runtimes bind-mount namespaces.
+    pub netns_dir: PathBuf,
 }
 
-impl Default for Places {
+impl Default for SandboxFinder {
     fn default() -> Self {
         Self {
-            processes: "/proc".into(),
-            namespaces: "/run/netns".into(),
+            proc_dir: "/proc".into(),
+            netns_dir: "/run/netns".into(),
         }
     }
 }
 
-impl Places {
-    /// Finds the pod's sandbox. `addresses` are those that the API server knows, if it knows them
-    /// yet.
+impl SandboxFinder {
+    /// Finds the pod's sandbox. `addresses` are those in the pod's status, which may still be
+    /// empty.
     pub fn find(
         &self,
         uid: &str,
         addresses: &[IpAddr],
-    ) -> Result<Result<Sandbox, NotYet>, SandboxError> {
-        let own = identity(Path::new("/proc/self/ns/net")).map_err(SandboxError::Processes)?;
-        let processes = processes::of_pod(&self.processes, uid).map_err(SandboxError::Processes)?;
+    ) -> Result<Result<Sandbox, SandboxPending>, SandboxError> {
+        let own = netns_id(Path::new("/proc/self/ns/net")).map_err(SandboxError::Processes)?;
+        let processes = processes::of_pod(&self.proc_dir, uid).map_err(SandboxError::Processes)?;
         let mut candidates: Vec<Candidate> = Vec::new();
         for process in processes {
-            // A process that is being made for the pod, or one that watches over a container, is
-            // still in the node's namespace.
-            let netns = process.netns(&self.processes);
-            let identity = match identity(&netns) {
-                Ok(identity) if identity == own => continue,
-                Ok(identity) => identity,
+            // A process that is being created for the pod, or that supervises a container, is still
+            // in the node's namespace.
+            let netns = process.netns(&self.proc_dir);
+            let netns_id = match netns_id(&netns) {
+                Ok(netns_id) if netns_id == own => continue,
+                Ok(netns_id) => netns_id,
                 Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
                     let pid = process.pid;
                     return Err(SandboxError::Process { pid, source });
                 }
-                // It has ended.
+                // The process has exited.
                 Err(_) => continue,
             };
             match candidates
                 .iter_mut()
-                .find(|known| known.identity == identity)
+                .find(|known| known.netns_id == netns_id)
             {
                 Some(known) => known.add(process),
                 None => candidates.push(Candidate {
                     addresses: node::addresses(&netns)?,
-                    identity,
+                    netns_id,
                     oldest: process,
                 }),
             }
@@ -115,20 +115,20 @@ impl Places {
         let Process { container_id, .. } = &chosen.oldest;
         Sandbox {
             netns: self
-                .name_of(chosen.identity)
-                .unwrap_or_else(|| chosen.oldest.netns(&self.processes)),
+                .named_path(chosen.netns_id)
+                .unwrap_or_else(|| chosen.oldest.netns(&self.proc_dir)),
             container_id: container_id.clone().unwrap_or_else(|| uid.to_owned()),
         }
     }
 
-    fn name_of(&self, wanted: Identity) -> Option<PathBuf> {
-        let names = fs::read_dir(&self.namespaces).ok()?;
+    fn named_path(&self, wanted: NetnsId) -> Option<PathBuf> {
+        let names = fs::read_dir(&self.netns_dir).ok()?;
         let mut paths = names.filter_map(|name| Some(name.ok()?.path()));
-        paths.find(|path| identity(path).is_ok_and(|found| found == wanted))
+        paths.find(|path| netns_id(path).is_ok_and(|found| found == wanted))
     }
 }
 
-fn identity(path: &Path) -> io::Result<Identity> {
+fn netns_id(path: &Path) -> io::Result<NetnsId> {
     let metadata = fs::metadata(path)?;
-    Ok(Identity(metadata.dev(), metadata.ino()))
+    Ok(NetnsId(metadata.dev(), metadata.ino()))
 }

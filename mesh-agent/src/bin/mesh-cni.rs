@@ -1,4 +1,4 @@
-//! `mesh-cni`, the CNI plugin: see `mesh_agent::cni`. Started by the container runtime for every
+//! `mesh-cni`, the CNI plugin: see `mesh_agent::cni`. The container runtime starts it for every
 //! pod.
 
 use std::{env, io, process::ExitCode};
@@ -10,7 +10,7 @@ fn main() -> ExitCode {
     let variable = |name: &str| env::var(name).ok();
     match mesh_agent::cni::run(&variable, &mut io::stdin().lock(), &mut io::stdout().lock()) {
         Ok(true) => ExitCode::SUCCESS,
-        // Standard output is gone when it fails: nobody is there to tell.
+        // When writing to standard output fails, there is no other channel to report it on.
         Ok(false) | Err(_) => ExitCode::FAILURE,
     }
 }

@@ -1,6 +1,6 @@
-//! `mesh-init`, the helpers of a pod that the node agent does not look after: see
-//! `mesh_agent::init`. The proxy's image has it under the three names that Linkerd's image has, and
-//! the injector and the chart call it by them.
+//! `mesh-init`, the helper programs of a pod on a node without an agent: see `mesh_agent::init`.
+//! The proxy's image contains it under the three names that Linkerd's image uses; the injector and
+//! the chart start it by those names.
 
 use std::{env, process::ExitCode};
 

@@ -1,10 +1,10 @@
-//! Which command the runtime gave, and whether the configuration's version has it.
+//! Dispatches the runtime's command, if the configuration's version has it.
 
 use serde_json::{Value, json};
 
 use super::{CniError, Code, Config, Environment, Version, config, plugin::Plugin};
 
-/// The answer to print, if the command has one; an error with the version to print it in.
+/// Returns the result to print, if the command has one; an error with the version to print it in.
 pub(super) fn execute(
     variable: &dyn Fn(&str) -> Option<String>,
     input: &[u8],
@@ -23,7 +23,7 @@ fn dispatch(
     variable: &dyn Fn(&str) -> Option<String>,
     input: &[u8],
 ) -> Result<Option<Value>, CniError> {
-    let is_known_to_version = match command {
+    let is_in_version = match command {
         "ADD" | "DEL" => true,
         "CHECK" => version.has_check(),
         "STATUS" | "GC" => version.has_status_and_gc(),
@@ -42,7 +42,7 @@ fn dispatch(
             ));
         }
     };
-    if !is_known_to_version {
+    if !is_in_version {
         return Err(CniError::new(
             Code::IncompatibleVersion,
             format!("CNI version {version} has no command {command}"),
@@ -59,14 +59,14 @@ fn dispatch(
     }
 }
 
-/// Answers in the version that was asked in, so that runtimes of any age can read it.
+/// Responds in the version of the request, so that runtimes of any age can read it.
 fn versions(input: &[u8]) -> Value {
-    let asked_in = serde_json::from_slice::<Value>(input)
+    let version = serde_json::from_slice::<Value>(input)
         .ok()
         .and_then(|config| config.get("cniVersion")?.as_str().map(str::to_owned))
         .unwrap_or_else(|| Version::LATEST.to_string());
     json!({
-        "cniVersion": asked_in,
+        "cniVersion": version,
         "supportedVersions": Version::ALL.map(Version::as_str),
     })
 }

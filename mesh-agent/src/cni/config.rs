@@ -1,4 +1,4 @@
-//! The plugin's entry of the network configuration, as the runtime hands it over on standard input.
+//! The plugin's entry of the network configuration, which the runtime passes on standard input.
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
@@ -21,16 +21,16 @@ pub struct Config {
     pub pin_dir: PathBuf,
     #[serde(default = "default_state_dir")]
     pub state_dir: PathBuf,
-    /// For the agent's answer. Well below the minutes that a runtime allows for a sandbox.
+    /// Limits the agent's response time. Well below the minutes that a runtime allows for a
+    /// sandbox.
     #[serde(default = "default_timeout_seconds")]
     pub timeout_seconds: u64,
-    /// Pods of these namespaces pass untouched whatever they ask for: the agent's own, which must
-    /// start when there is no agent.
+    /// Pods of these namespaces are never enrolled: the agent's own must start when no agent runs.
     #[serde(default = "default_exclude_namespaces")]
     pub exclude_namespaces: Vec<String>,
     #[serde(default)]
     runtime_config: BTreeMap<String, Value>,
-    /// What the plugins before this one made; passed on as it came.
+    /// The result of the plugins before this one; passed on unchanged.
     pub prev_result: Option<Value>,
     #[serde(rename = "cni.dev/valid-attachments")]
     valid_attachments: Option<Vec<ValidAttachment>>,
@@ -43,7 +43,7 @@ struct ValidAttachment {
     ifname: String,
 }
 
-/// Read first: it decides how everything else is read, and how an error is written.
+/// Parsed first: it decides how everything else is parsed, and how an error is written.
 #[derive(Deserialize)]
 struct Preamble {
     #[serde(rename = "cniVersion", default)]
@@ -71,13 +71,13 @@ impl Config {
             return Err(CniError::new(
                 Code::InvalidConfig,
                 "timeoutSeconds is 0",
-                "the agent needs time to answer; the default is 5",
+                "the agent needs time to respond; the default is 5",
             ));
         }
         Ok(config)
     }
 
-    /// The pod's annotations; none when the runtime passes none.
+    /// Returns the pod's annotations; empty when the runtime passes none.
     pub fn annotations(&self) -> BTreeMap<String, String> {
         let annotations = self.runtime_config.get(ANNOTATIONS);
         annotations
@@ -92,14 +92,14 @@ impl Config {
         self.prev_result.as_ref().ok_or_else(|| {
             CniError::new(
                 Code::InvalidConfig,
-                "there is no prevResult",
-                "mesh-cni makes no network; put it into a conflist after the plugin that does",
+                "prevResult is missing",
+                "mesh-cni creates no network; put it into a conflist after the plugin that does",
             )
         })
     }
 
-    /// The addresses in `prevResult.ips`, whose shape is the same in all versions that are
-    /// supported.
+    /// Returns the addresses in `prevResult.ips`, whose format is the same in all supported
+    /// versions.
     pub(super) fn addresses(&self) -> Result<Vec<IpAddr>, CniError> {
         let ips = self.prev_result()?.get("ips").and_then(Value::as_array);
         ips.into_iter()
@@ -110,7 +110,7 @@ impl Config {
                 address.ok_or_else(|| {
                     CniError::new(
                         Code::Undecodable,
-                        format!("prevResult has an address that cannot be read: {entry}"),
+                        format!("prevResult has an invalid address: {entry}"),
                         "the plugin before mesh-cni wrote it",
                     )
                 })
@@ -122,8 +122,8 @@ impl Config {
         let valid = self.valid_attachments.as_ref().ok_or_else(|| {
             CniError::new(
                 Code::InvalidConfig,
-                "there is no cni.dev/valid-attachments",
-                "without it, garbage collection would forget every pod",
+                "cni.dev/valid-attachments is missing",
+                "without it, garbage collection would remove every pod",
             )
         })?;
         let ids = valid.iter().map(|valid| AttachmentId {
@@ -138,7 +138,7 @@ impl Config {
 fn undecodable(error: &serde_json::Error) -> CniError {
     CniError::new(
         Code::Undecodable,
-        "the network configuration cannot be read",
+        "cannot parse the network configuration",
         error.to_string(),
     )
 }

@@ -1,4 +1,4 @@
-//! The `CNI_*` variables: which container the command is about, and which pod.
+//! The `CNI_*` variables: the command's container, and its pod.
 
 use std::path::PathBuf;
 
@@ -10,14 +10,14 @@ use crate::registry;
 /// Kernel: `IFNAMSIZ`, the terminating zero included.
 const INTERFACE_NAME_LIMIT: usize = 16;
 
-/// What the runtime says about the attachment.
+/// The runtime's description of the attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
     pub container_id: String,
     pub interface: String,
-    /// Absent when the namespace is gone already, which only DEL accepts.
+    /// Absent when the namespace no longer exists, which only DEL accepts.
     pub netns: Option<PathBuf>,
-    /// Absent when the runtime is not Kubernetes'.
+    /// Absent when the runtime does not run the container for Kubernetes.
     pub pod: Option<PodRef>,
 }
 
@@ -34,7 +34,7 @@ impl Environment {
         let interface = needed("CNI_IFNAME")?;
         if !is_interface_name(&interface) {
             return Err(invalid(format!(
-                "CNI_IFNAME: {interface:?} cannot be the name of an interface"
+                "CNI_IFNAME: {interface:?} is not a valid interface name"
             )));
         }
         let netns = variable("CNI_NETNS").filter(|path| !path.is_empty());
@@ -55,13 +55,15 @@ impl Environment {
     }
 }
 
-/// The pod's name out of `CNI_ARGS`: `KEY=VALUE` pairs between semicolons, of which most are for
-/// others.
+/// Parses the pod's name out of `CNI_ARGS`: `KEY=VALUE` pairs between semicolons, most of which are
+/// for other plugins.
 fn pod(arguments: &str) -> Result<Option<PodRef>, CniError> {
     let mut pod = PodRef::default();
     for pair in arguments.split(';').filter(|pair| !pair.is_empty()) {
         let Some((key, value)) = pair.split_once('=') else {
-            return Err(invalid(format!("CNI_ARGS: {pair:?} is no KEY=VALUE pair")));
+            return Err(invalid(format!(
+                "CNI_ARGS: {pair:?} is not a KEY=VALUE pair"
+            )));
         };
         match key {
             "K8S_POD_NAMESPACE" => pod.namespace = value.to_owned(),
@@ -74,7 +76,7 @@ fn pod(arguments: &str) -> Result<Option<PodRef>, CniError> {
     Ok(is_named.then_some(pod))
 }
 
-/// The specification's rule, which is the kernel's.
+/// Applies the specification's rule, which is the kernel's.
 fn is_interface_name(name: &str) -> bool {
     name.len() < INTERFACE_NAME_LIMIT
         && !matches!(name, "." | "..")
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_pod_among_other_arguments() {
+    fn pod_is_parsed_among_other_arguments() {
         let environment = read(&[(
             "CNI_ARGS",
             "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;K8S_POD_INFRA_CONTAINER_ID=c1;K8S_POD_UID=1-2",
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_missing_or_malformed() {
+    fn missing_or_malformed_variables_are_rejected() {
         let check = |change: (&str, &str), expect: &str| {
             let error = read(&[change]).unwrap_err();
             assert_eq!(error.code, Code::InvalidEnvironment);
@@ -135,14 +137,14 @@ mod tests {
         check(("CNI_IFNAME", ""), "CNI_IFNAME is missing");
         check(
             ("CNI_CONTAINERID", "../../x"),
-            "CNI_CONTAINERID: \"../../x\" is no container id (letters, digits, '_', '.' and '-', beginning with a letter or a digit)",
+            "CNI_CONTAINERID: \"../../x\" is not a valid container id (letters, digits, '_', '.' and '-', beginning with a letter or a digit)",
         );
         for name in ["a/b", "..", "a b", "a:b", "abcdefghijklmnop"] {
             assert!(read(&[("CNI_IFNAME", name)]).is_err(), "{name}");
         }
         check(
             ("CNI_ARGS", "K8S_POD_NAME"),
-            "CNI_ARGS: \"K8S_POD_NAME\" is no KEY=VALUE pair",
+            "CNI_ARGS: \"K8S_POD_NAME\" is not a KEY=VALUE pair",
         );
     }
 }

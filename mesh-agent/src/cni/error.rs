@@ -1,11 +1,11 @@
-//! What a failed command says to the container runtime, which shows it as the reason why a pod does
-//! not start.
+//! The error result of a command. The container runtime shows it as the reason why a pod does not
+//! start.
 
 use serde_json::{Value, json};
 
 use super::Version;
 
-/// The specification's codes, and from 100 on ours.
+/// The specification's codes, and from 100 on this plugin's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     IncompatibleVersion = 1,
@@ -16,7 +16,7 @@ pub enum Code {
     TryAgainLater = 11,
     /// STATUS: the plugin cannot serve ADD.
     NotAvailable = 50,
-    /// The pod asks for the mesh and cannot be redirected.
+    /// The pod is meshed and cannot be redirected.
     NotEnrollable = 100,
     /// CHECK: the pod's redirection is not in place.
     NotInPlace = 101,

@@ -1,5 +1,5 @@
-//! The commands. Each asks the agent; without one, it goes on alone with what the agent left
-//! behind.
+//! The commands. Each sends a request to the agent; when the agent does not respond, the plugin
+//! continues with the state that the agent left pinned.
 
 use std::{
     fs,
@@ -27,7 +27,7 @@ pub(super) struct Plugin {
     version: Version,
 }
 
-/// What was to be done, for the error that the runtime shows.
+/// The purpose of a command, for the error that the runtime shows.
 #[derive(Clone, Copy)]
 enum Purpose {
     Enrol,
@@ -40,8 +40,8 @@ impl Plugin {
         Self { config, version }
     }
 
-    /// Redirects the pod if it has a proxy, and passes the result of the plugins before on as it
-    /// came.
+    /// Redirects the pod if it has a proxy, and passes on the result of the previous plugins
+    /// unchanged.
     pub(super) fn add(&self, environment: &Environment) -> Result<Value, CniError> {
         if let Some(attachment) = self.attachment(environment)? {
             self.enrol(&attachment)?;
@@ -55,23 +55,23 @@ impl Plugin {
         Ok(result)
     }
 
-    /// Forgets the pod. Never fails: a deletion that cannot be done now is noted for the agent, and
-    /// what nobody notes its sweep finds.
+    /// Removes the pod. Never fails: a deletion that cannot be completed is recorded for the agent,
+    /// whose reconciliation also finds pods without a record of their deletion.
     pub(super) fn del(&self, environment: &Environment) -> Result<(), CniError> {
         let id = environment.attachment(&self.config.name);
-        // Every enrolled pod has a record; all others need nothing.
+        // Every enrolled pod has a record; others need no deletion.
         if !matches!(
-            Registry::knows(&self.config.state_dir, &id.container_id),
+            Registry::has_record(&self.config.state_dir, &id.container_id),
             Ok(true)
         ) {
             return Ok(());
         }
-        let is_done = match self.ask(&Request::Del(id.clone())) {
+        let is_done = match self.call(&Request::Del(id.clone())) {
             Ok(answer) => matches!(answer, Answer::Deleted),
-            Err(_) => self.alone().and_then(|node| node.del(&id)).is_ok(),
+            Err(_) => self.open_node().and_then(|node| node.del(&id)).is_ok(),
         };
         if !is_done {
-            self.bury(&id);
+            self.add_tombstone(&id);
         }
         Ok(())
     }
@@ -81,25 +81,25 @@ impl Plugin {
         let Some(attachment) = self.attachment(environment)? else {
             return Ok(());
         };
-        match self.ask(&Request::Check(attachment.clone())) {
+        match self.call(&Request::Check(attachment.clone())) {
             Ok(Answer::Checked) => Ok(()),
             Ok(answer) => Err(unexpected(answer, Purpose::Check)),
-            Err(away) => self
-                .alone()
+            Err(agent_error) => self
+                .open_node()
                 .and_then(|node| node.check(&attachment))
-                .map_err(|error| failed_alone(&away, &error, Purpose::Check)),
+                .map_err(|error| offline_error(&agent_error, &error, Purpose::Check)),
         }
     }
 
-    /// Could a pod be enrolled now?
+    /// Checks whether a pod could be enrolled now.
     pub(super) fn status(&self) -> Result<(), CniError> {
-        match self.ask(&Request::Status) {
+        match self.call(&Request::Status) {
             Ok(_) => Ok(()),
-            Err(away) => self.alone().map(drop).map_err(|error| {
+            Err(agent_error) => self.open_node().map(drop).map_err(|error| {
                 CniError::new(
                     Code::NotAvailable,
                     "pods cannot be enrolled into the mesh",
-                    both(&away, &error),
+                    join_errors(&agent_error, &error),
                 )
             }),
         }
@@ -110,33 +110,33 @@ impl Plugin {
             network: self.config.name.clone(),
             keep: self.config.valid_attachments()?,
         };
-        match self.ask(&Request::Gc(valid.clone())) {
+        match self.call(&Request::Gc(valid.clone())) {
             Ok(Answer::Collected(_)) => Ok(()),
             Ok(answer) => Err(unexpected(answer, Purpose::Collect)),
-            Err(away) => match self.alone().and_then(|node| node.collect(&valid)) {
-                // Nothing was ever enrolled on a node on which no agent ever ran.
-                Ok(_) | Err(NodeError::NeverRan { .. }) => Ok(()),
-                Err(error) => Err(failed_alone(&away, &error, Purpose::Collect)),
+            Err(agent_error) => match self.open_node().and_then(|node| node.collect(&valid)) {
+                // On a node where no agent ever ran, no pod was enrolled.
+                Ok(_) | Err(NodeError::NotInitialized { .. }) => Ok(()),
+                Err(error) => Err(offline_error(&agent_error, &error, Purpose::Collect)),
             },
         }
     }
 
     fn enrol(&self, attachment: &Attachment) -> Result<(), CniError> {
-        match self.ask(&Request::Add(attachment.clone())) {
+        match self.call(&Request::Add(attachment.clone())) {
             Ok(Answer::Added(_)) => Ok(()),
             Ok(answer) => Err(unexpected(answer, Purpose::Enrol)),
-            Err(away) => self
-                .alone()
+            Err(agent_error) => self
+                .open_node()
                 .and_then(|node| node.add(attachment))
                 .map(drop)
-                .map_err(|error| failed_alone(&away, &error, Purpose::Enrol)),
+                .map_err(|error| offline_error(&agent_error, &error, Purpose::Enrol)),
         }
     }
 
-    /// The pod as the agent wants to hear of it; `None` for a pod that is none of ours.
+    /// Returns the attachment for the agent; `None` for a pod that is not meshed.
     ///
-    /// The cheap reasons come first: whoever did not ask for the mesh must not depend on it, least
-    /// of all the agent's own pod.
+    /// The cheap checks come first: a pod outside of the mesh must not depend on it, least of all
+    /// the agent's own pod.
     fn attachment(&self, environment: &Environment) -> Result<Option<Attachment>, CniError> {
         let excluded = &self.config.exclude_namespaces;
         let pod = environment.pod.as_ref();
@@ -158,27 +158,27 @@ impl Plugin {
         }
         Ok(Some(Attachment {
             id: environment.attachment(&self.config.name),
-            netns: in_own_directory(netns),
+            netns: with_canonical_parent(netns),
             pod: pod.clone(),
             addresses: self.config.addresses()?,
-            annotations: redirect::only_ours(annotations),
+            annotations: redirect::mesh_annotations(annotations),
         }))
     }
 
-    fn ask(&self, request: &Request) -> Result<Answer, ClientError> {
+    fn call(&self, request: &Request) -> Result<Answer, ClientError> {
         let timeout = Duration::from_secs(self.config.timeout_seconds);
-        client::ask(&self.config.socket, request, timeout)
+        client::call(&self.config.socket, request, timeout)
     }
 
-    fn alone(&self) -> Result<Node, NodeError> {
-        Node::left_behind(&self.config.state_dir, &self.config.pin_dir)
+    fn open_node(&self) -> Result<Node, NodeError> {
+        Node::open_offline(&self.config.state_dir, &self.config.pin_dir)
     }
 
-    fn bury(&self, id: &AttachmentId) {
-        // Whatever goes wrong here, the namespace is about to go, and the agent's sweep sees that.
-        // Without a registry no agent is to come back.
-        if let Ok(Some(registry)) = Registry::left_behind(&self.config.state_dir) {
-            let _ = registry.bury(id);
+    fn add_tombstone(&self, id: &AttachmentId) {
+        // Failures are ignored: the namespace is about to be deleted, and the agent's
+        // reconciliation detects that. Without a registry no agent will read the tombstone.
+        if let Ok(Some(registry)) = Registry::open_existing(&self.config.state_dir) {
+            let _ = registry.add_tombstone(id);
         }
     }
 }
@@ -194,10 +194,10 @@ impl Purpose {
     }
 }
 
-/// The same name below its directory's own path: runtimes say `/var/run/netns/…`, where `/var/run`
-/// is a link that the agent's container does not have. The name itself may be a link too, in
-/// `/proc`, and leads nowhere that has a path.
-fn in_own_directory(netns: &Path) -> PathBuf {
+/// Canonicalises the parent directory: runtimes pass `/var/run/netns/…`, where `/var/run` is a
+/// symbolic link that the agent's container lacks. The last component stays as it is: it may be a
+/// link in `/proc`, whose target has no path.
+fn with_canonical_parent(netns: &Path) -> PathBuf {
     let directory = netns.parent().map(fs::canonicalize);
     match (directory, netns.file_name()) {
         (Some(Ok(directory)), Some(name)) => directory.join(name),
@@ -205,20 +205,21 @@ fn in_own_directory(netns: &Path) -> PathBuf {
     }
 }
 
-/// A pod of the host's network has the namespace that this process has.
+/// Returns whether the path is the namespace of this process, as for a host-network pod.
 fn is_own_netns(path: &Path) -> bool {
-    let identity = |path: &Path| {
+    let device_and_inode = |path: &Path| {
         let metadata = fs::metadata(path).ok()?;
         Some((metadata.dev(), metadata.ino()))
     };
-    identity(path).is_some_and(|found| Some(found) == identity(Path::new("/proc/self/ns/net")))
+    device_and_inode(path)
+        .is_some_and(|found| Some(found) == device_and_inode(Path::new("/proc/self/ns/net")))
 }
 
 fn missing(message: &str) -> CniError {
     CniError::new(
         Code::InvalidEnvironment,
         message,
-        "the pod asks for the mesh, and cannot be enrolled without it",
+        "the pod is meshed, and cannot be enrolled without it",
     )
 }
 
@@ -229,22 +230,30 @@ fn unexpected(answer: Answer, purpose: Purpose) -> CniError {
         }
         _ => CniError::new(
             Code::Undecodable,
-            "the mesh agent gave the answer to another question",
-            "is it of another version than the plugin?",
+            "the mesh agent sent the response to another request",
+            "agent and plugin may be of different versions",
         ),
     }
 }
 
-/// Neither the agent nor what it left behind could do it.
-fn failed_alone(away: &ClientError, error: &NodeError, purpose: Purpose) -> CniError {
+/// The error when neither the agent nor the plugin by itself could complete the command.
+fn offline_error(agent_error: &ClientError, error: &NodeError, purpose: Purpose) -> CniError {
     let what = match purpose {
-        Purpose::Enrol => "the pod asks for the mesh and cannot be redirected to its proxy",
+        Purpose::Enrol => "the pod is meshed and cannot be redirected to its proxy",
         Purpose::Check => "the pod's redirection to its proxy is not in place",
         Purpose::Collect => "dead pods could not be collected",
     };
-    CniError::new(purpose.code(error.reason()), what, both(away, error))
+    CniError::new(
+        purpose.code(error.reason()),
+        what,
+        join_errors(agent_error, error),
+    )
 }
 
-fn both(away: &ClientError, error: &NodeError) -> String {
-    format!("{}; without it: {}", log::chain(away), log::chain(error))
+fn join_errors(agent_error: &ClientError, error: &NodeError) -> String {
+    format!(
+        "{}; without it: {}",
+        log::chain(agent_error),
+        log::chain(error)
+    )
 }

@@ -1,23 +1,24 @@
-//! The commands that end before any agent or state is touched: pass-through, refusals, garbage.
+//! The commands that complete before any agent or state is used: pass-through, refusals, invalid
+//! input.
 
 use serde_json::{Value, json};
 
 use super::*;
 
-/// Runs a command that touches no agent and no state, and returns whether it succeeded and what it
-/// said.
+/// Runs a command that uses no agent and no state, and returns whether it succeeded and its output.
 fn execute(variables: &[(&str, &str)], input: &[u8]) -> (bool, Value) {
     let variable = |name: &str| {
         let found = variables.iter().find(|(key, _)| *key == name);
         found.map(|(_, value)| (*value).to_owned())
     };
-    let mut output = Vec::new();
-    let is_success = run(&variable, &mut &input[..], &mut output).unwrap();
-    let said = match output.is_empty() {
-        true => Value::Null,
-        false => serde_json::from_slice(&output).unwrap(),
+    let mut bytes = Vec::new();
+    let is_success = run(&variable, &mut &input[..], &mut bytes).unwrap();
+    let output = if bytes.is_empty() {
+        Value::Null
+    } else {
+        serde_json::from_slice(&bytes).unwrap()
     };
-    (is_success, said)
+    (is_success, output)
 }
 
 fn config(changes: &Value) -> Vec<u8> {
@@ -55,16 +56,16 @@ fn meshed() -> Value {
 const POD: &str = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0";
 
 #[test]
-fn a_pod_without_a_proxy_passes_with_the_result_as_it_came() {
+fn pod_without_proxy_passes_with_unchanged_result() {
     let result = json!({"ips": [], "dns": {"nameservers": ["10.0.0.10"]}, "x": [1, null]});
-    let (is_success, said) = execute(
+    let (is_success, output) = execute(
         &variables("ADD", POD),
         &config(&json!({"prevResult": result})),
     );
     assert!(is_success);
     let mut expected = result;
     expected["cniVersion"] = "1.0.0".into();
-    assert_eq!(said, expected);
+    assert_eq!(output, expected);
     for command in ["DEL", "CHECK"] {
         assert_eq!(
             execute(&variables(command, POD), &config(&json!({}))),
@@ -75,17 +76,17 @@ fn a_pod_without_a_proxy_passes_with_the_result_as_it_came() {
 }
 
 #[test]
-fn every_refusal_has_code_message_and_version() {
+fn refusals_have_code_message_and_version() {
     let check = |variables: &[(&str, &str)], input: &[u8], code: u32, message: &str| {
-        let (is_success, said) = execute(variables, input);
+        let (is_success, output) = execute(variables, input);
         assert!(!is_success);
         assert_eq!(
-            (&said["code"], &said["msg"]),
+            (&output["code"], &output["msg"]),
             (&json!(code), &json!(message))
         );
         assert!(
-            said["cniVersion"].is_string() && said["details"].is_string(),
-            "{said}"
+            output["cniVersion"].is_string() && output["details"].is_string(),
+            "{output}"
         );
     };
     check(
@@ -116,13 +117,13 @@ fn every_refusal_has_code_message_and_version() {
         &variables("GC", POD),
         &config(&json!({"cniVersion": "1.1.0"})),
         7,
-        "mesh-cni: there is no cni.dev/valid-attachments",
+        "mesh-cni: cni.dev/valid-attachments is missing",
     );
     check(
         &variables("ADD", POD),
         &config(&json!({"prevResult": null})),
         7,
-        "mesh-cni: there is no prevResult",
+        "mesh-cni: prevResult is missing",
     );
     check(
         &variables("ADD", POD),
@@ -140,12 +141,12 @@ fn every_refusal_has_code_message_and_version() {
         &variables("ADD", POD),
         &config(&meshed()),
         11,
-        "mesh-cni: the pod asks for the mesh and cannot be redirected to its proxy",
+        "mesh-cni: the pod is meshed and cannot be redirected to its proxy",
     );
 }
 
 #[test]
-fn what_is_no_configuration_is_refused_without_a_panic() {
+fn invalid_configuration_is_refused_without_panic() {
     let garbage: [&[u8]; 8] = [
         b"",
         b"{",
@@ -157,17 +158,20 @@ fn what_is_no_configuration_is_refused_without_a_panic() {
         b"{\"cniVersion\":\"1.0.0\",\"name\":\"n\",\"runtimeConfig\":[]}",
     ];
     for input in garbage {
-        let (is_success, said) = execute(&variables("ADD", POD), input);
-        assert!(!is_success && said["code"].is_u64(), "{input:?}: {said}");
+        let (is_success, output) = execute(&variables("ADD", POD), input);
+        assert!(
+            !is_success && output["code"].is_u64(),
+            "{input:?}: {output}"
+        );
     }
     let mut odd = meshed();
     odd["prevResult"] = json!({"ips": [{"address": 7}]});
-    let (_, said) = execute(&variables("ADD", POD), &config(&odd));
-    assert_eq!(said["code"], 6, "{said}");
+    let (_, output) = execute(&variables("ADD", POD), &config(&odd));
+    assert_eq!(output["code"], 6, "{output}");
 }
 
 #[test]
-fn annotations_of_any_shape_are_read() {
+fn annotations_of_any_json_type_are_read() {
     let annotations = |value: Value| {
         let config = config(&json!({
             "runtimeConfig": {"io.kubernetes.cri.pod-annotations": value},

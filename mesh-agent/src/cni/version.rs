@@ -1,4 +1,4 @@
-//! The versions of the CNI specification that the plugin speaks, and what each of them has.
+//! The supported versions of the CNI specification, and the commands that each has.
 
 use std::{fmt, str::FromStr};
 

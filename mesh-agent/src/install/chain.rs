@@ -1,9 +1,9 @@
-//! Our entry in the text of a CNI network configuration: put in, found, taken out. Pure; called by
-//! the parent module with what it read.
+//! Adds the plugin's entry to the text of a CNI network configuration, finds it and removes it.
+//! Pure; the parent module reads and writes the files.
 //!
-//! The text is edited and never written anew from a parsed form: key order, number formats, spacing
-//! and fields that only another plugin understands stay byte for byte what their owner wrote.
-//! Taking the entry out gives the text from before.
+//! The text is edited and never re-serialised from a parsed form: key order, number formats,
+//! spacing and fields that only other plugins understand stay byte for byte as their owner wrote
+//! them. Removing the entry restores the original text.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
@@ -26,7 +26,7 @@ pub(super) struct Chain {
 struct Plugin {
     kind: String,
     entry: Value,
-    /// Where it stands in the text.
+    /// Byte range of the entry in the text.
     start: usize,
     end: usize,
 }
@@ -34,19 +34,19 @@ struct Plugin {
 /// Why mesh-cni cannot be chained into a configuration.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChainError {
-    #[error("it is no JSON that a CNI configuration could be: {0}")]
+    #[error("not a JSON CNI configuration: {0}")]
     Unreadable(#[source] serde_json::Error),
-    #[error("it has no name")]
+    #[error("the configuration has no name")]
     NoName,
-    #[error("our entry cannot be written")]
+    #[error("cannot serialise the mesh-cni entry")]
     Entry(#[source] serde_json::Error),
-    #[error("it lists no plugin that makes a network")]
+    #[error("the configuration lists no plugin that creates a network")]
     NoNetwork,
-    #[error("its cniVersion {0:?} is none that mesh-cni speaks ({supported})", supported = Version::ALL.map(Version::as_str).join(", "))]
+    #[error("cniVersion {0:?} is not supported by mesh-cni ({supported})", supported = Version::ALL.map(Version::as_str).join(", "))]
     Version(String),
 }
 
-/// What libcni reads of a list; its keys are case-sensitive.
+/// The fields of a list that libcni reads; its keys are case-sensitive.
 #[derive(Deserialize)]
 struct List<'a> {
     #[serde(default)]
@@ -59,14 +59,14 @@ struct List<'a> {
     plugins: Option<&'a RawValue>,
 }
 
-/// What it reads of a plugin, in a list or alone.
+/// The field of a plugin, in a list or alone, that identifies it.
 #[derive(Deserialize)]
 struct Kind {
     #[serde(rename = "type", default)]
     kind: String,
 }
 
-/// What a configuration of one plugin gives to the list that is made of it.
+/// The fields of a configuration of one plugin that the list made from it needs.
 #[derive(Deserialize)]
 struct Single<'a> {
     #[serde(borrow, default)]
@@ -76,14 +76,14 @@ struct Single<'a> {
 }
 
 impl Chain {
-    /// Reads a list, and refuses one that no pod could be started with, or none with mesh-cni in
+    /// Parses a list. Fails for one that no pod could be started with, with or without mesh-cni in
     /// it.
     pub(super) fn read(text: &str) -> Result<Self, ChainError> {
         let chain = Self::parse(text)?;
         if chain.network.is_empty() {
             return Err(ChainError::NoName);
         }
-        // Ours makes no network, and the loopback plugin none that reaches anybody.
+        // mesh-cni creates no network, and loopback none that reaches other pods.
         let makes_network = |plugin: &Plugin| !matches!(&*plugin.kind, PLUGIN | "loopback" | "");
         if !chain.plugins.iter().any(makes_network) {
             return Err(ChainError::NoNetwork);
@@ -95,7 +95,7 @@ impl Chain {
         }
     }
 
-    /// The plugins of any list, usable or not.
+    /// Parses the plugins of any list, usable or not.
     fn parse(text: &str) -> Result<Self, ChainError> {
         let list: List<'_> = serde_json::from_str(text).map_err(ChainError::Unreadable)?;
         let mut plugins = Vec::new();
@@ -106,7 +106,7 @@ impl Chain {
                 plugins.push(Plugin::read(text, entry)?);
             }
         }
-        // A runtime takes the greatest of several that it speaks itself, which is not ours to know.
+        // A runtime uses the highest of several versions that it supports, which is unknown here.
         let mut versions = list.versions;
         if versions.is_empty() || !list.version.is_empty() {
             versions.push(list.version);
@@ -124,7 +124,7 @@ impl Chain {
     }
 
     pub(super) fn is_meshed(&self) -> bool {
-        self.plugins.iter().any(Plugin::is_ours)
+        self.plugins.iter().any(Plugin::is_mesh_cni)
     }
 }
 
@@ -142,23 +142,23 @@ impl Plugin {
         })
     }
 
-    fn is_ours(&self) -> bool {
+    fn is_mesh_cni(&self) -> bool {
         self.kind == PLUGIN
     }
 }
 
-/// The list with the entry in it; `None` when it is there already.
+/// Returns the list with the entry in it; `None` when it already has the entry.
 ///
-/// It is appended after the last plugin. Where another program appended itself after ours since,
-/// ours stays where it is: two programs that both want to be last would rewrite the file for ever,
-/// and mesh-cni needs only to come after a plugin that makes a network.
+/// The entry is appended after the last plugin. If another program appended its plugin after it
+/// since, it stays where it is: two programs that both want to be last would rewrite the file
+/// indefinitely, and mesh-cni only needs to follow a plugin that creates a network.
 pub(super) fn with_entry(text: &str, entry: &impl Serialize) -> Result<Option<String>, ChainError> {
     let entry = serde_json::to_string(entry).map_err(ChainError::Entry)?;
     let chain = Chain::read(text)?;
-    let ours: Vec<usize> = (0..chain.plugins.len())
-        .filter(|index| chain.plugins[*index].is_ours())
+    let indexes: Vec<usize> = (0..chain.plugins.len())
+        .filter(|index| chain.plugins[*index].is_mesh_cni())
         .collect();
-    if let [index] = ours[..]
+    if let [index] = indexes[..]
         && index > 0
     {
         let plugin = &chain.plugins[index];
@@ -171,24 +171,24 @@ pub(super) fn with_entry(text: &str, entry: &impl Serialize) -> Result<Option<St
     let bare = without_entry(text)?.unwrap_or_else(|| text.to_owned());
     let chain = Chain::read(&bare)?;
     let last = chain.plugins.last().ok_or(ChainError::NoNetwork)?;
-    // Spaced as the entry before ours, so that the list looks as its author made it.
+    // With the spacing of the previous entry, to match the formatting of the list.
     let lead = &bare[..last.start];
     let space = &lead[lead.trim_end().len()..];
     let (before, after) = bare.split_at(last.end);
     Ok(Some(format!("{before},{space}{entry}{after}")))
 }
 
-/// The list without any entry of ours; `None` when there is none. Reads lists that could not be
-/// used too: an entry must go wherever it is.
+/// Returns the list without any mesh-cni entry; `None` when it has none. Also accepts unusable
+/// lists, because an entry must be removed wherever it is.
 pub(super) fn without_entry(text: &str) -> Result<Option<String>, ChainError> {
     let mut text = text.to_owned();
     let mut is_changed = false;
     loop {
         let chain = Chain::parse(&text)?;
-        let Some(index) = chain.plugins.iter().position(Plugin::is_ours) else {
+        let Some(index) = chain.plugins.iter().position(Plugin::is_mesh_cni) else {
             return Ok(is_changed.then_some(text));
         };
-        // With the comma that stands before it, or, for the first, the one after it.
+        // With the preceding comma, or, for the first entry, the following one.
         let start = match index {
             0 => chain.plugins[0].start,
             _ => chain.plugins[index - 1].end,
@@ -202,8 +202,8 @@ pub(super) fn without_entry(text: &str) -> Result<Option<String>, ChainError> {
     }
 }
 
-/// A configuration of one plugin (`*.conf`, `*.json`) as a list of that one, as libcni makes it
-/// when it reads such a file.
+/// Converts a configuration of one plugin (`*.conf`, `*.json`) to a list of that one, as libcni
+/// does when it reads such a file.
 pub(super) fn as_list(text: &str) -> Result<String, ChainError> {
     let single: Single<'_> = serde_json::from_str(text).map_err(ChainError::Unreadable)?;
     let name = single.name.ok_or(ChainError::NoName)?.get();

@@ -1,4 +1,4 @@
-//! The files of the CNI configuration directory: read all of them, replace one at once. Other
+//! The files of the CNI configuration directory: read all of them, replace one atomically. Other
 //! programs write here too, and a runtime reads at any moment.
 
 use std::{
@@ -10,23 +10,23 @@ use std::{
 
 use super::InstallError;
 
-/// What libcni reads, and with it every runtime.
+/// The extensions that libcni reads, and with it every runtime.
 const EXTENSIONS: [&str; 3] = ["conf", "conflist", "json"];
-/// Far more than a configuration has; what is longer is none.
-const MOST_BYTES: u64 = 1024 * 1024;
+/// Larger files are not read; configurations are far smaller.
+const MAX_BYTES: u64 = 1024 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
 }
 
-/// A file as it was when it was read.
+/// A file as it was read.
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) name: String,
     text: io::Result<String>,
-    /// What the name leads to: a link is followed, so that the file behind it is replaced and not
-    /// the link.
+    /// The file's path with symbolic links resolved, so that the target is replaced and not the
+    /// link.
     target: PathBuf,
 }
 
@@ -39,7 +39,7 @@ impl File {
         EXTENSIONS.contains(&self.extension())
     }
 
-    /// Does it hold a list of plugins, and not a single one?
+    /// Returns whether the file has a list of plugins, and not a single one.
     pub(super) fn is_list(&self) -> bool {
         !matches!(self.extension(), "conf" | "json")
     }
@@ -58,7 +58,7 @@ impl Directory {
         &self.path
     }
 
-    /// Every file, by name: the order in which runtimes look. None when the directory is missing.
+    /// Returns every file, sorted by name as runtimes do; none when the directory is missing.
     pub(super) fn files(&self) -> Result<Vec<File>, InstallError> {
         let failed = |source| failed("list", &self.path, source);
         let entries = match fs::read_dir(&self.path) {
@@ -68,7 +68,7 @@ impl Directory {
         };
         let mut files = Vec::new();
         for entry in entries {
-            // A name that is no UTF-8 is none of a configuration.
+            // Runtimes ignore names that are not UTF-8.
             if let Ok(name) = entry.map_err(failed)?.file_name().into_string() {
                 files.extend(self.file(name));
             }
@@ -77,7 +77,7 @@ impl Directory {
         Ok(files)
     }
 
-    /// `None` for what is no file, and for what has gone since it was listed.
+    /// Returns `None` for anything but a file, and for a file removed since the listing.
     fn file(&self, name: String) -> Option<File> {
         let path = self.path.join(&name);
         let target = match fs::canonicalize(&path) {
@@ -85,7 +85,7 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
                 return None;
             }
-            // A link to somewhere that cannot be seen from here.
+            // A link whose target does not exist in this mount namespace.
             Err(error) => {
                 return Some(File {
                     name,
@@ -98,19 +98,21 @@ impl Directory {
         if !metadata.is_file() {
             return None;
         }
-        let text = match metadata.len() > MOST_BYTES {
-            true => Err(io::Error::other("it is longer than 1 MiB")),
-            false => fs::read_to_string(&target),
+        let text = if metadata.len() > MAX_BYTES {
+            Err(io::Error::other("it is longer than 1 MiB"))
+        } else {
+            fs::read_to_string(&target)
         };
         Some(File { name, text, target })
     }
 
-    /// Writes a file at once, with owner and mode of `like`; in place of that one when the name is
-    /// its.
+    /// Writes a file atomically, with owner and mode of `like`; replaces `like` itself when the
+    /// name is its own.
     pub(super) fn replace(&self, like: &File, name: &str, text: &str) -> Result<(), InstallError> {
-        let target = match name == like.name {
-            true => like.target.clone(),
-            false => self.path.join(name),
+        let target = if name == like.name {
+            like.target.clone()
+        } else {
+            self.path.join(name)
         };
         replace(&like.target, &target, text).map_err(|source| failed("write", &target, source))
     }
@@ -120,7 +122,7 @@ impl Directory {
         fs::rename(&path, self.path.join(to)).map_err(|source| failed("rename", &path, source))
     }
 
-    /// What is gone already is removed.
+    /// Removes a file; a missing one is not an error.
     pub(super) fn remove(&self, name: &str) -> Result<(), InstallError> {
         let path = self.path.join(name);
         match fs::remove_file(&path) {
@@ -132,9 +134,9 @@ impl Directory {
     }
 }
 
-/// By a file beside the target that is renamed when it is complete and on the disk: a node that
-/// loses power must not come back with an empty configuration. Its name has no extension that a
-/// runtime reads.
+/// Writes a draft in the same directory and renames it once it is complete and synced: after a
+/// power failure the node must not have an empty configuration. The draft's name has no extension
+/// that a runtime reads.
 fn replace(like: &Path, target: &Path, text: &str) -> io::Result<()> {
     let old = fs::metadata(like)?;
     let name = target.file_name().unwrap_or_default().to_string_lossy();
@@ -148,8 +150,8 @@ fn replace(like: &Path, target: &Path, text: &str) -> io::Result<()> {
         .and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
-            // Giving a file away takes CAP_CHOWN, which is not worth having for this: runtimes read
-            // as root.
+            // Changing the owner takes CAP_CHOWN, which is not required for this: runtimes read as
+            // root.
             let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
             file.sync_all()
         })

@@ -1,5 +1,5 @@
-//! Keeps the plugin installed while the agent runs: looks whenever something in the configuration
-//! directory changes, and now and then all the same.
+//! Keeps the plugin installed while the agent runs: checks whenever the configuration directory
+//! changes, and periodically.
 
 use std::{collections::VecDeque, path::Path, sync::Arc, time::Duration};
 
@@ -7,102 +7,105 @@ use mesh_core::node::{CniStatus, RepairKind};
 use mesh_runtime::log::chain;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Installer, Look, PluginFile, watch::DirectoryWatch};
+use super::{ChainReport, Installer, PluginFile, watch::DirectoryWatch};
 
-/// For what inotify does not see (a directory that is made later, another file system mounted over
-/// it) and for attempts that failed.
-const SLOW_LOOK: Duration = Duration::from_secs(10);
-/// Whoever writes a file in place needs a moment, and half a file must not be taken for a broken
-/// one.
-const SETTLING: Duration = Duration::from_millis(50);
-/// More often than this within [`CONTEST_WINDOW`], and another program takes the entry out as fast
-/// as we put it in.
-const CONTEST_WRITES: usize = 5;
-const CONTEST_WINDOW: Duration = Duration::from_secs(60);
+/// For changes that inotify does not report (a directory created later, another file system mounted
+/// over it) and for failed attempts.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Programs that write a file in place need some time, and a partial file would count as invalid.
+const SETTLE_DELAY: Duration = Duration::from_millis(50);
+/// With more writes than this within [`CONTENTION_WINDOW`], another program is removing the entry
+/// as fast as the agent adds it.
+const CONTENTION_WRITES: usize = 5;
+const CONTENTION_WINDOW: Duration = Duration::from_secs(60);
 
-/// What a look means for the rest of the agent.
+/// The result of one check, for the rest of the agent.
 #[derive(Debug)]
 pub struct Outcome {
     pub status: CniStatus,
     pub warnings: Vec<String>,
-    /// Was our entry written?
+    /// Whether the entry was written.
     pub has_written: bool,
     /// What had been damaged, and in which file.
     pub repairs: Vec<(RepairKind, String)>,
 }
 
-/// How the installation was left by the last look: what is different now is damage, and not a first
+/// The installation after the previous check: a difference from it is damage, not a first
 /// installation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Left {
-    /// The configuration with our entry in it.
+struct PreviousState {
+    /// The configuration with the entry.
     chained_in: Option<String>,
-    /// By this very agent: the program of an earlier one is not damage.
-    by_us: bool,
+    /// Whether this agent installed the plugin: a program of an earlier agent is not damage.
+    by_this_agent: bool,
 }
 
-/// When our entry was written lately. Pure: time comes with each call.
+/// Recent writes of the entry. Pure: each call passes the time.
 #[derive(Debug, Default)]
-struct Contest {
+struct WriteContention {
     writes: VecDeque<Instant>,
 }
 
-impl Contest {
-    fn note(&mut self, now: Instant) {
+impl WriteContention {
+    fn record(&mut self, now: Instant) {
         self.writes.push_back(now);
     }
 
-    fn is_on(&mut self, now: Instant) -> bool {
+    fn is_active(&mut self, now: Instant) -> bool {
         self.writes
-            .retain(|written| now.duration_since(*written) < CONTEST_WINDOW);
-        self.writes.len() > CONTEST_WRITES
+            .retain(|written| now.duration_since(*written) < CONTENTION_WINDOW);
+        self.writes.len() > CONTENTION_WRITES
     }
 }
 
-/// Never returns. Each look's outcome goes to `report`. `chained_in` is the configuration that an
-/// earlier agent of this boot left our entry in.
-pub async fn keep(installer: Arc<Installer>, chained_in: Option<String>, report: impl Fn(Outcome)) {
-    let mut contest = Contest::default();
-    let mut said = None;
-    let mut left = Left {
+/// Never returns. Passes the result of each check to `report`. `chained_in` is the configuration in
+/// which an earlier agent of this boot added the entry.
+pub async fn keep_installed(
+    installer: Arc<Installer>,
+    chained_in: Option<String>,
+    report: impl Fn(Outcome),
+) {
+    let mut contention = WriteContention::default();
+    let mut logged = None;
+    let mut previous = PreviousState {
         chained_in,
-        by_us: false,
+        by_this_agent: false,
     };
     let mut is_first = true;
     loop {
-        // Before the look, so that nothing between the look and the next wait is missed.
+        // Before the check, so that changes between the check and the next wait are noticed.
         let watch = DirectoryWatch::new(installer.conf_dir());
-        let outcome = look(&installer, is_first, &left, &mut contest).await;
+        let outcome = check(&installer, is_first, &previous, &mut contention).await;
         is_first = false;
         if outcome.status.chained {
-            left = Left {
+            previous = PreviousState {
                 chained_in: outcome.status.file.clone(),
-                by_us: true,
+                by_this_agent: true,
             };
         }
-        say(&outcome, &mut said);
+        log_changes(&outcome, &mut logged);
         report(outcome);
         match watch {
-            Ok(watch) if !contest.is_on(Instant::now()) => {
-                // Until something changes; elapsed is the slow look.
-                let _ = timeout(SLOW_LOOK, watch.changed()).await;
-                sleep(SETTLING).await;
+            Ok(watch) if !contention.is_active(Instant::now()) => {
+                // Until something changes, at most for the interval.
+                let _ = timeout(CHECK_INTERVAL, watch.changed()).await;
+                sleep(SETTLE_DELAY).await;
             }
-            _ => sleep(SLOW_LOOK).await,
+            _ => sleep(CHECK_INTERVAL).await,
         }
     }
 }
 
-async fn look(
+async fn check(
     installer: &Arc<Installer>,
     is_first: bool,
-    left: &Left,
-    contest: &mut Contest,
+    previous: &PreviousState,
+    contention: &mut WriteContention,
 ) -> Outcome {
-    let (installer, left) = (Arc::clone(installer), left.clone());
+    let (installer, previous) = (Arc::clone(installer), previous.clone());
     let conf_dir = installer.conf_dir().to_owned();
-    let looked = tokio::task::spawn_blocking(move || {
-        // The file first: an entry whose plugin is missing stops every pod of the node.
+    let checked = tokio::task::spawn_blocking(move || {
+        // The file first: an entry without its plugin prevents every pod of the node from starting.
         let found = match installer.install_plugin(is_first) {
             Ok(found) => found,
             Err(error) => return (Err(error), Vec::new()),
@@ -112,36 +115,40 @@ async fn look(
         }
         let mut repairs = Vec::new();
         let program = installer.bin_dir.join(super::PLUGIN).display().to_string();
-        repairs.extend(damage_of_program(&left, found).map(|kind| (kind, program)));
-        let look = installer.look();
-        if let Ok(look) = &look {
-            let is_there = |file: &str| conf_dir_has(&installer, file);
-            repairs.extend(damage_of_chain(&left, look.written.as_deref(), is_there));
+        repairs.extend(program_damage(&previous, found).map(|kind| (kind, program)));
+        let chain_report = installer.ensure_chained();
+        if let Ok(chain_report) = &chain_report {
+            let exists = |file: &str| conf_dir_has(&installer, file);
+            repairs.extend(chain_damage(
+                &previous,
+                chain_report.written.as_deref(),
+                exists,
+            ));
         }
-        (look, repairs)
+        (chain_report, repairs)
     })
     .await;
-    let (look, repairs) = match looked {
-        Ok((Ok(look), repairs)) => (look, repairs),
-        Ok((Err(error), repairs)) => (failed(&conf_dir, chain(&error)), repairs),
-        Err(error) => (failed(&conf_dir, error.to_string()), Vec::new()),
+    let (chain_report, repairs) = match checked {
+        Ok((Ok(chain_report), repairs)) => (chain_report, repairs),
+        Ok((Err(error), repairs)) => (failure_report(&conf_dir, chain(&error)), repairs),
+        Err(error) => (failure_report(&conf_dir, error.to_string()), Vec::new()),
     };
     let now = Instant::now();
-    if look.written.is_some() {
-        contest.note(now);
+    if chain_report.written.is_some() {
+        contention.record(now);
     }
-    let mut warnings = look.notes;
-    if contest.is_on(now) {
+    let mut warnings = chain_report.notes;
+    if contention.is_active(now) {
         warnings.push(format!(
-            "another program takes mesh-cni out of {} again and again; it is put back every {} seconds only, and meshed pods that start in between \
+            "another program removes mesh-cni from {} repeatedly; it is added again only every {} seconds, and meshed pods that start in between \
              wait until they are enrolled in place (Cilium: set cni.exclusive to false)",
-            look.status.file.as_deref().unwrap_or("the CNI configuration"),
-            SLOW_LOOK.as_secs()
+            chain_report.status.file.as_deref().unwrap_or("the CNI configuration"),
+            CHECK_INTERVAL.as_secs()
         ));
     }
     Outcome {
-        has_written: look.written.is_some(),
-        status: look.status,
+        has_written: chain_report.written.is_some(),
+        status: chain_report.status,
         warnings,
         repairs,
     }
@@ -151,30 +158,30 @@ fn conf_dir_has(installer: &Installer, file: &str) -> bool {
     installer.conf_dir().join(file).exists()
 }
 
-/// Was the plugin's program damaged, or only not installed yet?
-fn damage_of_program(left: &Left, found: PluginFile) -> Option<RepairKind> {
+/// Distinguishes damage of the plugin's program from its first installation.
+fn program_damage(previous: &PreviousState, found: PluginFile) -> Option<RepairKind> {
     match found {
         PluginFile::Intact => None,
         PluginFile::NotExecutable => Some(RepairKind::PluginNotExecutable),
-        PluginFile::Missing => left
+        PluginFile::Missing => previous
             .chained_in
             .is_some()
             .then_some(RepairKind::PluginMissing),
-        PluginFile::Altered => left.by_us.then_some(RepairKind::PluginAltered),
+        PluginFile::Altered => previous.by_this_agent.then_some(RepairKind::PluginAltered),
     }
 }
 
-/// Was our entry taken out of the chain, or put there for the first time?
-fn damage_of_chain(
-    left: &Left,
+/// Distinguishes removal of the entry from its first installation.
+fn chain_damage(
+    previous: &PreviousState,
     written: Option<&str>,
-    is_there: impl Fn(&str) -> bool,
+    exists: impl Fn(&str) -> bool,
 ) -> Option<(RepairKind, String)> {
-    let (before, now) = (left.chained_in.as_deref()?, written?);
+    let (before, now) = (previous.chained_in.as_deref()?, written?);
     Some(if before == now {
         (RepairKind::PluginUnchained, now.to_owned())
-    } else if is_there(before) {
-        let detail = format!("{now} came before {before}");
+    } else if exists(before) {
+        let detail = format!("{now} sorts before {before}");
         (RepairKind::PluginShadowed, detail)
     } else {
         let detail = format!("{before} was replaced by {now}");
@@ -182,8 +189,8 @@ fn damage_of_chain(
     })
 }
 
-fn failed(conf_dir: &Path, reason: String) -> Look {
-    Look {
+fn failure_report(conf_dir: &Path, reason: String) -> ChainReport {
+    ChainReport {
         status: CniStatus {
             conf_dir: conf_dir.to_owned(),
             reason,
@@ -194,8 +201,8 @@ fn failed(conf_dir: &Path, reason: String) -> Look {
     }
 }
 
-/// Logs what is new since the last time.
-fn say(outcome: &Outcome, said: &mut Option<(CniStatus, Vec<String>)>) {
+/// Logs changes since the previous check.
+fn log_changes(outcome: &Outcome, logged: &mut Option<(CniStatus, Vec<String>)>) {
     let status = &outcome.status;
     let file = status.file.as_deref().unwrap_or_default();
     if outcome.has_written {
@@ -206,11 +213,11 @@ fn say(outcome: &Outcome, said: &mut Option<(CniStatus, Vec<String>)>) {
             "Chained mesh-cni into the node's CNI configuration"
         );
     }
-    let news = Some((status.clone(), outcome.warnings.clone()));
-    if *said == news {
+    let current = Some((status.clone(), outcome.warnings.clone()));
+    if *logged == current {
         return;
     }
-    let before = said.take();
+    let before = logged.take();
     let known = before.as_ref().map_or(&[][..], |(_, warnings)| warnings);
     for warning in &outcome.warnings {
         if !known.contains(warning) {
@@ -231,7 +238,7 @@ fn say(outcome: &Outcome, said: &mut Option<(CniStatus, Vec<String>)>) {
             "mesh-cni is in the node's CNI configuration"
         );
     }
-    *said = news;
+    *logged = current;
 }
 
 #[cfg(test)]
@@ -239,44 +246,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn damage_is_told_from_a_first_installation_and_from_an_upgrade() {
+    fn damage_is_distinguished_from_installation_and_upgrade() {
         use PluginFile::{Altered, Intact, Missing, NotExecutable};
         use RepairKind::{PluginAltered, PluginMissing, PluginNotExecutable};
-        let never = Left::default();
-        let by_earlier = Left {
+        let never = PreviousState::default();
+        let by_earlier = PreviousState {
             chained_in: Some("10-x.conflist".to_owned()),
-            by_us: false,
+            by_this_agent: false,
         };
-        let by_us = Left {
-            by_us: true,
+        let by_this_agent = PreviousState {
+            by_this_agent: true,
             ..by_earlier.clone()
         };
-        for (left, found, expected) in [
+        for (previous, found, expected) in [
             (&never, Missing, None),
             (&never, Altered, None),
             (&never, NotExecutable, Some(PluginNotExecutable)),
             (&by_earlier, Missing, Some(PluginMissing)),
             (&by_earlier, Altered, None),
-            (&by_us, Missing, Some(PluginMissing)),
-            (&by_us, Altered, Some(PluginAltered)),
-            (&by_us, Intact, None),
+            (&by_this_agent, Missing, Some(PluginMissing)),
+            (&by_this_agent, Altered, Some(PluginAltered)),
+            (&by_this_agent, Intact, None),
         ] {
             assert_eq!(
-                damage_of_program(left, found),
+                program_damage(previous, found),
                 expected,
-                "{left:?} {found:?}"
+                "{previous:?} {found:?}"
             );
         }
-        let damage =
-            |left: &Left, written, is_there: bool| damage_of_chain(left, written, |_| is_there);
+        let damage = |previous: &PreviousState, written, exists: bool| {
+            chain_damage(previous, written, |_| exists)
+        };
         assert_eq!(damage(&never, Some("10-x.conflist"), true), None);
-        assert_eq!(damage(&by_us, None, true), None);
-        let found = |written, is_there| damage(&by_earlier, Some(written), is_there).unwrap();
+        assert_eq!(damage(&by_this_agent, None, true), None);
+        let found = |written, exists| damage(&by_earlier, Some(written), exists).unwrap();
         assert_eq!(
             found("10-x.conflist", true),
             (RepairKind::PluginUnchained, "10-x.conflist".to_owned())
         );
-        let shadowed = "05-y.conflist came before 10-x.conflist".to_owned();
+        let shadowed = "05-y.conflist sorts before 10-x.conflist".to_owned();
         assert_eq!(
             found("05-y.conflist", true),
             (RepairKind::PluginShadowed, shadowed)
@@ -289,15 +297,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_writes_within_a_minute_are_a_contest() {
-        let mut contest = Contest::default();
-        for _ in 0..CONTEST_WRITES {
-            contest.note(Instant::now());
+    async fn many_writes_within_a_minute_are_contention() {
+        let mut contention = WriteContention::default();
+        for _ in 0..CONTENTION_WRITES {
+            contention.record(Instant::now());
         }
-        assert!(!contest.is_on(Instant::now()));
-        contest.note(Instant::now());
-        assert!(contest.is_on(Instant::now()));
-        sleep(CONTEST_WINDOW).await;
-        assert!(!contest.is_on(Instant::now()));
+        assert!(!contention.is_active(Instant::now()));
+        contention.record(Instant::now());
+        assert!(contention.is_active(Instant::now()));
+        sleep(CONTENTION_WINDOW).await;
+        assert!(!contention.is_active(Instant::now()));
     }
 }

@@ -1,4 +1,4 @@
-//! The plugin's program among the node's CNI plugins.
+//! The plugin's program in the node's CNI plugin directory.
 
 use std::{
     fs::{self, OpenOptions, Permissions},
@@ -9,29 +9,29 @@ use std::{
 
 use super::{InstallError, PLUGIN};
 
-/// As every CNI plugin: anybody may run it, and root alone change it.
+/// As every CNI plugin: executable by all users, writable by root.
 const MODE: u32 = 0o755;
-/// Root may execute a file that anybody may.
+/// Any of these bits allows root to execute the file.
 const EXECUTABLE: u32 = 0o111;
 
-/// The plugin's program as it was found; unless intact, it was put there.
+/// The state of the plugin's program before installation; unless intact, it was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PluginFile {
     Intact,
     Missing,
-    /// It was another program, or an older one.
+    /// Another program, or another version.
     Altered,
-    /// The container runtime could not have started it, and with it no pod of the node.
+    /// The container runtime could not have started it, nor any pod of the node.
     NotExecutable,
 }
 
-/// Copies it there unless it is there already, and says what was found. By a file beside it that is
-/// renamed: a runtime may start the plugin at any moment, and running ones keep the file that they
-/// were started from.
+/// Installs the program unless it is intact, and returns its previous state. Writes a draft in the
+/// same directory and renames it: a runtime may start the plugin at any moment, and running
+/// instances keep their file.
 pub(super) fn install(
     source: &Path,
     bin_dir: &Path,
-    thoroughly: bool,
+    compare_content: bool,
 ) -> Result<PluginFile, InstallError> {
     let target = bin_dir.join(PLUGIN);
     let unreadable = |error| InstallError::NoPlugin {
@@ -44,7 +44,7 @@ pub(super) fn install(
     let is_executable = metadata
         .as_ref()
         .is_some_and(|found| found.permissions().mode() & EXECUTABLE != 0);
-    if is_same_length && is_executable && !thoroughly {
+    if is_same_length && is_executable && !compare_content {
         return Ok(PluginFile::Intact);
     }
     let program = fs::read(source).map_err(unreadable)?;
@@ -62,7 +62,7 @@ pub(super) fn install(
     Ok(found)
 }
 
-/// What is gone already is removed.
+/// Removes the program; a missing one is not an error.
 pub(super) fn remove(bin_dir: &Path) -> Result<(), InstallError> {
     let path = bin_dir.join(PLUGIN);
     match fs::remove_file(&path) {
@@ -85,7 +85,7 @@ fn write(target: &Path, program: &[u8]) -> io::Result<()> {
         .open(&draft)
         .and_then(|mut file| {
             file.write_all(program)?;
-            // Whatever the umask took away.
+            // The umask may have removed permissions.
             file.set_permissions(Permissions::from_mode(MODE))?;
             file.sync_all()
         })

@@ -1,4 +1,4 @@
-//! A configuration directory as nodes have them, in a temporary directory.
+//! The installer with a CNI configuration directory of a node, in a temporary directory.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -58,16 +58,16 @@ impl Node {
         files
     }
 
-    fn look(&self) -> Look {
-        self.installer.look().unwrap()
+    fn ensure_chained(&self) -> ChainReport {
+        self.installer.ensure_chained().unwrap()
     }
 
-    /// Looks, and returns the file that is meshed afterwards and what is written into it.
+    /// Ensures the chain, and returns the file with the entry, the written file and the notes.
     fn meshed(&self) -> (Option<String>, Option<String>, Vec<String>) {
-        let look = self.look();
-        assert!(look.status.chained, "{look:?}");
-        assert_eq!(look.status.plugins.last().unwrap(), "mesh-cni");
-        (look.status.file, look.written, look.notes)
+        let report = self.ensure_chained();
+        assert!(report.status.chained, "{report:?}");
+        assert_eq!(report.status.plugins.last().unwrap(), "mesh-cni");
+        (report.status.file, report.written, report.notes)
     }
 
     fn remove(&self) {
@@ -81,7 +81,7 @@ fn some(name: &str) -> Option<String> {
 }
 
 #[test]
-fn the_first_file_is_meshed_once_and_left_as_it_was() {
+fn first_file_is_chained_once_and_restored_on_removal() {
     let files = [
         ("00-readme.txt", "no configuration"),
         ("10-bridge.conflist", BRIDGE),
@@ -107,12 +107,15 @@ fn the_first_file_is_meshed_once_and_left_as_it_was() {
     node.remove();
     let before = files.map(|(name, text)| (name.to_owned(), text.to_owned()));
     assert_eq!(node.files(), before);
-    assert!(!node.look().status.chained, "a late look puts nothing back");
+    assert!(
+        !node.ensure_chained().status.chained,
+        "a check after the removal restores nothing"
+    );
     assert_eq!(node.files(), before);
 }
 
 #[test]
-fn what_another_program_does_to_the_file_is_answered() {
+fn changes_of_other_programs_are_repaired_or_reported() {
     let node = Node::new(&[("10-bridge.conflist", BRIDGE)]);
     node.meshed();
     node.write("10-bridge.conflist", BRIDGE);
@@ -145,7 +148,7 @@ fn what_another_program_does_to_the_file_is_answered() {
 }
 
 #[test]
-fn a_single_plugin_gives_way_to_a_list_and_comes_back() {
+fn single_plugin_is_replaced_by_list_and_restored() {
     let node = Node::new(&[("10-one.conf", SINGLE), ("10-one.conflist", BRIDGE)]);
     let list = "10-one.conf.conflist";
     assert_eq!(node.meshed(), (some(list), some(list), vec![]));
@@ -157,7 +160,10 @@ fn a_single_plugin_gives_way_to_a_list_and_comes_back() {
     let newer = SINGLE.replace("ptp", "macvlan");
     node.write("10-one.conf", &newer);
     assert_eq!(node.meshed(), (some(list), some(list), vec![]));
-    assert_eq!(node.look().status.plugins, ["macvlan", "mesh-cni"]);
+    assert_eq!(
+        node.ensure_chained().status.plugins,
+        ["macvlan", "mesh-cni"]
+    );
 
     node.remove();
     let expected = [("10-one.conf", newer.as_str()), ("10-one.conflist", BRIDGE)];
@@ -166,7 +172,7 @@ fn a_single_plugin_gives_way_to_a_list_and_comes_back() {
         expected.map(|(name, text)| (name.to_owned(), text.to_owned()))
     );
 
-    // Written again just before the removal: the newer one stays.
+    // Rewritten just before the removal: the newer file stays.
     let node = Node::new(&[("10-one.conf", SINGLE), ("10-one.conflist", BRIDGE)]);
     node.meshed();
     node.write("10-one.conf", SINGLE);
@@ -179,9 +185,9 @@ fn a_single_plugin_gives_way_to_a_list_and_comes_back() {
 }
 
 #[test]
-fn a_file_that_no_pod_could_start_with_is_passed_over_and_named() {
+fn unusable_files_are_skipped_and_named() {
     let node = Node::new(&[]);
-    let reason = node.look().status.reason;
+    let reason = node.ensure_chained().status.reason;
     assert!(
         reason.starts_with("there is no network configuration yet"),
         "{reason}"
@@ -193,21 +199,22 @@ fn a_file_that_no_pod_could_start_with_is_passed_over_and_named() {
         "99-loopback.conf",
         r#"{"cniVersion":"1.0.0","name":"lo","type":"loopback"}"#,
     );
-    let look = node.look();
+    let report = node.ensure_chained();
     assert!(
-        !look.status.chained && look.status.file.is_none(),
-        "{look:?}"
+        !report.status.chained && report.status.file.is_none(),
+        "{report:?}"
     );
-    let reason = look.status.reason;
+    let reason = report.status.reason;
     assert!(
-        reason.contains("10-half.conflist: it is no JSON"),
+        reason.contains("10-half.conflist: not a JSON CNI configuration"),
         "{reason}"
     );
     assert!(
-        reason.contains("99-loopback.conf: it lists no plugin that makes a network"),
+        reason
+            .contains("99-loopback.conf: the configuration lists no plugin that creates a network"),
         "{reason}"
     );
-    assert_eq!(node.files().len(), 2, "no configuration of its own");
+    assert_eq!(node.files().len(), 2, "no file was created");
 
     node.write("20-bridge.conflist", BRIDGE);
     assert_eq!(node.meshed().0, some("20-bridge.conflist"));
@@ -223,7 +230,7 @@ fn a_file_that_no_pod_could_start_with_is_passed_over_and_named() {
 }
 
 #[test]
-fn the_file_behind_a_link_is_replaced_and_the_link_stays() {
+fn symbolic_link_stays_and_its_target_is_replaced() {
     let node = Node::new(&[]);
     let target = node.dir.path().join("elsewhere.conflist");
     fs::write(&target, BRIDGE).unwrap();
@@ -235,10 +242,10 @@ fn the_file_behind_a_link_is_replaced_and_the_link_stays() {
 }
 
 #[test]
-fn the_program_is_copied_when_it_differs() {
+fn program_is_installed_when_missing_altered_or_not_executable() {
     let node = Node::new(&[]);
     let installed = node.dir.path().join("bin/mesh-cni");
-    let install = |thoroughly| node.installer.install_plugin(thoroughly).unwrap();
+    let install = |compare_content| node.installer.install_plugin(compare_content).unwrap();
     let mode = || fs::metadata(&installed).unwrap().permissions().mode() & 0o777;
     assert_eq!(install(true), PluginFile::Missing);
     assert_eq!(fs::read_to_string(&installed).unwrap(), "program");
@@ -252,13 +259,13 @@ fn the_program_is_copied_when_it_differs() {
     fs::remove_file(&installed).unwrap();
     assert_eq!(install(false), PluginFile::Missing);
 
-    // Without execute permission no pod of the node would start.
+    // Without execute permission the runtime could start no pod.
     for lost in [0o644, 0o600, 0o000] {
         fs::set_permissions(&installed, fs::Permissions::from_mode(lost)).unwrap();
         assert_eq!(install(false), PluginFile::NotExecutable, "{lost:o}");
         assert_eq!(mode(), 0o755);
     }
-    // What an administrator made stricter stays.
+    // A stricter mode of an administrator stays.
     fs::set_permissions(&installed, fs::Permissions::from_mode(0o700)).unwrap();
     assert_eq!(install(true), PluginFile::Intact);
     assert_eq!(mode(), 0o700);
@@ -268,5 +275,8 @@ fn the_program_is_copied_when_it_differs() {
 
     fs::remove_file(node.dir.path().join("mesh-cni")).unwrap();
     let error = node.installer.install_plugin(true).unwrap_err().to_string();
-    assert!(error.ends_with("it belongs beside mesh-agent"), "{error}");
+    assert!(
+        error.ends_with("it belongs in the directory of mesh-agent"),
+        "{error}"
+    );
 }

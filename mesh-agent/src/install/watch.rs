@@ -1,5 +1,5 @@
-//! Wakes up when something in a directory changes (inotify). What changed is not asked: whoever is
-//! woken looks at everything.
+//! Waits for changes in a directory (inotify). Does not report what changed: the caller checks
+//! everything.
 
 use std::{io, path::Path};
 
@@ -8,12 +8,12 @@ use tokio::net::unix::pipe;
 
 #[derive(Debug)]
 pub(super) struct DirectoryWatch {
-    /// No pipe, but read like one: events come as bytes.
+    /// Not a pipe, but read like one: inotify delivers events as bytes.
     events: pipe::Receiver,
 }
 
 impl DirectoryWatch {
-    /// Fails when there is no such directory, among others.
+    /// Fails when the directory does not exist, among other reasons.
     pub(super) fn new(directory: &Path) -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let changes = AddWatchFlags::IN_CLOSE_WRITE
@@ -27,7 +27,7 @@ impl DirectoryWatch {
         })
     }
 
-    /// Waits for a change, and forgets all that have been reported by then.
+    /// Waits for a change, and consumes all changes reported by then.
     pub(super) async fn changed(&self) -> io::Result<()> {
         let mut buffer = [0; 4096];
         let mut has_read = false;
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_written_file_wakes_once() {
+    async fn changes_wake_the_watch_once() {
         let dir = tempfile::tempdir().unwrap();
         let watch = DirectoryWatch::new(dir.path()).unwrap();
         fs::write(dir.path().join("a"), "1").unwrap();

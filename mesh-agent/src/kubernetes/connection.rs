@@ -1,4 +1,4 @@
-//! The way to the API server, and how its absence is told.
+//! Connects to the API server and reports when it is unreachable.
 
 use std::{path::Path, time::Duration};
 
@@ -9,10 +9,9 @@ use kube::{
 use mesh_runtime::log::chain;
 
 use super::Settings;
-use crate::findings::Findings;
+use crate::shared_status::SharedStatus;
 
-/// Between attempts to read the service account's files, which appear with the pod and change with
-/// nothing else.
+/// Between attempts to read the service account's files, which are created with the pod.
 const RETRY: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
@@ -29,60 +28,60 @@ enum ConnectError {
     Client(#[source] kube::Error),
 }
 
-/// Tells once that the API server is away, and once that it is back.
+/// Logs once that the API server is unreachable, and once that it is reachable again.
 #[derive(Debug)]
 pub(super) struct Availability<'a> {
-    findings: &'a Findings,
-    what: &'static str,
-    is_away: bool,
+    shared_status: &'a SharedStatus,
+    consequence: &'static str,
+    is_unavailable: bool,
 }
 
 impl<'a> Availability<'a> {
-    /// `what` is what goes on without it, for the log.
-    pub(super) fn new(findings: &'a Findings, what: &'static str) -> Self {
+    /// `consequence` names what works without the API server, for the log.
+    pub(super) fn new(shared_status: &'a SharedStatus, consequence: &'static str) -> Self {
         Self {
-            findings,
-            what,
-            is_away: false,
+            shared_status,
+            consequence,
+            is_unavailable: false,
         }
     }
 
-    pub(super) fn lost(&mut self, error: &dyn std::error::Error) {
+    pub(super) fn report_failure(&mut self, error: &dyn std::error::Error) {
         let error = chain(error);
-        if !self.is_away {
+        if !self.is_unavailable {
             tracing::warn!(
                 error,
-                "The API server does not answer, so that {}",
-                self.what
+                "The API server is unreachable, so that {}",
+                self.consequence
             );
         }
-        self.is_away = true;
+        self.is_unavailable = true;
         let problem = format!(
-            "the API server does not answer ({error}), so that {}",
-            self.what
+            "the API server is unreachable ({error}), so that {}",
+            self.consequence
         );
-        self.findings.set_api_problem(Some(problem));
+        self.shared_status.set_api_problem(Some(problem));
     }
 
-    pub(super) fn found(&mut self) {
-        if self.is_away {
-            tracing::info!("The API server answers again");
-            self.findings.set_api_problem(None);
+    pub(super) fn report_success(&mut self) {
+        if self.is_unavailable {
+            tracing::info!("The API server is reachable again");
+            self.shared_status.set_api_problem(None);
         }
-        self.is_away = false;
+        self.is_unavailable = false;
     }
 }
 
-/// A client, as soon as there is what it takes to make one. It need not reach anybody.
-pub(super) async fn connect(settings: &Settings, findings: &Findings) -> Client {
-    let mut availability = Availability::new(findings, "only the CNI plugin enrols pods");
+/// Returns a client once its configuration can be read. Does not connect yet.
+pub(super) async fn connect(settings: &Settings, shared_status: &SharedStatus) -> Client {
+    let mut availability = Availability::new(shared_status, "only the CNI plugin enrols pods");
     loop {
         match client(settings.kubeconfig.as_deref()).await {
             Ok(client) => {
-                availability.found();
+                availability.report_success();
                 return client;
             }
-            Err(error) => availability.lost(&error),
+            Err(error) => availability.report_failure(&error),
         }
         tokio::time::sleep(RETRY).await;
     }

@@ -1,6 +1,6 @@
-//! Is the agent being uninstalled, or only restarted? Its DaemonSet tells: it is gone, or going, in
-//! the first case and stays in the second. Why each answer of the API server means what it means
-//! here: docs/adr/0022.
+//! Determines from the agent's DaemonSet whether the agent is uninstalled or only restarted: the
+//! DaemonSet is deleted in the first case and remains in the second. docs/adr/0022 explains how
+//! each response of the API server is interpreted.
 
 use std::{fmt, time::Duration};
 
@@ -17,8 +17,8 @@ use kube::{
 use mesh_runtime::log::chain;
 use tokio::{sync::watch, time::timeout};
 
-/// The kubelet has told the agent to stop; what can be asked within this is asked.
-const LAST_QUESTION: Duration = Duration::from_secs(3);
+/// Limits the last request of an agent that the kubelet is stopping.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The DaemonSet that the agent's pod belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,53 +27,53 @@ pub struct DaemonSetRef {
     pub name: String,
 }
 
-/// What the watch saw of it.
+/// What the watch has observed of the DaemonSet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum WatchState {
     #[default]
-    Never,
+    NotSeen,
     Present,
-    /// Gone, or marked for deletion, and it was there before.
-    Leaving,
+    /// Deleted or marked for deletion, and it existed before.
+    Deleting,
 }
 
-/// What one last question was answered.
+/// Result of the last request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Told {
+enum QueryResult {
     Present,
-    Leaving,
+    Deleting,
     Absent,
-    /// Refused, or no answer at all.
-    Nothing(String),
+    /// Request denied, or no response.
+    Unknown(String),
 }
 
-/// What is to be done with the node.
+/// What a stopping agent does with the mesh on its node, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Departure {
-    /// Leave everything in place: pods stay redirected, and the next agent takes over.
-    Stay(String),
+pub enum ShutdownAction {
+    /// Leave everything in place: pods stay redirected, and the next agent adopts them.
+    Keep(String),
     /// Remove everything.
-    Leave(String),
+    Uninstall(String),
 }
 
-/// Notes what happens to the DaemonSet. Never returns.
+/// Records the state of the DaemonSet. Never returns.
 pub(super) async fn watch(
     client: &Client,
     daemon_set: Option<&DaemonSetRef>,
-    seen: &watch::Sender<Seen>,
+    state: &watch::Sender<WatchState>,
 ) {
     let Some(daemon_set) = daemon_set else {
         return std::future::pending().await;
     };
     let api: Api<DaemonSet> = Api::namespaced(client.clone(), &daemon_set.namespace);
     let mut stream =
-        std::pin::pin!(watcher::watch_object(api, &daemon_set.name).backoff(patience()));
-    let mut has_complained = false;
+        std::pin::pin!(watcher::watch_object(api, &daemon_set.name).backoff(watch_backoff()));
+    let mut is_reported = false;
     while let Some(event) = stream.next().await {
         match event {
-            Ok(found) => seen.send_modify(|seen| *seen = next(seen, found.as_ref())),
-            Err(error) if !has_complained => {
-                has_complained = true;
+            Ok(found) => state.send_modify(|state| *state = next_state(state, found.as_ref())),
+            Err(error) if !is_reported => {
+                is_reported = true;
                 tracing::warn!(
                     error = chain(&error),
                     "Cannot watch {daemon_set}; if it is deleted meanwhile, the mesh may stay on this node"
@@ -84,11 +84,10 @@ pub(super) async fn watch(
     }
 }
 
-/// From half a second to eight, with jitter. kube's own goes up to a minute: an uninstall that
-/// follows soon on an absence of the API server would be missed, and the mesh would stay on the
-/// node. A single object is watched, so that even a thousand agents that ask this often are a small
-/// burden.
-fn patience() -> ExponentialBackoff {
+/// From half a second to eight, with jitter. kube's default goes up to a minute: an uninstallation
+/// soon after an outage of the API server would be missed, and the mesh would stay on the node.
+/// Only one object is watched, so even a thousand agents with this backoff cause little load.
+fn watch_backoff() -> ExponentialBackoff {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(500))
         .with_max_delay(Duration::from_secs(4))
@@ -97,60 +96,64 @@ fn patience() -> ExponentialBackoff {
         .into()
 }
 
-/// Asks once more and decides.
-pub(super) async fn departure(
+/// Requests the DaemonSet once more and decides.
+pub(super) async fn shutdown_action(
     client: Option<&Client>,
     daemon_set: Option<&DaemonSetRef>,
-    seen: &Seen,
-) -> Departure {
+    state: &WatchState,
+) -> ShutdownAction {
     let Some(daemon_set) = daemon_set else {
-        return Departure::Stay("it belongs to no DaemonSet".to_owned());
+        return ShutdownAction::Keep("the agent belongs to no DaemonSet".to_owned());
     };
-    let told = match client {
-        Some(client) => ask(client, daemon_set).await,
-        None => Told::Nothing("there was no connection to the API server".to_owned()),
+    let result = match client {
+        Some(client) => query(client, daemon_set).await,
+        None => QueryResult::Unknown("there was no connection to the API server".to_owned()),
     };
-    decide(seen, &told, daemon_set)
+    decide(state, &result, daemon_set)
 }
 
-async fn ask(client: &Client, daemon_set: &DaemonSetRef) -> Told {
+async fn query(client: &Client, daemon_set: &DaemonSetRef) -> QueryResult {
     let api: Api<DaemonSet> = Api::namespaced(client.clone(), &daemon_set.namespace);
-    match timeout(LAST_QUESTION, api.get_opt(&daemon_set.name)).await {
-        Ok(Ok(Some(found))) if is_leaving(&found) => Told::Leaving,
-        Ok(Ok(Some(_))) => Told::Present,
-        Ok(Ok(None)) => Told::Absent,
-        Ok(Err(error)) => Told::Nothing(chain(&error)),
-        Err(_) => Told::Nothing(format!("no answer within {LAST_QUESTION:?}")),
+    match timeout(QUERY_TIMEOUT, api.get_opt(&daemon_set.name)).await {
+        Ok(Ok(Some(found))) if is_deleting(&found) => QueryResult::Deleting,
+        Ok(Ok(Some(_))) => QueryResult::Present,
+        Ok(Ok(None)) => QueryResult::Absent,
+        Ok(Err(error)) => QueryResult::Unknown(chain(&error)),
+        Err(_) => QueryResult::Unknown(format!("no response within {QUERY_TIMEOUT:?}")),
     }
 }
 
-fn is_leaving(daemon_set: &DaemonSet) -> bool {
+fn is_deleting(daemon_set: &DaemonSet) -> bool {
     daemon_set.metadata.deletion_timestamp.is_some()
 }
 
-fn next(before: &Seen, found: Option<&DaemonSet>) -> Seen {
+fn next_state(previous: &WatchState, found: Option<&DaemonSet>) -> WatchState {
     match found {
-        Some(found) if is_leaving(found) => Seen::Leaving,
-        Some(_) => Seen::Present,
-        // One that never was is another's, or misspelt.
-        None if *before == Seen::Never => Seen::Never,
-        None => Seen::Leaving,
+        Some(found) if is_deleting(found) => WatchState::Deleting,
+        Some(_) => WatchState::Present,
+        // A DaemonSet that never existed may belong to another installation, or be misspelt.
+        None if *previous == WatchState::NotSeen => WatchState::NotSeen,
+        None => WatchState::Deleting,
     }
 }
 
-/// The mistake to avoid is to leave when only a restart was meant: every pod of the node would be
-/// in the clear. The other mistake leaves a plugin that still works.
-fn decide(seen: &Seen, told: &Told, daemon_set: &DaemonSetRef) -> Departure {
-    match (seen, told) {
-        (_, Told::Present) => Departure::Stay(format!("{daemon_set} is there")),
-        (_, Told::Leaving) => Departure::Leave(format!("{daemon_set} is being deleted")),
-        (Seen::Never, Told::Absent) => Departure::Stay(format!(
+/// The costly error is to uninstall when only a restart was meant: every pod of the node would then
+/// be in clear text. The other error leaves a plugin that still works.
+fn decide(state: &WatchState, result: &QueryResult, daemon_set: &DaemonSetRef) -> ShutdownAction {
+    match (state, result) {
+        (_, QueryResult::Present) => ShutdownAction::Keep(format!("{daemon_set} exists")),
+        (_, QueryResult::Deleting) => {
+            ShutdownAction::Uninstall(format!("{daemon_set} is being deleted"))
+        }
+        (WatchState::NotSeen, QueryResult::Absent) => ShutdownAction::Keep(format!(
             "{daemon_set} was never seen; check MESH_AGENT_NAMESPACE and MESH_AGENT_DAEMONSET"
         )),
-        (_, Told::Absent) => Departure::Leave(format!("{daemon_set} was deleted")),
-        (Seen::Leaving, Told::Nothing(_)) => Departure::Leave(format!("{daemon_set} was deleted")),
-        (_, Told::Nothing(why)) => Departure::Stay(format!(
-            "it is not known whether {daemon_set} is still there ({why}); if the mesh was uninstalled, run mesh-agent uninstall on this node"
+        (_, QueryResult::Absent) => ShutdownAction::Uninstall(format!("{daemon_set} was deleted")),
+        (WatchState::Deleting, QueryResult::Unknown(_)) => {
+            ShutdownAction::Uninstall(format!("{daemon_set} was deleted"))
+        }
+        (_, QueryResult::Unknown(why)) => ShutdownAction::Keep(format!(
+            "it is unknown whether {daemon_set} still exists ({why}); if the mesh was uninstalled, run mesh-agent uninstall on this node"
         )),
     }
 }
@@ -173,48 +176,60 @@ mod tests {
     }
 
     #[test]
-    fn the_watch_remembers_whether_it_was_ever_there() {
+    fn watch_state_distinguishes_deleted_from_never_seen() {
         let (present, leaving) = (
             daemon_set(Value::Null),
             daemon_set("2026-01-01T00:00:00Z".into()),
         );
-        assert_eq!(next(&Seen::Never, None), Seen::Never);
-        assert_eq!(next(&Seen::Never, Some(&present)), Seen::Present);
-        assert_eq!(next(&Seen::Present, Some(&leaving)), Seen::Leaving);
-        assert_eq!(next(&Seen::Present, None), Seen::Leaving);
-        assert_eq!(next(&Seen::Leaving, None), Seen::Leaving);
+        assert_eq!(next_state(&WatchState::NotSeen, None), WatchState::NotSeen);
         assert_eq!(
-            next(&Seen::Leaving, Some(&present)),
-            Seen::Present,
-            "made anew"
+            next_state(&WatchState::NotSeen, Some(&present)),
+            WatchState::Present
+        );
+        assert_eq!(
+            next_state(&WatchState::Present, Some(&leaving)),
+            WatchState::Deleting
+        );
+        assert_eq!(next_state(&WatchState::Present, None), WatchState::Deleting);
+        assert_eq!(
+            next_state(&WatchState::Deleting, None),
+            WatchState::Deleting
+        );
+        assert_eq!(
+            next_state(&WatchState::Deleting, Some(&present)),
+            WatchState::Present,
+            "recreated"
         );
     }
 
     #[test]
-    fn only_a_daemon_set_that_was_there_and_is_gone_ends_the_mesh() {
-        use Seen::{Leaving, Never, Present};
-        let nothing = || Told::Nothing("403 Forbidden".to_owned());
+    fn agent_uninstalls_only_after_its_daemon_set_was_deleted() {
+        use WatchState::{Deleting, NotSeen, Present};
+        let nothing = || QueryResult::Unknown("403 Forbidden".to_owned());
         let own = DaemonSetRef {
             namespace: "linkerd".to_owned(),
             name: "mesh-agent".to_owned(),
         };
         let table = [
-            (Never, Told::Present, false),
-            (Present, Told::Present, false),
-            (Leaving, Told::Present, false),
-            (Never, Told::Leaving, true),
-            (Present, Told::Leaving, true),
-            (Never, Told::Absent, false),
-            (Present, Told::Absent, true),
-            (Leaving, Told::Absent, true),
-            (Never, nothing(), false),
+            (NotSeen, QueryResult::Present, false),
+            (Present, QueryResult::Present, false),
+            (Deleting, QueryResult::Present, false),
+            (NotSeen, QueryResult::Deleting, true),
+            (Present, QueryResult::Deleting, true),
+            (NotSeen, QueryResult::Absent, false),
+            (Present, QueryResult::Absent, true),
+            (Deleting, QueryResult::Absent, true),
+            (NotSeen, nothing(), false),
             (Present, nothing(), false),
-            (Leaving, nothing(), true),
+            (Deleting, nothing(), true),
         ];
-        for (seen, told, leaves) in table {
-            let departure = decide(&seen, &told, &own);
-            let found = matches!(departure, Departure::Leave(_));
-            assert_eq!(found, leaves, "{seen:?} {told:?}: {departure:?}");
+        for (state, result, uninstalls) in table {
+            let shutdown_action = decide(&state, &result, &own);
+            let found = matches!(shutdown_action, ShutdownAction::Uninstall(_));
+            assert_eq!(
+                found, uninstalls,
+                "{state:?} {result:?}: {shutdown_action:?}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the agent tells in the events of a pod, and of its node.
+//! Publishes Kubernetes events of pods and of the node.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
@@ -11,12 +11,12 @@ use mesh_runtime::log::chain;
 use tokio::sync::mpsc;
 
 use super::meshed_pod::MeshedPod;
-use crate::repairs::Repaired;
+use crate::repairs::RepairEvent;
 
-/// Who the events are from, as `kubectl describe` shows it.
+/// The events' source, as `kubectl describe` shows it.
 const CONTROLLER: &str = "mesh-agent";
-/// The API server refuses longer notes (1 KiB); in bytes.
-const LONGEST_NOTE: usize = 1000;
+/// Below the API server's limit of 1 KiB.
+const MAX_NOTE_BYTES: usize = 1000;
 
 pub(super) struct Events {
     recorder: Recorder,
@@ -33,41 +33,41 @@ impl Events {
         }
     }
 
-    pub(super) async fn repaired(&self, pod: &MeshedPod, tier: Tier) {
+    pub(super) async fn publish_enrolled(&self, pod: &MeshedPod, tier: Tier) {
         let note = format!(
-            "The pod has a proxy and was not redirected to it when it started; it is from now on (tier {tier})"
+            "The pod has a proxy and was not redirected to it when it started; it is redirected now (tier {tier})"
         );
         let pod = pod_reference(pod);
-        self.tell(&pod, EventType::Normal, "Repaired", "Redirect", note)
+        self.publish(&pod, EventType::Normal, "Repaired", "Redirect", note)
             .await;
     }
 
-    /// On the node, because it is the node's administrator who has to find out what did the damage.
-    async fn repaired_node(&self, node: &str, repaired: &Repaired) {
+    /// Published on the node, whose administrator has to find the cause of the damage.
+    async fn publish_node_repair(&self, node: &str, repair: &RepairEvent) {
         let note = format!(
             "The mesh agent repaired this node: {} ({})",
-            repaired.kind.describe(),
-            repaired.detail
+            repair.kind.describe(),
+            repair.detail
         );
-        self.tell(
+        self.publish(
             &node_reference(node),
             EventType::Warning,
-            reason(repaired.kind),
+            event_reason(repair.kind),
             "Repair",
             note,
         )
         .await;
     }
 
-    pub(super) async fn failed(&self, pod: &MeshedPod, reason: &str) {
+    pub(super) async fn publish_failure(&self, pod: &MeshedPod, reason: &str) {
         let note = format!("The pod has a proxy and cannot be redirected to it: {reason}");
         let (pod, reason) = (pod_reference(pod), "RedirectionFailed");
-        self.tell(&pod, EventType::Warning, reason, "Redirect", note)
+        self.publish(&pod, EventType::Warning, reason, "Redirect", note)
             .await;
     }
 
-    /// An event that cannot be told is no reason to stop: the log has said the same.
-    async fn tell(
+    /// Failures are only logged; the log contains the same information.
+    async fn publish(
         &self,
         regarding: &ObjectReference,
         kind: EventType,
@@ -75,7 +75,7 @@ impl Events {
         action: &str,
         mut note: String,
     ) {
-        note.truncate(note.floor_char_boundary(LONGEST_NOTE));
+        note.truncate(note.floor_char_boundary(MAX_NOTE_BYTES));
         let event = Event {
             type_: kind,
             reason: reason.to_owned(),
@@ -94,25 +94,25 @@ impl Events {
     }
 }
 
-/// Never returns. A repair of one kind soon after another is counted in the same event.
-pub(super) async fn tell_repairs(
+/// Never returns. Repeated repairs of one kind are counted in one event.
+pub(super) async fn publish_repairs(
     client: &Client,
     node: &str,
-    mut repaired: mpsc::Receiver<Repaired>,
+    mut repairs: mpsc::Receiver<RepairEvent>,
 ) {
     let events = Events::new(client.clone(), node);
-    while let Some(repaired) = repaired.recv().await {
-        // A pod that was enrolled in place has an event of its own.
-        if repaired.kind != RepairKind::NotEnrolled {
-            events.repaired_node(node, &repaired).await;
+    while let Some(repair) = repairs.recv().await {
+        // A pod that was enrolled in place has its own event.
+        if repair.kind != RepairKind::NotEnrolled {
+            events.publish_node_repair(node, &repair).await;
         }
     }
-    // The sender lives as long as the agent; without it there is nothing to tell any more.
+    // The sender lives as long as the agent.
     std::future::pending::<()>().await;
 }
 
-/// One reason for each kind, as `kubectl get events --field-selector reason=…` takes it.
-fn reason(kind: RepairKind) -> &'static str {
+/// Returns the reason for each kind, for `kubectl get events --field-selector reason=…`.
+fn event_reason(kind: RepairKind) -> &'static str {
     match kind {
         RepairKind::PluginUnchained => "CniPluginUnchained",
         RepairKind::PluginShadowed => "CniPluginShadowed",
@@ -126,8 +126,8 @@ fn reason(kind: RepairKind) -> &'static str {
     }
 }
 
-/// As the kubelet refers to its node, so that `kubectl describe node` shows the event. A node has
-/// no namespace; its events are in `default`.
+/// Refers to the node as the kubelet does, so that `kubectl describe node` shows the event. Events
+/// of a node, which has no namespace, are in `default`.
 fn node_reference(node: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),

@@ -1,4 +1,4 @@
-//! A pod that asks for redirection, out of its object. Pure.
+//! Reads from a pod's object whether and how to redirect it. Pure.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -7,38 +7,38 @@ use mesh_core::node::{PodRef, PodStatus};
 
 use crate::redirect;
 
-/// The init container with which an injector without a node agent redirects a pod.
+/// The init container that redirects a pod on nodes without an agent.
 const INIT_CONTAINER: &str = "linkerd-init";
-/// On the object that stands for a pod of kubelet's own files: the UID that kubelet, and so its
-/// cgroups, know the pod by.
-const MIRROR: &str = "kubernetes.io/config.mirror";
+/// On the API server's mirror of a static pod: the UID that the kubelet, and so the pod's cgroups,
+/// use.
+const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MeshedPod {
-    /// With the UID that the node knows.
+    /// With the UID used on the node.
     pub(super) pod: PodRef,
-    /// The UID that the API server knows.
+    /// The UID of the API server's object.
     pub(super) object_uid: String,
     pub(super) annotations: BTreeMap<String, String>,
-    /// None until kubelet told them.
+    /// Empty until the kubelet has reported them.
     pub(super) addresses: Vec<IpAddr>,
 }
 
 impl MeshedPod {
-    /// `None` for a pod that the agent has nothing to do with: without a proxy, in the node's
-    /// network, redirected by its own init container, or at its end.
-    pub(super) fn read(pod: Pod) -> Option<Self> {
+    /// Returns `None` for a pod that the agent does not redirect: without a proxy, in the node's
+    /// network, redirected by its own init container, or ended.
+    pub(super) fn from_pod(pod: Pod) -> Option<Self> {
         let annotations = pod.metadata.annotations.unwrap_or_default();
         let spec = pod.spec?;
         let status = pod.status.unwrap_or_default();
-        let is_over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        let has_ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
         let init = spec.init_containers.unwrap_or_default();
         if !redirect::is_injected(&annotations)
             || spec.host_network == Some(true)
             || init
                 .iter()
                 .any(|container| container.name == INIT_CONTAINER)
-            || is_over
+            || has_ended
         {
             return None;
         }
@@ -49,7 +49,7 @@ impl MeshedPod {
                 namespace: pod.metadata.namespace?,
                 name: pod.metadata.name?,
                 uid: annotations
-                    .get(MIRROR)
+                    .get(MIRROR_ANNOTATION)
                     .cloned()
                     .unwrap_or_else(|| object_uid.clone()),
             },
@@ -58,27 +58,28 @@ impl MeshedPod {
                 .iter()
                 .filter_map(|address| address.ip.parse().ok())
                 .collect(),
-            annotations: redirect::only_ours(annotations),
+            annotations: redirect::mesh_annotations(annotations),
         })
     }
 
-    /// Is one of the enrolled pods this one, in the sandbox that it has now? A sandbox that is made
-    /// anew has another address.
-    pub(super) fn is_among(&self, enrolled: &[PodStatus]) -> bool {
+    /// Returns whether one of the enrolled pods is this one, in its current sandbox. A recreated
+    /// sandbox has another address.
+    pub(super) fn is_enrolled_in(&self, enrolled: &[PodStatus]) -> bool {
         enrolled
             .iter()
-            .any(|status| self.is_same(&status.pod) && self.has_address_of(status))
+            .any(|status| self.is_same_pod(&status.pod) && self.has_common_address(status))
     }
 
-    fn is_same(&self, other: &PodRef) -> bool {
-        // Some runtimes tell no UID.
-        match other.uid.is_empty() {
-            true => self.pod.namespace == other.namespace && self.pod.name == other.name,
-            false => self.pod.uid == other.uid,
+    fn is_same_pod(&self, other: &PodRef) -> bool {
+        // Some runtimes pass no UID.
+        if other.uid.is_empty() {
+            self.pod.namespace == other.namespace && self.pod.name == other.name
+        } else {
+            self.pod.uid == other.uid
         }
     }
 
-    fn has_address_of(&self, status: &PodStatus) -> bool {
+    fn has_common_address(&self, status: &PodStatus) -> bool {
         let known = &self.addresses;
         known.is_empty() || status.addresses.iter().any(|found| known.contains(found))
     }
@@ -105,24 +106,24 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_a_proxy_asks() {
-        let read = MeshedPod::read(pod(|_| {})).unwrap();
+    fn pod_with_proxy_is_read() {
+        let read = MeshedPod::from_pod(pod(|_| {})).unwrap();
         assert_eq!(
             (read.pod.to_string().as_str(), read.pod.uid.as_str()),
             ("shop/web-0", "u-1")
         );
         assert_eq!(read.addresses.len(), 2);
-        let noted = MeshedPod::read(pod(|pod| {
+        let noted = MeshedPod::from_pod(pod(|pod| {
             pod["metadata"]["annotations"]["example.com/note"] = "x".repeat(200_000).into();
         }));
-        assert_eq!(noted, Some(read), "what the mesh does not read is not kept");
-        let young = MeshedPod::read(pod(|pod| pod["status"] = Value::Null)).unwrap();
+        assert_eq!(noted, Some(read), "foreign annotations are dropped");
+        let young = MeshedPod::from_pod(pod(|pod| pod["status"] = Value::Null)).unwrap();
         assert!(young.addresses.is_empty());
     }
 
     #[test]
-    fn a_pod_of_a_file_has_the_uid_of_its_file() {
-        let read = MeshedPod::read(pod(|pod| {
+    fn static_pod_has_uid_of_its_manifest() {
+        let read = MeshedPod::from_pod(pod(|pod| {
             pod["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "abc".into();
         }));
         let read = read.unwrap();
@@ -133,15 +134,15 @@ mod tests {
     }
 
     #[test]
-    fn others_do_not_ask() {
+    fn pods_the_agent_does_not_redirect_are_ignored() {
         let check = |what: &str, change: fn(&mut Value)| {
-            assert_eq!(MeshedPod::read(pod(change)), None, "{what}");
+            assert_eq!(MeshedPod::from_pod(pod(change)), None, "{what}");
         };
         check("no proxy", |pod| pod["metadata"]["annotations"] = json!({}));
         check("the node's network", |pod| {
             pod["spec"]["hostNetwork"] = true.into();
         });
-        check("an init container of its own", |pod| {
+        check("its own init container", |pod| {
             pod["spec"]["initContainers"] = json!([{"name": "linkerd-init"}]);
         });
         check("ended", |pod| pod["status"]["phase"] = "Succeeded".into());
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_enrolled_when_its_present_sandbox_is() {
+    fn pod_is_enrolled_only_in_its_current_sandbox() {
         let enrolled = |uid: &str, name: &str, address: &str| PodStatus {
             pod: PodRef {
                 namespace: "shop".to_owned(),
@@ -163,11 +164,11 @@ mod tests {
             tier: Tier::Full,
             connections: BTreeMap::new(),
         };
-        let running = MeshedPod::read(pod(|_| {})).unwrap();
-        let young = MeshedPod::read(pod(|pod| pod["status"] = Value::Null)).unwrap();
+        let running = MeshedPod::from_pod(pod(|_| {})).unwrap();
+        let young = MeshedPod::from_pod(pod(|pod| pod["status"] = Value::Null)).unwrap();
         let check = |pod: &MeshedPod, status: PodStatus, expect: bool| {
             assert_eq!(
-                pod.is_among(std::slice::from_ref(&status)),
+                pod.is_enrolled_in(std::slice::from_ref(&status)),
                 expect,
                 "{status:?}"
             );
@@ -178,6 +179,6 @@ mod tests {
         check(&running, enrolled("", "web-0", "10.0.0.1"), true);
         check(&running, enrolled("", "web-1", "10.0.0.1"), false);
         check(&young, enrolled("u-1", "web-0", "10.0.0.9"), true);
-        assert!(!running.is_among(&[]));
+        assert!(!running.is_enrolled_in(&[]));
     }
 }

@@ -1,7 +1,6 @@
-//! The agent's node among the cluster's objects: the taint that keeps pods away until they can be
-//! enrolled is taken from it, and its container runtime is learnt. Nothing is written on the node
-//! that would stay behind: when the mesh is uninstalled, the right to take it away again may be
-//! gone first.
+//! The agent's Node object: removes the taint that keeps pods away until they can be enrolled, and
+//! reads the container runtime. Writes nothing on the node that would remain after an
+//! uninstallation, which may remove the permission to clean up first.
 
 use std::time::Duration;
 
@@ -19,17 +18,17 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{Settings, Surroundings};
+use super::{Dependencies, Settings};
 
-/// After a patch that the API server refused, because somebody else changed the node or because it
-/// may not be patched.
+/// After a patch that the API server refused, because of a conflicting write or a missing
+/// permission.
 const RETRY: Duration = Duration::from_secs(5);
-const LONG: Duration = Duration::from_secs(3600);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Does this container runtime tear pods down with the plugins that they were set up with, whatever
-/// its configuration says by then? CRI-O does (ocicni caches the list), so that a plugin whose file
-/// is gone keeps every pod that had it from ending.
-pub fn keeps_chains(container_runtime: &str) -> bool {
+/// Returns whether this container runtime tears pods down with the plugins that they were set up
+/// with, even after its configuration changed. CRI-O does (ocicni caches the list), so a missing
+/// plugin file prevents the teardown of every pod that had it.
+pub fn caches_chains(container_runtime: &str) -> bool {
     container_runtime.starts_with("cri-o://")
 }
 
@@ -37,37 +36,37 @@ pub fn keeps_chains(container_runtime: &str) -> bool {
 pub(super) async fn run(
     client: &Client,
     settings: &Settings,
-    around: &Surroundings,
+    dependencies: &Dependencies,
     runtime: &watch::Sender<Option<String>>,
 ) {
     let nodes: Api<Node> = Api::all(client.clone());
     let mut stream =
         std::pin::pin!(watcher::watch_object(nodes.clone(), &settings.node).default_backoff());
-    let mut can_enrol = around.can_enrol.clone();
+    let mut can_enrol = dependencies.can_enrol.clone();
     let mut node: Option<Node> = None;
     let mut retry = None;
-    let (mut has_complained, mut has_complained_of_watch) = (false, false);
+    let (mut is_reported, mut is_watch_error_reported) = (false, false);
     loop {
         let can_enrol_now = *can_enrol.borrow_and_update();
         if let Some(known) = node.as_ref().filter(|_| can_enrol_now)
             && retry.is_none_or(|at| at <= Instant::now())
         {
-            retry = match take_taint(&nodes, known, settings).await {
+            retry = match remove_taint(&nodes, known, settings).await {
                 Ok(()) => None,
                 Err(error) => {
-                    complain(&error, &mut has_complained);
+                    report_patch_error(&error, &mut is_reported);
                     Some(Instant::now() + RETRY)
                 }
             };
         }
-        let next = retry.unwrap_or_else(|| Instant::now() + LONG);
+        let next = retry.unwrap_or_else(|| Instant::now() + IDLE_TIMEOUT);
         tokio::select! {
             event = stream.next() => match event {
                 Some(Ok(found)) => {
                     runtime.send_replace(found.as_ref().and_then(container_runtime));
                     node = found;
                 }
-                Some(Err(error)) => complain_of_watch(&error, &mut has_complained_of_watch),
+                Some(Err(error)) => report_watch_error(&error, &mut is_watch_error_reported),
                 None => return,
             },
             // The sender lives as long as the agent.
@@ -77,12 +76,12 @@ pub(super) async fn run(
     }
 }
 
-async fn take_taint(
+async fn remove_taint(
     nodes: &Api<Node>,
     node: &Node,
     settings: &Settings,
 ) -> Result<(), kube::Error> {
-    let Some(patch) = change(node, &settings.startup_taint) else {
+    let Some(patch) = taint_patch(node, &settings.startup_taint) else {
         return Ok(());
     };
     let patch = Patch::Merge(patch);
@@ -91,14 +90,14 @@ async fn take_taint(
         .await?;
     tracing::info!(
         taint = settings.startup_taint,
-        "Pods can be enrolled: took the taint from the node"
+        "Removed the start-up taint from the node"
     );
     Ok(())
 }
 
-/// The patch that takes the taint away. It names the version that was read, so that taints of
-/// others which came in between are not overwritten.
-fn change(node: &Node, taint: &str) -> Option<Value> {
+/// Returns the patch that removes the taint. It names the resource version that was read, so that
+/// concurrent changes to taints are not overwritten.
+fn taint_patch(node: &Node, taint: &str) -> Option<Value> {
     let taints = node.spec.as_ref()?.taints.as_ref()?;
     let others: Vec<_> = taints.iter().filter(|found| found.key != taint).collect();
     (others.len() < taints.len()).then(|| {
@@ -109,24 +108,24 @@ fn change(node: &Node, taint: &str) -> Option<Value> {
     })
 }
 
-/// Another writer's change is no news: it is tried again with what the watch brings.
-fn complain(error: &kube::Error, has_complained: &mut bool) {
+/// A conflict is not reported: the watch delivers the other change, and the patch is retried.
+fn report_patch_error(error: &kube::Error, is_reported: &mut bool) {
     let is_conflict = matches!(error, kube::Error::Api(status) if status.code == 409);
-    if !is_conflict && !*has_complained {
-        *has_complained = true;
+    if !is_conflict && !*is_reported {
+        *is_reported = true;
         tracing::warn!(
             error = chain(error),
-            "Cannot take the start-up taint from the node; does the service account have the verb \"patch\" on nodes?"
+            "Cannot remove the start-up taint from the node; does the service account have the verb \"patch\" on nodes?"
         );
     }
 }
 
-fn complain_of_watch(error: &watcher::Error, has_complained: &mut bool) {
-    if !*has_complained {
-        *has_complained = true;
+fn report_watch_error(error: &watcher::Error, is_reported: &mut bool) {
+    if !*is_reported {
+        *is_reported = true;
         tracing::warn!(
             error = chain(error),
-            "Cannot watch this node's object; a start-up taint stays on it meanwhile"
+            "Cannot watch this node's object; its start-up taint remains meanwhile"
         );
     }
 }
@@ -151,21 +150,21 @@ mod tests {
     }
 
     #[test]
-    fn our_taint_alone_is_taken() {
-        let ours = json!({"key": TAINT, "effect": "NoSchedule"});
+    fn only_the_startup_taint_is_removed() {
+        let startup = json!({"key": TAINT, "effect": "NoSchedule"});
         let other = json!({"key": "disk", "effect": "NoExecute", "value": "x"});
-        assert_eq!(change(&node(Value::Null), TAINT), None);
-        assert_eq!(change(&node(json!([other])), TAINT), None);
-        let patch = change(&node(json!([ours, other])), TAINT).unwrap();
+        assert_eq!(taint_patch(&node(Value::Null), TAINT), None);
+        assert_eq!(taint_patch(&node(json!([other])), TAINT), None);
+        let patch = taint_patch(&node(json!([startup, other])), TAINT).unwrap();
         assert_eq!(patch["spec"], json!({"taints": [other]}));
         assert_eq!(patch["metadata"], json!({"resourceVersion": "7"}));
-        let patch = change(&node(json!([ours])), TAINT).unwrap();
+        let patch = taint_patch(&node(json!([startup])), TAINT).unwrap();
         assert_eq!(patch["spec"], json!({"taints": []}));
     }
 
     #[test]
-    fn crio_remembers_chains() {
-        assert!(keeps_chains("cri-o://1.30.0"));
-        assert!(!keeps_chains("containerd://2.3.7"));
+    fn only_crio_caches_chains() {
+        assert!(caches_chains("cri-o://1.30.0"));
+        assert!(!caches_chains("containerd://2.3.7"));
     }
 }

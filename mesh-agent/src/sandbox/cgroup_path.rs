@@ -1,41 +1,41 @@
-//! Reads `/proc/PID/cgroup`: is the process of this pod, and of which of its containers? Pure.
+//! Parses `/proc/PID/cgroup` and matches it with a pod. Pure.
 
 use crate::registry::check_container_id;
 
 /// A process of the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Member {
-    /// Absent when the process is in the pod's cgroup and in none of a container.
+pub(super) struct PodProcess {
+    /// Absent when the process is in the pod's cgroup and not in one of a container.
     pub(super) container_id: Option<String>,
 }
 
-/// Looks through all hierarchies: on a node with both versions of cgroups, kubelet may use any.
-pub(super) fn member(text: &str, uid: &str) -> Option<Member> {
+/// Searches all hierarchies: on a node with both versions of cgroups, the kubelet may use any.
+pub(super) fn find_pod_process(text: &str, uid: &str) -> Option<PodProcess> {
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    let mut members = paths.filter_map(|path| member_by(path, uid));
-    // The line that tells the container too, if there is one.
-    let first = members.next()?;
+    let mut matches = paths.filter_map(|path| find_in_path(path, uid));
+    // Prefers a line that also has the container.
+    let first = matches.next()?;
     match first.container_id {
         Some(_) => Some(first),
         None => Some(
-            members
-                .find(|member| member.container_id.is_some())
+            matches
+                .find(|found| found.container_id.is_some())
                 .unwrap_or(first),
         ),
     }
 }
 
-fn member_by(path: &str, uid: &str) -> Option<Member> {
+fn find_in_path(path: &str, uid: &str) -> Option<PodProcess> {
     let mut parts = path.split('/');
-    parts.find(|part| is_of_pod(part, uid))?;
-    Some(Member {
+    parts.find(|part| is_pod_component(part, uid))?;
+    Some(PodProcess {
         container_id: parts.next().and_then(container_id),
     })
 }
 
-/// `pod<uid>` with the cgroupfs driver; `<parents>-pod<uid>.slice` with the systemd driver, for
-/// which a dash separates levels, so that the UID's own dashes have become underscores.
-fn is_of_pod(part: &str, uid: &str) -> bool {
+/// `pod<uid>` with the cgroupfs driver; `<parents>-pod<uid>.slice` with the systemd driver, which
+/// replaces the UID's dashes with underscores because a dash separates levels.
+fn is_pod_component(part: &str, uid: &str) -> bool {
     let tail = |text: &str| text.rsplit_once("pod").map(|(_, tail)| tail.to_owned());
     match part.strip_suffix(".slice") {
         Some(slice) => tail(slice).is_some_and(|found| found == uid.replace('-', "_")),
@@ -59,9 +59,9 @@ mod tests {
     const UID: &str = "0f3c9d8e-6b1a-4d5e-9f00-112233445566";
 
     #[test]
-    fn the_pod_is_found_whatever_the_driver_the_version_and_the_parent() {
+    fn pod_is_found_with_any_cgroup_driver_version_and_parent() {
         let check = |text: &str, container: Option<&str>| {
-            let found = member(text, UID).unwrap_or_else(|| panic!("{text}"));
+            let found = find_pod_process(text, UID).unwrap_or_else(|| panic!("{text}"));
             assert_eq!(found.container_id.as_deref(), container, "{text}");
         };
         let uid = UID;
@@ -103,14 +103,17 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_the_kubelet_s_own_files_has_a_hash_for_a_uid() {
+    fn static_pod_has_a_hash_as_uid() {
         let hash = "9c0a2f1d4e5b6a7c8d9e0f1a2b3c4d5e";
         let text = format!("0::/kubepods.slice/kubepods-pod{hash}.slice/cri-containerd-a1.scope");
-        assert_eq!(member(&text, hash).unwrap().container_id.unwrap(), "a1");
+        assert_eq!(
+            find_pod_process(&text, hash).unwrap().container_id.unwrap(),
+            "a1"
+        );
     }
 
     #[test]
-    fn others_are_others() {
+    fn unrelated_cgroup_paths_do_not_match() {
         for text in [
             "",
             "0::/",
@@ -120,7 +123,7 @@ mod tests {
             "0::/kubepods/pod0f3c9d8e-6b1a-4d5e-9f00-1122334455667/c0ffee",
             "0::/user.slice/0f3c9d8e-6b1a-4d5e-9f00-112233445566",
         ] {
-            assert_eq!(member(text, UID), None, "{text}");
+            assert_eq!(find_pod_process(text, UID), None, "{text}");
         }
     }
 }

@@ -1,29 +1,29 @@
-//! Which of the namespaces that a pod's processes were found in is the pod's. Pure.
+//! Selects the pod's network namespace among those of its processes. Pure.
 //!
-//! A privileged process may be passing through the namespace of another pod at the moment of the
-//! look (istio/istio#55139). Enrolling that one would redirect the other pod's connections to a
-//! proxy that it does not have.
+//! A privileged process of the pod may be in the namespace of another pod temporarily
+//! (istio/istio#55139). Enrolling that one would redirect the other pod's connections to a proxy
+//! that it does not have.
 
 use std::{fmt, net::IpAddr};
 
-use super::{Identity, processes::Process};
+use super::{NetnsId, processes::Process};
 
 /// A network namespace that processes of the pod are in; never the node's.
 #[derive(Debug)]
 pub(super) struct Candidate {
-    pub(super) identity: Identity,
-    /// The sandbox's own process is there before all others.
+    pub(super) netns_id: NetnsId,
+    /// The sandbox's own process is the oldest.
     pub(super) oldest: Process,
     pub(super) addresses: Vec<IpAddr>,
 }
 
-/// Why there is no answer now; a later look may find one.
+/// Why the sandbox cannot be determined yet; the caller retries.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotYet {
+pub enum SandboxPending {
     NoProcess,
     NoAddress,
-    /// No namespace has one of the addresses that the API server knows.
-    OtherAddress(Vec<IpAddr>),
+    /// No namespace has one of the addresses in the pod's status.
+    AddressMismatch(Vec<IpAddr>),
     Ambiguous,
 }
 
@@ -34,37 +34,41 @@ impl Candidate {
         }
     }
 
-    fn has_one_of(&self, addresses: &[IpAddr]) -> bool {
+    fn has_any_address(&self, addresses: &[IpAddr]) -> bool {
         self.addresses.iter().any(|found| addresses.contains(found))
     }
 }
 
-/// The namespace that has an address of the pod. Before the API server knows any, which is a second
-/// or two after the pod's first process, the only one that all of the pod's processes agree on.
-pub(super) fn choose(candidates: Vec<Candidate>, known: &[IpAddr]) -> Result<Candidate, NotYet> {
+/// Returns the namespace that has an address of the pod. Before the pod's status has addresses,
+/// which takes a second or two after the pod's first process, returns the only namespace of all the
+/// pod's processes.
+pub(super) fn choose(
+    candidates: Vec<Candidate>,
+    known: &[IpAddr],
+) -> Result<Candidate, SandboxPending> {
     if candidates.is_empty() {
-        return Err(NotYet::NoProcess);
+        return Err(SandboxPending::NoProcess);
     }
     let is_one = candidates.len() == 1;
     let mut candidates = candidates.into_iter();
     if !known.is_empty() {
         return candidates
-            .find(|candidate| candidate.has_one_of(known))
-            .ok_or_else(|| NotYet::OtherAddress(known.to_vec()));
+            .find(|candidate| candidate.has_any_address(known))
+            .ok_or_else(|| SandboxPending::AddressMismatch(known.to_vec()));
     }
     match candidates.next() {
-        Some(_) if !is_one => Err(NotYet::Ambiguous),
+        Some(_) if !is_one => Err(SandboxPending::Ambiguous),
         Some(only) if !only.addresses.is_empty() => Ok(only),
-        _ => Err(NotYet::NoAddress),
+        _ => Err(SandboxPending::NoAddress),
     }
 }
 
-impl fmt::Display for NotYet {
+impl fmt::Display for SandboxPending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoProcess => f.write_str("none of its processes runs on this node yet"),
             Self::NoAddress => f.write_str("its network namespace has no address yet"),
-            Self::OtherAddress(known) => {
+            Self::AddressMismatch(known) => {
                 let known: Vec<String> = known.iter().map(IpAddr::to_string).collect();
                 write!(
                     f,
@@ -73,7 +77,7 @@ impl fmt::Display for NotYet {
                 )
             }
             Self::Ambiguous => f.write_str(
-                "its processes are in several network namespaces, and its address is not known yet",
+                "its processes are in several network namespaces, and its status has no address yet",
             ),
         }
     }
@@ -85,7 +89,7 @@ mod tests {
 
     fn candidate(inode: u64, addresses: &[&str]) -> Candidate {
         Candidate {
-            identity: Identity(1, inode),
+            netns_id: NetnsId(1, inode),
             oldest: Process {
                 pid: 10,
                 started: 100,
@@ -95,27 +99,32 @@ mod tests {
         }
     }
 
-    fn chosen(candidates: Vec<Candidate>, known: &[&str]) -> Result<u64, NotYet> {
+    fn chosen(candidates: Vec<Candidate>, known: &[&str]) -> Result<u64, SandboxPending> {
         let known: Vec<IpAddr> = known.iter().map(|text| text.parse().unwrap()).collect();
-        choose(candidates, &known).map(|chosen| chosen.identity.1)
+        choose(candidates, &known).map(|chosen| chosen.netns_id.1)
     }
 
     #[test]
-    fn only_a_namespace_with_an_address_of_the_pod_is_taken() {
+    fn namespace_with_pod_address_is_selected() {
         let own = || candidate(1, &["10.0.0.1", "fd00::1"]);
         let foreign = || candidate(2, &["10.0.0.2"]);
         assert_eq!(chosen(vec![foreign(), own()], &["10.0.0.1"]), Ok(1));
         assert_eq!(chosen(vec![own()], &["fd00::1"]), Ok(1));
-        let refused = Err(NotYet::OtherAddress(vec!["10.0.0.1".parse().unwrap()]));
+        let refused = Err(SandboxPending::AddressMismatch(vec![
+            "10.0.0.1".parse().unwrap(),
+        ]));
         assert_eq!(chosen(vec![foreign()], &["10.0.0.1"]), refused);
     }
 
     #[test]
-    fn without_a_known_address_all_processes_must_agree() {
+    fn without_pod_addresses_namespace_must_be_unambiguous() {
         assert_eq!(chosen(vec![candidate(1, &["10.0.0.1"])], &[]), Ok(1));
         let two = vec![candidate(1, &["10.0.0.1"]), candidate(2, &["10.0.0.2"])];
-        assert_eq!(chosen(two, &[]), Err(NotYet::Ambiguous));
-        assert_eq!(chosen(vec![candidate(1, &[])], &[]), Err(NotYet::NoAddress));
-        assert_eq!(chosen(vec![], &[]), Err(NotYet::NoProcess));
+        assert_eq!(chosen(two, &[]), Err(SandboxPending::Ambiguous));
+        assert_eq!(
+            chosen(vec![candidate(1, &[])], &[]),
+            Err(SandboxPending::NoAddress)
+        );
+        assert_eq!(chosen(vec![], &[]), Err(SandboxPending::NoProcess));
     }
 }

@@ -1,4 +1,4 @@
-//! The processes of a pod, out of `/proc`.
+//! Finds the processes of a pod in `/proc`.
 
 use std::{
     fs, io,
@@ -21,7 +21,7 @@ impl Process {
     }
 }
 
-/// Those whose cgroup is the pod's. One that ends while this looks is left out.
+/// Returns the processes in the pod's cgroup. Skips those that exit meanwhile.
 pub(super) fn of_pod(processes: &Path, uid: &str) -> io::Result<Vec<Process>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(processes)? {
@@ -37,17 +37,17 @@ pub(super) fn of_pod(processes: &Path, uid: &str) -> io::Result<Vec<Process>> {
 fn process_of_pod(processes: &Path, pid: u32, uid: &str) -> Option<Process> {
     let directory = processes.join(pid.to_string());
     let cgroups = fs::read_to_string(directory.join("cgroup")).ok()?;
-    let member = cgroup_path::member(&cgroups, uid)?;
+    let membership = cgroup_path::find_pod_process(&cgroups, uid)?;
     let stat = fs::read_to_string(directory.join("stat")).ok()?;
     Some(Process {
         pid,
         started: started(&stat)?,
-        container_id: member.container_id,
+        container_id: membership.container_id,
     })
 }
 
-/// Field 22 of `/proc/PID/stat`. The second is the program's name in parentheses, which may hold
-/// anything.
+/// Parses field 22 of `/proc/PID/stat`. Field 2, the program's name in parentheses, may contain any
+/// characters.
 fn started(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_whitespace().nth(19)?.parse().ok()
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_of_a_process_with_any_name_is_read() {
+    fn start_time_is_parsed_after_any_program_name() {
         let rest = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20 21";
         assert_eq!(started(&format!("17 (sh) {rest}")), Some(4242));
         assert_eq!(started(&format!("17 (a ) b) 1 (c) {rest}")), Some(4242));
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_the_pod_are_found_among_others() {
+    fn processes_of_the_pod_are_selected() {
         let proc = tempfile::tempdir().unwrap();
         let process = |pid: u32, cgroup: &str| {
             let directory = proc.path().join(pid.to_string());

@@ -1,11 +1,11 @@
-//! What becomes of configurations as real plugins write them, and of any other.
+//! Configurations as real plugins write them, and arbitrary ones.
 
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
 
-/// As Flannel writes it, but for a number that no float holds and a field that nobody knows.
+/// As Flannel writes it, plus a number that no float represents and an unknown field.
 const FLANNEL: &str = r#"{
   "name": "cbr0",
   "cniVersion": "0.3.1",
@@ -34,7 +34,7 @@ fn with(text: &str) -> String {
 }
 
 #[test]
-fn the_entry_is_appended_and_nothing_else_changes() {
+fn entry_is_appended_and_nothing_else_changes() {
     let meshed = with(FLANNEL);
     let expected = FLANNEL.replace(
         "        \"portMappings\": true\n      }\n    }\n",
@@ -53,7 +53,7 @@ fn the_entry_is_appended_and_nothing_else_changes() {
 }
 
 #[test]
-fn an_outdated_entry_is_replaced_where_it_stands() {
+fn outdated_entry_is_replaced_in_place() {
     let old = r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge"},{"type":"mesh-cni","socket":"/old"},{"type":"later"}]}"#;
     let new = with(old);
     let expected = old.replace(
@@ -65,7 +65,7 @@ fn an_outdated_entry_is_replaced_where_it_stands() {
 }
 
 #[test]
-fn an_entry_that_makes_no_sense_where_it_is_moves_to_the_end() {
+fn misplaced_entries_are_moved_to_the_end() {
     let check = |plugins: &str| {
         let text = format!(r#"{{"cniVersion":"1.0.0","name":"n","plugins":[{plugins}]}}"#);
         assert_eq!(
@@ -81,56 +81,59 @@ fn an_entry_that_makes_no_sense_where_it_is_moves_to_the_end() {
 }
 
 #[test]
-fn what_no_pod_could_start_with_is_refused() {
+fn unusable_configurations_are_refused() {
     let check = |text: &str, expect: &str| {
         let error = with_entry(text, &entry()).unwrap_err().to_string();
         assert!(error.starts_with(expect), "{text}: {error}");
     };
-    check("", "it is no JSON");
+    check("", "not a JSON CNI configuration");
     check(
         "{\"name\":\"n\",\"plugins\":[{\"type\":\"bri",
-        "it is no JSON",
+        "not a JSON CNI configuration",
     );
     check(
         r#"{"cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}"#,
-        "it has no name",
+        "the configuration has no name",
     );
-    check(r#"{"cniVersion":"1.0.0","name":"n"}"#, "it lists no plugin");
+    check(
+        r#"{"cniVersion":"1.0.0","name":"n"}"#,
+        "the configuration lists no plugin",
+    );
     check(
         r#"{"cniVersion":"1.0.0","name":"n","plugins":[]}"#,
-        "it lists no plugin",
+        "the configuration lists no plugin",
     );
     check(
         r#"{"cniVersion":"1.0.0","name":"n","plugins":[{}]}"#,
-        "it lists no plugin",
+        "the configuration lists no plugin",
     );
     check(
         r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"loopback"},{"type":"mesh-cni"}]}"#,
-        "it lists no plugin",
+        "the configuration lists no plugin",
     );
     check(
         r#"{"name":"n","plugins":[{"type":"bridge"}]}"#,
-        "its cniVersion \"\" is none",
+        "cniVersion \"\" is not supported",
     );
     check(
         r#"{"cniVersion":"0.2.0","name":"n","plugins":[{"type":"bridge"}]}"#,
-        "its cniVersion \"0.2.0\" is none that mesh-cni speaks (0.3.0, 0.3.1,",
+        "cniVersion \"0.2.0\" is not supported by mesh-cni (0.3.0, 0.3.1,",
     );
     check(
         r#"{"cniVersions":["1.0.0","9.0.0"],"name":"n","plugins":[{"type":"bridge"}]}"#,
-        "its cniVersion \"9.0.0\"",
+        "cniVersion \"9.0.0\"",
     );
 }
 
 #[test]
-fn an_entry_is_taken_out_of_a_list_that_cannot_be_used_any_more() {
+fn entry_is_removed_from_unusable_list() {
     let text = r#"{"cniVersion":"9.0.0","name":"","plugins":[{"type":"mesh-cni"}]}"#;
     let without = without_entry(text).unwrap().unwrap();
     assert_eq!(without, r#"{"cniVersion":"9.0.0","name":"","plugins":[]}"#);
 }
 
 #[test]
-fn a_single_plugin_becomes_a_list_of_one() {
+fn single_plugin_becomes_list_of_one() {
     let single = "\n{\"cniVersion\": \"0.4.0\", \"name\": \"k\\u0038s\", \"type\": \"bridge\", \"mtu\": 1e3}\n";
     let list = as_list(single).unwrap();
     let chain = Chain::read(&list).unwrap();
@@ -149,7 +152,7 @@ fn a_single_plugin_becomes_a_list_of_one() {
     ));
 }
 
-/// JSON of any shape, spaced in any way.
+/// Arbitrary JSON with arbitrary spacing.
 fn json() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         Just("null".to_owned()),
@@ -188,17 +191,18 @@ fn list() -> impl Strategy<Value = String> {
         plugins.join(",")
     });
     (space(), plugins, json(), any::<bool>()).prop_map(|(s, plugins, other, first)| {
-        let head = format!("\"name\":{s}\"n\",{s}\"cniVersion\":\"1.0.0\",\"other\":{other}");
-        match first {
-            true => format!("{s}{{{head},\"plugins\"{s}:[{plugins}]{s}}}{s}"),
-            false => format!("{s}{{\"plugins\":{s}[{plugins}]{s},{head}}}"),
+        let fields = format!("\"name\":{s}\"n\",{s}\"cniVersion\":\"1.0.0\",\"other\":{other}");
+        if first {
+            format!("{s}{{{fields},\"plugins\"{s}:[{plugins}]{s}}}{s}")
+        } else {
+            format!("{s}{{\"plugins\":{s}[{plugins}]{s},{fields}}}")
         }
     })
 }
 
 proptest! {
     #[test]
-    fn putting_in_and_taking_out_gives_the_same_bytes(text in list()) {
+    fn adding_and_removing_the_entry_restores_the_bytes(text in list()) {
         let before = Chain::read(&text).unwrap();
         let meshed = with(&text);
         let after = Chain::read(&meshed).unwrap();
@@ -211,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_it_panic(text in any::<String>(), json in json()) {
+    fn arbitrary_text_does_not_panic(text in any::<String>(), json in json()) {
         for text in [text, json] {
             let _ = with_entry(&text, &entry());
             let _ = without_entry(&text);
