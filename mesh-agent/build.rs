@@ -1,6 +1,6 @@
-//! Embeds the kernel programs where `cargo xtask ebpf` left them. Compiling them is not this
-//! script's work: that takes another compiler, and the agent must build without it. Without an
-//! object the agent is built all the same and says at run time that its eBPF tiers are unavailable.
+//! Embeds the kernel programs that `cargo xtask ebpf` compiled. This script does not compile them:
+//! that takes another compiler, and the agent must build without it. Without an object the agent
+//! still builds and reports at run time that its eBPF tiers are unavailable.
 
 use std::{env, fs, path::PathBuf};
 

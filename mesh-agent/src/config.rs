@@ -1,5 +1,5 @@
-//! The agent's command line. Every flag can be given as an environment variable too; nothing else
-//! of the agent reads either.
+//! The agent's command line. Every flag can also be set by an environment variable; no other module
+//! reads either.
 
 use std::{net::SocketAddr, path::PathBuf, sync::LazyLock};
 
@@ -9,14 +9,14 @@ use mesh_runtime::{build_info::BuildInfo, log::Format};
 
 use crate::redirect::{GuardMode, Tier};
 
-/// The command-line parser wants it for the life of the process.
+/// `clap` requires a `'static` string.
 static VERSION: LazyLock<String> = LazyLock::new(|| BuildInfo::CURRENT.to_string());
 
 /// Redirects the TCP connections of meshed pods to their proxies.
 ///
-/// Runs once on every node, as root, in the node's network namespace. Pods are enrolled by the CNI
-/// plugin mesh-cni, which talks to the agent over its socket. When the agent ends, pods stay
-/// redirected; `mesh-agent uninstall` ends that.
+/// Runs once on every node, as root, in the node's network namespace. The CNI plugin mesh-cni
+/// enrols pods over the agent's socket. When the agent exits, pods stay redirected;
+/// `mesh-agent uninstall` removes the redirection.
 #[derive(Debug, Parser)]
 #[command(name = "mesh-agent", version = VERSION.as_str(), max_term_width = 100)]
 pub struct Args {
@@ -28,11 +28,11 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Take the redirection from every pod and remove programs, pins, state, and the CNI plugin
-    /// with its entry
+    /// Remove the redirection from every pod, then programs, pins, state, and the CNI plugin with
+    /// its entry
     Uninstall {
-        /// Leave the plugin's file: CRI-O ends pods with the plugins that they began with, and
-        /// cannot when one is missing
+        /// Keep the plugin's file: CRI-O tears pods down with the plugins that they were started
+        /// with, and fails when one is missing
         #[arg(long)]
         keep_plugin: bool,
     },
@@ -40,7 +40,7 @@ pub enum Command {
 
 #[derive(Debug, clap::Args)]
 pub struct Config {
-    /// cgroup2 directory that is the parent of all pods; kubelet's, if there is one
+    /// cgroup2 directory that is the parent of all pods; kubelet's, if it exists
     #[arg(
         long,
         value_name = "DIR",
@@ -49,7 +49,7 @@ pub struct Config {
     )]
     pub cgroup_root: Option<PathBuf>,
 
-    /// Where programs, maps and links are pinned; a bpffs is mounted if there is none
+    /// Where programs, maps and links are pinned; a bpffs is mounted if none is
     #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_DIR, env = "MESH_AGENT_PIN_DIR", global = true)]
     pub pin_dir: PathBuf,
 
@@ -57,7 +57,7 @@ pub struct Config {
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET, env = "MESH_AGENT_SOCKET", global = true)]
     pub socket: PathBuf,
 
-    /// Where the enrolled pods are recorded; must not outlive a boot, as /run does not
+    /// Where the enrolled pods are recorded; must be cleared at boot, as /run is
     #[arg(long, value_name = "DIR", default_value = DEFAULT_STATE_DIR, env = "MESH_AGENT_STATE_DIR", global = true)]
     pub state_dir: PathBuf,
 
@@ -70,11 +70,12 @@ pub struct Config {
     )]
     pub admin_addr: SocketAddr,
 
-    /// How pods are redirected: the best that works here, or one that must work
+    /// How pods are redirected: auto takes the best tier that works on this node, any other value
+    /// must work
     #[arg(long, value_name = "auto|full|split|nft|iptables", default_value = "auto", env = "MESH_AGENT_TIER", value_parser = parse_tier)]
     pub tier: TierSetting,
 
-    /// What happens to connection requests that leave an enrolled pod around its proxy
+    /// What to do with connection requests that leave an enrolled pod around its proxy
     #[arg(
         long,
         value_name = "off|count|drop",
@@ -83,11 +84,11 @@ pub struct Config {
     )]
     pub guard: GuardMode,
 
-    /// Kernel programs to load instead of those that are built in
+    /// Kernel programs to load instead of the embedded ones
     #[arg(long, value_name = "PATH", env = "MESH_AGENT_BPF_OBJECT")]
     pub bpf_object: Option<PathBuf>,
 
-    /// The node's CNI configuration directory; with it, the agent installs mesh-cni and keeps it in
+    /// The node's CNI configuration directory; if set, the agent installs mesh-cni and keeps it in
     /// the chain
     #[arg(
         long,
@@ -107,12 +108,12 @@ pub struct Config {
     )]
     pub cni_bin_dir: PathBuf,
 
-    /// This node's name at the API server; with it, meshed pods that the plugin missed are enrolled
+    /// This node's name at the API server; if set, meshed pods that the plugin missed are enrolled
     /// in place
     #[arg(long, value_name = "NAME", env = "MESH_AGENT_NODE_NAME")]
     pub node_name: Option<String>,
 
-    /// How to reach the API server, instead of the service account of the agent's pod
+    /// Kubeconfig to reach the API server with, instead of the service account of the agent's pod
     #[arg(long, value_name = "PATH", env = "MESH_AGENT_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
 
@@ -120,7 +121,7 @@ pub struct Config {
     #[arg(long, value_name = "NAME", env = "MESH_AGENT_NAMESPACE")]
     pub namespace: Option<String>,
 
-    /// The agent's DaemonSet; an agent that stops because it is deleted removes everything from the
+    /// The agent's DaemonSet; an agent that stops because it is deleted removes the mesh from the
     /// node
     #[arg(
         long,
@@ -130,7 +131,7 @@ pub struct Config {
     )]
     pub daemonset: Option<String>,
 
-    /// The node's taint to remove once pods can be enrolled
+    /// The taint to remove from the node once pods can be enrolled
     #[arg(
         long,
         value_name = "KEY",
@@ -190,13 +191,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_definition_is_consistent() {
         use clap::CommandFactory;
         Args::command().debug_assert();
     }
 
     #[test]
-    fn tiers_are_named_as_everywhere() {
+    fn tier_flag_accepts_auto_and_tier_names() {
         let parse = |tier: &str| {
             let args = Args::try_parse_from(["mesh-agent", "--tier", tier]);
             args.map(|args| args.config.tier)

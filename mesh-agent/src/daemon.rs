@@ -1,24 +1,24 @@
-//! The agent: chooses the tier, adopts the pods that are there, then answers the socket and looks
-//! after the node until it is told to stop.
+//! The agent: chooses the tier, adopts the enrolled pods, then serves the socket and reconciles the
+//! node until it is terminated.
 //!
 //! ```text
 //! main thread (tokio)                         thread "node" (blocking system calls)
-//!   socket server ──Request──▶ Caretaker ──▶  Warden: Node + metrics
-//!   timer ─────────LookAfter─▶     ◀──Answer──
-//!   Kubernetes ─EnrolInPlace─▶
+//!   socket server ──Call──────▶ NodeHandle ──▶  NodeWorker: Node + metrics
+//!   timer ─────────Reconcile──▶     ◀─result──
+//!   Kubernetes ─EnrolInPlace──▶
 //!   CNI configuration
 //!   admin server
 //! ```
 //!
 //! One thread owns the node, so that commands for the same pod cannot overtake each other and
-//! nothing needs a lock. The plugin may change the same files and maps only while the agent does
-//! not answer.
+//! nothing needs a lock. The plugin changes the same files and maps only while the agent does not
+//! respond.
 
-mod caretaker;
-mod questions;
+mod integrations;
+mod node_handle;
+mod node_worker;
 mod removal;
-mod surroundings;
-mod warden;
+mod status_routes;
 
 use std::{env, sync::Arc, time::Duration};
 
@@ -34,31 +34,31 @@ use mesh_runtime::{
 };
 use tokio::time::MissedTickBehavior;
 
-pub use caretaker::Caretaker;
+pub use node_handle::NodeHandle;
 
 use crate::{
     config::Config,
     ebpf::{Loaded, Programs},
-    findings::Findings,
     host,
-    kubernetes::Departure,
+    kubernetes::ShutdownAction,
     metrics::Metrics,
     node::Node,
     node_api::server,
     redirect::Tier,
     registry::{NodeRecord, Registry},
     repairs::Repairs,
-    tier::{self, Choice, Settings},
+    shared_status::SharedStatus,
+    tier::{self, Settings, TierChoice},
 };
-use questions::Questions;
+use integrations::{AgentParts, Integrations};
+use node_worker::NodeWorker;
 use removal::Removal;
-use surroundings::{Agent, Surroundings};
-use warden::Warden;
+use status_routes::StatusRoutes;
 
-/// How soon a change by hand is noticed and a pod that died without a CNI DEL is forgotten.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
-/// For answers that are being given when the agent is told to stop. Any command takes less.
-const GRACE: Duration = Duration::from_secs(5);
+/// How soon a manual change is noticed and a pod that ended without a CNI DEL is removed.
+const RECONCILE_INTERVAL: Duration = Duration::from_secs(10);
+/// For responses in flight when the agent stops. Every command takes less.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM or SIGINT. Pods stay redirected afterwards, unless the agent stops because
 /// the mesh is uninstalled.
@@ -70,24 +70,24 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
     let admin_addr = listener.local_addr()?;
     let readiness = Readiness::new();
     let ready = readiness.condition("the redirection tier to be chosen and the pods to be adopted");
-    let chained = surroundings::condition(&config, &readiness);
+    let chained = integrations::condition(&config, &readiness);
     let metrics = MetricsRegistry::new();
-    let findings = Findings::default();
+    let shared_status = SharedStatus::default();
     let (repairs, repaired) = Repairs::open(&config.state_dir, &metrics);
     let (supervisor, mut ends) = task::supervisor();
 
     let admin = Admin::new(metrics.clone(), readiness).route("/log-level", move |call| {
-        let answer = log_level::respond(&filter, &call);
-        async move { answer }
+        let response = log_level::respond(&filter, &call);
+        async move { response }
     });
-    let questions = Questions::default();
-    let admin = questions.add_to(admin);
+    let status_routes = StatusRoutes::default();
+    let admin = status_routes.add_to(admin);
     supervisor.spawn("admin", admin::serve(listener, admin));
 
     let choice = tokio::select! {
         choice = choose(&config) => choice?,
         signal = termination.received() => {
-            tracing::info!(signal, "Stopping before the tier was chosen; what is there stays");
+            tracing::info!(signal, "Stopping before a tier was chosen; existing pods keep their redirection");
             let _ = std::fs::remove_file(&config.socket);
             return Ok(());
         }
@@ -96,87 +96,92 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
     registry.put_node(&NodeRecord { tier: choice.tier })?;
     let programs = match &choice.attached {
         Some(attached) => Some(attached.programs.clone()),
-        // Pods of an agent that chose better may still be there.
+        // Pods that an earlier agent enrolled with an eBPF tier may still run.
         None => Programs::open(&config.pin_dir).ok(),
     };
-    let warden = Warden::new(
+    let node_worker = NodeWorker::new(
         Node::new(registry, choice.tier, programs),
         Metrics::new(&metrics, &status, choice.guard.mode),
         status,
         choice.attached,
-        findings.clone(),
+        shared_status.clone(),
         repairs.clone(),
     );
-    let (caretaker, adopted) = Caretaker::start(warden, supervisor.watch("node"))?;
-    let caretaker = Arc::new(caretaker);
-    questions.answered_by(&caretaker);
+    let (node_handle, adopted) = NodeHandle::start(node_worker, supervisor.watch("node"))?;
+    let node_handle = Arc::new(node_handle);
+    status_routes.set_node(&node_handle);
     adopted.await.context("the pods could not be adopted")?;
     ready.set(true);
 
     let (drain, watch) = drain::channel();
-    let sweeps = supervisor.spawn("sweeps", sweep_now_and_then(Arc::clone(&caretaker)));
+    let reconciler = supervisor.spawn(
+        "reconcile",
+        reconcile_periodically(Arc::clone(&node_handle)),
+    );
     supervisor.spawn(
         "socket",
-        server::serve(socket, Arc::clone(&caretaker), watch),
+        server::serve(socket, Arc::clone(&node_handle), watch),
     );
-    let agent = Agent {
-        caretaker: &caretaker,
-        findings: &findings,
+    let parts = AgentParts {
+        node_handle: &node_handle,
+        shared_status: &shared_status,
         repairs: &repairs,
         metrics: &metrics,
         supervisor: &supervisor,
     };
-    let surroundings = Surroundings::start(&config, chained, repaired, &agent)?;
+    let integrations = Integrations::start(&config, chained, repaired, &parts)?;
     tracing::info!(socket = %config.socket.display(), admin = %admin_addr, "Ready");
 
-    let (result, departure) = tokio::select! {
+    let (result, shutdown_action) = tokio::select! {
         signal = termination.received() => {
             tracing::info!(signal, "Stopping");
-            // Pods go on being enrolled while this asks the API server.
-            (Ok(()), surroundings.departure().await)
+            // Pods can still be enrolled during this request to the API server.
+            (Ok(()), integrations.shutdown_action().await)
         }
         ended = ends.first() => {
             let error = Err(anyhow::anyhow!("{ended}"));
-            (error, Departure::Stay("a part of the agent ended".to_owned()))
+            (error, ShutdownAction::Keep("a task of the agent ended".to_owned()))
         }
     };
-    // The plugin goes on alone at once, instead of waiting for an answer.
+    // Without the socket the plugin enrols pods by itself immediately, instead of waiting for a
+    // response.
     let _ = std::fs::remove_file(&config.socket);
-    drain.drain(GRACE).await;
-    match departure {
-        Departure::Stay(reason) => {
+    drain.drain(DRAIN_TIMEOUT).await;
+    match shutdown_action {
+        ShutdownAction::Keep(reason) => {
             tracing::info!(reason, "Pods stay redirected");
             result
         }
-        Departure::Leave(reason) => {
+        ShutdownAction::Uninstall(reason) => {
             tracing::info!(reason, "Removing the mesh from this node");
-            sweeps.abort();
-            surroundings.remove(config, caretaker).await
+            reconciler.abort();
+            integrations.remove(config, node_handle).await
         }
     }
 }
 
-/// Removes everything that an agent ever did to the node, as an agent does whose DaemonSet is
+/// Removes everything that an agent installed on the node, as an agent does whose DaemonSet is
 /// deleted.
 pub fn uninstall(config: &Config, keep_plugin: bool) -> anyhow::Result<()> {
     anyhow::ensure!(
-        !server::is_taken(&config.socket),
-        "a mesh agent answers on {} and would undo this; stop it first",
+        !server::has_listener(&config.socket),
+        "a mesh agent listens on {} and would undo this; stop it first",
         config.socket.display()
     );
-    let installer = surroundings::installer(config)?;
+    let installer = integrations::installer(config)?;
     let mut removal = Removal::default();
-    removal.leave_chain(installer.as_deref());
+    removal.remove_chain_entries(installer.as_deref());
     let registry = Registry::open(&config.state_dir)?;
     let programs = Programs::open(&config.pin_dir).ok();
     let tier = registry.node()?.map_or(Tier::Nft, |node| node.tier);
-    removal.released(Node::new(registry, tier, programs).release_all());
+    removal.add_release_result(Node::new(registry, tier, programs).release_all());
     removal.remove_files(config, installer.as_deref(), keep_plugin);
     removal.finish()
 }
 
-/// The trials block for up to a second; the admin server answers meanwhile.
-async fn choose(config: &Config) -> anyhow::Result<Choice> {
+/// Chooses the tier on a blocking thread: trying the tiers takes up to a second, and the admin
+/// server responds meanwhile.
+async fn choose(config: &Config) -> anyhow::Result<TierChoice> {
     let settings = Settings {
         forced: config.tier.forced(),
         cgroup_root: config.cgroup_root.clone(),
@@ -184,9 +189,9 @@ async fn choose(config: &Config) -> anyhow::Result<Choice> {
         bpf_object: config.bpf_object.clone(),
         guard: config.guard,
         program: env::current_exe().context("cannot find this program's own file")?,
-        // Pins that are not the node's would end with the agent's container, and with them the
-        // redirection of every pod.
-        no_pins: host::ensure_bpffs(&config.pin_dir)
+        // Pins on a bpffs of the agent's container would end with it, and with them the redirection
+        // of every pod.
+        pin_problem: host::ensure_bpffs(&config.pin_dir)
             .err()
             .map(|error| chain(&error)),
     };
@@ -199,7 +204,7 @@ async fn choose(config: &Config) -> anyhow::Result<Choice> {
         tier = %choice.tier,
         reason = choice.reason,
         kernel = kernel_release(),
-        programs = loaded.map(describe),
+        programs = loaded.map(loaded_description),
         "Redirection tier chosen"
     );
     match &choice.guard.problem {
@@ -209,15 +214,15 @@ async fn choose(config: &Config) -> anyhow::Result<Choice> {
     Ok(choice)
 }
 
-fn describe(loaded: Loaded) -> &'static str {
+fn loaded_description(loaded: Loaded) -> &'static str {
     match loaded {
         Loaded::Fresh => "loaded",
-        Loaded::Adopted => "adopted as they were",
+        Loaded::Adopted => "adopted unchanged",
         Loaded::Replaced => "replaced in place",
     }
 }
 
-fn status(config: &Config, choice: &Choice) -> NodeStatus {
+fn status(config: &Config, choice: &TierChoice) -> NodeStatus {
     NodeStatus {
         agent_version: mesh_runtime::build_info::BuildInfo::CURRENT
             .version
@@ -248,14 +253,14 @@ fn kernel_release() -> String {
     release.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
-async fn sweep_now_and_then(caretaker: Arc<Caretaker>) {
-    let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
-    // After a long command one sweep is enough.
+async fn reconcile_periodically(node_handle: Arc<NodeHandle>) {
+    let mut ticks = tokio::time::interval(RECONCILE_INTERVAL);
+    // After a long command one reconciliation is enough.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first tick is at once, and the adoption has just looked at everything.
+    // The first tick is immediate, and adopting the pods has just reconciled all of them.
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        caretaker.look_after().await;
+        node_handle.reconcile().await;
     }
 }

@@ -1,13 +1,12 @@
-//! The node around the agent's container. A container has namespaces of its own, and some things
-//! are to be seen, or done, as the node sees them. Called at the start of the daemon; without a
-//! container there is nothing to do.
+//! The node outside of the agent's container, whose namespaces hide some of it. Called at the start
+//! of the daemon; does nothing when the agent runs without a container.
 //!
-//! * **cgroups**: `/proc/PID/cgroup` is relative to the reader's cgroup namespace, and fits the
+//! * **cgroups**: `/proc/PID/cgroup` is relative to the reader's cgroup namespace, and matches the
 //!   node's cgroup mount only in the node's.
 //! * **bpffs**: pins must outlive the container, so they need a bpffs of the node. systemd mounts
-//!   one at boot; where nobody did, it is mounted here. Kubernetes lets only privileged containers
-//!   hand a mount to the node (`Bidirectional`), so it is mounted where the node's first process
-//!   is, and comes back into the container by propagation.
+//!   one at boot; where none is mounted, this module mounts it. Kubernetes lets only privileged
+//!   containers propagate a mount to the node (`Bidirectional`), so the module mounts it in the
+//!   mount namespace of the node's first process, and it propagates back into the container.
 
 use std::{
     fs::{self, File},
@@ -23,20 +22,20 @@ use nix::{
     sys::statfs::{BPF_FS_MAGIC, statfs},
 };
 
-/// Of the node, if the container shares its process ids; else of the container, which changes
-/// nothing.
+/// The node's, if the container shares the node's PID namespace; otherwise the container's own, and
+/// entering it has no effect.
 const NODES_MOUNTS: &str = "/proc/1/ns/mnt";
 const NODES_CGROUPS: &str = "/proc/1/ns/cgroup";
 const OWN_MOUNTS: &str = "/proc/self/ns/mnt";
 const OWN_CGROUPS: &str = "/proc/self/ns/cgroup";
 
-/// The kernel makes this directory of sysfs for a bpffs; systemd mounts one there.
+/// The kernel creates this directory in sysfs for a bpffs; systemd mounts one there.
 const SYSTEM_BPFFS: &str = "/sys/fs/bpf";
 
 #[derive(Debug, thiserror::Error)]
 pub enum BpffsError {
     #[error(
-        "there is no bpffs on the node's {path} and none can be mounted there (it takes CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE)"
+        "no bpffs is mounted on the node's {path} and none can be mounted there (it takes CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE)"
     )]
     Mount {
         path: PathBuf,
@@ -44,13 +43,13 @@ pub enum BpffsError {
         source: io::Error,
     },
     #[error(
-        "a bpffs is mounted on the node's {path} and this container does not see it; mount that directory with mountPropagation: HostToContainer"
+        "a bpffs is mounted on the node's {path}, but this container does not see it; mount that directory with mountPropagation: HostToContainer"
     )]
     Hidden { path: PathBuf },
 }
 
-/// Lets this thread, and all that it starts, see cgroups as the node does. To be called while there
-/// is one thread.
+/// Moves this thread, and all that it starts, into the node's cgroup namespace. Must be called
+/// while the process has one thread.
 pub fn enter_cgroup_namespace() -> io::Result<()> {
     if is_own(NODES_CGROUPS, OWN_CGROUPS) {
         return Ok(());
@@ -61,8 +60,8 @@ pub fn enter_cgroup_namespace() -> io::Result<()> {
     )?)
 }
 
-/// Sees to it that `pin_dir` is, or will be, on a bpffs of the node. Without a container there is
-/// nothing to do: loading the programs mounts one.
+/// Ensures that `pin_dir` is, or will be, on a bpffs of the node. Outside of a container it does
+/// nothing: loading the programs mounts one.
 pub fn ensure_bpffs(pin_dir: &Path) -> Result<(), BpffsError> {
     if is_on_bpffs(pin_dir) || is_own(NODES_MOUNTS, OWN_MOUNTS) {
         return Ok(());
@@ -72,16 +71,17 @@ pub fn ensure_bpffs(pin_dir: &Path) -> Result<(), BpffsError> {
         path: path.to_owned(),
         source,
     })?;
-    match is_on_bpffs(pin_dir) {
-        true => Ok(()),
-        false => Err(BpffsError::Hidden {
+    if is_on_bpffs(pin_dir) {
+        Ok(())
+    } else {
+        Err(BpffsError::Hidden {
             path: path.to_owned(),
-        }),
+        })
     }
 }
 
-/// Where the bpffs for `pin_dir` is mounted when there is none: on the system's own place, below
-/// which no directory can be made before; anywhere else on the directory above.
+/// Returns where to mount a bpffs for `pin_dir` when none is mounted: `/sys/fs/bpf` for paths below
+/// it, since sysfs allows no new directories there; otherwise the parent directory.
 pub fn bpffs_of(pin_dir: &Path) -> &Path {
     let system = Path::new(SYSTEM_BPFFS);
     if pin_dir.starts_with(system) {
@@ -97,15 +97,15 @@ fn is_on_bpffs(path: &Path) -> bool {
         .is_some_and(|status| status.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// Not being able to look counts as yes: then there is no other namespace that could be entered.
+/// Returns true also when the inode cannot be read: then no other namespace can be entered.
 fn is_own(nodes: &str, own: &str) -> bool {
     let inode = |path: &str| fs::metadata(path).map(|metadata| metadata.ino()).ok();
     let nodes = inode(nodes);
     nodes.is_none() || nodes == inode(own)
 }
 
-/// On a thread of its own, which then ends in the node's namespace. It must first give up the root
-/// and working directory that it shares with the others.
+/// Mounts on a new thread, which ends in the node's mount namespace. `setns` requires that the
+/// thread does not share its root and working directory with others.
 fn mount_on_node(path: &Path) -> io::Result<()> {
     let work = || -> io::Result<()> {
         let node = File::open(NODES_MOUNTS)?;
@@ -125,7 +125,7 @@ fn mount_on_node(path: &Path) -> io::Result<()> {
         Ok(())
     };
     thread::scope(|scope| scope.spawn(work).join())
-        .unwrap_or_else(|_| Err(io::Error::other("the thread that mounts panicked")))
+        .unwrap_or_else(|_| Err(io::Error::other("the mounting thread panicked")))
 }
 
 #[cfg(test)]
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn below_the_systems_place_only_that_place_can_be_mounted_on() {
+    fn bpffs_mount_point_is_sys_fs_bpf_or_parent_directory() {
         for (pin_dir, expected) in [
             ("/sys/fs/bpf/mesh", "/sys/fs/bpf"),
             ("/sys/fs/bpf/mesh-local/demo-selftest", "/sys/fs/bpf"),

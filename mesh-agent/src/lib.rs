@@ -1,14 +1,13 @@
 //! The node agent and its CNI plugin.
 //!
-//! `config` → `daemon` is the agent's way in, `cni` the plugin's; both redirect pods through
+//! `config` → `daemon` is the agent's entry point, `cni` the plugin's; both redirect pods through
 //! `node`. Below it are the mechanisms: `ebpf` (kernel programs), `nft` and `iptables` (packet
-//! filters, from the list of `rules`). `tier` finds out which of them this node has.
+//! filters, from the list of `rules`). `tier` determines which of them work on this node.
 
 pub mod cni;
 pub mod config;
 pub mod daemon;
 pub mod ebpf;
-pub mod findings;
 pub mod host;
 pub mod init;
 pub mod install;
@@ -25,5 +24,6 @@ pub mod repairs;
 pub mod rules;
 pub mod sandbox;
 pub mod selftest;
+pub mod shared_status;
 pub mod sys;
 pub mod tier;

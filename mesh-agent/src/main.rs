@@ -1,4 +1,5 @@
-//! `mesh-agent`: reads the command line and runs the daemon, or removes everything it ever did.
+//! `mesh-agent`: parses the command line, then runs the daemon or uninstalls the mesh from the
+//! node.
 
 use std::{env, process::ExitCode};
 
@@ -11,8 +12,8 @@ use mesh_agent::{
 use mesh_runtime::log;
 
 fn main() -> ExitCode {
-    // The self-test starts this program again; its workers are single-threaded and parse their own
-    // arguments.
+    // The self-test runs this program again as a worker; workers are single-threaded and parse
+    // their own arguments.
     let arguments: Vec<String> = env::args().skip(1).collect();
     let result = match arguments.split_first() {
         Some((first, rest)) if first == selftest::WORKER_ARGUMENT => {
@@ -41,7 +42,7 @@ fn start(args: Args) -> anyhow::Result<()> {
     if let Err(error) = host::enter_cgroup_namespace() {
         tracing::warn!(
             %error,
-            "Cannot see cgroups as the node does (it takes CAP_SYS_ADMIN and CAP_SYS_PTRACE), so that proxies which run already are not recognised"
+            "Cannot enter the node's cgroup namespace (it takes CAP_SYS_ADMIN and CAP_SYS_PTRACE), so that proxies which already run are not recognised"
         );
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -51,11 +52,12 @@ fn start(args: Args) -> anyhow::Result<()> {
     runtime.block_on(daemon::run(args.config, filter))
 }
 
-/// The Kubernetes client logs every attempt that fails as an error, for as long as the API server
-/// is away. We say it once.
+/// Silences `kube_client`, which logs every failed attempt as an error for as long as the API
+/// server is unreachable. The agent logs that once.
 fn quiet(filter: &str) -> String {
-    match filter.contains("kube_client") {
-        true => filter.to_owned(),
-        false => format!("{filter},kube_client=off"),
+    if filter.contains("kube_client") {
+        filter.to_owned()
+    } else {
+        format!("{filter},kube_client=off")
     }
 }

@@ -1,7 +1,7 @@
-//! What the agent exports. Names begin with `mesh_agent_`; docs/operations/agent.md explains each.
+//! The agent's metrics. Names begin with `mesh_agent_`; docs/operations/agent.md describes each.
 
 mod guard;
-mod surroundings;
+mod integrations;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,11 +14,11 @@ use mesh_runtime::{
 
 use crate::{
     ebpf::{GuardCounters, PodCounters},
-    node::Care,
+    node::ReconcileReport,
     redirect::{GuardMode, PodRef, Tier},
 };
 use guard::Guard;
-pub use surroundings::{CniChain, WaitingPods};
+pub use integrations::{CniChain, WaitingPods};
 
 #[derive(Debug)]
 pub struct Metrics {
@@ -28,16 +28,17 @@ pub struct Metrics {
     failures: Gauge,
     connections: Connections,
     guard: Guard,
-    /// Constant; kept because a gauge ends with its handle.
+    /// Constant; stored because dropping a gauge removes its series.
     _constant: Vec<Gauge>,
 }
 
-/// The kernel counts per pod and forgets a pod with its counts; what is exported only grows.
+/// Exported connection counters. The kernel counts per pod and deletes a pod's counts with the pod,
+/// while the exported sums only grow.
 #[derive(Debug)]
 struct Connections {
     exported: Vec<(Verdict, Counter)>,
-    /// What each pod's counters said last.
-    seen: HashMap<u64, HashMap<Verdict, u64>>,
+    /// The last values read of each pod's counters.
+    last: HashMap<u64, HashMap<Verdict, u64>>,
 }
 
 impl Metrics {
@@ -51,19 +52,19 @@ impl Metrics {
         let counter = |name, help| registry.counter_family(name, help).with(&Labels::new());
         let failures = registry.gauge_family(
             "mesh_agent_sweep_failures",
-            "Things that the last sweep could not put right; the log names them",
+            "Failures of the last reconciliation; the log names them",
         );
         Self {
             enrolments: registry.counter_family(
                 "mesh_agent_enrolments_total",
-                "Enrolments that the CNI plugin asked for, by result and, for refused ones, reason",
+                "Enrolments that the CNI plugin requested, by result and, for refused ones, reason",
             ),
             pods: Tier::ALL
                 .map(|tier| (tier, pods.with(&Labels::new().with("tier", tier.as_str()))))
                 .into(),
             swept: counter(
                 "mesh_agent_swept_pods_total",
-                "Pods that were found gone without a CNI DEL and forgotten",
+                "Pods that ended without a CNI DEL and were removed",
             ),
             failures: failures.with(&Labels::new()),
             connections: Connections::new(registry),
@@ -72,7 +73,7 @@ impl Metrics {
         }
     }
 
-    pub fn enrolled(&self, result: Result<&Enrolled, RefusalReason>) {
+    pub fn record_enrolment(&self, result: Result<&Enrolled, RefusalReason>) {
         let labels = match result {
             Ok(enrolled) => Labels::new()
                 .with("result", "enrolled")
@@ -84,27 +85,27 @@ impl Metrics {
         self.enrolments.with(&labels).inc();
     }
 
-    pub fn counted(&self, census: &BTreeMap<Tier, usize>) {
+    pub fn set_pods(&self, census: &BTreeMap<Tier, usize>) {
         for (tier, gauge) in &self.pods {
             let count = census.get(tier).copied().unwrap_or_default();
             gauge.set(count.try_into().unwrap_or(i64::MAX));
         }
     }
 
-    pub fn cared(&self, care: &Care) {
-        self.swept.inc_by(care.removed.len() as u64);
+    pub fn record_reconcile(&self, report: &ReconcileReport) {
+        self.swept.inc_by(report.removed.len() as u64);
         self.failures
-            .set(care.failures.len().try_into().unwrap_or(i64::MAX));
+            .set(report.failures.len().try_into().unwrap_or(i64::MAX));
     }
 
-    /// Adds what the kernel counted since the last time.
+    /// Adds what the kernel counted since the last call.
     pub fn observe(&mut self, counters: &[PodCounters]) {
         self.connections.observe(counters);
     }
 
-    /// Adds what the guard saw since the last time, and returns the pods that went around their
+    /// Adds what the guard counted since the last call, and returns the pods that bypassed their
     /// proxies.
-    pub fn guarded(&mut self, counters: &[(PodRef, GuardCounters)]) -> Vec<PodRef> {
+    pub fn observe_guard(&mut self, counters: &[(PodRef, GuardCounters)]) -> Vec<PodRef> {
         self.guard.observe(counters)
     }
 }
@@ -123,30 +124,29 @@ impl Connections {
         });
         Self {
             exported: exported.into(),
-            seen: HashMap::new(),
+            last: HashMap::new(),
         }
     }
 
     fn observe(&mut self, counters: &[PodCounters]) {
         for pod in counters {
-            let seen = self.seen.entry(pod.cookie).or_default();
+            let last = self.last.entry(pod.cookie).or_default();
             for (verdict, exported) in &self.exported {
-                let now = pod.of(*verdict);
-                let before = seen.insert(*verdict, now).unwrap_or_default();
-                // Less than before: the pod was enrolled anew in between, and its counters began
-                // again.
+                let now = pod.get(*verdict);
+                let before = last.insert(*verdict, now).unwrap_or_default();
+                // A lower value: the pod was enrolled again in between, and its counters restarted.
                 exported.inc_by(now.checked_sub(before).unwrap_or(now));
             }
         }
         let alive: HashSet<u64> = counters.iter().map(|pod| pod.cookie).collect();
-        self.seen.retain(|cookie, _| alive.contains(cookie));
+        self.last.retain(|cookie, _| alive.contains(cookie));
     }
 }
 
 fn constant(registry: &Registry, status: &NodeStatus) -> Vec<Gauge> {
     let tier: GaugeFamily = registry.gauge_family(
         "mesh_agent_tier_info",
-        "How pods of this node are redirected, and why so; the value is always 1",
+        "How pods of this node are redirected, and why; the value is always 1",
     );
     let checks: GaugeFamily = registry.gauge_family(
         "mesh_agent_self_test",

@@ -1,11 +1,10 @@
-//! The redirection of this node's pods: what a CNI command, a restart and the passing of time do to
-//! it.
+//! The redirection of this node's pods: handles CNI commands, restarts of the agent and periodic
+//! reconciliation.
 //!
 //! [`Node`] is used by the agent (module `daemon`, which owns the only one while it runs) and, when
-//! no agent answers, by the plugin (module `cni`) for the length of one command. Everything it
-//! knows is in the registry, the pinned maps and the pods' namespaces, so that either can go on
-//! where the other stopped. It is synchronous: one command takes a few milliseconds of system
-//! calls.
+//! no agent responds, by the plugin (module `cni`) for the length of one command. All state is in
+//! the registry, the pinned maps and the pods' namespaces, so that either can continue where the
+//! other stopped. It is synchronous: one command takes a few milliseconds of system calls.
 
 mod namespace;
 mod redirection;
@@ -29,31 +28,31 @@ pub use report::by_verdict;
 use crate::{
     ebpf::{self, EnrolledPod, Programs},
     redirect::{AnnotationError, PodRedirect, PodRef, RedirectSpec, Tier},
-    registry::{Record, RecordedAttachment, Registry, RegistryError},
+    registry::{PodRecord, RecordedAttachment, Registry, RegistryError},
     sys::netns,
 };
 
 #[derive(Debug)]
 pub struct Node {
     registry: Registry,
-    /// For pods that come; those that are there keep theirs.
+    /// For new pods; enrolled pods keep theirs.
     tier: Tier,
     /// Present when the tier needs them, and also when pods of an earlier agent do.
     programs: Option<Programs>,
 }
 
-/// What happened to the pods that were found.
+/// What one reconciliation found and changed.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Care {
-    /// Pods that are as they should be.
+pub struct ReconcileReport {
+    /// Pods whose redirection is complete.
     pub intact: usize,
-    /// Pods whose redirection was incomplete and has been put right: who, and what was wrong.
+    /// Pods whose redirection was incomplete and has been repaired, with what was wrong.
     pub repaired: Vec<(PodRef, String)>,
-    /// Pods that gave themselves other addresses since the last look.
+    /// Pods whose addresses changed since the last reconciliation.
     pub readdressed: Vec<PodRef>,
-    /// Pods that are gone and have been forgotten.
+    /// Pods whose network namespace no longer exists, and whose record was removed.
     pub removed: Vec<PodRef>,
-    /// What could not be put right, one sentence each.
+    /// What could not be repaired, one sentence each.
     pub failures: Vec<String>,
 }
 
@@ -73,16 +72,16 @@ pub enum NodeError {
         "pod {pod} runs in the node's own network namespace ({netns}); redirecting it would redirect the node"
     )]
     HostNetwork { pod: String, netns: PathBuf },
-    #[error("pod {pod} has no address that others could reach it at")]
+    #[error("pod {pod} has no address that other pods could reach")]
     NoAddress { pod: String },
     #[error(
-        "the network plugins gave pod {pod} {count} addresses, and at most {ADDRESSES_PER_POD} can be redirected; attach it to fewer networks"
+        "the network plugins assigned {count} addresses to pod {pod}, and at most {ADDRESSES_PER_POD} can be redirected; attach it to fewer networks"
     )]
     TooManyAddresses { pod: String, count: usize },
     #[error(
-        "pod {pod} has given itself more than {ADDRESSES_PER_POD} addresses; connections from the others are not redirected"
+        "pod {pod} has assigned itself more than {ADDRESSES_PER_POD} addresses; connections from the others are not redirected"
     )]
-    IgnoredAddresses { pod: String },
+    ExcessAddresses { pod: String },
     #[error("pod {pod} cannot be redirected (tier {tier})")]
     Apply {
         pod: String,
@@ -91,7 +90,7 @@ pub enum NodeError {
         source: RedirectionError,
     },
     #[error("the redirection of pod {pod} (tier {tier}) cannot be removed")]
-    Withdraw {
+    Remove {
         pod: String,
         tier: Tier,
         #[source]
@@ -99,7 +98,7 @@ pub enum NodeError {
     },
     #[error("pod {pod} is not enrolled")]
     NotEnrolled { pod: String },
-    #[error("the redirection of pod {pod} (tier {tier}) is not complete")]
+    #[error("the redirection of pod {pod} (tier {tier}) is incomplete")]
     Incomplete {
         pod: String,
         tier: Tier,
@@ -107,15 +106,15 @@ pub enum NodeError {
         source: RedirectionError,
     },
     #[error(
-        "no mesh agent has set up this node since it started ({state_dir} has no record of its tier)"
+        "no mesh agent has set up this node since it booted ({state_dir} has no record of its tier)"
     )]
-    NeverRan { state_dir: PathBuf },
+    NotInitialized { state_dir: PathBuf },
     #[error("the kernel programs cannot be used")]
     Programs(#[source] Box<ebpf::Error>),
 }
 
 impl Node {
-    /// The agent's: it has chosen the tier and loaded the programs.
+    /// Used by the agent, which has chosen the tier and loaded the programs.
     pub fn new(registry: Registry, tier: Tier, programs: Option<Programs>) -> Self {
         Self {
             registry,
@@ -124,13 +123,13 @@ impl Node {
         }
     }
 
-    /// The plugin's: opens what an agent left behind.
-    pub fn left_behind(state_dir: &Path, pin_dir: &Path) -> Result<Self, NodeError> {
-        let never_ran = || NodeError::NeverRan {
+    /// Used by the plugin: opens the state of an agent that does not respond.
+    pub fn open_offline(state_dir: &Path, pin_dir: &Path) -> Result<Self, NodeError> {
+        let not_initialized = || NodeError::NotInitialized {
             state_dir: state_dir.to_owned(),
         };
-        let registry = Registry::left_behind(state_dir)?.ok_or_else(never_ran)?;
-        let tier = registry.node()?.ok_or_else(never_ran)?.tier;
+        let registry = Registry::open_existing(state_dir)?.ok_or_else(not_initialized)?;
+        let tier = registry.node()?.ok_or_else(not_initialized)?.tier;
         let programs = match Programs::open(pin_dir) {
             Ok(programs) => Some(programs),
             Err(error) if tier.uses_ebpf() => return Err(error.into()),
@@ -139,8 +138,8 @@ impl Node {
         Ok(Self::new(registry, tier, programs))
     }
 
-    /// Enrols a pod and returns its tier. Again, it brings the pod to what is asked now, and keeps
-    /// the tier.
+    /// Enrols a pod and returns its tier. For an enrolled pod it applies the current settings and
+    /// keeps the tier.
     pub fn add(&self, attachment: &Attachment) -> Result<Tier, NodeError> {
         let pod = &attachment.pod;
         let spec = RedirectSpec::from_annotations(pod, &attachment.annotations)?;
@@ -149,32 +148,32 @@ impl Node {
             source,
         };
         let cookie = namespace::cookie(&attachment.netns).map_err(failed)?;
-        if is_host(cookie) {
+        if is_node_netns(cookie) {
             return Err(NodeError::HostNetwork {
                 pod: pod.to_string(),
                 netns: attachment.netns.clone(),
             });
         }
         let found = addresses(&attachment.netns).map_err(failed)?;
-        let earlier = self.earlier(&attachment.id.container_id, cookie)?;
-        let attachments = with_attachment(earlier.as_ref(), attachment);
-        let given: HashSet<IpAddr> = given(&attachments).collect();
-        if given.len() > ADDRESSES_PER_POD {
+        let previous = self.previous_record(&attachment.id.container_id, cookie)?;
+        let attachments = with_attachment(previous.as_ref(), attachment);
+        let assigned: HashSet<IpAddr> = assigned_addresses(&attachments).collect();
+        if assigned.len() > ADDRESSES_PER_POD {
             return Err(NodeError::TooManyAddresses {
                 pod: pod.to_string(),
-                count: given.len(),
+                count: assigned.len(),
             });
         }
-        let addresses = in_order(&attachments, &found);
+        let addresses = ordered_addresses(&attachments, &found);
         if addresses.is_empty() {
             return Err(NodeError::NoAddress {
                 pod: pod.to_string(),
             });
         }
-        let tier = earlier
+        let tier = previous
             .as_ref()
             .map_or(self.tier, |record| record.redirect.tier);
-        let record = Record {
+        let record = PodRecord {
             redirect: PodRedirect {
                 pod: pod.clone(),
                 sandbox_id: attachment.id.container_id.clone(),
@@ -190,7 +189,7 @@ impl Node {
         match redirection::apply(self.programs.as_ref(), &record.redirect) {
             Ok(()) => Ok(tier),
             Err(source) => {
-                self.roll_back(&record, earlier.as_ref());
+                self.roll_back(&record, previous.as_ref());
                 Err(NodeError::Apply {
                     pod: pod.to_string(),
                     tier,
@@ -200,25 +199,25 @@ impl Node {
         }
     }
 
-    /// Forgets one attachment, and the pod with its last. What is not known is forgotten already.
+    /// Removes one attachment, and the pod with its last. An unknown attachment is not an error.
     pub fn del(&self, id: &AttachmentId) -> Result<(), NodeError> {
         let Some(mut record) = self.registry.get(&id.container_id)? else {
             return Ok(());
         };
         record.attachments.retain(|attachment| {
-            // One that was made without a CNI command knows no network.
+            // An attachment that was enrolled in place has no network name.
             let is_same_network =
                 [id.network.as_str(), IN_PLACE].contains(&attachment.network.as_str());
             !is_same_network || attachment.interface != id.interface
         });
         if record.attachments.is_empty() {
-            self.forget(&record)
+            self.remove_pod(&record)
         } else {
             Ok(self.registry.put(&record)?)
         }
     }
 
-    /// Is the pod enrolled, and completely?
+    /// Checks that the pod is enrolled, and completely.
     pub fn check(&self, attachment: &Attachment) -> Result<(), NodeError> {
         let not_enrolled = || NodeError::NotEnrolled {
             pod: attachment.pod.to_string(),
@@ -241,7 +240,7 @@ impl Node {
             })
     }
 
-    /// Forgets every attachment of the network that is not listed; returns how many.
+    /// Removes every attachment of the network that is not listed; returns how many.
     pub fn collect(&self, valid: &ValidAttachments) -> Result<usize, NodeError> {
         let mut removed = 0;
         for record in self.registry.records()?.0 {
@@ -263,78 +262,83 @@ impl Node {
         Ok(removed)
     }
 
-    /// Looks after everything that is recorded: finishes deletions, forgets pods that are gone,
-    /// completes what is incomplete.
+    /// Brings every recorded pod to its desired state: finishes deletions, removes pods that no
+    /// longer exist, completes incomplete redirection.
     ///
-    /// `thoroughly` looks at the tiers that cost processes too; the agent does so once, when it
-    /// starts.
-    pub fn look_after(&self, thoroughly: bool) -> Result<Care, NodeError> {
-        let mut care = Care::default();
-        self.finish_deletions(&mut care)?;
+    /// `include_costly` also verifies the tiers whose check starts processes; the agent does so
+    /// once, when it starts.
+    pub fn reconcile(&self, include_costly: bool) -> Result<ReconcileReport, NodeError> {
+        let mut report = ReconcileReport::default();
+        self.finish_deletions(&mut report)?;
         let (records, damaged) = self.registry.records()?;
-        care.failures
+        report
+            .failures
             .extend(damaged.iter().map(|error| chain(error)));
-        // What cannot be read now reads as if no pod were known, and the repair of each says why.
+        // When the maps cannot be read, the repair of each pod fails and reports why.
         let enrolled = redirection::enrolled(self.programs.as_ref()).unwrap_or_default();
         for record in &records {
-            self.look_after_pod(record, &enrolled, thoroughly, &mut care);
+            self.reconcile_pod(record, &enrolled, include_costly, &mut report);
         }
         if let Some(programs) = &self.programs {
             let known: Vec<PodRedirect> =
                 records.into_iter().map(|record| record.redirect).collect();
             if let Err(error) = programs.sweep(&known) {
-                care.failures.push(chain(&error));
+                report.failures.push(chain(&error));
             }
         }
-        Ok(care)
+        Ok(report)
     }
 
-    /// Takes the redirection from every pod and forgets them all. Returns what could not be undone.
+    /// Removes the redirection from every pod, and all records. Returns what could not be undone.
     pub fn release_all(self) -> Result<Vec<String>, NodeError> {
         self.registry.close()?;
         let (records, _) = self.registry.records()?;
         let failures = records
             .iter()
-            .filter_map(|record| self.forget(record).err())
+            .filter_map(|record| self.remove_pod(record).err())
             .map(|error| chain(&error))
             .collect();
         self.registry.erase()?;
         Ok(failures)
     }
 
-    /// The record of the same pod from before. One whose sandbox id came back with another
-    /// namespace is forgotten first.
-    fn earlier(&self, container_id: &str, cookie: u64) -> Result<Option<Record>, NodeError> {
+    /// Returns the record of an earlier enrolment of the pod. A record with the same sandbox id and
+    /// another namespace is removed first.
+    fn previous_record(
+        &self,
+        container_id: &str,
+        cookie: u64,
+    ) -> Result<Option<PodRecord>, NodeError> {
         match self.registry.get(container_id)? {
             Some(record) if record.redirect.cookie != cookie => {
-                self.forget(&record)?;
+                self.remove_pod(&record)?;
                 Ok(None)
             }
             other => Ok(other),
         }
     }
 
-    /// After a failed enrolment: nothing of a new pod stays; a pod that was enrolled before keeps
-    /// its earlier record, and the next sweep completes it.
-    fn roll_back(&self, record: &Record, earlier: Option<&Record>) {
-        let result = match earlier {
-            Some(earlier) => self.registry.put(earlier).map_err(NodeError::from),
-            None => self.forget(record),
+    /// Undoes a failed enrolment: removes a new pod entirely; restores the record of a pod that was
+    /// enrolled before, which the next reconciliation completes.
+    fn roll_back(&self, record: &PodRecord, previous: Option<&PodRecord>) {
+        let result = match previous {
+            Some(previous) => self.registry.put(previous).map_err(NodeError::from),
+            None => self.remove_pod(record),
         };
         if let Err(error) = result {
             tracing::warn!(
                 pod = %record.redirect.pod,
                 error = chain(&error),
-                "An enrolment failed and could not be undone; the next sweep tries again"
+                "Cannot undo a failed enrolment; retrying with the next reconciliation"
             );
         }
     }
 
-    /// Removes the redirection, then the record, so that an interrupted removal is known of.
-    fn forget(&self, record: &Record) -> Result<(), NodeError> {
+    /// Removes the redirection, then the record, so that an interrupted removal is found again.
+    fn remove_pod(&self, record: &PodRecord) -> Result<(), NodeError> {
         let redirect = &record.redirect;
-        redirection::withdraw(self.programs.as_ref(), redirect).map_err(|source| {
-            NodeError::Withdraw {
+        redirection::remove(self.programs.as_ref(), redirect).map_err(|source| {
+            NodeError::Remove {
                 pod: redirect.pod.to_string(),
                 tier: redirect.tier,
                 source,
@@ -343,20 +347,20 @@ impl Node {
         Ok(self.registry.remove(&redirect.sandbox_id)?)
     }
 
-    fn finish_deletions(&self, care: &mut Care) -> Result<(), NodeError> {
-        for id in self.registry.buried()? {
+    fn finish_deletions(&self, report: &mut ReconcileReport) -> Result<(), NodeError> {
+        for id in self.registry.tombstones()? {
             match self.del(&id) {
-                Ok(()) => self.registry.unbury(&id)?,
-                Err(error) => care.failures.push(chain(&error)),
+                Ok(()) => self.registry.remove_tombstone(&id)?,
+                Err(error) => report.failures.push(chain(&error)),
             }
         }
         Ok(())
     }
 
-    /// Tells the kernel programs of addresses that the pod gave itself or gave up; true when there
-    /// were any. Until then a connection from a new address counts as one with a foreign source.
-    /// Packet filters need no addresses.
-    fn follow_addresses(&self, record: &Record) -> Result<bool, NodeError> {
+    /// Updates the kernel programs when the pod's interface addresses changed; returns whether they
+    /// did. Until then a connection from a new address counts as one with a foreign source. Packet
+    /// filters need no addresses.
+    fn update_addresses(&self, record: &PodRecord) -> Result<bool, NodeError> {
         let known = &record.redirect;
         if !known.tier.uses_ebpf() {
             return Ok(false);
@@ -365,16 +369,17 @@ impl Node {
             pod: known.pod.to_string(),
             source,
         })?;
-        let addresses = in_order(&record.attachments, &found);
+        let addresses = ordered_addresses(&record.attachments, &found);
         if addresses == known.addresses || addresses.is_empty() {
-            return match found.len() > ADDRESSES_PER_POD {
-                true => Err(NodeError::IgnoredAddresses {
+            return if found.len() > ADDRESSES_PER_POD {
+                Err(NodeError::ExcessAddresses {
                     pod: known.pod.to_string(),
-                }),
-                false => Ok(false),
+                })
+            } else {
+                Ok(false)
             };
         }
-        let record = Record {
+        let record = PodRecord {
             redirect: PodRedirect {
                 addresses,
                 ..known.clone()
@@ -392,44 +397,44 @@ impl Node {
         Ok(true)
     }
 
-    fn look_after_pod(
+    fn reconcile_pod(
         &self,
-        record: &Record,
+        record: &PodRecord,
         enrolled: &[EnrolledPod],
-        thoroughly: bool,
-        care: &mut Care,
+        include_costly: bool,
+        report: &mut ReconcileReport,
     ) {
         let redirect = &record.redirect;
         if namespace::is_gone(&redirect.netns, redirect.cookie) {
-            match self.forget(record) {
-                Ok(()) => care.removed.push(redirect.pod.clone()),
-                Err(error) => care.failures.push(chain(&error)),
+            match self.remove_pod(record) {
+                Ok(()) => report.removed.push(redirect.pod.clone()),
+                Err(error) => report.failures.push(chain(&error)),
             }
             return;
         }
-        match self.follow_addresses(record) {
+        match self.update_addresses(record) {
             Ok(false) => {}
             Ok(true) => {
-                care.readdressed.push(redirect.pod.clone());
+                report.readdressed.push(redirect.pod.clone());
                 return;
             }
-            Err(error @ NodeError::IgnoredAddresses { .. }) => care.failures.push(chain(&error)),
+            Err(error @ NodeError::ExcessAddresses { .. }) => report.failures.push(chain(&error)),
             Err(error) => {
-                care.failures.push(chain(&error));
+                report.failures.push(chain(&error));
                 return;
             }
         }
-        if !thoroughly && !redirection::is_cheap_to_verify(redirect.tier) {
-            care.intact += 1;
+        if !include_costly && !redirection::is_cheap_to_verify(redirect.tier) {
+            report.intact += 1;
             return;
         }
         let Err(found) = redirection::verify(self.programs.as_ref(), enrolled, redirect) else {
-            care.intact += 1;
+            report.intact += 1;
             return;
         };
         match redirection::apply(self.programs.as_ref(), redirect) {
-            Ok(()) => care.repaired.push((redirect.pod.clone(), chain(&found))),
-            Err(source) => care.failures.push(chain(&NodeError::Apply {
+            Ok(()) => report.repaired.push((redirect.pod.clone(), chain(&found))),
+            Err(source) => report.failures.push(chain(&NodeError::Apply {
                 pod: redirect.pod.to_string(),
                 tier: redirect.tier,
                 source,
@@ -445,7 +450,7 @@ impl From<ebpf::Error> for NodeError {
 }
 
 impl NodeError {
-    /// How the socket's answer classifies it.
+    /// Returns the reason that the agent's refusal carries.
     pub fn reason(&self) -> RefusalReason {
         match self {
             Self::Annotation(_)
@@ -454,30 +459,34 @@ impl NodeError {
             | Self::NoAddress { .. }
             | Self::Registry(RegistryError::ContainerId { .. }) => RefusalReason::Invalid,
             Self::NotEnrolled { .. } | Self::Incomplete { .. } => RefusalReason::NotEnrolled,
-            Self::NeverRan { .. } => RefusalReason::TryAgain,
+            Self::NotInitialized { .. } => RefusalReason::TryAgain,
             Self::Registry(_)
             | Self::Namespace { .. }
-            | Self::IgnoredAddresses { .. }
+            | Self::ExcessAddresses { .. }
             | Self::Apply { .. }
-            | Self::Withdraw { .. }
+            | Self::Remove { .. }
             | Self::Programs(_) => RefusalReason::Failed,
         }
     }
 }
 
-/// Both the agent and the plugin run in the node's own network namespace.
-fn is_host(cookie: u64) -> bool {
+/// Returns whether the cookie is the node's: both the agent and the plugin run in the node's
+/// network namespace.
+fn is_node_netns(cookie: u64) -> bool {
     netns::current_cookie().is_ok_and(|own| own == cookie)
 }
 
-/// The pod's attachments with this one added or brought up to date.
-fn with_attachment(earlier: Option<&Record>, attachment: &Attachment) -> Vec<RecordedAttachment> {
+/// Returns the pod's attachments with this one added or updated.
+fn with_attachment(
+    previous: Option<&PodRecord>,
+    attachment: &Attachment,
+) -> Vec<RecordedAttachment> {
     let new = RecordedAttachment {
         network: attachment.id.network.clone(),
         interface: attachment.id.interface.clone(),
         addresses: attachment.addresses.clone(),
     };
-    let mut attachments: Vec<RecordedAttachment> = earlier
+    let mut attachments: Vec<RecordedAttachment> = previous
         .map(|record| record.attachments.clone())
         .unwrap_or_default();
     let same = attachments
@@ -490,19 +499,19 @@ fn with_attachment(earlier: Option<&Record>, attachment: &Attachment) -> Vec<Rec
     attachments
 }
 
-/// The addresses that the network plugins gave to the pod.
-fn given(attachments: &[RecordedAttachment]) -> impl Iterator<Item = IpAddr> {
+/// Returns the addresses that the network plugins assigned to the pod.
+fn assigned_addresses(attachments: &[RecordedAttachment]) -> impl Iterator<Item = IpAddr> {
     attachments
         .iter()
         .flat_map(|attachment| attachment.addresses.iter().copied())
 }
 
-/// A pod's addresses, those that the network plugins gave it first and in their order: the first of
-/// a family is the one that connections are redirected to, and an application sees it as its own.
-/// No more than a pod may have: one with NET_ADMIN gives itself any number.
-fn in_order(attachments: &[RecordedAttachment], found: &[IpAddr]) -> Vec<IpAddr> {
+/// Returns a pod's addresses, first those that the network plugins assigned, in their order:
+/// connections are redirected to the first address of a family, which the application sees as its
+/// own. Truncated to the limit of a pod, because one with NET_ADMIN can assign itself any number.
+fn ordered_addresses(attachments: &[RecordedAttachment], found: &[IpAddr]) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
-    for address in given(attachments).chain(found.iter().copied()) {
+    for address in assigned_addresses(attachments).chain(found.iter().copied()) {
         if addresses.len() == ADDRESSES_PER_POD {
             break;
         }
@@ -518,7 +527,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pods_first_address_is_the_one_its_network_gave_it() {
+    fn addresses_of_network_plugins_come_first() {
         let addresses = |texts: &[&str]| -> Vec<IpAddr> {
             texts.iter().map(|text| text.parse().unwrap()).collect()
         };
@@ -529,14 +538,14 @@ mod tests {
         };
         let found = addresses(&["10.0.0.1", "192.168.7.9", "fd00::9"]);
         assert_eq!(
-            in_order(&[attachment], &found),
+            ordered_addresses(&[attachment], &found),
             addresses(&["192.168.7.9", "fd00::9", "10.0.0.1"])
         );
-        assert_eq!(in_order(&[], &found), found);
+        assert_eq!(ordered_addresses(&[], &found), found);
     }
 
     #[test]
-    fn pod_that_gives_itself_addresses_keeps_those_of_its_network() {
+    fn excess_interface_addresses_do_not_displace_assigned_address() {
         let own: IpAddr = "192.168.7.9".parse().unwrap();
         let attachment = RecordedAttachment {
             network: "pods".into(),
@@ -544,7 +553,7 @@ mod tests {
             addresses: vec![own],
         };
         let found: Vec<IpAddr> = (0..200_u8).map(|last| [10, 0, 0, last].into()).collect();
-        let addresses = in_order(&[attachment], &found);
+        let addresses = ordered_addresses(&[attachment], &found);
         assert_eq!(addresses.len(), ADDRESSES_PER_POD);
         assert_eq!(addresses[0], own);
     }

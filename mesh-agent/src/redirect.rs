@@ -1,6 +1,5 @@
-//! What "redirect this pod" means, independent of the mechanism: a pod's settings, and the pod
-//! itself. Built by the CNI plugin and the daemon from the pod's annotations, consumed by every
-//! tier.
+//! The redirection of a pod, independent of the mechanism: a pod's settings, and the pod itself.
+//! The CNI plugin and the daemon build it from the pod's annotations; every tier consumes it.
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, str::FromStr};
 
@@ -13,30 +12,30 @@ pub use mesh_core::{
     ports::PortSet,
 };
 
-/// A pod's redirection settings, as its annotations say.
+/// A pod's redirection settings, from its annotations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RedirectSpec {
     /// The proxy's uid as the pod sees it (inside its user namespace).
     pub proxy_uid: u32,
-    /// Known to the packet-filter tiers only; the eBPF tiers know the proxy by its cgroup.
+    /// Used by the packet-filter tiers only; the eBPF tiers identify the proxy by its cgroup.
     pub proxy_gid: Option<u32>,
     pub inbound_port: u16,
     pub outbound_port: u16,
     pub admin_port: u16,
     pub control_port: u16,
-    /// Local ports whose inbound connections bypass the proxy; always holds the admin and control
-    /// ports.
+    /// Local ports whose inbound connections bypass the proxy; always includes the admin and
+    /// control ports.
     pub skip_inbound: PortSet,
     /// Destination ports whose outbound connections bypass the proxy.
     pub skip_outbound: PortSet,
     /// Sources whose inbound connections bypass the proxy.
     pub skip_subnets: Vec<IpNet>,
-    /// Without a proxy listener, let inbound connections reach the application in clear text.
+    /// Without a proxy listener, allows inbound connections to reach the application in clear text.
     pub inbound_fail_open: bool,
 }
 
-/// One pod to redirect: who it is, where its network is, and its settings.
+/// One pod to redirect: its identity, its network namespace and its settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRedirect {
@@ -50,10 +49,10 @@ pub struct PodRedirect {
     pub tier: Tier,
 }
 
-/// What happens to requests for connections that leave a pod around its proxy.
+/// What the guard does with connection requests that leave a pod around its proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GuardMode {
-    /// They are not looked for.
+    /// The guard is not attached.
     #[default]
     Off,
     Count,
@@ -85,13 +84,13 @@ impl FromStr for GuardMode {
     }
 }
 
-/// Characters of an annotation that an error repeats.
-const MAX_TEXT_SHOWN: usize = 100;
+/// Characters of an annotation that an error quotes.
+const MAX_QUOTED_CHARS: usize = 100;
 
-/// An annotation of a pod that cannot be used.
+/// A pod's annotation has an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnnotationError {
-    #[error("the annotation {key}: {value:?} of pod {pod} is wrong: {problem}")]
+    #[error("invalid annotation {key}: {value:?} of pod {pod}: {problem}")]
     Value {
         pod: String,
         key: &'static str,
@@ -99,9 +98,9 @@ pub enum AnnotationError {
         problem: String,
     },
     #[error(
-        "the annotations of pod {pod} give port {port} both to the proxy's {first} and to its {second} listener; choose different ports"
+        "the annotations of pod {pod} assign port {port} both to the proxy's {first} and to its {second} listener; choose different ports"
     )]
-    SamePort {
+    DuplicatePort {
         pod: String,
         port: u16,
         first: &'static str,
@@ -109,18 +108,19 @@ pub enum AnnotationError {
     },
 }
 
-/// Did the injector put a proxy into the pod?
+/// Returns whether the injector added a proxy to the pod.
 ///
 /// Only an injected pod is enrolled: without a proxy its connections would be refused. The plugin
-/// sees annotations and no containers, so it relies on what the injector writes. A pod that an
-/// injector with `cniEnabled: false` gave an init container with iptables rules cannot be told
-/// apart.
+/// sees annotations and no containers, so it relies on what the injector writes. It cannot
+/// recognise a pod that an injector with `cniEnabled: false` gave an init container with iptables
+/// rules.
 pub fn is_injected(annotations: &BTreeMap<String, String>) -> bool {
     annotations.contains_key(annotation::PROXY_VERSION)
 }
 
-/// The annotations that the mesh reads; the others can be large, and change for other reasons.
-pub fn only_ours(mut annotations: BTreeMap<String, String>) -> BTreeMap<String, String> {
+/// Retains the annotations that the mesh reads; the others can be large and change for other
+/// reasons.
+pub fn mesh_annotations(mut annotations: BTreeMap<String, String>) -> BTreeMap<String, String> {
     annotations.retain(|key, _| {
         let prefix = key.split('/').next().unwrap_or_default();
         prefix == "linkerd.io" || prefix.ends_with(".linkerd.io")
@@ -129,12 +129,12 @@ pub fn only_ours(mut annotations: BTreeMap<String, String>) -> BTreeMap<String, 
 }
 
 impl RedirectSpec {
-    /// Reads the annotations of an injected pod. Missing ones have Linkerd's defaults.
+    /// Parses the annotations of an injected pod. Missing ones have Linkerd's defaults.
     pub fn from_annotations(
         pod: &PodRef,
         annotations: &BTreeMap<String, String>,
     ) -> Result<Self, AnnotationError> {
-        let reader = Reader { pod, annotations };
+        let reader = AnnotationReader { pod, annotations };
         let mut spec = Self {
             proxy_uid: reader
                 .value(annotation::PROXY_UID, parse_id)?
@@ -155,8 +155,7 @@ impl RedirectSpec {
             inbound_fail_open: false,
         };
         spec.check_ports(pod)?;
-        // Whatever a pod skips, its proxy's own endpoints are reached directly: the annotation adds
-        // to them and cannot take them away.
+        // The proxy's own endpoints are always reached directly: the annotation cannot remove them.
         spec.skip_inbound.insert(spec.admin_port..=spec.admin_port);
         spec.skip_inbound
             .insert(spec.control_port..=spec.control_port);
@@ -172,7 +171,7 @@ impl RedirectSpec {
         ];
         for (i, (second, port)) in listeners.iter().enumerate() {
             if let Some((first, _)) = listeners[..i].iter().find(|(_, other)| other == port) {
-                return Err(AnnotationError::SamePort {
+                return Err(AnnotationError::DuplicatePort {
                     pod: pod.to_string(),
                     port: *port,
                     first,
@@ -184,13 +183,13 @@ impl RedirectSpec {
     }
 }
 
-/// One pod's annotations, and its name for the errors.
-struct Reader<'a> {
+/// One pod's annotations, and its name for errors.
+struct AnnotationReader<'a> {
     pod: &'a PodRef,
     annotations: &'a BTreeMap<String, String>,
 }
 
-impl Reader<'_> {
+impl AnnotationReader<'_> {
     fn value<T>(
         &self,
         key: &'static str,
@@ -201,7 +200,7 @@ impl Reader<'_> {
         };
         parse(value.trim())
             .map(Some)
-            .map_err(|problem| self.wrong(key, value, problem))
+            .map_err(|problem| self.error(key, value, problem))
     }
 
     fn port(&self, key: &'static str, default: u16) -> Result<u16, AnnotationError> {
@@ -217,20 +216,20 @@ impl Reader<'_> {
         let text = self.annotations.get(key).map_or(default, String::as_str);
         PortSet::from_str(text)
             .and_then(|ports| ports.check_limit().map(|()| ports))
-            .map_err(|error| self.wrong(key, text, error.to_string()))
+            .map_err(|error| self.error(key, text, error.to_string()))
     }
 
-    fn wrong(&self, key: &'static str, value: &str, problem: String) -> AnnotationError {
+    fn error(&self, key: &'static str, value: &str, problem: String) -> AnnotationError {
         AnnotationError::Value {
             pod: self.pod.to_string(),
             key,
-            value: shown(value),
+            value: truncate(value),
             problem,
         }
     }
 }
 
-/// A user or group id that can own a process; 0 would exempt every root process of the pod.
+/// Parses a user or group id that can own a process; 0 would exempt every root process of the pod.
 fn parse_id(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(0) => Err(
@@ -242,7 +241,7 @@ fn parse_id(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A comma list of subnets; an address alone is a subnet of one.
+/// Parses a comma-separated list of subnets; an address without prefix length is a subnet of one.
 fn parse_subnets(text: &str) -> Result<Vec<IpNet>, String> {
     let items = text.split(',').map(str::trim);
     let subnets: Vec<IpNet> = items
@@ -251,24 +250,27 @@ fn parse_subnets(text: &str) -> Result<Vec<IpNet>, String> {
             item.parse()
                 .or_else(|_| item.parse::<IpAddr>().map(IpNet::from))
                 .map_err(|_neither| {
-                    format!("{:?} is no subnet; write it like 10.0.0.0/8", shown(item))
+                    format!(
+                        "{:?} is not a valid subnet; write it like 10.0.0.0/8",
+                        truncate(item)
+                    )
                 })
         })
         .collect::<Result<_, _>>()?;
-    // Twice the same is one entry, as in the kernel's map.
+    // Equal and adjoining subnets are merged, and use one entry of the kernel's map.
     let subnets = IpNet::aggregate(&subnets);
     match subnets.len() {
         count if count > annotation::MAX_SKIP_SUBNETS => Err(format!(
-            "it lists {count} separate subnets, and a list may have {}; join them into larger ones",
+            "the list has {count} separate subnets, and may have {}; join them into larger ones",
             annotation::MAX_SKIP_SUBNETS
         )),
         _ => Ok(subnets),
     }
 }
 
-/// The start of a text from outside, for an error: an annotation can have 256 KiB.
-fn shown(text: &str) -> String {
-    match text.char_indices().nth(MAX_TEXT_SHOWN) {
+/// Returns the start of an external text, for an error: an annotation can have 256 KiB.
+fn truncate(text: &str) -> String {
+    match text.char_indices().nth(MAX_QUOTED_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn no_annotation_means_linkerds_defaults() {
+    fn missing_annotations_have_linkerd_defaults() {
         let spec = parse(&[]).unwrap();
         assert_eq!((spec.proxy_uid, spec.proxy_gid), (2102, None));
         assert_eq!((spec.inbound_port, spec.outbound_port), (4143, 4140));
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_lists_ranges_and_subnets() {
+    fn port_lists_ranges_and_subnets_are_parsed() {
         let spec = parse(&[
             ("config.linkerd.io/skip-inbound-ports", "80, 9000-9010"),
             ("config.linkerd.io/skip-outbound-ports", "25,587"),
@@ -324,10 +326,10 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_named_with_pod_annotation_and_remedy() {
+    fn invalid_value_error_names_annotation_pod_and_remedy() {
         let check = |key: &str, value: &str, expect: &str| {
             let error = parse(&[(key, value)]).unwrap_err().to_string();
-            let start = format!("the annotation {key}: {value:?} of pod shop/web-0 is wrong: ");
+            let start = format!("invalid annotation {key}: {value:?} of pod shop/web-0: ");
             assert_eq!(error, start + expect);
         };
         check(
@@ -353,12 +355,12 @@ mod tests {
         check(
             "config.linkerd.io/skip-subnets",
             "10.0.0.0/33",
-            "\"10.0.0.0/33\" is no subnet; write it like 10.0.0.0/8",
+            "\"10.0.0.0/33\" is not a valid subnet; write it like 10.0.0.0/8",
         );
     }
 
     #[test]
-    fn list_beyond_its_limit_is_refused_with_pod_annotation_and_limit() {
+    fn oversized_list_error_names_annotation_pod_and_limit() {
         let list = |count: u32, item: fn(u32) -> String| -> String {
             (1..=count).map(item).collect::<Vec<_>>().join(",")
         };
@@ -388,25 +390,25 @@ mod tests {
                 error.contains("129") && error.contains("may have 128"),
                 "{error}"
             );
-            assert!(error.len() < 500, "the value is shown in part: {error}");
+            assert!(error.len() < 500, "the value is not truncated: {error}");
         }
-        // What is said twice, or joins, is one.
+        // Equal and adjoining subnets are merged before the limit applies.
         let same = list(1000, |number| format!("10.0.0.{}", number % 4));
         let spec = parse(&[("config.linkerd.io/skip-subnets", same.as_str())]).unwrap();
         assert_eq!(spec.skip_subnets, ["10.0.0.0/30".parse().unwrap()]);
     }
 
     #[test]
-    fn two_listeners_cannot_share_a_port() {
+    fn listeners_must_have_different_ports() {
         let error = parse(&[("config.linkerd.io/admin-port", "4143")]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the annotations of pod shop/web-0 give port 4143 both to the proxy's inbound and to its admin listener; choose different ports"
+            "the annotations of pod shop/web-0 assign port 4143 both to the proxy's inbound and to its admin listener; choose different ports"
         );
     }
 
     #[test]
-    fn only_an_injected_pod_is_enrolled() {
+    fn only_injected_pods_are_enrolled() {
         let annotations = |key: &str| BTreeMap::from([(key.to_owned(), "x".to_owned())]);
         assert!(is_injected(&annotations("linkerd.io/proxy-version")));
         assert!(!is_injected(&annotations("linkerd.io/inject")));

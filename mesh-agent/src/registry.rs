@@ -1,19 +1,18 @@
-//! What the node remembers of its enrolled pods: one JSON file for each, in a directory that only
-//! root can read.
+//! The record of the node's enrolled pods: one JSON file for each, in a directory that only root
+//! can read.
 //!
-//! The record is written *before* the pod is redirected and removed *after* the redirection is
-//! gone, so that whoever comes next (a restarted agent, the plugin without an agent) finds a record
-//! for everything that was done. Files are replaced by renaming. The agent and the plugin both
-//! write here; each file has one writer at a time, because a runtime never runs two CNI commands
-//! for one container at once.
+//! A record is written *before* the pod is redirected and removed *after* the redirection is gone,
+//! so that a restarted agent, or the plugin without an agent, finds a record of everything that was
+//! done. Files are replaced by renaming. The agent and the plugin both write here; each file has
+//! one writer at a time, because a runtime never runs two CNI commands for one container
+//! concurrently.
 //!
 //! ```text
-//! <state dir>/boot-id            the boot these records belong to; network namespace cookies start again with each
-//! <state dir>/node.json          the tier for new pods, for a plugin that finds no agent
+//! <state dir>/boot-id            the boot these records belong to; network namespace cookies restart with each boot
+//! <state dir>/node.json          the tier for new pods, read by a plugin without an agent
 //! <state dir>/pods/<id>.json     one enrolled pod
-//! <state dir>/tombstones/<id>    an attachment that a plugin was told to delete and could not
-//! <state dir>/repairs.json       what the agent put right; written by module `repairs`, removed
-//! here
+//! <state dir>/tombstones/<id>    an attachment whose deletion a plugin could not complete
+//! <state dir>/repairs.json       the repairs of the agent; written by module `repairs`, removed here
 //! ```
 
 use std::{
@@ -29,7 +28,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::redirect::{PodRedirect, Tier};
 
-/// The kernel makes a new one at each boot.
+/// The kernel generates a new one at each boot.
 const KERNEL_BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 #[derive(Debug)]
@@ -40,10 +39,10 @@ pub struct Registry {
 /// One enrolled pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Record {
+pub struct PodRecord {
     #[serde(flatten)]
     pub redirect: PodRedirect,
-    /// The CNI attachments that asked for it; the pod is forgotten with the last.
+    /// The CNI attachments that requested it; the pod is removed with the last.
     pub attachments: Vec<RecordedAttachment>,
 }
 
@@ -55,7 +54,7 @@ pub struct RecordedAttachment {
     pub addresses: Vec<IpAddr>,
 }
 
-/// What the plugin must know of the node when the agent does not answer.
+/// What the plugin needs to know of the node when the agent does not respond.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRecord {
@@ -78,64 +77,63 @@ pub enum RegistryError {
         source: serde_json::Error,
     },
     #[error(
-        "{id:?} is no container id (letters, digits, '_', '.' and '-', beginning with a letter or a digit)"
+        "{id:?} is not a valid container id (letters, digits, '_', '.' and '-', beginning with a letter or a digit)"
     )]
     ContainerId { id: String },
 }
 
 impl Registry {
-    /// Opens the registry, making its directories when they are missing. Records of an earlier boot
-    /// are thrown away: the namespaces they speak of are gone and their cookies may belong to
-    /// others by now.
+    /// Opens the registry, creating its directories when they are missing. Deletes the records of
+    /// an earlier boot: their namespaces no longer exist, and their cookies may belong to others.
     pub fn open(dir: &Path) -> Result<Self, RegistryError> {
         let registry = Self {
             dir: dir.to_owned(),
         };
-        registry.begin(&this_boot()?)?;
+        registry.start_boot(&current_boot_id()?)?;
         Ok(registry)
     }
 
-    /// The registry that an agent opened since the machine started, for the plugin. Makes nothing:
-    /// an agent that leaves the node takes it away at any moment, and nobody would clear it a
-    /// second time.
-    pub fn left_behind(dir: &Path) -> Result<Option<Self>, RegistryError> {
+    /// Opens the registry that an agent of this boot created, for the plugin. Creates nothing: an
+    /// agent that uninstalls the mesh removes the registry at any moment, and no later agent would
+    /// remove it again.
+    pub fn open_existing(dir: &Path) -> Result<Option<Self>, RegistryError> {
         let registry = Self {
             dir: dir.to_owned(),
         };
-        let is_of_this_boot = registry.recorded_boot()? == Some(this_boot()?);
-        Ok(is_of_this_boot.then_some(registry))
+        let is_current_boot = registry.recorded_boot_id()? == Some(current_boot_id()?);
+        Ok(is_current_boot.then_some(registry))
     }
 
-    fn begin(&self, boot: &str) -> Result<(), RegistryError> {
-        make_directory(&self.dir)?;
+    fn start_boot(&self, boot: &str) -> Result<(), RegistryError> {
+        create_directory(&self.dir)?;
         if self
-            .recorded_boot()?
+            .recorded_boot_id()?
             .is_some_and(|recorded| recorded != boot)
         {
             for stale in [self.pods_dir(), self.tombstones_dir()] {
-                absent_is_fine(fs::remove_dir_all(&stale)).map_err(|source| {
+                ignore_not_found(fs::remove_dir_all(&stale)).map_err(|source| {
                     file_error("remove the records of an earlier boot in", &stale, source)
                 })?;
             }
             remove(&self.node_path())?;
             remove(&repairs_path(&self.dir))?;
         }
-        make_directory(&self.pods_dir())?;
-        make_directory(&self.tombstones_dir())?;
+        create_directory(&self.pods_dir())?;
+        create_directory(&self.tombstones_dir())?;
         write(&self.boot_path(), boot.as_bytes())
     }
 
-    fn recorded_boot(&self) -> Result<Option<String>, RegistryError> {
+    fn recorded_boot_id(&self) -> Result<Option<String>, RegistryError> {
         let recorded = read(&self.boot_path())?;
         Ok(recorded.map(|recorded| recorded.trim().to_owned()))
     }
 
-    pub fn get(&self, container_id: &str) -> Result<Option<Record>, RegistryError> {
+    pub fn get(&self, container_id: &str) -> Result<Option<PodRecord>, RegistryError> {
         read_json(&self.pod_path(container_id)?)
     }
 
-    /// Is there a record? One `stat`; for callers that have nothing to do when there is none.
-    pub fn knows(dir: &Path, container_id: &str) -> Result<bool, RegistryError> {
+    /// Returns whether a record exists, with one `stat`.
+    pub fn has_record(dir: &Path, container_id: &str) -> Result<bool, RegistryError> {
         let path = Self {
             dir: dir.to_owned(),
         }
@@ -143,8 +141,8 @@ impl Registry {
         fs::exists(&path).map_err(|source| file_error("look for", &path, source))
     }
 
-    /// Every record that can be read, and what is wrong with the others.
-    pub fn records(&self) -> Result<(Vec<Record>, Vec<RegistryError>), RegistryError> {
+    /// Returns every record that can be read, and an error for each of the others.
+    pub fn records(&self) -> Result<(Vec<PodRecord>, Vec<RegistryError>), RegistryError> {
         let mut records = Vec::new();
         let mut damaged = Vec::new();
         for path in files(&self.pods_dir())? {
@@ -158,7 +156,7 @@ impl Registry {
         Ok((records, damaged))
     }
 
-    pub fn put(&self, record: &Record) -> Result<(), RegistryError> {
+    pub fn put(&self, record: &PodRecord) -> Result<(), RegistryError> {
         write_json(&self.pod_path(&record.redirect.sandbox_id)?, record)
     }
 
@@ -174,36 +172,37 @@ impl Registry {
         write_json(&self.node_path(), node)
     }
 
-    /// Notes that an attachment is to be deleted by whoever can.
-    pub fn bury(&self, id: &AttachmentId) -> Result<(), RegistryError> {
+    /// Records that the agent must delete an attachment.
+    pub fn add_tombstone(&self, id: &AttachmentId) -> Result<(), RegistryError> {
         check_container_id(&id.container_id)?;
         write_json(&self.tombstone_path(id), id)
     }
 
-    /// The attachments that wait for their deletion. A damaged tombstone is removed: what it asked
-    /// for, the sweep of dead namespaces does too.
-    pub fn buried(&self) -> Result<Vec<AttachmentId>, RegistryError> {
-        let mut buried = Vec::new();
+    /// Returns the attachments that wait for their deletion. Removes damaged tombstones:
+    /// reconciliation removes the pod anyway once its namespace no longer exists.
+    pub fn tombstones(&self) -> Result<Vec<AttachmentId>, RegistryError> {
+        let mut tombstones = Vec::new();
         for path in files(&self.tombstones_dir())? {
             match read_json(&path) {
-                Ok(id) => buried.extend(id),
+                Ok(id) => tombstones.extend(id),
                 Err(RegistryError::Damaged { .. }) => remove(&path)?,
                 Err(error) => return Err(error),
             }
         }
-        Ok(buried)
+        Ok(tombstones)
     }
 
-    pub fn unbury(&self, id: &AttachmentId) -> Result<(), RegistryError> {
+    pub fn remove_tombstone(&self, id: &AttachmentId) -> Result<(), RegistryError> {
         remove(&self.tombstone_path(id))
     }
 
-    /// From now on a plugin that finds no agent enrols nobody: the node is being left.
+    /// From then on a plugin without an agent enrols no pod: the mesh is being uninstalled.
     pub fn close(&self) -> Result<(), RegistryError> {
         remove(&self.node_path())
     }
 
-    /// Removes everything that this module ever wrote, and the directory if nothing else is in it.
+    /// Removes everything that this module ever wrote, and the directory unless other files are in
+    /// it.
     pub fn erase(self) -> Result<(), RegistryError> {
         self.close()?;
         remove(&self.boot_path())?;
@@ -211,7 +210,8 @@ impl Registry {
         for dir in [self.pods_dir(), self.tombstones_dir()] {
             remove_tree(&dir).map_err(|source| file_error("remove", &dir, source))?;
         }
-        // Someone else's files, such as the socket of an agent that still runs, keep the directory.
+        // Fails when other files are in the directory, such as the socket of an agent that still
+        // runs.
         let _ = fs::remove_dir(&self.dir);
         Ok(())
     }
@@ -243,38 +243,38 @@ impl Registry {
     }
 }
 
-/// The record of repairs, which belongs to the boot as the others do.
+/// Returns the path of the record of repairs, which belongs to the boot as the others do.
 pub(crate) fn repairs_path(dir: &Path) -> PathBuf {
     dir.join("repairs.json")
 }
 
-/// The rule of the CNI specification; it also keeps the id from leaving the directory.
+/// Checks the id by the rule of the CNI specification, which also prevents path traversal.
 pub fn check_container_id(id: &str) -> Result<(), RegistryError> {
-    let starts_well = id.starts_with(|first: char| first.is_ascii_alphanumeric());
-    let goes_on_well = id
+    let has_valid_start = id.starts_with(|first: char| first.is_ascii_alphanumeric());
+    let has_valid_characters = id
         .chars()
         .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
-    if starts_well && goes_on_well {
+    if has_valid_start && has_valid_characters {
         Ok(())
     } else {
         Err(RegistryError::ContainerId { id: id.to_owned() })
     }
 }
 
-fn this_boot() -> Result<String, RegistryError> {
+fn current_boot_id() -> Result<String, RegistryError> {
     let boot = read(Path::new(KERNEL_BOOT_ID))?.unwrap_or_default();
     Ok(boot.trim().to_owned())
 }
 
-fn make_directory(path: &Path) -> Result<(), RegistryError> {
+fn create_directory(path: &Path) -> Result<(), RegistryError> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(|source| file_error("make the directory", path, source))
+        .map_err(|source| file_error("create the directory", path, source))
 }
 
-/// The finished files of a directory; names that begin with a dot are being written.
+/// Returns the files of a directory, without drafts, whose names begin with a dot.
 fn files(dir: &Path) -> Result<Vec<PathBuf>, RegistryError> {
     let failed = |source| file_error("read the directory", dir, source);
     let mut files = Vec::new();
@@ -314,7 +314,8 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Regi
     write(path, &text)
 }
 
-/// Writes beside the file and renames, so that a reader sees the old content or the new.
+/// Writes a draft in the same directory and renames it, so that a reader sees the old content or
+/// the new.
 fn write(path: &Path, content: &[u8]) -> Result<(), RegistryError> {
     let failed = |source| file_error("write", path, source);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -336,23 +337,23 @@ fn write(path: &Path, content: &[u8]) -> Result<(), RegistryError> {
 }
 
 fn remove(path: &Path) -> Result<(), RegistryError> {
-    absent_is_fine(fs::remove_file(path)).map_err(|source| file_error("remove", path, source))
+    ignore_not_found(fs::remove_file(path)).map_err(|source| file_error("remove", path, source))
 }
 
-/// Again when a plugin that had begun before wrote a file in the meantime; one that begins now
-/// finds no registry.
+/// Removes a directory. Retries when a plugin that had started before wrote a file meanwhile; one
+/// that starts now finds no registry.
 fn remove_tree(dir: &Path) -> io::Result<()> {
     const ATTEMPTS: usize = 10;
     for _ in 1..ATTEMPTS {
-        match absent_is_fine(fs::remove_dir_all(dir)) {
+        match ignore_not_found(fs::remove_dir_all(dir)) {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
             other => return other,
         }
     }
-    absent_is_fine(fs::remove_dir_all(dir))
+    ignore_not_found(fs::remove_dir_all(dir))
 }
 
-fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
@@ -374,14 +375,14 @@ mod tests {
     use super::*;
     use crate::redirect::{PodRef, RedirectSpec};
 
-    fn record(id: &str) -> Record {
+    fn record(id: &str) -> PodRecord {
         let pod = PodRef {
             namespace: "shop".to_owned(),
             name: "web-0".to_owned(),
             uid: "1-2".to_owned(),
         };
         let addresses = vec!["10.0.0.1".parse().unwrap()];
-        Record {
+        PodRecord {
             redirect: PodRedirect {
                 spec: RedirectSpec::from_annotations(&pod, &BTreeMap::new()).unwrap(),
                 pod,
@@ -408,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_back_as_they_were_put() {
+    fn records_are_read_as_written() {
         let dir = tempfile::tempdir().unwrap();
         let registry = Registry::open(dir.path()).unwrap();
         assert_eq!(registry.get("a").unwrap(), None);
@@ -417,14 +418,14 @@ mod tests {
         let (records, damaged) = Registry::open(dir.path()).unwrap().records().unwrap();
         assert_eq!(records, [record("a"), record("b")]);
         assert!(damaged.is_empty());
-        assert!(Registry::knows(dir.path(), "a").unwrap());
+        assert!(Registry::has_record(dir.path(), "a").unwrap());
         registry.remove("a").unwrap();
         registry.remove("a").unwrap();
-        assert!(!Registry::knows(dir.path(), "a").unwrap());
+        assert!(!Registry::has_record(dir.path(), "a").unwrap());
     }
 
     #[test]
-    fn a_damaged_record_is_named_and_hides_no_other() {
+    fn damaged_record_is_reported_and_others_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let registry = Registry::open(dir.path()).unwrap();
         registry.put(&record("good")).unwrap();
@@ -437,55 +438,55 @@ mod tests {
     }
 
     #[test]
-    fn a_reboot_ends_all_records() {
+    fn reboot_removes_all_records() {
         let dir = tempfile::tempdir().unwrap();
         let registry = Registry::open(dir.path()).unwrap();
         registry.put(&record("a")).unwrap();
         registry.put_node(&NodeRecord { tier: Tier::Nft }).unwrap();
-        registry.begin("another-boot").unwrap();
+        registry.start_boot("another-boot").unwrap();
         assert_eq!(registry.get("a").unwrap(), None);
         assert_eq!(registry.node().unwrap(), None);
     }
 
     #[test]
-    fn tombstones_wait_for_their_deletion() {
+    fn tombstones_are_listed_until_removed() {
         let dir = tempfile::tempdir().unwrap();
         let registry = Registry::open(dir.path()).unwrap();
         let id = attachment("a");
-        registry.bury(&id).unwrap();
+        registry.add_tombstone(&id).unwrap();
         fs::write(dir.path().join("tombstones/half.json"), "{").unwrap();
-        assert_eq!(registry.buried().unwrap(), std::slice::from_ref(&id));
-        registry.unbury(&id).unwrap();
-        assert!(registry.buried().unwrap().is_empty());
+        assert_eq!(registry.tombstones().unwrap(), std::slice::from_ref(&id));
+        registry.remove_tombstone(&id).unwrap();
+        assert!(registry.tombstones().unwrap().is_empty());
     }
 
     #[test]
-    fn whoever_comes_after_the_erasure_makes_nothing_anew() {
+    fn erased_registry_is_not_recreated() {
         let dir = tempfile::tempdir().unwrap();
         let id = attachment("a");
         let registry = Registry::open(dir.path()).unwrap();
         registry.put(&record("a")).unwrap();
-        registry.bury(&id).unwrap();
-        let plugin = Registry::left_behind(dir.path()).unwrap().unwrap();
+        registry.add_tombstone(&id).unwrap();
+        let plugin = Registry::open_existing(dir.path()).unwrap().unwrap();
         registry.erase().unwrap();
         assert!(!dir.path().exists());
-        plugin.bury(&id).unwrap_err();
+        plugin.add_tombstone(&id).unwrap_err();
         plugin.put(&record("a")).unwrap_err();
-        assert!(Registry::left_behind(dir.path()).unwrap().is_none());
+        assert!(Registry::open_existing(dir.path()).unwrap().is_none());
         assert!(!dir.path().exists());
     }
 
     #[test]
-    fn the_plugin_finds_nothing_of_an_earlier_boot() {
+    fn plugin_ignores_registry_of_earlier_boot() {
         let dir = tempfile::tempdir().unwrap();
         let registry = Registry::open(dir.path()).unwrap();
-        assert!(Registry::left_behind(dir.path()).unwrap().is_some());
-        registry.begin("another-boot").unwrap();
-        assert!(Registry::left_behind(dir.path()).unwrap().is_none());
+        assert!(Registry::open_existing(dir.path()).unwrap().is_some());
+        registry.start_boot("another-boot").unwrap();
+        assert!(Registry::open_existing(dir.path()).unwrap().is_none());
     }
 
     #[test]
-    fn an_id_cannot_leave_the_directory() {
+    fn container_id_cannot_leave_directory() {
         for bad in ["", "../a", "a/b", ".a", "a b", "a\0", "-a"] {
             assert!(check_container_id(bad).is_err(), "{bad:?}");
         }

@@ -1,11 +1,11 @@
-//! What the agent found damaged on its node and put right: counted in a metric, remembered for a
-//! day, and handed on to be told in events.
+//! Repairs of the agent on its node: counted in a metric, recorded for a day, and queued for
+//! Kubernetes events.
 //!
-//! Without it a program that takes mesh-cni away again and again, or an administrator that cleans
-//! up, would go unnoticed as long as the agent is faster. The record is a file beside those of the
-//! pods, so that it outlives the agent; it has a few hundred bytes for each kind, however often
-//! something is repaired. Written by the tasks and the thread that repair, read for the agent's
-//! status.
+//! Without this record, a program that removes mesh-cni repeatedly, or an administrator who deletes
+//! parts of the mesh, would remain unnoticed as long as the agent repairs faster. The record is a
+//! file alongside those of the pods, so that it outlives the agent; it has a few hundred bytes for
+//! each kind of repair, however many there are. The tasks and the thread that repair write it; the
+//! agent's status reads it.
 
 use std::{
     collections::BTreeMap,
@@ -25,42 +25,42 @@ use tokio::sync::mpsc;
 
 use crate::registry::{self, RegistryError};
 
-/// Events that wait for the API server. Beyond it they are left out: the metric and the status have
-/// what they would say.
-const UNTOLD: usize = 64;
-const SECONDS_OF_HOUR: u64 = 3600;
-const HOURS_OF_DAY: u64 = 24;
-/// Characters of a detail that are kept; some hold an error of another program.
-const LONGEST_DETAIL: usize = 300;
+/// Events that wait for the API server. Further ones are dropped; the metric and the status count
+/// them.
+const EVENT_QUEUE_LENGTH: usize = 64;
+const SECONDS_PER_HOUR: u64 = 3600;
+const HOURS_PER_DAY: u64 = 24;
+/// Longest recorded detail, in characters; some contain an error of another program.
+const MAX_DETAIL_CHARS: usize = 300;
 
-/// A handle; all of them are the same record.
+/// A handle; all clones share one record.
 #[derive(Clone, Debug)]
 pub struct Repairs {
-    shared: Arc<Shared>,
+    shared: Arc<SharedRepairs>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedRepairs {
     path: PathBuf,
     counters: BTreeMap<RepairKind, Counter>,
-    untold: mpsc::Sender<Repaired>,
-    /// Held while the record is changed and written.
-    record: Mutex<Record>,
+    events: mpsc::Sender<RepairEvent>,
+    /// Locked while the record is changed and written.
+    record: Mutex<RepairLog>,
 }
 
-/// One repair, for an event.
+/// One repair, to be published as an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Repaired {
+pub struct RepairEvent {
     pub kind: RepairKind,
     pub detail: String,
 }
 
-/// Pure: time comes with each call, in seconds since the Unix epoch.
+/// Pure: each call passes the time, in seconds since the Unix epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Record {
-    /// The CNI configuration that mesh-cni was last seen in. Without it a first installation would
-    /// look like a repair.
+struct RepairLog {
+    /// The CNI configuration that last contained mesh-cni. Without it a first installation would
+    /// count as a repair.
     #[serde(default)]
     chained_in: Option<String>,
     #[serde(default)]
@@ -71,61 +71,67 @@ struct Record {
 struct History {
     at: u64,
     detail: String,
-    /// How many in each hour since the epoch that had any; those of the last day.
+    /// Repairs per hour since the epoch, for the hours of the last day that had any.
     hours: BTreeMap<u64, u32>,
 }
 
 impl Repairs {
-    /// Goes on with what an earlier agent recorded in the state directory. The receiver gets what
-    /// is to be told in events.
-    pub fn open(state_dir: &Path, metrics: &MetricsRegistry) -> (Self, mpsc::Receiver<Repaired>) {
+    /// Continues the record of an earlier agent in the state directory. The receiver gets the
+    /// repairs to publish as events.
+    pub fn open(
+        state_dir: &Path,
+        metrics: &MetricsRegistry,
+    ) -> (Self, mpsc::Receiver<RepairEvent>) {
         let family = metrics.counter_family(
             "mesh_agent_repairs_total",
-            "What was found damaged and put right: parts of the mesh on this node, and the redirection of pods",
+            "Repairs of the mesh on this node, and of the redirection of its pods, by what was found damaged",
         );
         let counter = |kind: RepairKind| family.with(&Labels::new().with("found", kind.as_str()));
         let path = registry::repairs_path(state_dir);
         let record = registry::read_json(&path).unwrap_or_else(|error: RegistryError| {
-            tracing::warn!(error = chain(&error), "The record of repairs begins anew");
+            tracing::warn!(
+                error = chain(&error),
+                "Cannot read the record of repairs; starting a new one"
+            );
             None
         });
-        let (untold, told) = mpsc::channel(UNTOLD);
-        let shared = Shared {
+        let (events, event_receiver) = mpsc::channel(EVENT_QUEUE_LENGTH);
+        let shared = SharedRepairs {
             path,
             counters: RepairKind::ALL.map(|kind| (kind, counter(kind))).into(),
-            untold,
+            events,
             record: Mutex::new(record.unwrap_or_default()),
         };
         let repairs = Self {
             shared: Arc::new(shared),
         };
-        (repairs, told)
+        (repairs, event_receiver)
     }
 
-    /// Notes one repair. The caller has logged it.
-    pub fn note(&self, kind: RepairKind, detail: &str) {
-        let detail: String = detail.chars().take(LONGEST_DETAIL).collect();
+    /// Records one repair, which the caller has logged.
+    pub fn record(&self, kind: RepairKind, detail: &str) {
+        let detail: String = detail.chars().take(MAX_DETAIL_CHARS).collect();
         if let Some(counter) = self.shared.counters.get(&kind) {
             counter.inc();
         }
-        let event = Repaired {
+        let event = RepairEvent {
             kind,
             detail: detail.clone(),
         };
-        if let Err(mpsc::error::TrySendError::Full(event)) = self.shared.untold.try_send(event) {
-            tracing::warn!(kind = %event.kind, "Too many repairs for the API server; one has no event");
+        if let Err(mpsc::error::TrySendError::Full(event)) = self.shared.events.try_send(event) {
+            tracing::warn!(kind = %event.kind, "Dropped the event of a repair: too many wait for the API server");
         }
         let mut record = self.shared.record.lock();
-        record.note(kind, detail, now());
+        record.record(kind, detail, now());
         self.write(&record);
     }
 
-    /// Those of the last 24 hours.
-    pub fn of_last_day(&self) -> Vec<Repair> {
-        self.shared.record.lock().of_last_day(now())
+    /// Returns the repairs of the last 24 hours.
+    pub fn last_day(&self) -> Vec<Repair> {
+        self.shared.record.lock().last_day(now())
     }
 
-    /// Where mesh-cni was last seen in the chain, also by an earlier agent.
+    /// Returns the CNI configuration that last contained mesh-cni, also under an earlier agent.
     pub fn chained_in(&self) -> Option<String> {
         self.shared.record.lock().chained_in.clone()
     }
@@ -138,31 +144,33 @@ impl Repairs {
         }
     }
 
-    /// A record that cannot be written is still in memory.
-    fn write(&self, record: &Record) {
+    /// A record that cannot be written is kept in memory.
+    fn write(&self, record: &RepairLog) {
         if let Err(error) = registry::write_json(&self.shared.path, record) {
             tracing::warn!(error = chain(&error), "Cannot write the record of repairs");
         }
     }
 }
 
-impl Record {
-    fn note(&mut self, kind: RepairKind, detail: String, now: u64) {
-        let hour = now / SECONDS_OF_HOUR;
+impl RepairLog {
+    fn record(&mut self, kind: RepairKind, detail: String, now: u64) {
+        let hour = now / SECONDS_PER_HOUR;
         let history = self.repairs.entry(kind).or_default();
         history.at = now;
         history.detail = detail;
-        history.hours.retain(|past, _| is_of_last_day(*past, hour));
+        history
+            .hours
+            .retain(|past, _| is_within_last_day(*past, hour));
         let count = history.hours.entry(hour).or_default();
         *count = count.saturating_add(1);
     }
 
-    fn of_last_day(&self, now: u64) -> Vec<Repair> {
-        let hour = now / SECONDS_OF_HOUR;
+    fn last_day(&self, now: u64) -> Vec<Repair> {
+        let hour = now / SECONDS_PER_HOUR;
         let of_kind = |(kind, history): (&RepairKind, &History)| {
             let hours = history.hours.iter();
             let last_day = hours
-                .filter(|(past, _)| is_of_last_day(**past, hour))
+                .filter(|(past, _)| is_within_last_day(**past, hour))
                 .fold(0_u32, |sum, (_, count)| sum.saturating_add(*count));
             (last_day > 0).then(|| Repair {
                 kind: *kind,
@@ -175,14 +183,14 @@ impl Record {
     }
 }
 
-/// The hour that runs and the 23 before it. One that a clock set back has put into the future is
-/// none.
-fn is_of_last_day(past: u64, hour: u64) -> bool {
-    past <= hour && hour - past < HOURS_OF_DAY
+/// Returns whether `past` is the current hour or one of the 23 before it. An hour in the future,
+/// after the clock was set back, is not.
+fn is_within_last_day(past: u64, hour: u64) -> bool {
+    past <= hour && hour - past < HOURS_PER_DAY
 }
 
 fn now() -> u64 {
-    // A clock before 1970 is as good as one that stands there.
+    // A clock before 1970 reads as 1970.
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }
@@ -191,15 +199,15 @@ fn now() -> u64 {
 mod tests {
     use super::*;
 
-    const HOUR: u64 = SECONDS_OF_HOUR;
+    const HOUR: u64 = SECONDS_PER_HOUR;
     const NOON: u64 = 1_800_000 * HOUR;
 
-    fn note(record: &mut Record, kind: RepairKind, now: u64) {
-        record.note(kind, format!("at {now}"), now);
+    fn record_at(record: &mut RepairLog, kind: RepairKind, now: u64) {
+        record.record(kind, format!("at {now}"), now);
     }
 
-    fn counts(record: &Record, now: u64) -> Vec<(RepairKind, u32)> {
-        let repairs = record.of_last_day(now);
+    fn counts(record: &RepairLog, now: u64) -> Vec<(RepairKind, u32)> {
+        let repairs = record.last_day(now);
         let counts = repairs.into_iter();
         counts
             .map(|repair| (repair.kind, repair.last_day))
@@ -207,19 +215,19 @@ mod tests {
     }
 
     #[test]
-    fn repairs_are_counted_for_a_day() {
+    fn repairs_are_counted_for_24_hours() {
         use RepairKind::{PluginMissing, PluginUnchained};
-        let mut record = Record::default();
-        note(&mut record, PluginUnchained, NOON);
-        note(&mut record, PluginUnchained, NOON + 60);
-        note(&mut record, PluginMissing, NOON + 2 * HOUR);
+        let mut record = RepairLog::default();
+        record_at(&mut record, PluginUnchained, NOON);
+        record_at(&mut record, PluginUnchained, NOON + 60);
+        record_at(&mut record, PluginMissing, NOON + 2 * HOUR);
         assert_eq!(
             counts(&record, NOON + 3 * HOUR),
             [(PluginUnchained, 2), (PluginMissing, 1)]
         );
-        let latest = &record.of_last_day(NOON + 3 * HOUR)[0];
+        let latest = &record.last_day(NOON + 3 * HOUR)[0];
         assert_eq!((latest.at, &*latest.detail), (NOON + 60, "at 6480000060"));
-        note(&mut record, PluginUnchained, NOON + 23 * HOUR);
+        record_at(&mut record, PluginUnchained, NOON + 23 * HOUR);
         assert_eq!(
             counts(&record, NOON + 24 * HOUR),
             [(PluginUnchained, 1), (PluginMissing, 1)]
@@ -230,76 +238,78 @@ mod tests {
     }
 
     #[test]
-    fn record_does_not_grow_with_repairs() {
-        let mut record = Record::default();
+    fn record_size_is_independent_of_number_of_repairs() {
+        let mut record = RepairLog::default();
         for number in 0..100_000 {
-            note(&mut record, RepairKind::PinsDeleted, NOON + 60 * number);
+            record_at(&mut record, RepairKind::PinsDeleted, NOON + 60 * number);
         }
         assert_eq!(record.repairs.len(), 1);
         let history = &record.repairs[&RepairKind::PinsDeleted];
         assert!(history.hours.len() <= 24);
         let now = NOON + 60 * 99_999;
-        assert_eq!(record.of_last_day(now)[0].last_day, 23 * 60 + 40);
+        assert_eq!(record.last_day(now)[0].last_day, 23 * 60 + 40);
     }
 
     #[test]
-    fn next_agent_goes_on_with_the_record() {
+    fn next_agent_continues_the_record() {
         let dir = tempfile::tempdir().unwrap();
         let metrics = MetricsRegistry::new();
-        let (repairs, mut told) = Repairs::open(dir.path(), &metrics);
-        assert_eq!(
-            (repairs.of_last_day(), repairs.chained_in()),
-            (vec![], None)
-        );
+        let (repairs, mut event_receiver) = Repairs::open(dir.path(), &metrics);
+        assert_eq!((repairs.last_day(), repairs.chained_in()), (vec![], None));
         let long = "x".repeat(10_000);
-        repairs.note(RepairKind::PluginMissing, &long);
-        repairs.note(RepairKind::Other, "counted by no metric, and no panic");
+        repairs.record(RepairKind::PluginMissing, &long);
+        repairs.record(RepairKind::Other, "has no metric");
         repairs.set_chained_in("10-x.conflist");
-        assert_eq!(told.try_recv().unwrap().kind, RepairKind::PluginMissing);
+        assert_eq!(
+            event_receiver.try_recv().unwrap().kind,
+            RepairKind::PluginMissing
+        );
 
         let (next, _) = Repairs::open(dir.path(), &MetricsRegistry::new());
-        let repair = &next.of_last_day()[0];
+        let repair = &next.last_day()[0];
         assert_eq!(
             (repair.kind, repair.last_day),
             (RepairKind::PluginMissing, 1)
         );
-        assert_eq!(repair.detail.len(), LONGEST_DETAIL);
+        assert_eq!(repair.detail.len(), MAX_DETAIL_CHARS);
         assert_eq!(next.chained_in().as_deref(), Some("10-x.conflist"));
         assert!(
             String::from_utf8(metrics.encode())
                 .unwrap()
                 .contains("mesh_agent_repairs_total{found=\"plugin-missing\"} 1")
         );
-        // Half a file is none.
+        // A truncated file is ignored.
         std::fs::write(registry::repairs_path(dir.path()), "{").unwrap();
         let (fresh, _) = Repairs::open(dir.path(), &MetricsRegistry::new());
-        assert_eq!(fresh.of_last_day(), []);
+        assert_eq!(fresh.last_day(), []);
     }
 
-    /// An agent may be killed at any time.
     #[test]
-    fn each_repair_is_written_when_it_is_noted() {
+    fn each_repair_is_written_immediately() {
         let dir = tempfile::tempdir().unwrap();
-        let (repairs, _told) = Repairs::open(dir.path(), &MetricsRegistry::new());
+        let (repairs, _events) = Repairs::open(dir.path(), &MetricsRegistry::new());
         for number in 1..=2 {
-            repairs.note(RepairKind::PinsDeleted, "all");
+            repairs.record(RepairKind::PinsDeleted, "all");
             let (next, _) = Repairs::open(dir.path(), &MetricsRegistry::new());
-            assert_eq!(next.of_last_day()[0].last_day, number);
+            assert_eq!(next.last_day()[0].last_day, number);
         }
     }
 
     #[test]
-    fn repairs_beyond_the_queue_of_events_are_still_counted() {
+    fn repairs_beyond_event_queue_are_counted() {
         let dir = tempfile::tempdir().unwrap();
-        let (repairs, _told) = Repairs::open(dir.path(), &MetricsRegistry::new());
-        for _ in 0..UNTOLD + 10 {
-            repairs.note(RepairKind::PluginUnchained, "10-x.conflist");
+        let (repairs, _events) = Repairs::open(dir.path(), &MetricsRegistry::new());
+        for _ in 0..EVENT_QUEUE_LENGTH + 10 {
+            repairs.record(RepairKind::PluginUnchained, "10-x.conflist");
         }
-        assert_eq!(repairs.of_last_day()[0].last_day as usize, UNTOLD + 10);
+        assert_eq!(
+            repairs.last_day()[0].last_day as usize,
+            EVENT_QUEUE_LENGTH + 10
+        );
     }
 
     #[test]
-    fn kind_is_serialised_by_its_name_and_unknown_ones_are_read() {
+    fn kinds_serialise_by_name_and_unknown_names_are_accepted() {
         for kind in RepairKind::ALL {
             let name = format!("{:?}", kind.as_str());
             assert_eq!(serde_json::to_string(&kind).unwrap(), name);

@@ -1,8 +1,8 @@
-//! Which tier this node has: the best one that works here, found by trying.
+//! Chooses the node's tier: the best one that works on this node, found by trying.
 //!
-//! Kernel versions decide nothing: distributions carry features and regressions across them. Each
-//! tier is made to redirect a connection in a scratch network namespace, and what it fails with is
-//! kept, logged and shown. The agent does this once, when it starts.
+//! The kernel version is not a criterion: distributions backport features and regressions. Each
+//! tier has to redirect a connection in a scratch network namespace, and its failure is recorded,
+//! logged and shown. The agent does this once, when it starts.
 
 mod cgroup;
 mod packet_filter;
@@ -23,27 +23,27 @@ use crate::{
 
 pub use cgroup::CgroupError;
 
-/// What the operator set.
+/// The operator's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub forced: Option<Tier>,
-    /// Found among the usual places when it is not given.
+    /// Searched in the usual locations when not configured.
     pub cgroup_root: Option<PathBuf>,
     pub pin_dir: PathBuf,
-    /// Instead of the programs that are built in.
+    /// Used instead of the embedded programs.
     pub bpf_object: Option<PathBuf>,
-    /// What the kernel programs shall do about connections that go around the proxy.
+    /// What the kernel programs do with connections that bypass the proxy.
     pub guard: GuardMode,
-    /// This program; the self-test starts it again.
+    /// This program's file; the self-test runs it again.
     pub program: PathBuf,
-    /// Why nothing can be pinned where it would outlive the agent, if so; the eBPF tiers are not
-    /// tried then.
-    pub no_pins: Option<String>,
+    /// Why nothing can be pinned where it would outlive the agent, if so; then the eBPF tiers are
+    /// not tried.
+    pub pin_problem: Option<String>,
 }
 
 /// The node's tier, and why.
 #[derive(Debug)]
-pub struct Choice {
+pub struct TierChoice {
     pub tier: Tier,
     /// One sentence for the log, the metric and `meshctl check`.
     pub reason: String,
@@ -51,20 +51,20 @@ pub struct Choice {
     pub trials: Vec<Trial>,
     pub self_test: Vec<SelfTestCase>,
     /// Loaded for a tier that uses them.
-    pub attached: Option<Attached>,
+    pub attached: Option<AttachedPrograms>,
     pub guard: GuardChoice,
 }
 
-/// The guard as it is, and why it is not as it was asked for.
+/// The guard's mode in effect, and why it differs from the configured one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuardChoice {
     pub mode: GuardMode,
     pub problem: Option<String>,
 }
 
-/// The kernel programs as they were loaded, and what it takes to look after them.
+/// The loaded kernel programs, and the inputs to attach them again.
 #[derive(Clone)]
-pub struct Attached {
+pub struct AttachedPrograms {
     pub programs: Programs,
     pub loaded: Loaded,
     pub cgroup_root: PathBuf,
@@ -74,28 +74,28 @@ pub struct Attached {
 
 #[derive(Debug, thiserror::Error)]
 pub enum TierError {
-    #[error("tier {tier} was asked for and does not work here: {reason}")]
+    #[error("required tier {tier} is unavailable: {reason}")]
     Forced { tier: Tier, reason: String },
     #[error("no tier works on this node, so no pod can be redirected: {0}")]
     None(String),
 }
 
-/// The eBPF part is tried once for both tiers that use it.
-struct Ebpf {
+/// The result of the self-test, shared by both tiers that use eBPF.
+struct EbpfTrial {
     /// The best tier that the self-test allows.
     best: Option<Tier>,
     self_test: Vec<Check>,
-    ready: Ready,
+    inputs: LoadInputs,
 }
 
-/// Everything that loading takes.
-struct Ready {
+/// The inputs of loading.
+struct LoadInputs {
     object: Object,
     cgroup_root: PathBuf,
 }
 
-/// Tries the tiers from the best on, or the one that is forced.
-pub fn choose(settings: &Settings) -> Result<Choice, TierError> {
+/// Tries the tiers from the best on, or the configured one.
+pub fn choose(settings: &Settings) -> Result<TierChoice, TierError> {
     let candidates = match settings.forced {
         Some(tier) => vec![tier],
         None => Tier::ALL.to_vec(),
@@ -107,10 +107,10 @@ pub fn choose(settings: &Settings) -> Result<Choice, TierError> {
     };
     let mut attached = None;
     let mut trials = Vec::new();
-    let tier = first_that_works(&candidates, &mut trials, |tier| {
+    let tier = first_working(&candidates, &mut trials, |tier| {
         try_tier(tier, &ebpf)?;
         if let (true, Ok(ebpf)) = (tier.uses_ebpf(), &ebpf) {
-            attached = Some(ebpf.ready.attach(&settings.pin_dir)?);
+            attached = Some(ebpf.inputs.attach(&settings.pin_dir)?);
         }
         Ok(())
     });
@@ -126,10 +126,10 @@ pub fn choose(settings: &Settings) -> Result<Choice, TierError> {
     };
     let self_test = ebpf.map(|ebpf| ebpf.self_test).unwrap_or_default();
     let guard = guard(settings.guard, tier, attached.as_ref());
-    Ok(Choice {
+    Ok(TierChoice {
         tier,
         reason: match settings.forced {
-            Some(_) => "it was asked for with --tier, and works".to_owned(),
+            Some(_) => "it is required by --tier, and works".to_owned(),
             None if reasons.is_empty() => {
                 "it is the best tier, and passed the self-test".to_owned()
             }
@@ -137,19 +137,19 @@ pub fn choose(settings: &Settings) -> Result<Choice, TierError> {
         },
         forced: settings.forced.is_some(),
         trials,
-        self_test: self_test.into_iter().map(case).collect(),
+        self_test: self_test.into_iter().map(self_test_case).collect(),
         attached,
         guard,
     })
 }
 
-/// Sets the guard. It is the second line: what cannot be guarded is still redirected, so that a
-/// pod's start does not depend on it.
-fn guard(wanted: GuardMode, tier: Tier, attached: Option<&Attached>) -> GuardChoice {
+/// Sets the guard's mode. The guard is a second line of defence: pods are redirected without it, so
+/// that their start does not depend on it.
+fn guard(wanted: GuardMode, tier: Tier, attached: Option<&AttachedPrograms>) -> GuardChoice {
     let problem = match (attached, wanted) {
         (None, GuardMode::Off) => None,
         (None, GuardMode::Count | GuardMode::Drop) => {
-            Some(format!("tier {tier} has no kernel programs to guard with"))
+            Some(format!("tier {tier} has no kernel programs for a guard"))
         }
         (Some(attached), _) => {
             let result = attached.programs.set_guard(wanted);
@@ -164,15 +164,15 @@ fn guard(wanted: GuardMode, tier: Tier, attached: Option<&Attached>) -> GuardCho
         Some(problem) => GuardChoice {
             mode: GuardMode::Off,
             problem: Some(format!(
-                "--guard {} was asked for and is not in force: {problem}",
+                "--guard {} is not in effect: {problem}",
                 wanted.as_str()
             )),
         },
     }
 }
 
-/// Goes through the candidates in order, notes each result, and stops at the first that works.
-fn first_that_works(
+/// Tries the candidates in order, records each result, and stops at the first that works.
+fn first_working(
     candidates: &[Tier],
     trials: &mut Vec<Trial>,
     mut try_tier: impl FnMut(Tier) -> Result<(), String>,
@@ -188,7 +188,7 @@ fn first_that_works(
     })
 }
 
-/// What the tiers that do not work said. The same sentence of two neighbours is said once.
+/// Joins the failures of the tiers; adjacent tiers with the same failure share one sentence.
 fn reasons(trials: &[Trial]) -> String {
     let failed = trials.iter().filter(|trial| !trial.works);
     let mut reasons: Vec<(String, &str)> = Vec::new();
@@ -207,7 +207,7 @@ fn reasons(trials: &[Trial]) -> String {
     sentences.join("; ")
 }
 
-fn try_tier(tier: Tier, ebpf: &Result<Ebpf, String>) -> Result<(), String> {
+fn try_tier(tier: Tier, ebpf: &Result<EbpfTrial, String>) -> Result<(), String> {
     match tier {
         Tier::Full => match ebpf {
             Ok(ebpf) if ebpf.best == Some(Tier::Full) => Ok(()),
@@ -227,10 +227,10 @@ fn try_tier(tier: Tier, ebpf: &Result<Ebpf, String>) -> Result<(), String> {
     }
 }
 
-/// Finds out what the kernel programs can do here. Every reason why they cannot be used is one
-/// sentence.
-fn try_ebpf(settings: &Settings) -> Result<Ebpf, String> {
-    if let Some(reason) = &settings.no_pins {
+/// Determines what the kernel programs can do on this node. Each reason why they cannot be used is
+/// one sentence.
+fn try_ebpf(settings: &Settings) -> Result<EbpfTrial, String> {
+    if let Some(reason) = &settings.pin_problem {
         return Err(reason.clone());
     }
     let object =
@@ -250,30 +250,30 @@ fn try_ebpf(settings: &Settings) -> Result<Ebpf, String> {
         },
     )
     .map_err(|error| log::chain(&error))?;
-    Ok(Ebpf {
+    Ok(EbpfTrial {
         best: selftest::best_tier(&self_test),
         self_test,
-        ready: Ready {
+        inputs: LoadInputs {
             object,
             cgroup_root,
         },
     })
 }
 
-/// Removes what a self-test left when its agent was killed. The scratch cgroups can be found only
+/// Removes the remains of a self-test whose agent was killed. The scratch cgroups can be found only
 /// where the pods' parent can.
 pub fn clear_self_test(pin_dir: &Path, cgroup_root: Option<&Path>) -> Result<(), selftest::Error> {
     let parent = cgroup::pods_parent(cgroup_root).ok();
     selftest::clear(&self_test_pin_dir(pin_dir), parent.as_deref())
 }
 
-/// Beside the production pins, on the same bpffs.
+/// Returns a directory next to the production pins, on the same bpffs.
 fn self_test_pin_dir(pin_dir: &Path) -> PathBuf {
     let name = pin_dir.file_name().unwrap_or_default().to_string_lossy();
     pin_dir.with_file_name(format!("{name}-selftest"))
 }
 
-impl Ebpf {
+impl EbpfTrial {
     fn failures(&self) -> String {
         let failed: Vec<String> = self
             .self_test
@@ -283,18 +283,19 @@ impl Ebpf {
                 _ => None,
             })
             .collect();
-        match failed.is_empty() {
-            true => "the self-test gave no result".to_owned(),
-            false => format!("the self-test failed in {}", failed.join(", ")),
+        if failed.is_empty() {
+            "the self-test returned no result".to_owned()
+        } else {
+            format!("the self-test failed in {}", failed.join(", "))
         }
     }
 }
 
-impl Ready {
-    fn attach(&self, pin_dir: &Path) -> Result<Attached, String> {
+impl LoadInputs {
+    fn attach(&self, pin_dir: &Path) -> Result<AttachedPrograms, String> {
         let (programs, loaded) = ebpf::load(&self.object, pin_dir, &self.cgroup_root)
             .map_err(|error| log::chain(&error))?;
-        Ok(Attached {
+        Ok(AttachedPrograms {
             programs,
             loaded,
             cgroup_root: self.cgroup_root.clone(),
@@ -304,17 +305,17 @@ impl Ready {
     }
 }
 
-impl Attached {
-    /// Puts right what somebody detached. Attached programs are left alone.
-    pub fn look_after(&self) -> Result<Loaded, ebpf::Error> {
+impl AttachedPrograms {
+    /// Attaches programs again that were detached. Does nothing when all are attached.
+    pub fn reattach(&self) -> Result<Loaded, ebpf::Error> {
         ebpf::load(&self.object, &self.pin_dir, &self.cgroup_root).map(|(_, loaded)| loaded)
     }
 }
 
-/// Without the bytes of the programs.
-impl fmt::Debug for Attached {
+/// Omits the bytes of the programs.
+impl fmt::Debug for AttachedPrograms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attached")
+        f.debug_struct("AttachedPrograms")
             .field("loaded", &self.loaded)
             .field("cgroup_root", &self.cgroup_root)
             .field("pin_dir", &self.pin_dir)
@@ -322,7 +323,7 @@ impl fmt::Debug for Attached {
     }
 }
 
-fn case(check: Check) -> SelfTestCase {
+fn self_test_case(check: Check) -> SelfTestCase {
     let (outcome, detail) = match check.outcome {
         Outcome::Passed => (SelfTestOutcome::Passed, String::new()),
         Outcome::Failed(why) => (SelfTestOutcome::Failed, why),
@@ -341,18 +342,20 @@ mod tests {
 
     fn choose_among(candidates: &[Tier], works: &[Tier]) -> (Option<Tier>, String) {
         let mut trials = Vec::new();
-        let tier = first_that_works(candidates, &mut trials, |tier| {
-            match works.contains(&tier) {
-                true => Ok(()),
-                false if tier.uses_ebpf() => Err("no BTF".to_owned()),
-                false => Err(format!("no {tier}")),
+        let tier = first_working(candidates, &mut trials, |tier| {
+            if works.contains(&tier) {
+                Ok(())
+            } else if tier.uses_ebpf() {
+                Err("no BTF".to_owned())
+            } else {
+                Err(format!("no {tier}"))
             }
         });
         (tier, reasons(&trials))
     }
 
     #[test]
-    fn the_first_that_works_is_taken_and_the_better_ones_say_why_not() {
+    fn first_working_tier_is_chosen_with_failures_of_better_ones() {
         use Tier::{Full, Iptables, Nft, Split};
         let check = |works: &[Tier], tier: Option<Tier>, reasons: &str| {
             let found = choose_among(&Tier::ALL, works);
@@ -374,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forced_tier_has_no_substitute() {
+    fn forced_tier_has_no_fallback() {
         assert_eq!(
             choose_among(&[Tier::Split], &[Tier::Full, Tier::Nft]),
             (None, "split: no BTF".to_owned())
@@ -382,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn the_self_test_pins_beside_the_production_set() {
+    fn self_test_pin_dir_is_next_to_production_pins() {
         assert_eq!(
             self_test_pin_dir(Path::new("/sys/fs/bpf/mesh")),
             Path::new("/sys/fs/bpf/mesh-selftest")

@@ -1,40 +1,41 @@
-//! Taking the mesh from a node, in an order in which every step can be interrupted: first the
-//! plugin's entry, so that no new pod depends on what goes next; then the redirection of every pod,
-//! programs, pins and records; the plugin's file last, since a runtime may be running it for a pod
-//! that began before.
+//! Removes the mesh from a node, in an order in which every step can be interrupted: first the
+//! plugin's entry, so that no new pod depends on what is removed next; then the redirection of
+//! every pod, programs, pins and records; the plugin's file last, since a runtime may be running it
+//! for a pod that started before.
 //!
-//! Meshed pods that still run are then in the clear: their proxies see nothing more.
+//! Meshed pods that still run are then in clear text: their proxies receive no connections.
 
 use crate::{config::Config, ebpf, install::Installer, node::NodeError, tier};
 use mesh_runtime::log::chain;
 
-/// Goes on after an error and tells all of them at the end: what is left is less.
+/// Continues after an error and reports all errors at the end, so that as little as possible
+/// remains.
 #[derive(Debug, Default)]
 pub(super) struct Removal {
     failures: Vec<String>,
 }
 
 impl Removal {
-    pub(super) fn leave_chain(&mut self, installer: Option<&Installer>) {
+    pub(super) fn remove_chain_entries(&mut self, installer: Option<&Installer>) {
         let Some(installer) = installer else { return };
         let errors = installer.remove_entries();
         self.failures
             .extend(errors.iter().map(|error| chain(error)));
     }
 
-    pub(super) fn released(&mut self, released: Result<Vec<String>, NodeError>) {
+    pub(super) fn add_release_result(&mut self, released: Result<Vec<String>, NodeError>) {
         match released {
             Ok(failures) => self.failures.extend(failures),
             Err(error) => self.failures.push(chain(&error)),
         }
     }
 
-    /// What belongs to no single pod.
+    /// Removes what does not belong to a single pod.
     pub(super) fn remove_files(
         &mut self,
         config: &Config,
         installer: Option<&Installer>,
-        keeps_plugin: bool,
+        keep_plugin: bool,
     ) {
         if let Err(error) = ebpf::unload(&config.pin_dir) {
             self.failures.push(chain(&error));
@@ -42,13 +43,12 @@ impl Removal {
         if let Err(error) = tier::clear_self_test(&config.pin_dir, config.cgroup_root.as_deref()) {
             self.failures.push(chain(&error));
         }
-        // Only the directory itself is left; what somebody else put there keeps it.
+        // Only the directory itself is left; it stays when other programs have files there.
         let _ = std::fs::remove_dir(&config.pin_dir);
         match installer {
-            Some(_) if keeps_plugin => tracing::warn!(
+            Some(_) if keep_plugin => tracing::warn!(
                 directory = %config.cni_bin_dir.display(),
-                "The plugin's file stays: this container runtime ends pods with the plugins that they began with. Remove mesh-cni when no pod is left that was \
-                 meshed"
+                "Kept the plugin's file: this container runtime tears pods down with the plugins that they were started with. Remove mesh-cni when no meshed pod is left"
             ),
             Some(installer) => {
                 let error = installer.remove_plugin().err();
@@ -64,10 +64,10 @@ impl Removal {
         }
         anyhow::ensure!(
             self.failures.is_empty(),
-            "{} things could not be removed from this node; run mesh-agent uninstall on it",
+            "{} parts of the mesh could not be removed from this node; run mesh-agent uninstall on it",
             self.failures.len()
         );
-        tracing::info!("The mesh is removed from this node; no pod is redirected any more");
+        tracing::info!("The mesh is removed from this node; no pod is redirected");
         Ok(())
     }
 }

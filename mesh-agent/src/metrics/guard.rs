@@ -1,4 +1,4 @@
-//! What the guard saw, per pod: who goes around a proxy is the question, and few pods do.
+//! The guard's counters, per pod: few pods bypass their proxy, and operators need to know which.
 
 use std::collections::HashMap;
 
@@ -12,14 +12,14 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Guard {
     family: CounterFamily,
-    pods: HashMap<u64, Seen>,
-    /// Constant; kept because a gauge ends with its handle.
+    pods: HashMap<u64, PodSeries>,
+    /// Constant; stored because dropping a gauge removes its series.
     _mode: Gauge,
 }
 
-/// One pod's series, and what its counters said last.
+/// One pod's exported series, each with the last value read from the kernel.
 #[derive(Debug)]
-struct Seen {
+struct PodSeries {
     passed: (Counter, u64),
     dropped: (Counter, u64),
 }
@@ -35,24 +35,25 @@ impl Guard {
         Self {
             family: registry.counter_family(
                 "mesh_agent_guard_bypasses_total",
-                "TCP connection requests (packets, so repetitions count) that left a pod around its proxy, by pod and whether they were dropped",
+                "TCP connection requests (packets, so retransmissions count) that left a pod around its proxy, by pod and whether they were dropped",
             ),
             pods: HashMap::new(),
             _mode: gauge,
         }
     }
 
-    /// Adds what was seen since the last time, and returns the pods for which that is something.
+    /// Adds what was counted since the last call, and returns the pods with an increase.
     pub(super) fn observe(&mut self, counters: &[(PodRef, GuardCounters)]) -> Vec<PodRef> {
         let mut bypassed = Vec::new();
         for (pod, now) in counters {
             let family = &self.family;
-            let seen = self.pods.entry(now.cookie).or_insert_with(|| Seen {
-                passed: (series(family, pod, "passed"), 0),
-                dropped: (series(family, pod, "dropped"), 0),
+            let series = self.pods.entry(now.cookie).or_insert_with(|| PodSeries {
+                passed: (counter(family, pod, "passed"), 0),
+                dropped: (counter(family, pod, "dropped"), 0),
             });
-            let more = add(&mut seen.passed, now.passed) + add(&mut seen.dropped, now.dropped);
-            if more > 0 {
+            let increase =
+                add(&mut series.passed, now.passed) + add(&mut series.dropped, now.dropped);
+            if increase > 0 {
                 bypassed.push(pod.clone());
             }
         }
@@ -62,7 +63,7 @@ impl Guard {
     }
 }
 
-fn series(family: &CounterFamily, pod: &PodRef, action: &str) -> Counter {
+fn counter(family: &CounterFamily, pod: &PodRef, action: &str) -> Counter {
     family.with(
         &Labels::new()
             .with("namespace", pod.namespace.as_str())
@@ -72,9 +73,9 @@ fn series(family: &CounterFamily, pod: &PodRef, action: &str) -> Counter {
 }
 
 fn add((exported, before): &mut (Counter, u64), now: u64) -> u64 {
-    // Less than before: the pod was enrolled anew in between, and its counters began again.
-    let more = now.checked_sub(*before).unwrap_or(now);
+    // A lower value: the pod was enrolled again in between, and its counters restarted.
+    let increase = now.checked_sub(*before).unwrap_or(now);
     *before = now;
-    exported.inc_by(more);
-    more
+    exported.inc_by(increase);
+    increase
 }

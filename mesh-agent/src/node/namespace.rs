@@ -1,4 +1,4 @@
-//! A pod's network namespace: is it still the one that was enrolled, and which addresses are in it?
+//! A pod's network namespace: whether it still is the enrolled one, and its addresses.
 
 use std::{
     io,
@@ -26,36 +26,35 @@ pub enum NamespaceError {
     },
 }
 
-/// Runs `work` inside, on a thread of its own.
-pub(super) fn inside<T: Send>(
+/// Runs `work` inside the namespace, on a thread of its own.
+pub(super) fn run_in<T: Send>(
     path: &Path,
     work: impl FnOnce() -> T + Send,
 ) -> Result<T, NamespaceError> {
     netns::open(path)
         .and_then(|file| netns::run_in(file, work))
-        .map_err(|source| enter(path, source))
+        .map_err(|source| enter_error(path, source))
 }
 
 pub(super) fn cookie(path: &Path) -> Result<u64, NamespaceError> {
-    netns::cookie_of(path).map_err(|source| enter(path, source))
+    netns::cookie_of(path).map_err(|source| enter_error(path, source))
 }
 
-/// Is the namespace with this cookie no longer at this path? When that cannot be found out, it is
-/// not gone.
+/// Returns whether the path no longer has the namespace with this cookie. False when that cannot be
+/// determined.
 pub(super) fn is_gone(path: &Path, cookie: u64) -> bool {
     match netns::cookie_of(path) {
         Ok(found) => found != cookie,
         Err(NetnsError::Open { source, .. }) => source.kind() == io::ErrorKind::NotFound,
-        // A file that was a mount point of a namespace and is now only a file.
+        // The path was a mount point of a namespace and is now an ordinary file.
         Err(NetnsError::Enter(source)) => source.raw_os_error() == Some(libc::EINVAL),
         Err(_) => false,
     }
 }
 
-/// The addresses of the namespace's interfaces that others can reach; loopback and IPv6 link-local
-/// ones are not.
+/// Returns the addresses of the namespace's interfaces, without loopback and IPv6 link-local ones.
 pub(crate) fn addresses(path: &Path) -> Result<Vec<IpAddr>, NamespaceError> {
-    inside(path, reachable_addresses)?.map_err(|source| NamespaceError::Addresses {
+    run_in(path, reachable_addresses)?.map_err(|source| NamespaceError::Addresses {
         path: path.to_owned(),
         source,
     })
@@ -79,8 +78,8 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     address.as_sockaddr_in6().map(|v6| v6.ip().into())
 }
 
-/// Link-local IPv6 addresses are left out: they are the same on other links, and nothing of a
-/// cluster dials them.
+/// Excludes link-local IPv6 addresses: other links use the same ones, and no peer in a cluster
+/// connects to them.
 fn is_reachable(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_loopback(),
@@ -88,7 +87,7 @@ fn is_reachable(address: &IpAddr) -> bool {
     }
 }
 
-fn enter(path: &Path, source: NetnsError) -> NamespaceError {
+fn enter_error(path: &Path, source: NetnsError) -> NamespaceError {
     NamespaceError::Enter {
         path: path.to_owned(),
         source,

@@ -1,5 +1,5 @@
-//! One pod's redirection, whatever its tier: put in place, looked at, taken away. The only place
-//! that says which mechanism a tier is made of.
+//! One pod's redirection in any tier: apply, verify, remove. The only module that maps a tier to
+//! its mechanisms.
 
 use std::net::IpAddr;
 
@@ -26,113 +26,121 @@ pub enum RedirectionError {
         "tier {0} needs the kernel programs, and none are pinned on this node; restart the mesh agent"
     )]
     NoPrograms(Tier),
-    #[error("the kernel programs do not know the pod; the agent repairs this at its next sweep")]
-    UnknownToPrograms,
     #[error(
-        "the kernel programs do not know the pod's address {0}; the agent repairs this at its next sweep"
+        "the kernel programs' maps have no entry for the pod; the agent adds it at its next reconciliation"
     )]
-    UnknownAddress(IpAddr),
+    PodNotInMaps,
+    #[error(
+        "the kernel programs' maps lack the pod's address {0}; the agent adds it at its next reconciliation"
+    )]
+    AddressNotInMaps(IpAddr),
 }
 
 /// The packet filter that a tier uses, and for which directions.
 #[derive(Clone, Copy)]
-enum Filter {
+enum PacketFilter {
     Nft(Directions),
     Iptables,
 }
 
-fn filter_of(tier: Tier) -> Option<Filter> {
+fn packet_filter(tier: Tier) -> Option<PacketFilter> {
     match tier {
         Tier::Full => None,
-        Tier::Split => Some(Filter::Nft(Directions::InboundOnly)),
-        Tier::Nft => Some(Filter::Nft(Directions::Both)),
-        Tier::Iptables => Some(Filter::Iptables),
+        Tier::Split => Some(PacketFilter::Nft(Directions::InboundOnly)),
+        Tier::Nft => Some(PacketFilter::Nft(Directions::Both)),
+        Tier::Iptables => Some(PacketFilter::Iptables),
     }
 }
 
-/// Redirects the pod. Again, it replaces what the first time did, without a gap.
+/// Redirects the pod. For a redirected pod it replaces the settings without a gap.
 pub(super) fn apply(
     programs: Option<&Programs>,
     pod: &PodRedirect,
 ) -> Result<(), RedirectionError> {
-    // The packet filter first: in the split tier a pod that is redirected outbound only would
-    // accept clear text.
-    match filter_of(pod.tier) {
-        Some(Filter::Nft(directions)) => {
+    // The packet filter first: in the split tier a pod with only outbound redirection would accept
+    // clear text.
+    match packet_filter(pod.tier) {
+        Some(PacketFilter::Nft(directions)) => {
             let rules = Rules::new(&pod.spec, directions);
-            inside(pod, || Table::open()?.replace(&rules))?.map_err(RedirectionError::Nft)?;
+            in_pod_netns(pod, || Table::open()?.replace(&rules))?.map_err(RedirectionError::Nft)?;
         }
-        Some(Filter::Iptables) => {
+        Some(PacketFilter::Iptables) => {
             let rules = Rules::new(&pod.spec, Directions::Both);
-            inside(pod, || iptables::replace(&rules))?.map_err(RedirectionError::Iptables)?;
+            in_pod_netns(pod, || iptables::replace(&rules))?.map_err(RedirectionError::Iptables)?;
         }
         None => {}
     }
     if pod.tier.uses_ebpf() {
-        needed(programs, pod)?.enrol(pod).map_err(ebpf_error)?;
+        require_programs(programs, pod)?
+            .enrol(pod)
+            .map_err(ebpf_error)?;
     }
     Ok(())
 }
 
-/// What the kernel programs know, read once for all pods that are looked at; nothing without
-/// programs.
+/// Returns the pods in the kernel programs' maps, read once for all pods of a reconciliation; empty
+/// without programs.
 pub(super) fn enrolled(programs: Option<&Programs>) -> Result<Vec<EnrolledPod>, RedirectionError> {
     programs.map_or(Ok(Vec::new()), |programs| {
         programs.pods().map_err(ebpf_error)
     })
 }
 
-/// Is everything in place that [`apply`] puts there?
+/// Checks that everything is in place that [`apply`] puts there.
 pub(super) fn verify(
     programs: Option<&Programs>,
     enrolled: &[EnrolledPod],
     pod: &PodRedirect,
 ) -> Result<(), RedirectionError> {
-    match filter_of(pod.tier) {
-        Some(Filter::Nft(directions)) => {
+    match packet_filter(pod.tier) {
+        Some(PacketFilter::Nft(directions)) => {
             let rules = Rules::new(&pod.spec, directions);
-            inside(pod, || Table::open()?.verify(&rules))?.map_err(RedirectionError::Nft)?;
+            in_pod_netns(pod, || Table::open()?.verify(&rules))?.map_err(RedirectionError::Nft)?;
         }
-        Some(Filter::Iptables) => {
+        Some(PacketFilter::Iptables) => {
             let rules = Rules::new(&pod.spec, Directions::Both);
-            inside(pod, || iptables::verify(&rules))?.map_err(RedirectionError::Iptables)?;
+            in_pod_netns(pod, || iptables::verify(&rules))?.map_err(RedirectionError::Iptables)?;
         }
         None => {}
     }
     if pod.tier.uses_ebpf() {
-        needed(programs, pod)?;
+        require_programs(programs, pod)?;
         verify_ebpf(enrolled, pod)?;
     }
     Ok(())
 }
 
-/// Removes the redirection. What is gone already, because it went with its namespace or was removed
-/// before, is no error.
-pub(super) fn withdraw(
+/// Removes the redirection. Parts that were removed before, or ended with the namespace, are not an
+/// error.
+pub(super) fn remove(
     programs: Option<&Programs>,
     pod: &PodRedirect,
 ) -> Result<(), RedirectionError> {
-    // Without programs on the node there is nothing of the pod in them.
+    // When no programs are on the node, they hold no state of the pod.
     if let Some(programs) = programs.filter(|_| pod.tier.uses_ebpf()) {
         programs.unenrol(pod.cookie).map_err(ebpf_error)?;
     }
-    let Some(filter) = filter_of(pod.tier) else {
+    let Some(filter) = packet_filter(pod.tier) else {
         return Ok(());
     };
-    // The rules of a namespace go with it.
+    // Rules end with their namespace.
     if namespace::is_gone(&pod.netns, pod.cookie) {
         return Ok(());
     }
     match filter {
-        Filter::Nft(_) => inside(pod, || Table::open()?.remove())?.map_err(RedirectionError::Nft),
-        Filter::Iptables => inside(pod, iptables::remove)?.map_err(RedirectionError::Iptables),
+        PacketFilter::Nft(_) => {
+            in_pod_netns(pod, || Table::open()?.remove())?.map_err(RedirectionError::Nft)
+        }
+        PacketFilter::Iptables => {
+            in_pod_netns(pod, iptables::remove)?.map_err(RedirectionError::Iptables)
+        }
     }
 }
 
-/// Is looking at this tier cheap enough to do every few seconds for every pod? The iptables
-/// programs take several processes for each.
+/// Returns whether verifying this tier is cheap enough for every pod every few seconds. The
+/// iptables programs start several processes for each.
 pub(super) fn is_cheap_to_verify(tier: Tier) -> bool {
-    !matches!(filter_of(tier), Some(Filter::Iptables))
+    !matches!(packet_filter(tier), Some(PacketFilter::Iptables))
 }
 
 fn verify_ebpf(enrolled: &[EnrolledPod], pod: &PodRedirect) -> Result<(), RedirectionError> {
@@ -141,13 +149,13 @@ fn verify_ebpf(enrolled: &[EnrolledPod], pod: &PodRedirect) -> Result<(), Redire
         .find(|enrolled| {
             enrolled.cookie == pod.cookie && enrolled.inbound == (pod.tier == Tier::Full)
         })
-        .ok_or(RedirectionError::UnknownToPrograms)?;
-    let knows = |address: &IpAddr| {
+        .ok_or(RedirectionError::PodNotInMaps)?;
+    let is_enrolled = |address: &IpAddr| {
         let mut known = found.addresses.iter().map(IpAddr::to_canonical);
         known.any(|known| known == address.to_canonical())
     };
-    match pod.addresses.iter().find(|address| !knows(address)) {
-        Some(unknown) => Err(RedirectionError::UnknownAddress(*unknown)),
+    match pod.addresses.iter().find(|address| !is_enrolled(address)) {
+        Some(unknown) => Err(RedirectionError::AddressNotInMaps(*unknown)),
         None => Ok(()),
     }
 }
@@ -163,9 +171,9 @@ fn needed<'a>(
     programs.ok_or(RedirectionError::NoPrograms(pod.tier))
 }
 
-fn inside<T: Send>(
+fn in_pod_netns<T: Send>(
     pod: &PodRedirect,
     work: impl FnOnce() -> T + Send,
 ) -> Result<T, RedirectionError> {
-    Ok(namespace::inside(&pod.netns, work)?)
+    Ok(namespace::run_in(&pod.netns, work)?)
 }

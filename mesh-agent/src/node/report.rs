@@ -1,5 +1,5 @@
-//! What a node says of itself: its pods with their counters, its programs, its numbers. Read by the
-//! agent for the socket, the metrics and the log.
+//! Status of the node: its pods with their counters, its programs, and totals. The agent reads it
+//! for the socket, the metrics and the log.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::{Node, NodeError};
 use crate::{
     ebpf::{GuardCounters, PodCounters},
     redirect::{PodRef, Tier},
-    registry::Record,
+    registry::PodRecord,
 };
 
 impl Node {
@@ -24,7 +24,7 @@ impl Node {
         let (records, _) = self.registry.records()?;
         let pods = records
             .into_iter()
-            .map(|Record { redirect, .. }| PodStatus {
+            .map(|PodRecord { redirect, .. }| PodStatus {
                 connections: connections(redirect.cookie, &counters, &guarded),
                 pod: redirect.pod,
                 container_id: redirect.sandbox_id,
@@ -36,7 +36,7 @@ impl Node {
         Ok(pods.collect())
     }
 
-    /// What the kernel programs counted, for each enrolled pod; nothing without programs.
+    /// Returns the kernel programs' counters of each enrolled pod; empty without programs.
     pub fn counters(&self) -> Result<Vec<PodCounters>, NodeError> {
         match &self.programs {
             None => Ok(Vec::new()),
@@ -44,7 +44,7 @@ impl Node {
         }
     }
 
-    /// What the guard saw of each enrolled pod; nothing while it is off.
+    /// Returns the guard's counters of each enrolled pod; empty while it is off.
     pub fn guard_counters(&self) -> Result<Vec<(PodRef, GuardCounters)>, NodeError> {
         let Some(programs) = &self.programs else {
             return Ok(Vec::new());
@@ -54,14 +54,14 @@ impl Node {
             return Ok(Vec::new());
         }
         let (records, _) = self.registry.records()?;
-        let of_pod = |record: Record| {
+        let with_pod = |record: PodRecord| {
             let redirect = record.redirect;
             let counters = counters
                 .iter()
                 .find(|guard| guard.cookie == redirect.cookie)?;
             Some((redirect.pod, *counters))
         };
-        Ok(records.into_iter().filter_map(of_pod).collect())
+        Ok(records.into_iter().filter_map(with_pod).collect())
     }
 
     /// The kernel programs that are attached now.
@@ -73,7 +73,7 @@ impl Node {
         Ok(attached.into_iter().map(str::to_owned).collect())
     }
 
-    /// How many pods have which tier.
+    /// Returns the number of pods in each tier.
     pub fn census(&self) -> Result<BTreeMap<Tier, usize>, NodeError> {
         let mut census = BTreeMap::new();
         for record in self.registry.records()?.0 {
@@ -83,20 +83,20 @@ impl Node {
     }
 }
 
-/// Connections by `direction_verdict`, as the metric's labels name them; verdicts that nobody met
-/// are left out.
+/// Returns the connections by `direction_verdict`, the labels of the metric, without those that are
+/// zero.
 pub fn by_verdict(counters: &PodCounters) -> BTreeMap<String, u64> {
     Counter::ALL
         .into_iter()
         .map(|counter| {
             let name = format!("{}_{}", counter.direction(), counter.verdict());
-            (name, counters.of(counter))
+            (name, counters.get(counter))
         })
         .filter(|(_, count)| *count > 0)
         .collect()
 }
 
-/// One pod's counters of both kinds, by name.
+/// Returns one pod's counters of both kinds, by name.
 fn connections(
     cookie: u64,
     counters: &[PodCounters],
@@ -109,8 +109,8 @@ fn connections(
             ("guard_passed", guard.passed),
             ("guard_dropped", guard.dropped),
         ];
-        let met = named.into_iter().filter(|(_, count)| *count > 0);
-        connections.extend(met.map(|(name, count)| (name.to_owned(), count)));
+        let nonzero = named.into_iter().filter(|(_, count)| *count > 0);
+        connections.extend(nonzero.map(|(name, count)| (name.to_owned(), count)));
     }
     connections
 }

@@ -1,4 +1,4 @@
-//! Asks the agent one question, with a deadline for the whole exchange.
+//! Sends the agent one request, with a deadline for the whole exchange.
 
 use std::{
     io::{self, Read, Write},
@@ -11,7 +11,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::MAX_ANSWER;
 
-/// Why there is no answer. To the plugin all of them mean that the agent is away.
+/// Why a request has no response. The plugin treats each of them as an absent agent.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("the mesh agent does not listen on {socket}")]
@@ -20,26 +20,26 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
-    #[error("the mesh agent on {socket} did not answer within {timeout:?}")]
-    TooLate { socket: PathBuf, timeout: Duration },
-    #[error("the connection to the mesh agent on {socket} broke")]
-    Broken {
+    #[error("the mesh agent on {socket} did not respond within {timeout:?}")]
+    TimedOut { socket: PathBuf, timeout: Duration },
+    #[error("the connection to the mesh agent on {socket} failed")]
+    Exchange {
         socket: PathBuf,
         #[source]
         source: io::Error,
     },
     #[error(
-        "the mesh agent on {socket} gave an answer that cannot be read; is it of another version?"
+        "the response of the mesh agent on {socket} cannot be parsed; agent and plugin may be of different versions"
     )]
-    Unreadable {
+    Decode {
         socket: PathBuf,
         #[source]
         source: serde_json::Error,
     },
 }
 
-/// Sends the request and waits for the answer.
-pub fn ask(socket: &Path, request: &Request, timeout: Duration) -> Result<Answer, ClientError> {
+/// Sends the request and waits for the response.
+pub fn call(socket: &Path, request: &Request, timeout: Duration) -> Result<Answer, ClientError> {
     let deadline = Instant::now() + timeout;
     let connection = connect(socket, timeout).map_err(|source| ClientError::Connect {
         socket: socket.to_owned(),
@@ -50,18 +50,18 @@ pub fn ask(socket: &Path, request: &Request, timeout: Duration) -> Result<Answer
             source.kind(),
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
         ) {
-            ClientError::TooLate {
+            ClientError::TimedOut {
                 socket: socket.to_owned(),
                 timeout,
             }
         } else {
-            ClientError::Broken {
+            ClientError::Exchange {
                 socket: socket.to_owned(),
                 source,
             }
         }
     })?;
-    serde_json::from_slice(&line).map_err(|source| ClientError::Unreadable {
+    serde_json::from_slice(&line).map_err(|source| ClientError::Decode {
         socket: socket.to_owned(),
         source,
     })
@@ -76,12 +76,12 @@ fn connect(path: &Path, timeout: Duration) -> io::Result<Socket> {
 fn exchange(mut socket: Socket, request: &Request, deadline: Instant) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
-    socket.set_write_timeout(Some(left(deadline)?))?;
+    socket.set_write_timeout(Some(remaining(deadline)?))?;
     socket.write_all(&line)?;
     let mut answer = Vec::new();
     let mut buffer = [0; 16 * 1024];
     while !answer.ends_with(b"\n") {
-        socket.set_read_timeout(Some(left(deadline)?))?;
+        socket.set_read_timeout(Some(remaining(deadline)?))?;
         let count = socket.read(&mut buffer)?;
         if count == 0 || answer.len() as u64 > MAX_ANSWER {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -91,12 +91,12 @@ fn exchange(mut socket: Socket, request: &Request, deadline: Instant) -> io::Res
     Ok(answer)
 }
 
-/// The time until the deadline; none left is the error of a read that timed out.
-fn left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
+/// Returns the time until the deadline, or the error of a read that timed out when none is left.
+fn remaining(deadline: Instant) -> io::Result<Duration> {
+    let remaining = deadline.saturating_duration_since(Instant::now());
+    if remaining.is_zero() {
         Err(io::ErrorKind::TimedOut.into())
     } else {
-        Ok(left)
+        Ok(remaining)
     }
 }

@@ -1,5 +1,5 @@
-//! Listens on the socket and answers. The work itself is done by the thread that owns the node
-//! (module `daemon`).
+//! Listens on the socket and responds. The thread that owns the node (module `daemon`) does the
+//! work.
 
 use std::{
     fs, io,
@@ -18,15 +18,15 @@ use tokio::{
 };
 
 use super::MAX_REQUEST;
-use crate::daemon::Caretaker;
+use crate::daemon::NodeHandle;
 
-/// A client writes its one line at once; one that does not is not ours.
+/// A client of this project writes its one line immediately.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    #[error("another mesh agent answers on {0}; only one can run on a node")]
-    Taken(PathBuf),
+    #[error("another mesh agent listens on {0}; only one can run on a node")]
+    InUse(PathBuf),
     #[error("cannot listen on {path}")]
     Listen {
         path: PathBuf,
@@ -35,26 +35,26 @@ pub enum BindError {
     },
 }
 
-/// Does somebody listen there?
-pub fn is_taken(path: &Path) -> bool {
+/// Returns whether a process accepts connections there.
+pub fn has_listener(path: &Path) -> bool {
     std::os::unix::net::UnixStream::connect(path).is_ok()
 }
 
-/// Binds the socket, replacing one that a killed agent left behind.
+/// Binds the socket, replacing one of an agent that was killed.
 pub fn bind(path: &Path) -> Result<UnixListener, BindError> {
     let failed = |source| BindError::Listen {
         path: path.to_owned(),
         source,
     };
-    if is_taken(path) {
-        return Err(BindError::Taken(path.to_owned()));
+    if has_listener(path) {
+        return Err(BindError::InUse(path.to_owned()));
     }
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
-    // Bound under another name and renamed when only root may connect: nobody sees it with a wider
-    // mode.
+    // Bound under a temporary name and renamed once only root may connect, so that the socket never
+    // has a wider mode under its own name.
     let draft = path.with_extension("new");
     let _ = fs::remove_file(&draft);
     let listener = UnixListener::bind(&draft).map_err(failed)?;
@@ -63,8 +63,8 @@ pub fn bind(path: &Path) -> Result<UnixListener, BindError> {
     Ok(listener)
 }
 
-/// Accepts until the drain begins. A request that has been read is answered.
-pub async fn serve(listener: UnixListener, caretaker: Arc<Caretaker>, drain: drain::Watch) {
+/// Accepts until the drain begins. Requests that have been read get a response.
+pub async fn serve(listener: UnixListener, node_handle: Arc<NodeHandle>, drain: drain::Watch) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -72,19 +72,18 @@ pub async fn serve(listener: UnixListener, caretaker: Arc<Caretaker>, drain: dra
         };
         match accepted {
             Ok((stream, _)) => {
-                let (caretaker, drain) = (Arc::clone(&caretaker), drain.clone());
-                // Ends by itself within the request timeout; the drain waits for it through the
-                // watch that it holds.
+                let (node_handle, drain) = (Arc::clone(&node_handle), drain.clone());
+                // The task ends within the request timeout; the drain waits until it drops its
+                // watch.
                 tokio::spawn(async move {
-                    if let Err(error) = converse(stream, &caretaker).await {
-                        tracing::debug!(%error, "A connection to the agent's socket broke");
+                    if let Err(error) = serve_connection(stream, &node_handle).await {
+                        tracing::debug!(%error, "Connection on the agent's socket failed");
                     }
                     drop(drain);
                 });
             }
             Err(error) => {
-                // Out of descriptors, usually. Without a pause this loop would take the whole
-                // processor.
+                // Usually out of descriptors. Without a pause this loop would occupy the processor.
                 tracing::warn!(%error, "Cannot accept a connection on the agent's socket");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -92,7 +91,7 @@ pub async fn serve(listener: UnixListener, caretaker: Arc<Caretaker>, drain: dra
     }
 }
 
-async fn converse(stream: UnixStream, caretaker: &Caretaker) -> io::Result<()> {
+async fn serve_connection(stream: UnixStream, node_handle: &NodeHandle) -> io::Result<()> {
     let peer = stream.peer_cred()?;
     if peer.uid() != 0 {
         tracing::warn!(
@@ -110,10 +109,10 @@ async fn converse(stream: UnixStream, caretaker: &Caretaker) -> io::Result<()> {
     )
     .await??;
     let answer = match serde_json::from_slice::<Request>(&line) {
-        Ok(request) => caretaker.ask(request).await,
+        Ok(request) => node_handle.call(request).await,
         Err(error) => Answer::Refused(Refusal {
             reason: RefusalReason::Invalid,
-            message: format!("the request cannot be read: {error}"),
+            message: format!("cannot parse the request: {error}"),
         }),
     };
     let mut text = serde_json::to_vec(&answer)?;

@@ -1,4 +1,4 @@
-//! The cgroup that is the parent of the node's pods, where the programs are attached.
+//! Finds the cgroup that is the parent of the node's pods, to which the programs are attached.
 
 use std::{
     fs, io,
@@ -7,15 +7,16 @@ use std::{
 
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
-/// Where kubelet puts pods, by its cgroup driver: `cgroupfs`, `systemd`, and `systemd` on kind,
-/// whose kubelet has a slice of its own.
+/// The kubelet's parents of pods, by its cgroup driver: `cgroupfs`, `systemd`, and `systemd` on
+/// kind, whose kubelet has its own slice.
 const KUBELET_PARENTS: [&str; 3] = [
     "kubepods",
     "kubepods.slice",
     "kubelet.slice/kubelet-kubepods.slice",
 ];
-/// A kubelet that was given a cgroup root puts them below that; roots have one level or two
-/// (`a.slice/a-b.slice`). Deeper are the kubelets of nodes that are containers on this one.
+/// A kubelet with a configured cgroup root creates them below that; roots have one or two levels
+/// (`a.slice/a-b.slice`). Deeper ones belong to kubelets of nodes that run as containers on this
+/// one.
 const DEPTH: usize = 3;
 
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +28,7 @@ pub enum CgroupError {
     )]
     NotMounted,
     #[error(
-        "{path} is no directory of cgroup version 2; name the parent of the node's pods with --cgroup-root"
+        "{path} is not a directory of cgroup version 2; name the parent of the node's pods with --cgroup-root"
     )]
     NotCgroup2 { path: PathBuf },
     #[error(
@@ -40,25 +41,26 @@ pub enum CgroupError {
     Several(String),
 }
 
-/// The directory that was given, if it is one, or kubelet's.
-pub(super) fn pods_parent(given: Option<&Path>) -> Result<PathBuf, CgroupError> {
-    if let Some(path) = given {
-        return match is_cgroup2(path) {
-            true => Ok(path.to_owned()),
-            false => Err(CgroupError::NotCgroup2 {
+/// Returns the configured directory, if it is valid, or kubelet's.
+pub(super) fn pods_parent(configured: Option<&Path>) -> Result<PathBuf, CgroupError> {
+    if let Some(path) = configured {
+        return if is_cgroup2(path) {
+            Ok(path.to_owned())
+        } else {
+            Err(CgroupError::NotCgroup2 {
                 path: path.to_owned(),
-            }),
+            })
         };
     }
     let mounts = fs::read_to_string("/proc/mounts").map_err(CgroupError::Mounts)?;
     find(&mounts, &|path| is_cgroup2(path), &directories)
 }
 
-/// Looks below every cgroup2 mount, which beside the old controllers may be anywhere: in the usual
-/// places first, then by name.
+/// Searches below every cgroup2 mount, which has no fixed place when the version 1 controllers are
+/// mounted too: first the usual directories, then by name.
 fn find(
     mounts: &str,
-    is_there: &dyn Fn(&Path) -> bool,
+    exists: &dyn Fn(&Path) -> bool,
     directories: &dyn Fn(&Path) -> Vec<PathBuf>,
 ) -> Result<PathBuf, CgroupError> {
     let mounts: Vec<&str> = mounts
@@ -75,7 +77,7 @@ fn find(
     let candidates = mounts
         .iter()
         .flat_map(|mount| KUBELET_PARENTS.map(|parent| Path::new(mount).join(parent)));
-    let mut candidates = candidates.filter(|path| is_there(path));
+    let mut candidates = candidates.filter(|path| exists(path));
     if let Some(usual) = candidates.next() {
         return Ok(usual);
     }
@@ -101,14 +103,14 @@ fn find(
     }
 }
 
-/// By name: `kubepods` with the cgroupfs driver, `<parents>-kubepods.slice` with the systemd
-/// driver.
+/// Matches the name: `kubepods` with the cgroupfs driver, `<parents>-kubepods.slice` with the
+/// systemd driver.
 fn is_parent(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     matches!(&*name, "kubepods" | "kubepods.slice") || name.ends_with("-kubepods.slice")
 }
 
-/// What cannot be listed has none.
+/// Returns the subdirectories; none when the directory cannot be listed.
 fn directories(path: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     entries
@@ -130,7 +132,7 @@ mod tests {
         cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
 
     #[test]
-    fn finds_kubelets_directory_whatever_its_driver() {
+    fn kubelet_parent_is_found_for_every_driver() {
         let check = |mounts: &str, there: &str| {
             let found = find(mounts, &|path| path == Path::new(there), &|_| vec![]).unwrap();
             assert_eq!(found, Path::new(there));
@@ -146,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_missing() {
+    fn errors_name_what_is_missing() {
         let error = find("proc /proc proc rw 0 0\n", &|_| true, &|_| vec![]).unwrap_err();
         assert!(
             error
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_with_a_root_of_its_own_is_found_by_name() {
+    fn parent_below_configured_cgroup_root_is_found_by_name() {
         let tree = |paths: &[&str]| {
             let dir = tempfile::tempdir().unwrap();
             for path in paths {

@@ -1,4 +1,5 @@
-//! What the thread "node" does: answers requests, sweeps, and keeps logs and metrics of both.
+//! The work of the thread "node": serves requests, reconciles, and updates logs and metrics of
+//! both.
 
 use std::collections::BTreeMap;
 
@@ -9,81 +10,81 @@ use mesh_runtime::log::chain;
 
 use crate::{
     ebpf::{Loaded, PodCounters},
-    findings::Findings,
     metrics::Metrics,
-    node::{Care, Node, NodeError, by_verdict},
+    node::{Node, NodeError, ReconcileReport, by_verdict},
     repairs::Repairs,
-    tier::Attached,
+    shared_status::SharedStatus,
+    tier::AttachedPrograms,
 };
 
 #[derive(Debug)]
-pub struct Warden {
+pub struct NodeWorker {
     node: Node,
     metrics: Metrics,
-    /// What does not change while the agent runs, and the failures of the last sweep as warnings.
+    /// The constant part of the status, with the failures of the last reconciliation as warnings.
     status: NodeStatus,
-    attached: Option<Attached>,
-    findings: Findings,
+    attached: Option<AttachedPrograms>,
+    shared_status: SharedStatus,
     repairs: Repairs,
-    /// Warnings of the start, which no sweep takes back.
-    standing: Vec<String>,
+    /// Warnings of the agent's start, which reconciliations keep.
+    startup_warnings: Vec<String>,
 }
 
-impl Warden {
+impl NodeWorker {
     pub fn new(
         node: Node,
         metrics: Metrics,
         status: NodeStatus,
-        attached: Option<Attached>,
-        findings: Findings,
+        attached: Option<AttachedPrograms>,
+        shared_status: SharedStatus,
         repairs: Repairs,
     ) -> Self {
         Self {
             node,
             metrics,
-            standing: status.warnings.clone(),
+            startup_warnings: status.warnings.clone(),
             status,
             attached,
-            findings,
+            shared_status,
             repairs,
         }
     }
 
-    /// Takes over the pods that an earlier agent, or the plugin alone, enrolled.
+    /// Adopts the pods that an earlier agent, or the plugin by itself, enrolled.
     pub fn adopt(&mut self) {
-        match self.node.look_after(true) {
-            Ok(care) => {
+        match self.node.reconcile(true) {
+            Ok(report) => {
                 tracing::info!(
-                    intact = care.intact,
-                    repaired = care.repaired.len(),
-                    gone = care.removed.len(),
+                    intact = report.intact,
+                    repaired = report.repaired.len(),
+                    gone = report.removed.len(),
                     "Adopted the enrolled pods"
                 );
-                self.note(&care);
+                self.log_report(&report);
             }
             Err(error) => tracing::error!(
                 error = chain(&error),
-                "The enrolled pods cannot be adopted; trying again with the next sweep"
+                "Cannot adopt the enrolled pods; retrying with the next reconciliation"
             ),
         }
-        self.count();
+        self.update_metrics();
     }
 
-    pub fn look_after(&mut self) {
-        self.look_after_programs();
-        match self.node.look_after(false) {
-            Ok(care) => self.note(&care),
-            Err(error) => tracing::error!(error = chain(&error), "The sweep failed"),
+    pub fn reconcile(&mut self) {
+        self.reattach_programs();
+        match self.node.reconcile(false) {
+            Ok(report) => self.log_report(&report),
+            Err(error) => tracing::error!(error = chain(&error), "Reconciliation failed"),
         }
-        self.count();
+        self.update_metrics();
     }
 
-    pub fn answer(&mut self, request: &Request) -> Answer {
+    pub fn handle(&mut self, request: &Request) -> Answer {
         let answer = match request {
             Request::Add(attachment) => self.add(attachment),
             Request::Del(id) => {
-                // The pod's counters go with it.
-                self.count();
+                // Deleting the pod deletes its counters too.
+                self.update_metrics();
                 self.node.del(id).map(|()| Answer::Deleted)
             }
             Request::Check(attachment) => self.node.check(attachment).map(|()| Answer::Checked),
@@ -94,7 +95,7 @@ impl Warden {
                 .collect(valid)
                 .map(|removed| Answer::Collected(Collected { removed })),
         };
-        self.count();
+        self.update_metrics();
         answer.unwrap_or_else(|error| {
             let refusal = refusal(&error);
             tracing::warn!("{}", refusal.message);
@@ -102,24 +103,24 @@ impl Warden {
         })
     }
 
-    /// A pod that runs and is not enrolled, as the API server and the node's processes say. Whoever
-    /// asks tells of a refusal: he asks again and again.
+    /// Enrols a pod that runs without being enrolled according to the API server and the node's
+    /// processes. The caller reports a refusal, since it retries periodically.
     pub fn enrol_in_place(&mut self, attachment: &Attachment) -> Result<Enrolled, Refusal> {
         let result = self.node.add(attachment).map(|tier| Enrolled { tier });
-        self.count();
+        self.update_metrics();
         let enrolled = result.map_err(|error| refusal(&error))?;
         self.repairs
-            .note(RepairKind::NotEnrolled, &attachment.pod.to_string());
+            .record(RepairKind::NotEnrolled, &attachment.pod.to_string());
         tracing::warn!(
             pod = %attachment.pod,
             tier = %enrolled.tier,
             netns = %attachment.netns.display(),
-            "A meshed pod ran and was not enrolled; enrolled it in place"
+            "Enrolled a running meshed pod in place"
         );
         Ok(enrolled)
     }
 
-    /// Takes the redirection from every pod. Returns what could not be undone.
+    /// Removes the redirection from every pod. Returns what could not be undone.
     pub fn release_all(self) -> Result<Vec<String>, NodeError> {
         self.node.release_all()
     }
@@ -127,7 +128,7 @@ impl Warden {
     fn add(&self, attachment: &Attachment) -> Result<Answer, NodeError> {
         let result = self.node.add(attachment).map(|tier| Enrolled { tier });
         self.metrics
-            .enrolled(result.as_ref().map_err(NodeError::reason));
+            .record_enrolment(result.as_ref().map_err(NodeError::reason));
         let enrolled = result?;
         tracing::info!(
             pod = %attachment.pod,
@@ -138,8 +139,7 @@ impl Warden {
         Ok(Answer::Added(enrolled))
     }
 
-    /// Says what can be said: what cannot be read is a warning, since a broken node is when
-    /// somebody asks.
+    /// Returns a status even on a broken node: parts that cannot be read become warnings.
     fn status(&self) -> NodeStatus {
         let mut status = self.status.clone();
         match self.node.census() {
@@ -151,21 +151,21 @@ impl Warden {
             Err(error) => status.warnings.push(chain(&error)),
         }
         match self.node.counters() {
-            Ok(counters) => status.connections = sum(&counters),
+            Ok(counters) => status.connections = connection_totals(&counters),
             Err(error) => status.warnings.push(chain(&error)),
         }
-        self.findings.add_to(&mut status);
-        status.repairs = self.repairs.of_last_day();
+        self.shared_status.add_to(&mut status);
+        status.repairs = self.repairs.last_day();
         status
     }
 
-    /// Somebody may have detached a program by hand.
-    fn look_after_programs(&self) {
+    /// Attaches programs again that another program or an administrator detached.
+    fn reattach_programs(&self) {
         let Some(attached) = &self.attached else {
             return;
         };
         let before = attached.programs.attached().unwrap_or_default();
-        match attached.look_after() {
+        match attached.reattach() {
             Ok(Loaded::Adopted) => {}
             Ok(Loaded::Replaced) => {
                 let now = attached.programs.attached().unwrap_or_default();
@@ -176,16 +176,16 @@ impl Warden {
                 let programs = missing.join(", ");
                 tracing::warn!(
                     programs,
-                    "Kernel programs were detached or unpinned by another program and have been attached again"
+                    "Attached kernel programs again that another program had detached or unpinned"
                 );
-                self.repairs.note(RepairKind::ProgramsDetached, &programs);
+                self.repairs.record(RepairKind::ProgramsDetached, &programs);
             }
             Ok(Loaded::Fresh) => {
                 tracing::warn!(
-                    "The pins of the kernel programs were deleted; the programs have been loaded again, and every pod is redirected again"
+                    "Loaded the kernel programs again, because their pins were deleted; every pod is redirected again"
                 );
                 let pins = self.status.pin_dir.display().to_string();
-                self.repairs.note(RepairKind::PinsDeleted, &pins);
+                self.repairs.record(RepairKind::PinsDeleted, &pins);
             }
             Err(error) => tracing::error!(
                 error = chain(&error),
@@ -194,43 +194,43 @@ impl Warden {
         }
     }
 
-    fn note(&mut self, care: &Care) {
-        for (pod, found) in &care.repaired {
-            tracing::warn!(%pod, found, "Put a pod's redirection right");
+    fn log_report(&mut self, report: &ReconcileReport) {
+        for (pod, found) in &report.repaired {
+            tracing::warn!(%pod, found, "Repaired pod redirection");
             self.repairs
-                .note(RepairKind::Incomplete, &format!("{pod}: {found}"));
+                .record(RepairKind::Incomplete, &format!("{pod}: {found}"));
         }
-        for pod in &care.readdressed {
-            tracing::info!(%pod, "A pod's addresses changed; its redirection follows");
+        for pod in &report.readdressed {
+            tracing::info!(%pod, "Updated the redirection of a pod whose addresses changed");
         }
-        for pod in &care.removed {
-            tracing::info!(%pod, "Forgot a pod that is gone");
+        for pod in &report.removed {
+            tracing::info!(%pod, "Removed a pod that no longer exists");
         }
-        // What stays wrong is said once, and shown by `status` for as long as it does.
-        for failure in &care.failures {
+        // A lasting failure is logged once; `status` shows it for as long as it lasts.
+        for failure in &report.failures {
             if !self.status.warnings.contains(failure) {
                 tracing::error!("{failure}");
             }
         }
-        self.status.warnings = [&self.standing[..], &care.failures].concat();
-        self.metrics.cared(care);
+        self.status.warnings = [&self.startup_warnings[..], &report.failures].concat();
+        self.metrics.record_reconcile(report);
     }
 
-    fn count(&mut self) {
+    fn update_metrics(&mut self) {
         match self.node.counters() {
             Ok(counters) => self.metrics.observe(&counters),
             Err(error) => tracing::warn!(error = chain(&error), "Cannot read the counters"),
         }
         match self.node.guard_counters() {
             Ok(counters) => {
-                for pod in self.metrics.guarded(&counters) {
-                    tracing::warn!(%pod, "A pod sent connection requests around its proxy");
+                for pod in self.metrics.observe_guard(&counters) {
+                    tracing::warn!(%pod, "Pod sent connection requests around its proxy");
                 }
             }
             Err(error) => tracing::warn!(error = chain(&error), "Cannot read the guard's counters"),
         }
         match self.node.census() {
-            Ok(census) => self.metrics.counted(&census),
+            Ok(census) => self.metrics.set_pods(&census),
             Err(error) => tracing::warn!(error = chain(&error), "Cannot count the pods"),
         }
     }
@@ -243,11 +243,11 @@ fn refusal(error: &NodeError) -> Refusal {
     }
 }
 
-/// Over all pods.
-fn sum(counters: &[PodCounters]) -> BTreeMap<String, u64> {
-    let mut sums = BTreeMap::new();
+/// Sums the counters of all pods.
+fn connection_totals(counters: &[PodCounters]) -> BTreeMap<String, u64> {
+    let mut totals = BTreeMap::new();
     for (verdict, count) in counters.iter().flat_map(by_verdict) {
-        *sums.entry(verdict).or_default() += count;
+        *totals.entry(verdict).or_default() += count;
     }
-    sums
+    totals
 }

@@ -1,15 +1,15 @@
-//! What the agent exports of its surroundings: the CNI chain, and the pods that wait for it.
+//! Metrics of the agent's integrations: the CNI chain, and the pods that wait to be enrolled.
 
 use mesh_runtime::metrics::{Counter, Gauge, Labels, Registry};
 
-/// Where mesh-cni stands in the node's CNI configuration.
+/// Whether mesh-cni is in the node's CNI configuration.
 #[derive(Debug)]
 pub struct CniChain {
     chained: Gauge,
     writes: Counter,
 }
 
-/// Pods that asked for the mesh and are not enrolled.
+/// Pods that have a proxy and are not enrolled.
 #[derive(Debug)]
 pub struct WaitingPods(Gauge);
 
@@ -21,7 +21,7 @@ impl CniChain {
         );
         let writes = registry.counter_family(
             "mesh_agent_cni_writes_total",
-            "How often mesh-cni was put into the CNI configuration; more than one says that another program took it out",
+            "How often mesh-cni was written into the CNI configuration; more than one means that another program removed it",
         );
         Self {
             chained: chained.with(&Labels::new()),
@@ -29,7 +29,7 @@ impl CniChain {
         }
     }
 
-    pub fn looked(&self, is_chained: bool, has_written: bool) {
+    pub fn record(&self, is_chained: bool, has_written: bool) {
         self.chained.set(i64::from(is_chained));
         self.writes.inc_by(u64::from(has_written));
     }
@@ -39,7 +39,7 @@ impl WaitingPods {
     pub fn new(registry: &Registry) -> Self {
         let waiting = registry.gauge_family(
             "mesh_agent_waiting_pods",
-            "Pods of this node that have a proxy and are not redirected to it; the agent's status says why",
+            "Pods of this node that have a proxy and are not redirected to it; the agent's status lists the reasons",
         );
         Self(waiting.with(&Labels::new()))
     }

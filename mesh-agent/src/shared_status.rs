@@ -1,5 +1,5 @@
-//! What the agent's tasks found out about the node's surroundings, for whoever asks for its status.
-//! The tasks write, the thread that answers reads.
+//! Status that the agent's tasks publish for [`NodeStatus`]: the CNI chain, the API server, and
+//! pods that wait to be enrolled. The tasks write it, the node thread reads it.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use mesh_core::node::{CniStatus, NodeStatus, WaitingPod};
 use parking_lot::Mutex;
 
 #[derive(Clone, Debug, Default)]
-pub struct Findings {
-    /// Held for the length of a copy.
+pub struct SharedStatus {
+    /// Locked only to copy.
     latest: Arc<Mutex<Latest>>,
 }
 
@@ -20,14 +20,14 @@ struct Latest {
     waiting: Vec<WaitingPod>,
 }
 
-impl Findings {
+impl SharedStatus {
     pub fn set_cni(&self, status: CniStatus, warnings: Vec<String>) {
         let mut latest = self.latest.lock();
         latest.cni = Some(status);
         latest.cni_warnings = warnings;
     }
 
-    /// Why the API server cannot be asked; `None` when it can.
+    /// Sets why the API server cannot be reached; `None` when it can.
     pub fn set_api_problem(&self, problem: Option<String>) {
         self.latest.lock().api_problem = problem;
     }

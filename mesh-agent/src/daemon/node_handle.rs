@@ -1,5 +1,5 @@
-//! The way to the thread that owns the node: requests go in, answers come out, one at a time and in
-//! order.
+//! Sends commands to the thread that owns the node, and receives their results, one at a time and
+//! in order.
 
 use std::{io, thread};
 
@@ -7,53 +7,56 @@ use mesh_core::node::{Answer, Attachment, Enrolled, Refusal, RefusalReason, Requ
 use mesh_runtime::task::Vigil;
 use tokio::sync::{mpsc, oneshot};
 
-use super::warden::Warden;
+use super::node_worker::NodeWorker;
 use crate::node::NodeError;
 
-/// A node starts a handful of pods at once; beyond this the socket's clients wait, which is what
-/// their deadlines are for.
-const QUEUE: usize = 64;
+/// A node starts a handful of pods at a time; beyond this the socket's clients wait until their
+/// deadline.
+const QUEUE_LENGTH: usize = 64;
 
 #[derive(Debug)]
-pub struct Caretaker {
+pub struct NodeHandle {
     commands: mpsc::Sender<Command>,
 }
 
 #[derive(Debug)]
 enum Command {
-    Answer(Box<Request>, oneshot::Sender<Answer>),
+    Call(Box<Request>, oneshot::Sender<Answer>),
     EnrolInPlace(Box<Attachment>, oneshot::Sender<Result<Enrolled, Refusal>>),
-    LookAfter(oneshot::Sender<()>),
+    Reconcile(oneshot::Sender<()>),
     ReleaseAll(oneshot::Sender<Result<Vec<String>, NodeError>>),
 }
 
-impl Caretaker {
-    /// Starts the thread. The receiver resolves when the pods that were there have been adopted.
-    pub fn start(mut warden: Warden, vigil: Vigil) -> io::Result<(Self, oneshot::Receiver<()>)> {
-        let (commands, mut queue) = mpsc::channel(QUEUE);
+impl NodeHandle {
+    /// Starts the thread. The receiver resolves when the enrolled pods have been adopted.
+    pub fn start(
+        mut node_worker: NodeWorker,
+        guard: Vigil,
+    ) -> io::Result<(Self, oneshot::Receiver<()>)> {
+        let (commands, mut queue) = mpsc::channel(QUEUE_LENGTH);
         let (adopted, adoption) = oneshot::channel();
         thread::Builder::new()
             .name("node".to_owned())
             .spawn(move || {
-                let _vigil = vigil;
-                warden.adopt();
-                // Nobody waits any more when the agent is already stopping; so below.
+                let _vigil = guard;
+                node_worker.adopt();
+                // The receiver is dropped when the agent is already stopping, here and below.
                 let _ = adopted.send(());
                 while let Some(command) = queue.blocking_recv() {
                     match command {
-                        Command::Answer(request, answer) => {
-                            let _ = answer.send(warden.answer(&request));
+                        Command::Call(request, answer) => {
+                            let _ = answer.send(node_worker.handle(&request));
                         }
                         Command::EnrolInPlace(attachment, answer) => {
-                            let _ = answer.send(warden.enrol_in_place(&attachment));
+                            let _ = answer.send(node_worker.enrol_in_place(&attachment));
                         }
-                        Command::LookAfter(done) => {
-                            warden.look_after();
+                        Command::Reconcile(done) => {
+                            node_worker.reconcile();
                             let _ = done.send(());
                         }
-                        // Whoever asks for something after this is told that the agent is stopping.
+                        // Later callers receive the refusal that the agent is stopping.
                         Command::ReleaseAll(done) => {
-                            let _ = done.send(warden.release_all());
+                            let _ = done.send(node_worker.release_all());
                             return;
                         }
                     }
@@ -62,11 +65,11 @@ impl Caretaker {
         Ok((Self { commands }, adoption))
     }
 
-    pub async fn ask(&self, request: Request) -> Answer {
+    pub async fn call(&self, request: Request) -> Answer {
         let (answer, answered) = oneshot::channel();
         let sent = self
             .commands
-            .send(Command::Answer(Box::new(request), answer))
+            .send(Command::Call(Box::new(request), answer))
             .await;
         match (sent, answered.await) {
             (Ok(()), Ok(answer)) => answer,
@@ -74,7 +77,7 @@ impl Caretaker {
         }
     }
 
-    /// Enrols a pod that runs, and that the plugin did not ask for.
+    /// Enrols a running pod that the plugin did not enrol.
     pub async fn enrol_in_place(&self, attachment: Attachment) -> Result<Enrolled, Refusal> {
         let (answer, answered) = oneshot::channel();
         let command = Command::EnrolInPlace(Box::new(attachment), answer);
@@ -85,22 +88,23 @@ impl Caretaker {
         }
     }
 
-    /// Takes the redirection from every pod, and ends. Returns what could not be undone.
+    /// Removes the redirection from every pod, and ends the thread. Returns what could not be
+    /// undone.
     pub async fn release_all(&self) -> Result<Vec<String>, NodeError> {
         let (done, finished) = oneshot::channel();
         let sent = self.commands.send(Command::ReleaseAll(done)).await;
         match (sent, finished.await) {
             (Ok(()), Ok(result)) => result,
-            // The thread has ended before, which its vigil reported.
-            _ => Ok(vec!["the thread that redirects pods has ended".to_owned()]),
+            // The thread ended earlier, which its guard reported.
+            _ => Ok(vec!["the node thread has ended".to_owned()]),
         }
     }
 
-    /// Sweeps once, and returns when it is done.
-    pub async fn look_after(&self) {
+    /// Reconciles the node once, and returns when that is complete.
+    pub async fn reconcile(&self) {
         let (done, finished) = oneshot::channel();
-        if self.commands.send(Command::LookAfter(done)).await.is_ok() {
-            // An error says that the thread ended, which its vigil reports.
+        if self.commands.send(Command::Reconcile(done)).await.is_ok() {
+            // An error means that the thread ended, which its guard reports.
             let _ = finished.await;
         }
     }
@@ -109,6 +113,6 @@ impl Caretaker {
 fn stopping() -> Refusal {
     Refusal {
         reason: RefusalReason::TryAgain,
-        message: "the mesh agent is stopping; ask again".to_owned(),
+        message: "the mesh agent is stopping; retry".to_owned(),
     }
 }

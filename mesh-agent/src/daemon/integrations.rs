@@ -1,6 +1,6 @@
-//! The parts of the agent that deal with the rest of the node and the cluster: the CNI
-//! configuration and the API server. Both are optional, and neither is waited for: a mesh on one
-//! machine without Kubernetes has neither.
+//! The agent's integrations with the rest of the node and the cluster: the CNI configuration and
+//! the API server. Both are optional and the agent waits for neither: a mesh on one machine without
+//! Kubernetes has none of them.
 
 use std::{env, sync::Arc};
 
@@ -14,33 +14,33 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{Caretaker, removal};
+use super::{NodeHandle, removal};
 use crate::{
     config::Config,
-    findings::Findings,
     install::{self, Installer},
-    kubernetes::{self, DaemonSetRef, Departure, Kubernetes},
+    kubernetes::{self, DaemonSetRef, Kubernetes, ShutdownAction},
     metrics::{CniChain, WaitingPods},
-    repairs::{Repaired, Repairs},
+    repairs::{RepairEvent, Repairs},
+    shared_status::SharedStatus,
 };
 
-pub(super) struct Surroundings {
+pub(super) struct Integrations {
     installer: Option<Arc<Installer>>,
     keeper: Option<JoinHandle<()>>,
     kubernetes: Option<Kubernetes>,
 }
 
-/// What the rest of the agent has made by then.
-pub(super) struct Agent<'a> {
-    pub(super) caretaker: &'a Arc<Caretaker>,
-    pub(super) findings: &'a Findings,
+/// The parts of the agent that the integrations use.
+pub(super) struct AgentParts<'a> {
+    pub(super) node_handle: &'a Arc<NodeHandle>,
+    pub(super) shared_status: &'a SharedStatus,
     pub(super) repairs: &'a Repairs,
     pub(super) metrics: &'a Registry,
     pub(super) supervisor: &'a Supervisor,
 }
 
-/// The condition that the plugin is in the chain, where that is looked after. Made early: an agent
-/// must not be ready before all of its conditions are known.
+/// Returns the readiness condition that the plugin is in the chain, if the agent maintains the
+/// chain. Created early: an agent must not be ready before all of its conditions are registered.
 pub(super) fn condition(config: &Config, readiness: &Readiness) -> Option<Condition> {
     config
         .cni_conf_dir
@@ -48,38 +48,40 @@ pub(super) fn condition(config: &Config, readiness: &Readiness) -> Option<Condit
         .map(|_| readiness.condition("mesh-cni to be in the node's CNI configuration"))
 }
 
-impl Surroundings {
-    /// To be called when the socket is served: from then on pods depend on what this installs.
+impl Integrations {
+    /// Starts the integrations. Requires that the socket is served: from then on pods depend on
+    /// what this installs.
     pub(super) fn start(
         config: &Config,
         chained: Option<Condition>,
-        repaired: mpsc::Receiver<Repaired>,
-        agent: &Agent<'_>,
+        repaired: mpsc::Receiver<RepairEvent>,
+        parts: &AgentParts<'_>,
     ) -> anyhow::Result<Self> {
         let (can_enrol, enrollable) = watch::channel(chained.is_none());
         let installer = installer(config)?;
         let keeper = installer.clone().zip(chained).map(|(installer, chained)| {
-            let findings = agent.findings.clone();
-            let metrics = CniChain::new(agent.metrics);
-            let repairs = agent.repairs.clone();
+            let shared_status = parts.shared_status.clone();
+            let metrics = CniChain::new(parts.metrics);
+            let repairs = parts.repairs.clone();
             let chained_in = repairs.chained_in();
             let report = move |outcome: install::Outcome| {
                 let is_chained = outcome.status.chained;
                 for (kind, detail) in &outcome.repairs {
                     tracing::warn!(detail, "Repaired the installation: {}", kind.describe());
-                    repairs.note(*kind, detail);
+                    repairs.record(*kind, detail);
                 }
                 if let (true, Some(file)) = (is_chained, &outcome.status.file) {
                     repairs.set_chained_in(file);
                 }
-                metrics.looked(is_chained, outcome.has_written);
-                findings.set_cni(outcome.status, outcome.warnings);
+                metrics.record(is_chained, outcome.has_written);
+                shared_status.set_cni(outcome.status, outcome.warnings);
                 chained.set(is_chained);
                 can_enrol.send_replace(is_chained);
             };
-            agent
-                .supervisor
-                .spawn("cni", install::keep(installer, chained_in, report))
+            parts.supervisor.spawn(
+                "cni",
+                install::keep_installed(installer, chained_in, report),
+            )
         });
         let kubernetes = config.node_name.as_ref().map(|node| {
             let settings = kubernetes::Settings {
@@ -88,13 +90,13 @@ impl Surroundings {
                 daemon_set: daemon_set(config),
                 startup_taint: config.startup_taint.clone(),
             };
-            let around = kubernetes::Surroundings {
-                caretaker: Arc::clone(agent.caretaker),
-                findings: agent.findings.clone(),
-                waiting: WaitingPods::new(agent.metrics),
+            let dependencies = kubernetes::Dependencies {
+                node_handle: Arc::clone(parts.node_handle),
+                shared_status: parts.shared_status.clone(),
+                waiting: WaitingPods::new(parts.metrics),
                 can_enrol: enrollable,
             };
-            kubernetes::start(settings, around, repaired, agent.supervisor)
+            kubernetes::start(settings, dependencies, repaired, parts.supervisor)
         });
         Ok(Self {
             installer,
@@ -103,11 +105,11 @@ impl Surroundings {
         })
     }
 
-    /// The agent is told to stop: for how long?
-    pub(super) async fn departure(&self) -> Departure {
+    /// Returns whether a stopping agent leaves the mesh on the node or removes it.
+    pub(super) async fn shutdown_action(&self) -> ShutdownAction {
         match &self.kubernetes {
-            Some(kubernetes) => kubernetes.departure().await,
-            None => Departure::Stay("it was not told its node's name".to_owned()),
+            Some(kubernetes) => kubernetes.shutdown_action().await,
+            None => ShutdownAction::Keep("the agent has no node name".to_owned()),
         }
     }
 
@@ -115,27 +117,27 @@ impl Surroundings {
     pub(super) async fn remove(
         self,
         config: Config,
-        caretaker: Arc<Caretaker>,
+        node_handle: Arc<NodeHandle>,
     ) -> anyhow::Result<()> {
-        let mut keeps_plugin = false;
+        let mut keep_plugin = false;
         if let Some(kubernetes) = &self.kubernetes {
             kubernetes.stop();
             let runtime = kubernetes.container_runtime();
-            keeps_plugin = runtime.is_some_and(|runtime| kubernetes::keeps_chains(&runtime));
+            keep_plugin = runtime.is_some_and(|runtime| kubernetes::caches_chains(&runtime));
         }
         if let Some(keeper) = &self.keeper {
             keeper.abort();
         }
         let mut removal = removal::Removal::default();
-        removal.leave_chain(self.installer.as_deref());
-        removal.released(caretaker.release_all().await);
-        // A few dozen system calls, by an agent that does nothing else any more.
-        removal.remove_files(&config, self.installer.as_deref(), keeps_plugin);
+        removal.remove_chain_entries(self.installer.as_deref());
+        removal.add_release_result(node_handle.release_all().await);
+        // A few dozen system calls, in an agent that serves nothing else by then.
+        removal.remove_files(&config, self.installer.as_deref(), keep_plugin);
         removal.finish()
     }
 }
 
-/// `None` when the agent is not told where the node's CNI configuration is.
+/// `None` when the node's CNI configuration directory is not configured.
 pub(super) fn installer(config: &Config) -> anyhow::Result<Option<Arc<Installer>>> {
     let Some(conf_dir) = config.cni_conf_dir.clone() else {
         return Ok(None);
