@@ -1,5 +1,5 @@
-//! An agent of the test's own: a process in a scratch "host" network namespace, with its own
-//! socket, state, pins and cgroup.
+//! The test's own agent: a process in a scratch "host" network namespace, with its own socket,
+//! state, pins and cgroup.
 
 use std::{
     fs,
@@ -21,10 +21,11 @@ use tempfile::TempDir;
 
 use crate::network::{Netns, unique};
 
-/// For any answer of the agent; generous, because a slow machine is no failure.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Generous: a slow machine must not fail the test.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What an agent leaves on the node, and the node's network namespace. Removed when dropped.
+/// The node's network namespace, and everything that an agent leaves on the node. Removed when
+/// dropped.
 pub(crate) struct Node {
     pub(crate) host: Netns,
     pub(crate) dir: TempDir,
@@ -32,11 +33,11 @@ pub(crate) struct Node {
     cgroup: PathBuf,
 }
 
-/// A running agent; killed when dropped, as an agent may be at any time.
+/// A running agent; killed when dropped.
 pub(crate) struct Agent {
     child: Child,
     socket: PathBuf,
-    /// What it logged until it was ready.
+    /// The log until the agent was ready.
     pub(crate) log: String,
 }
 
@@ -67,7 +68,7 @@ impl Node {
             .unwrap_or_else(|log| panic!("the agent did not start:\n{log}"))
     }
 
-    /// As [`Node::start`]; an agent that ends instead is an error with its log.
+    /// As [`Node::start`]; returns the log of an agent that exits instead.
     pub(crate) fn try_start(&self, tier: Tier) -> Result<Agent, String> {
         self.start_with(&["--tier", tier.as_str()])
     }
@@ -111,7 +112,7 @@ impl Node {
         self.host.run_in(|| command.status().unwrap().success())
     }
 
-    /// Records of enrolled pods and tombstones, by file name.
+    /// Returns the file names of the records of enrolled pods and tombstones.
     pub(crate) fn records(&self) -> Vec<String> {
         let mut names = Vec::new();
         for dir in ["pods", "tombstones"] {
@@ -123,7 +124,7 @@ impl Node {
         names
     }
 
-    /// Fails when anything of a pod is left in maps or pins.
+    /// Fails when maps or pins contain any state of a pod.
     pub(crate) fn assert_no_pod_in_the_kernel(&self) {
         let programs = Programs::open(&self.pin_dir).unwrap();
         assert_eq!(programs.pods().unwrap(), []);
@@ -159,30 +160,30 @@ impl Drop for Node {
 }
 
 impl Agent {
-    pub(crate) fn ask(&self, request: &Request) -> Answer {
-        client::ask(&self.socket, request, PATIENCE).unwrap()
+    pub(crate) fn call(&self, request: &Request) -> Answer {
+        client::call(&self.socket, request, TIMEOUT).unwrap()
     }
 
     pub(crate) fn status(&self) -> NodeStatus {
-        match self.ask(&Request::Status) {
+        match self.call(&Request::Status) {
             Answer::Status(status) => *status,
             other => panic!("{other:?}"),
         }
     }
 
     pub(crate) fn pods(&self) -> Vec<PodStatus> {
-        match self.ask(&Request::Pods) {
+        match self.call(&Request::Pods) {
             Answer::Pods(pods) => pods,
             other => panic!("{other:?}"),
         }
     }
 
-    /// The exposition text.
+    /// Returns the exposition text.
     pub(crate) fn metrics(&self, node: &Node) -> String {
         self.get(node, "/metrics")
     }
 
-    /// An answer of the admin server with its head, asked for from inside the node's network
+    /// Returns the admin server's response with its headers, requested inside the node's network
     /// namespace.
     pub(crate) fn get(&self, node: &Node, path: &str) -> String {
         let (_, rest) = self.log.rsplit_once("admin=").unwrap();
@@ -201,19 +202,19 @@ impl Agent {
         })
     }
 
-    /// Stops or continues the process, as a node without processor time would.
+    /// Sends a signal, for example to stop the process as on a node without processor time.
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.child.id().try_into().unwrap());
         kill(pid, signal).unwrap();
     }
 
-    /// SIGKILL, and wait until it is gone.
+    /// Sends SIGKILL, and waits until the process has exited.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// SIGTERM; returns whether it ended well.
+    /// Sends SIGTERM; returns whether the exit code was success.
     pub(crate) fn terminate(mut self) -> bool {
         self.signal(Signal::SIGTERM);
         self.child.wait().unwrap().success()
@@ -227,22 +228,19 @@ impl Drop for Agent {
     }
 }
 
-/// An agent that cannot log any more would stop.
+/// Reads the agent's log: an agent blocks when it cannot write it.
 fn keep_reading(lines: BufReader<ChildStdout>) {
     thread::spawn(move || lines.lines().map_while(Result::ok).for_each(drop));
 }
 
-/// Asks again until there is an answer.
-pub(crate) fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+/// Polls until `poll` returns a value.
+pub(crate) fn eventually<T>(mut poll: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + TIMEOUT;
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        if let Some(value) = poll() {
+            return value;
         }
-        assert!(
-            Instant::now() < deadline,
-            "it did not come within {PATIENCE:?}"
-        );
+        assert!(Instant::now() < deadline, "not ready within {TIMEOUT:?}");
         thread::yield_now();
     }
 }
@@ -261,9 +259,10 @@ fn files_below(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
-        match path.is_dir() {
-            true => files.extend(files_below(&path)),
-            false => files.push(path),
+        if path.is_dir() {
+            files.extend(files_below(&path));
+        } else {
+            files.push(path);
         }
     }
     files

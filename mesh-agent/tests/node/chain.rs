@@ -1,5 +1,5 @@
-//! The agent and the CNI configuration of its node: it puts the plugin there, keeps it there, and
-//! takes it away with everything else.
+//! The agent and the CNI configuration of its node: installs the plugin, keeps it installed, and
+//! removes it.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
@@ -14,7 +14,7 @@ use crate::{
 
 const BRIDGE: &str = r#"{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge"}]}"#;
 
-/// The directories that a node has for its plugins.
+/// The node's CNI directories.
 struct Directories {
     conf: PathBuf,
     bin: PathBuf,
@@ -68,9 +68,9 @@ fn kinds(repairs: &[Repair]) -> Vec<(RepairKind, u32)> {
     kinds.map(|repair| (repair.kind, repair.last_day)).collect()
 }
 
-/// Waits until the agent has put the plugin's program right, and says so.
+/// Waits until the agent has repaired the plugin's program and reports it.
 fn repaired(agent: &Agent, directories: &Directories, kind: RepairKind) -> u32 {
-    // The agent looks when something in this directory changes, and else every ten seconds.
+    // The agent checks when something in this directory changes, and otherwise every ten seconds.
     directories.write("99-touched", "");
     let repairs = eventually(|| {
         let repairs = kinds(&agent.status().repairs);
@@ -111,7 +111,7 @@ fn damaged_plugin_is_repaired_and_the_repair_is_reported() {
         assert!(metrics.contains(&line), "{line} is not in:\n{metrics}");
     }
 
-    // The next agent knows of them, and that the plugin was installed.
+    // The next agent reads the record of repairs, and that the plugin was installed.
     agent.kill();
     fs::remove_file(&program).unwrap();
     let agent = directories.start(&node);
@@ -124,12 +124,12 @@ fn damaged_plugin_is_repaired_and_the_repair_is_reported() {
     assert_eq!(repairs.len(), 3, "{repairs:?}");
     drop(agent);
     assert!(node.uninstall_with(&directories.flags()));
-    assert!(!node.state_dir().exists(), "the record goes, too");
+    assert!(!node.state_dir().exists(), "the record is removed, too");
 }
 
 #[test]
-fn the_plugin_is_kept_in_the_chain_and_taken_out_at_the_end() {
-    if skipped("the_plugin_is_kept_in_the_chain_and_taken_out_at_the_end") {
+fn plugin_is_kept_in_the_chain_until_uninstalled() {
+    if skipped("plugin_is_kept_in_the_chain_until_uninstalled") {
         return;
     }
     let node = Node::new();
@@ -172,17 +172,17 @@ fn the_plugin_is_kept_in_the_chain_and_taken_out_at_the_end() {
             (RepairKind::PluginUnchained, 1),
             (RepairKind::PluginShadowed, 1)
         ],
-        "the first installation is no repair: {repairs:?}"
+        "the first installation is not a repair: {repairs:?}"
     );
     assert_eq!(
         repairs[1].detail,
-        "05-first.conflist came before 10-bridge.conflist"
+        "05-first.conflist sorts before 10-bridge.conflist"
     );
 
     let network = Network::new(&node, "1.0.0");
     let pod = Pod::meshed(&[]);
     assert!(network.add(&pod).1.is_success);
-    // As when its pod is restarted.
+    // As when the agent's pod is restarted.
     assert!(agent.terminate());
     assert!(directories.read("05-first.conflist").contains("mesh-cni"));
     assert_eq!(node.records().len(), 1);

@@ -1,5 +1,5 @@
-//! The agent itself: which tier it takes and what it says, what it exports, what it repairs, and
-//! how it gets along with others.
+//! The agent itself: the tier it chooses and reports, its metrics, its repairs, and how it behaves
+//! towards other processes.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -15,8 +15,8 @@ use crate::{
 };
 
 #[test]
-fn the_choice_is_made_by_trial_and_shown() {
-    if skipped("the_choice_is_made_by_trial_and_shown") {
+fn chosen_tier_and_its_reason_are_reported() {
+    if skipped("chosen_tier_and_its_reason_are_reported") {
         return;
     }
     let node = Node::new();
@@ -56,8 +56,8 @@ fn the_choice_is_made_by_trial_and_shown() {
 }
 
 #[test]
-fn without_programs_or_cgroup2_the_packet_filter_is_taken_and_the_reason_said() {
-    if skipped("without_programs_or_cgroup2_the_packet_filter_is_taken_and_the_reason_said") {
+fn nft_tier_is_chosen_without_programs_or_cgroup2() {
+    if skipped("nft_tier_is_chosen_without_programs_or_cgroup2") {
         return;
     }
     let check =
@@ -88,51 +88,53 @@ fn without_programs_or_cgroup2_the_packet_filter_is_taken_and_the_reason_said() 
     );
     check(
         &["--cgroup-root", "/tmp"],
-        "/tmp is no directory of cgroup version 2; name the parent of the node's pods with --cgroup-root",
+        "/tmp is not a directory of cgroup version 2; name the parent of the node's pods with --cgroup-root",
     );
 }
 
 #[test]
-fn a_forced_tier_that_does_not_work_is_an_error() {
-    if skipped("a_forced_tier_that_does_not_work_is_an_error") {
+fn unavailable_forced_tier_is_an_error() {
+    if skipped("unavailable_forced_tier_is_an_error") {
         return;
     }
     let node = Node::new();
     let Err(log) = node.start_with(&["--tier", "full", "--cgroup-root", "/tmp"]) else {
-        panic!("it started");
+        panic!("the agent started");
     };
     assert!(
-        log.contains("tier full was asked for and does not work here: /tmp is no directory of cgroup version 2"),
+        log.contains(
+            "required tier full is unavailable: /tmp is not a directory of cgroup version 2"
+        ),
         "{log}"
     );
 }
 
 #[test]
-fn one_agent_a_node() {
-    if skipped("one_agent_a_node") {
+fn second_agent_on_a_node_does_not_start() {
+    if skipped("second_agent_on_a_node_does_not_start") {
         return;
     }
     let node = Node::new();
     let agent = node.start(Tier::Nft);
     let Err(log) = node.try_start(Tier::Nft) else {
-        panic!("a second one started");
+        panic!("a second agent started");
     };
-    assert!(log.contains("another mesh agent answers on"), "{log}");
-    assert!(!node.uninstall(), "it would be undone");
+    assert!(log.contains("another mesh agent listens on"), "{log}");
+    assert!(!node.uninstall(), "the running agent would undo it");
     let mode = fs::metadata(node.socket()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let mode = fs::metadata(node.state_dir()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
     agent.kill();
-    // The socket that a killed agent leaves is no obstacle.
+    // The agent replaces the socket of a killed one.
     let agent = node.start(Tier::Nft);
     assert!(agent.terminate());
     assert!(!node.socket().exists());
 }
 
 #[test]
-fn an_agent_that_hangs_stops_no_pod() {
-    if skipped("an_agent_that_hangs_stops_no_pod") {
+fn pods_start_while_agent_hangs() {
+    if skipped("pods_start_while_agent_hangs") {
         return;
     }
     let node = Node::new();
@@ -141,10 +143,10 @@ fn an_agent_that_hangs_stops_no_pod() {
     network.change("timeoutSeconds", json!(1));
     agent.signal(Signal::SIGSTOP);
     let pod = Pod::meshed(&[]);
-    let (previous, said) = network.add(&pod);
-    assert!(said.is_success, "{said:?}");
+    let (previous, result) = network.add(&pod);
+    assert!(result.is_success, "{result:?}");
     assert_eq!(node.records().len(), 1);
-    // It finds the question it was asked, and does what is done already.
+    // The agent finds the pending request; enrolling again is idempotent.
     agent.signal(Signal::SIGCONT);
     assert_eq!(agent.pods().len(), 1);
     assert!(network.mesh("CHECK", &pod, Some(&previous)).is_success);
@@ -153,8 +155,8 @@ fn an_agent_that_hangs_stops_no_pod() {
 }
 
 #[test]
-fn what_somebody_removed_is_put_right() {
-    if skipped("what_somebody_removed_is_put_right") {
+fn removed_redirection_is_repaired() {
+    if skipped("removed_redirection_is_repaired") {
         return;
     }
     let node = Node::new();
@@ -167,29 +169,33 @@ fn what_somebody_removed_is_put_right() {
     };
     let network = Network::new(&node, "1.0.0");
     let pod = Pod::meshed(&[]);
-    let (previous, said) = network.add(&pod);
-    assert!(said.is_success, "{said:?}");
+    let (previous, result) = network.add(&pod);
+    assert!(result.is_success, "{result:?}");
     agent.kill();
 
-    let redirections = Redirections::left_behind(&node.state_dir(), &node.pin_dir).unwrap();
-    let look_after = || {
-        let care = redirections.look_after(false).unwrap();
-        assert_eq!(care.failures, Vec::<String>::new());
-        let wrong: Vec<String> = care.repaired.into_iter().map(|(_, wrong)| wrong).collect();
-        (care.intact, wrong)
+    let redirections = Redirections::open_offline(&node.state_dir(), &node.pin_dir).unwrap();
+    let reconcile = || {
+        let report = redirections.reconcile(false).unwrap();
+        assert_eq!(report.failures, Vec::<String>::new());
+        let damage: Vec<String> = report
+            .repaired
+            .into_iter()
+            .map(|(_, damage)| damage)
+            .collect();
+        (report.intact, damage)
     };
-    assert_eq!(look_after(), (1, vec![]));
+    assert_eq!(reconcile(), (1, vec![]));
     pod.netns.exec("nft delete table inet mesh_redirect");
-    let wrong = look_after().1.concat();
-    assert!(wrong.contains("is missing or empty"), "{wrong}");
-    assert_eq!(look_after(), (1, vec![]));
+    let damage = reconcile().1.concat();
+    assert!(damage.contains("is missing or empty"), "{damage}");
+    assert_eq!(reconcile(), (1, vec![]));
 
     let programs = Programs::open(&node.pin_dir).unwrap();
     let cookie = programs.pods().unwrap()[0].cookie;
     assert!(programs.unenrol(cookie).unwrap());
-    let wrong = look_after().1.concat();
-    assert!(wrong.contains("do not know the pod"), "{wrong}");
-    assert_eq!(look_after(), (1, vec![]));
+    let damage = reconcile().1.concat();
+    assert!(damage.contains("have no entry for the pod"), "{damage}");
+    assert_eq!(reconcile(), (1, vec![]));
     network.del(&pod, Some(&previous));
     node.assert_no_pod_in_the_kernel();
 }
@@ -209,8 +215,8 @@ fn damaged_kernel_programs_are_repaired_and_the_repair_is_reported() {
     };
     let network = Network::new(&node, "1.0.0");
     let pod = Pod::meshed(&[]);
-    let (previous, said) = network.add(&pod);
-    assert!(said.is_success, "{said:?}");
+    let (previous, result) = network.add(&pod);
+    assert!(result.is_success, "{result:?}");
 
     fs::remove_file(node.pin_dir.join("v1/links/mesh_connect4")).unwrap();
     let repair = reported(&agent, RepairKind::ProgramsDetached);
@@ -218,9 +224,12 @@ fn damaged_kernel_programs_are_repaired_and_the_repair_is_reported() {
 
     fs::remove_dir_all(node.pin_dir.join("v1")).unwrap();
     reported(&agent, RepairKind::PinsDeleted);
-    // And with them, every pod.
+    // And with the pins, every pod.
     let repair = reported(&agent, RepairKind::Incomplete);
-    assert!(repair.detail.contains("do not know the pod"), "{repair:?}");
+    assert!(
+        repair.detail.contains("have no entry for the pod"),
+        "{repair:?}"
+    );
     assert_eq!(
         Programs::open(&node.pin_dir).unwrap().pods().unwrap().len(),
         1
@@ -234,7 +243,7 @@ fn damaged_kernel_programs_are_repaired_and_the_repair_is_reported() {
     node.assert_no_pod_in_the_kernel();
 }
 
-/// Waits for the agent's next look, which comes every ten seconds.
+/// Waits for the agent's next reconciliation, which runs every ten seconds.
 fn reported(agent: &Agent, kind: RepairKind) -> Repair {
     eventually(|| {
         let repairs = agent.status().repairs;
@@ -242,7 +251,7 @@ fn reported(agent: &Agent, kind: RepairKind) -> Repair {
     })
 }
 
-/// A list that the agent would be busy with for seconds, and that would leave other pods no room.
+/// Enrolling the list would occupy the agent for seconds and leave no map entries for other pods.
 #[test]
 fn pod_with_too_many_ranges_is_refused_and_the_next_one_is_enrolled() {
     if skipped("pod_with_too_many_ranges_is_refused_and_the_next_one_is_enrolled") {
@@ -257,14 +266,14 @@ fn pod_with_too_many_ranges_is_refused_and_the_next_one_is_enrolled() {
         .collect();
     let list = ports.join(",");
     let greedy = Pod::meshed(&[("skip-outbound-ports", list.as_str())]);
-    let (_, said) = network.add(&greedy);
-    assert!(!said.is_success);
-    let said = format!("{said:?}");
+    let (_, result) = network.add(&greedy);
+    assert!(!result.is_success);
+    let result = format!("{result:?}");
     for part in [
         "config.linkerd.io/skip-outbound-ports",
         "32768 separate ports and ranges of ports, and a list may have 128",
     ] {
-        assert!(said.contains(part), "{part} is not in {said}");
+        assert!(result.contains(part), "{part} is not in {result}");
     }
     let modest = Pod::meshed(&[("skip-outbound-ports", "81,90-99")]);
     assert!(network.add(&modest).1.is_success);

@@ -1,7 +1,7 @@
 //! Privileged tests of the node agent and its CNI plugin: real network namespaces, real packet
 //! filters, real kernel programs, Debian's CNI plugins.
 //!
-//! They run as root and say "skipped: why" otherwise. Everything they make has a name of its own
+//! They run as root and print "skipped: reason" otherwise. Everything they create has a unique name
 //! and is removed on success and on failure.
 
 #![expect(
@@ -16,15 +16,15 @@ mod chain;
 mod daemon;
 mod network;
 mod packet_filter;
-mod place;
 mod plugin;
 mod runtime;
+mod sandbox;
 
-/// Says why and returns true when the machine cannot run a privileged test.
+/// Prints the reason and returns true when the machine cannot run a privileged test.
 fn skipped(test: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
-        println!("skipped: {test}: it makes network namespaces, which takes root");
+        println!("skipped: {test}: it creates network namespaces, which takes root");
     }
     !root
 }

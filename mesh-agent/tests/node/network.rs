@@ -1,5 +1,5 @@
-//! Two network namespaces joined by a cable, and TCP services that say which of them answered and
-//! for whom.
+//! Two network namespaces connected by a veth pair, and TCP services that report their name and the
+//! original destination.
 
 use std::{
     fs::File,
@@ -16,9 +16,9 @@ use mesh_agent::sys::netns;
 use nix::sys::socket::{getsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// A connection that is neither answered nor refused by then is a failure of the test, not a slow
-/// machine.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A connection that is neither accepted nor refused within this time fails the test, even on a
+/// slow machine.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A named network namespace, removed when dropped.
 pub(crate) struct Netns {
@@ -35,7 +35,7 @@ pub(crate) struct Pair {
     pub(crate) peer_v6: IpAddr,
 }
 
-/// A name that no other test, process or earlier run has; short enough for an interface.
+/// Returns a name that no other test, process or earlier run uses; short enough for an interface.
 pub(crate) fn unique(prefix: &str) -> String {
     format!("{prefix}{}x{}", std::process::id(), number())
 }
@@ -89,29 +89,29 @@ impl Netns {
         netns::run_in(File::open(self.path()).unwrap(), work).unwrap()
     }
 
-    /// Serves one line to everybody who connects: the service's name and the original destination,
-    /// `-` when it was not redirected.
+    /// Sends one line to every client: the service's name and the original destination, or `-` when
+    /// the connection was not redirected.
     pub(crate) fn serve(&self, name: &'static str, address: SocketAddr) {
         let listener = self.run_in(|| listen(address));
         thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
-                answer(name, stream);
+                respond(name, stream);
             }
         });
     }
 
-    /// Connects and returns the line that the service said.
-    pub(crate) fn ask(&self, address: SocketAddr) -> String {
-        self.run_in(|| ask(address))
+    /// Connects and returns the service's line.
+    pub(crate) fn request(&self, address: SocketAddr) -> String {
+        self.run_in(|| request(address))
     }
 
-    /// As [`Netns::ask`], by a process of this user.
-    pub(crate) fn ask_as(&self, user: u32, address: SocketAddr) -> String {
+    /// As [`Netns::request`], as this user.
+    pub(crate) fn request_as(&self, user: u32, address: SocketAddr) -> String {
         self.run_in(|| {
-            // Of this thread alone; the packet filter looks at the file-system user of the socket's
+            // For this thread only; the packet filter matches the file-system user of the socket's
             // creator.
             nix::unistd::setfsuid(user.into());
-            ask(address)
+            request(address)
         })
     }
 }
@@ -128,7 +128,7 @@ impl Pair {
     pub(crate) fn new() -> Self {
         let pod = Netns::new();
         let peer = Netns::new();
-        // Different tests have different links, so they may share a subnet.
+        // Each test has its own links, so they can share a subnet.
         let v4 = |host| IpAddr::from(Ipv4Addr::new(10, 241, 0, host));
         let v6 = |host| IpAddr::from(Ipv6Addr::new(0xfd00, 0x241, 0, 0, 0, 0, 0, host));
         pod.ip(&format!(
@@ -166,9 +166,10 @@ fn listen(address: SocketAddr) -> TcpListener {
     socket.listen(64).unwrap();
     socket.into()
 }
-fn answer(name: &str, mut stream: TcpStream) {
+
+fn respond(name: &str, mut stream: TcpStream) {
     let local = stream.local_addr().ok().map(canonical);
-    // Connection tracking knows the destination of a connection that nobody redirected too.
+    // Connection tracking also has the destination of a connection that was not redirected.
     let original = original_destination(&stream).filter(|original| Some(*original) != local);
     let original = original.map_or_else(|| "-".to_owned(), |address| address.to_string());
     let _ = writeln!(stream, "{name} {original}");
@@ -189,12 +190,12 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-fn ask(address: SocketAddr) -> String {
-    let stream = match TcpStream::connect_timeout(&address, PATIENCE) {
+fn request(address: SocketAddr) -> String {
+    let stream = match TcpStream::connect_timeout(&address, TIMEOUT) {
         Ok(stream) => stream,
         Err(error) => return format!("{:?}", error.kind()),
     };
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut line = String::new();
     match BufReader::new(stream).read_line(&mut line) {
         Ok(_) => line.trim().to_owned(),

@@ -1,5 +1,4 @@
-//! The interception contract on the two packet filters of the kernel: one table of expectations,
-//! applied to both.
+//! The interception contract on both packet filters of the kernel: one table of expectations.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -69,7 +68,7 @@ fn rules(pairs: &[(&str, &str)], directions: Directions) -> Rules {
     Rules::new(&spec, directions)
 }
 
-/// A pod with a proxy and an application, a neighbour with services.
+/// Creates a pod with a proxy and an application, and a neighbour with services.
 fn inhabited() -> Pair {
     let pair = Pair::new();
     let serve = |netns: &Netns, name, address: &str| netns.serve(name, address.parse().unwrap());
@@ -97,42 +96,47 @@ fn contract(filter: &dyn Filter) {
         Directions::Both,
     );
     filter.replace(&pair.pod, &rules);
-    // Applying again must neither double the rules nor open a gap.
+    // Applying again must not duplicate the rules.
     filter.replace(&pair.pod, &rules);
     filter.verify(&pair.pod, &rules).unwrap();
 
     for (pod, peer) in [(pair.pod_v4, pair.peer_v4), (pair.pod_v6, pair.peer_v6)] {
         let at = |ip, port| SocketAddr::new(ip, port);
-        let outbound = |port| pair.pod.ask(at(peer, port));
+        let outbound = |port| pair.pod.request(at(peer, port));
         assert_eq!(outbound(9000), format!("outbound {}", at(peer, 9000)));
         assert_eq!(outbound(9005), "skipped-service -");
         assert_eq!(outbound(1), format!("outbound {}", at(peer, 1)));
-        assert_eq!(pair.pod.ask_as(2102, at(peer, 9000)), "service -");
-        assert_eq!(pair.pod.ask(at(pod, 8080)), "app -", "own address");
+        assert_eq!(pair.pod.request_as(2102, at(peer, 9000)), "service -");
+        assert_eq!(pair.pod.request(at(pod, 8080)), "app -", "own address");
 
-        let inbound = |port| pair.peer.ask(at(pod, port));
+        let inbound = |port| pair.peer.request(at(pod, port));
         assert_eq!(inbound(8080), format!("inbound {}", at(pod, 8080)));
         assert_eq!(inbound(4140), format!("inbound {}", at(pod, 4140)));
         assert_eq!(inbound(8081), "skipped-app -");
         assert_eq!(inbound(4191), "admin -");
     }
     for loopback in ["127.0.0.1:8080", "[::1]:8080"] {
-        assert_eq!(pair.pod.ask(loopback.parse().unwrap()), "app -");
+        assert_eq!(pair.pod.request(loopback.parse().unwrap()), "app -");
     }
-    // From a source that is skipped: the kernel chooses the address of the link that the route
-    // names.
+    // From a skipped source: the route selects the source address.
     pair.peer
         .ip("route replace 10.241.0.2/32 dev eth0 src 10.241.7.1");
-    assert_eq!(pair.peer.ask(SocketAddr::new(pair.pod_v4, 8080)), "app -");
+    assert_eq!(
+        pair.peer.request(SocketAddr::new(pair.pod_v4, 8080)),
+        "app -"
+    );
     pair.peer.ip("route del 10.241.0.2/32 dev eth0");
 
     filter.remove(&pair.pod);
     filter.remove(&pair.pod);
     assert_eq!(
-        pair.pod.ask(SocketAddr::new(pair.peer_v4, 9000)),
+        pair.pod.request(SocketAddr::new(pair.peer_v4, 9000)),
         "service -"
     );
-    assert_eq!(pair.peer.ask(SocketAddr::new(pair.pod_v6, 8080)), "app -");
+    assert_eq!(
+        pair.peer.request(SocketAddr::new(pair.pod_v6, 8080)),
+        "app -"
+    );
     filter.verify(&pair.pod, &rules).unwrap_err();
 }
 
@@ -151,8 +155,8 @@ fn iptables_keeps_the_contract() {
 }
 
 #[test]
-fn the_inbound_half_leaves_outbound_connections_alone() {
-    if skipped("the_inbound_half_leaves_outbound_connections_alone") {
+fn inbound_only_rules_do_not_affect_outbound_connections() {
+    if skipped("inbound_only_rules_do_not_affect_outbound_connections") {
         return;
     }
     for filter in [&Nft as &dyn Filter, &Iptables] {
@@ -162,15 +166,15 @@ fn the_inbound_half_leaves_outbound_connections_alone() {
         filter.verify(&pair.pod, &rules).unwrap();
         let service = SocketAddr::new(pair.peer_v4, 9000);
         let app = SocketAddr::new(pair.pod_v4, 8080);
-        assert_eq!(pair.pod.ask(service), "service -");
-        assert_eq!(pair.pod.ask(app), "app -", "own address");
-        assert_eq!(pair.peer.ask(app), format!("inbound {app}"));
+        assert_eq!(pair.pod.request(service), "service -");
+        assert_eq!(pair.pod.request(app), "app -", "own address");
+        assert_eq!(pair.peer.request(app), format!("inbound {app}"));
     }
 }
 
 #[test]
-fn tampering_is_noticed() {
-    if skipped("tampering_is_noticed") {
+fn foreign_changes_are_detected() {
+    if skipped("foreign_changes_are_detected") {
         return;
     }
     let rules = rules(&[("skip-subnets", "10.0.0.0/8,fd00::/8")], Directions::Both);
@@ -186,7 +190,7 @@ fn tampering_is_noticed() {
     check(
         &Nft,
         "nft insert rule inet mesh_redirect outbound accept",
-        "chain outbound has \"a rule of someone else\" where \"check address 192.0.2.1",
+        "chain outbound has \"a foreign rule\" instead of \"check address 192.0.2.1",
     );
     check(
         &Nft,
@@ -201,13 +205,13 @@ fn tampering_is_noticed() {
     check(
         &Iptables,
         "ip6tables-legacy -t nat -I MESH_PROXY_INBOUND -j ACCEPT",
-        "chain MESH_PROXY_INBOUND has rules of someone else (V6)",
+        "chain MESH_PROXY_INBOUND has foreign rules (V6)",
     );
 }
 
 #[test]
-fn the_longest_list_of_ports_fits() {
-    if skipped("the_longest_list_of_ports_fits") {
+fn longest_port_list_is_accepted() {
+    if skipped("longest_port_list_is_accepted") {
         return;
     }
     let ports = (1..).step_by(2).take(MAX_RANGES);

@@ -1,4 +1,4 @@
-//! The plugin in a chain with Debian's, with an agent that is there, one that was there, and none.
+//! The plugin in a chain with Debian's, with a running agent, a killed one, and none.
 
 use std::{fs, net::SocketAddr};
 
@@ -8,34 +8,34 @@ use serde_json::{Value, json};
 use crate::{
     agent::Node,
     network::Netns,
-    runtime::{Network, Pod, Said},
+    runtime::{Network, PluginResult, Pod},
     skipped,
 };
 
 const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
-fn assert_success(said: &Said) {
-    assert!(said.is_success, "{said:?}");
+fn assert_success(result: &PluginResult) {
+    assert!(result.is_success, "{result:?}");
 }
 
-fn assert_error(said: &Said, code: u32, text: &str) {
-    assert!(!said.is_success, "{said:?}");
-    assert_eq!(said.output["code"], code, "{said:?}");
-    let all = format!("{} {}", said.output["msg"], said.output["details"]);
+fn assert_error(result: &PluginResult, code: u32, text: &str) {
+    assert!(!result.is_success, "{result:?}");
+    assert_eq!(result.output["code"], code, "{result:?}");
+    let all = format!("{} {}", result.output["msg"], result.output["details"]);
     assert!(all.contains(text), "{all}");
 }
 
-/// The pod's connections reach its proxy, as a packet filter redirects them.
+/// Asserts that a packet filter redirects the pod's connections to its proxy.
 fn assert_redirected(node: &Node, pod: &Netns) {
     let service: SocketAddr = "10.241.1.1:9000".parse().unwrap();
     node.host.serve("service", service);
     pod.serve("outbound", "127.0.0.1:4140".parse().unwrap());
-    assert_eq!(pod.ask(service), format!("outbound {service}"));
+    assert_eq!(pod.request(service), format!("outbound {service}"));
 }
 
 #[test]
-fn every_version_in_a_real_chain() {
-    if skipped("every_version_in_a_real_chain") {
+fn every_cni_version_works_in_a_real_chain() {
+    if skipped("every_cni_version_works_in_a_real_chain") {
         return;
     }
     for version in VERSIONS {
@@ -44,10 +44,10 @@ fn every_version_in_a_real_chain() {
         let network = Network::new(&node, version);
         let pod = Pod::meshed(&[("skip-outbound-ports", "25")]);
 
-        let (previous, said) = network.add(&pod);
-        assert_success(&said);
-        assert_eq!(said.output, previous, "the result is passed on as it came");
-        assert_eq!(said.output["cniVersion"], version);
+        let (previous, result) = network.add(&pod);
+        assert_success(&result);
+        assert_eq!(result.output, previous, "the result is passed on unchanged");
+        assert_eq!(result.output["cniVersion"], version);
         assert_redirected(&node, &pod.netns);
         let pods = agent.pods();
         assert_eq!(pods.len(), 1);
@@ -78,23 +78,23 @@ fn every_version_in_a_real_chain() {
 }
 
 #[test]
-fn a_pod_that_does_not_ask_needs_nobody() {
-    if skipped("a_pod_that_does_not_ask_needs_nobody") {
+fn pod_outside_the_mesh_starts_without_agent() {
+    if skipped("pod_outside_the_mesh_starts_without_agent") {
         return;
     }
     let node = Node::new();
     let network = Network::new(&node, "1.0.0");
     let pod = Pod::plain();
-    let (previous, said) = network.add(&pod);
-    assert_eq!((said.is_success, &said.output), (true, &previous));
+    let (previous, result) = network.add(&pod);
+    assert_eq!((result.is_success, &result.output), (true, &previous));
     assert_success(&network.mesh("CHECK", &pod, Some(&previous)));
     network.del(&pod, Some(&previous));
-    assert!(!node.state_dir().exists(), "it touched nothing");
+    assert!(!node.state_dir().exists(), "the plugin wrote no state");
 }
 
 #[test]
-fn an_excluded_namespace_needs_nobody() {
-    if skipped("an_excluded_namespace_needs_nobody") {
+fn pod_in_excluded_namespace_starts_without_agent() {
+    if skipped("pod_in_excluded_namespace_starts_without_agent") {
         return;
     }
     let node = Node::new();
@@ -104,20 +104,20 @@ fn an_excluded_namespace_needs_nobody() {
 }
 
 #[test]
-fn without_any_agent_ever_a_meshed_pod_is_refused() {
-    if skipped("without_any_agent_ever_a_meshed_pod_is_refused") {
+fn meshed_pod_is_refused_on_node_without_agent() {
+    if skipped("meshed_pod_is_refused_on_node_without_agent") {
         return;
     }
     let node = Node::new();
     let network = Network::new(&node, "1.1.0");
     let pod = Pod::meshed(&[]);
-    let (previous, said) = network.add(&pod);
+    let (previous, result) = network.add(&pod);
     assert_error(
-        &said,
+        &result,
         11,
-        "no mesh agent has set up this node since it started",
+        "no mesh agent has set up this node since it booted",
     );
-    assert_error(&said, 11, "the mesh agent does not listen on");
+    assert_error(&result, 11, "the mesh agent does not listen on");
     let status = network.mesh_without_pod("STATUS", &[]);
     assert_error(&status, 50, "pods cannot be enrolled into the mesh");
     assert_success(&network.mesh_without_pod("GC", &[]));
@@ -125,46 +125,42 @@ fn without_any_agent_ever_a_meshed_pod_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_understood_is_named() {
-    if skipped("what_cannot_be_understood_is_named") {
+fn invalid_annotation_is_named_in_refusal() {
+    if skipped("invalid_annotation_is_named_in_refusal") {
         return;
     }
     let node = Node::new();
     let agent = node.start(Tier::Nft);
     let network = Network::new(&node, "1.0.0");
     let pod = Pod::meshed(&[("skip-inbound-ports", "80,http")]);
-    let (previous, said) = network.add(&pod);
+    let (previous, result) = network.add(&pod);
     let message = format!(
-        "the annotation config.linkerd.io/skip-inbound-ports: \\\"80,http\\\" of pod shop/{} is wrong",
+        "invalid annotation config.linkerd.io/skip-inbound-ports: \\\"80,http\\\" of pod shop/{}: ",
         pod.id
     );
-    assert_error(&said, 100, &message);
+    assert_error(&result, 100, &message);
     assert_eq!(node.records(), Vec::<String>::new());
     network.del(&pod, Some(&previous));
-    assert_error(
-        &network.mesh("ADD", &pod, None),
-        7,
-        "there is no prevResult",
-    );
+    assert_error(&network.mesh("ADD", &pod, None), 7, "prevResult is missing");
     drop(agent);
 }
 
 #[test]
-fn check_notices_tampering_and_a_restarted_agent_repairs_it() {
-    if skipped("check_notices_tampering_and_a_restarted_agent_repairs_it") {
+fn check_detects_foreign_changes_and_restarted_agent_repairs_them() {
+    if skipped("check_detects_foreign_changes_and_restarted_agent_repairs_them") {
         return;
     }
     let node = Node::new();
     let agent = node.start(Tier::Nft);
     let network = Network::new(&node, "1.0.0");
     let pod = Pod::meshed(&[]);
-    let (previous, said) = network.add(&pod);
-    assert_success(&said);
+    let (previous, result) = network.add(&pod);
+    assert_success(&result);
     pod.netns.exec("nft flush ruleset");
     assert_error(
         &network.mesh("CHECK", &pod, Some(&previous)),
         101,
-        "differs from what the pod needs: it is missing or empty",
+        "differs from the pod's rules: it is missing or empty",
     );
     drop(agent);
     let agent = node.start(Tier::Nft);
@@ -174,8 +170,8 @@ fn check_notices_tampering_and_a_restarted_agent_repairs_it() {
     network.del(&pod, Some(&previous));
 }
 
-/// The plugin goes on alone with what a killed agent left; the next agent finds its work.
-fn goes_on_alone(tier: Tier) {
+/// The plugin enrols pods with the state of a killed agent; the next agent adopts them.
+fn check_without_agent(tier: Tier) {
     let node = Node::new();
     let agent = match node.try_start(tier) {
         Ok(agent) => agent,
@@ -185,21 +181,21 @@ fn goes_on_alone(tier: Tier) {
         }
     };
     let network = Network::new(&node, "1.1.0");
-    let before = Pod::meshed(&[]);
-    let (before_result, said) = network.add(&before);
-    assert_success(&said);
+    let first = Pod::meshed(&[]);
+    let (first_result, result) = network.add(&first);
+    assert_success(&result);
     agent.kill();
 
-    let alone = Pod::meshed(&[("skip-inbound-ports", "80-90")]);
-    let (alone_result, said) = network.add(&alone);
-    assert_success(&said);
-    assert_success(&network.mesh("CHECK", &alone, Some(&alone_result)));
-    assert_success(&network.mesh("CHECK", &before, Some(&before_result)));
+    let second = Pod::meshed(&[("skip-inbound-ports", "80-90")]);
+    let (second_result, result) = network.add(&second);
+    assert_success(&result);
+    assert_success(&network.mesh("CHECK", &second, Some(&second_result)));
+    assert_success(&network.mesh("CHECK", &first, Some(&first_result)));
     assert_success(&network.mesh_without_pod("STATUS", &[]));
-    let mut expected = vec![format!("{}.json", before.id), format!("{}.json", alone.id)];
+    let mut expected = vec![format!("{}.json", first.id), format!("{}.json", second.id)];
     expected.sort();
     assert_eq!(node.records(), expected);
-    network.del(&before, Some(&before_result));
+    network.del(&first, Some(&first_result));
 
     let agent = node.start(tier);
     assert!(
@@ -209,8 +205,8 @@ fn goes_on_alone(tier: Tier) {
     );
     let pods = agent.pods();
     assert_eq!(pods.len(), 1);
-    assert_eq!((&pods[0].container_id, pods[0].tier), (&alone.id, tier));
-    network.del(&alone, Some(&alone_result));
+    assert_eq!((&pods[0].container_id, pods[0].tier), (&second.id, tier));
+    network.del(&second, Some(&second_result));
     assert_eq!(node.records(), Vec::<String>::new());
     if tier.uses_ebpf() {
         node.assert_no_pod_in_the_kernel();
@@ -221,46 +217,46 @@ fn goes_on_alone(tier: Tier) {
 }
 
 #[test]
-fn the_plugin_goes_on_alone_with_nft() {
-    if !skipped("the_plugin_goes_on_alone_with_nft") {
-        goes_on_alone(Tier::Nft);
+fn cni_add_works_without_agent_nft() {
+    if !skipped("cni_add_works_without_agent_nft") {
+        check_without_agent(Tier::Nft);
     }
 }
 
 #[test]
-fn the_plugin_goes_on_alone_with_iptables() {
-    if !skipped("the_plugin_goes_on_alone_with_iptables") {
-        goes_on_alone(Tier::Iptables);
+fn cni_add_works_without_agent_iptables() {
+    if !skipped("cni_add_works_without_agent_iptables") {
+        check_without_agent(Tier::Iptables);
     }
 }
 
 #[test]
-fn the_plugin_goes_on_alone_with_ebpf() {
-    if !skipped("the_plugin_goes_on_alone_with_ebpf") {
-        goes_on_alone(Tier::Full);
+fn cni_add_works_without_agent_ebpf() {
+    if !skipped("cni_add_works_without_agent_ebpf") {
+        check_without_agent(Tier::Full);
     }
 }
 
 #[test]
-fn the_plugin_goes_on_alone_with_ebpf_and_nft() {
-    if !skipped("the_plugin_goes_on_alone_with_ebpf_and_nft") {
-        goes_on_alone(Tier::Split);
+fn cni_add_works_without_agent_ebpf_and_nft() {
+    if !skipped("cni_add_works_without_agent_ebpf_and_nft") {
+        check_without_agent(Tier::Split);
     }
 }
 
 #[test]
-fn a_deletion_that_nobody_could_do_is_done_by_the_next_agent() {
-    if skipped("a_deletion_that_nobody_could_do_is_done_by_the_next_agent") {
+fn next_agent_completes_deletion_of_plugin() {
+    if skipped("next_agent_completes_deletion_of_plugin") {
         return;
     }
     let node = Node::new();
     let agent = node.start(Tier::Nft);
     let network = Network::new(&node, "1.0.0");
     let pod = Pod::meshed(&[]);
-    let (previous, said) = network.add(&pod);
-    assert_success(&said);
+    let (previous, result) = network.add(&pod);
+    assert_success(&result);
     agent.kill();
-    // Without it the plugin does not know what the node's agent did.
+    // Without it the plugin does not know the node's tier.
     fs::remove_file(node.state_dir().join("node.json")).unwrap();
     network.del(&pod, Some(&previous));
     assert_eq!(
@@ -274,16 +270,16 @@ fn a_deletion_that_nobody_could_do_is_done_by_the_next_agent() {
 }
 
 #[test]
-fn garbage_collection_keeps_exactly_what_is_valid() {
-    if skipped("garbage_collection_keeps_exactly_what_is_valid") {
+fn garbage_collection_keeps_valid_attachments() {
+    if skipped("garbage_collection_keeps_valid_attachments") {
         return;
     }
     let node = Node::new();
     let agent = node.start(Tier::Nft);
     let network = Network::new(&node, "1.1.0");
     let (kept, dead) = (Pod::meshed(&[]), Pod::meshed(&[]));
-    let (kept_result, said) = network.add(&kept);
-    assert_success(&said);
+    let (kept_result, result) = network.add(&kept);
+    assert_success(&result);
     assert_success(&network.add(&dead).1);
     assert_success(&network.mesh_without_pod("GC", &[&kept]));
     assert_eq!(node.records(), [format!("{}.json", kept.id)]);
@@ -297,8 +293,8 @@ fn garbage_collection_keeps_exactly_what_is_valid() {
 }
 
 #[test]
-fn a_pod_that_died_silently_is_forgotten() {
-    if skipped("a_pod_that_died_silently_is_forgotten") {
+fn pod_that_ended_without_del_is_removed() {
+    if skipped("pod_that_ended_without_del_is_removed") {
         return;
     }
     let node = Node::new();
@@ -317,21 +313,21 @@ fn a_pod_that_died_silently_is_forgotten() {
 }
 
 #[test]
-fn a_pod_keeps_its_tier_when_the_nodes_changes() {
-    if skipped("a_pod_keeps_its_tier_when_the_nodes_changes") {
+fn pod_keeps_its_tier_when_the_node_tier_changes() {
+    if skipped("pod_keeps_its_tier_when_the_node_tier_changes") {
         return;
     }
     let node = Node::new();
     let network = Network::new(&node, "1.0.0");
     let old = Pod::meshed(&[]);
     let agent = node.start(Tier::Iptables);
-    let (old_result, said) = network.add(&old);
-    assert_success(&said);
+    let (old_result, result) = network.add(&old);
+    assert_success(&result);
     assert!(agent.terminate());
     let agent = node.start(Tier::Nft);
-    let (_, said) = network.add(&Pod::meshed(&[]));
-    assert_success(&said);
-    // Even when the runtime asks for it again.
+    let (_, result) = network.add(&Pod::meshed(&[]));
+    assert_success(&result);
+    // Even when the runtime requests it again.
     assert_success(&network.mesh("ADD", &old, Some(&old_result)));
     let mut tiers: Vec<Tier> = agent.pods().iter().map(|pod| pod.tier).collect();
     tiers.sort();
@@ -342,16 +338,16 @@ fn a_pod_keeps_its_tier_when_the_nodes_changes() {
 }
 
 #[test]
-fn the_version_is_told_to_runtimes_of_any_age() {
-    let ask = |input: &str| {
+fn version_command_accepts_any_cni_version() {
+    let request = |input: &str| {
         let mut output = Vec::new();
         let variable = |name: &str| (name == "CNI_COMMAND").then(|| "VERSION".to_owned());
         mesh_agent::cni::run(&variable, &mut input.as_bytes(), &mut output).unwrap();
         serde_json::from_slice::<Value>(&output).unwrap()
     };
     assert_eq!(
-        ask("{\"cniVersion\":\"0.4.0\"}"),
+        request("{\"cniVersion\":\"0.4.0\"}"),
         json!({"cniVersion": "0.4.0", "supportedVersions": VERSIONS})
     );
-    assert_eq!(ask("")["cniVersion"], "1.1.0");
+    assert_eq!(request("")["cniVersion"], "1.1.0");
 }

@@ -1,4 +1,4 @@
-//! A container runtime's half of CNI: runs the plugins of a conflist for one container, as libcni
+//! The container runtime's part of CNI: runs the plugins of a conflist for one container, as libcni
 //! does.
 
 use std::{
@@ -17,10 +17,10 @@ use crate::{
 
 /// Debian's containernetworking-plugins.
 const PLUGINS: &str = "/usr/lib/cni";
-/// The last version that they speak; asked in a later one they refuse.
+/// The latest version that they support; they reject later ones.
 const PLUGINS_LATEST: &str = "1.0.0";
 
-/// One pod as the runtime knows it.
+/// One pod of the runtime.
 pub(crate) struct Pod {
     pub(crate) netns: Netns,
     pub(crate) id: String,
@@ -35,15 +35,15 @@ pub(crate) struct Network<'a> {
     plugins: Vec<Value>,
 }
 
-/// What a plugin said, and whether it succeeded.
+/// A plugin's output, and whether it succeeded.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Said {
+pub(crate) struct PluginResult {
     pub(crate) is_success: bool,
     pub(crate) output: Value,
 }
 
 impl Pod {
-    /// A pod with a proxy, and these settings.
+    /// Creates a pod with a proxy and these settings.
     pub(crate) fn meshed(settings: &[(&str, &str)]) -> Self {
         let mut pod = Self::plain();
         pod.annotations
@@ -55,7 +55,7 @@ impl Pod {
         pod
     }
 
-    /// A pod that has annotations, and none of the mesh.
+    /// Creates a pod with annotations, but none of the mesh.
     pub(crate) fn plain() -> Self {
         let id = unique("c");
         Self {
@@ -98,37 +98,38 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// ADD of the whole chain. Returns what portmap and what mesh-cni said.
-    pub(crate) fn add(&self, pod: &Pod) -> (Value, Said) {
+    /// Runs ADD of the whole chain. Returns the results of portmap and of mesh-cni.
+    pub(crate) fn add(&self, pod: &Pod) -> (Value, PluginResult) {
         let mut previous = None;
         let [others @ .., mesh] = &self.plugins[..] else {
             panic!("no plugins");
         };
         for plugin in others {
-            let said = self.run("ADD", plugin, pod, previous.as_ref());
-            assert!(said.is_success, "{plugin}: {said:?}");
-            previous = Some(said.output);
+            let result = self.run("ADD", plugin, pod, previous.as_ref());
+            assert!(result.is_success, "{plugin}: {result:?}");
+            previous = Some(result.output);
         }
         let previous = self.in_own_version(previous.unwrap());
-        let said = self.run("ADD", mesh, pod, Some(&previous));
-        (previous, said)
+        let result = self.run("ADD", mesh, pod, Some(&previous));
+        (previous, result)
     }
 
-    /// DEL of the whole chain, in reverse. A runtime passes the result of ADD, if it still has it.
+    /// Runs DEL of the whole chain, in reverse. A runtime passes the result of ADD, if it still has
+    /// it.
     pub(crate) fn del(&self, pod: &Pod, previous: Option<&Value>) {
         for plugin in self.plugins.iter().rev() {
-            let said = self.run("DEL", plugin, pod, previous);
-            assert!(said.is_success, "{plugin}: {said:?}");
+            let result = self.run("DEL", plugin, pod, previous);
+            assert!(result.is_success, "{plugin}: {result:?}");
         }
     }
 
-    /// One command of mesh-cni alone.
-    pub(crate) fn mesh(&self, command: &str, pod: &Pod, previous: Option<&Value>) -> Said {
+    /// Runs one command of mesh-cni alone.
+    pub(crate) fn mesh(&self, command: &str, pod: &Pod, previous: Option<&Value>) -> PluginResult {
         self.run(command, self.mesh_plugin(), pod, previous)
     }
 
-    /// STATUS or GC of mesh-cni; `keep` are the pods whose attachments are valid.
-    pub(crate) fn mesh_without_pod(&self, command: &str, keep: &[&Pod]) -> Said {
+    /// Runs STATUS or GC of mesh-cni; `keep` are the pods whose attachments are valid.
+    pub(crate) fn mesh_without_pod(&self, command: &str, keep: &[&Pod]) -> PluginResult {
         let mut config = self.config(self.mesh_plugin(), self.version);
         let valid: Vec<Value> = keep
             .iter()
@@ -147,7 +148,13 @@ impl<'a> Network<'a> {
         self.plugins.last().unwrap()
     }
 
-    fn run(&self, command: &str, plugin: &Value, pod: &Pod, previous: Option<&Value>) -> Said {
+    fn run(
+        &self,
+        command: &str,
+        plugin: &Value,
+        pod: &Pod,
+        previous: Option<&Value>,
+    ) -> PluginResult {
         let mut config = self.config(plugin, self.version_for(plugin));
         if let Some(previous) = previous {
             config["prevResult"] = previous.clone();
@@ -193,9 +200,9 @@ impl<'a> Network<'a> {
         process
     }
 
-    fn finish(&self, process: &mut Command, config: &Value) -> Said {
+    fn finish(&self, process: &mut Command, config: &Value) -> PluginResult {
         let output = self.node.host.run_in(|| feed(process, config.to_string()));
-        Said {
+        PluginResult {
             is_success: output.status.success(),
             output: serde_json::from_slice(&output.stdout).unwrap_or(Value::Null),
         }
@@ -211,8 +218,8 @@ impl<'a> Network<'a> {
     }
 
     fn version_for(&self, plugin: &Value) -> &'static str {
-        let is_ours = plugin["type"] == "mesh-cni";
-        if is_ours || self.version != "1.1.0" {
+        let is_mesh_cni = plugin["type"] == "mesh-cni";
+        if is_mesh_cni || self.version != "1.1.0" {
             self.version
         } else {
             PLUGINS_LATEST

@@ -1,6 +1,5 @@
-//! A process that plays a part in a test: it has a network namespace, a cgroup and a uid of its
-//! own, and does what the test tells it over its standard input, one JSON line for each order and
-//! answer.
+//! A process in a test's scenario: it has its own network namespace, cgroup and uid, and executes
+//! commands that the test sends to its standard input. Each command and response is one JSON line.
 
 use std::{
     collections::HashMap,
@@ -23,14 +22,14 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// The first argument of an actor.
 pub(super) const ARGUMENT: &str = "actor";
 
-/// Nothing here leaves the machine: what takes longer than this hangs.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// All connections are local: a longer delay means that one hangs.
+const IO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Names a socket of an actor.
 pub(super) type Id = u32;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Order {
+pub(super) enum ActorCommand {
     Listen {
         address: SocketAddr,
         share_port: bool,
@@ -59,28 +58,28 @@ pub(super) enum Order {
     Close {
         id: Id,
     },
-    /// Begins this many connections without waiting for any, and keeps them.
-    Begin {
+    /// Starts this many connections without waiting for any, and keeps them.
+    StartConnections {
         target: SocketAddr,
         count: u32,
     },
-    /// Closes what was begun.
-    GiveUp,
-    /// Opens, checks and closes this many connections, one after another; expects a byte on each.
+    /// Closes the started connections.
+    CloseStarted,
+    /// Opens and closes this many connections, one after another; expects a byte on each.
     Churn {
         target: SocketAddr,
         count: u32,
     },
-    /// Accepts and greets with a byte until `count` connections were served.
-    Greet {
+    /// Accepts `count` connections and sends a byte on each.
+    Serve {
         listener: Id,
         count: u32,
     },
 }
 
-/// What an order came to.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Answer {
+pub(super) enum ActorResponse {
     Socket {
         id: Id,
         local: SocketAddr,
@@ -89,15 +88,15 @@ pub(super) enum Answer {
     Text(String),
     Address(Option<SocketAddr>),
     Done,
-    /// The name of the error, as `ConnectionRefused`.
+    /// The kind of the error, such as `ConnectionRefused`.
     Failed(String),
 }
 
-/// The test's end of an actor; killed when dropped.
+/// The test's handle of an actor; kills it when dropped.
 pub(super) struct Actor {
     child: Child,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    commands: ChildStdin,
+    responses: BufReader<ChildStdout>,
 }
 
 impl Actor {
@@ -111,32 +110,32 @@ impl Actor {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let orders = child.stdin.take().unwrap();
-        let answers = BufReader::new(child.stdout.take().unwrap());
+        let commands = child.stdin.take().unwrap();
+        let responses = BufReader::new(child.stdout.take().unwrap());
         let mut actor = Actor {
             child,
-            orders,
-            answers,
+            commands,
+            responses,
         };
-        assert_eq!(actor.answer(), Answer::Done, "the actor starts");
+        assert_eq!(actor.response(), ActorResponse::Done, "the actor starts");
         actor
     }
 
-    /// Gives an order without waiting for it.
-    pub(super) fn begin(&mut self, order: &Order) {
-        serde_json::to_writer(&mut self.orders, order).unwrap();
-        self.orders.write_all(b"\n").unwrap();
+    /// Sends a command without waiting for its response.
+    pub(super) fn start_command(&mut self, command: &ActorCommand) {
+        serde_json::to_writer(&mut self.commands, command).unwrap();
+        self.commands.write_all(b"\n").unwrap();
     }
 
-    pub(super) fn answer(&mut self) -> Answer {
+    pub(super) fn response(&mut self) -> ActorResponse {
         let mut line = String::new();
-        self.answers.read_line(&mut line).unwrap();
+        self.responses.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
     }
 
-    pub(super) fn order(&mut self, order: Order) -> Answer {
-        self.begin(&order);
-        self.answer()
+    pub(super) fn run(&mut self, command: ActorCommand) -> ActorResponse {
+        self.start_command(&command);
+        self.response()
     }
 
     pub(super) fn listen(&mut self, address: &str) -> Id {
@@ -149,57 +148,60 @@ impl Actor {
 
     pub(super) fn listen_multipath(&mut self, address: &str) -> Id {
         let address = address.parse().unwrap();
-        match self.order(Order::ListenMultipath { address }) {
-            Answer::Socket { id, .. } => id,
+        match self.run(ActorCommand::ListenMultipath { address }) {
+            ActorResponse::Socket { id, .. } => id,
             other => panic!("listen on {address}: {other:?}"),
         }
     }
 
     fn listener(&mut self, address: &str, share_port: bool) -> Id {
         let address = address.parse().unwrap();
-        match self.order(Order::Listen {
+        match self.run(ActorCommand::Listen {
             address,
             share_port,
         }) {
-            Answer::Socket { id, .. } => id,
+            ActorResponse::Socket { id, .. } => id,
             other => panic!("listen on {address}: {other:?}"),
         }
     }
 
-    pub(super) fn connect(&mut self, target: &str) -> Answer {
-        self.order(Order::Connect {
+    pub(super) fn connect(&mut self, target: &str) -> ActorResponse {
+        self.run(ActorCommand::Connect {
             target: target.parse().unwrap(),
             source: None,
             device: None,
         })
     }
 
-    pub(super) fn connect_from(&mut self, source: &str, target: &str) -> Answer {
-        self.order(Order::Connect {
+    pub(super) fn connect_from(&mut self, source: &str, target: &str) -> ActorResponse {
+        self.run(ActorCommand::Connect {
             target: target.parse().unwrap(),
             source: Some(source.parse().unwrap()),
             device: None,
         })
     }
 
-    pub(super) fn accept(&mut self, listener: Id) -> Answer {
-        self.order(Order::Accept { listener })
+    pub(super) fn accept(&mut self, listener: Id) -> ActorResponse {
+        self.run(ActorCommand::Accept { listener })
     }
 
     pub(super) fn original(&mut self, id: Id) -> Option<SocketAddr> {
-        match self.order(Order::Original { id }) {
-            Answer::Address(address) => address,
+        match self.run(ActorCommand::Original { id }) {
+            ActorResponse::Address(address) => address,
             other => panic!("original destination: {other:?}"),
         }
     }
 
-    pub(super) fn begin_connections(&mut self, target: &str, count: u32) {
+    pub(super) fn start_connections(&mut self, target: &str, count: u32) {
         let target = target.parse().unwrap();
-        assert_eq!(self.order(Order::Begin { target, count }), Answer::Done);
+        assert_eq!(
+            self.run(ActorCommand::StartConnections { target, count }),
+            ActorResponse::Done
+        );
     }
 
     pub(super) fn close(&mut self, id: Id) {
-        assert_eq!(self.order(Order::Close { id }), Answer::Done);
+        assert_eq!(self.run(ActorCommand::Close { id }), ActorResponse::Done);
     }
 }
 
@@ -210,17 +212,17 @@ impl Drop for Actor {
     }
 }
 
-impl Answer {
+impl ActorResponse {
     pub(super) fn id(&self) -> Id {
         match self {
-            Answer::Socket { id, .. } => *id,
+            ActorResponse::Socket { id, .. } => *id,
             other => panic!("no socket: {other:?}"),
         }
     }
 
     pub(super) fn peer(&self) -> SocketAddr {
         match self {
-            Answer::Socket {
+            ActorResponse::Socket {
                 peer: Some(peer), ..
             } => *peer,
             other => panic!("no peer: {other:?}"),
@@ -229,7 +231,7 @@ impl Answer {
 }
 
 /// The body of an actor's process.
-pub(super) fn play(arguments: &[String]) -> io::Result<()> {
+pub(super) fn run_actor(arguments: &[String]) -> io::Result<()> {
     let [netns, cgroup, uid] = arguments else {
         return Err(io::Error::other("an actor takes namespace, cgroup and uid"));
     };
@@ -238,54 +240,54 @@ pub(super) fn play(arguments: &[String]) -> io::Result<()> {
         Path::new(cgroup).join("cgroup.procs"),
         process::id().to_string(),
     )?;
-    // As many connections at a time as this machine lets a process have.
+    // As many concurrent connections as this machine allows a process.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     setuid(Uid::from_raw(uid.parse().map_err(io::Error::other)?))?;
-    let mut stage = Sockets::default();
+    let mut sockets = Sockets::default();
     let mut stdout = io::stdout();
-    reply(&mut stdout, &Answer::Done)?;
+    reply(&mut stdout, &ActorResponse::Done)?;
     for line in io::stdin().lock().lines() {
-        let order: Order = serde_json::from_str(&line?)?;
-        let answer = stage
-            .carry_out(order)
-            .unwrap_or_else(|error| Answer::Failed(format!("{:?}", error.kind())));
-        reply(&mut stdout, &answer)?;
+        let command: ActorCommand = serde_json::from_str(&line?)?;
+        let response = sockets
+            .execute(command)
+            .unwrap_or_else(|error| ActorResponse::Failed(format!("{:?}", error.kind())));
+        reply(&mut stdout, &response)?;
     }
     Ok(())
 }
 
-fn reply(stdout: &mut io::Stdout, answer: &Answer) -> io::Result<()> {
-    serde_json::to_writer(&mut *stdout, answer)?;
+fn reply(stdout: &mut io::Stdout, response: &ActorResponse) -> io::Result<()> {
+    serde_json::to_writer(&mut *stdout, response)?;
     stdout.write_all(b"\n")?;
     stdout.flush()
 }
 
-/// The sockets an actor has open.
+/// The open sockets of an actor.
 #[derive(Default)]
 struct Sockets {
     open: HashMap<Id, Socket>,
-    begun: Vec<Socket>,
+    started: Vec<Socket>,
     last: Id,
 }
 
 impl Sockets {
-    fn carry_out(&mut self, order: Order) -> io::Result<Answer> {
-        match order {
-            Order::Listen {
+    fn execute(&mut self, command: ActorCommand) -> io::Result<ActorResponse> {
+        match command {
+            ActorCommand::Listen {
                 address,
                 share_port,
             } => self.listen(new_socket(address)?, address, share_port),
-            Order::ListenMultipath { address } => {
+            ActorCommand::ListenMultipath { address } => {
                 let domain = Domain::for_address(address);
                 let socket = Socket::new(domain, Type::STREAM, Some(Protocol::MPTCP))?;
                 self.listen(socket, address, false)
             }
-            Order::Accept { listener } => {
+            ActorCommand::Accept { listener } => {
                 let (socket, _) = self.socket(listener)?.accept()?;
                 self.keep(socket)
             }
-            Order::Connect {
+            ActorCommand::Connect {
                 target,
                 source,
                 device,
@@ -297,28 +299,28 @@ impl Sockets {
                 if let Some(source) = source {
                     socket.bind(&source.into())?;
                 }
-                socket.connect_timeout(&target.into(), PATIENCE)?;
+                socket.connect_timeout(&target.into(), IO_TIMEOUT)?;
                 self.keep(socket)
             }
-            Order::Send { id, text } => {
+            ActorCommand::Send { id, text } => {
                 self.socket(id)?.write_all(text.as_bytes())?;
-                Ok(Answer::Done)
+                Ok(ActorResponse::Done)
             }
-            Order::Receive { id } => {
+            ActorCommand::Receive { id } => {
                 let mut buffer = [0; 256];
                 let length = self.socket(id)?.read(&mut buffer)?;
-                Ok(Answer::Text(
+                Ok(ActorResponse::Text(
                     String::from_utf8_lossy(&buffer[..length]).into_owned(),
                 ))
             }
-            Order::Original { id } => original(self.socket(id)?).map(Answer::Address),
-            Order::Close { id } => {
+            ActorCommand::Original { id } => original(self.socket(id)?).map(ActorResponse::Address),
+            ActorCommand::Close { id } => {
                 let socket = self.open.remove(&id).ok_or(io::ErrorKind::NotFound)?;
-                // Also ends a listener that another process shares.
+                // Also stops a listener that another process shares.
                 let _ = socket.shutdown(Shutdown::Both);
-                Ok(Answer::Done)
+                Ok(ActorResponse::Done)
             }
-            Order::Begin { target, count } => {
+            ActorCommand::StartConnections { target, count } => {
                 for _ in 0..count {
                     let socket = new_socket(target)?;
                     socket.set_nonblocking(true)?;
@@ -326,31 +328,31 @@ impl Sockets {
                         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => {
                             return Err(error);
                         }
-                        _ => self.begun.push(socket),
+                        _ => self.started.push(socket),
                     }
                 }
-                Ok(Answer::Done)
+                Ok(ActorResponse::Done)
             }
-            Order::GiveUp => {
-                self.begun.clear();
-                Ok(Answer::Done)
+            ActorCommand::CloseStarted => {
+                self.started.clear();
+                Ok(ActorResponse::Done)
             }
-            Order::Churn { target, count } => {
+            ActorCommand::Churn { target, count } => {
                 for _ in 0..count {
                     let mut socket = new_socket(target)?;
-                    socket.connect_timeout(&target.into(), PATIENCE)?;
+                    socket.connect_timeout(&target.into(), IO_TIMEOUT)?;
                     socket.read_exact(&mut [0])?;
                 }
-                Ok(Answer::Done)
+                Ok(ActorResponse::Done)
             }
-            Order::Greet { listener, count } => {
+            ActorCommand::Serve { listener, count } => {
                 for _ in 0..count {
                     let (mut socket, _) = self.socket(listener)?.accept()?;
                     socket.write_all(b"x")?;
-                    // The client closes first, so that the ports in TIME_WAIT are its own.
+                    // The client closes first, so that the ports in TIME_WAIT are the client's.
                     let _ = socket.read(&mut [0])?;
                 }
-                Ok(Answer::Done)
+                Ok(ActorResponse::Done)
             }
         }
     }
@@ -360,7 +362,7 @@ impl Sockets {
         socket: Socket,
         address: SocketAddr,
         share_port: bool,
-    ) -> io::Result<Answer> {
+    ) -> io::Result<ActorResponse> {
         socket.set_reuse_address(true)?;
         if share_port {
             socket.set_reuse_port(true)?;
@@ -370,7 +372,7 @@ impl Sockets {
         self.keep(socket)
     }
 
-    fn keep(&mut self, socket: Socket) -> io::Result<Answer> {
+    fn keep(&mut self, socket: Socket) -> io::Result<ActorResponse> {
         let address = |address: socket2::SockAddr| {
             let address = address.as_socket()?;
             Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
@@ -379,7 +381,7 @@ impl Sockets {
         let peer = socket.peer_addr().ok().and_then(address);
         self.last += 1;
         self.open.insert(self.last, socket);
-        Ok(Answer::Socket {
+        Ok(ActorResponse::Socket {
             id: self.last,
             local,
             peer,
@@ -397,19 +399,19 @@ fn new_socket(address: SocketAddr) -> io::Result<Socket> {
         Type::STREAM,
         Some(Protocol::TCP),
     )?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(IO_TIMEOUT))?;
+    socket.set_write_timeout(Some(IO_TIMEOUT))?;
     Ok(socket)
 }
 
-/// At the level of the peer's family, as a proxy asks.
+/// Reads the original destination at the level of the peer's family, as a proxy does.
 fn original(socket: &Socket) -> io::Result<Option<SocketAddr>> {
     let peer = socket.peer_addr()?.as_socket();
     let is_v4 = peer.is_some_and(|peer| peer.ip().to_canonical().is_ipv4());
-    let answer = if is_v4 {
+    let response = if is_v4 {
         socket.original_dst_v4()
     } else {
         socket.original_dst_v6()
     };
-    Ok(answer.ok().and_then(|address| address.as_socket()))
+    Ok(response.ok().and_then(|address| address.as_socket()))
 }

@@ -1,26 +1,29 @@
-//! Who is taken for the proxy, and who is not.
+//! Which process is recognised as the proxy, and which is not.
 
 use mesh_ebpf_common::counter::Counter;
 
 use crate::{
     Case,
-    actor::{Answer, Order},
-    world::{PROXY_UID, World},
+    actor::{ActorCommand, ActorResponse},
+    env::{PROXY_UID, TestEnv},
 };
 
 pub(super) const CASES: &[Case] = &[
-    ("the proxy's uid alone exempts nobody", uid_alone),
     (
-        "a proxy that dials before it listens is the proxy from its first connection on",
+        "the proxy's uid alone does not exempt from redirection",
+        uid_alone,
+    ),
+    (
+        "a proxy that connects before it listens is recognised from its first connection",
         early_proxy,
     ),
     (
-        "a restarted proxy dials before it listens, and no process without its uid does",
+        "a restarted proxy connects before it listens, and no process without its uid does",
         early_restarted_proxy,
     ),
     (
         "another container with the proxy's uid cannot join the proxy's port",
-        intruder,
+        other_container,
     ),
     (
         "an application that listens on a proxy port first is not registered",
@@ -48,18 +51,18 @@ const WEB: &str = "192.0.2.10:80";
 const OUTSIDE: &str = "198.18.0.2:0";
 const SERVICE: &str = "198.18.0.1:8080";
 
-fn refused() -> Answer {
-    Answer::Failed("ConnectionRefused".into())
+fn refused() -> ActorResponse {
+    ActorResponse::Failed("ConnectionRefused".into())
 }
 
-fn unreachable() -> Answer {
-    Answer::Failed("NetworkUnreachable".into())
+fn unreachable() -> ActorResponse {
+    ActorResponse::Failed("NetworkUnreachable".into())
 }
 
 fn uid_alone() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let mut impostor = pod.actor("app", PROXY_UID);
     let mut proxy = pod.proxy();
@@ -70,12 +73,12 @@ fn uid_alone() {
     assert_eq!(pod.count(Counter::OutboundProxy), 0);
 }
 
-/// As linkerd2-proxy does. Unreachable is where its connections go in this namespace when they are
-/// not redirected.
+/// As linkerd2-proxy does. In this namespace connections that are not redirected fail as
+/// unreachable.
 fn early_proxy() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     assert_eq!(proxy.connect(WEB), unreachable());
@@ -86,7 +89,7 @@ fn early_proxy() {
     assert!(programs.pods().unwrap()[0].proxy_cgroup.is_some());
     assert_eq!(pod.count(Counter::OutboundProxy), 2);
 
-    // The uid alone counts for nothing now.
+    // The uid alone has no effect now.
     let mut impostor = pod.actor("app", PROXY_UID);
     assert_eq!(impostor.connect(WEB), refused());
     proxy.listen("127.0.0.1:4140");
@@ -95,11 +98,11 @@ fn early_proxy() {
 }
 
 fn early_restarted_proxy() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
-    // Another process of the uid dials first, and the proxy is the proxy all the same.
+    // Another process of the uid connects first, and the proxy is recognised anyway.
     let mut impostor = pod.actor("app", PROXY_UID);
     assert_eq!(impostor.connect(WEB), unreachable());
     let mut first = pod.actor("proxy-1", PROXY_UID);
@@ -120,22 +123,22 @@ fn early_restarted_proxy() {
     assert_eq!(second.original(accepted.id()), Some(WEB.parse().unwrap()));
 }
 
-fn intruder() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+fn other_container() {
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let mut proxy = pod.proxy();
     proxy.listen_shared("0.0.0.0:4143");
     let cgroup = programs.pods().unwrap()[0].proxy_cgroup;
     let mut impostor = pod.actor("app", PROXY_UID);
-    let order = Order::Listen {
+    let command = ActorCommand::Listen {
         address: "0.0.0.0:4143".parse().unwrap(),
         share_port: true,
     };
     assert_eq!(
-        impostor.order(order),
-        Answer::Failed("PermissionDenied".into())
+        impostor.run(command),
+        ActorResponse::Failed("PermissionDenied".into())
     );
     assert_eq!(pod.count(Counter::ListenerRejected), 1);
     let pods = programs.pods().unwrap();
@@ -144,9 +147,9 @@ fn intruder() {
 }
 
 fn application_first() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let mut app = pod.app();
     app.listen("0.0.0.0:4143");
@@ -157,11 +160,11 @@ fn application_first() {
     assert_eq!(programs.pods().unwrap()[0].proxy_cgroup, None);
 }
 
-/// Trap 18.
+/// The program rejects listeners that are not plain TCP sockets.
 fn multipath_listener() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     proxy.listen_multipath("127.0.0.1:4140");
@@ -171,9 +174,9 @@ fn multipath_listener() {
 }
 
 fn restarted_proxy() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let mut app = pod.app();
     let mut first = pod.actor("proxy-1", PROXY_UID);
@@ -196,13 +199,13 @@ fn restarted_proxy() {
 }
 
 fn older_listeners() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let outbound = proxy.listen("127.0.0.1:4140");
     let inbound = proxy.listen("[::]:4143");
-    // Not the proxy's, for all that it is on a proxy's port.
+    // Not the proxy's, although it is on a proxy port.
     app.listen("[::1]:4140");
     assert_eq!(programs.enrol(&pod.redirect).unwrap(), 2);
     app.connect(WEB);
@@ -210,9 +213,9 @@ fn older_listeners() {
     assert_eq!(proxy.original(accepted.id()), Some(WEB.parse().unwrap()));
     app.connect_from(OUTSIDE, SERVICE);
     proxy.accept(inbound).id();
-    assert_eq!(proxy.connect(WEB), unreachable(), "its cgroup was learnt");
+    assert_eq!(proxy.connect(WEB), unreachable(), "its cgroup is recorded");
 
-    // A successor is recognised although nobody saw the old listeners opening.
+    // A successor is recognised although the programs did not observe the old listeners opening.
     drop(proxy);
     let mut successor = pod.actor("proxy-2", PROXY_UID);
     let outbound = successor.listen("127.0.0.1:4140");
@@ -222,9 +225,9 @@ fn older_listeners() {
 }
 
 fn lost_listeners() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     proxy.listen("127.0.0.1:4140");

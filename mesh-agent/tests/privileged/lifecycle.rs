@@ -1,4 +1,4 @@
-//! Loading, adopting, replacing, un-enrolling and sweeping; and that nothing is left behind.
+//! Loading, adopting, replacing, removing and sweeping; and that no state remains.
 
 use std::{fs, path::Path};
 
@@ -11,8 +11,8 @@ use mesh_ebpf_common::counter::Counter;
 
 use crate::{
     Case,
-    actor::{Answer, Order},
-    world::{World, object},
+    actor::{ActorCommand, ActorResponse},
+    env::{TestEnv, object},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -23,24 +23,27 @@ pub(super) const CASES: &[Case] = &[
     ),
     ("24,000 connections leave no entry", many_connections),
     (
-        "a full table of connections in flight tells the proxy nothing wrong",
+        "a full table of connections in flight causes no wrong original destination",
         full_table,
     ),
+    ("a reused address belongs to its new pod", reused_address),
+    ("removing a pod leaves no state", unenrolment),
     (
-        "an address that is used again belongs to its new pod",
-        address_again,
+        "a pod whose namespace no longer exists is swept",
+        deleted_namespace,
     ),
-    ("un-enrolling leaves nothing", unenrolment),
-    ("a pod whose namespace is gone is swept", gone_pod),
-    ("a lost attachment is put back", lost_attachment),
-    ("what must not be enrolled is refused", refusals),
-    ("nothing is open before the agent has loaded", not_pinned),
-    ("a bpffs is mounted only where there is none", mounts),
+    ("a lost attachment is restored", lost_attachment),
+    ("invalid pods are refused", refusals),
+    (
+        "opening fails before an agent has loaded the programs",
+        not_pinned,
+    ),
+    ("a bpffs is mounted only where none is", mounts),
 ];
 
 const WEB: &str = "192.0.2.10:80";
 
-/// The pinned links, by name, and the program each runs.
+/// Returns the pinned links, by name, with the program that each runs.
 fn links(pin_dir: &Path) -> Vec<(String, u32)> {
     let mut links = Vec::new();
     for directory in ["v1/links", "v1/steer"] {
@@ -57,74 +60,74 @@ fn links(pin_dir: &Path) -> Vec<(String, u32)> {
 }
 
 fn adoption() {
-    let world = World::new();
-    let (programs, loaded) = world.load(&object());
+    let env = TestEnv::new();
+    let (programs, loaded) = env.load(&object());
     assert_eq!(loaded, Loaded::Fresh);
-    let pod = world.pod();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let outbound = proxy.listen("127.0.0.1:4140");
     let client = app.connect(WEB);
     let accepted = proxy.accept(outbound);
-    let before = links(&world.pin_dir());
+    let before = links(&env.pin_dir());
     assert_eq!(before.len(), 8 + 1);
 
-    // As after a crash: nobody has anything open any more.
+    // As after a crash: no process has any of them open.
     drop(programs);
-    let (programs, loaded) = world.load(&object());
+    let (programs, loaded) = env.load(&object());
     assert_eq!(loaded, Loaded::Adopted);
-    assert_eq!(links(&world.pin_dir()), before);
+    assert_eq!(links(&env.pin_dir()), before);
     assert_eq!(programs.pods().unwrap().len(), 1);
     assert_eq!(proxy.original(accepted.id()), Some(WEB.parse().unwrap()));
-    let order = Order::Send {
+    let command = ActorCommand::Send {
         id: client.id(),
         text: "still here".into(),
     };
-    assert_eq!(app.order(order), Answer::Done);
-    let order = Order::Receive { id: accepted.id() };
-    assert_eq!(proxy.order(order), Answer::Text("still here".into()));
+    assert_eq!(app.run(command), ActorResponse::Done);
+    let command = ActorCommand::Receive { id: accepted.id() };
+    assert_eq!(proxy.run(command), ActorResponse::Text("still here".into()));
 
-    // And the CNI plugin, without agent and object file.
-    let plugin = Programs::open(&world.pin_dir()).unwrap();
-    let second = world.pod();
+    // The CNI plugin adopts them too, without agent and object file.
+    let plugin = Programs::open(&env.pin_dir()).unwrap();
+    let second = env.pod();
     plugin.enrol(&second.redirect).unwrap();
     assert_eq!(plugin.pods().unwrap().len(), 2);
 }
 
 fn replacement() {
     const CONNECTIONS: u32 = 15_000;
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let listener = proxy.listen("127.0.0.1:4140");
-    proxy.begin(&Order::Greet {
+    proxy.start_command(&ActorCommand::Serve {
         listener,
         count: CONNECTIONS,
     });
-    app.begin(&Order::Churn {
+    app.start_command(&ActorCommand::Churn {
         target: WEB.parse().unwrap(),
         count: CONNECTIONS,
     });
-    let mut programs_seen = vec![links(&world.pin_dir())];
+    let mut programs_seen = vec![links(&env.pin_dir())];
     let mut under_load = 0;
     for round in 0.. {
         let object = if round % 2 == 0 {
-            world.other_object()
+            env.other_object()
         } else {
             object()
         };
-        assert_eq!(world.load(&object).1, Loaded::Replaced);
-        programs_seen.push(links(&world.pin_dir()));
+        assert_eq!(env.load(&object).1, Loaded::Replaced);
+        programs_seen.push(links(&env.pin_dir()));
         if pod.count(Counter::OutboundRedirected) >= u64::from(CONNECTIONS) {
             break;
         }
         under_load += 1;
     }
     assert!(under_load > 0, "the load outlasts a replacement");
-    assert_eq!(app.answer(), Answer::Done);
-    assert_eq!(proxy.answer(), Answer::Done);
+    assert_eq!(app.response(), ActorResponse::Done);
+    assert_eq!(proxy.response(), ActorResponse::Done);
     for pair in programs_seen.windows(2) {
         for (before, after) in pair[0].iter().zip(&pair[1]) {
             assert_eq!(before.0, after.0);
@@ -135,25 +138,25 @@ fn replacement() {
 
 fn many_connections() {
     const CONNECTIONS: u32 = 24_000;
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let listener = proxy.listen("127.0.0.1:4140");
-    proxy.begin(&Order::Greet {
+    proxy.start_command(&ActorCommand::Serve {
         listener,
         count: CONNECTIONS,
     });
     let target = WEB.parse().unwrap();
     assert_eq!(
-        app.order(Order::Churn {
+        app.run(ActorCommand::Churn {
             target,
             count: CONNECTIONS
         }),
-        Answer::Done
+        ActorResponse::Done
     );
-    assert_eq!(proxy.answer(), Answer::Done);
+    assert_eq!(proxy.response(), ActorResponse::Done);
     assert_eq!(programs.in_flight().unwrap(), 0);
     assert_eq!(
         pod.count(Counter::OutboundRedirected),
@@ -161,32 +164,32 @@ fn many_connections() {
     );
 }
 
-/// Trap 54: without room for its destination a connection is redirected and the proxy refuses it;
-/// it must neither go around nor get another's destination.
+/// A connection without an entry for its destination is redirected and the proxy refuses it; it
+/// must neither bypass the proxy nor get the destination of another.
 fn full_table() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let outbound = proxy.listen("127.0.0.1:4140");
-    world.fill_in_flight();
+    env.fill_in_flight();
     app.connect(WEB).id();
     let accepted = proxy.accept(outbound);
     assert_eq!(proxy.original(accepted.id()), None);
     assert_eq!(pod.count(Counter::OutboundUntracked), 1);
-    world.clear_in_flight();
+    env.clear_in_flight();
     app.connect(WEB).id();
     let accepted = proxy.accept(outbound);
     assert_eq!(proxy.original(accepted.id()), Some(WEB.parse().unwrap()));
 }
 
-/// Trap 49. All pods of a world have the same addresses; here one comes after the other, and the
-/// first one goes without a word.
-fn address_again() {
-    let world = World::new();
-    let programs = world.programs();
-    let first = world.pod();
+/// All pods of an environment have the same addresses; here one follows the other, and the first
+/// one is not removed explicitly.
+fn reused_address() {
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let first = env.pod();
     programs.enrol(&first.redirect).unwrap();
     let (mut proxy, mut app) = (first.proxy(), first.app());
     let outbound = proxy.listen("127.0.0.1:4140");
@@ -196,22 +199,25 @@ fn address_again() {
     drop((proxy, app));
     drop(first);
 
-    // Not in the mesh: nothing of the first pod's is left for it.
-    let plain = world.pod();
+    // Not meshed: no state of the first pod affects it.
+    let plain = env.pod();
     let mut app = plain.app();
     assert_eq!(
         app.connect(WEB),
-        Answer::Failed("NetworkUnreachable".into())
+        ActorResponse::Failed("NetworkUnreachable".into())
     );
     let web = app.listen("0.0.0.0:8080");
     app.connect_from("198.18.0.2:0", "198.18.0.1:8080").id();
     app.accept(web).id();
 
-    // In the mesh: its own proxy, and closed before that listens.
-    let second = world.pod();
+    // Meshed: redirected to its own proxy, and refused before that listens.
+    let second = env.pod();
     programs.enrol(&second.redirect).unwrap();
     let mut app = second.app();
-    assert_eq!(app.connect(WEB), Answer::Failed("ConnectionRefused".into()));
+    assert_eq!(
+        app.connect(WEB),
+        ActorResponse::Failed("ConnectionRefused".into())
+    );
     let mut proxy = second.proxy();
     let outbound = proxy.listen("127.0.0.1:4140");
     app.connect(WEB).id();
@@ -221,9 +227,9 @@ fn address_again() {
 }
 
 fn unenrolment() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let outbound = proxy.listen("127.0.0.1:4140");
@@ -239,16 +245,12 @@ fn unenrolment() {
     assert_eq!(programs.pods().unwrap(), []);
     assert_eq!(programs.counters().unwrap(), []);
     assert_eq!(programs.in_flight().unwrap(), 0);
-    assert_eq!(
-        links(&world.pin_dir()).len(),
-        8,
-        "only the node's own links"
-    );
-    assert_eq!(map_entries(&world.pin_dir()), 0);
+    assert_eq!(links(&env.pin_dir()).len(), 8, "only the node's own links");
+    assert_eq!(map_entries(&env.pin_dir()), 0);
     assert_eq!(programs.sweep(&[]).unwrap(), Default::default());
     assert_eq!(
         app.connect(WEB),
-        Answer::Failed("NetworkUnreachable".into())
+        ActorResponse::Failed("NetworkUnreachable".into())
     );
     let web = app.listen("0.0.0.0:8080");
     app.connect_from("198.18.0.2:0", "198.18.0.1:8080").id();
@@ -256,8 +258,8 @@ fn unenrolment() {
     drop(accepted);
 }
 
-/// Entries of all maps but the storage ones, which die with their sockets, and the guard's mode,
-/// which is no pod's.
+/// Counts the entries of all maps except the socket storage maps, whose entries end with their
+/// sockets, and the guard's mode, which does not belong to a pod.
 fn map_entries(pin_dir: &Path) -> usize {
     fs::read_dir(pin_dir.join("v1/maps"))
         .unwrap()
@@ -279,10 +281,10 @@ fn map_entries(pin_dir: &Path) -> usize {
         .sum()
 }
 
-fn gone_pod() {
-    let world = World::new();
-    let programs = world.programs();
-    let (stays, goes, mut split) = (world.pod(), world.pod(), world.pod());
+fn deleted_namespace() {
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let (stays, goes, mut split) = (env.pod(), env.pod(), env.pod());
     split.redirect.tier = Tier::Split;
     let known: Vec<PodRedirect> = [&stays, &goes, &split]
         .into_iter()
@@ -294,7 +296,7 @@ fn gone_pod() {
     assert_eq!(programs.sweep(&known).unwrap(), Default::default());
     drop(goes);
     drop(split);
-    // The kernel takes a namespace down in its own time.
+    // The kernel deletes a namespace asynchronously.
     let mut removed = Vec::new();
     while removed.len() < 2 {
         removed.extend(programs.sweep(&known).unwrap().removed);
@@ -310,19 +312,19 @@ fn gone_pod() {
 }
 
 fn lost_attachment() {
-    let world = World::new();
-    world.programs();
-    let links = world.pin_dir().join("v1/links");
+    let env = TestEnv::new();
+    env.programs();
+    let links = env.pin_dir().join("v1/links");
     fs::remove_file(links.join("mesh_connect4")).unwrap();
-    assert_eq!(world.load(&object()).1, Loaded::Replaced);
+    assert_eq!(env.load(&object()).1, Loaded::Replaced);
     assert!(links.join("mesh_connect4").exists());
-    assert_eq!(world.load(&object()).1, Loaded::Adopted);
+    assert_eq!(env.load(&object()).1, Loaded::Adopted);
 }
 
 fn refusals() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     let host = PodRedirect {
         netns: "/proc/self/ns/net".into(),
         cookie: netns::current_cookie().unwrap(),
@@ -335,7 +337,7 @@ fn refusals() {
     };
     assert!(matches!(
         programs.enrol(&other),
-        Err(Error::OtherNetns { .. })
+        Err(Error::NetnsMismatch { .. })
     ));
     let nft = PodRedirect {
         tier: Tier::Nft,
@@ -348,31 +350,28 @@ fn refusals() {
     };
     assert!(matches!(programs.enrol(&bare), Err(Error::NoAddress)));
     assert_eq!(
-        map_entries(&world.pin_dir()),
+        map_entries(&env.pin_dir()),
         0,
-        "a refused pod leaves nothing"
+        "a refused pod leaves no state"
     );
 }
 
 fn not_pinned() {
-    let world = World::new();
-    let error = Programs::open(&world.pin_dir()).unwrap_err();
+    let env = TestEnv::new();
+    let error = Programs::open(&env.pin_dir()).unwrap_err();
     assert!(matches!(error, Error::NotPinned(_)));
-    assert!(
-        error.to_string().contains("the agent has not loaded"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("no agent has loaded"), "{error}");
 }
 
 fn mounts() {
-    let world = World::new();
-    world.programs();
-    let below = world.pin_dir().with_file_name("node/mesh");
-    mesh_agent::ebpf::load(&object(), &below, &world.cgroup).unwrap();
+    let env = TestEnv::new();
+    env.programs();
+    let below = env.pin_dir().with_file_name("node/mesh");
+    mesh_agent::ebpf::load(&object(), &below, &env.cgroup).unwrap();
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-    let parent = world.pin_dir();
+    let parent = env.pin_dir();
     let parent = parent.parent().unwrap().to_string_lossy().into_owned();
-    let ours = mounts.lines().filter(|line| line.contains(&parent)).count();
-    assert_eq!(ours, 1, "{mounts}");
+    let mounted = mounts.lines().filter(|line| line.contains(&parent)).count();
+    assert_eq!(mounted, 1, "{mounts}");
     mesh_agent::ebpf::unload(&below).unwrap();
 }

@@ -1,22 +1,22 @@
-//! The kernel programs on the running kernel, with real sockets, processes and cgroups. Needs root.
-//! Its own `main`, because the workers of a test are this program again: a process belongs to one
-//! cgroup as a whole, so application and proxy must be processes of their own.
+//! Tests the kernel programs on the running kernel, with real sockets, processes and cgroups. Needs
+//! root. Has its own `main`, because the workers of a test run this program again: a process
+//! belongs to one cgroup as a whole, so application and proxy must be separate processes.
 
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a test program with a main of its own, which clippy does not take for one"
+    reason = "a test program with its own main, which clippy does not recognise as a test"
 )]
 
 mod actor;
+mod env;
 mod identity;
 mod lifecycle;
 mod quota;
 mod redirect;
 mod selftest;
-mod world;
 
 use std::{io, panic, process::ExitCode};
 
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.split_first() {
         Some((first, rest)) if first == WORKER_ARGUMENT => end(mesh_agent::selftest::worker(rest)),
-        Some((first, rest)) if first == actor::ARGUMENT => end(actor::play(rest)),
+        Some((first, rest)) if first == actor::ARGUMENT => end(actor::run_actor(rest)),
         _ => run(&arguments),
     }
 }
@@ -51,7 +51,7 @@ fn end(result: io::Result<()>) -> ExitCode {
     }
 }
 
-/// Runs the cases whose names contain one of the arguments that are no options; all without any.
+/// Runs the cases whose names contain one of the arguments that are not options; all without any.
 fn run(arguments: &[String]) -> ExitCode {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: the kernel programs can be loaded by root only");
@@ -71,7 +71,7 @@ fn run(arguments: &[String]) -> ExitCode {
             continue;
         }
         println!("test {name} ...");
-        // The panic's message is on the terminal already.
+        // The panic's message has been printed already.
         let passed = panic::catch_unwind(case).is_ok();
         println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
         failed += usize::from(!passed);

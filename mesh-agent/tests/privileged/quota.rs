@@ -1,4 +1,4 @@
-//! What one pod can take from the others: nothing.
+//! One pod cannot exhaust the resources of others.
 
 use aya::maps::{LpmTrie, Map, MapData};
 use mesh_agent::redirect::PortSet;
@@ -10,54 +10,55 @@ use mesh_ebpf_common::{
 
 use crate::{
     Case,
-    actor::{Answer, Order},
-    world::{Pod, World},
+    actor::{ActorCommand, ActorResponse},
+    env::{Pod, TestEnv},
 };
 
 pub(super) const CASES: &[Case] = &[
     (
-        "a pod with its quota of connections in flight loses its own next ones only",
+        "a pod that exhausts its quota of connections in flight loses only its own next ones",
         in_flight,
     ),
     (
-        "a connection from another loopback address than the first is not redirected",
+        "a connection from another loopback address than 127.0.0.1 is not redirected",
         loopback_sources,
     ),
     (
-        "the longest lists of ports leave room for those of other pods",
+        "the longest lists of ports leave entries for those of other pods",
         skipped_ports,
     ),
 ];
 
 const WEB: &str = "192.0.2.10:80";
-/// What the listeners of actors queue; the kernel takes one more.
+/// The backlog of the actors' listeners; the kernel queues one more.
 const QUEUED: u32 = 1024 + 1;
-const BEYOND: u32 = 200;
+const EXCESS: u32 = 200;
 
 fn address(text: &str) -> std::net::SocketAddr {
     text.parse().unwrap()
 }
 
-/// The proxy does not accept, so that a connection beyond its listener's queue stays in flight.
+/// The proxy does not accept, so that a connection that exceeds its listener's queue stays in
+/// flight.
 fn in_flight() {
     let quota = u32::try_from(IN_FLIGHT_PER_POD).unwrap();
-    let world = World::new();
-    let programs = world.programs();
-    let (greedy, modest) = (world.pod(), world.pod());
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let (greedy, modest) = (env.pod(), env.pod());
     programs.enrol(&greedy.redirect).unwrap();
     programs.enrol(&modest.redirect).unwrap();
     let (mut proxy, mut app) = (greedy.proxy(), greedy.app());
     let outbound = proxy.listen("127.0.0.1:4140");
-    app.begin_connections(WEB, QUEUED + quota + BEYOND);
+    app.start_connections(WEB, QUEUED + quota + EXCESS);
     assert_eq!(programs.in_flight().unwrap(), quota as usize);
-    let lost = u64::from(BEYOND);
+    let lost = u64::from(EXCESS);
     assert_eq!(greedy.count(Counter::OutboundUntracked), lost);
 
     reaches_its_proxy(&modest);
     assert_eq!(modest.count(Counter::OutboundUntracked), 0);
 
-    // With room again, it is as any other pod.
-    assert_eq!(app.order(Order::GiveUp), Answer::Done);
+    // With capacity again, it behaves as any other pod.
+    assert_eq!(app.run(ActorCommand::CloseStarted), ActorResponse::Done);
     assert_eq!(programs.in_flight().unwrap(), 0);
     proxy.close(outbound);
     let outbound = proxy.listen("127.0.0.1:4140");
@@ -81,11 +82,11 @@ fn reaches_its_proxy(pod: &Pod<'_>) {
     }
 }
 
-/// There are sixteen million of them, and without a mesh none reaches anything outside.
+/// There are sixteen million such addresses, and without a mesh none reaches another host.
 fn loopback_sources() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let outbound = proxy.listen("127.0.0.1:4140");
@@ -93,11 +94,11 @@ fn loopback_sources() {
     let accepted = proxy.accept(outbound);
     assert_eq!(proxy.original(accepted.id()), Some(address(WEB)));
     let refused = app.connect_from("127.0.0.2:0", WEB);
-    assert!(matches!(refused, Answer::Failed(_)), "{refused:?}");
+    assert!(matches!(refused, ActorResponse::Failed(_)), "{refused:?}");
     assert_eq!(pod.count(Counter::OutboundForeignSource), 1);
 }
 
-/// Ranges as bad as they come, so that each costs as many prefixes as it can.
+/// The ranges with the largest number of prefixes each.
 fn skipped_ports() {
     let ranges = mesh_core::ports::MAX_RANGES as u32;
     let width = 65_536 / ranges;
@@ -105,32 +106,32 @@ fn skipped_ports() {
         .map(|number| (number * width + 1) as u16..=((number + 1) * width - 2) as u16)
         .collect();
     worst.check_limit().unwrap();
-    let world = World::new();
-    let programs = world.programs();
-    let (mut greedy, mut modest) = (world.pod(), world.pod());
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let (mut greedy, mut modest) = (env.pod(), env.pod());
     greedy.redirect.spec.skip_inbound = worst.clone();
     greedy.redirect.spec.skip_outbound = worst;
     programs.enrol(&greedy.redirect).unwrap();
-    let taken = port_skips(&world);
+    let taken = port_skips(&env);
     assert!(taken <= PORT_SKIPS_PER_POD, "{taken}");
 
     modest.redirect.spec.skip_outbound = "81".parse().unwrap();
     programs.enrol(&modest.redirect).unwrap();
-    let unreachable = Answer::Failed("NetworkUnreachable".into());
+    let unreachable = ActorResponse::Failed("NetworkUnreachable".into());
     let mut app = modest.app();
     assert_eq!(app.connect("192.0.2.10:81"), unreachable, "goes directly");
     reaches_its_proxy(&modest);
-    // Enrolling again, and un-enrolling, takes away what belongs to the pod alone.
+    // Enrolling again, and removing, removes entries of this pod only.
     greedy.redirect.spec.skip_inbound = "4190-4191".parse().unwrap();
     greedy.redirect.spec.skip_outbound = PortSet::default();
     programs.enrol(&greedy.redirect).unwrap();
-    assert_eq!(port_skips(&world), 1 + port_skips_of(&modest));
+    assert_eq!(port_skips(&env), 1 + port_skips_of(&modest));
     assert!(programs.unenrol(greedy.redirect.cookie).unwrap());
-    assert_eq!(port_skips(&world), port_skips_of(&modest));
+    assert_eq!(port_skips(&env), port_skips_of(&modest));
 }
 
-fn port_skips(world: &World) -> usize {
-    let pin = world.pin_dir().join("v1/maps/PORT_SKIPS");
+fn port_skips(env: &TestEnv) -> usize {
+    let pin = env.pin_dir().join("v1/maps/PORT_SKIPS");
     let map = Map::from_map_data(MapData::from_pin(pin).unwrap()).unwrap();
     let trie: LpmTrie<MapData, PortSkipKey, u8> = LpmTrie::try_from(map).unwrap();
     trie.keys().count()

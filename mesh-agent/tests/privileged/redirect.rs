@@ -1,4 +1,4 @@
-//! What the programs do with connections: to the proxy, around it, and nowhere.
+//! Redirection by the programs: to the proxy, around it, and refused.
 
 use std::net::SocketAddr;
 
@@ -7,8 +7,8 @@ use mesh_ebpf_common::counter::Counter;
 
 use crate::{
     Case,
-    actor::{Answer, Order},
-    world::{APP_UID, World},
+    actor::{ActorCommand, ActorResponse},
+    env::{APP_UID, TestEnv},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -16,16 +16,19 @@ pub(super) const CASES: &[Case] = &[
         "both directions reach the proxy, and are counted",
         both_directions,
     ),
-    ("without a proxy connections are reset", fails_closed),
+    ("without a proxy connections are refused", fails_closed),
     ("a pod may fail open", fails_open),
     ("skipped ports and subnets reach the application", skips),
     (
         "a socket bound to the loopback interface is redirected there",
         loopback_device,
     ),
-    ("a nested network namespace is left alone", nested_namespace),
     (
-        "the split tier leaves inbound connections alone",
+        "a nested network namespace is not redirected",
+        nested_namespace,
+    ),
+    (
+        "the split tier does not redirect inbound connections",
         split_tier,
     ),
     (
@@ -41,18 +44,18 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-fn refused() -> Answer {
-    Answer::Failed("ConnectionRefused".into())
+fn refused() -> ActorResponse {
+    ActorResponse::Failed("ConnectionRefused".into())
 }
 
-fn unreachable() -> Answer {
-    Answer::Failed("NetworkUnreachable".into())
+fn unreachable() -> ActorResponse {
+    ActorResponse::Failed("NetworkUnreachable".into())
 }
 
 fn both_directions() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let outbound = proxy.listen("127.0.0.1:4140");
@@ -71,7 +74,7 @@ fn both_directions() {
         assert_eq!(
             app.original(client.id()),
             None,
-            "only the proxy's end answers"
+            "only the proxy's socket has an original destination"
         );
     }
     for (source, own) in [
@@ -82,7 +85,7 @@ fn both_directions() {
         let accepted = proxy.accept(inbound);
         assert_eq!(proxy.original(accepted.id()), Some(address(own)));
     }
-    // The proxy's own connections go where it says: nowhere, in this namespace.
+    // The proxy's own connections are not redirected, and fail in this namespace.
     assert_eq!(proxy.connect(WEB), unreachable());
 
     assert_eq!(pod.count(Counter::OutboundRedirected), 2);
@@ -96,9 +99,9 @@ fn both_directions() {
 }
 
 fn fails_closed() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let mut app = pod.app();
     app.listen("0.0.0.0:8080");
@@ -113,14 +116,14 @@ fn fails_closed() {
     assert_eq!(
         programs.in_flight().unwrap(),
         0,
-        "a refused connection leaves nothing"
+        "a refused connection leaves no entry"
     );
 }
 
 fn fails_open() {
-    let world = World::new();
-    let programs = world.programs();
-    let mut pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let mut pod = env.pod();
     pod.redirect.spec.inbound_fail_open = true;
     programs.enrol(&pod.redirect).unwrap();
     let mut app = pod.app();
@@ -135,21 +138,21 @@ fn fails_open() {
     assert_eq!(
         proxy.accept(inbound).peer(),
         local(&client),
-        "a proxy ends it"
+        "the proxy accepts it"
     );
 }
 
-fn local(answer: &Answer) -> SocketAddr {
-    match answer {
-        Answer::Socket { local, .. } => *local,
+fn local(response: &ActorResponse) -> SocketAddr {
+    match response {
+        ActorResponse::Socket { local, .. } => *local,
         other => panic!("no socket: {other:?}"),
     }
 }
 
 fn skips() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     proxy.listen("127.0.0.1:4140");
@@ -184,13 +187,13 @@ fn skips() {
 }
 
 fn loopback_device() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let (mut proxy, mut app) = (pod.proxy(), pod.actor("app", 0));
     let outbound = proxy.listen("127.0.0.1:4140");
-    let client = app.order(Order::Connect {
+    let client = app.run(ActorCommand::Connect {
         target: address(WEB),
         source: None,
         device: Some("lo".into()),
@@ -201,20 +204,20 @@ fn loopback_device() {
 }
 
 fn nested_namespace() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
-    let nested = world.namespace();
+    let nested = env.namespace();
     let mut app = pod.actor_in(&nested.path, "app", APP_UID);
     assert_eq!(app.connect(WEB), unreachable());
     assert_eq!(pod.count(Counter::OutboundRedirected), 0);
 }
 
 fn split_tier() {
-    let world = World::new();
-    let programs = world.programs();
-    let mut pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let mut pod = env.pod();
     pod.redirect.tier = Tier::Split;
     programs.enrol(&pod.redirect).unwrap();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
@@ -230,9 +233,9 @@ fn split_tier() {
 }
 
 fn direct_to_proxy() {
-    let world = World::new();
-    let programs = world.programs();
-    let pod = world.pod();
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
     programs.enrol(&pod.redirect).unwrap();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let outbound = proxy.listen("127.0.0.1:4140");

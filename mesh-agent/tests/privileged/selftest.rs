@@ -1,4 +1,4 @@
-//! The agent's self-test, which passes on every kernel these tests are run on.
+//! The agent's self-test, which passes on every kernel that these tests run on.
 
 use std::{fs, path::PathBuf, process, time::Instant};
 
@@ -28,7 +28,7 @@ fn full_tier() {
     assert!(!settings.pin_dir.exists(), "no pins are left");
 }
 
-/// Where this system has the cgroup2 hierarchy.
+/// Returns the mount point of the cgroup2 hierarchy.
 pub(super) fn cgroup2() -> PathBuf {
     fs::read_to_string("/proc/self/mounts")
         .unwrap()

@@ -1,5 +1,5 @@
-//! A pod's sandbox found from outside: a process in a cgroup as kubelet names it, in a network
-//! namespace of its own.
+//! Finding a pod's sandbox: a process in a cgroup with a name of the kubelet's, in its own network
+//! namespace.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use std::{
 use mesh_agent::{
     node::Node as Redirections,
     redirect::Tier,
-    sandbox::{NotYet, Places},
+    sandbox::{SandboxFinder, SandboxPending},
 };
 use mesh_core::node::{Attachment, AttachmentId, IN_PLACE, PodRef};
 
@@ -21,7 +21,7 @@ use crate::{
     skipped,
 };
 
-/// A process that waits in a namespace, in a cgroup of a container of the pod.
+/// A process that waits in a namespace, in the cgroup of one of the pod's containers.
 struct Process {
     child: Child,
     cgroup: PathBuf,
@@ -32,7 +32,7 @@ impl Process {
         let root = cgroup2_mount().join(unique("mesh-test-kubepods"));
         let cgroup = root.join(format!("pod{uid}/c0ffee"));
         fs::create_dir_all(&cgroup).unwrap();
-        // It enters the cgroup by itself and then becomes the program that waits.
+        // The shell enters the cgroup and then executes the waiting program.
         let script = format!(
             "echo $$ > {}/cgroup.procs && exec ip netns exec {netns} sleep 1000",
             cgroup.display()
@@ -52,40 +52,43 @@ impl Drop for Process {
     }
 }
 
-fn find(uid: &str, addresses: &[IpAddr]) -> Result<mesh_agent::sandbox::Sandbox, NotYet> {
-    Places::default().find(uid, addresses).unwrap()
+fn find(uid: &str, addresses: &[IpAddr]) -> Result<mesh_agent::sandbox::Sandbox, SandboxPending> {
+    SandboxFinder::default().find(uid, addresses).unwrap()
 }
 
 #[test]
-fn a_pod_that_runs_is_found_by_its_uid_and_enrolled_in_place() {
-    if skipped("a_pod_that_runs_is_found_by_its_uid_and_enrolled_in_place") {
+fn running_pod_is_found_by_uid_and_enrolled_in_place() {
+    if skipped("running_pod_is_found_by_uid_and_enrolled_in_place") {
         return;
     }
     let pair = Pair::new();
     let uid = unique("0f3c9d8e-6b1a-4d5e-9f00-");
-    assert_eq!(find(&uid, &[]), Err(NotYet::NoProcess));
+    assert_eq!(find(&uid, &[]), Err(SandboxPending::NoProcess));
     let process = Process::start(&uid, &pair.pod.name);
     let known = [pair.pod_v4];
-    // Until the process is in its namespace, which takes it a few milliseconds.
+    // The process needs a few milliseconds to enter its namespace.
     let sandbox = crate::agent::eventually(|| find(&uid, &known).ok());
     assert_eq!(
         sandbox.netns,
         pair.pod.path(),
-        "the name, which outlives the process"
+        "the path, which outlives the process"
     );
     assert_eq!(sandbox.container_id, "c0ffee");
     assert_eq!(
         find(&uid, &[]),
         Ok(sandbox.clone()),
-        "before its address is known"
+        "before the pod's status has an address"
     );
     let other: IpAddr = "10.241.0.99".parse().unwrap();
-    assert_eq!(find(&uid, &[other]), Err(NotYet::OtherAddress(vec![other])));
+    assert_eq!(
+        find(&uid, &[other]),
+        Err(SandboxPending::AddressMismatch(vec![other]))
+    );
 
     let node = Node::new();
     let agent = node.start(Tier::Nft);
     agent.kill();
-    let redirections = Redirections::left_behind(&node.state_dir(), &node.pin_dir).unwrap();
+    let redirections = Redirections::open_offline(&node.state_dir(), &node.pin_dir).unwrap();
     let id = AttachmentId {
         container_id: sandbox.container_id,
         network: IN_PLACE.to_owned(),
@@ -108,10 +111,10 @@ fn a_pod_that_runs_is_found_by_its_uid_and_enrolled_in_place() {
     assert_eq!(
         redirections.pods().unwrap().len(),
         1,
-        "its container may start again"
+        "its container may restart"
     );
 
-    // The runtime knows the network's name; the agent that enrolled the pod did not.
+    // The runtime passes the network's name; the agent that enrolled the pod did not have it.
     let del = AttachmentId {
         network: "pods".to_owned(),
         ..id

@@ -1,8 +1,8 @@
-//! A node in small: a bpffs, a pods' parent cgroup, and pods that are a network namespace with a
-//! cgroup per container. Each world has names of its own and is removed when dropped.
+//! A small node: a bpffs, a pods' parent cgroup, and pods that are a network namespace with a
+//! cgroup per container. Each environment has unique names and is removed when dropped.
 //!
-//! A pod's namespace has a loopback interface only. Of its addresses some are the pod's; the others
-//! play the outside: a connection from one of them arrives like one from another machine.
+//! A pod's namespace has only a loopback interface. Some of its addresses are the pod's;
+//! connections from the others appear to come from another machine.
 
 use std::{
     fs::{self, File},
@@ -34,44 +34,44 @@ use crate::{actor::Actor, selftest::cgroup2};
 pub(super) const PROXY_UID: u32 = 2102;
 pub(super) const APP_UID: u32 = 1000;
 
-/// The pod's addresses and the ones outside it.
+/// The pod's addresses, and external ones.
 const OWN_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfd6d, 0x6573, 0x68, 0, 0, 0, 0, 1);
 const OUTSIDE_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 2), Ipv4Addr::new(198, 19, 0, 2)];
 const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0xfd6d, 0x6573, 0x68, 0, 0, 0, 0, 2);
 
-pub(super) struct World {
+pub(super) struct TestEnv {
     directory: PathBuf,
     pub(super) cgroup: PathBuf,
 }
 
 pub(super) struct Pod<'a> {
-    world: &'a World,
+    env: &'a TestEnv,
     namespace: Namespace,
     pub(super) redirect: PodRedirect,
     cgroup: PathBuf,
 }
 
-/// A network namespace with a name in the file system, as CNI plugins make them.
+/// A network namespace bind-mounted at a path, as CNI plugins create them.
 pub(super) struct Namespace {
     pub(super) path: PathBuf,
 }
 
-impl World {
-    pub(super) fn new() -> World {
+impl TestEnv {
+    pub(super) fn new() -> TestEnv {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("mesh-test-{}-{number}", process::id());
-        let world = World {
+        let env = TestEnv {
             directory: std::env::temp_dir().join(&name),
             cgroup: cgroup2().join(&name),
         };
-        fs::create_dir_all(&world.directory).unwrap();
-        fs::create_dir(&world.cgroup).unwrap();
-        world
+        fs::create_dir_all(&env.directory).unwrap();
+        fs::create_dir(&env.cgroup).unwrap();
+        env
     }
 
-    /// Below a directory that is no bpffs: loading mounts one there.
+    /// Returns a path that is not on a bpffs: loading mounts one there.
     pub(super) fn pin_dir(&self) -> PathBuf {
         self.directory.join("bpf/mesh")
     }
@@ -93,8 +93,7 @@ impl World {
         Object::open(Some(&path)).unwrap()
     }
 
-    /// Puts entries of a pod that does not exist into the table of connections in flight until it
-    /// takes no more.
+    /// Fills the table of connections in flight with entries of a pod that does not exist.
     pub(super) fn fill_in_flight(&self) {
         let mut table = self.in_flight();
         let entry = OriginalDst::default();
@@ -158,7 +157,7 @@ impl World {
             tier: Tier::Full,
         };
         Pod {
-            world: self,
+            env: self,
             namespace,
             redirect,
             cgroup,
@@ -188,14 +187,14 @@ impl Pod<'_> {
     }
 
     pub(super) fn count(&self, counter: Counter) -> u64 {
-        let programs = Programs::open(&self.world.pin_dir()).unwrap();
+        let programs = Programs::open(&self.env.pin_dir()).unwrap();
         programs
             .counters()
             .unwrap()
             .iter()
             .find(|counters| counters.cookie == self.redirect.cookie)
             .expect("the pod is enrolled")
-            .of(counter)
+            .get(counter)
     }
 }
 
@@ -212,7 +211,7 @@ impl Namespace {
             let mut v4 = vec![OWN_V4];
             v4.extend(OUTSIDE_V4);
             loopback::set_up(&v4, &[OWN_V6, OUTSIDE_V6]).unwrap();
-            // As many connections from one address to one port as a test may want.
+            // Allows as many connections from one address to one port as a test needs.
             fs::write("/proc/sys/net/ipv4/ip_local_port_range", "10000 65535").unwrap();
             let own = Some("/proc/thread-self/ns/net");
             mount(own, &target, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
@@ -230,7 +229,7 @@ impl Drop for Namespace {
     }
 }
 
-impl Drop for World {
+impl Drop for TestEnv {
     fn drop(&mut self) {
         let _ = ebpf::unload(&self.pin_dir());
         let _ = umount2(&self.directory.join("bpf"), MntFlags::MNT_DETACH);
@@ -239,7 +238,7 @@ impl Drop for World {
     }
 }
 
-/// Children first; the processes in them have ended.
+/// Removes children first; their processes have exited.
 fn remove_cgroup(path: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
