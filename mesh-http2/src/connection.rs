@@ -1,14 +1,14 @@
-//! [`Connection`]: what both sides know of each other, and what is between them.
+//! [`Connection`]: the state of one HTTP/2 connection, without its socket.
 //!
-//! Whoever owns the socket calls [`Connection::receive`] with what was read, writes what
-//! [`Connection::output`] holds, and is woken when there is more of it. Whoever owns a stream polls
-//! it by its [`StreamId`]. All of it happens on one thread.
+//! The owner of the socket passes the bytes it reads to [`Connection::receive`], writes the bytes
+//! that [`Connection::output`] holds, and is woken when there are more. The owner of a stream polls
+//! it by its [`StreamId`]. All calls happen on one thread.
 //!
-//! * [`receive`]: bytes become frames, and each frame is judged.
-//! * [`headers`], [`data`]: what the frames of messages do.
-//! * [`send`]: messages become frames, as far as there is room.
-//! * [`streams`]: what owners of streams may ask and do.
-//! * [`ending`]: how streams and connections end.
+//! * [`receive`]: parses frames and applies those of the connection.
+//! * [`headers`], [`data`]: apply the frames of messages.
+//! * [`send`]: encodes messages into frames, as far as flow control allows.
+//! * [`streams`]: what the owners of streams call.
+//! * [`ending`]: stream errors, connection errors and graceful shutdown.
 
 mod data;
 mod ending;
@@ -27,249 +27,254 @@ use std::time::Instant;
 use ahash::RandomState;
 use http::Request;
 
-use self::ending::{Leaving, Tombstones};
-use self::headers::Block;
-use self::receive::Input;
+use self::ending::{GoAwayState, ResetStreams};
+use self::headers::PartialFieldBlock;
+use self::receive::ReadState;
 pub use self::receive::WORK_PER_TURN;
-use crate::account::Account;
-use crate::error::{Error, Reason, Violation};
+use crate::error::{Error, ErrorCode, LimitExceeded};
+use crate::flood::FloodLimiter;
 use crate::frame::{self, PREFACE};
 use crate::hpack::{Decoder, Encoder};
-use crate::message::Refused;
-use crate::output::{Buffers, Output};
-use crate::settings::{Limits, Ours, Peer, Role};
+use crate::message::FieldSectionLimit;
+use crate::output::{BufferPool, Output};
+use crate::settings::{Limits, LocalSettings, PeerSettings, Role};
 use crate::stream::{Stream, StreamId, register, wake};
-use crate::window::{DEFAULT_WINDOW, Receiving, Sending};
+use crate::window::{DEFAULT_WINDOW, ReceiveWindow, SendWindow};
 
-/// On what terms a connection is begun.
+/// The configuration of a new connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
+    /// Whether the local endpoint is the client or the server.
     pub role: Role,
+    /// The limits of what the peer may consume.
     pub limits: Limits,
-    /// What each stream may be sent before it is read.
+    /// Flow-control window of each stream for received data, in bytes.
     pub stream_window: u32,
-    /// What all streams may be sent together before they are read.
+    /// Flow-control window of the connection for received data, in bytes.
     pub connection_window: u32,
-    /// What the other side may put into one frame, if it is more than the 16 KiB that everybody
-    /// takes.
-    pub max_frame: Option<u32>,
-    /// How much is collected to be written before streams have to wait, if it is not 256 KiB.
-    pub collected: Option<usize>,
-    pub buffers: Buffers,
+    /// SETTINGS_MAX_FRAME_SIZE to advertise, in bytes; `None` leaves the protocol's 16 KiB.
+    pub max_frame_size: Option<u32>,
+    /// Bytes of output that are buffered before streams wait for capacity; `None` means 256 KiB.
+    pub output_limit: Option<usize>,
+    /// The pool of output buffers.
+    pub buffers: BufferPool,
+    /// The clock, which tests replace.
     pub clock: fn() -> Instant,
 }
 
-/// A stream that the other side has opened. Whoever takes it reads and writes it until he says
-/// otherwise.
+/// A stream that the client has opened. Its receiver must read and write it until it drops both
+/// directions ([`Connection::drop_reader`], [`Connection::drop_writer`]).
 #[derive(Debug)]
-pub struct Accepted {
+pub struct AcceptedStream {
+    /// The identifier for calls of [`Connection`].
     pub id: StreamId,
+    /// The request without its body.
     pub request: Request<()>,
-    /// Why it should not be served; its header fields were not kept.
-    pub refused: Option<Refused>,
-    /// The head was all of it: there is no body, not even an empty one.
-    pub is_head_only: bool,
-    /// How long the body will be, if the head says so.
-    pub length: Option<u64>,
+    /// The limit that the request's field section exceeds: the request must be rejected. Its fields
+    /// were discarded.
+    pub exceeded_limit: Option<FieldSectionLimit>,
+    /// Whether HEADERS ended the stream: there is no body, not even an empty one.
+    pub is_headers_only: bool,
+    /// The value of Content-Length.
+    pub content_length: Option<u64>,
 }
 
-/// What has begun to arrive and must not take for ever.
+/// Input that has begun to arrive and must be completed within a time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Awaited {
-    /// The first settings.
-    Greeting,
+pub enum PendingInput {
+    /// The connection preface, which the peer's first SETTINGS complete.
+    Preface,
     /// The acknowledgement of the PING that follows the first GOAWAY of a graceful shutdown.
     GoAwayPing,
-    /// A header block, by its number.
-    Head(u32),
+    /// A field block, identified by its number on this connection.
+    FieldBlock(u32),
 }
 
-/// One connection without its socket.
+/// An HTTP/2 connection without its socket.
 #[derive(Debug)]
 pub struct Connection {
     role: Role,
     limits: Limits,
-    account: Account,
+    flood: FloodLimiter,
 
-    input: Input,
+    input: ReadState,
     decoder: Decoder,
-    /// A header block that goes on.
-    block: Option<Box<Block>>,
-    /// How many have begun.
-    blocks: u32,
-    /// What we take, as far as that concerns single frames.
-    max_frame: u32,
+    /// The field block whose CONTINUATION frames are still to come.
+    field_block: Option<Box<PartialFieldBlock>>,
+    /// Number of field blocks that have begun. Wraps.
+    field_blocks: u32,
+    /// The advertised SETTINGS_MAX_FRAME_SIZE.
+    max_frame_size: u32,
 
     output: Output,
-    /// How much is collected there before streams have to wait.
-    collected: usize,
+    /// Bytes of output that are buffered before streams wait.
+    output_limit: usize,
     encoder: Encoder,
-    /// What the other side takes.
-    peer: Peer,
-    /// It has said so.
-    is_greeted: bool,
-    /// Woken when there is something to write.
+    peer_settings: PeerSettings,
+    /// The peer's first SETTINGS were received.
+    has_peer_settings: bool,
+    /// Wakes the connection driver when there is output.
     driver: Option<Waker>,
 
-    /// What the other side may send, and what we may.
-    receiving: Receiving,
-    sending: Sending,
-    /// What the other side may send on each stream, as far as it may know.
+    receive_window: ReceiveWindow,
+    send_window: SendWindow,
+    /// The receive window of new streams: the larger of both values while a change of it is
+    /// unacknowledged, because the peer may use either.
     stream_window: u32,
-    /// Settings of ours that were not acknowledged yet.
-    unacknowledged: Option<u32>,
+    /// The stream window in SETTINGS that the peer has not acknowledged yet.
+    unacknowledged_window: Option<u32>,
 
     streams: HashMap<u32, Box<Stream>, RandomState>,
-    /// The last stream that the other side has opened.
-    last_theirs: u32,
-    /// The next that we open.
-    next_ours: u32,
-    open_theirs: u32,
-    open_ours: u32,
-    accepted: VecDeque<Accepted>,
-    /// Streams that were reset since somebody last looked at `accepted`.
-    unseen_resets: u32,
-    tombstones: Tombstones,
-    /// Streams that wait for room in the connection's window, or for what is written to leave.
-    waiting: Vec<u32>,
+    last_peer_stream: u32,
+    next_local_stream: u32,
+    open_peer_streams: u32,
+    open_local_streams: u32,
+    accepted: VecDeque<AcceptedStream>,
+    /// Streams that were reset since `accepted` was last empty in [`Connection::next_request`].
+    pending_accept_resets: u32,
+    reset_streams: ResetStreams,
+    /// Streams that wait for the connection's window or for the output to drain.
+    waiting_for_capacity: Vec<u32>,
     /// Woken when a stream may be opened.
-    openers: Vec<Waker>,
+    open_wakers: Vec<Waker>,
 
-    leaving: Leaving,
-    /// The other side has said that it leaves: the last stream that it will look at, and why.
-    gone: Option<(u32, Reason)>,
+    goaway: GoAwayState,
+    /// The last stream identifier and the error code of the peer's GOAWAY.
+    peer_goaway: Option<(u32, ErrorCode)>,
     failure: Option<Error>,
-    violation: Option<Violation>,
-    /// The other side should make another connection.
-    is_retired: bool,
-    /// A ping that somebody wanted was answered.
+    limit_exceeded: Option<LimitExceeded>,
+    /// The peer should be moved to another connection.
+    is_drain_due: bool,
+    /// The acknowledgement of [`Connection::ping`] was received.
     has_pong: bool,
-    /// Work that the last call of [`Connection::receive`] has done, see [`WORK_PER_TURN`].
+    /// Work of the current call of [`Connection::receive`], see [`WORK_PER_TURN`].
     work: usize,
 
-    /// Messages and parts of them, both ways.
-    messages: u32,
-    /// Bytes of bodies that have come.
-    data: u64,
+    /// HEADERS and DATA frames in both directions.
+    message_frames: u32,
+    /// Bytes of DATA payloads.
+    data_received: u64,
 }
 
 impl Connection {
+    /// Creates a connection and queues its preface and SETTINGS.
     pub fn new(config: &Config) -> Self {
         let Config { role, limits, .. } = *config;
-        let first_ours = match role {
+        let first_local_stream = match role {
             Role::Client => 1,
             Role::Server => 2,
         };
         let mut connection = Self {
             role,
             limits,
-            account: Account::new(role, &limits, config.clock),
+            flood: FloodLimiter::new(role, &limits, config.clock),
             input: match role {
-                Role::Client => Input::default(),
-                Role::Server => Input::Preface(0),
+                Role::Client => ReadState::default(),
+                Role::Server => ReadState::Preface(0),
             },
             decoder: Decoder::new(),
-            block: None,
-            blocks: 0,
-            max_frame: config.max_frame.unwrap_or(frame::MIN_MAX_FRAME),
+            field_block: None,
+            field_blocks: 0,
+            max_frame_size: config.max_frame_size.unwrap_or(frame::MIN_MAX_FRAME_SIZE),
             output: Output::new(config.buffers),
-            collected: config.collected.unwrap_or(send::COLLECTED),
+            output_limit: config.output_limit.unwrap_or(send::DEFAULT_OUTPUT_LIMIT),
             encoder: Encoder::new(),
-            peer: Peer::new(),
-            is_greeted: false,
+            peer_settings: PeerSettings::new(),
+            has_peer_settings: false,
             driver: None,
-            receiving: Receiving::new(DEFAULT_WINDOW),
-            sending: Sending::new(DEFAULT_WINDOW),
+            receive_window: ReceiveWindow::new(DEFAULT_WINDOW),
+            send_window: SendWindow::new(DEFAULT_WINDOW),
             stream_window: DEFAULT_WINDOW,
-            unacknowledged: None,
+            unacknowledged_window: None,
             streams: HashMap::default(),
-            last_theirs: 0,
-            next_ours: first_ours,
-            open_theirs: 0,
-            open_ours: 0,
+            last_peer_stream: 0,
+            next_local_stream: first_local_stream,
+            open_peer_streams: 0,
+            open_local_streams: 0,
             accepted: VecDeque::new(),
-            unseen_resets: 0,
-            tombstones: Tombstones::default(),
-            waiting: Vec::new(),
-            openers: Vec::new(),
-            leaving: Leaving::No,
-            gone: None,
+            pending_accept_resets: 0,
+            reset_streams: ResetStreams::default(),
+            waiting_for_capacity: Vec::new(),
+            open_wakers: Vec::new(),
+            goaway: GoAwayState::None,
+            peer_goaway: None,
             failure: None,
-            violation: None,
-            is_retired: false,
+            limit_exceeded: None,
+            is_drain_due: false,
             has_pong: false,
             work: 0,
-            messages: 0,
-            data: 0,
+            message_frames: 0,
+            data_received: 0,
         };
-        connection.greet(config);
+        connection.send_preface(config);
         connection
     }
 
-    fn greet(&mut self, config: &Config) {
+    fn send_preface(&mut self, config: &Config) {
         if self.role == Role::Client {
             self.output.write(|out| out.extend_from_slice(PREFACE));
         }
         let is_server = self.role == Role::Server;
-        let ours = Ours {
-            stream_window: (config.stream_window != DEFAULT_WINDOW).then_some(config.stream_window),
-            max_frame: config.max_frame,
-            streams: is_server.then_some(self.limits.streams),
-            header_list: Some(self.limits.header_list),
+        let settings = LocalSettings {
+            initial_window_size: (config.stream_window != DEFAULT_WINDOW)
+                .then_some(config.stream_window),
+            max_frame_size: config.max_frame_size,
+            max_concurrent_streams: is_server.then_some(self.limits.max_concurrent_streams),
+            max_header_list_size: Some(self.limits.max_header_list_size),
             is_client: !is_server,
         };
-        self.write_settings(ours, config.stream_window);
-        self.enlarge(config.connection_window);
+        self.write_settings(settings, config.stream_window);
+        self.enlarge_connection_window(config.connection_window);
     }
 
-    fn write_settings(&mut self, ours: Ours, stream_window: u32) {
-        self.output.write(|out| ours.write(out));
-        self.account.sent_question();
-        // Until the other side says that it knows, it may go by either.
+    fn write_settings(&mut self, settings: LocalSettings, stream_window: u32) {
+        self.output.write(|out| settings.write(out));
+        self.flood.sent_acknowledged_frame();
         self.stream_window = self.stream_window.max(stream_window);
-        self.unacknowledged = Some(stream_window);
+        self.unacknowledged_window = Some(stream_window);
     }
 
-    fn enlarge(&mut self, connection_window: u32) {
-        self.receiving.enlarge(connection_window);
-        self.update_window();
+    fn enlarge_connection_window(&mut self, size: u32) {
+        self.receive_window.enlarge(size);
+        self.send_connection_update();
     }
 
-    /// Makes the windows larger. Not possible, and not done, while the other side has not
-    /// acknowledged the last change.
+    /// Changes the receive windows of all streams and enlarges the connection's, in bytes. Does
+    /// nothing while the peer has not acknowledged the previous change.
     pub fn set_windows(&mut self, stream: u32, connection: u32) {
-        if self.unacknowledged.is_some() {
+        if self.unacknowledged_window.is_some() {
             return;
         }
-        let ours = Ours {
-            stream_window: Some(stream),
-            ..Ours::default()
+        let settings = LocalSettings {
+            initial_window_size: Some(stream),
+            ..LocalSettings::default()
         };
-        self.write_settings(ours, stream);
-        self.enlarge(connection);
+        self.write_settings(settings, stream);
+        self.enlarge_connection_window(connection);
         self.wake_driver();
     }
 
-    /// What is to be written. [`Connection::written`] must be told of it.
+    /// The bytes to write. [`Connection::advance_output`] removes those that were written.
     pub fn output(&self) -> &Output {
         &self.output
     }
 
-    /// The first `n` bytes of the output are written.
-    pub fn written(&mut self, n: usize) {
+    /// Removes the first `n` bytes of the output, which were written.
+    pub fn advance_output(&mut self, n: usize) {
         self.output.advance(n);
-        if self.output.len() < self.collected / 2 && self.sending.room() > 0 {
+        if self.output.len() < self.output_limit / 2 && self.send_window.capacity() > 0 {
             self.wake_waiting();
         }
     }
 
-    /// Whether so much waits to be written that nothing more should be read: answers to what is
-    /// read would only make it more.
+    /// Whether so much output is buffered that nothing more should be read, because responses to
+    /// received frames would add to it.
     pub fn is_congested(&self) -> bool {
-        self.output.len() >= 3 * self.collected
+        self.output.len() >= 3 * self.output_limit
     }
 
-    /// Wakes `waker` when something is to be written, or has to be looked at.
+    /// Registers the connection driver, which is woken when there is output or the connection's
+    /// state has changed.
     pub fn register_driver(&mut self, waker: &Waker) {
         register(&mut self.driver, waker);
     }
@@ -278,103 +283,108 @@ impl Connection {
         wake(&mut self.driver);
     }
 
-    /// The next stream that the other side has opened.
-    pub fn next_request(&mut self) -> Option<Accepted> {
+    /// Returns the next stream that the client has opened.
+    pub fn next_request(&mut self) -> Option<AcceptedStream> {
         let accepted = self.accepted.pop_front();
         if accepted.is_none() {
-            // What was received together is counted together, in however many turns.
+            // Resets that were read together are counted together, even if they take several turns.
             if self.work < WORK_PER_TURN {
-                self.unseen_resets = 0;
+                self.pending_accept_resets = 0;
             }
-            // Four of them take a kilobyte.
+            // An empty queue would keep a kilobyte for four entries.
             self.accepted = VecDeque::new();
         }
         accepted
     }
 
-    /// What has begun to arrive; nothing may be kept waiting for long.
-    pub fn awaited(&self) -> Option<Awaited> {
-        if !self.is_greeted {
-            return Some(Awaited::Greeting);
+    /// Returns the input that has begun to arrive and must be completed within a time limit; see
+    /// [`Connection::input_timed_out`].
+    pub fn pending_input(&self) -> Option<PendingInput> {
+        if !self.has_peer_settings {
+            return Some(PendingInput::Preface);
         }
         // Comes first, so that no new field block of the peer restarts its timer.
-        if self.leaving == Leaving::Announced {
-            return Some(Awaited::GoAwayPing);
+        if self.goaway == GoAwayState::Notice {
+            return Some(PendingInput::GoAwayPing);
         }
-        let is_begun = self.block.is_some() || self.input.is_within_head();
-        is_begun.then_some(Awaited::Head(self.blocks))
+        let is_begun = self.field_block.is_some() || self.input.is_within_field_block();
+        is_begun.then_some(PendingInput::FieldBlock(self.field_blocks))
     }
 
-    /// Asks the other side for an answer; [`Connection::take_pong`] says when it has come.
+    /// Sends a PING; [`Connection::take_pong`] reports its acknowledgement.
     pub fn ping(&mut self) {
-        self.write_ping(PING);
+        self.write_ping(PING_PAYLOAD);
     }
 
     fn write_ping(&mut self, payload: [u8; 8]) {
         self.output.write(|out| frame::write_ping(out, 0, payload));
-        self.account.sent_question();
+        self.flood.sent_acknowledged_frame();
         self.wake_driver();
     }
 
-    /// Whether a ping was answered since this was asked last.
+    /// Returns whether a PING was acknowledged since the last call.
     pub fn take_pong(&mut self) -> bool {
         std::mem::take(&mut self.has_pong)
     }
 
-    /// How many streams are open, or wait to be taken.
-    pub fn streams(&self) -> usize {
+    /// The number of streams that are open, or closed and not dropped by their owners yet.
+    pub fn stream_count(&self) -> usize {
         self.streams.len()
     }
 
-    /// How many streams we may open at a time.
-    pub fn max_streams(&self) -> u32 {
-        match self.is_greeted {
-            true => self.peer.streams.unwrap_or(u32::MAX),
-            false => FIRST_STREAMS,
+    /// The number of streams that the peer allows to be open concurrently.
+    pub fn max_concurrent_streams(&self) -> u32 {
+        if self.has_peer_settings {
+            self.peer_settings
+                .max_concurrent_streams
+                .unwrap_or(u32::MAX)
+        } else {
+            INITIAL_MAX_STREAMS
         }
     }
 
-    /// Counts messages, and parts of them, both ways. Wraps.
-    pub fn messages(&self) -> u32 {
-        self.messages
+    /// The number of HEADERS and DATA frames in both directions. Wraps.
+    pub fn message_frames(&self) -> u32 {
+        self.message_frames
     }
 
-    /// Bytes of bodies that have come.
-    pub fn data(&self) -> u64 {
-        self.data
+    /// Bytes of DATA payloads that were received.
+    pub fn data_received(&self) -> u64 {
+        self.data_received
     }
 
-    /// What the other side has done too much of, once.
-    pub fn take_violation(&mut self) -> Option<Violation> {
-        self.violation.take()
+    /// Returns the limit that the peer has exceeded since the last call.
+    pub fn take_limit_exceeded(&mut self) -> Option<LimitExceeded> {
+        self.limit_exceeded.take()
     }
 
-    /// Whether the other side should make another connection, because of what it has done on this
-    /// one.
-    pub fn is_retired(&self) -> bool {
-        self.is_retired
+    /// Whether the peer has come so close to a limit that this connection should be shut down
+    /// gracefully.
+    pub fn is_drain_due(&self) -> bool {
+        self.is_drain_due
     }
 
-    /// Why the connection is over, if it is.
+    /// The error that closed the connection.
     pub fn failure(&self) -> Option<&Error> {
         self.failure.as_ref()
     }
 
     /// Counts a frame of a message that its stream accepts.
     fn count_received(&mut self) {
-        self.account.carries();
-        self.count_message();
+        self.flood.received_message();
+        self.count_message_frame();
     }
 
-    fn count_message(&mut self) {
-        self.messages = self.messages.wrapping_add(1);
+    fn count_message_frame(&mut self) {
+        self.message_frames = self.message_frames.wrapping_add(1);
     }
 }
 
-/// Pings of [`Connection::ping`], and of those that leave. Two are on the way at most, one of each.
-const PING: [u8; 8] = *b"mesh   0";
-const LEAVE: [u8; 8] = *b"mesh end";
+/// The payloads that tell the PING of [`Connection::ping`] from the one of a graceful shutdown. At
+/// most one of each is in flight.
+const PING_PAYLOAD: [u8; 8] = *b"mesh   0";
+const GOAWAY_PING_PAYLOAD: [u8; 8] = *b"mesh end";
 
-/// Until the peer has said how many it allows. RFC 9113 recommends no smaller limit (section
-/// 6.5.2).
-const FIRST_STREAMS: u32 = 100;
+/// Concurrent streams before the peer's SETTINGS arrive. RFC 9113 recommends no smaller limit
+/// (section 6.5.2).
+const INITIAL_MAX_STREAMS: u32 = 100;

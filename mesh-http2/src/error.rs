@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 /// An error code (RFC 9113, section 7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Reason(pub u32);
+pub struct ErrorCode(pub u32);
 
-impl Reason {
+impl ErrorCode {
     pub const NO_ERROR: Self = Self(0);
     pub const PROTOCOL_ERROR: Self = Self(1);
     pub const INTERNAL_ERROR: Self = Self(2);
@@ -46,7 +46,7 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {
             Some(name) => f.write_str(name),
@@ -55,7 +55,7 @@ impl fmt::Display for Reason {
     }
 }
 
-impl fmt::Debug for Reason {
+impl fmt::Debug for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -66,22 +66,22 @@ impl fmt::Debug for Reason {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     #[error("the other side reset the stream: {0}")]
-    Reset(Reason),
+    Reset(ErrorCode),
     /// We have reset it because of what the other side did on it.
     #[error("the other side's message is malformed: {1}")]
-    Malformed(Reason, &'static str),
+    StreamError(ErrorCode, &'static str),
     /// The other side has gone away without having begun with the stream.
     #[error("the other side went away before it took the stream: {0}")]
-    GoneAway(Reason),
+    Unprocessed(ErrorCode),
     /// The other side has ended the connection, and says that we are to blame.
     #[error("the other side ended the connection: {0}")]
-    Ended(Reason),
+    PeerGoAway(ErrorCode),
     /// We have ended the connection because of what the other side did on it.
     #[error("the other side broke the protocol: {1} ({0})")]
-    Protocol(Reason, &'static str),
+    ConnectionError(ErrorCode, &'static str),
     /// The same, because it did too much of what is allowed.
     #[error("the connection was ended: {0}")]
-    Violation(Violation),
+    LimitExceeded(LimitExceeded),
     #[error("the connection was closed")]
     Closed,
     #[error("the connection failed")]
@@ -90,37 +90,37 @@ pub enum Error {
 
 /// What the other side has done too much of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum LimitExceeded {
     #[error("more frames that carry nothing than allowed")]
     IdleFrames,
     #[error("more streams were reset than allowed")]
     Resets,
     #[error("many streams had to be reset")]
-    Mistakes,
+    StreamErrors,
     #[error("a header block did not arrive in time")]
-    HeadTime,
+    HeaderTimeout,
     #[error("a header block is far too large")]
-    Headers,
+    HeaderSize,
     #[error("streams were reset before anybody could look at them")]
-    UnseenResets,
+    PendingAcceptResets,
 }
 
 impl Error {
     /// Whether the connection ended before the other side said what became of the stream, without a
     /// fault that either side found in what the other sent.
     pub fn is_connection_lost(&self) -> bool {
-        matches!(self, Self::GoneAway(_) | Self::Closed | Self::Io(_))
+        matches!(self, Self::Unprocessed(_) | Self::Closed | Self::Io(_))
     }
 
     /// The code that it came with or led to, if there is one.
-    pub fn reason(&self) -> Option<Reason> {
+    pub fn error_code(&self) -> Option<ErrorCode> {
         match self {
-            Self::Reset(reason)
-            | Self::GoneAway(reason)
-            | Self::Ended(reason)
-            | Self::Malformed(reason, _)
-            | Self::Protocol(reason, _) => Some(*reason),
-            Self::Violation(_) => Some(Reason::ENHANCE_YOUR_CALM),
+            Self::Reset(error_code)
+            | Self::Unprocessed(error_code)
+            | Self::PeerGoAway(error_code)
+            | Self::StreamError(error_code, _)
+            | Self::ConnectionError(error_code, _) => Some(*error_code),
+            Self::LimitExceeded(_) => Some(ErrorCode::ENHANCE_YOUR_CALM),
             Self::Closed | Self::Io(_) => None,
         }
     }
@@ -132,15 +132,15 @@ impl From<io::Error> for Error {
     }
 }
 
-impl Violation {
+impl LimitExceeded {
     /// One word, for metrics and for the other side.
     pub fn label(self) -> &'static str {
         match self {
             Self::IdleFrames => "idle_frames",
             Self::Resets => "resets",
-            Self::Mistakes => "mistakes",
-            Self::HeadTime => "head_time",
-            Self::Headers | Self::UnseenResets => "flood",
+            Self::StreamErrors => "mistakes",
+            Self::HeaderTimeout => "head_time",
+            Self::HeaderSize | Self::PendingAcceptResets => "flood",
         }
     }
 }

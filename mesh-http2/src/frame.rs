@@ -1,10 +1,10 @@
 //! Frames as bytes (RFC 9113, sections 4 and 6).
 
-use crate::error::Reason;
+use crate::error::ErrorCode;
 
-/// The head of a frame.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct FrameHeader {
     pub(crate) length: u32,
     pub(crate) kind: u8,
     pub(crate) flags: u8,
@@ -14,12 +14,12 @@ pub(crate) struct Head {
 /// What a client sends before its first frame (RFC 9113, section 3.4).
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Bytes of a frame's head.
-pub(crate) const HEAD: usize = 9;
+/// Bytes of a frame's header.
+pub(crate) const FRAME_HEADER_SIZE: usize = 9;
 
 /// What any receiver takes.
-pub(crate) const MIN_MAX_FRAME: u32 = 16_384;
-pub(crate) const MAX_MAX_FRAME: u32 = (1 << 24) - 1;
+pub(crate) const MIN_MAX_FRAME_SIZE: u32 = 16_384;
+pub(crate) const MAX_MAX_FRAME_SIZE: u32 = (1 << 24) - 1;
 
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
@@ -41,8 +41,8 @@ const HAS_PRIORITY: u8 = 0x20;
 /// The highest bit of stream numbers and increments is reserved.
 const RESERVED: u32 = 1 << 31;
 
-impl Head {
-    pub(crate) fn parse(bytes: [u8; HEAD]) -> Self {
+impl FrameHeader {
+    pub(crate) fn parse(bytes: [u8; FRAME_HEADER_SIZE]) -> Self {
         let [l0, l1, l2, kind, flags, s0, s1, s2, s3] = bytes;
         Self {
             length: u32::from_be_bytes([0, l0, l1, l2]),
@@ -82,38 +82,41 @@ impl Head {
 /// The payload of HEADERS.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct HeadersPayload<'a> {
-    pub(crate) block: &'a [u8],
+    pub(crate) fragment: &'a [u8],
     /// The stream that this one is said to depend on.
-    pub(crate) depends_on: Option<u32>,
+    pub(crate) dependency: Option<u32>,
 }
 
 /// What is wrong with a frame, if its connection has to end for it.
-pub(crate) type Wrong = (Reason, &'static str);
+pub(crate) type FrameError = (ErrorCode, &'static str);
 
-const SIZE: Reason = Reason::FRAME_SIZE_ERROR;
+const FRAME_SIZE: ErrorCode = ErrorCode::FRAME_SIZE_ERROR;
 
-pub(crate) fn headers(head: Head, mut payload: &[u8]) -> Result<HeadersPayload<'_>, Wrong> {
-    const SHORT: Wrong = (SIZE, "HEADERS are too short");
+pub(crate) fn headers(
+    header: FrameHeader,
+    mut payload: &[u8],
+) -> Result<HeadersPayload<'_>, FrameError> {
+    const TOO_SHORT: FrameError = (FRAME_SIZE, "HEADERS are too short");
     let mut padding = 0;
-    if head.is_padded() {
-        let (length, rest) = payload.split_first().ok_or(SHORT)?;
+    if header.is_padded() {
+        let (length, rest) = payload.split_first().ok_or(TOO_SHORT)?;
         padding = usize::from(*length);
         payload = rest;
     }
-    let mut depends_on = None;
-    if head.flags & HAS_PRIORITY != 0 {
-        let (dependency, rest) = payload.split_first_chunk::<4>().ok_or(SHORT)?;
-        let (_weight, rest) = rest.split_first().ok_or(SHORT)?;
-        depends_on = Some(u32::from_be_bytes(*dependency) & !RESERVED);
+    let mut dependency = None;
+    if header.flags & HAS_PRIORITY != 0 {
+        let (stream, rest) = payload.split_first_chunk::<4>().ok_or(TOO_SHORT)?;
+        let (_weight, rest) = rest.split_first().ok_or(TOO_SHORT)?;
+        dependency = Some(u32::from_be_bytes(*stream) & !RESERVED);
         payload = rest;
     }
     let length = payload.len().checked_sub(padding).ok_or((
-        Reason::PROTOCOL_ERROR,
+        ErrorCode::PROTOCOL_ERROR,
         "the padding of HEADERS is longer than they are",
     ))?;
     Ok(HeadersPayload {
-        block: &payload[..length],
-        depends_on,
+        fragment: &payload[..length],
+        dependency,
     })
 }
 
@@ -123,70 +126,73 @@ pub(crate) fn priority(payload: &[u8]) -> Option<u32> {
     (payload.len() == 5).then(|| u32::from_be_bytes(*dependency) & !RESERVED)
 }
 
-/// The only number in RST_STREAM and WINDOW_UPDATE.
-pub(crate) fn number(payload: &[u8]) -> Result<u32, Wrong> {
-    let bytes = payload
-        .try_into()
-        .map_err(|_other_size| (SIZE, "RST_STREAM or WINDOW_UPDATE is not four bytes long"))?;
+/// The only read_u32 in RST_STREAM and WINDOW_UPDATE.
+pub(crate) fn read_u32(payload: &[u8]) -> Result<u32, FrameError> {
+    let bytes = payload.try_into().map_err(|_other_size| {
+        (
+            FRAME_SIZE,
+            "RST_STREAM or WINDOW_UPDATE is not four bytes long",
+        )
+    })?;
     Ok(u32::from_be_bytes(bytes))
 }
 
-pub(crate) fn increment(payload: &[u8]) -> Result<u32, Wrong> {
-    Ok(number(payload)? & !RESERVED)
+pub(crate) fn window_increment(payload: &[u8]) -> Result<u32, FrameError> {
+    Ok(read_u32(payload)? & !RESERVED)
 }
 
-pub(crate) fn ping(payload: &[u8]) -> Result<[u8; 8], Wrong> {
+pub(crate) fn ping(payload: &[u8]) -> Result<[u8; 8], FrameError> {
     let bytes = payload.try_into();
-    bytes.map_err(|_other_size| (SIZE, "PING is not eight bytes long"))
+    bytes.map_err(|_other_size| (FRAME_SIZE, "PING is not eight bytes long"))
 }
 
 /// The last stream that the other side will look at, and why it goes.
-pub(crate) fn go_away(payload: &[u8]) -> Result<(u32, Reason), Wrong> {
+pub(crate) fn goaway(payload: &[u8]) -> Result<(u32, ErrorCode), FrameError> {
     let numbers = payload.first_chunk::<8>();
-    let [a, b, c, d, e, f, g, h] = *numbers.ok_or((SIZE, "GOAWAY is too short"))?;
+    let [a, b, c, d, e, f, g, h] = *numbers.ok_or((FRAME_SIZE, "GOAWAY is too short"))?;
     Ok((
         u32::from_be_bytes([a, b, c, d]) & !RESERVED,
-        Reason(u32::from_be_bytes([e, f, g, h])),
+        ErrorCode(u32::from_be_bytes([e, f, g, h])),
     ))
 }
 
-pub(crate) fn write_number(out: &mut Vec<u8>, kind: u8, stream: u32, number: u32) {
-    let head = Head {
+pub(crate) fn write_u32_frame(out: &mut Vec<u8>, kind: u8, stream: u32, read_u32: u32) {
+    let header = FrameHeader {
         length: 4,
         kind,
         flags: 0,
         stream,
     };
-    head.write(out);
-    out.extend_from_slice(&number.to_be_bytes());
+    header.write(out);
+    out.extend_from_slice(&read_u32.to_be_bytes());
 }
 
 pub(crate) fn write_ping(out: &mut Vec<u8>, flags: u8, payload: [u8; 8]) {
-    let head = Head {
+    let header = FrameHeader {
         length: 8,
         kind: PING,
         flags,
         stream: 0,
     };
-    head.write(out);
+    header.write(out);
     out.extend_from_slice(&payload);
 }
 
-pub(crate) fn write_go_away(out: &mut Vec<u8>, last: u32, reason: Reason, words: &str) {
-    let head = Head {
+pub(crate) fn write_goaway(out: &mut Vec<u8>, last: u32, reason: ErrorCode, words: &str) {
+    let header = FrameHeader {
         length: 8 + words.len() as u32,
         kind: GOAWAY,
         flags: 0,
         stream: 0,
     };
-    head.write(out);
+    header.write(out);
     out.extend_from_slice(&last.to_be_bytes());
     out.extend_from_slice(&reason.0.to_be_bytes());
     out.extend_from_slice(words.as_bytes());
 }
 
-/// Writes a header block of `stream`, in as many frames as it takes. The block already stands at
-/// the end of `out`, from `start` on, behind room for the first head.
+/// Writes a header fragment of `stream`, in as many frames as it takes. The fragment already stands at
+/// the end of `out`, from `start` on, behind room for the first header.
 pub(crate) fn finish_headers(
     out: &mut Vec<u8>,
     start: usize,
@@ -194,28 +200,28 @@ pub(crate) fn finish_headers(
     ends_stream: bool,
     max_frame: usize,
 ) {
-    let mut head = Head {
+    let mut header = FrameHeader {
         length: 0,
         kind: HEADERS,
         flags: if ends_stream { END_STREAM } else { 0 },
         stream,
     };
-    let length = out.len() - start - HEAD;
+    let length = out.len() - start - FRAME_HEADER_SIZE;
     let fits = length <= max_frame;
     let rest = match fits {
         true => Vec::new(),
-        false => out.split_off(start + HEAD + max_frame),
+        false => out.split_off(start + FRAME_HEADER_SIZE + max_frame),
     };
     if fits {
-        head.flags |= END_HEADERS;
+        header.flags |= END_HEADERS;
     }
-    head.length = (length - rest.len()) as u32;
-    let mut bytes = Vec::with_capacity(HEAD);
-    head.write(&mut bytes);
-    out[start..start + HEAD].copy_from_slice(&bytes);
+    header.length = (length - rest.len()) as u32;
+    let mut bytes = Vec::with_capacity(FRAME_HEADER_SIZE);
+    header.write(&mut bytes);
+    out[start..start + FRAME_HEADER_SIZE].copy_from_slice(&bytes);
     let mut pieces = rest.chunks(max_frame).peekable();
     while let Some(piece) = pieces.next() {
-        let head = Head {
+        let header = FrameHeader {
             length: piece.len() as u32,
             kind: CONTINUATION,
             flags: if pieces.peek().is_none() {
@@ -225,7 +231,7 @@ pub(crate) fn finish_headers(
             },
             stream,
         };
-        head.write(out);
+        header.write(out);
         out.extend_from_slice(piece);
     }
 }
@@ -234,8 +240,8 @@ pub(crate) fn finish_headers(
 mod tests {
     use super::*;
 
-    fn head(kind: u8, flags: u8) -> Head {
-        Head {
+    fn header(kind: u8, flags: u8) -> FrameHeader {
+        FrameHeader {
             length: 0,
             kind,
             flags,
@@ -245,7 +251,7 @@ mod tests {
 
     #[test]
     fn heads_are_what_was_written() {
-        let written = Head {
+        let written = FrameHeader {
             length: 0x01_02_03,
             kind: DATA,
             flags: END_STREAM,
@@ -253,10 +259,10 @@ mod tests {
         };
         let mut bytes = Vec::new();
         written.write(&mut bytes);
-        assert_eq!(Head::parse(bytes[..].try_into().unwrap()), written);
+        assert_eq!(FrameHeader::parse(bytes[..].try_into().unwrap()), written);
         bytes[5] |= 0x80;
         assert_eq!(
-            Head::parse(bytes[..].try_into().unwrap()),
+            FrameHeader::parse(bytes[..].try_into().unwrap()),
             written,
             "reserved"
         );
@@ -265,10 +271,10 @@ mod tests {
     #[test]
     fn padding_and_priority_are_taken_off() {
         let payload = [2, 0x80, 0, 0, 3, 16, b'x', b'y', 0, 0];
-        let both = headers(head(HEADERS, PADDED | HAS_PRIORITY), &payload);
+        let both = headers(header(HEADERS, PADDED | HAS_PRIORITY), &payload);
         let expected = HeadersPayload {
-            block: b"xy",
-            depends_on: Some(3),
+            fragment: b"xy",
+            dependency: Some(3),
         };
         assert_eq!(both, Ok(expected));
         for (flags, payload) in [
@@ -277,7 +283,7 @@ mod tests {
             (HAS_PRIORITY, &[0; 4]),
             (PADDED | HAS_PRIORITY, &[1, 0, 0, 0, 0, 0]),
         ] {
-            headers(head(HEADERS, flags), payload).unwrap_err();
+            headers(header(HEADERS, flags), payload).unwrap_err();
         }
     }
 
@@ -285,25 +291,25 @@ mod tests {
     fn long_header_blocks_are_continued() {
         for (length, frames) in [(0, 1), (9, 1), (10, 1), (11, 2), (20, 2), (21, 3)] {
             let mut out = vec![7; 3];
-            out.extend([0; HEAD]);
-            let block: Vec<u8> = (0..length).collect();
-            out.extend(&block);
+            out.extend([0; FRAME_HEADER_SIZE]);
+            let fragment: Vec<u8> = (0..length).collect();
+            out.extend(&fragment);
             finish_headers(&mut out, 3, 5, true, 10);
             let mut rest = &out[3..];
             let mut seen = Vec::new();
             let mut count = 0;
-            while let Some((bytes, behind)) = rest.split_first_chunk::<HEAD>() {
-                let head = Head::parse(*bytes);
+            while let Some((bytes, behind)) = rest.split_first_chunk::<FRAME_HEADER_SIZE>() {
+                let header = FrameHeader::parse(*bytes);
                 count += 1;
-                assert_eq!(head.kind, if count == 1 { HEADERS } else { CONTINUATION });
-                assert_eq!(head.stream, 5);
-                assert_eq!(head.ends_headers(), count == frames, "{length}");
-                assert_eq!(head.ends_stream(), count == 1);
-                let (payload, behind) = behind.split_at(head.length as usize);
+                assert_eq!(header.kind, if count == 1 { HEADERS } else { CONTINUATION });
+                assert_eq!(header.stream, 5);
+                assert_eq!(header.ends_headers(), count == frames, "{length}");
+                assert_eq!(header.ends_stream(), count == 1);
+                let (payload, behind) = behind.split_at(header.length as usize);
                 seen.extend(payload);
                 rest = behind;
             }
-            assert_eq!((seen, count), (block, frames));
+            assert_eq!((seen, count), (fragment, frames));
         }
     }
 }

@@ -13,10 +13,10 @@ mod table;
 
 pub(crate) use self::decode::{DecodeProgress, Decoder};
 pub(crate) use self::encode::Encoder;
-pub(crate) use self::field::{Field, Pseudo};
+pub(crate) use self::field::{Field, PseudoHeader};
 
 /// RFC 9113, section 6.5.2: what tables hold until somebody says otherwise. More is never used.
-pub(crate) const TABLE_SIZE: u32 = 4096;
+pub(crate) const MAX_TABLE_SIZE: u32 = 4096;
 
 /// What each field counts for in a table or a list besides its bytes (RFC 7541, section 4.1; RFC
 /// 9113, section 6.5.2).
@@ -24,17 +24,17 @@ pub(crate) const FIELD_OVERHEAD: usize = 32;
 
 /// A block that is not one: both tables are out of step, and the connection must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", self.why())]
-pub(crate) enum Broken {
+#[error("{}", self.message())]
+pub(crate) enum DecodeError {
     /// The block ends within a field line.
-    Ends(&'static str),
-    Wrong(&'static str),
+    Truncated(&'static str),
+    Invalid(&'static str),
 }
 
-impl Broken {
-    pub(crate) fn why(self) -> &'static str {
+impl DecodeError {
+    pub(crate) fn message(self) -> &'static str {
         match self {
-            Self::Ends(why) | Self::Wrong(why) => why,
+            Self::Truncated(message) | Self::Invalid(message) => message,
         }
     }
 }

@@ -10,11 +10,11 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version,
 };
 
-use crate::hpack::{Encoder, Field, Pseudo};
+use crate::hpack::{Encoder, Field, PseudoHeader};
 
 /// A header list as its fields come in.
 #[derive(Debug, Default)]
-pub(crate) struct List {
+pub(crate) struct FieldSection {
     method: Option<Method>,
     scheme: Option<Bytes>,
     authority: Option<Bytes>,
@@ -24,26 +24,26 @@ pub(crate) struct List {
     size: usize,
     has_regular: bool,
     malformed: Option<&'static str>,
-    refused: Option<Refused>,
+    exceeded_limit: Option<FieldSectionLimit>,
 }
 
 /// Why a message that is not malformed is not taken. Nothing is kept of its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum FieldSectionLimit {
     #[error("the header list is too large")]
-    TooLarge,
+    Size,
     #[error("there are too many header fields")]
-    TooManyFields,
+    FieldCount,
 }
 
 /// What no message may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed(pub(crate) &'static str);
+pub(crate) struct MalformedMessage(pub(crate) &'static str);
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-impl List {
+impl FieldSection {
     /// `size` is what the field counts for. Of a section that is refused already, fields that the
     /// client has sent by reference to a table are only counted: there may be thousands.
     pub(crate) fn add(
@@ -55,23 +55,23 @@ impl List {
     ) {
         self.size += size;
         if self.size > max_size {
-            self.refuse(Refused::TooLarge);
+            self.reject(FieldSectionLimit::Size);
         }
         let is_known = matches!(field, Cow::Borrowed(_));
-        if self.malformed.is_some() || (self.refused.is_some() && is_known) {
+        if self.malformed.is_some() || (self.exceeded_limit.is_some() && is_known) {
             return;
         }
         match &*field {
             Field::Malformed(why) => self.malformed = Some(why),
-            Field::Pseudo(_) if self.has_regular => {
+            Field::PseudoHeader(_) if self.has_regular => {
                 self.malformed = Some("a pseudo-header field stands behind another field");
             }
-            Field::Pseudo(pseudo) => self.pseudo(pseudo.clone()),
+            Field::PseudoHeader(pseudo) => self.pseudo(pseudo.clone()),
             Field::Regular(name, value) => {
                 self.has_regular = true;
-                if is_of_connection(name) || (*name == TE && *value != "trailers") {
+                if is_connection_specific(name) || (*name == TE && *value != "trailers") {
                     self.malformed = Some("a field concerns the connection");
-                } else if self.refused.is_none() {
+                } else if self.exceeded_limit.is_none() {
                     self.regular(field.into_owned(), max_fields);
                 }
             }
@@ -83,27 +83,27 @@ impl List {
             return;
         };
         if self.headers.len() >= max_fields {
-            self.refuse(Refused::TooManyFields);
+            self.reject(FieldSectionLimit::FieldCount);
         } else if self.headers.try_append(name, value).is_err() {
-            self.refuse(Refused::TooLarge);
+            self.reject(FieldSectionLimit::Size);
         }
     }
 
     /// Refuses the message; the first reason stays.
-    pub(crate) fn refuse(&mut self, refused: Refused) {
-        if self.refused.is_none() {
-            self.refused = Some(refused);
+    pub(crate) fn reject(&mut self, refused: FieldSectionLimit) {
+        if self.exceeded_limit.is_none() {
+            self.exceeded_limit = Some(refused);
             self.headers = HeaderMap::new();
         }
     }
 
-    fn pseudo(&mut self, pseudo: Pseudo) {
+    fn pseudo(&mut self, pseudo: PseudoHeader) {
         let is_first = match pseudo {
-            Pseudo::Method(method) => self.method.replace(method).is_none(),
-            Pseudo::Scheme(scheme) => self.scheme.replace(scheme).is_none(),
-            Pseudo::Authority(authority) => self.authority.replace(authority).is_none(),
-            Pseudo::Path(path) => self.path.replace(path).is_none(),
-            Pseudo::Status(status) => self.status.replace(status).is_none(),
+            PseudoHeader::Method(method) => self.method.replace(method).is_none(),
+            PseudoHeader::Scheme(scheme) => self.scheme.replace(scheme).is_none(),
+            PseudoHeader::Authority(authority) => self.authority.replace(authority).is_none(),
+            PseudoHeader::Path(path) => self.path.replace(path).is_none(),
+            PseudoHeader::Status(status) => self.status.replace(status).is_none(),
         };
         if !is_first {
             self.malformed = Some("a pseudo-header field comes twice");
@@ -115,48 +115,56 @@ impl List {
         self.size
     }
 
-    pub(crate) fn refused(&self) -> Option<Refused> {
-        self.refused
+    pub(crate) fn exceeded_limit(&self) -> Option<FieldSectionLimit> {
+        self.exceeded_limit
     }
 
-    pub(crate) fn into_request(self) -> Result<Request<()>, Malformed> {
+    pub(crate) fn into_request(self) -> Result<Request<()>, MalformedMessage> {
         self.check()?;
         if self.status.is_some() {
-            return Err(Malformed("a request has a status"));
+            return Err(MalformedMessage("a request has a status"));
         }
-        let method = self.method.ok_or(Malformed("a request has no method"))?;
+        let method = self
+            .method
+            .ok_or(MalformedMessage("a request has no method"))?;
         let mut parts = uri::Parts::default();
         if let Some(authority) = self.authority {
             let authority = Authority::from_maybe_shared(authority);
-            parts.authority = Some(authority.map_err(|_why| Malformed("the authority is none"))?);
+            parts.authority =
+                Some(authority.map_err(|_why| MalformedMessage("the authority is none"))?);
         }
         if method == Method::CONNECT {
             if self.scheme.is_some() || self.path.is_some() || parts.authority.is_none() {
-                return Err(Malformed("a CONNECT has more or less than an authority"));
+                return Err(MalformedMessage(
+                    "a CONNECT has more or less than an authority",
+                ));
             }
         } else {
-            let scheme = self.scheme.ok_or(Malformed("a request has no scheme"))?;
+            let scheme = self
+                .scheme
+                .ok_or(MalformedMessage("a request has no scheme"))?;
             let scheme = Scheme::try_from(&*scheme);
-            let scheme = scheme.map_err(|_why| Malformed("the scheme is none"))?;
+            let scheme = scheme.map_err(|_why| MalformedMessage("the scheme is none"))?;
             // There is no URI of a scheme and a path.
             parts.scheme = parts.authority.is_some().then_some(scheme);
-            let path = self.path.ok_or(Malformed("a request has no path"))?;
+            let path = self.path.ok_or(MalformedMessage("a request has no path"))?;
             if path.is_empty() {
-                return Err(Malformed("the path is empty"));
+                return Err(MalformedMessage("the path is empty"));
             }
             let path = PathAndQuery::from_maybe_shared(path);
-            parts.path_and_query = Some(path.map_err(|_why| Malformed("the path is none"))?);
+            parts.path_and_query = Some(path.map_err(|_why| MalformedMessage("the path is none"))?);
         }
         let mut request = Request::new(());
         *request.method_mut() = method;
-        *request.uri_mut() = Uri::from_parts(parts).map_err(|_why| Malformed("the URI is none"))?;
+        *request.uri_mut() =
+            Uri::from_parts(parts).map_err(|_why| MalformedMessage("the URI is none"))?;
         *request.version_mut() = Version::HTTP_2;
         *request.headers_mut() = self.headers;
         Ok(request)
     }
 
     /// A request that is not to be served: what is left of it.
-    pub(crate) fn into_refused_request(self) -> Result<Request<()>, Malformed> {
+    pub(crate) fn into_rejected_request(self) -> Result<Request<()>, MalformedMessage> {
         self.check()?;
         let mut request = Request::new(());
         *request.method_mut() = self.method.unwrap_or_default();
@@ -164,30 +172,33 @@ impl List {
         Ok(request)
     }
 
-    pub(crate) fn into_response(self) -> Result<Response<()>, Malformed> {
+    pub(crate) fn into_response(self) -> Result<Response<()>, MalformedMessage> {
         self.check()?;
         if self.has_request_fields() {
-            return Err(Malformed(
+            return Err(MalformedMessage(
                 "a response has pseudo-header fields of a request",
             ));
         }
         let mut response = Response::new(());
-        *response.status_mut() = self.status.ok_or(Malformed("a response has no status"))?;
+        *response.status_mut() = self
+            .status
+            .ok_or(MalformedMessage("a response has no status"))?;
         *response.version_mut() = Version::HTTP_2;
         *response.headers_mut() = self.headers;
         Ok(response)
     }
 
-    pub(crate) fn into_trailers(self) -> Result<HeaderMap, Malformed> {
+    pub(crate) fn into_trailers(self) -> Result<HeaderMap, MalformedMessage> {
         self.check()?;
         if self.has_request_fields() || self.status.is_some() {
-            return Err(Malformed("trailers have pseudo-header fields"));
+            return Err(MalformedMessage("trailers have pseudo-header fields"));
         }
         Ok(self.headers)
     }
 
-    fn check(&self) -> Result<(), Malformed> {
-        self.malformed.map_or(Ok(()), |why| Err(Malformed(why)))
+    fn check(&self) -> Result<(), MalformedMessage> {
+        self.malformed
+            .map_or(Ok(()), |why| Err(MalformedMessage(why)))
     }
 
     fn has_request_fields(&self) -> bool {
@@ -199,7 +210,7 @@ impl List {
 }
 
 /// RFC 9113, section 8.2.2.
-fn is_of_connection(name: &HeaderName) -> bool {
+fn is_connection_specific(name: &HeaderName) -> bool {
     [
         CONNECTION,
         TRANSFER_ENCODING,
@@ -211,13 +222,13 @@ fn is_of_connection(name: &HeaderName) -> bool {
 }
 
 /// How long the body will be, if the head says so. All that it says must be the same.
-pub(crate) fn declared_length(headers: &HeaderMap) -> Result<Option<u64>, Malformed> {
+pub(crate) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, MalformedMessage> {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter().map(decimal);
     let Some(first) = lengths.next() else {
         return Ok(None);
     };
     if first.is_none() || lengths.any(|length| length != first) {
-        return Err(Malformed(
+        return Err(MalformedMessage(
             "the content length is none, or there are several",
         ));
     }

@@ -1,4 +1,4 @@
-//! What is to be written to a connection: small things in one vector, large pieces of data between
+//! What is to be written to a connection: small things in one vector, large chunks of data between
 //! them as they are.
 
 use std::collections::VecDeque;
@@ -9,42 +9,42 @@ use bytes::{Buf as _, Bytes};
 /// Bytes on their way out, in their order. Holds no memory when there are none.
 #[derive(Debug)]
 pub struct Output {
-    flat: Vec<u8>,
-    /// So much at the front of `flat` is written.
+    buffer: Vec<u8>,
+    /// So much offset the front of `buffer` is written.
     written: usize,
-    pieces: VecDeque<Piece>,
+    chunks: VecDeque<Chunk>,
     length: usize,
-    buffers: Buffers,
+    pool: BufferPool,
 }
 
 /// Data that was not copied.
 #[derive(Debug)]
-struct Piece {
-    /// Where in `flat` it comes: what stands before goes before.
-    at: usize,
+struct Chunk {
+    /// Where in `buffer` it comes: what stands before goes before.
+    offset: usize,
     bytes: Bytes,
 }
 
 /// Where vectors come from and go to. All connections of a thread may share them: they hold one
 /// only while they write.
 #[derive(Clone, Copy, Debug)]
-pub struct Buffers {
-    pub take: fn() -> Vec<u8>,
-    pub give: fn(Vec<u8>),
+pub struct BufferPool {
+    pub acquire: fn() -> Vec<u8>,
+    pub release: fn(Vec<u8>),
 }
 
-/// Larger pieces are not copied: up to here a copy costs less than another element of a vectored
+/// Larger chunks are not copied: up to here a copy costs less than another element of a vectored
 /// write.
 const MAX_COPIED: usize = 4 * 1024;
 
 impl Output {
-    pub(crate) fn new(buffers: Buffers) -> Self {
+    pub(crate) fn new(pool: BufferPool) -> Self {
         Self {
-            flat: Vec::new(),
+            buffer: Vec::new(),
             written: 0,
-            pieces: VecDeque::new(),
+            chunks: VecDeque::new(),
             length: 0,
-            buffers,
+            pool,
         }
     }
 
@@ -73,39 +73,39 @@ impl Output {
             true
         };
         let mut from = self.written;
-        for piece in &self.pieces {
-            if !put(&self.flat[from..piece.at]) || !put(&piece.bytes) {
+        for chunk in &self.chunks {
+            if !put(&self.buffer[from..chunk.offset]) || !put(&chunk.bytes) {
                 return count;
             }
-            from = piece.at;
+            from = chunk.offset;
         }
-        put(&self.flat[from..]);
+        put(&self.buffer[from..]);
         count
     }
 
     /// The first `n` bytes are written.
     pub fn advance(&mut self, mut n: usize) {
         self.length -= n;
-        while let Some(piece) = self.pieces.front_mut() {
-            let before = n.min(piece.at - self.written);
+        while let Some(chunk) = self.chunks.front_mut() {
+            let before = n.min(chunk.offset - self.written);
             self.written += before;
             n -= before;
-            let here = n.min(piece.bytes.len());
-            piece.bytes.advance(here);
+            let here = n.min(chunk.bytes.len());
+            chunk.bytes.advance(here);
             n -= here;
-            if self.written < piece.at || !piece.bytes.is_empty() {
+            if self.written < chunk.offset || !chunk.bytes.is_empty() {
                 return;
             }
-            self.pieces.pop_front();
+            self.chunks.pop_front();
         }
         self.written += n;
         if self.length == 0 {
             self.clear();
-        } else if self.written > self.flat.len() / 2 {
-            // Moves each byte once at most, and bounds the vector.
-            self.flat.drain(..self.written);
-            for piece in &mut self.pieces {
-                piece.at -= self.written;
+        } else if self.written > self.buffer.len() / 2 {
+            // Moves each byte once offset most, and bounds the vector.
+            self.buffer.drain(..self.written);
+            for chunk in &mut self.chunks {
+                chunk.offset -= self.written;
             }
             self.written = 0;
         }
@@ -115,31 +115,31 @@ impl Output {
     pub(crate) fn clear(&mut self) {
         self.written = 0;
         self.length = 0;
-        self.pieces = VecDeque::new();
-        if self.flat.capacity() > 0 {
-            (self.buffers.give)(std::mem::take(&mut self.flat));
+        self.chunks = VecDeque::new();
+        if self.buffer.capacity() > 0 {
+            (self.pool.release)(std::mem::take(&mut self.buffer));
         }
     }
 
     /// Lets something be added.
     pub(crate) fn write<R>(&mut self, add: impl FnOnce(&mut Vec<u8>) -> R) -> R {
-        if self.flat.capacity() == 0 {
-            self.flat = (self.buffers.take)();
+        if self.buffer.capacity() == 0 {
+            self.buffer = (self.pool.acquire)();
         }
-        let before = self.flat.len();
-        let result = add(&mut self.flat);
-        self.length += self.flat.len() - before;
+        let before = self.buffer.len();
+        let result = add(&mut self.buffer);
+        self.length += self.buffer.len() - before;
         result
     }
 
     pub(crate) fn push(&mut self, bytes: Bytes) {
         if bytes.len() <= MAX_COPIED {
-            self.write(|flat| flat.extend_from_slice(&bytes));
+            self.write(|buffer| buffer.extend_from_slice(&bytes));
             return;
         }
         self.length += bytes.len();
-        let at = self.flat.len();
-        self.pieces.push_back(Piece { at, bytes });
+        let offset = self.buffer.len();
+        self.chunks.push_back(Chunk { offset, bytes });
     }
 }
 
@@ -154,9 +154,9 @@ mod tests {
     use super::*;
 
     fn output() -> Output {
-        Output::new(Buffers {
-            take: Vec::new,
-            give: drop,
+        Output::new(BufferPool {
+            acquire: Vec::new,
+            release: drop,
         })
     }
 
@@ -192,7 +192,7 @@ mod tests {
                 assert_eq!(there, first);
                 output.advance(there.len());
             }
-            assert!(expected.is_empty() && output.flat.capacity() == 0);
+            assert!(expected.is_empty() && output.buffer.capacity() == 0);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One stream: what has come on it and was not read yet, what may be sent on it, and who waits for
+//! One stream: what has come on it and was not read yet, what may be sent on it, and who is_waiting_for_capacity for
 //! either.
 
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Response};
 
 use crate::error::Error;
-use crate::window::{Receiving, Sending};
+use crate::window::{ReceiveWindow, SendWindow};
 
 /// Names a stream of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +16,7 @@ pub struct StreamId(pub(crate) u32);
 
 /// What bodies consist of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum BodyFrame {
     /// Never empty.
     Data(Bytes),
     Trailers(HeaderMap),
@@ -29,43 +29,43 @@ pub(crate) struct Stream {
     /// Why it ended, if that was not in peace.
     pub(crate) failure: Option<Error>,
     /// Somebody will poll for what comes.
-    pub(crate) is_read: bool,
+    pub(crate) has_reader: bool,
     /// Somebody will send.
-    pub(crate) is_written: bool,
+    pub(crate) has_writer: bool,
     /// It counts as open.
     pub(crate) is_counted: bool,
     /// It is in the connection's list of those that wait for room.
-    pub(crate) waits: bool,
+    pub(crate) is_waiting_for_capacity: bool,
 }
 
 /// What comes.
 #[derive(Debug)]
 pub(crate) struct Inbound {
-    pub(crate) stage: Stage,
-    /// The head was all of it.
-    pub(crate) is_head_only: bool,
+    pub(crate) stage: MessageState,
+    /// The response was all of it.
+    pub(crate) is_headers_only: bool,
     /// What came ahead of a response. Few have it.
-    pub(crate) interims: Option<Box<Interims>>,
+    pub(crate) interims: Option<Box<InterimResponses>>,
     /// Of a response, until somebody takes it.
-    pub(crate) head: Option<Box<Response<()>>>,
-    pub(crate) data: Unread,
+    pub(crate) response: Option<Box<Response<()>>>,
+    pub(crate) data: ReceiveBuffer,
     pub(crate) trailers: Option<Box<HeaderMap>>,
-    /// Bytes that are still to come, when the head said how many there are.
+    /// Bytes that are still to come, when the response said how many there are.
     pub(crate) remaining: Option<u64>,
     /// The answer to a HEAD has a length, and no body.
-    pub(crate) answers_head: bool,
-    pub(crate) window: Receiving,
-    /// Length of the piece that was handed out last.
-    pub(crate) in_use: u32,
+    pub(crate) responds_to_head: bool,
+    pub(crate) window: ReceiveWindow,
+    /// Length of the chunk that was handed out last.
+    pub(crate) unreleased: u32,
     pub(crate) waker: Option<Waker>,
 }
 
 /// Interim responses that nobody has taken yet.
 #[derive(Debug, Default)]
-pub(crate) struct Interims {
-    heads: VecDeque<(Response<()>, usize)>,
+pub(crate) struct InterimResponses {
+    responses: VecDeque<(Response<()>, usize)>,
     /// Bytes of their header lists.
-    held: usize,
+    buffered_bytes: usize,
     /// All that have come, also those that were taken.
     count: u32,
 }
@@ -73,66 +73,71 @@ pub(crate) struct Interims {
 /// What is sent.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    pub(crate) stage: Stage,
-    pub(crate) window: Sending,
+    pub(crate) stage: MessageState,
+    pub(crate) window: SendWindow,
     pub(crate) waker: Option<Waker>,
 }
 
 /// How far a message has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    Head,
+pub(crate) enum MessageState {
+    Headers,
     Body,
-    Over,
+    Complete,
 }
 
-/// Data that nobody has read yet. Small pieces are put together, so that it costs hardly more than
+/// Data that nobody has read yet. Small chunks are put together, so that it costs hardly more than
 /// its bytes.
 #[derive(Debug, Default)]
-pub(crate) struct Unread {
-    pieces: VecDeque<Vec<u8>>,
+pub(crate) struct ReceiveBuffer {
+    chunks: VecDeque<Vec<u8>>,
 }
 
 /// Pieces are not made larger than this by others behind them.
-const JOINED: usize = 4 * 1024;
+const MAX_COALESCED: usize = 4 * 1024;
 
 impl Stream {
-    pub(crate) fn new(inbound: Stage, receiving: Receiving, sending: Sending) -> Self {
+    pub(crate) fn new(
+        inbound: MessageState,
+        receive_window: ReceiveWindow,
+        send_window: SendWindow,
+    ) -> Self {
         Self {
             inbound: Inbound {
                 stage: inbound,
-                is_head_only: inbound == Stage::Over,
+                is_headers_only: inbound == MessageState::Complete,
                 interims: None,
-                head: None,
-                data: Unread::default(),
+                response: None,
+                data: ReceiveBuffer::default(),
                 trailers: None,
                 remaining: None,
-                answers_head: false,
-                window: receiving,
-                in_use: 0,
+                responds_to_head: false,
+                window: receive_window,
+                unreleased: 0,
                 waker: None,
             },
             outbound: Outbound {
-                stage: Stage::Head,
-                window: sending,
+                stage: MessageState::Headers,
+                window: send_window,
                 waker: None,
             },
             failure: None,
-            is_read: true,
-            is_written: true,
+            has_reader: true,
+            has_writer: true,
             is_counted: true,
-            waits: false,
+            is_waiting_for_capacity: false,
         }
     }
 
     /// Whether nothing more will come or go.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.failure.is_some()
-            || (self.inbound.stage == Stage::Over && self.outbound.stage == Stage::Over)
+            || (self.inbound.stage == MessageState::Complete
+                && self.outbound.stage == MessageState::Complete)
     }
 
-    pub(crate) fn is_held(&self) -> bool {
-        self.is_read || self.is_written
+    pub(crate) fn has_owner(&self) -> bool {
+        self.has_reader || self.has_writer
     }
 
     /// Ends it. What has come completely can still be read.
@@ -151,28 +156,28 @@ impl Inbound {
     }
 
     /// What the connection's window still holds of it.
-    pub(crate) fn held(&self) -> u32 {
-        self.in_use + self.data.len()
+    pub(crate) fn unreleased_bytes(&self) -> u32 {
+        self.unreleased + self.data.len()
     }
 }
 
 /// Of one response. Real servers send one, and progress reports (102) some; without a limit a
 /// server could send them for ever.
-pub const MAX_INTERIMS: u32 = 32;
+pub const MAX_INTERIM_RESPONSES: u32 = 32;
 
-impl Interims {
-    /// False when that is one too many, or more than `most` bytes are held.
-    pub(crate) fn push(&mut self, head: Response<()>, size: usize, most: usize) -> bool {
+impl InterimResponses {
+    /// False when that is one too many, or more than `max_bytes` bytes are unreleased_bytes.
+    pub(crate) fn push(&mut self, response: Response<()>, size: usize, max_bytes: usize) -> bool {
         self.count += 1;
-        self.held += size;
-        self.heads.push_back((head, size));
-        self.count <= MAX_INTERIMS && self.held <= most
+        self.buffered_bytes += size;
+        self.responses.push_back((response, size));
+        self.count <= MAX_INTERIM_RESPONSES && self.buffered_bytes <= max_bytes
     }
 
     pub(crate) fn pop(&mut self) -> Option<Response<()>> {
-        let (head, size) = self.heads.pop_front()?;
-        self.held -= size;
-        Some(head)
+        let (response, size) = self.responses.pop_front()?;
+        self.buffered_bytes -= size;
+        Some(response)
     }
 }
 
@@ -182,29 +187,31 @@ impl Outbound {
     }
 }
 
-impl Unread {
+impl ReceiveBuffer {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        match self.pieces.back_mut() {
-            Some(last) if last.len() + bytes.len() <= JOINED => last.extend_from_slice(bytes),
-            _ => self.pieces.push_back(bytes.to_vec()),
+        match self.chunks.back_mut() {
+            Some(last) if last.len() + bytes.len() <= MAX_COALESCED => {
+                last.extend_from_slice(bytes)
+            }
+            _ => self.chunks.push_back(bytes.to_vec()),
         }
     }
 
     pub(crate) fn pop(&mut self) -> Option<Bytes> {
-        self.pieces.pop_front().map(Bytes::from)
+        self.chunks.pop_front().map(Bytes::from)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.chunks.is_empty()
     }
 
     pub(crate) fn clear(&mut self) {
-        self.pieces = VecDeque::new();
+        self.chunks = VecDeque::new();
     }
 
     /// Windows bound it.
     fn len(&self) -> u32 {
-        self.pieces.iter().map(|piece| piece.len() as u32).sum()
+        self.chunks.iter().map(|chunk| chunk.len() as u32).sum()
     }
 }
 
@@ -217,7 +224,7 @@ pub(crate) fn wake(waker: &mut Option<Waker>) {
 /// Remembers who is to be woken.
 pub(crate) fn register(slot: &mut Option<Waker>, waker: &Waker) {
     match slot {
-        Some(known) => known.clone_from(waker),
+        Some(registered) => registered.clone_from(waker),
         None => *slot = Some(waker.clone()),
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use http::{HeaderValue, StatusCode};
 
-use crate::http::Reason;
+use crate::http::ErrorCode;
 use crate::transport::connect::ConnectError;
 
 /// A request that ends here.
@@ -68,7 +68,7 @@ pub enum Kind {
     Io,
     ConnectTimeout,
     /// The other side reset the HTTP/2 stream; HTTP/2 clients see the same reset.
-    Reset(Reason),
+    Reset(ErrorCode),
     Unexpected,
 }
 
@@ -278,7 +278,7 @@ mod tests {
         check(Kind::NoDispatcher, 502, 14, true);
         check(Kind::InjectedHttp(StatusCode::IM_A_TEAPOT), 418, 9, false);
         check(Kind::InjectedGrpc(2), 200, 2, false);
-        check(Kind::Reset(Reason::CANCEL), 502, 14, true);
+        check(Kind::Reset(ErrorCode::CANCEL), 502, 14, true);
         check(Kind::Unexpected, 500, 13, true);
     }
 

@@ -34,7 +34,7 @@ pub mod undelivered;
 pub mod upgrade;
 pub mod uri;
 
-pub use mesh_http2::Reason;
+pub use mesh_http2::ErrorCode;
 
 pub use self::body::{Body, BodyError};
 
@@ -62,7 +62,7 @@ pub trait Handle {
 
 /// The stream is reset instead of answered. HTTP/1 connections are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reset(pub Reason);
+pub struct Reset(pub ErrorCode);
 
 impl std::fmt::Display for Reset {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

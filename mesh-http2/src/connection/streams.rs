@@ -6,8 +6,8 @@ use std::task::{Poll, Waker};
 use http::Response;
 
 use super::{Connection, Role};
-use crate::error::{Error, Reason};
-use crate::stream::{Piece, Stage, StreamId, register};
+use crate::error::{Error, ErrorCode};
+use crate::stream::{BodyFrame, MessageState, StreamId, register};
 
 impl Connection {
     /// The next head that comes: interim responses (1xx), and behind them the response.
@@ -24,7 +24,7 @@ impl Connection {
         {
             return Poll::Ready(Ok(interim));
         }
-        if let Some(head) = stream.inbound.head.take() {
+        if let Some(head) = stream.inbound.response.take() {
             stream.inbound.interims = None;
             return Poll::Ready(Ok(*head));
         }
@@ -41,56 +41,58 @@ impl Connection {
     }
 
     /// Whether somebody waits for what comes next.
-    pub fn is_awaited(&self, id: StreamId) -> bool {
+    pub fn is_reader_waiting(&self, id: StreamId) -> bool {
         let stream = self.streams.get(&id.0);
-        stream.is_some_and(|stream| stream.is_read && stream.inbound.waker.is_some())
+        stream.is_some_and(|stream| stream.has_reader && stream.inbound.waker.is_some())
     }
 
     /// Whether a head has come that is the whole message: there is no body, not even an empty one.
-    pub fn is_head_only(&self, id: StreamId) -> bool {
+    pub fn is_headers_only(&self, id: StreamId) -> bool {
         let stream = self.streams.get(&id.0);
-        stream.is_some_and(|stream| stream.inbound.is_head_only)
+        stream.is_some_and(|stream| stream.inbound.is_headers_only)
     }
 
     /// Whether everything that comes has come and was handed out.
-    pub fn is_read(&self, id: StreamId) -> bool {
+    pub fn has_reader(&self, id: StreamId) -> bool {
         self.streams.get(&id.0).is_none_or(|stream| {
             let inbound = &stream.inbound;
-            inbound.stage == Stage::Over && inbound.data.is_empty() && inbound.trailers.is_none()
+            inbound.stage == MessageState::Complete
+                && inbound.data.is_empty()
+                && inbound.trailers.is_none()
         })
     }
 
     /// The next piece of the body; none at its end. Who asks is done with the piece before, of
     /// which the room in the windows is given back then.
-    pub fn poll_piece(
+    pub fn poll_body_frame(
         &mut self,
         id: StreamId,
         waker: &Waker,
-    ) -> Poll<Option<Result<Piece, Error>>> {
+    ) -> Poll<Option<Result<BodyFrame, Error>>> {
         let Some(stream) = self.streams.get_mut(&id.0) else {
             return Poll::Ready(Some(Err(Error::Closed)));
         };
-        let done = std::mem::take(&mut stream.inbound.in_use);
+        let done = std::mem::take(&mut stream.inbound.unreleased);
         if let Some(data) = stream.inbound.data.pop() {
-            stream.inbound.in_use = data.len() as u32;
-            self.free(Some(id.0), done);
-            return Poll::Ready(Some(Ok(Piece::Data(data))));
+            stream.inbound.unreleased = data.len() as u32;
+            self.release_capacity(Some(id.0), done);
+            return Poll::Ready(Some(Ok(BodyFrame::Data(data))));
         }
-        let answer = if stream.inbound.stage == Stage::Over {
+        let answer = if stream.inbound.stage == MessageState::Complete {
             let trailers = stream.inbound.trailers.take();
-            Poll::Ready(trailers.map(|trailers| Ok(Piece::Trailers(*trailers))))
+            Poll::Ready(trailers.map(|trailers| Ok(BodyFrame::Trailers(*trailers))))
         } else if let Some(failure) = &stream.failure {
             Poll::Ready(Some(Err(failure.clone())))
         } else {
             register(&mut stream.inbound.waker, waker);
             Poll::Pending
         };
-        self.free(Some(id.0), done);
+        self.release_capacity(Some(id.0), done);
         answer
     }
 
     /// Ready when nothing can be sent any more. To be polled while there is nothing to send.
-    pub fn poll_failed(&mut self, id: StreamId, waker: &Waker) -> Poll<Error> {
+    pub fn poll_failure(&mut self, id: StreamId, waker: &Waker) -> Poll<Error> {
         let Some(stream) = self.streams.get_mut(&id.0) else {
             return Poll::Ready(Error::Closed);
         };
@@ -106,15 +108,15 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id.0) else {
             return;
         };
-        stream.is_read = false;
+        stream.has_reader = false;
         stream.inbound.waker = None;
         stream.inbound.trailers = None;
         stream.inbound.interims = None;
-        let held = stream.inbound.held();
+        let held = stream.inbound.unreleased_bytes();
         stream.inbound.data.clear();
-        stream.inbound.in_use = 0;
-        self.free(None, held);
-        self.release(id.0);
+        stream.inbound.unreleased = 0;
+        self.release_capacity(None, held);
+        self.reset_if_unowned(id.0);
     }
 
     /// Nobody will send.
@@ -122,32 +124,33 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id.0) else {
             return;
         };
-        stream.is_written = false;
+        stream.has_writer = false;
         stream.outbound.waker = None;
-        self.release(id.0);
+        self.reset_if_unowned(id.0);
     }
 
     /// Ends the stream, if it is not over.
-    pub fn reset(&mut self, id: StreamId, reason: Reason) {
+    pub fn reset(&mut self, id: StreamId, reason: ErrorCode) {
         self.reset_stream(id.0, reason, Error::Reset(reason));
     }
 
-    fn release(&mut self, id: u32) {
+    fn reset_if_unowned(&mut self, id: u32) {
         let Some(stream) = self.streams.get(&id) else {
             return;
         };
-        if stream.is_held() {
+        if stream.has_owner() {
             return;
         }
-        if !stream.is_over() {
+        if !stream.is_closed() {
             // RFC 9113, section 8.1: a server that has answered does not want the rest.
-            let has_answered = self.role == Role::Server && stream.outbound.stage == Stage::Over;
+            let has_answered =
+                self.role == Role::Server && stream.outbound.stage == MessageState::Complete;
             let reason = match has_answered {
-                true => Reason::NO_ERROR,
-                false => Reason::CANCEL,
+                true => ErrorCode::NO_ERROR,
+                false => ErrorCode::CANCEL,
             };
             self.reset_stream(id, reason, Error::Closed);
         }
-        self.settle(id);
+        self.release_closed(id);
     }
 }

@@ -15,16 +15,16 @@ use bytes::Bytes;
 use http::{HeaderMap, Response};
 
 use super::*;
-use crate::stream::Piece;
+use crate::stream::BodyFrame;
 
 const LIMITS: Limits = Limits {
-    streams: 10,
-    header_list: 16 * 1024,
-    fields: 20,
+    max_concurrent_streams: 10,
+    max_header_list_size: 16 * 1024,
+    max_fields: 20,
     idle_frames: 1000,
     resets: 1000,
-    mistakes: 1000,
-    unseen_resets: 5,
+    stream_errors: 1000,
+    pending_accept_resets: 5,
 };
 
 fn config(role: Role) -> Config {
@@ -33,11 +33,11 @@ fn config(role: Role) -> Config {
         limits: LIMITS,
         stream_window: DEFAULT_WINDOW,
         connection_window: DEFAULT_WINDOW,
-        max_frame: None,
-        collected: None,
-        buffers: Buffers {
-            take: Vec::new,
-            give: drop,
+        max_frame_size: None,
+        output_limit: None,
+        buffers: BufferPool {
+            acquire: Vec::new,
+            release: drop,
         },
         clock: Instant::now,
     }
@@ -54,7 +54,7 @@ fn output(connection: &mut Connection) -> Vec<u8> {
             bytes.extend_from_slice(slice);
             n += slice.len();
         }
-        connection.written(n);
+        connection.advance_output(n);
     }
     bytes
 }
@@ -88,46 +88,50 @@ impl Flag {
     }
 }
 
-fn nobody() -> &'static Waker {
+fn noop_waker() -> &'static Waker {
     Waker::noop()
 }
 
 /// A frame.
 fn bytes(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let head = frame::Head {
+    let header = frame::FrameHeader {
         length: payload.len() as u32,
         kind,
         flags,
         stream,
     };
     let mut bytes = Vec::new();
-    head.write(&mut bytes);
+    header.write(&mut bytes);
     bytes.extend(payload);
     bytes
 }
 
 /// The frames that are to be written.
-fn said(connection: &mut Connection) -> Vec<(frame::Head, Vec<u8>)> {
+fn sent_frames(connection: &mut Connection) -> Vec<(frame::FrameHeader, Vec<u8>)> {
     let bytes = output(connection);
     let mut rest = &bytes[..];
     let mut frames = Vec::new();
-    while let Some((head, behind)) = rest.split_first_chunk() {
-        let head = frame::Head::parse(*head);
-        let (payload, behind) = behind.split_at(head.length as usize);
-        frames.push((head, payload.to_vec()));
+    while let Some((header, behind)) = rest.split_first_chunk() {
+        let header = frame::FrameHeader::parse(*header);
+        let (payload, behind) = behind.split_at(header.length as usize);
+        frames.push((header, payload.to_vec()));
         rest = behind;
     }
     frames
 }
 
 /// What was said of a mistake: on which stream, or 0 for the connection, and why.
-fn verdict(connection: &mut Connection) -> Option<(u32, Reason)> {
-    let frames = said(connection);
-    let mut verdicts = frames.iter().filter_map(|(head, payload)| match head.kind {
-        frame::RST_STREAM => Some((head.stream, Reason(frame::number(payload).unwrap()))),
-        frame::GOAWAY => Some((0, frame::go_away(payload).unwrap().1)),
-        _ => None,
-    });
+fn reported_error(connection: &mut Connection) -> Option<(u32, ErrorCode)> {
+    let frames = sent_frames(connection);
+    let mut verdicts = frames
+        .iter()
+        .filter_map(|(header, payload)| match header.kind {
+            frame::RST_STREAM => {
+                Some((header.stream, ErrorCode(frame::read_u32(payload).unwrap())))
+            }
+            frame::GOAWAY => Some((0, frame::goaway(payload).unwrap().1)),
+            _ => None,
+        });
     let first = verdicts.next();
     assert!(verdicts.next().is_none(), "{frames:?}");
     first

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::field::{Field, Name};
 use super::table::{Length, Table};
-use super::{Broken, huffman, integer};
+use super::{DecodeError, huffman, integer};
 
 /// Reads the blocks of one connection, in their order.
 #[derive(Debug)]
@@ -43,13 +43,13 @@ impl Decoder {
         piece: &mut &[u8],
         is_last: bool,
         mut sink: impl FnMut(Cow<'_, Field>, usize) -> bool,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, DecodeError> {
         while !piece.is_empty() {
             let begin = *piece;
             match self.next(progress, piece, &mut sink) {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
-                Err(Broken::Ends(_)) if !is_last => {
+                Err(DecodeError::Truncated(_)) if !is_last => {
                     *piece = begin;
                     break;
                 }
@@ -65,7 +65,7 @@ impl Decoder {
         progress: &mut DecodeProgress,
         piece: &mut &[u8],
         sink: &mut impl FnMut(Cow<'_, Field>, usize) -> bool,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, DecodeError> {
         let first = piece.first().copied().unwrap_or_default();
         // RFC 7541, section 6: the high bits say what it is.
         let wants_more = match first {
@@ -80,7 +80,7 @@ impl Decoder {
                 sink(Cow::Owned(field), length.size())
             }
             0x20..0x40 if progress.has_fields => {
-                return Err(Broken::Wrong(
+                return Err(DecodeError::Invalid(
                     "the header table's size is changed behind a field",
                 ));
             }
@@ -88,7 +88,7 @@ impl Decoder {
                 let size = integer::read(piece, 5)?;
                 return match self.table.resize(size) {
                     true => Ok(true),
-                    false => Err(Broken::Wrong(
+                    false => Err(DecodeError::Invalid(
                         "the header table is made larger than it may be",
                     )),
                 };
@@ -109,22 +109,22 @@ impl Decoder {
         Ok(wants_more)
     }
 
-    fn find(&self, index: usize) -> Result<(&Field, Length), Broken> {
-        self.table.get(index).ok_or(Broken::Wrong(
+    fn find(&self, index: usize) -> Result<(&Field, Length), DecodeError> {
+        self.table.get(index).ok_or(DecodeError::Invalid(
             "a header block names a field that is not in the table",
         ))
     }
 
     /// `bits`: how many of the first byte are the index of the name.
-    fn literal(&self, block: &mut &[u8], bits: u32) -> Result<Literal, Broken> {
+    fn literal(&self, block: &mut &[u8], bits: u32) -> Result<Literal, DecodeError> {
         let (name, name_length) = match integer::read(block, bits)? {
-            0 => Text::read(block)?.with(|name| (Name::parse(name), name.len() as u32))?,
+            0 => StringLiteral::read(block)?.with(|name| (Name::parse(name), name.len() as u32))?,
             index => {
                 let (field, length) = self.find(index)?;
                 (field.name(), length.name)
             }
         };
-        let value = Text::read(block)?.with(Bytes::copy_from_slice)?;
+        let value = StringLiteral::read(block)?.with(Bytes::copy_from_slice)?;
         let length = Length {
             name: name_length,
             value: value.len() as u32,
@@ -137,23 +137,24 @@ impl Decoder {
 }
 
 /// A string in a block (RFC 7541, section 5.2).
-struct Text<'a> {
+struct StringLiteral<'a> {
     bytes: &'a [u8],
-    is_coded: bool,
+    is_huffman: bool,
 }
 
-impl<'a> Text<'a> {
-    fn read(block: &mut &'a [u8]) -> Result<Self, Broken> {
-        const ENDS: Broken = Broken::Ends("a header block ends within a string");
-        let is_coded = block.first().ok_or(ENDS)? & 0x80 != 0;
+impl<'a> StringLiteral<'a> {
+    fn read(block: &mut &'a [u8]) -> Result<Self, DecodeError> {
+        const TRUNCATED: DecodeError =
+            DecodeError::Truncated("a header block ends within a string");
+        let is_huffman = block.first().ok_or(TRUNCATED)? & 0x80 != 0;
         let length = integer::read(block, 7)?;
-        let (bytes, rest) = block.split_at_checked(length).ok_or(ENDS)?;
+        let (bytes, rest) = block.split_at_checked(length).ok_or(TRUNCATED)?;
         *block = rest;
-        Ok(Self { bytes, is_coded })
+        Ok(Self { bytes, is_huffman })
     }
 
-    fn with<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Result<R, Broken> {
-        match self.is_coded {
+    fn with<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Result<R, DecodeError> {
+        match self.is_huffman {
             true => huffman::with_decoded(self.bytes, read),
             false => Ok(read(self.bytes)),
         }

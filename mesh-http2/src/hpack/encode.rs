@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use ahash::RandomState;
 
-use super::field::STATIC;
-use super::{FIELD_OVERHEAD, TABLE_SIZE, integer};
+use super::field::STATIC_TABLE;
+use super::{FIELD_OVERHEAD, MAX_TABLE_SIZE, integer};
 
 /// Writes the blocks of one connection.
 ///
@@ -20,14 +20,14 @@ pub(crate) struct Encoder {
     /// Names and values of `entries`, the oldest first, behind those that are gone.
     bytes: Vec<u8>,
     /// So much at the front of `bytes` is gone.
-    gone: usize,
+    evicted: usize,
     size: usize,
     max: usize,
     /// The other side must be told of `max` first; before, of how small it has been.
-    told: Told,
+    size_update: SizeUpdate,
     /// Hashes of fields that were sent lately, by their low bits. None as long as there was nothing
     /// to remember.
-    seen: Option<Box<[u32; SEEN]>>,
+    recent: Option<Box<[u32; RECENT]>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,14 +38,14 @@ struct Entry {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    All,
+enum SizeUpdate {
+    None,
     /// The smallest size since the last block.
-    Shrunk(usize),
+    Pending(usize),
 }
 
 /// As many different fields as an application sends over and over.
-const SEEN: usize = 64;
+const RECENT: usize = 64;
 
 static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
@@ -54,32 +54,34 @@ impl Encoder {
         Self {
             entries: VecDeque::new(),
             bytes: Vec::new(),
-            gone: 0,
+            evicted: 0,
             size: 0,
-            max: TABLE_SIZE as usize,
-            told: Told::All,
-            seen: None,
+            max: MAX_TABLE_SIZE as usize,
+            size_update: SizeUpdate::None,
+            recent: None,
         }
     }
 
     /// The other side keeps a table of at most this size.
     pub(crate) fn resize(&mut self, max: u32) {
-        let max = max.min(TABLE_SIZE) as usize;
+        let max = max.min(MAX_TABLE_SIZE) as usize;
         if max == self.max {
             return;
         }
-        let smallest = match self.told {
-            Told::All => max,
-            Told::Shrunk(before) => before.min(max),
+        let smallest = match self.size_update {
+            SizeUpdate::None => max,
+            SizeUpdate::Pending(before) => before.min(max),
         };
-        self.told = Told::Shrunk(smallest);
+        self.size_update = SizeUpdate::Pending(smallest);
         self.max = max;
         self.evict(max);
     }
 
     /// To be called before the fields of each block.
     pub(crate) fn begin(&mut self, block: &mut Vec<u8>) {
-        if let Told::Shrunk(smallest) = std::mem::replace(&mut self.told, Told::All) {
+        if let SizeUpdate::Pending(smallest) =
+            std::mem::replace(&mut self.size_update, SizeUpdate::None)
+        {
             if smallest < self.max {
                 integer::write(block, 0x20, 5, smallest);
             }
@@ -90,7 +92,7 @@ impl Encoder {
     pub(crate) fn field(&mut self, block: &mut Vec<u8>, name: &str, value: &[u8]) {
         let names = static_names(name);
         for index in names.clone() {
-            let (_, static_value) = STATIC[index - 1];
+            let (_, static_value) = STATIC_TABLE[index - 1];
             if !static_value.is_empty() && static_value.as_bytes() == value {
                 integer::write(block, 0x80, 7, index);
                 return;
@@ -98,13 +100,13 @@ impl Encoder {
         }
         let hash = HASHES.hash_one((name, value)) as u32;
         if let Some(position) = self.find(hash, name, value) {
-            integer::write(block, 0x80, 7, STATIC.len() + 1 + position);
+            integer::write(block, 0x80, 7, STATIC_TABLE.len() + 1 + position);
             return;
         }
         let size = name.len() + value.len() + FIELD_OVERHEAD;
         let index = names.start;
         // One that takes more than a quarter of the table would drive out too many.
-        if size <= self.max / 4 && self.comes_again(hash) {
+        if size <= self.max / 4 && self.was_sent_recently(hash) {
             literal(block, (0x40, 6), index, name, value);
             self.insert(hash, name, value);
         } else {
@@ -118,9 +120,9 @@ impl Encoder {
     }
 
     /// Whether the field was sent before; it is remembered for the next time.
-    fn comes_again(&mut self, hash: u32) -> bool {
-        let seen = self.seen.get_or_insert_with(|| Box::new([0; SEEN]));
-        std::mem::replace(&mut seen[hash as usize % SEEN], hash) == hash
+    fn was_sent_recently(&mut self, hash: u32) -> bool {
+        let seen = self.recent.get_or_insert_with(|| Box::new([0; RECENT]));
+        std::mem::replace(&mut seen[hash as usize % RECENT], hash) == hash
     }
 
     fn find(&self, hash: u32, name: &str, value: &[u8]) -> Option<usize> {
@@ -157,12 +159,12 @@ impl Encoder {
             && let Some(entry) = self.entries.pop_back()
         {
             self.size -= entry.size();
-            self.gone += entry.length();
+            self.evicted += entry.length();
         }
         // Moves each byte once at most, and bounds the vector.
-        if self.gone > self.bytes.len() / 2 {
-            self.bytes.drain(..self.gone);
-            self.gone = 0;
+        if self.evicted > self.bytes.len() / 2 {
+            self.bytes.drain(..self.evicted);
+            self.evicted = 0;
         }
     }
 }
@@ -196,12 +198,14 @@ fn text(block: &mut Vec<u8>, bytes: &[u8]) {
 /// Where the names of the static table are: the first index of each name and how many there are.
 static NAMES: LazyLock<[Option<(u8, u8)>; SLOTS]> = LazyLock::new(|| {
     let mut slots = [None; SLOTS];
-    for (index, (name, _)) in STATIC.iter().enumerate() {
+    for (index, (name, _)) in STATIC_TABLE.iter().enumerate() {
         let mut slot = slot(name);
         loop {
             match &mut slots[slot] {
                 None => slots[slot] = Some((index as u8 + 1, 1)),
-                Some((first, count)) if STATIC[usize::from(*first) - 1].0 == *name => *count += 1,
+                Some((first, count)) if STATIC_TABLE[usize::from(*first) - 1].0 == *name => {
+                    *count += 1
+                }
                 Some(_) => {
                     slot = (slot + 1) % SLOTS;
                     continue;
@@ -231,7 +235,7 @@ fn static_names(name: &str) -> std::ops::Range<usize> {
     let mut slot = slot(name);
     while let Some((first, count)) = NAMES[slot] {
         let first = usize::from(first);
-        if STATIC[first - 1].0 == name {
+        if STATIC_TABLE[first - 1].0 == name {
             return first..first + usize::from(count);
         }
         slot = (slot + 1) % SLOTS;
@@ -245,7 +249,7 @@ mod tests {
 
     #[test]
     fn all_names_of_the_static_table_are_found() {
-        for (index, (name, _)) in STATIC.iter().enumerate() {
+        for (index, (name, _)) in STATIC_TABLE.iter().enumerate() {
             assert!(static_names(name).contains(&(index + 1)), "{name}");
         }
         for name in ["", "x", "ab", "accepts", "x-request-id"] {

@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 /// A field as it was decoded, checked as far as it can be by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
-    Pseudo(Pseudo),
+    PseudoHeader(PseudoHeader),
     Regular(HeaderName, HeaderValue),
     /// What no message may hold. It still has its place in the table.
     Malformed(&'static str),
@@ -16,7 +16,7 @@ pub(crate) enum Field {
 
 /// RFC 9113, section 8.3.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Pseudo {
+pub(crate) enum PseudoHeader {
     Method(Method),
     Scheme(Bytes),
     Authority(Bytes),
@@ -32,16 +32,16 @@ impl Field {
                 Err(_) => Self::Malformed("a field's value has bytes that are not allowed"),
             },
             Name::Method => match Method::from_bytes(&value) {
-                Ok(method) => Self::Pseudo(Pseudo::Method(method)),
+                Ok(method) => Self::PseudoHeader(PseudoHeader::Method(method)),
                 Err(_) => Self::Malformed("the method is none"),
             },
             Name::Status => match StatusCode::from_bytes(&value) {
-                Ok(status) => Self::Pseudo(Pseudo::Status(status)),
+                Ok(status) => Self::PseudoHeader(PseudoHeader::Status(status)),
                 Err(_) => Self::Malformed("the status is none"),
             },
-            Name::Scheme => Self::Pseudo(Pseudo::Scheme(value)),
-            Name::Authority => Self::Pseudo(Pseudo::Authority(value)),
-            Name::Path => Self::Pseudo(Pseudo::Path(value)),
+            Name::Scheme => Self::PseudoHeader(PseudoHeader::Scheme(value)),
+            Name::Authority => Self::PseudoHeader(PseudoHeader::Authority(value)),
+            Name::Path => Self::PseudoHeader(PseudoHeader::Path(value)),
             Name::Malformed(why) => Self::Malformed(why),
         }
     }
@@ -49,11 +49,11 @@ impl Field {
     pub(super) fn name(&self) -> Name {
         match self {
             Self::Regular(name, _) => Name::Regular(name.clone()),
-            Self::Pseudo(Pseudo::Method(_)) => Name::Method,
-            Self::Pseudo(Pseudo::Scheme(_)) => Name::Scheme,
-            Self::Pseudo(Pseudo::Authority(_)) => Name::Authority,
-            Self::Pseudo(Pseudo::Path(_)) => Name::Path,
-            Self::Pseudo(Pseudo::Status(_)) => Name::Status,
+            Self::PseudoHeader(PseudoHeader::Method(_)) => Name::Method,
+            Self::PseudoHeader(PseudoHeader::Scheme(_)) => Name::Scheme,
+            Self::PseudoHeader(PseudoHeader::Authority(_)) => Name::Authority,
+            Self::PseudoHeader(PseudoHeader::Path(_)) => Name::Path,
+            Self::PseudoHeader(PseudoHeader::Status(_)) => Name::Status,
             Self::Malformed(why) => Name::Malformed(why),
         }
     }
@@ -91,7 +91,7 @@ impl Name {
 }
 
 /// RFC 7541, appendix A, from index 1 on.
-pub(super) const STATIC: [(&str, &str); 61] = [
+pub(super) const STATIC_TABLE: [(&str, &str); 61] = [
     (":authority", ""),
     (":method", "GET"),
     (":method", "POST"),
@@ -155,12 +155,12 @@ pub(super) const STATIC: [(&str, &str); 61] = [
     ("www-authenticate", ""),
 ];
 
-/// The fields of [`STATIC`].
+/// The fields of [`STATIC_TABLE`].
 pub(super) static STATIC_FIELDS: LazyLock<[Field; 61]> = LazyLock::new(|| {
-    STATIC.map(|(name, value)| {
+    STATIC_TABLE.map(|(name, value)| {
         // A pseudo-header field whose value is none is only ever asked for its name.
         match Name::parse(name.as_bytes()) {
-            Name::Authority => Field::Pseudo(Pseudo::Authority(Bytes::new())),
+            Name::Authority => Field::PseudoHeader(PseudoHeader::Authority(Bytes::new())),
             name => Field::new(name, Bytes::from_static(value.as_bytes())),
         }
     })

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use super::Broken;
+use super::DecodeError;
 
 /// How long the code of each byte is, and last that of the end, which is never sent.
 const LENGTHS: [u8; 257] = [
@@ -90,18 +90,18 @@ impl Code {
 
     /// The symbol whose code `window` begins with, longer than [`DIRECT`], and how long it is.
     /// `window` holds the next 32 bits.
-    fn long(&self, window: u32) -> Result<(u8, usize), Broken> {
+    fn long(&self, window: u32) -> Result<(u8, usize), DecodeError> {
         for length in DIRECT + 1..=LONGEST {
             let offset = (window >> (32 - length)).wrapping_sub(self.first[length]);
             let count = self.index[length + 1] - self.index[length];
             if offset < u32::from(count) {
                 return match self.symbols[usize::from(self.index[length]) + offset as usize] {
-                    END => Err(Broken::Wrong("a Huffman-coded string holds its end")),
+                    END => Err(DecodeError::Invalid("a Huffman-coded string holds its end")),
                     symbol => Ok((symbol as u8, length)),
                 };
             }
         }
-        Err(Broken::Wrong("a Huffman-coded string is broken"))
+        Err(DecodeError::Invalid("a Huffman-coded string is broken"))
     }
 }
 
@@ -113,7 +113,10 @@ thread_local! {
 const KEPT: usize = 16 * 1024;
 
 /// Lends what `bytes` say.
-pub(super) fn with_decoded<R>(bytes: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<R, Broken> {
+pub(super) fn with_decoded<R>(
+    bytes: &[u8],
+    read: impl FnOnce(&[u8]) -> R,
+) -> Result<R, DecodeError> {
     PLAIN.with_borrow_mut(|plain| {
         plain.clear();
         decode(bytes, plain)?;
@@ -125,7 +128,7 @@ pub(super) fn with_decoded<R>(bytes: &[u8], read: impl FnOnce(&[u8]) -> R) -> Re
 }
 
 /// Decodes `bytes` behind `out`.
-fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
     // At least five bits each.
     out.reserve(bytes.len() * 8 / SHORTEST);
     let mut bytes = bytes.iter();
@@ -163,7 +166,7 @@ fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
     let is_padding = have < 8 && (have == 0 || bits >> (64 - have) == (1 << have) - 1);
     match is_padding {
         true => Ok(()),
-        false => Err(Broken::Wrong(
+        false => Err(DecodeError::Invalid(
             "a Huffman-coded string is not padded as it must be",
         )),
     }
@@ -207,7 +210,7 @@ mod tests {
             .collect()
     }
 
-    fn decoded(bytes: &[u8]) -> Result<Vec<u8>, Broken> {
+    fn decoded(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
         let mut text = Vec::new();
         decode(bytes, &mut text).map(|()| text)
     }

@@ -1,26 +1,28 @@
 //! Integers (RFC 7541, section 5.1): as much as fits into the rest of a byte, and groups of seven
 //! bits behind it.
 
-use super::Broken;
+use super::DecodeError;
 
 /// Nothing in a block is that large: neither an index nor a length.
 const MAX: u64 = u32::MAX as u64;
 
 /// Reads an integer that begins with the low `bits` of the first byte, and takes it off `bytes`,
 /// which must not be empty.
-pub(super) fn read(bytes: &mut &[u8], bits: u32) -> Result<usize, Broken> {
-    const ENDS: Broken = Broken::Ends("a header block ends within an integer");
+pub(super) fn read(bytes: &mut &[u8], bits: u32) -> Result<usize, DecodeError> {
+    const TRUNCATED: DecodeError = DecodeError::Truncated("a header block ends within an integer");
     let mask = (1_u8 << bits) - 1;
-    let (first, mut rest) = bytes.split_first().ok_or(ENDS)?;
+    let (first, mut rest) = bytes.split_first().ok_or(TRUNCATED)?;
     let mut value = u64::from(first & mask);
     if value == u64::from(mask) {
         let mut shift = 0;
         loop {
-            let (byte, behind) = rest.split_first().ok_or(ENDS)?;
+            let (byte, behind) = rest.split_first().ok_or(TRUNCATED)?;
             rest = behind;
             // The first four groups cannot overflow, and a fifth is too large unless it is small.
             if shift > 28 {
-                return Err(Broken::Wrong("an integer in a header block is too large"));
+                return Err(DecodeError::Invalid(
+                    "an integer in a header block is too large",
+                ));
             }
             value += u64::from(byte & 0x7f) << shift;
             shift += 7;
@@ -30,7 +32,9 @@ pub(super) fn read(bytes: &mut &[u8], bits: u32) -> Result<usize, Broken> {
         }
     }
     if value > MAX {
-        return Err(Broken::Wrong("an integer in a header block is too large"));
+        return Err(DecodeError::Invalid(
+            "an integer in a header block is too large",
+        ));
     }
     *bytes = rest;
     Ok(value as usize)

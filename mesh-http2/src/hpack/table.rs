@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::field::{Field, STATIC, STATIC_FIELDS};
-use super::{FIELD_OVERHEAD, TABLE_SIZE};
+use super::field::{Field, STATIC_FIELDS, STATIC_TABLE};
+use super::{FIELD_OVERHEAD, MAX_TABLE_SIZE};
 
 /// Fields by index, the latest first behind those of the static table. Without memory as long as
 /// nobody uses it.
@@ -41,7 +41,7 @@ impl Table {
         Self {
             entries: VecDeque::new(),
             size: 0,
-            max: TABLE_SIZE as usize,
+            max: MAX_TABLE_SIZE as usize,
         }
     }
 
@@ -49,7 +49,7 @@ impl Table {
     pub(super) fn get(&self, index: usize) -> Option<(&Field, Length)> {
         let index = index.checked_sub(1)?;
         if let Some(field) = STATIC_FIELDS.get(index) {
-            let (name, value) = STATIC[index];
+            let (name, value) = STATIC_TABLE[index];
             let length = Length {
                 name: name.len() as u32,
                 value: value.len() as u32,
@@ -72,7 +72,7 @@ impl Table {
 
     /// The encoder has changed its mind. False when it takes more than it was offered.
     pub(super) fn resize(&mut self, max: usize) -> bool {
-        if max > TABLE_SIZE as usize {
+        if max > MAX_TABLE_SIZE as usize {
             return false;
         }
         self.max = max;

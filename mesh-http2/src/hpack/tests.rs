@@ -5,7 +5,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use super::*;
 
-fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<Field>, Broken> {
+fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<Field>, DecodeError> {
     let mut fields = Vec::new();
     let progress = &mut DecodeProgress::default();
     decoder.decode(progress, &mut &*block, true, |field, _| {
@@ -47,10 +47,10 @@ fn requests_of_the_rfc() {
         "8286 84be 5886 a8eb 1064 9cbf",
         "8287 85bf 4088 25a8 49e9 5ba9 7d7f 8925 a849 e95b b8e8 b4bf",
     ];
-    let get = Field::Pseudo(Pseudo::Method(Method::GET));
-    let authority = Field::Pseudo(Pseudo::Authority(text("www.example.com")));
-    let scheme = |scheme| Field::Pseudo(Pseudo::Scheme(text(scheme)));
-    let path = |path| Field::Pseudo(Pseudo::Path(text(path)));
+    let get = Field::PseudoHeader(PseudoHeader::Method(Method::GET));
+    let authority = Field::PseudoHeader(PseudoHeader::Authority(text("www.example.com")));
+    let scheme = |scheme| Field::PseudoHeader(PseudoHeader::Scheme(text(scheme)));
+    let path = |path| Field::PseudoHeader(PseudoHeader::Path(text(path)));
     for blocks in [plain, coded] {
         let mut decoder = Decoder::new();
         let mut next = blocks
@@ -83,7 +83,7 @@ fn responses_of_the_rfc() {
     let mut next = blocks
         .iter()
         .map(|block| decode(&mut decoder, &bytes(block)).unwrap());
-    let status = |status| Field::Pseudo(Pseudo::Status(status));
+    let status = |status| Field::PseudoHeader(PseudoHeader::Status(status));
     let private = regular("cache-control", "private");
     let location = regular("location", "https://www.example.com");
     let date = |date| regular("date", date);
@@ -198,7 +198,7 @@ fn sensitive_fields_stay_so() {
 /// What may happen between the two ends.
 #[derive(Clone, Debug)]
 enum Event {
-    Block(Vec<(String, Vec<u8>)>),
+    PartialFieldBlock(Vec<(String, Vec<u8>)>),
     Resize(u32),
 }
 
@@ -212,7 +212,7 @@ fn events() -> impl proptest::strategy::Strategy<Value = Vec<Event>> {
     ];
     let fields = prop::collection::vec((name, value), 0..20);
     let event = prop_oneof![
-        8 => fields.prop_map(Event::Block),
+        8 => fields.prop_map(Event::PartialFieldBlock),
         1 => (0_u32..6000).prop_map(Event::Resize),
     ];
     prop::collection::vec(event, 0..60)
@@ -226,7 +226,7 @@ proptest::proptest! {
         for event in events {
             match event {
                 Event::Resize(max) => encoder.resize(max),
-                Event::Block(fields) => {
+                Event::PartialFieldBlock(fields) => {
                     let mut block = Vec::new();
                     encoder.begin(&mut block);
                     for (name, value) in &fields {

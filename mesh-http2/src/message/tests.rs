@@ -4,13 +4,13 @@ use super::*;
 use crate::hpack::{DecodeProgress, Decoder};
 
 /// A list of fields as a peer would send them.
-fn list(fields: &[(&str, &str)]) -> List {
+fn list(fields: &[(&str, &str)]) -> FieldSection {
     let mut encoder = Encoder::new();
     let mut block = Vec::new();
     for (name, value) in fields {
         encoder.field(&mut block, name, value.as_bytes());
     }
-    let mut list = List::default();
+    let mut list = FieldSection::default();
     let progress = &mut DecodeProgress::default();
     let decoded = Decoder::new().decode(progress, &mut &*block, true, |field, size| {
         list.add(field, size, 1000, 5);
@@ -27,7 +27,7 @@ const GET: [(&str, &str); 4] = [
     (":authority", "web:80"),
 ];
 
-fn with(fields: &[(&'static str, &'static str)]) -> List {
+fn with(fields: &[(&'static str, &'static str)]) -> FieldSection {
     list(&[&GET[..], fields].concat())
 }
 
@@ -120,15 +120,15 @@ fn responses_and_trailers_have_what_they_may_have() {
 #[test]
 fn what_is_too_large_is_refused_and_not_kept() {
     let many = with(&[("a", "1"); 6]);
-    assert_eq!(many.refused(), Some(Refused::TooManyFields));
+    assert_eq!(many.exceeded_limit(), Some(FieldSectionLimit::FieldCount));
     assert!(many.headers.is_empty());
     let large = with(&[("a", "1"), ("b", "x".repeat(1000).leak())]);
-    assert_eq!(large.refused(), Some(Refused::TooLarge));
+    assert_eq!(large.exceeded_limit(), Some(FieldSectionLimit::Size));
     assert!(large.headers.is_empty());
-    large.into_refused_request().unwrap();
+    large.into_rejected_request().unwrap();
     // It is still malformed.
     let both = with(&[("b", "x".repeat(1000).leak()), ("connection", "close")]);
-    both.into_refused_request().unwrap_err();
+    both.into_rejected_request().unwrap_err();
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn lengths_must_agree() {
             headers.append(CONTENT_LENGTH, HeaderValue::from_static(length));
         }
         assert_eq!(
-            declared_length(&headers).map_err(drop),
+            content_length(&headers).map_err(drop),
             declared,
             "{lengths:?}"
         );
@@ -159,7 +159,7 @@ fn what_is_written_is_read() {
     let mut encoder = Encoder::new();
     let mut decoder = Decoder::new();
     let mut read = |block: &[u8]| {
-        let mut list = List::default();
+        let mut list = FieldSection::default();
         decoder
             .decode(
                 &mut DecodeProgress::default(),

@@ -19,7 +19,7 @@ use super::client::Lease;
 use super::grpc;
 use super::http1;
 use super::interim::Interim;
-use super::{Reason, http2};
+use super::{ErrorCode, http2};
 use crate::transport::Io;
 
 mod limits;
@@ -101,7 +101,7 @@ pub enum BodyError {
 
 impl BodyError {
     /// The reason of an HTTP/2 reset by the other side.
-    pub fn reset(&self) -> Option<Reason> {
+    pub fn reset(&self) -> Option<ErrorCode> {
         match self {
             Self::Http2(mesh_http2::Error::Reset(reason)) => Some(*reason),
             Self::Http1(_) | Self::Http2(_) | Self::TimedOut(_) => None,
@@ -109,12 +109,12 @@ impl BodyError {
     }
 
     /// The reason to reset the stream with on which the body was being sent on.
-    pub(super) fn reason(&self) -> Reason {
+    pub(super) fn reason(&self) -> ErrorCode {
         match self {
-            Self::Http2(error) => error.reason().unwrap_or(Reason::INTERNAL_ERROR),
-            Self::Http1(_) => Reason::INTERNAL_ERROR,
+            Self::Http2(error) => error.error_code().unwrap_or(ErrorCode::INTERNAL_ERROR),
+            Self::Http1(_) => ErrorCode::INTERNAL_ERROR,
             // The peer must not believe that it failed.
-            Self::TimedOut(_) => Reason::CANCEL,
+            Self::TimedOut(_) => ErrorCode::CANCEL,
         }
     }
 }

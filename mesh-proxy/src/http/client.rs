@@ -14,7 +14,7 @@ use mesh_core::endpoint::Http2Params;
 pub use self::http1::Spare;
 use self::http1::{Loan, Pool};
 use self::http2::{Multiplexed, Stream};
-use super::{Protocol, Reason, Request, Response, upgrade};
+use super::{ErrorCode, Protocol, Request, Response, upgrade};
 use crate::config::Http1Pool;
 use crate::error::{DialError, Error, Kind as ErrorKind, chain};
 use crate::telemetry::http::StreamError;
@@ -113,13 +113,13 @@ impl From<SendError> for Error {
     }
 }
 
-impl From<Reason> for StreamError {
+impl From<ErrorCode> for StreamError {
     /// How a reset by the other side counts.
-    fn from(reason: Reason) -> Self {
+    fn from(reason: ErrorCode) -> Self {
         match reason {
-            Reason::REFUSED_STREAM => Self::Refused,
-            Reason::ENHANCE_YOUR_CALM => Self::EnhanceYourCalm,
-            Reason::CANCEL => Self::Cancel,
+            ErrorCode::REFUSED_STREAM => Self::Refused,
+            ErrorCode::ENHANCE_YOUR_CALM => Self::EnhanceYourCalm,
+            ErrorCode::CANCEL => Self::Cancel,
             _ => Self::Reset,
         }
     }
@@ -133,7 +133,7 @@ impl From<&SendError> for StreamError {
 
 impl SendError {
     /// The reason when the other side reset the stream.
-    pub fn reset(&self) -> Option<Reason> {
+    pub fn reset(&self) -> Option<ErrorCode> {
         match self {
             Self::Dial(_) | Self::Http1(_) => None,
             Self::Http2(mesh_http2::Error::Reset(reason)) => Some(*reason),
@@ -147,7 +147,7 @@ impl SendError {
         match self {
             Self::Dial(error) => error.is_refused(),
             Self::Http1(_) => false,
-            Self::Http2(error) => matches!(error, mesh_http2::Error::GoneAway(_)),
+            Self::Http2(error) => matches!(error, mesh_http2::Error::Unprocessed(_)),
         }
     }
 
@@ -173,7 +173,8 @@ impl SendError {
             // Streams above the last one that a GOAWAY names fail with it; those below go on.
             Self::Http2(error) => matches!(
                 error,
-                mesh_http2::Error::Reset(Reason::REFUSED_STREAM) | mesh_http2::Error::GoneAway(_)
+                mesh_http2::Error::Reset(ErrorCode::REFUSED_STREAM)
+                    | mesh_http2::Error::Unprocessed(_)
             ),
         }
     }

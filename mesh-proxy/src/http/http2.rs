@@ -21,7 +21,7 @@ pub(super) mod server;
 use std::time::Instant;
 
 use mesh_core::endpoint::KeepAlive;
-use mesh_http2::{Buffers, Config, Limits, MAX_WINDOW, Role};
+use mesh_http2::{BufferPool, Config, Limits, MAX_WINDOW, Role};
 
 pub(super) use self::driver::Driver;
 pub(super) use self::head::{declared_length, prepare_request, prepare_response};
@@ -61,23 +61,23 @@ impl Terms {
         Config {
             role: self.role,
             limits: Limits {
-                streams: self.streams,
-                header_list: self.header_list,
-                fields: limits.http1.fields,
+                max_concurrent_streams: self.streams,
+                max_header_list_size: self.header_list,
+                max_fields: limits.http1.fields,
                 idle_frames: limits.http2.idle_frames,
                 resets: limits.http2.resets,
-                mistakes: limits.http2.mistakes,
-                unseen_resets: self.unseen_resets,
+                stream_errors: limits.http2.mistakes,
+                pending_accept_resets: self.unseen_resets,
             },
             stream_window,
             connection_window: self.window_for(stream_window),
-            max_frame: self.max_frame,
-            collected: self
+            max_frame_size: self.max_frame,
+            output_limit: self
                 .collected
                 .map(|size| size.clamp(COLLECTED.0, COLLECTED.1)),
-            buffers: Buffers {
-                take: take_vector,
-                give: give_vector,
+            buffers: BufferPool {
+                acquire: take_vector,
+                release: give_vector,
             },
             clock: now,
         }

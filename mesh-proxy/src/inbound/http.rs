@@ -22,7 +22,8 @@ use crate::http::orig_proto::Downgraded;
 use crate::http::respond::{Asker, Disclosure};
 use crate::http::undelivered::{UNDELIVERED, Undelivered};
 use crate::http::{
-    Handle, Protocol, Reason, Request, Reset, Response, filter, headers, orig_proto, respond, uri,
+    ErrorCode, Handle, Protocol, Request, Reset, Response, filter, headers, orig_proto, respond,
+    uri,
 };
 use crate::telemetry::http::Exchange;
 use crate::telemetry::labels;
@@ -271,7 +272,7 @@ impl RequestHandler {
         }
         if *is_app_gone && !meshed && self.has_responded.get() {
             // The application would have closed the connection. Clients retry requests on a connection that was closed before the response (RFC 9112, section 9.3.1), but do not retry after a 502. A connection on which the application never responded gets the 502. Proxies of the mesh receive the more precise `undelivered` header.
-            return Err(Reset(Reason::REFUSED_STREAM));
+            return Err(Reset(ErrorCode::REFUSED_STREAM));
         }
         let disclosure = Disclosure {
             informational: meshed,

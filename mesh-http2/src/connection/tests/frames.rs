@@ -44,21 +44,24 @@ fn nothing_may_come_behind_a_reset() {
         server
             .receive(&bytes(frame::RST_STREAM, 0, 1, &[0, 0, 0, 8]))
             .unwrap();
-        assert!(server.poll_failed(id, nobody()).is_ready());
+        assert!(server.poll_failure(id, noop_waker()).is_ready());
         let behind = bytes(kind, BOTH, 1, &[0x88]);
         server.receive(&behind).unwrap();
-        assert_eq!(verdict(&mut server), Some((1, Reason::STREAM_CLOSED)));
+        assert_eq!(
+            reported_error(&mut server),
+            Some((1, ErrorCode::STREAM_CLOSED))
+        );
         // Once is enough.
         server.receive(&behind).unwrap();
-        assert_eq!(verdict(&mut server), None);
+        assert_eq!(reported_error(&mut server), None);
     }
-    // Ours may have crossed what was sent before it was known.
+    // LocalSettings may have crossed what was sent before it was known.
     let mut server = serving();
     let id = server.next_request().unwrap().id;
-    server.reset(id, Reason::CANCEL);
+    server.reset(id, ErrorCode::CANCEL);
     output(&mut server);
     server.receive(&bytes(frame::DATA, 0, 1, b"x")).unwrap();
-    assert_eq!(verdict(&mut server), None);
+    assert_eq!(reported_error(&mut server), None);
 }
 
 #[test]
@@ -72,70 +75,70 @@ fn mistakes_end_what_they_concern() {
     let long = |kind, payload: &[u8]| bytes(kind, END_HEADERS, 1, payload);
     let of_connection = |reason| Some((0, reason));
     let of_stream = |reason| Some((1, reason));
-    let protocol = Reason::PROTOCOL_ERROR;
-    let size = Reason::FRAME_SIZE_ERROR;
-    let flow = Reason::FLOW_CONTROL_ERROR;
-    for (sent, verdict_of, why) in [
+    let protocol_error = ErrorCode::PROTOCOL_ERROR;
+    let size = ErrorCode::FRAME_SIZE_ERROR;
+    let flow = ErrorCode::FLOW_CONTROL_ERROR;
+    for (sent, expected, why) in [
         (vec![get()], None, "nothing"),
         (vec![bytes(200, 0xff, 77, b"?")], None, "an unknown frame"),
         (
             vec![bytes(DATA, 0, 0, b"x")],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "DATA on stream 0",
         ),
         (
             vec![bytes(DATA, 0, 3, b"x")],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "DATA on an idle stream",
         ),
         (
             vec![get(), bytes(DATA, 0, 1, b"x")],
-            of_stream(Reason::STREAM_CLOSED),
+            of_stream(ErrorCode::STREAM_CLOSED),
             "DATA behind the end",
         ),
         (
             vec![post(), bytes(DATA, PADDED, 1, &[5, 0])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "too much padding",
         ),
         (
             vec![post(), bytes(DATA, PADDED, 1, &[])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "padding of no length",
         ),
         (
             vec![bytes(HEADERS, BOTH, 0, GET)],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "HEADERS on stream 0",
         ),
         (
             vec![bytes(HEADERS, BOTH, 2, GET)],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "a stream of ours",
         ),
         (
             vec![get(), bytes(HEADERS, BOTH, 1, GET)],
-            of_stream(Reason::STREAM_CLOSED),
+            of_stream(ErrorCode::STREAM_CLOSED),
             "HEADERS behind the end",
         ),
         (
             vec![post(), bytes(HEADERS, END_HEADERS, 1, &[])],
-            of_stream(protocol),
+            of_stream(protocol_error),
             "trailers that do not end",
         ),
         (
             vec![post(), bytes(HEADERS, BOTH, 1, GET)],
-            of_stream(protocol),
+            of_stream(protocol_error),
             "a request in trailers",
         ),
         (
             vec![bytes(HEADERS, BOTH, 1, &[0xbe])],
-            of_connection(Reason::COMPRESSION_ERROR),
+            of_connection(ErrorCode::COMPRESSION_ERROR),
             "an unknown field",
         ),
         (
             vec![bytes(HEADERS, BOTH, 1, &[0x82])],
-            of_stream(protocol),
+            of_stream(protocol_error),
             "half a request",
         ),
         (
@@ -145,12 +148,12 @@ fn mistakes_end_what_they_concern() {
                 1,
                 &[&[0, 0, 0, 1, 9], GET].concat(),
             )],
-            of_stream(protocol),
+            of_stream(protocol_error),
             "a stream that depends on itself",
         ),
         (
             vec![bytes(HEADERS, 0, 1, GET), bytes(PING, 0, 0, &[0; 8])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "an interrupted block",
         ),
         (
@@ -158,12 +161,12 @@ fn mistakes_end_what_they_concern() {
                 bytes(HEADERS, 0, 1, GET),
                 bytes(CONTINUATION, END_HEADERS, 3, &[]),
             ],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "a block of another stream",
         ),
         (
             vec![get(), long(CONTINUATION, &[])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "a continuation of nothing",
         ),
         (
@@ -173,22 +176,22 @@ fn mistakes_end_what_they_concern() {
         ),
         (
             vec![get(), bytes(frame::PRIORITY, 0, 1, &[0, 0, 0, 1, 0])],
-            of_stream(protocol),
+            of_stream(protocol_error),
             "one that depends on itself",
         ),
         (
             vec![bytes(frame::PRIORITY, 0, 0, &[0; 5])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "PRIORITY on stream 0",
         ),
         (
             vec![bytes(RST_STREAM, 0, 1, &[0; 4])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "RST_STREAM on an idle stream",
         ),
         (
             vec![bytes(RST_STREAM, 0, 0, &[0; 4])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "RST_STREAM on stream 0",
         ),
         (
@@ -198,7 +201,7 @@ fn mistakes_end_what_they_concern() {
         ),
         (
             vec![bytes(SETTINGS, 0, 1, &[])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "SETTINGS on a stream",
         ),
         (
@@ -213,7 +216,7 @@ fn mistakes_end_what_they_concern() {
         ),
         (
             vec![bytes(PUSH_PROMISE, END_HEADERS, 1, &[0; 4])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "PUSH_PROMISE",
         ),
         (
@@ -223,7 +226,7 @@ fn mistakes_end_what_they_concern() {
         ),
         (
             vec![bytes(PING, 0, 1, &[0; 8])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "PING on a stream",
         ),
         (
@@ -233,12 +236,12 @@ fn mistakes_end_what_they_concern() {
         ),
         (
             vec![bytes(GOAWAY, 0, 1, &[0; 8])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "GOAWAY on a stream",
         ),
         (
             vec![bytes(WINDOW_UPDATE, 0, 0, &[0; 4])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "an update by nothing",
         ),
         (
@@ -248,12 +251,12 @@ fn mistakes_end_what_they_concern() {
         ),
         (
             vec![bytes(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "an idle stream's window",
         ),
         (
             vec![post(), bytes(WINDOW_UPDATE, 0, 1, &[0; 4])],
-            of_stream(protocol),
+            of_stream(protocol_error),
             "an update of a stream by nothing",
         ),
         (
@@ -277,17 +280,17 @@ fn mistakes_end_what_they_concern() {
         for frame in &sent {
             received = received.and_then(|_| server.receive(frame));
         }
-        assert_eq!(verdict(&mut server), verdict_of, "{why}");
-        let ends = matches!(verdict_of, Some((0, _)));
+        assert_eq!(reported_error(&mut server), expected, "{why}");
+        let ends = matches!(expected, Some((0, _)));
         assert_eq!(received.is_err(), ends, "{why}");
-        assert_eq!(server.is_over(), ends, "{why}");
+        assert_eq!(server.is_closed(), ends, "{why}");
     }
 }
 
 #[test]
 fn what_comes_first_must() {
     for (sent, why) in [
-        (b"GET / HTTP/1.1\r\n".to_vec(), "another protocol"),
+        (b"GET / HTTP/1.1\r\n".to_vec(), "another protocol_error"),
         (
             [PREFACE, &bytes(frame::PING, 0, 0, &[0; 8])].concat(),
             "a ping",
@@ -298,7 +301,7 @@ fn what_comes_first_must() {
         ),
     ] {
         let mut server = Connection::new(&config(Role::Server));
-        assert_eq!(server.awaited(), Some(Awaited::Greeting));
+        assert_eq!(server.pending_input(), Some(PendingInput::Preface));
         server.receive(&sent).expect_err(why);
     }
 }
@@ -318,14 +321,17 @@ fn bodies_are_as_long_as_their_heads_say() {
             .unwrap();
         let flags = if ends { END_STREAM } else { 0 };
         server.receive(&bytes(frame::DATA, flags, 1, data)).unwrap();
-        let expected = (!is_right).then_some((1, Reason::PROTOCOL_ERROR));
-        assert_eq!(verdict(&mut server), expected, "{data:?}");
+        let expected = (!is_right).then_some((1, ErrorCode::PROTOCOL_ERROR));
+        assert_eq!(reported_error(&mut server), expected, "{data:?}");
     }
     let mut server = server();
     server
         .receive(&bytes(frame::HEADERS, BOTH, 1, five))
         .unwrap();
-    assert_eq!(verdict(&mut server), Some((1, Reason::PROTOCOL_ERROR)));
+    assert_eq!(
+        reported_error(&mut server),
+        Some((1, ErrorCode::PROTOCOL_ERROR))
+    );
     assert!(server.next_request().is_none());
 }
 
@@ -335,11 +341,14 @@ fn more_than_a_window_is_refused() {
     let mut server = serving();
     for _ in 0..3 {
         server.receive(&frame).unwrap();
-        assert_eq!(verdict(&mut server), None);
+        assert_eq!(reported_error(&mut server), None);
     }
     // Stream and connection have the same.
     server.receive(&frame).unwrap_err();
-    assert_eq!(verdict(&mut server), Some((0, Reason::FLOW_CONTROL_ERROR)));
+    assert_eq!(
+        reported_error(&mut server),
+        Some((0, ErrorCode::FLOW_CONTROL_ERROR))
+    );
 
     let larger = Config {
         connection_window: 1 << 20,
@@ -354,7 +363,10 @@ fn more_than_a_window_is_refused() {
     for _ in 0..4 {
         server.receive(&frame).unwrap();
     }
-    assert_eq!(verdict(&mut server), Some((1, Reason::FLOW_CONTROL_ERROR)));
+    assert_eq!(
+        reported_error(&mut server),
+        Some((1, ErrorCode::FLOW_CONTROL_ERROR))
+    );
 }
 
 #[test]
@@ -366,7 +378,8 @@ fn padding_is_not_data() {
             server.receive(piece).unwrap();
         }
         let id = StreamId(1);
-        let Poll::Ready(Some(Ok(Piece::Data(data)))) = server.poll_piece(id, nobody()) else {
+        let Poll::Ready(Some(Ok(BodyFrame::Data(data)))) = server.poll_body_frame(id, noop_waker())
+        else {
             panic!("there is no data");
         };
         assert_eq!(data, "data");
@@ -382,7 +395,7 @@ fn padding_gives_its_room_back() {
         server
             .receive(&bytes(frame::DATA, PADDED, 1, &payload))
             .unwrap();
-        let piece = server.poll_piece(StreamId(1), nobody());
+        let piece = server.poll_body_frame(StreamId(1), noop_waker());
         assert!(matches!(piece, Poll::Ready(Some(Ok(_)))));
     }
 }
@@ -396,8 +409,8 @@ fn a_mistake_is_answered_once() {
         server
             .receive(&bytes(frame::PRIORITY, 0, 1, &on_itself))
             .unwrap();
-        let expected = (n == 0).then_some((1, Reason::PROTOCOL_ERROR));
-        assert_eq!(verdict(&mut server), expected);
+        let expected = (n == 0).then_some((1, ErrorCode::PROTOCOL_ERROR));
+        assert_eq!(reported_error(&mut server), expected);
         let id = StreamId(1);
         server.drop_reader(id);
         server.drop_writer(id);
@@ -415,14 +428,20 @@ fn streams_reset_before_anybody_has_seen_them_are_not_handed_on() {
     for n in 0..5 {
         reset(&mut server, n).unwrap();
     }
-    assert_eq!(server.streams(), 0);
+    assert_eq!(server.stream_count(), 0);
     assert!(server.next_request().is_none());
     for n in 5..10 {
         reset(&mut server, n).unwrap();
     }
     reset(&mut server, 10).unwrap_err();
-    assert_eq!(verdict(&mut server), Some((0, Reason::ENHANCE_YOUR_CALM)));
-    assert_eq!(server.take_violation(), Some(Violation::UnseenResets));
+    assert_eq!(
+        reported_error(&mut server),
+        Some((0, ErrorCode::ENHANCE_YOUR_CALM))
+    );
+    assert_eq!(
+        server.take_limit_exceeded(),
+        Some(LimitExceeded::PendingAcceptResets)
+    );
 }
 
 #[test]
@@ -451,38 +470,45 @@ fn header_lists_are_bounded() {
     };
     for (fields, refused) in [
         (13, None),
-        (15, Some(Refused::TooLarge)),
-        (50, Some(Refused::TooLarge)),
+        (15, Some(FieldSectionLimit::Size)),
+        (50, Some(FieldSectionLimit::Size)),
     ] {
         let mut server = server();
         send(&mut server, &request(fields)).unwrap();
-        assert_eq!(server.next_request().unwrap().refused, refused, "{fields}");
-        assert_eq!(verdict(&mut server), None);
+        assert_eq!(
+            server.next_request().unwrap().exceeded_limit,
+            refused,
+            "{fields}"
+        );
+        assert_eq!(reported_error(&mut server), None);
     }
     let mut many = server();
     send(&mut many, &[GET, &[0x90; 21]].concat()).unwrap();
     assert_eq!(
-        many.next_request().unwrap().refused,
-        Some(Refused::TooManyFields)
+        many.next_request().unwrap().exceeded_limit,
+        Some(FieldSectionLimit::FieldCount)
     );
     let mut server = server();
     send(&mut server, &request(60)).unwrap_err();
-    assert_eq!(server.take_violation(), Some(Violation::Headers));
+    assert_eq!(
+        server.take_limit_exceeded(),
+        Some(LimitExceeded::HeaderSize)
+    );
 }
 
 #[test]
 fn what_has_begun_is_awaited() {
     let mut server = server();
-    assert_eq!(server.awaited(), None);
-    let head = bytes(frame::HEADERS, END_STREAM, 1, GET);
-    server.receive(&head[..12]).unwrap();
-    assert_eq!(server.awaited(), Some(Awaited::Head(1)));
-    server.receive(&head[12..]).unwrap();
-    assert_eq!(server.awaited(), Some(Awaited::Head(1)));
+    assert_eq!(server.pending_input(), None);
+    let header = bytes(frame::HEADERS, END_STREAM, 1, GET);
+    server.receive(&header[..12]).unwrap();
+    assert_eq!(server.pending_input(), Some(PendingInput::FieldBlock(1)));
+    server.receive(&header[12..]).unwrap();
+    assert_eq!(server.pending_input(), Some(PendingInput::FieldBlock(1)));
     server
         .receive(&bytes(frame::CONTINUATION, END_HEADERS, 1, &[]))
         .unwrap();
-    assert_eq!(server.awaited(), None);
+    assert_eq!(server.pending_input(), None);
     // Data may take its time.
     server
         .receive(&bytes(frame::HEADERS, END_HEADERS, 3, POST))
@@ -490,7 +516,7 @@ fn what_has_begun_is_awaited() {
     server
         .receive(&bytes(frame::DATA, 0, 3, b"slow")[..11])
         .unwrap();
-    assert_eq!(server.awaited(), None);
+    assert_eq!(server.pending_input(), None);
 }
 
 #[test]
@@ -502,8 +528,8 @@ fn settings_hold_for_streams_that_are_open() {
     let id = server.next_request().unwrap().id;
     server.respond(id, &Response::new(()), false);
     assert_eq!(
-        server.poll_room(id, nobody()).map(Result::unwrap),
-        Poll::Ready(send::COLLECTED.min(65_535))
+        server.poll_capacity(id, noop_waker()).map(Result::unwrap),
+        Poll::Ready(send::DEFAULT_OUTPUT_LIMIT.min(65_535))
     );
     server.send_data(id, vec![0; 1000].into(), false);
     output(&mut server);
@@ -516,13 +542,16 @@ fn settings_hold_for_streams_that_are_open() {
         )
     };
     server.receive(&window(500)).unwrap();
-    assert!(server.poll_room(id, nobody()).is_pending(), "500 too many");
+    assert!(
+        server.poll_capacity(id, noop_waker()).is_pending(),
+        "500 too many"
+    );
     let (flag, waker) = Flag::new();
-    assert!(server.poll_room(id, &waker).is_pending());
+    assert!(server.poll_capacity(id, &waker).is_pending());
     server.receive(&window(1700)).unwrap();
     assert!(flag.was_woken());
     assert_eq!(
-        server.poll_room(id, nobody()).map(Result::unwrap),
+        server.poll_capacity(id, noop_waker()).map(Result::unwrap),
         Poll::Ready(700)
     );
 }
@@ -545,9 +574,9 @@ proptest::proptest! {
         connection.receive(&bytes(frame::SETTINGS, 0, 0, &[])).unwrap();
         let mut open = Vec::new();
         for (n, (kind, flags, stream, payload, cut)) in frames.into_iter().enumerate() {
-            if !is_server && connection.poll_ready(nobody()).is_ready() {
+            if !is_server && connection.poll_ready(noop_waker()).is_ready() {
                 let request = Request::post("http://web/").body(()).unwrap();
-                if connection.cannot_open().is_none() {
+                if connection.open_error().is_none() {
                     open.push(connection.open(&request, n % 2 == 0));
                 }
             }
@@ -567,12 +596,12 @@ proptest::proptest! {
                 open.push(accepted.id);
             }
             for id in &open {
-                let _ = connection.poll_response(*id, nobody());
-                let _ = connection.poll_piece(*id, nobody());
+                let _ = connection.poll_response(*id, noop_waker());
+                let _ = connection.poll_body_frame(*id, noop_waker());
                 if n % 5 == 0 {
                     connection.respond(*id, &Response::new(()), false);
                 }
-                if let Poll::Ready(Ok(room)) = connection.poll_room(*id, nobody()) {
+                if let Poll::Ready(Ok(room)) = connection.poll_capacity(*id, noop_waker()) {
                     connection.send_data(*id, vec![0; room.min(cut)].into(), n % 7 == 0);
                 }
             }
@@ -589,6 +618,6 @@ proptest::proptest! {
             connection.drop_reader(id);
         }
         output(&mut connection);
-        assert_eq!(connection.open_ours + connection.open_theirs, connection.streams() as u32);
+        assert_eq!(connection.open_local_streams + connection.open_peer_streams, connection.stream_count() as u32);
     }
 }

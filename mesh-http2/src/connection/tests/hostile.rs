@@ -48,10 +48,10 @@ fn stream(n: u32) -> u32 {
 fn until_end(
     connection: &mut Connection,
     unit: impl Fn(u32) -> Vec<u8>,
-) -> (u32, Option<Violation>) {
+) -> (u32, Option<LimitExceeded>) {
     for n in 0..MANY {
         if connection.receive(&unit(n)).is_err() {
-            return (n, connection.take_violation());
+            return (n, connection.take_limit_exceeded());
         }
         output(connection);
     }
@@ -64,7 +64,7 @@ fn resetting() -> Connection {
     let post = bytes(frame::HEADERS, END_HEADERS, 1, POST);
     server.receive(&post).unwrap();
     let id = server.next_request().unwrap().id;
-    server.reset(id, Reason::CANCEL);
+    server.reset(id, ErrorCode::CANCEL);
     server.drop_reader(id);
     server.drop_writer(id);
     server
@@ -82,7 +82,7 @@ fn frames_on_reset_streams_end_the_connection() {
     ] {
         let (taken, violation) = until_end(&mut resetting(), |_| frame.clone());
         assert!(taken <= paid, "{why}: {taken}");
-        assert_eq!(violation, Some(Violation::IdleFrames), "{why}");
+        assert_eq!(violation, Some(LimitExceeded::IdleFrames), "{why}");
     }
     // Larger DATA frames are free: a client uploads a body that the server does not read.
     let mut server = resetting();
@@ -101,20 +101,20 @@ fn resets_of_closed_streams_end_a_connection_to_a_server() {
     let reset = bytes(frame::RST_STREAM, 0, 1, &[0, 0, 0, 8]);
     let (taken, violation) = until_end(&mut client, |_| reset.clone());
     assert!(taken <= LIMITS.idle_frames + 10, "{taken}");
-    assert_eq!(violation, Some(Violation::IdleFrames));
+    assert_eq!(violation, Some(LimitExceeded::IdleFrames));
 }
 
 #[test]
 fn streams_opened_after_the_final_goaway_end_the_connection() {
     let mut server = server();
-    server.leave();
-    let pong = bytes(frame::PING, frame::ACK, 0, &LEAVE);
+    server.start_graceful_shutdown();
+    let pong = bytes(frame::PING, frame::ACK, 0, &GOAWAY_PING_PAYLOAD);
     server.receive(&pong).unwrap();
     // Streams that the client opens before it receives the GOAWAY are ignored.
     let post = |n| bytes(frame::HEADERS, END_HEADERS, stream(n), POST);
     let (taken, violation) = until_end(&mut server, post);
     assert!(taken <= LIMITS.idle_frames + 10, "{taken}");
-    assert_eq!(violation, Some(Violation::IdleFrames));
+    assert_eq!(violation, Some(LimitExceeded::IdleFrames));
 }
 
 #[test]
@@ -134,20 +134,20 @@ fn stream_errors_end_the_connection_at_a_tenth_of_the_points_and_reach_no_applic
     ];
     for mistake in mistakes {
         let mut server = server();
-        let mut is_retired = None;
+        let mut is_drain_due = None;
         let (taken, violation) = until_end(&mut server, mistake);
-        assert_eq!((taken, violation), (99, Some(Violation::Mistakes)));
+        assert_eq!((taken, violation), (99, Some(LimitExceeded::StreamErrors)));
 
         let mut server = self::server();
         for n in 0..99 {
             server.receive(&mistake(n)).unwrap();
             assert!(server.next_request().is_none(), "a request was accepted");
-            if server.is_retired() {
-                is_retired.get_or_insert(n);
+            if server.is_drain_due() {
+                is_drain_due.get_or_insert(n);
             }
         }
-        assert_eq!(is_retired, Some(49));
-        assert_eq!(server.streams(), 0);
+        assert_eq!(is_drain_due, Some(49));
+        assert_eq!(server.stream_count(), 0);
     }
 }
 
@@ -156,8 +156,8 @@ fn stream_errors_end_the_connection_at_a_tenth_of_the_points_and_reach_no_applic
 fn field_sections_that_repeat_table_entries_are_refused_and_end_the_connection() {
     let wide = Config {
         limits: Limits {
-            header_list: 256 * 1024,
-            fields: 100,
+            max_header_list_size: 256 * 1024,
+            max_fields: 100,
             ..LIMITS
         },
         ..config(Role::Server)
@@ -172,8 +172,8 @@ fn field_sections_that_repeat_table_entries_are_refused_and_end_the_connection()
     let dynamic_again = [GET, &[0xbe; 60]].concat();
     let fixed = [GET, &[0x90; 4_000]].concat();
     for (first, block, refused) in [
-        (&dynamic[..], &dynamic_again, Refused::TooLarge),
-        (GET, &fixed, Refused::TooManyFields),
+        (&dynamic[..], &dynamic_again, FieldSectionLimit::Size),
+        (GET, &fixed, FieldSectionLimit::FieldCount),
     ] {
         let mut server = greeted(Connection::new(&wide));
         let first = bytes(frame::HEADERS, BOTH, 1, first);
@@ -181,10 +181,10 @@ fn field_sections_that_repeat_table_entries_are_refused_and_end_the_connection()
         server.next_request().unwrap();
         let again = |n| bytes(frame::HEADERS, BOTH, stream(n + 1), block);
         server.receive(&again(0)).unwrap();
-        assert_eq!(server.next_request().unwrap().refused, Some(refused));
+        assert_eq!(server.next_request().unwrap().exceeded_limit, Some(refused));
         let (taken, violation) = until_end(&mut server, |n| again(n + 1));
         assert!(taken <= 30, "{taken}");
-        assert_eq!(violation, Some(Violation::Mistakes));
+        assert_eq!(violation, Some(LimitExceeded::StreamErrors));
     }
 }
 
@@ -199,16 +199,16 @@ fn field_sections_that_use_the_whole_table_are_accepted() {
             let value = [b'a' + crumb; 200];
             encoder.field(&mut block, "cookie", &value);
         }
-        let head = bytes(frame::HEADERS, BOTH, stream(n), &block);
-        take(&mut server, &head);
+        let header = bytes(frame::HEADERS, BOTH, stream(n), &block);
+        take(&mut server, &header);
         let accepted = server.next_request().unwrap();
-        assert_eq!(accepted.refused, None);
+        assert_eq!(accepted.exceeded_limit, None);
         server.respond(accepted.id, &Response::new(()), true);
         server.drop_reader(accepted.id);
         server.drop_writer(accepted.id);
         output(&mut server);
     }
-    assert!(!server.is_retired());
+    assert!(!server.is_drain_due());
 }
 
 #[test]
@@ -217,8 +217,8 @@ fn field_blocks_may_be_fragmented_anywhere() {
     for first in 0..=block.len() {
         for second in first..=block.len() {
             let mut server = server();
-            let head = bytes(frame::HEADERS, END_STREAM, 1, &block[..first]);
-            server.receive(&head).unwrap();
+            let header = bytes(frame::HEADERS, END_STREAM, 1, &block[..first]);
+            server.receive(&header).unwrap();
             let middle = bytes(frame::CONTINUATION, 0, 1, &block[first..second]);
             server.receive(&middle).unwrap();
             assert!(server.next_request().is_none());
@@ -233,11 +233,14 @@ fn field_blocks_may_be_fragmented_anywhere() {
     // A block that ends within a field line is an error, however it is fragmented.
     for end in 1..block.len() {
         let mut server = server();
-        let head = bytes(frame::HEADERS, END_STREAM, 1, &block[..end]);
-        server.receive(&head).unwrap();
+        let header = bytes(frame::HEADERS, END_STREAM, 1, &block[..end]);
+        server.receive(&header).unwrap();
         let last = bytes(frame::CONTINUATION, END_HEADERS, 1, &[]);
         if server.receive(&last).is_err() {
-            assert_eq!(verdict(&mut server), Some((0, Reason::COMPRESSION_ERROR)));
+            assert_eq!(
+                reported_error(&mut server),
+                Some((0, ErrorCode::COMPRESSION_ERROR))
+            );
         }
     }
 }
@@ -296,18 +299,18 @@ fn a_turn_is_bounded_by_work() {
 #[test]
 fn unacknowledged_goaway_ping_is_followed_by_the_final_goaway() {
     let mut server = server();
-    server.leave();
-    assert_eq!(server.awaited(), Some(Awaited::GoAwayPing));
+    server.start_graceful_shutdown();
+    assert_eq!(server.pending_input(), Some(PendingInput::GoAwayPing));
     let half = bytes(frame::HEADERS, END_STREAM, 1, GET);
     server.receive(&half).unwrap();
-    assert_eq!(server.awaited(), Some(Awaited::GoAwayPing));
+    assert_eq!(server.pending_input(), Some(PendingInput::GoAwayPing));
     output(&mut server);
-    server.too_late();
-    let frames = said(&mut server);
-    let [(head, payload)] = &frames[..] else {
+    server.input_timed_out();
+    let frames = sent_frames(&mut server);
+    let [(header, payload)] = &frames[..] else {
         panic!("{frames:?}");
     };
-    assert_eq!(head.kind, frame::GOAWAY);
-    assert_eq!(frame::go_away(payload), Ok((0, Reason::NO_ERROR)));
-    assert!(server.is_over(), "nothing is open");
+    assert_eq!(header.kind, frame::GOAWAY);
+    assert_eq!(frame::goaway(payload), Ok((0, ErrorCode::NO_ERROR)));
+    assert!(server.is_closed(), "nothing is open");
 }

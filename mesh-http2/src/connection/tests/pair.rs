@@ -39,8 +39,8 @@ impl Pair {
     }
 
     /// Opens a stream and lets the server take it.
-    fn call(&mut self, request: &Request<()>, is_last: bool) -> (StreamId, Accepted) {
-        assert!(self.client.poll_ready(nobody()).is_ready());
+    fn call(&mut self, request: &Request<()>, is_last: bool) -> (StreamId, AcceptedStream) {
+        assert!(self.client.poll_ready(noop_waker()).is_ready());
         let id = self.client.open(request, is_last);
         self.talk();
         (id, self.server.next_request().unwrap())
@@ -55,8 +55,8 @@ fn request() -> Request<()> {
 }
 
 fn data(connection: &mut Connection, id: StreamId) -> Bytes {
-    match connection.poll_piece(id, nobody()) {
-        Poll::Ready(Some(Ok(Piece::Data(data)))) => data,
+    match connection.poll_body_frame(id, noop_waker()) {
+        Poll::Ready(Some(Ok(BodyFrame::Data(data)))) => data,
         other => panic!("{other:?}"),
     }
 }
@@ -64,7 +64,9 @@ fn data(connection: &mut Connection, id: StreamId) -> Bytes {
 /// Reads until nothing is there at the moment.
 fn read(connection: &mut Connection, id: StreamId) -> usize {
     let mut length = 0;
-    while let Poll::Ready(Some(Ok(Piece::Data(data)))) = connection.poll_piece(id, nobody()) {
+    while let Poll::Ready(Some(Ok(BodyFrame::Data(data)))) =
+        connection.poll_body_frame(id, noop_waker())
+    {
         length += data.len();
     }
     length
@@ -74,7 +76,7 @@ fn read(connection: &mut Connection, id: StreamId) -> usize {
 fn fill(connection: &mut Connection, id: StreamId, most: usize) -> usize {
     let mut sent = 0;
     while sent < most
-        && let Poll::Ready(Ok(room)) = connection.poll_room(id, nobody())
+        && let Poll::Ready(Ok(room)) = connection.poll_capacity(id, noop_waker())
     {
         let n = room.min(most - sent);
         connection.send_data(id, vec![0; n].into(), false);
@@ -84,7 +86,7 @@ fn fill(connection: &mut Connection, id: StreamId, most: usize) -> usize {
 }
 
 fn failure(connection: &mut Connection, id: StreamId) -> Error {
-    match connection.poll_failed(id, nobody()) {
+    match connection.poll_failure(id, noop_waker()) {
         Poll::Ready(error) => error,
         Poll::Pending => panic!("the stream has not failed"),
     }
@@ -104,16 +106,16 @@ fn messages_pass_both_ways_however_they_are_cut() {
         let (id, accepted) = pair.call(&request(), false);
         assert_eq!(accepted.request.uri(), "http://web/path");
         assert_eq!(accepted.request.headers()["a"], "1");
-        assert!(!accepted.is_head_only && accepted.refused.is_none());
+        assert!(!accepted.is_headers_only && accepted.exceeded_limit.is_none());
         pair.client.send_data(id, "ask".into(), false);
         pair.client.send_trailers(id, &trailers());
         pair.talk();
         let theirs = accepted.id;
         let mut body = Vec::new();
         loop {
-            match pair.server.poll_piece(theirs, nobody()) {
-                Poll::Ready(Some(Ok(Piece::Data(data)))) => body.extend_from_slice(&data),
-                Poll::Ready(Some(Ok(Piece::Trailers(got)))) => {
+            match pair.server.poll_body_frame(theirs, noop_waker()) {
+                Poll::Ready(Some(Ok(BodyFrame::Data(data)))) => body.extend_from_slice(&data),
+                Poll::Ready(Some(Ok(BodyFrame::Trailers(got)))) => {
                     assert_eq!(got, trailers());
                     break;
                 }
@@ -121,9 +123,9 @@ fn messages_pass_both_ways_however_they_are_cut() {
             }
         }
         assert_eq!(body, b"ask");
-        assert!(pair.server.is_read(theirs));
+        assert!(pair.server.has_reader(theirs));
         assert!(matches!(
-            pair.server.poll_piece(theirs, nobody()),
+            pair.server.poll_body_frame(theirs, noop_waker()),
             Poll::Ready(None)
         ));
 
@@ -131,7 +133,7 @@ fn messages_pass_both_ways_however_they_are_cut() {
         pair.server.respond(theirs, &response, false);
         pair.server.send_data(theirs, "reply".into(), true);
         pair.talk();
-        let Poll::Ready(Ok(head)) = pair.client.poll_response(id, nobody()) else {
+        let Poll::Ready(Ok(head)) = pair.client.poll_response(id, noop_waker()) else {
             panic!("there is no response");
         };
         assert_eq!(head.status(), 201);
@@ -139,7 +141,7 @@ fn messages_pass_both_ways_however_they_are_cut() {
         for (side, id) in [(&mut pair.client, id), (&mut pair.server, theirs)] {
             side.drop_reader(id);
             side.drop_writer(id);
-            assert_eq!(side.streams(), 0);
+            assert_eq!(side.stream_count(), 0);
         }
         assert!(pair.client.output().is_empty() && pair.server.output().is_empty());
     }
@@ -149,20 +151,20 @@ fn messages_pass_both_ways_however_they_are_cut() {
 fn an_empty_body_is_not_no_body() {
     let mut pair = Pair::new();
     let (_, accepted) = pair.call(&request(), true);
-    assert!(accepted.is_head_only);
+    assert!(accepted.is_headers_only);
     let id = pair.client.open(&request(), false);
     pair.client.send_data(id, Bytes::new(), true);
     pair.talk();
     let accepted = pair.server.next_request().unwrap();
-    assert!(!accepted.is_head_only);
+    assert!(!accepted.is_headers_only);
     assert!(matches!(
-        pair.server.poll_piece(accepted.id, nobody()),
+        pair.server.poll_body_frame(accepted.id, noop_waker()),
         Poll::Ready(None)
     ));
     pair.server.respond(accepted.id, &Response::new(()), true);
     pair.talk();
-    assert!(pair.client.poll_response(id, nobody()).is_ready());
-    assert!(pair.client.is_head_only(id));
+    assert!(pair.client.poll_response(id, noop_waker()).is_ready());
+    assert!(pair.client.is_headers_only(id));
 }
 
 #[test]
@@ -176,7 +178,7 @@ fn a_reader_that_does_not_read_stops_the_sender() {
     }
     assert_eq!(sent, DEFAULT_WINDOW as usize);
     let (flag, waker) = Flag::new();
-    assert!(pair.client.poll_room(id, &waker).is_pending());
+    assert!(pair.client.poll_capacity(id, &waker).is_pending());
     assert_eq!(read(&mut pair.server, accepted.id), sent);
     assert!(!flag.was_woken());
     pair.talk();
@@ -193,7 +195,7 @@ fn streams_that_nobody_reads_do_not_hold_the_connections_window() {
     let (other, other_accepted) = pair.call(&request(), false);
     let (flag, waker) = Flag::new();
     assert!(
-        pair.client.poll_room(other, &waker).is_pending(),
+        pair.client.poll_capacity(other, &waker).is_pending(),
         "all of it is held"
     );
     // Nobody will read what has come, nor what comes.
@@ -209,11 +211,11 @@ fn streams_that_nobody_reads_do_not_hold_the_connections_window() {
 #[test]
 fn streams_that_are_not_read_leave_the_others_their_share() {
     let server = Config {
-        connection_window: LIMITS.streams * DEFAULT_WINDOW,
+        connection_window: LIMITS.max_concurrent_streams * DEFAULT_WINDOW,
         ..config(Role::Server)
     };
     let mut pair = Pair::with(&config(Role::Client), &server);
-    for _ in 1..LIMITS.streams {
+    for _ in 1..LIMITS.max_concurrent_streams {
         let (slow, _) = pair.call(&request(), false);
         assert_eq!(
             fill(&mut pair.client, slow, usize::MAX),
@@ -283,14 +285,14 @@ fn what_waits_to_be_written_is_bounded() {
     let (id, _) = pair.call(&request(), false);
     let (other, _) = pair.call(&request(), false);
     fill(&mut pair.client, id, usize::MAX);
-    assert!(pair.client.output().len() < 3 * send::COLLECTED);
+    assert!(pair.client.output().len() < 3 * send::DEFAULT_OUTPUT_LIMIT);
     let (flag, waker) = Flag::new();
-    assert!(pair.client.poll_room(other, &waker).is_pending());
+    assert!(pair.client.poll_capacity(other, &waker).is_pending());
     let mut first = [IoSlice::new(&[])];
     assert_eq!(pair.client.output().slices(&mut first), 1);
     let first = first[0].to_vec();
     pair.server.receive(&first).unwrap();
-    pair.client.written(first.len());
+    pair.client.advance_output(first.len());
     assert!(!flag.was_woken());
     pair.talk();
     assert!(flag.was_woken());
@@ -303,8 +305,8 @@ fn resets_end_both_directions() {
     pair.client.send_data(id, "half".into(), false);
     pair.talk();
     let (flag, waker) = Flag::new();
-    assert!(pair.server.poll_failed(accepted.id, &waker).is_pending());
-    pair.client.reset(id, Reason::CANCEL);
+    assert!(pair.server.poll_failure(accepted.id, &waker).is_pending());
+    pair.client.reset(id, ErrorCode::CANCEL);
     pair.talk();
     assert!(flag.was_woken());
     assert_eq!(
@@ -312,10 +314,10 @@ fn resets_end_both_directions() {
         "half",
         "it has come before"
     );
-    let broken = pair.server.poll_piece(accepted.id, nobody());
+    let broken = pair.server.poll_body_frame(accepted.id, noop_waker());
     assert!(matches!(
         broken,
-        Poll::Ready(Some(Err(Error::Reset(Reason::CANCEL))))
+        Poll::Ready(Some(Err(Error::Reset(ErrorCode::CANCEL))))
     ));
     // What was still on its way is no mistake.
     pair.server.respond(accepted.id, &Response::new(()), true);
@@ -334,14 +336,14 @@ fn what_was_on_its_way_to_a_reset_stream_is_ignored() {
         pair.server.send_trailers(accepted.id, &trailers());
         pair.client.drop_reader(id);
         pair.client.drop_writer(id);
-        assert_eq!(pair.client.streams(), 0);
+        assert_eq!(pair.client.stream_count(), 0);
         // Both are on the way at the same time.
         let reset = output(&mut pair.client);
         answers.push(output(&mut pair.server));
         pair.server.receive(&reset).unwrap();
         pair.server.drop_reader(accepted.id);
         pair.server.drop_writer(accepted.id);
-        assert_eq!(pair.server.streams(), 0);
+        assert_eq!(pair.server.stream_count(), 0);
     }
     for answer in answers {
         pair.client.receive(&answer).unwrap();
@@ -365,12 +367,12 @@ fn a_server_that_has_answered_may_not_want_the_rest() {
     pair.talk();
     assert!(matches!(
         failure(&mut pair.client, id),
-        Error::Reset(Reason::NO_ERROR)
+        Error::Reset(ErrorCode::NO_ERROR)
     ));
-    assert!(pair.client.poll_response(id, nobody()).is_ready());
+    assert!(pair.client.poll_response(id, noop_waker()).is_ready());
     assert_eq!(data(&mut pair.client, id), "enough");
     assert!(matches!(
-        pair.client.poll_piece(id, nobody()),
+        pair.client.poll_body_frame(id, noop_waker()),
         Poll::Ready(None)
     ));
 }
@@ -393,19 +395,19 @@ fn who_leaves_lets_open_streams_end() {
     let (id, accepted) = pair.call(&request(), true);
     // On its way when the server begins to leave.
     let late = pair.client.open(&request(), true);
-    pair.server.leave();
+    pair.server.start_graceful_shutdown();
     pair.talk();
-    assert!(pair.client.cannot_open().is_some());
+    assert!(pair.client.open_error().is_some());
     let late_accepted = pair.server.next_request().unwrap();
     for accepted in [accepted, late_accepted] {
-        assert!(!pair.server.is_over());
+        assert!(!pair.server.is_closed());
         pair.server.respond(accepted.id, &Response::new(()), true);
     }
     pair.talk();
-    assert!(pair.server.is_over());
+    assert!(pair.server.is_closed());
     for id in [id, late] {
         assert!(matches!(
-            pair.client.poll_response(id, nobody()),
+            pair.client.poll_response(id, noop_waker()),
             Poll::Ready(Ok(_))
         ));
     }
@@ -417,13 +419,17 @@ fn streams_that_were_not_looked_at_are_told_apart() {
     let (first, _) = pair.call(&request(), true);
     let second = pair.client.open(&request(), true);
     let mut farewell = Vec::new();
-    frame::write_go_away(&mut farewell, first.0, Reason::ENHANCE_YOUR_CALM, "");
+    frame::write_goaway(&mut farewell, first.0, ErrorCode::ENHANCE_YOUR_CALM, "");
     pair.client.receive(&farewell).unwrap();
-    let calm = Reason::ENHANCE_YOUR_CALM;
-    assert!(matches!(failure(&mut pair.client, second), Error::GoneAway(reason) if reason == calm));
-    assert!(pair.client.poll_failed(first, nobody()).is_pending());
+    let calm = ErrorCode::ENHANCE_YOUR_CALM;
+    assert!(
+        matches!(failure(&mut pair.client, second), Error::Unprocessed(reason) if reason == calm)
+    );
+    assert!(pair.client.poll_failure(first, noop_waker()).is_pending());
     pair.client.closed(None);
-    assert!(matches!(failure(&mut pair.client, first), Error::Ended(reason) if reason == calm));
+    assert!(
+        matches!(failure(&mut pair.client, first), Error::PeerGoAway(reason) if reason == calm)
+    );
 }
 
 #[test]
@@ -432,26 +438,26 @@ fn everybody_learns_that_the_connection_is_gone() {
     let (id, accepted) = pair.call(&request(), false);
     let wakers = [Flag::new(), Flag::new(), Flag::new()];
     assert!(pair.client.poll_response(id, &wakers[0].1).is_pending());
-    assert!(pair.client.poll_failed(id, &wakers[1].1).is_pending());
+    assert!(pair.client.poll_failure(id, &wakers[1].1).is_pending());
     pair.client.register_driver(&wakers[2].1);
     pair.client.closed(None);
     assert!(wakers.iter().all(|(flag, _)| flag.was_woken()));
     assert!(matches!(failure(&mut pair.client, id), Error::Closed));
-    pair.server.abort(Reason::NO_ERROR);
+    pair.server.abort(ErrorCode::NO_ERROR);
     assert!(matches!(
         failure(&mut pair.server, accepted.id),
         Error::Closed
     ));
-    assert!(pair.server.is_over());
+    assert!(pair.server.is_closed());
 }
 
 #[test]
 fn numbers_of_streams_are_not_used_twice() {
     let mut pair = Pair::new();
-    pair.client.next_ours = MAX_STREAM;
-    pair.server.last_theirs = MAX_STREAM - 2;
+    pair.client.next_local_stream = MAX_STREAM;
+    pair.server.last_peer_stream = MAX_STREAM - 2;
     pair.call(&request(), true);
-    assert!(pair.client.cannot_open().is_some());
+    assert!(pair.client.open_error().is_some());
 }
 
 const MAX_STREAM: u32 = crate::window::MAX_WINDOW;
@@ -480,9 +486,9 @@ fn answers_that_nobody_takes_are_bounded() {
         if pair.server.is_congested() {
             return;
         }
-        pair.server.account.sent_message();
+        pair.server.flood.sent_message();
         for _ in 0..100 {
-            pair.server.account.sent_message();
+            pair.server.flood.sent_message();
         }
         pair.server.receive(&pings).unwrap();
     }

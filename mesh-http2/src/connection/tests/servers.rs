@@ -37,60 +37,60 @@ fn mistakes_end_what_they_concern() {
     use frame::{DATA, GOAWAY, HEADERS, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE};
     let of_connection = |reason| Some((0, reason));
     let of_stream = |reason| Some((1, reason));
-    let protocol = Reason::PROTOCOL_ERROR;
+    let protocol_error = ErrorCode::PROTOCOL_ERROR;
     let ok = || bytes(HEADERS, END_HEADERS, 1, OK);
     // `content-length: 5`, by the index of its name.
     let five = [OK, &[0x0f, 13, 1, b'5']].concat();
-    for (sent, verdict_of, why) in [
+    for (sent, expected, why) in [
         (vec![bytes(HEADERS, BOTH, 1, OK)], None, "nothing"),
         (
             vec![bytes(PUSH_PROMISE, END_HEADERS, 1, &[0, 0, 0, 2])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "a push",
         ),
         (
             vec![bytes(HEADERS, BOTH, 2, OK)],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "a stream of the server's",
         ),
         (
             vec![bytes(HEADERS, BOTH, 3, OK)],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "a response to nothing",
         ),
         (
             vec![bytes(DATA, 0, 1, b"x")],
-            of_stream(protocol),
+            of_stream(protocol_error),
             "data before a head",
         ),
         (
             vec![bytes(HEADERS, END_HEADERS, 1, &[0x82])],
-            of_stream(protocol),
+            of_stream(protocol_error),
             "a request",
         ),
         (
             vec![bytes(HEADERS, END_HEADERS, 1, &status("101"))],
-            of_stream(protocol),
+            of_stream(protocol_error),
             "an upgrade",
         ),
         (
             vec![bytes(HEADERS, BOTH, 1, &status("103"))],
-            of_stream(protocol),
+            of_stream(protocol_error),
             "an interim response and nothing else",
         ),
         (
             vec![ok(), bytes(HEADERS, END_HEADERS, 1, OK)],
-            of_stream(protocol),
+            of_stream(protocol_error),
             "a second head",
         ),
         (
             vec![bytes(HEADERS, BOTH, 1, OK), bytes(DATA, 0, 1, b"x")],
-            of_stream(Reason::STREAM_CLOSED),
+            of_stream(ErrorCode::STREAM_CLOSED),
             "data behind the end",
         ),
         (
             vec![bytes(HEADERS, BOTH, 1, &five)],
-            of_stream(protocol),
+            of_stream(protocol_error),
             "no body where one is said to be",
         ),
         (
@@ -98,27 +98,27 @@ fn mistakes_end_what_they_concern() {
                 bytes(HEADERS, END_HEADERS, 1, &five),
                 bytes(DATA, END_STREAM, 1, b"four"),
             ],
-            of_stream(protocol),
+            of_stream(protocol_error),
             "a body that is too short",
         ),
         (
             vec![bytes(SETTINGS, 0, 0, &[0, 2, 0, 0, 0, 1])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "pushes announced",
         ),
         (
             vec![bytes(RST_STREAM, 0, 3, &[0; 4])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "a reset of nothing",
         ),
         (
             vec![bytes(WINDOW_UPDATE, 0, 2, &[0, 0, 0, 1])],
-            of_connection(protocol),
+            of_connection(protocol_error),
             "a window of nothing",
         ),
         (
             vec![bytes(GOAWAY, 0, 0, &[0; 4])],
-            of_connection(Reason::FRAME_SIZE_ERROR),
+            of_connection(ErrorCode::FRAME_SIZE_ERROR),
             "half a farewell",
         ),
     ] {
@@ -127,14 +127,14 @@ fn mistakes_end_what_they_concern() {
             // The next frames change nothing.
             let _ends = client.receive(frame);
         }
-        assert_eq!(verdict(&mut client), verdict_of, "{why}");
+        assert_eq!(reported_error(&mut client), expected, "{why}");
         assert_eq!(
-            client.is_over(),
-            matches!(verdict_of, Some((0, _))),
+            client.is_closed(),
+            matches!(expected, Some((0, _))),
             "{why}"
         );
-        let has_failed = client.poll_failed(id, nobody()).is_ready();
-        assert_eq!(has_failed, verdict_of.is_some(), "{why}");
+        let has_failed = client.poll_failure(id, noop_waker()).is_ready();
+        assert_eq!(has_failed, expected.is_some(), "{why}");
     }
 }
 
@@ -148,7 +148,7 @@ fn interim_responses_come_ahead_of_the_response() {
     client.receive(&interims).unwrap();
     client.receive(&bytes(frame::HEADERS, BOTH, 1, OK)).unwrap();
     for expected in [100, 103, 102, 200] {
-        let Poll::Ready(Ok(response)) = client.poll_response(id, nobody()) else {
+        let Poll::Ready(Ok(response)) = client.poll_response(id, noop_waker()) else {
             panic!("there is no {expected}");
         };
         assert_eq!(response.status(), expected);
@@ -164,12 +164,12 @@ fn interim_responses_are_limited() {
         let (mut client, id) = client();
         for _ in 0..32 {
             client.receive(&hint).unwrap();
-            assert!(!is_taken || client.poll_response(id, nobody()).is_ready());
+            assert!(!is_taken || client.poll_response(id, noop_waker()).is_ready());
         }
-        assert!(client.poll_failed(id, nobody()).is_pending());
+        assert!(client.poll_failure(id, noop_waker()).is_pending());
         client.receive(&hint).unwrap();
-        let calm = Reason::ENHANCE_YOUR_CALM;
-        assert_eq!(verdict(&mut client), Some((1, calm)), "{is_taken}");
+        let calm = ErrorCode::ENHANCE_YOUR_CALM;
+        assert_eq!(reported_error(&mut client), Some((1, calm)), "{is_taken}");
     }
     // Few, but large: no more is held of all of them than of one head.
     let (mut client, id) = client();
@@ -181,9 +181,9 @@ fn interim_responses_are_limited() {
         &[&status("103"), &field[..]].concat(),
     );
     client.receive(&hint).unwrap();
-    assert!(client.poll_failed(id, nobody()).is_pending());
+    assert!(client.poll_failure(id, noop_waker()).is_pending());
     client.receive(&hint).unwrap();
-    assert!(client.poll_failed(id, nobody()).is_ready());
+    assert!(client.poll_failure(id, noop_waker()).is_ready());
 }
 
 /// What comes behind the end of a response ends a request that goes on, and nothing is said of what
@@ -194,12 +194,15 @@ fn a_mistake_behind_the_end_is_answered_once() {
     let behind = bytes(frame::HEADERS, END_HEADERS, 1, OK);
     client.receive(&bytes(frame::HEADERS, BOTH, 1, OK)).unwrap();
     client.receive(&behind).unwrap();
-    assert_eq!(verdict(&mut client), Some((1, Reason::STREAM_CLOSED)));
+    assert_eq!(
+        reported_error(&mut client),
+        Some((1, ErrorCode::STREAM_CLOSED))
+    );
     client.drop_reader(id);
     client.drop_writer(id);
     client.receive(&bytes(frame::PRIORITY, 0, 1, &[0])).unwrap();
     client.receive(&behind).unwrap();
-    assert_eq!(verdict(&mut client), None);
+    assert_eq!(reported_error(&mut client), None);
 }
 
 /// A request that nobody needs any more is given up once.
@@ -209,9 +212,9 @@ fn a_mistake_on_a_stream_that_was_given_up_is_not_answered() {
     client.receive(&bytes(frame::HEADERS, BOTH, 1, OK)).unwrap();
     client.drop_reader(id);
     client.drop_writer(id);
-    assert_eq!(verdict(&mut client), Some((1, Reason::CANCEL)));
+    assert_eq!(reported_error(&mut client), Some((1, ErrorCode::CANCEL)));
     client.receive(&bytes(frame::PRIORITY, 0, 1, &[0])).unwrap();
-    assert_eq!(verdict(&mut client), None);
+    assert_eq!(reported_error(&mut client), None);
 }
 
 /// Some responses say how long a body would be that they do not have.
@@ -226,9 +229,9 @@ fn lengths_of_bodies_that_are_not_there_are_no_mistake() {
         client
             .receive(&bytes(frame::HEADERS, BOTH, 1, &block))
             .unwrap();
-        assert_eq!(verdict(&mut client), None);
+        assert_eq!(reported_error(&mut client), None);
         assert!(matches!(
-            client.poll_response(id, nobody()),
+            client.poll_response(id, noop_waker()),
             Poll::Ready(Ok(_))
         ));
     }
@@ -246,9 +249,12 @@ fn bodies_where_none_can_be_are_refused() {
             .receive(&bytes(frame::HEADERS, END_HEADERS, 1, status))
             .unwrap();
         client.receive(&bytes(frame::DATA, 0, 1, b"")).unwrap();
-        assert_eq!(verdict(&mut client), None);
+        assert_eq!(reported_error(&mut client), None);
         client.receive(&bytes(frame::DATA, 0, 1, b"x")).unwrap();
-        assert_eq!(verdict(&mut client), Some((1, Reason::PROTOCOL_ERROR)));
+        assert_eq!(
+            reported_error(&mut client),
+            Some((1, ErrorCode::PROTOCOL_ERROR))
+        );
     }
 }
 
@@ -259,7 +265,7 @@ fn responses_with_too_many_field_names_are_stream_errors() {
     for (fields, is_accepted) in [(16_384, true), (16_385, false)] {
         let config = Config {
             limits: Limits {
-                header_list: 2 << 20,
+                max_header_list_size: 2 << 20,
                 ..LIMITS
             },
             ..config(Role::Client)
@@ -283,12 +289,12 @@ fn responses_with_too_many_field_names_are_stream_errors() {
             take(&mut client, &bytes(kind, flags, 1, fragment));
             kind = frame::CONTINUATION;
         }
-        match client.poll_response(id, nobody()) {
+        match client.poll_response(id, noop_waker()) {
             Poll::Ready(Ok(mut response)) if is_accepted => {
                 let added = response.headers_mut().insert("l5d-proxy-error", 1.into());
                 assert_eq!(added, None);
             }
-            Poll::Ready(Err(Error::Malformed(..))) if !is_accepted => {}
+            Poll::Ready(Err(Error::StreamError(..))) if !is_accepted => {}
             other => panic!("{fields}: {:?}", other.map(|answer| answer.map(drop))),
         }
     }
@@ -298,7 +304,7 @@ fn responses_with_too_many_field_names_are_stream_errors() {
 #[test]
 fn resets_by_servers_are_no_attack() {
     let (mut client, first) = client();
-    client.reset(first, Reason::CANCEL);
+    client.reset(first, ErrorCode::CANCEL);
     client.drop_reader(first);
     client.drop_writer(first);
     let request = Request::get("http://web/").body(()).unwrap();
@@ -307,15 +313,15 @@ fn resets_by_servers_are_no_attack() {
         let refused = bytes(frame::RST_STREAM, 0, id.0, &[0, 0, 0, 7]);
         client.receive(&refused).unwrap();
         assert!(matches!(
-            client.poll_response(id, nobody()),
-            Poll::Ready(Err(Error::Reset(Reason::REFUSED_STREAM)))
+            client.poll_response(id, noop_waker()),
+            Poll::Ready(Err(Error::Reset(ErrorCode::REFUSED_STREAM)))
         ));
         client.drop_reader(id);
         client.drop_writer(id);
         output(&mut client);
     }
-    assert_eq!(client.streams(), 0);
-    assert!(!client.is_retired());
+    assert_eq!(client.stream_count(), 0);
+    assert!(!client.is_drain_due());
 }
 
 #[test]

@@ -231,7 +231,7 @@ fn drive<D: Dial + 'static>(
             polled
         })
         .await;
-        if let Some(violation) = link.take_violation() {
+        if let Some(violation) = link.take_limit_exceeded() {
             tracing::info!(reason = %violation, "HTTP/2 connection to an endpoint ended or replaced");
         }
         if let Err(error) = ended {

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(super) const USUAL_FIELDS: usize = 100;
 
 /// Interim responses (1xx) before a final one, as many as over HTTP/2.
-pub(crate) const MAX_INTERIM_RESPONSES: u32 = mesh_http2::MAX_INTERIMS;
+pub(crate) const MAX_INTERIM_RESPONSES: u32 = mesh_http2::MAX_INTERIM_RESPONSES;
 
 /// How long reading what is left of a request's body may take, and how long a connection that is
 /// being closed waits for the client to read its last response (RFC 9112, section 9.6). Two seconds

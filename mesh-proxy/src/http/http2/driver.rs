@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes};
-use mesh_http2::{Accepted, Awaited, Connection, Error, Reason, WORK_PER_TURN};
+use mesh_http2::{AcceptedStream, Connection, Error, ErrorCode, PendingInput, WORK_PER_TURN};
 use tokio::io::AsyncWrite as _;
 use tokio::task::yield_now;
 use tokio::time::{Sleep, sleep};
@@ -24,7 +24,7 @@ pub(in crate::http) struct Driver {
     /// How much is read at a time: so much that little is left for another turn.
     read_size: u32,
     /// Runs while something is awaited that must not take for ever.
-    head_timer: Option<(Awaited, Pin<Box<Sleep>>)>,
+    head_timer: Option<(PendingInput, Pin<Box<Sleep>>)>,
     /// Bytes have been given to the stream that a TLS session may still hold.
     must_flush: bool,
 }
@@ -71,7 +71,7 @@ impl Driver {
     pub(in crate::http) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        accept: &mut impl FnMut(&Link, Accepted),
+        accept: &mut impl FnMut(&Link, AcceptedStream),
     ) -> Poll<Result<(), Error>> {
         let polled = self.poll_bytes(cx, accept);
         if polled.is_pending() {
@@ -86,7 +86,7 @@ impl Driver {
     fn poll_bytes(
         &mut self,
         cx: &mut Context<'_>,
-        accept: &mut impl FnMut(&Link, Accepted),
+        accept: &mut impl FnMut(&Link, AcceptedStream),
     ) -> Poll<Result<(), Error>> {
         let written = match self.poll_write(cx) {
             Poll::Ready(Err(error)) => return Poll::Ready(self.broken(error)),
@@ -96,7 +96,7 @@ impl Driver {
         let (is_over, failure, is_congested) = {
             let connection = self.link.connection();
             let failure = connection.failure().cloned();
-            (connection.is_over(), failure, connection.is_congested())
+            (connection.is_closed(), failure, connection.is_congested())
         };
         if is_over {
             // Who has failed is not waited for.
@@ -155,7 +155,7 @@ impl Driver {
             };
             match ready!(written) {
                 Ok(0) => return Poll::Ready(Err(Some(io::ErrorKind::WriteZero.into()))),
-                Ok(n) => connection.written(n),
+                Ok(n) => connection.advance_output(n),
                 Err(error) => return Poll::Ready(Err(Some(error))),
             }
             self.must_flush = true;
@@ -219,7 +219,7 @@ impl Driver {
         }
     }
 
-    fn accept(&self, accept: &mut impl FnMut(&Link, Accepted)) {
+    fn accept(&self, accept: &mut impl FnMut(&Link, AcceptedStream)) {
         loop {
             // In a statement of its own, because the other side of it borrows the connection, too.
             let next = self.link.connection().next_request();
@@ -232,7 +232,7 @@ impl Driver {
 
     /// What happens when nothing happens.
     fn poll_time(&mut self, cx: &mut Context<'_>) {
-        let awaited = self.link.connection().awaited();
+        let awaited = self.link.connection().pending_input();
         if self.head_timer.as_ref().map(|(of, _)| *of) != awaited {
             let head_time = self.terms.limits.head_time;
             self.head_timer = awaited.map(|of| (of, Box::pin(sleep(head_time))));
@@ -240,7 +240,7 @@ impl Driver {
         if let Some((_, timer)) = &mut self.head_timer
             && timer.as_mut().poll(cx).is_ready()
         {
-            self.link.connection().too_late();
+            self.link.connection().input_timed_out();
             cx.waker().wake_by_ref();
         }
         let mut connection = self.link.connection();
@@ -253,7 +253,7 @@ impl Driver {
                     tracing::info!(
                         "The other side of an HTTP/2 connection answers no pings; the connection is closed"
                     );
-                    connection.abort(Reason::NO_ERROR);
+                    connection.abort(ErrorCode::NO_ERROR);
                 }
             }
         }
@@ -323,7 +323,7 @@ mod tests {
         .await;
         assert!(most as usize <= WORK_PER_TURN / 2 + 1, "{most}");
         assert_eq!(accepted, 1);
-        assert_eq!(link.connection().data(), u64::from(FRAMES));
+        assert_eq!(link.connection().data_received(), u64::from(FRAMES));
         assert!(driver.rest.is_none());
         assert!(driver.read_size < MAX_READ);
     }

@@ -4,7 +4,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::Frame;
-use mesh_http2::{Error, Piece, Reason};
+use mesh_http2::{BodyFrame, Error, ErrorCode};
 
 use super::link::Reader;
 
@@ -73,16 +73,16 @@ impl Incoming {
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let piece = {
             let (mut connection, id) = self.reader.connection();
-            ready!(connection.poll_piece(id, cx.waker()))
+            ready!(connection.poll_body_frame(id, cx.waker()))
         };
         Poll::Ready(match piece {
-            Some(Ok(Piece::Data(data))) => {
+            Some(Ok(BodyFrame::Data(data))) => {
                 if let Some(remaining) = &mut self.remaining {
                     *remaining = remaining.saturating_sub(data.len() as u64);
                 }
                 Some(Ok(Frame::data(data)))
             }
-            Some(Ok(Piece::Trailers(trailers))) => Some(Ok(Frame::trailers(trailers))),
+            Some(Ok(BodyFrame::Trailers(trailers))) => Some(Ok(Frame::trailers(trailers))),
             Some(Err(error)) if self.is_over(&error) => None,
             Some(Err(error)) => Some(Err(error)),
             None => None,
@@ -93,7 +93,7 @@ impl Incoming {
     /// (RFC 9113, section 8.1), which may overtake the end of its response.
     fn is_over(&self, error: &Error) -> bool {
         self.of == Of::Response
-            && matches!(error, Error::Reset(Reason::NO_ERROR))
+            && matches!(error, Error::Reset(ErrorCode::NO_ERROR))
             && self.remaining.is_none_or(|remaining| remaining == 0)
     }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{HeaderMap, Request, Response, StatusCode};
-use mesh_http2::{Connection, Error, Reason, StreamId, Violation};
+use mesh_http2::{Connection, Error, ErrorCode, LimitExceeded, StreamId};
 
 use super::Incoming;
 use crate::http::patience::Announced;
@@ -80,32 +80,32 @@ impl Link {
     /// Whether streams can still be opened, now or later.
     pub(in crate::http) fn is_usable(&self) -> bool {
         let connection = self.connection();
-        !connection.is_retired() && connection.cannot_open().is_none()
+        !connection.is_drain_due() && connection.open_error().is_none()
     }
 
     /// Whether the other side may go on as it does.
     pub(super) fn is_welcome(&self) -> bool {
-        !self.connection().is_retired()
+        !self.connection().is_drain_due()
     }
 
     /// What the other side has done too much of, once.
-    pub(in crate::http) fn take_violation(&self) -> Option<Violation> {
-        self.connection().take_violation()
+    pub(in crate::http) fn take_limit_exceeded(&self) -> Option<LimitExceeded> {
+        self.connection().take_limit_exceeded()
     }
 
     /// Counts messages, and parts of them, both ways.
     pub(super) fn messages(&self) -> u32 {
-        self.connection().messages()
+        self.connection().message_frames()
     }
 
     /// How many streams the other side takes at a time.
     pub(in crate::http) fn max_streams(&self) -> u32 {
-        self.connection().max_streams()
+        self.connection().max_concurrent_streams()
     }
 
     /// No more streams; those that are open go on to their end.
     pub(in crate::http) fn leave(&self) {
-        self.connection().leave();
+        self.connection().start_graceful_shutdown();
     }
 }
 
@@ -141,7 +141,7 @@ impl Upload {
         }
     }
 
-    pub(super) fn reset(&self, reason: Reason) {
+    pub(super) fn reset(&self, reason: ErrorCode) {
         self.link.connection().reset(self.id, reason);
     }
 }
@@ -152,7 +152,7 @@ impl Announced for Upload {
     }
 
     fn is_awaited(&self) -> bool {
-        self.link.connection().is_awaited(self.id)
+        self.link.connection().is_reader_waiting(self.id)
     }
 }
 
@@ -181,7 +181,9 @@ impl Interim {
         let mut response = Response::new(());
         *response.status_mut() = status;
         *response.headers_mut() = headers;
-        self.link.connection().inform(self.id, &response);
+        self.link
+            .connection()
+            .send_informational(self.id, &response);
     }
 }
 
@@ -191,8 +193,8 @@ impl Writer {
     }
 
     /// How much may be sent now.
-    pub(super) fn poll_room(&self, cx: &Context<'_>) -> Poll<Result<usize, Error>> {
-        self.link.connection().poll_room(self.id, cx.waker())
+    pub(super) fn poll_capacity(&self, cx: &Context<'_>) -> Poll<Result<usize, Error>> {
+        self.link.connection().poll_capacity(self.id, cx.waker())
     }
 
     pub(super) fn send_data(&self, data: Bytes, is_last: bool) {
@@ -204,11 +206,11 @@ impl Writer {
     }
 
     /// Ready when nothing can be sent any more.
-    pub(super) fn poll_failed(&self, cx: &Context<'_>) -> Poll<Error> {
-        self.link.connection().poll_failed(self.id, cx.waker())
+    pub(super) fn poll_failure(&self, cx: &Context<'_>) -> Poll<Error> {
+        self.link.connection().poll_failure(self.id, cx.waker())
     }
 
-    pub(super) fn reset(&self, reason: Reason) {
+    pub(super) fn reset(&self, reason: ErrorCode) {
         self.link.connection().reset(self.id, reason);
     }
 }

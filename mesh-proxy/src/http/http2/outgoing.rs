@@ -86,7 +86,7 @@ impl Outgoing {
         loop {
             let gathered = self.poll_gather(cx)?;
             while !self.batch.is_empty() {
-                let room = ready!(self.writer.poll_room(cx))?;
+                let room = ready!(self.writer.poll_capacity(cx))?;
                 let data = self.batch.take(room);
                 let is_last = self.batch.is_empty() && matches!(self.end, Some(End::Nothing));
                 self.writer.send_data(data, is_last);
@@ -115,7 +115,7 @@ impl Future for Outgoing {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Poll::Ready(sent) = self.poll_send(cx) else {
             // While there is nothing to send, nothing else would end it.
-            return self.writer.poll_failed(cx).map(|error| Err(error.into()));
+            return self.writer.poll_failure(cx).map(|error| Err(error.into()));
         };
         if let Err(Interrupted::Body(error)) = &sent {
             self.writer.reset(error.reason());

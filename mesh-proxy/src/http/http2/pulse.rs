@@ -115,7 +115,7 @@ impl Pings {
         }
         if let Some(windows) = &mut self.windows
             && self.sent.is_none()
-            && windows.wants_sample(connection.data(), Instant::now)
+            && windows.wants_sample(connection.data_received(), Instant::now)
         {
             self.ask(connection);
         }
@@ -141,7 +141,7 @@ impl Pings {
         }
         let now = Instant::now();
         let windows = self.windows.as_mut()?;
-        windows.sampled(now - sent, connection.data(), now)
+        windows.sampled(now - sent, connection.data_received(), now)
     }
 
     fn ask(&mut self, connection: &mut Connection) {

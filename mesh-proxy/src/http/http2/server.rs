@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use http::{Method, StatusCode, Version};
 use mesh_core::endpoint::KeepAlive;
-use mesh_http2::{Accepted, Error, Reason, Refused as Unread, Role};
+use mesh_http2::{AcceptedStream, Error, ErrorCode, FieldSectionLimit, Role};
 use mesh_runtime::drain;
 
 use super::link::Upload;
@@ -102,7 +102,7 @@ impl<H> Terms<H> {
 
     /// Counts and logs why the connection was ended or replaced, if it was the client's fault.
     fn judge(&self, link: &Link, error: Option<&Error>) {
-        if let Some(violation) = link.take_violation() {
+        if let Some(violation) = link.take_limit_exceeded() {
             tracing::info!(reason = %violation, "HTTP/2 connection of a client ended or replaced");
             self.refusals.count(Protocol::Http2, violation.label());
         } else if let Some(Error::Protocol(..)) = error {
@@ -138,9 +138,9 @@ impl<H> Slow<H> {
 fn exchange<H: Handle>(
     terms: Rc<Terms<H>>,
     link: Link,
-    accepted: Accepted,
+    accepted: AcceptedStream,
 ) -> impl Future<Output = ()> {
-    let Accepted {
+    let AcceptedStream {
         id,
         request,
         refused,
@@ -168,7 +168,7 @@ fn exchange<H: Handle>(
                     let refusal = respond::status(Version::HTTP_2, StatusCode::REQUEST_TIMEOUT);
                     return Poll::Ready(Some(Ok(refusal)));
                 }
-                writer.poll_failed(cx).map(|_gone| None)
+                writer.poll_failure(cx).map(|_gone| None)
             })
             .await
         };
@@ -197,7 +197,7 @@ fn exchange<H: Handle>(
 async fn answer<H: Handle>(
     terms: &Terms<H>,
     request: &mut Request,
-    unread: Option<Unread>,
+    unread: Option<FieldSectionLimit>,
     length: Option<u64>,
 ) -> Result<Response, Reset> {
     let refuse = |refused: Refused| {
@@ -205,8 +205,8 @@ async fn answer<H: Handle>(
         Ok(respond::status(Version::HTTP_2, refused.status()))
     };
     match unread {
-        Some(Unread::TooManyFields) => return refuse(Refused::TooManyHeaders),
-        Some(Unread::TooLarge) => return refuse(Refused::HeadTooLarge),
+        Some(FieldSectionLimit::FieldCount) => return refuse(Refused::TooManyHeaders),
+        Some(FieldSectionLimit::Size) => return refuse(Refused::HeadTooLarge),
         None => {}
     }
     if *request.method() == Method::CONNECT && length.is_some_and(|length| length > 0) {
@@ -240,14 +240,14 @@ async fn send<H>(response: Response, writer: Writer, mut slow: Slow<H>) {
     let sent = poll_fn(|cx| {
         let sent = Pin::new(&mut outgoing).poll(cx);
         if sent.is_pending() && slow.poll(cx).is_ready() {
-            slow.upload.reset(Reason::CANCEL);
+            slow.upload.reset(ErrorCode::CANCEL);
         }
         if let Some(admission) = &admission
             && sent.is_pending()
             && admission.poll_revoked(cx).is_ready()
         {
             // gRPC reads it as "permission denied".
-            slow.upload.reset(Reason::INADEQUATE_SECURITY);
+            slow.upload.reset(ErrorCode::INADEQUATE_SECURITY);
             return Poll::Ready(Ok(()));
         }
         sent

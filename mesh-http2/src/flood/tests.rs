@@ -1,0 +1,247 @@
+//! The table of what is explained, what is paid for, and what ends a connection.
+
+use std::cell::Cell;
+
+use super::*;
+
+const LIMITS: Limits = Limits {
+    max_concurrent_streams: 100,
+    max_header_list_size: 1 << 16,
+    max_fields: 100,
+    idle_frames: 100,
+    resets: 100,
+    stream_errors: 200,
+    pending_accept_resets: 10,
+};
+
+thread_local! {
+    static NOW: Cell<Instant> = Cell::new(Instant::now());
+}
+
+fn clock() -> Instant {
+    NOW.get()
+}
+
+fn advance(by: Duration) {
+    NOW.set(NOW.get() + by);
+}
+
+fn header(kind: u8, flags: u8, length: u32, stream: u32) -> FrameHeader {
+    FrameHeader {
+        length,
+        kind,
+        flags,
+        stream,
+    }
+}
+
+fn server() -> FloodLimiter {
+    FloodLimiter::new(Role::Server, &LIMITS, clock)
+}
+
+/// Receives a frame on a stream that accepts it.
+fn receive(limiter: &mut FloodLimiter, frame: FrameHeader) -> FloodAction {
+    match frame.kind {
+        frame::HEADERS => {
+            limiter.received_message();
+            FloodAction::Continue
+        }
+        frame::DATA => limiter.received_data(frame.length, frame.ends_stream()),
+        _ => limiter.received_frame(frame, false),
+    }
+}
+
+/// How many of `frames`, over and over, are taken before a verdict; `None` when that is more than
+/// anybody would send.
+fn until_verdict(limiter: &mut FloodLimiter, frames: &[FrameHeader]) -> Option<(u32, FloodAction)> {
+    let mut count = 0;
+    for frame in frames.iter().cycle().take(20_000) {
+        count += 1;
+        match receive(limiter, *frame) {
+            FloodAction::Continue => {}
+            verdict => return Some((count, verdict)),
+        }
+    }
+    None
+}
+
+/// A request on the next stream after `count` others.
+fn request(count: u32) -> FrameHeader {
+    header(frame::HEADERS, frame::END_STREAM, 30, count * 2 + 1)
+}
+
+#[test]
+fn frames_that_carry_nothing_end_the_connection() {
+    let idle = FloodAction::Close(LimitExceeded::IdleFrames);
+    let unknown = 42;
+    for (frame, taken) in [
+        (header(frame::SETTINGS, 0, 6, 0), 11),
+        (header(frame::SETTINGS, frame::ACK, 0, 0), 101),
+        (header(frame::PING, 0, 8, 0), 51),
+        (header(frame::PING, frame::ACK, 8, 0), 101),
+        (header(frame::PRIORITY, 0, 5, 3), 101),
+        (header(frame::GOAWAY, 0, 8, 0), 11),
+        (header(frame::WINDOW_UPDATE, 0, 4, 0), 101),
+        (header(unknown, 0, 1000, 0), 101),
+        (header(frame::DATA, 0, 0, 1), 101),
+    ] {
+        let ended = until_verdict(&mut server(), &[frame]);
+        assert_eq!(ended, Some((taken, idle)), "{frame:?}");
+    }
+}
+
+#[test]
+fn what_messages_explain_is_free() {
+    let window_update = header(frame::WINDOW_UPDATE, 0, 4, 0);
+    let data = header(frame::DATA, 0, 1, 1);
+    let ping = header(frame::PING, 0, 8, 0);
+    for frames in [
+        vec![request(1)],
+        vec![data],
+        vec![data, window_update, window_update, ping],
+        vec![request(1), window_update, window_update, ping],
+        vec![header(frame::DATA, frame::END_STREAM, 0, 1)],
+    ] {
+        assert_eq!(until_verdict(&mut server(), &frames), None, "{frames:?}");
+    }
+    // A download that the client acknowledges with every frame, and nothing from it otherwise.
+    let mut limiter = server();
+    for _ in 0..10_000 {
+        limiter.sent_message();
+        for frame in [window_update, window_update, ping] {
+            assert_eq!(limiter.received_frame(frame, false), FloodAction::Continue);
+        }
+    }
+    // A thousand frames are under way before the first of them is acknowledged.
+    let mut limiter = server();
+    for _ in 0..1_000 {
+        limiter.sent_message();
+    }
+    for _ in 0..2_000 {
+        assert_eq!(
+            limiter.received_frame(window_update, false),
+            FloodAction::Continue
+        );
+    }
+    // Our own pings.
+    for _ in 0..10_000 {
+        limiter.sent_acknowledged_frame();
+        let pong = header(frame::PING, frame::ACK, 8, 0);
+        assert_eq!(limiter.received_frame(pong, false), FloodAction::Continue);
+    }
+}
+
+#[test]
+fn time_refills_the_budget() {
+    let mut limiter = server();
+    let ping = header(frame::PING, 0, 8, 0);
+    // Ten points a second.
+    for _ in 0..10_000 {
+        assert_eq!(limiter.received_frame(ping, false), FloodAction::Continue);
+        advance(Duration::from_millis(210));
+    }
+}
+
+#[test]
+fn resets_replace_the_connection_and_then_end_it() {
+    let reset = |count| header(frame::RST_STREAM, 0, 4, count * 2 + 1);
+    let mut limiter = server();
+    let mut verdicts = Vec::new();
+    for count in 0..1000 {
+        // It takes a while until the client can know.
+        let has_sent_goaway = count > 500;
+        limiter.stream_opened();
+        for frame in [request(count), reset(count)] {
+            match limiter.received_frame(frame, has_sent_goaway) {
+                FloodAction::Continue => {}
+                verdict => verdicts.push((count, verdict)),
+            }
+        }
+    }
+    assert_eq!(verdicts[0], (99, FloodAction::Drain(LimitExceeded::Resets)));
+    let (count, verdict) = verdicts[1];
+    assert!((501..601).contains(&count), "{count}");
+    assert_eq!(verdict, FloodAction::Close(LimitExceeded::Resets));
+    // Half of them may be.
+    let mut limiter = server();
+    for count in 0..10_000 {
+        limiter.stream_opened();
+        assert_eq!(
+            limiter.received_frame(request(count), false),
+            FloodAction::Continue
+        );
+        if count % 2 == 0 {
+            assert_eq!(
+                limiter.received_frame(reset(count), false),
+                FloodAction::Continue
+            );
+        }
+    }
+    // Servers may refuse what they are asked.
+    let mut limiter = FloodLimiter::new(Role::Client, &LIMITS, clock);
+    assert_eq!(until_verdict(&mut limiter, &[reset(1)]), None);
+}
+
+#[test]
+fn discarded_frames_spend_the_budget_unless_they_are_large() {
+    let mut limiter = server();
+    for _ in 0..100 {
+        assert_eq!(limiter.discarded_frame(255), FloodAction::Continue);
+    }
+    assert_eq!(
+        limiter.discarded_frame(255),
+        FloodAction::Close(LimitExceeded::IdleFrames)
+    );
+    assert_eq!(limiter.discarded_frame(256), FloodAction::Continue);
+    // A reset accounts for the frames that may have been in flight.
+    limiter.sent_reset();
+    for _ in 0..100 {
+        assert_eq!(limiter.discarded_frame(0), FloodAction::Continue);
+    }
+    assert_eq!(
+        limiter.discarded_frame(0),
+        FloodAction::Close(LimitExceeded::IdleFrames)
+    );
+}
+
+/// The index of the verdict that replaces the connection, and of the one that ends it.
+fn mistakes(
+    limiter: &mut FloodLimiter,
+    make: fn(&mut FloodLimiter) -> FloodAction,
+) -> (usize, usize) {
+    let verdicts: Vec<_> = (0..200).map(|_| make(limiter)).collect();
+    let first = |wanted| verdicts.iter().position(|verdict| *verdict == wanted);
+    (
+        first(FloodAction::Drain(LimitExceeded::StreamErrors)).unwrap(),
+        first(FloodAction::Close(LimitExceeded::StreamErrors)).unwrap(),
+    )
+}
+
+#[test]
+fn stream_errors_replace_the_connection_and_then_end_it() {
+    let mut client = FloodLimiter::new(Role::Client, &LIMITS, clock);
+    assert_eq!(mistakes(&mut server(), FloodLimiter::stream_error), (9, 19));
+    assert_eq!(mistakes(&mut client, FloodLimiter::stream_error), (99, 199));
+    assert_eq!(
+        mistakes(&mut server(), FloodLimiter::stream_refused),
+        (99, 199)
+    );
+    let expand = |limiter: &mut FloodLimiter| limiter.section_expanded(8 * 1024);
+    assert_eq!(mistakes(&mut server(), expand), (49, 99));
+    assert_eq!(
+        server().section_expanded(4 * 1024 - 1),
+        FloodAction::Continue
+    );
+    let far = FloodAction::Close(LimitExceeded::StreamErrors);
+    assert_eq!(server().section_expanded(usize::MAX), far);
+}
+
+#[test]
+fn stream_errors_are_forgiven_over_time() {
+    let mut limiter = server();
+    // Twenty points return each second, and a stream error costs ten.
+    for _ in 0..1_000 {
+        assert_eq!(limiter.stream_error(), FloodAction::Continue);
+        advance(Duration::from_millis(550));
+    }
+}
