@@ -21,6 +21,15 @@ const PROGRAMS: [&str; 6] = [
 
 /// Builds everything and prints where the programs are.
 pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
+    build(root, dev, &[])?;
+    for program in programs(root, dev) {
+        println!("{}", program.display());
+    }
+    Ok(())
+}
+
+/// Builds the kernel programs, the programs of the mesh, and these others.
+pub(crate) fn build(root: &Path, dev: bool, others: &[&str]) -> anyhow::Result<()> {
     let missing = stage::run("setup", "what this machine lacks", || setup::ready(root))?;
     if missing.bpf.is_some() {
         bail!("mesh-agent embeds the kernel programs, and they cannot be built here; see above");
@@ -31,15 +40,11 @@ pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
     let profile = if dev { "dev" } else { "release" };
     stage::run("build", profile, || {
         let mut command = cargo_build(root, profile);
-        for program in PROGRAMS {
+        for program in PROGRAMS.iter().chain(others) {
             command.args(["--bin", program]);
         }
         command::run("cargo build", &mut command)
-    })?;
-    for program in programs(root, dev) {
-        println!("{}", program.display());
-    }
-    Ok(())
+    })
 }
 
 /// Compiles every program of the workspace, in the usual target folder or another one.

@@ -37,7 +37,7 @@ pub(crate) fn given() -> Option<String> {
 
 /// Makes the images of the programs as the tests were built with them, and of the applications, and
 /// gives them to the cluster.
-pub(crate) fn load_images(root: &Path, context: &str) -> anyhow::Result<()> {
+pub fn load_images(root: &Path, context: &str) -> anyhow::Result<()> {
     let mut archives = image::from_tests(root)?;
     let folder = archives
         .first()

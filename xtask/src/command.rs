@@ -3,7 +3,7 @@
 
 use std::{
     io::{BufRead, BufReader, Read},
-    process::{Command, ExitStatus, Stdio},
+    process::{Command, ExitCode, ExitStatus, Stdio},
     sync::mpsc::{self, RecvTimeoutError, SyncSender},
     thread,
 };
@@ -48,6 +48,16 @@ pub fn run(title: &str, command: &mut Command) -> anyhow::Result<()> {
         eprintln!("{line}");
     }
     bail!("`{}`: {}", shown(command), finished.status)
+}
+
+/// Runs a program that talks to the user itself, and returns its exit code. A program that a signal
+/// ended has failed.
+pub(crate) fn run_to_exit(command: &mut Command) -> anyhow::Result<ExitCode> {
+    let status = command
+        .status()
+        .with_context(|| format!("start `{}`", shown(command)))?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 /// Runs a program to its end, hands each line to `on_line`, and returns how it ended.

@@ -15,7 +15,7 @@ mod audit;
 pub mod binaries;
 mod bpf_toolchain;
 mod clippy;
-mod cluster;
+pub mod cluster;
 pub mod command;
 mod demo;
 pub mod duration;
@@ -70,7 +70,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         }
         Task::Build { dev } => binaries::run(&root, dev)?,
         Task::Image(options) => image::run(&root, &options)?,
-        Task::Demo(options) => return demo::run(&root, options),
+        Task::Demo(options) => return demo::run(&root, &options),
         Task::Bench(options) => return measurement::run(&root, "benchmark", &options.options),
         Task::Soak(options) => return measurement::run(&root, "soak", &options.options),
         Task::Fuzz(options) => return fuzz::run(&root, &options),

@@ -5,12 +5,10 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use anyhow::Context;
-
 use crate::{binaries, command, stage, workspace};
 
-/// Runs a command of `mesh-bench` with these arguments, and returns its exit status.
-pub(crate) fn run(root: &Path, command: &str, arguments: &[String]) -> anyhow::Result<ExitCode> {
+/// Runs the command `name` of `mesh-bench` with these arguments, and returns its exit status.
+pub(crate) fn run(root: &Path, name: &str, arguments: &[String]) -> anyhow::Result<ExitCode> {
     if !arguments.iter().any(|argument| argument == "--no-build") {
         stage::run("build", "the programs that measure", || {
             // By itself: the workspace would add features of other packages, which cost load.
@@ -20,12 +18,5 @@ pub(crate) fn run(root: &Path, command: &str, arguments: &[String]) -> anyhow::R
         })?;
     }
     let program = binaries::folder(root, false).join("mesh-bench");
-    let status = Command::new(&program)
-        .arg(command)
-        .args(arguments)
-        .status()
-        .with_context(|| format!("run {}", program.display()))?;
-    // A process that a signal ended has no status.
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+    command::run_to_exit(Command::new(program).arg(name).args(arguments))
 }

@@ -73,6 +73,7 @@ const DIRECTION: [(&str, &[&str]); 16] = [
             "mesh-local",
             "mesh-runtime",
             "mesh-ebpf-common",
+            "xtask",
         ],
     ),
     ("mesh-bench", &["mesh-core", "mesh-api", "xtask"]),

@@ -12,7 +12,7 @@ const MOST_LINES: usize = 600;
 
 /// Where standard output and standard error may be written to: the two programs for the terminal,
 /// and build scripts, whose output is their protocol with cargo.
-const PRINTING_PLACES: [&str; 3] = ["bench/", "cli/src/output", "xtask/"];
+const PRINTING_PLACES: [&str; 4] = ["bench/", "cli/src/output", "tests/demo", "xtask/"];
 
 /// Where `unsafe` may stand: the kernel programs, the types they share, and one module per program
 /// around the kernel's interfaces.
@@ -152,7 +152,7 @@ pub(crate) fn printing(tree: &Tree) -> Vec<Finding> {
         |file| !file.is_below(&PRINTING_PLACES) && !file.path.ends_with("/build.rs"),
         prints,
         "printing",
-        "only cli::output, mesh-bench and xtask print; a daemon logs",
+        "only cli::output, mesh-bench, mesh-demo and xtask print; a daemon logs",
     )
 }
 

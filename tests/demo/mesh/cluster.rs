@@ -8,9 +8,9 @@ use std::{
 
 use anyhow::{Context, bail};
 use serde_json::Value;
+use xtask::cluster;
 
 use super::{ASK, DO_NOT_ASK, NAMESPACE, Place, succeed};
-use crate::cluster;
 
 /// Where the control plane is installed; the chart's default.
 const CONTROL_PLANE: &str = "linkerd";

@@ -1,0 +1,171 @@
+//! `mesh-demo`, which `cargo xtask demo` builds and runs: a whole mesh on this machine, shown at
+//! work.
+//!
+//! Starts a local node with the manifests of examples/demo, sends traffic
+//! through it with programs nobody here wrote, and measures each claim on the running system:
+//! `claims` has one function per claim. Whatever happens, the node is taken down again, unless
+//! `--keep` asks to look around; then `--down` does it. The exit code is 1 when a claim does not
+//! hold. `--kubernetes` shows the same claims on a cluster.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program for the terminal: results on stdout, errors on stderr"
+)]
+
+mod capture;
+mod claims;
+mod mesh;
+
+use std::{path::Path, process::ExitCode};
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use xtask::{binaries, interrupt::Interrupt, workspace};
+
+use claims::Claim;
+use mesh::{Cluster, Local, Mesh, Place};
+
+/// A mesh on this machine or on a cluster, with what is claimed of it measured.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Leave the mesh up and say how to look around
+    #[arg(long)]
+    keep: bool,
+    /// Only take down what --keep left up
+    #[arg(long, conflicts_with = "keep")]
+    down: bool,
+    /// On a cluster instead of this machine: that of a context of the kubeconfig, or the current
+    /// one
+    #[arg(long, value_name = "CONTEXT", num_args = 0..=1, require_equals = true)]
+    kubernetes: Option<Option<String>>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match workspace::root().and_then(|root| run(&root, &options)) {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
+    if options.down {
+        mesh(root, options)?.place.down()?;
+        println!("the demo's mesh is down");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let interrupt = Interrupt::watch()?;
+    let mesh = mesh(root, options)?;
+    // What an earlier run left behind, by --keep or by a crash, would make this one's numbers
+    // wrong.
+    mesh.place
+        .down()
+        .context("clear what an earlier demo left")?;
+
+    let shown = show(root, &mesh, &interrupt);
+    if let (Ok(claims), true) = (&shown, options.keep) {
+        let end = summary(claims);
+        print_ways_to_look(&mesh, options);
+        return Ok(end);
+    }
+    let down = mesh.place.down().context("take the demo's mesh down");
+    let claims = shown.map_err(|error| match interrupt.wanted() {
+        true => anyhow::anyhow!("interrupted; the mesh was taken down"),
+        false => error,
+    })?;
+    down?;
+    Ok(summary(&claims))
+}
+
+/// The mesh to be shown. Its programs must have been built.
+fn mesh(root: &Path, options: &Options) -> anyhow::Result<Mesh> {
+    let meshctl = binaries::folder(root, true).join("meshctl");
+    if !meshctl.exists() {
+        bail!(
+            "{} is not there: run `cargo xtask build --dev` first",
+            meshctl.display()
+        );
+    }
+    let place: Box<dyn Place> = match &options.kubernetes {
+        None => Box::new(Local::new(&meshctl)),
+        Some(context) => Box::new(Cluster::new(root, &meshctl, context.clone())?),
+    };
+    Ok(Mesh::new(meshctl, place))
+}
+
+/// Every claim, measured in an order that lets each build on the one before.
+fn show(root: &Path, mesh: &Mesh, interrupt: &Interrupt) -> anyhow::Result<Vec<Claim>> {
+    mesh.place.prepare(&root.join("examples/demo"))?;
+    let mut claims = Vec::new();
+    let mut step = |title: &str, claim: &dyn Fn() -> anyhow::Result<Claim>| -> anyhow::Result<()> {
+        if interrupt.wanted() {
+            bail!("interrupted");
+        }
+        println!("\n== {title}");
+        let claim = claim().with_context(|| title.to_owned())?;
+        println!("{claim}");
+        claims.push(claim);
+        Ok(())
+    };
+    step("The application without the mesh", &|| {
+        claims::clear_text_without_mesh(mesh)
+    })?;
+    step("The same application in the mesh", &|| {
+        claims::encrypted_in_mesh(mesh)
+    })?;
+    step("Redirected by eBPF", &|| claims::redirected(mesh))?;
+    step("Both ends have an identity", &|| claims::identified(mesh))?;
+    step("Requests spread over the backends", &|| {
+        claims::spread(mesh)
+    })?;
+    step("A backend dies under load", &|| {
+        claims::survives_dead_backend(mesh)
+    })?;
+    step("Opaque TCP: redis-benchmark", &|| claims::opaque(mesh))?;
+    step("gRPC: etcdctl and etcd", &|| claims::grpc(mesh))?;
+    step("Latency and success rate", &|| claims::golden_numbers(mesh))?;
+    step("A policy closes the door", &|| {
+        claims::authorized(mesh, &root.join("examples/policy"))
+    })?;
+    Ok(claims)
+}
+
+fn summary(claims: &[Claim]) -> ExitCode {
+    println!("\n== Summary");
+    let width = claims
+        .iter()
+        .map(|claim| claim.what.chars().count())
+        .max()
+        .unwrap_or(0);
+    for claim in claims {
+        println!(
+            "{}  {:<width$}  {}",
+            if claim.holds { "holds " } else { "BROKEN" },
+            claim.what,
+            claim.measured
+        );
+    }
+    match claims.iter().filter(|claim| !claim.holds).count() {
+        0 => ExitCode::SUCCESS,
+        broken => {
+            println!("\n{broken} of {} claims do not hold", claims.len());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print_ways_to_look(mesh: &Mesh, options: &Options) {
+    let which = match &options.kubernetes {
+        None => String::new(),
+        Some(None) => " --kubernetes".to_owned(),
+        Some(Some(context)) => format!(" --kubernetes={context}"),
+    };
+    println!(
+        "\nThe mesh stays up. Look around:\n{}\nTake it down with `cargo xtask demo --down{which}`.",
+        mesh.ways_to_look()
+    );
+}
