@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use mesh_proxy::transport::listen::Accepted;
+use mesh_proxy::transport::listen::AcceptedConnection;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -63,7 +63,7 @@ pub(crate) fn exchange(bytes: &[u8], how: u8, manner: Manner) -> Exchange {
         let (stream, _) = io.into_plain().expect("a plain connection");
         let peer = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 40_000));
         let inbound = inbound();
-        let serving = spawn_local(inbound.clone().serve(Accepted {
+        let serving = spawn_local(inbound.clone().serve(AcceptedConnection {
             tcp: stream,
             peer,
             local: addr,

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::rc::Rc;
 
 use mesh_proxy::inbound::Inbound;
-use mesh_proxy::transport::listen::Accepted;
+use mesh_proxy::transport::listen::AcceptedConnection;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{spawn_local, yield_now};
 
@@ -48,7 +48,7 @@ async fn open(
         proxy.set_nonblocking(true).expect("a socket");
         let tcp = TcpStream::from_std(OwnedFd::from(proxy).into()).expect("a runtime");
         clients.push(OwnedFd::from(client));
-        drop(spawn_local(inbound.clone().serve(Accepted {
+        drop(spawn_local(inbound.clone().serve(AcceptedConnection {
             tcp,
             peer: ([192, 0, 2, 7], 40_000).into(),
             local: target,

@@ -24,7 +24,9 @@ pub use self::anchors::watch_file;
 use self::schedule::Schedule;
 use crate::config::IdentityConfig;
 use crate::control::{self, Client};
-use crate::tls::{Credentials, CredentialsError, Issued, SigningRequest, TrustAnchors};
+use crate::tls::{
+    CertificateRequest, Credentials, CredentialsError, IssuedCertificate, TrustAnchors,
+};
 
 /// Certifies this proxy again and again.
 #[derive(Debug)]
@@ -139,7 +141,7 @@ impl Certifier {
 
     async fn certify(&mut self) -> Result<Credentials, CertifyError> {
         let anchors = self.anchors.borrow_and_update().clone();
-        let request = SigningRequest::new(&self.config.id)?;
+        let request = CertificateRequest::new(&self.config.id)?;
         let issued = self.ask(&request).await?;
         self.generation += 1;
         let own = Credentials::new(
@@ -153,7 +155,7 @@ impl Certifier {
         Ok(own)
     }
 
-    async fn ask(&self, request: &SigningRequest) -> Result<Issued, CertifyError> {
+    async fn ask(&self, request: &CertificateRequest) -> Result<IssuedCertificate, CertifyError> {
         let message = mesh_api::identity::certify_request(
             self.config.id.as_str(),
             self.read_token()?,
@@ -166,7 +168,7 @@ impl Certifier {
             .map_err(|status| CertifyError::Refused(Box::new(status)))?;
         let issued =
             mesh_api::identity::issued(response.into_inner()).map_err(CertifyError::Answer)?;
-        Ok(Issued {
+        Ok(IssuedCertificate {
             leaf: issued.leaf,
             intermediates: issued.intermediates,
         })
@@ -248,7 +250,7 @@ impl Certifier {
             return false;
         };
         self.generation += 1;
-        match present.under(&anchors, self.generation) {
+        match present.with_anchors(&anchors, self.generation) {
             Ok(own) => {
                 tracing::info!(anchors = anchors.len(), "Trust anchors changed");
                 self.credentials.send_replace(Some(Arc::new(own)));

@@ -1,8 +1,7 @@
-//! A map of things that are worth keeping while they are used and a little longer: connections to
-//! the application, judges, targets.
+//! A cache of values that are evicted when they are idle: connections to the application, policy
+//! enforcers, targets.
 //!
-//! Belongs to one data thread. Nothing runs in the background: looking something up removes, now
-//! and then, what has been idle too long.
+//! Belongs to one data thread and has no background task: lookups evict idle values periodically.
 
 use std::cell::{Cell, RefCell};
 use std::hash::Hash;
@@ -12,61 +11,62 @@ use std::time::Duration;
 use ahash::AHashMap;
 use tokio::time::Instant;
 
-/// Values by key, each in use as long as somebody else holds it.
+/// Values by key. A value is in use while other owners of its [`Rc`] exist.
 #[derive(Debug)]
 pub struct IdleCache<K, V> {
-    keep: Duration,
+    max_idle: Duration,
     entries: RefCell<AHashMap<K, Entry<V>>>,
-    swept: Cell<Instant>,
+    last_sweep: Cell<Instant>,
 }
 
 #[derive(Debug)]
 struct Entry<V> {
     value: Rc<V>,
-    used: Instant,
+    last_used: Instant,
 }
 
 impl<K: Eq + Hash, V> IdleCache<K, V> {
-    /// `keep` is how long a value that nobody holds stays.
-    pub fn new(keep: Duration) -> Self {
+    /// Creates a cache that keeps idle values for `max_idle`.
+    pub fn new(max_idle: Duration) -> Self {
         Self {
-            keep,
+            max_idle,
             entries: RefCell::default(),
-            swept: Cell::new(Instant::now()),
+            last_sweep: Cell::new(Instant::now()),
         }
     }
 
-    /// The value of `key`, made now if there is none. `make` must not look into this cache.
-    pub fn find_or(&self, key: K, make: impl FnOnce(&K) -> V) -> Rc<V> {
-        if let Some(value) = self.find(&key) {
+    /// Returns the value of `key`, which `create` returns if there is none. `create` must not use
+    /// this cache.
+    pub fn get_or_insert_with(&self, key: K, create: impl FnOnce(&K) -> V) -> Rc<V> {
+        if let Some(value) = self.get(&key) {
             return value;
         }
-        let value = make(&key);
+        let value = create(&key);
         self.insert(key, value)
     }
 
-    /// The value of `key`, if there is one.
-    pub fn find(&self, key: &K) -> Option<Rc<V>> {
+    /// Returns the value of `key`, if there is one.
+    pub fn get(&self, key: &K) -> Option<Rc<V>> {
         let now = Instant::now();
         self.sweep(now);
         let mut entries = self.entries.borrow_mut();
         let entry = entries.get_mut(key)?;
-        entry.used = now;
+        entry.last_used = now;
         Some(entry.value.clone())
     }
 
-    /// Makes `value` that of `key`. Who holds another one keeps it.
+    /// Replaces the value of `key`. Owners of the previous value keep it.
     pub fn insert(&self, key: K, value: V) -> Rc<V> {
         let value = Rc::new(value);
         let entry = Entry {
             value: value.clone(),
-            used: Instant::now(),
+            last_used: Instant::now(),
         };
         self.entries.borrow_mut().insert(key, entry);
         value
     }
 
-    /// How many values there are, idle ones that no sweep has removed among them.
+    /// Returns the number of values, including idle ones that are not evicted yet.
     pub fn count(&self) -> usize {
         self.entries.borrow().len()
     }
@@ -75,19 +75,18 @@ impl<K: Eq + Hash, V> IdleCache<K, V> {
         self.entries.borrow().contains_key(key)
     }
 
-    /// Removes what is idle, at most twice in the time that idle values are kept. A value is found
-    /// unused first and removed by a later sweep, so it lives between one and one and a half times
-    /// as long.
+    /// Evicts idle values, at most every `max_idle / 2`. A sweep has to find a value unused before
+    /// a later one evicts it, so it stays for 1 to 1.5 times `max_idle`.
     fn sweep(&self, now: Instant) {
-        if now.duration_since(self.swept.get()) < self.keep / 2 {
+        if now.duration_since(self.last_sweep.get()) < self.max_idle / 2 {
             return;
         }
-        self.swept.set(now);
+        self.last_sweep.set(now);
         self.entries.borrow_mut().retain(|_, entry| {
             if Rc::strong_count(&entry.value) > 1 {
-                entry.used = now;
+                entry.last_used = now;
             }
-            now.duration_since(entry.used) < self.keep
+            now.duration_since(entry.last_used) < self.max_idle
         });
     }
 }
@@ -97,30 +96,30 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn values_stay_while_they_are_used_and_a_little_longer() {
+    async fn values_are_evicted_only_when_idle() {
         let cache = IdleCache::new(Duration::from_secs(90));
-        let made = Cell::new(0);
-        let look = |key: &'static str| {
-            cache.find_or(key, |_| {
-                made.set(made.get() + 1);
-                made.get()
+        let created = Cell::new(0);
+        let get = |key: &'static str| {
+            cache.get_or_insert_with(key, |_| {
+                created.set(created.get() + 1);
+                created.get()
             })
         };
-        let held = look("held");
-        assert_eq!(*look("idle"), 2);
+        let used = get("used");
+        assert_eq!(*get("idle"), 2);
         for _ in 0..10 {
             tokio::time::advance(Duration::from_secs(60)).await;
-            look("other");
+            get("other");
         }
-        assert_eq!(*look("held"), *held);
-        assert_eq!(*look("idle"), 4, "made anew");
-        drop(held);
+        assert_eq!(*get("used"), *used);
+        assert_eq!(*get("idle"), 4, "recreated");
+        drop(used);
         tokio::time::advance(Duration::from_secs(80)).await;
-        assert_eq!(*look("held"), 1, "not yet idle long enough");
+        assert_eq!(*get("used"), 1, "not yet idle long enough");
         for _ in 0..2 {
             tokio::time::advance(Duration::from_secs(140)).await;
-            look("other");
+            get("other");
         }
-        assert_eq!(*look("held"), made.get(), "made anew");
+        assert_eq!(*get("used"), created.get(), "recreated");
     }
 }

@@ -74,7 +74,7 @@ impl Inbound {
         }
         if let Some(enforcer) = self
             .enforcers
-            .find(&key)
+            .get(&key)
             .and_then(|enforcer| enforcer.activate())
         {
             return Ok(enforcer);

@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::control::backoff::Retries;
 use crate::tls::CredentialsRx;
-use crate::transport::listen::Accepted;
+use crate::transport::listen::AcceptedConnection;
 use crate::transport::original_dst::canonical;
 
 /// Completes "waiting for …" in the answer of `/ready`.
@@ -170,7 +170,7 @@ impl Check {
 impl Witness {
     /// Whether a connection is nobody's traffic but a question whether it arrives. The caller
     /// closes it.
-    pub fn recognises(&self, accepted: &Accepted) -> bool {
+    pub fn recognises(&self, accepted: &AcceptedConnection) -> bool {
         let recognised = accepted.original_dst == self.addr;
         if recognised {
             // Full or closed: the check asks again, or has its answer.

@@ -1,29 +1,28 @@
-//! Mutual TLS between proxies. The only module that names the TLS library.
+//! Mutual TLS between proxies. The only module that names rustls.
 //!
-//! [`Credentials`] are everything one certificate makes possible: accepting from and connecting to
-//! peers of the mesh. The control thread makes them whenever a certificate is issued or the trust
-//! anchors change and publishes them through [`CredentialsRx`]; data threads take the newest for
-//! each connection. They are immutable, and everything that must not outlive them (tickets,
-//! remembered sessions) lives inside, so that a new generation never resumes what an old one
-//! negotiated.
+//! [`Credentials`] hold a certificate with its key and the TLS configurations for accepting from
+//! and connecting to peers of the mesh. The control thread creates them whenever a certificate is
+//! issued or the trust anchors change and publishes them through [`CredentialsRx`]; data threads
+//! take the current ones for each connection. They are immutable and own everything that must not
+//! outlive them (tickets, sessions), so a new generation never resumes a session of an old one.
 //!
-//! Rules that hold for every connection: TLS 1.3 only; a peer's certificate chains to a trust
-//! anchor and holds exactly one identity; a server's identity is the one that discovery named. A
-//! resumed session is held to the same rules.
+//! Rules for every connection, also for resumed sessions: TLS 1.3 only; a peer's certificate chains
+//! to a trust anchor and holds exactly one identity; a server's identity is the one that discovery
+//! named.
 //!
-//! Who makes the records depends on what they carry ([`Purpose`]): [`record`] for what pods say to
-//! each other, after [`handshake`]; the library for the control plane.
+//! The implementation of the record protocol depends on the [`Purpose`]: [`record`] carries traffic
+//! between pods, after [`handshake`]; rustls carries calls to the control plane.
 
 mod chains;
 pub mod client;
 mod credentials;
 mod crypto;
+mod csr;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handshake;
 mod record;
-mod request;
 pub mod server;
 mod sessions;
 mod trust;
@@ -33,27 +32,27 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-pub use self::credentials::{Credentials, Issued};
+pub use self::credentials::{Credentials, IssuedCertificate};
 pub use self::crypto::export_rustls_info;
+pub use self::csr::CertificateRequest;
 pub use self::error::{CredentialsError, PeerError, TlsError};
-pub use self::record::{BulkError, Moved, RecordStream};
-pub use self::request::SigningRequest;
+pub use self::record::{BulkError, BulkTransfer, RecordStream};
 pub use self::trust::{TrustAnchors, TrustAnchorsError};
 
-/// The newest credentials; `None` until the first certificate is issued.
+/// The current credentials; `None` until the first certificate is issued.
 pub type CredentialsRx = watch::Receiver<Option<Arc<Credentials>>>;
 
-/// What a connection is meant to carry, as far as that is known before its handshake.
+/// What a connection carries, as far as that is known before its handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// What pods say to each other, perhaps very much: records are sealed and opened in place.
+    /// Traffic between pods, which may be bulk: [`record`] seals and opens records in place.
     Traffic,
-    /// Calls to the control plane: the library makes the records.
+    /// Calls to the control plane: rustls seals and opens the records.
     Control,
 }
 
-/// Offered when the client wants to send a transport header, selected by proxies that understand
-/// it.
+/// ALPN protocol that a client offers when it wants to send a transport header, and that proxies
+/// which support the header select.
 const TRANSPORT_ALPN: &[u8] = b"transport.l5d.io/v1";
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Bytes and sockets: listening, detecting, dialling and copying.
+//! Sockets and bytes: listening, protocol detection, connecting and copying.
 //!
-//! Runs on the data threads (the control thread uses [`connect`] too). Knows TCP, the first bytes
-//! of TLS and HTTP, and Linkerd's transport header; knows nothing of policies or requests.
-//! `inbound` and `outbound` compose these pieces.
+//! Runs on the data threads; the control thread uses [`connect`] too. Handles TCP, the first bytes
+//! of TLS and HTTP, and Linkerd's transport header, independent of policies and requests. `inbound`
+//! and `outbound` compose these modules.
 
 pub mod connect;
 pub mod copy;

@@ -27,7 +27,7 @@ use crate::telemetry::Families;
 use crate::telemetry::labels::Direction;
 use crate::tls::{Credentials, CredentialsRx};
 use crate::transport::Scratch;
-use crate::transport::listen::{Accepted, Listener};
+use crate::transport::listen::{AcceptedConnection, Listener};
 
 /// What everything on one data thread uses.
 #[derive(Debug)]
@@ -169,7 +169,7 @@ async fn accept<F: Future<Output = ()> + 'static>(
     mut listener: Listener,
     worker: Rc<Worker>,
     gate: Gate,
-    serve: impl Fn(Accepted) -> F,
+    serve: impl Fn(AcceptedConnection) -> F,
 ) {
     loop {
         tokio::select! {

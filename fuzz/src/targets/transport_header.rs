@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use mesh_proxy::transport::header::{self, HeaderError, Session, TransportHeader};
+use mesh_proxy::transport::header::{self, HeaderError, SessionProtocol, TransportHeader};
 use tokio::join;
 
 use crate::input::Input;
@@ -49,7 +49,11 @@ fn check(bytes: &[u8], how: u8) {
 /// A header of ours with bytes behind it.
 fn check_written(mut input: Input<'_>, how: u8) {
     let port = input.word().max(1);
-    let session = input.choose([Session::Opaque, Session::Http1, Session::Http2]);
+    let session = input.choose([
+        SessionProtocol::Opaque,
+        SessionProtocol::Http1,
+        SessionProtocol::Http2,
+    ]);
     let length = usize::from(input.byte());
     let name = String::from_utf8_lossy(input.take(length)).into_owned();
     let header = TransportHeader {

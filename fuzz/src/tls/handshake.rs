@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::io::Read as _;
 
-use mesh_proxy::tls::fuzzing::{MAX_HANDSHAKE, MAX_HELD, Records, Shaking};
+use mesh_proxy::tls::fuzzing::{HandshakeDriver, MAX_BUFFERED, MAX_HANDSHAKE, RecordConnection};
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConnection, Connection, ServerConnection};
@@ -45,7 +45,7 @@ const ANY_RECORD: usize = 20_000;
 /// What our end of the connection may hold at any time: the bytes that the handshake holds, twice
 /// while their vector grows; and the library's copies of a message of that length, parsed, as part
 /// of the transcript, and between them.
-const MOST_MEMORY: usize = 8 * MAX_HELD;
+const MOST_MEMORY: usize = 8 * MAX_BUFFERED;
 
 /// The same for each byte that is received at a time: it may be behind the handshake, and is handed
 /// out to the target, in vectors that double.
@@ -60,7 +60,7 @@ pub(crate) fn server(input: &[u8]) {
             || ClientConnection::new(configs.puppet_client.clone(), name()).expect("a client");
         Ends {
             judge: Judge(judge.into()),
-            ours: Ours::new(Shaking::server(ours)),
+            ours: Ours::new(HandshakeDriver::server(ours)),
             peers: [Puppet::new(peer().into()), Puppet::new(peer().into())],
         }
     });
@@ -75,7 +75,7 @@ pub(crate) fn client(input: &[u8]) {
         let peer = || ServerConnection::new(configs.puppet_server.clone()).expect("a server");
         Ends {
             judge: Judge(judge.into()),
-            ours: Ours::new(Shaking::client(ours)),
+            ours: Ours::new(HandshakeDriver::client(ours)),
             peers: [Puppet::new(peer().into()), Puppet::new(peer().into())],
         }
     });
@@ -426,8 +426,8 @@ struct Outcome {
 
 #[derive(Debug, PartialEq, Eq)]
 enum State {
-    Shaking,
-    Shaken,
+    Handshaking,
+    Established,
     /// The peer has ended its stream.
     Over {
         was_shaken: bool,
@@ -440,7 +440,7 @@ impl Outcome {
         Self {
             outgoing: Vec::new(),
             content: Vec::new(),
-            state: State::Shaking,
+            state: State::Handshaking,
         }
     }
 
@@ -478,11 +478,11 @@ impl Judge {
             let was_shaken = !self.0.is_handshaking();
             outcome.state = match state {
                 Ok(state) if state.peer_has_closed() => State::Over { was_shaken },
-                Ok(_) if self.0.is_handshaking() => State::Shaking,
-                Ok(_) => State::Shaken,
+                Ok(_) if self.0.is_handshaking() => State::Handshaking,
+                Ok(_) => State::Established,
                 Err(why) => State::Refused(why),
             };
-            let goes_on = matches!(outcome.state, State::Shaking | State::Shaken);
+            let goes_on = matches!(outcome.state, State::Handshaking | State::Established);
             if !goes_on || bytes.is_empty() {
                 return outcome;
             }
@@ -503,15 +503,15 @@ struct Ours {
 }
 
 enum End {
-    Shaking(Box<Shaking>),
-    Shaken(Box<Records>),
+    Handshaking(Box<HandshakeDriver>),
+    Established(Box<RecordConnection>),
     Refused(String),
 }
 
 impl Ours {
-    fn new(shaking: Shaking) -> Self {
+    fn new(shaking: HandshakeDriver) -> Self {
         Self {
-            end: End::Shaking(Box::new(shaking)),
+            end: End::Handshaking(Box::new(shaking)),
             held: 0,
             piece: PIECES[0],
         }
@@ -547,7 +547,7 @@ impl End {
     fn receive(&mut self, bytes: &[u8]) -> Outcome {
         let mut outcome = Outcome::new();
         match self {
-            Self::Shaking(shaking) => match shaking.advance(bytes) {
+            Self::Handshaking(shaking) => match shaking.advance(bytes) {
                 Ok((is_done, outgoing)) => {
                     outcome.outgoing = outgoing;
                     if is_done {
@@ -556,10 +556,10 @@ impl End {
                 }
                 Err(error) => *self = Self::Refused(error.to_string()),
             },
-            Self::Shaken(records) => {
+            Self::Established(records) => {
                 let opened = records.open(bytes);
                 outcome.content = opened.content;
-                outcome.state = State::Shaken;
+                outcome.state = State::Established;
                 match opened.ended {
                     Ok(false) => {}
                     Ok(true) => outcome.state = State::Over { was_shaken: true },
@@ -577,9 +577,9 @@ impl End {
     /// Takes the keys over, and opens what came behind the handshake.
     fn finish(&mut self) -> Outcome {
         let refused = Self::Refused("the handshake was finished before".to_owned());
-        if let Self::Shaking(shaking) = std::mem::replace(self, refused) {
+        if let Self::Handshaking(shaking) = std::mem::replace(self, refused) {
             *self = match shaking.finish() {
-                Ok(records) => Self::Shaken(Box::new(records)),
+                Ok(records) => Self::Established(Box::new(records)),
                 Err(error) => Self::Refused(error.to_string()),
             };
         }

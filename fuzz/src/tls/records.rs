@@ -6,7 +6,7 @@
 
 use std::io::Read as _;
 
-use mesh_proxy::tls::fuzzing::{Records, Shaking};
+use mesh_proxy::tls::fuzzing::{HandshakeDriver, RecordConnection};
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConnection, Connection, ServerConnection};
@@ -210,7 +210,7 @@ fn ticket(text: &[u8]) -> Vec<u8> {
 }
 
 /// The other end of a connection, which sends what it likes.
-struct Peer(Records);
+struct Peer(RecordConnection);
 
 impl Peer {
     fn act(&mut self, act: &Act<'_>) -> Vec<u8> {
@@ -223,7 +223,7 @@ impl Peer {
             Act::Update { body } => {
                 self.0
                     .seal(&mut bytes, &message(KEY_UPDATE, &[body]), HANDSHAKE);
-                self.0.change_key();
+                self.0.advance_send_key();
             }
             Act::Flipped { content, at, bit } => {
                 self.0.seal(&mut bytes, content, DATA);
@@ -264,15 +264,15 @@ struct Judge(Connection);
 impl Judge {
     fn server(configs: &Configs) -> (Self, Peer) {
         let judge = ServerConnection::new(configs.server.clone()).expect("a server");
-        Self(judge.into()).shake(Shaking::client(client(configs)))
+        Self(judge.into()).shake(HandshakeDriver::client(client(configs)))
     }
 
     fn client(configs: &Configs) -> (Self, Peer) {
         let judge = ClientConnection::new(configs.client.clone(), name()).expect("a client");
-        Self(judge.into()).shake(Shaking::server(server(configs)))
+        Self(judge.into()).shake(HandshakeDriver::server(server(configs)))
     }
 
-    fn shake(mut self, mut peer: Shaking) -> (Self, Peer) {
+    fn shake(mut self, mut peer: HandshakeDriver) -> (Self, Peer) {
         let mut to_peer = Vec::new();
         loop {
             let (is_done, bytes) = peer.advance(&to_peer).expect("a handshake");
@@ -325,24 +325,24 @@ impl Judge {
 }
 
 /// Our end of a connection.
-struct Ours(Records);
+struct Ours(RecordConnection);
 
 impl Ours {
     fn server(configs: &Configs) -> (Self, Peer) {
         Self::shake(
-            Shaking::server(server(configs)),
-            Shaking::client(client(configs)),
+            HandshakeDriver::server(server(configs)),
+            HandshakeDriver::client(client(configs)),
         )
     }
 
     fn client(configs: &Configs) -> (Self, Peer) {
         Self::shake(
-            Shaking::client(client(configs)),
-            Shaking::server(server(configs)),
+            HandshakeDriver::client(client(configs)),
+            HandshakeDriver::server(server(configs)),
         )
     }
 
-    fn shake(mut ours: Shaking, mut peer: Shaking) -> (Self, Peer) {
+    fn shake(mut ours: HandshakeDriver, mut peer: HandshakeDriver) -> (Self, Peer) {
         let mut to_ours = Vec::new();
         loop {
             let (is_done, to_peer) = ours.advance(&to_ours).expect("a handshake");

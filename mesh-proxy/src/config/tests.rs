@@ -10,7 +10,7 @@ use super::*;
 
 /// The variables that a proxy cannot do without, as the injector sets them.
 fn minimal() -> HashMap<String, String> {
-    let anchors = crate::tls::tests::authority().pem;
+    let anchors = crate::tls::tests::TestCa::new().pem;
     [
         ("IDENTITY_TRUST_ANCHORS", anchors.as_str()),
         (

@@ -18,7 +18,7 @@ use super::*;
 use crate::config::tests::with_control_plane;
 use crate::config::{ControlAddr, StreamLimits};
 use crate::fake_control_plane::ControlPlane;
-use crate::tls::tests::authority;
+use crate::tls::tests::TestCa;
 
 const BACKOFF: Backoff = Backoff {
     min: Duration::from_millis(1),
@@ -180,7 +180,7 @@ async fn calls_go_on_when_the_service_comes_back() {
 
 #[tokio::test]
 async fn services_elsewhere_are_called_over_mutual_tls() {
-    let ca = authority();
+    let ca = TestCa::new();
     let (seen, mut clients) = mpsc::unbounded_channel();
     let mut control = ControlPlane::start_tls(ca.credentials("control.test"), seen).await;
     let own = ca.credentials("web.test");
@@ -199,7 +199,7 @@ async fn services_elsewhere_are_called_over_mutual_tls() {
     assert_eq!(client.id.unwrap().as_str(), "web.test");
     call().await;
     assert!(clients.try_recv().is_err(), "the connection is kept");
-    publish.send_replace(Some(Arc::new(own.under(&ca.anchors(), 2).unwrap())));
+    publish.send_replace(Some(Arc::new(own.with_anchors(&ca.anchors(), 2).unwrap())));
     call().await;
     clients
         .try_recv()
@@ -216,7 +216,7 @@ async fn services_elsewhere_are_called_over_mutual_tls() {
 
 #[tokio::test]
 async fn the_first_certificate_is_asked_for_without_one() {
-    let ca = authority();
+    let ca = TestCa::new();
     let (seen, mut clients) = mpsc::unbounded_channel();
     let mut control = ControlPlane::start_tls(ca.credentials("control.test"), seen).await;
     let (publish, credentials) = watch::channel(None);
@@ -236,7 +236,7 @@ async fn the_first_certificate_is_asked_for_without_one() {
 
 #[tokio::test]
 async fn more_streams_than_one_connection_should_carry_get_another_one() {
-    let ca = authority();
+    let ca = TestCa::new();
     let (seen, mut clients) = mpsc::unbounded_channel();
     let mut control = ControlPlane::start_tls(ca.credentials("control.test"), seen).await;
     let (_publish, credentials) = watch::channel(Some(ca.credentials("web.test")));

@@ -75,7 +75,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::tls::tests::authority;
+    use crate::tls::tests::TestCa;
 
     /// Swaps a volume's content as the kubelet does: the file is a link into `..data`, which is a
     /// link to a folder and is replaced in one step.
@@ -93,7 +93,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_bundle_may_appear_late_and_change() {
-        let (first, second, third) = (authority(), authority(), authority());
+        let (first, second, third) = (TestCa::new(), TestCa::new(), TestCa::new());
         let volume = tempfile::tempdir().unwrap();
         let (publish, mut anchors) = watch::channel(first.anchors());
         let file = volume.path().join("ca-bundle.crt");

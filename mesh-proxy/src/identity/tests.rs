@@ -11,7 +11,7 @@ use crate::config::tests::with_control_plane;
 use crate::control::Trust;
 use crate::control::dns::Resolver;
 use crate::fake_control_plane::{Call, ControlPlane};
-use crate::tls::tests::{Authority, authority};
+use crate::tls::tests::TestCa;
 
 struct Running {
     control: ControlPlane,
@@ -22,11 +22,11 @@ struct Running {
     token: tempfile::NamedTempFile,
 }
 
-async fn start(ca: &Authority) -> Running {
+async fn start(ca: &TestCa) -> Running {
     start_with(ca, &[]).await
 }
 
-async fn start_with(ca: &Authority, changes: &[(&str, Option<&str>)]) -> Running {
+async fn start_with(ca: &TestCa, changes: &[(&str, Option<&str>)]) -> Running {
     let control = ControlPlane::start().await;
     let mut token = tempfile::NamedTempFile::new().unwrap();
     token.write_all(b"token-1").unwrap();
@@ -63,11 +63,11 @@ async fn start_with(ca: &Authority, changes: &[(&str, Option<&str>)]) -> Running
 
 type Certify = Call<CertifyRequest, mesh_api::proto::identity::CertifyResponse>;
 
-fn sign(ca: &Authority, call: Certify) {
+fn sign(ca: &TestCa, call: Certify) {
     sign_until(ca, call, SystemTime::now() + Duration::from_secs(3600));
 }
 
-fn sign_until(ca: &Authority, call: Certify, end: SystemTime) {
+fn sign_until(ca: &TestCa, call: Certify, end: SystemTime) {
     let issued = ca.sign_until(&call.request.certificate_signing_request, end);
     call.answer(mesh_api::identity::to_proto(&mesh_api::identity::Issued {
         leaf: issued.leaf,
@@ -78,7 +78,7 @@ fn sign_until(ca: &Authority, call: Certify, end: SystemTime) {
 
 #[tokio::test]
 async fn a_certificate_is_asked_for_with_the_token_of_the_moment() {
-    let ca = authority();
+    let ca = TestCa::new();
     let mut running = start(&ca).await;
     let call = running.control.certify.recv().await.unwrap();
     assert_eq!(call.request.token, b"token-1");
@@ -109,7 +109,7 @@ async fn a_certificate_is_asked_for_with_the_token_of_the_moment() {
 
 #[tokio::test]
 async fn a_short_lived_certificate_is_soon_renewed_with_another_key() {
-    let ca = authority();
+    let ca = TestCa::new();
     let mut running = start_with(&ca, &[("IDENTITY_MIN_REFRESH", Some("10ms"))]).await;
     let call = running.control.certify.recv().await.unwrap();
     let first = call.request.certificate_signing_request.clone();
@@ -124,7 +124,7 @@ async fn a_short_lived_certificate_is_soon_renewed_with_another_key() {
 
 #[tokio::test]
 async fn an_answer_that_peers_would_refuse_is_not_used() {
-    let (ca, other) = (authority(), authority());
+    let (ca, other) = (TestCa::new(), TestCa::new());
     let mut running = start(&ca).await;
     let call = running.control.certify.recv().await.unwrap();
     let first_request = call.request.certificate_signing_request.clone();
@@ -141,7 +141,7 @@ async fn an_answer_that_peers_would_refuse_is_not_used() {
 
 #[tokio::test]
 async fn new_anchors_are_adopted_while_running() {
-    let (old, new) = (authority(), authority());
+    let (old, new) = (TestCa::new(), TestCa::new());
     let mut running = start(&old).await;
     sign(&old, running.control.certify.recv().await.unwrap());
     let credentials = &mut running.credentials;

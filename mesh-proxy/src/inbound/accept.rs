@@ -25,9 +25,9 @@ use crate::telemetry::labels::{Direction, NoServerTls, ServerTls};
 use crate::tls::{self, Credentials, Purpose, TlsError};
 use crate::transport::Io;
 use crate::transport::connect::ConnectError;
-use crate::transport::detect::{self, FirstWord, HttpDetected, TlsDetected};
+use crate::transport::detect::{self, FirstSpeaker, HttpDetected, TlsDetected};
 use crate::transport::header::HeaderError;
-use crate::transport::listen::Accepted;
+use crate::transport::listen::AcceptedConnection;
 
 /// The reason why a connection is not served.
 #[derive(Debug, thiserror::Error)]
@@ -151,7 +151,7 @@ fn protocol_plan(
 
 impl Inbound {
     /// Serves one connection until it ends. Logs and counts every failure.
-    pub async fn serve(self: Rc<Self>, accepted: Accepted) {
+    pub async fn serve(self: Rc<Self>, accepted: AcceptedConnection) {
         let (client, server) = (accepted.peer, accepted.original_dst);
         // Each step is boxed when it begins: a connection that never sends a byte holds no memory
         // for the steps after detection.
@@ -182,7 +182,7 @@ impl Inbound {
         }
     }
 
-    async fn resolve(&self, accepted: Accepted) -> Result<ResolvedConnection, ConnectionError> {
+    async fn resolve(&self, accepted: AcceptedConnection) -> Result<ResolvedConnection, ConnectionError> {
         let inbound = &self.worker.config.inbound;
         let target = accepted.original_dst;
         if !inbound.ips.is_empty() && !self.worker.is_local(target.ip()) {
@@ -359,21 +359,21 @@ impl Inbound {
         let client_wait = if is_server_first {
             Duration::ZERO
         } else {
-            detect::PATIENCE
+            detect::SERVER_DIAL_DELAY
         };
         let scratch = &self.worker.scratch;
-        let first = pin!(detect::first_word(io, scratch, client_wait, limit, dial));
+        let first = pin!(detect::first_speaker(io, scratch, client_wait, limit, dial));
         let Some(first) = self.worker.unless_draining(first).await else {
             return Ok(PeekOutcome::Draining);
         };
         let (outcome, detected) = match first? {
-            FirstWord::Client => return Ok(PeekOutcome::ClientData),
-            FirstWord::Server(app) => {
+            FirstSpeaker::Client => return Ok(PeekOutcome::ClientData),
+            FirstSpeaker::Server(app) => {
                 self.server_first.borrow_mut().insert(peer.target);
                 (PeekOutcome::Opaque(app), HttpDetected::NotHttp)
             }
-            FirstWord::Nobody(Some(app)) => (PeekOutcome::Opaque(app), HttpDetected::TimedOut),
-            FirstWord::Nobody(None) => (PeekOutcome::TimedOut, HttpDetected::TimedOut),
+            FirstSpeaker::Neither(Some(app)) => (PeekOutcome::Opaque(app), HttpDetected::TimedOut),
+            FirstSpeaker::Neither(None) => (PeekOutcome::TimedOut, HttpDetected::TimedOut),
         };
         enforcer.record_detection(&Ok(detected), start.elapsed());
         Ok(outcome)

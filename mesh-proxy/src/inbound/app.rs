@@ -94,7 +94,7 @@ impl Apps {
 
     /// Returns the client of one address. It is kept for the idle time after its last connection.
     pub(super) fn client(&self, addr: SocketAddr) -> Rc<Client<AppPort>> {
-        self.clients.find_or(addr, |addr| {
+        self.clients.get_or_insert_with(addr, |addr| {
             let port = AppPort {
                 addr: *addr,
                 options: self.options(),

@@ -14,13 +14,13 @@ use crate::telemetry::labels::ServerTls;
 use crate::tls::{self, Purpose};
 use crate::transport::Io;
 use crate::transport::detect::{self, TlsDetected};
-use crate::transport::header::{self, Session};
-use crate::transport::listen::Accepted;
+use crate::transport::header::{self, SessionProtocol};
+use crate::transport::listen::AcceptedConnection;
 
 impl Inbound {
     pub(super) async fn resolve_direct(
         &self,
-        accepted: Accepted,
+        accepted: AcceptedConnection,
     ) -> Result<ResolvedConnection, ConnectionError> {
         let limit = self.worker.config.inbound.detect_timeout;
         let credentials = self.credentials()?;
@@ -62,9 +62,9 @@ impl Inbound {
         };
         let enforcer = self.enforcer_with_policy(&peer).await?;
         let plan = match header.session {
-            Session::Opaque => ProtocolPlan::Forward,
-            Session::Http1 => ProtocolPlan::Http(Protocol::Http1),
-            Session::Http2 => ProtocolPlan::Http(Protocol::Http2),
+            SessionProtocol::Opaque => ProtocolPlan::Forward,
+            SessionProtocol::Http1 => ProtocolPlan::Http(Protocol::Http1),
+            SessionProtocol::Http2 => ProtocolPlan::Http(Protocol::Http2),
         };
         Box::pin(self.resolve_protocol(io, peer, enforcer, plan)).await
     }

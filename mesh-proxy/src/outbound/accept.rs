@@ -17,8 +17,8 @@ use crate::discovery::{DiscoveryError, OutboundTarget};
 use crate::http::Protocol;
 use crate::telemetry::detect::Protocol as ProtocolLabel;
 use crate::telemetry::labels::{self, Direction};
-use crate::transport::detect::{self, FirstWord, HttpDetected, TlsDetected};
-use crate::transport::listen::Accepted;
+use crate::transport::detect::{self, FirstSpeaker, HttpDetected, TlsDetected};
+use crate::transport::listen::AcceptedConnection;
 use crate::transport::{Io, copy};
 
 /// The reason why a connection is not served.
@@ -102,7 +102,7 @@ impl ProtocolPlan {
 
 impl Outbound {
     /// Serves one connection until it ends. Logs and counts every failure.
-    pub async fn serve(self: Rc<Self>, accepted: Accepted) {
+    pub async fn serve(self: Rc<Self>, accepted: AcceptedConnection) {
         let witness = self.worker.witness.as_ref();
         if witness.is_some_and(|witness| witness.recognises(&accepted)) {
             return;
@@ -126,7 +126,7 @@ impl Outbound {
         }
     }
 
-    async fn resolve(&self, accepted: Accepted) -> Result<ResolvedConnection, ConnectionError> {
+    async fn resolve(&self, accepted: AcceptedConnection) -> Result<ResolvedConnection, ConnectionError> {
         let dst = accepted.original_dst;
         if self.is_own_port(&accepted) {
             return Err(ConnectionError::Loop(dst));
@@ -168,7 +168,7 @@ impl Outbound {
 
     /// Whether the connection is to the outbound port itself: it was not redirected, or its
     /// destination is that port of this pod.
-    fn is_own_port(&self, accepted: &Accepted) -> bool {
+    fn is_own_port(&self, accepted: &AcceptedConnection) -> bool {
         let dst = accepted.original_dst;
         let listens = &self.worker.config.outbound.listen;
         listens.iter().any(|listen| listen.port() == dst.port())
@@ -194,23 +194,23 @@ impl Outbound {
         let client_wait = if self.is_server_first(target.addr) {
             Duration::ZERO
         } else {
-            detect::PATIENCE
+            detect::SERVER_DIAL_DELAY
         };
         let first = {
             let scratch = &self.worker.scratch;
-            let first = pin!(detect::first_word(io, scratch, client_wait, limit, dial));
+            let first = pin!(detect::first_speaker(io, scratch, client_wait, limit, dial));
             self.worker.unless_draining(first).await
         };
         let Some(first) = first else {
             return Ok(PeekOutcome::Draining);
         };
         let (server, detected) = match first? {
-            FirstWord::Client => return Ok(PeekOutcome::ClientData),
-            FirstWord::Server(server) => {
+            FirstSpeaker::Client => return Ok(PeekOutcome::ClientData),
+            FirstSpeaker::Server(server) => {
                 self.remember_server_first(target.addr);
                 (Some(server), HttpDetected::NotHttp)
             }
-            FirstWord::Nobody(server) => (server, HttpDetected::TimedOut),
+            FirstSpeaker::Neither(server) => (server, HttpDetected::TimedOut),
         };
         self.record_detection(target, &Ok(detected), start.elapsed());
         Ok(match server.zip(guard) {

@@ -19,7 +19,7 @@ use crate::telemetry::tcp::Transport;
 use crate::tls::{self, Purpose};
 use crate::transport::Io;
 use crate::transport::connect::{self, ConnectError, ConnectOptions};
-use crate::transport::header::{self, Session, TransportHeader};
+use crate::transport::header::{self, SessionProtocol, TransportHeader};
 use crate::worker::Worker;
 
 /// Connects to one endpoint from one data thread.
@@ -74,7 +74,7 @@ pub fn plan(endpoint: &Endpoint, is_local: bool) -> DialPlan {
         header: wants_header.then_some(TransportHeader {
             port,
             name,
-            session: Session::Opaque,
+            session: SessionProtocol::Opaque,
         }),
     }
 }
@@ -115,7 +115,7 @@ impl EndpointDial {
     }
 
     /// Opens a connection for `session`.
-    pub async fn connect(&self, session: Session) -> Result<Io, DialError> {
+    pub async fn connect(&self, session: SessionProtocol) -> Result<Io, DialError> {
         let outbound = &self.worker.config.outbound;
         let limit = outbound.connect_timeout;
         let options = ConnectOptions {
@@ -131,7 +131,7 @@ impl EndpointDial {
         Ok(io.measured(self.transport.open()))
     }
 
-    async fn establish(&self, session: Session, options: &ConnectOptions) -> Result<Io, DialError> {
+    async fn establish(&self, session: SessionProtocol, options: &ConnectOptions) -> Result<Io, DialError> {
         let addr = self.plan.addr;
         refuse_loopback(addr)?;
         let tcp = connect::dial(addr, options).await?;
@@ -165,9 +165,9 @@ impl EndpointDial {
 
     /// Returns the session to announce: a port that is opaque to the peer's proxy must not be
     /// announced as HTTP.
-    fn session(&self, session: Session) -> Session {
+    fn session(&self, session: SessionProtocol) -> SessionProtocol {
         match self.endpoint.hint {
-            ProtocolHint::Opaque => Session::Opaque,
+            ProtocolHint::Opaque => SessionProtocol::Opaque,
             ProtocolHint::Http2 | ProtocolHint::Unknown => session,
         }
     }
@@ -176,8 +176,8 @@ impl EndpointDial {
 impl Dial for EndpointDial {
     async fn dial(&self, protocol: Protocol) -> Result<Io, DialError> {
         self.connect(match protocol {
-            Protocol::Http1 => Session::Http1,
-            Protocol::Http2 => Session::Http2,
+            Protocol::Http1 => SessionProtocol::Http1,
+            Protocol::Http2 => SessionProtocol::Http2,
         })
         .await
     }

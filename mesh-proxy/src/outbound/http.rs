@@ -74,7 +74,7 @@ impl Http {
         addr: SocketAddr,
         updates: watch::Receiver<Arc<OutboundTarget>>,
     ) -> Rc<HttpTarget> {
-        let target = self.targets.find_or(addr, |addr| {
+        let target = self.targets.get_or_insert_with(addr, |addr| {
             let source = updates.borrow().clone();
             HttpTarget {
                 worker: self.worker.clone(),

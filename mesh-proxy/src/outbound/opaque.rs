@@ -25,7 +25,7 @@ use crate::idle::IdleCache;
 use crate::telemetry::labels;
 use crate::telemetry::tcp::{TcpRouteError, TcpRouteFamilies};
 use crate::transport::Io;
-use crate::transport::header::Session;
+use crate::transport::header::SessionProtocol;
 use crate::worker::Worker;
 
 mod backends;
@@ -262,7 +262,7 @@ impl Opaque {
     }
 
     async fn dial(&self, dial: &EndpointDial) -> Result<Io, OpaqueError> {
-        dial.connect(Session::Opaque)
+        dial.connect(SessionProtocol::Opaque)
             .await
             .map_err(|source| OpaqueError::Dial {
                 addr: dial.endpoint().addr,
@@ -284,7 +284,7 @@ impl Opaque {
             backend: backend.clone(),
             kind: route.kind,
         };
-        self.balancers.find_or(key, |key| self.new_balancer(key))
+        self.balancers.get_or_insert_with(key, |key| self.new_balancer(key))
     }
 
     fn new_balancer(&self, key: &BalancerKey) -> BalanceQueue<EndpointDial> {

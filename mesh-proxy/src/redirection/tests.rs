@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::tls::Credentials;
-use crate::tls::tests::authority;
+use crate::tls::tests::TestCa;
 
 struct Running {
     witness: Witness,
@@ -35,7 +35,7 @@ fn start(addr: SocketAddr) -> Running {
 
 impl Running {
     fn certify(&self) {
-        let own = authority().credentials("web.test");
+        let own = TestCa::new().credentials("web.test");
         self.publish.send_replace(Some(own));
     }
 
@@ -49,10 +49,10 @@ impl Running {
     }
 }
 
-async fn accept(listener: &TcpListener, original_dst: SocketAddr) -> Accepted {
+async fn accept(listener: &TcpListener, original_dst: SocketAddr) -> AcceptedConnection {
     let (tcp, peer) = listener.accept().await.unwrap();
     let local = tcp.local_addr().unwrap();
-    Accepted {
+    AcceptedConnection {
         tcp,
         peer,
         local,

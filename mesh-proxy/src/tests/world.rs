@@ -31,10 +31,10 @@ use crate::fake_control_plane::ControlPlane;
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::telemetry::Families;
-use crate::tls::tests::{Authority, authority};
+use crate::tls::tests::TestCa;
 use crate::tls::{self, Credentials, Purpose};
 use crate::transport::Io;
-use crate::transport::listen::Accepted;
+use crate::transport::listen::AcceptedConnection;
 use crate::worker::{Shared, Worker};
 
 /// The port that direct connections are for, as in every pod.
@@ -127,7 +127,7 @@ pub(super) async fn a_while() {
 /// What proxies have in common.
 pub(super) struct World {
     control_plane: SocketAddr,
-    authority: Authority,
+    ca: TestCa,
     /// What the control plane that answers by itself knows.
     profiles: Rc<RefCell<HashMap<SocketAddr, Profile>>>,
     /// And what it says of every port.
@@ -140,7 +140,7 @@ impl World {
         let control = ControlPlane::start().await;
         let world = Self {
             control_plane: control.addr,
-            authority: authority(),
+            ca: TestCa::new(),
             profiles: Rc::default(),
             default_policy: Rc::new(Cell::new(DefaultPolicy::AllUnauthenticated)),
         };
@@ -176,7 +176,7 @@ impl World {
     }
 
     pub(super) fn credentials(&self, name: &str) -> Arc<Credentials> {
-        self.authority.credentials(name)
+        self.ca.credentials(name)
     }
 
     /// The server's end of a proxy's connection, without a proxy.
@@ -385,8 +385,8 @@ async fn sockets() -> (TcpStream, TcpStream) {
     (ours.unwrap(), theirs.unwrap().0)
 }
 
-fn accepted(tcp: TcpStream, port: u16, original_dst: SocketAddr) -> Accepted {
-    Accepted {
+fn accepted(tcp: TcpStream, port: u16, original_dst: SocketAddr) -> AcceptedConnection {
+    AcceptedConnection {
         peer: tcp.peer_addr().unwrap(),
         local: (POD, port).into(),
         original_dst,

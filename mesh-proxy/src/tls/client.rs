@@ -1,7 +1,7 @@
-//! Begins TLS with a peer of the mesh: endpoints from data threads, control-plane services from the
-//! control thread.
+//! TLS clients of the mesh: data threads connect to endpoints, the control thread to control-plane
+//! services.
 //!
-//! Deadlines are the dialler's: TCP, TLS and transport header share one.
+//! There is no deadline here: the caller applies one to TCP, TLS and transport header together.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use rustls_pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
 use super::error::{PeerError, TlsError};
-use super::sessions::Target;
+use super::sessions::SessionKey;
 use super::trust::TrustAnchors;
 use super::verify::ServerVerifier;
 use super::{Credentials, Purpose, crypto, handshake, verify};
 use crate::transport::Io;
 use crate::transport::tls::TlsStream;
 
-/// Performs the client's side of a handshake and says whether the server selected the transport
-/// header's ALPN, which is offered when `alpn` is set.
+/// Performs a handshake as the client. Returns whether the server selected the ALPN protocol of the
+/// transport header, which is offered when `alpn` is set.
 pub async fn connect(
     io: Io,
     credentials: &Credentials,
@@ -28,18 +28,18 @@ pub async fn connect(
     alpn: bool,
     purpose: Purpose,
 ) -> Result<(TlsStream, bool), TlsError> {
-    let target = Target {
+    let session = SessionKey {
         peer: peer.clone(),
         addr: io.peer_addr().map_err(TlsError::Handshake)?,
         alpn,
     };
     let config = credentials
-        .client(&target)
+        .client_config(&session)
         .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
-    shake(io, config, peer, purpose).await
+    perform_handshake(io, config, peer, purpose).await
 }
 
-/// As [`connect`], without a certificate of our own: how the first one is asked for.
+/// Performs a handshake as a client without a certificate, to request the first one.
 pub async fn connect_anonymously(
     io: Io,
     anchors: &TrustAnchors,
@@ -47,7 +47,7 @@ pub async fn connect_anonymously(
 ) -> Result<TlsStream, TlsError> {
     let config = anonymous_config(anchors, peer)
         .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
-    let (stream, _alpn) = shake(io, config, peer, Purpose::Control).await?;
+    let (stream, _alpn) = perform_handshake(io, config, peer, Purpose::Control).await?;
     Ok(stream)
 }
 
@@ -64,7 +64,7 @@ pub(super) fn anonymous_config(
     Ok(Arc::new(config))
 }
 
-async fn shake(
+async fn perform_handshake(
     io: Io,
     config: Arc<ClientConfig>,
     peer: &TlsPeer,
@@ -73,31 +73,32 @@ async fn shake(
     let name = ServerName::try_from(peer.server_name.to_string())
         .map_err(|_invalid| TlsError::ServerName(peer.server_name.to_string()))?;
     let check = |session: &CommonState| check_peer(session, peer).map_err(TlsError::Peer);
-    // Boxed: see `server::terminate`.
+    // The futures are boxed for the reason that `server::terminate` gives.
     match purpose {
         Purpose::Traffic => {
             let connection = UnbufferedClientConnection::new(config, name)
                 .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
-            let (stream, alpn) = Box::pin(handshake::shake(io, connection, check)).await?;
-            Ok((TlsStream::Own(Box::new(stream)), alpn))
+            let (stream, alpn) = Box::pin(handshake::perform(io, connection, check)).await?;
+            Ok((TlsStream::Record(Box::new(stream)), alpn))
         }
         Purpose::Control => {
             let stream = Box::pin(TlsConnector::from(config).connect(name, io)).await?;
             let alpn = check(stream.get_ref().1)?;
-            Ok((TlsStream::Library(Box::new(stream.into())), alpn))
+            Ok((TlsStream::Rustls(Box::new(stream.into())), alpn))
         }
     }
 }
 
-/// A full handshake has verified all of this; a resumed one has verified nothing.
+/// Checks the peer of a resumed session, whose certificate rustls has not verified again, and
+/// returns whether the ALPN protocol was selected.
 fn check_peer(session: &CommonState, peer: &TlsPeer) -> Result<bool, PeerError> {
     if session.handshake_kind() == Some(HandshakeKind::Resumed) {
         let leaf = session
             .peer_certificates()
             .and_then(|certificates| certificates.first())
-            .ok_or(PeerError::Unreadable)?;
-        verify::expect_identity(leaf, &peer.id)?;
-        verify::still_valid(leaf)?;
+            .ok_or(PeerError::Malformed)?;
+        verify::check_identity(leaf, &peer.id)?;
+        verify::check_not_expired(leaf)?;
     }
     Ok(session.alpn_protocol().is_some())
 }

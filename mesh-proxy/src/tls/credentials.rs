@@ -1,4 +1,4 @@
-//! [`Credentials`]: one certificate put to work.
+//! [`Credentials`]: a certificate and the TLS configurations that use it.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,23 +12,23 @@ use rustls::{Error, InconsistentKeys};
 use rustls_pki_types::CertificateDer;
 
 use super::chains::VerifiedChains;
+use super::csr::CertificateRequest;
 use super::error::CredentialsError;
-use super::request::SigningRequest;
-use super::sessions::{ClientConfigs, Target, Tickets};
+use super::sessions::{ClientConfigs, SessionKey, TicketStore};
 use super::trust::TrustAnchors;
 use super::verify::{self, ClientVerifier, ServerVerifier};
 use super::{TRANSPORT_ALPN, crypto};
 
-/// What the identity service answered.
+/// A certificate that the identity service has issued.
 #[derive(Clone, Debug)]
-pub struct Issued {
-    /// DER.
+pub struct IssuedCertificate {
+    /// In DER.
     pub leaf: Vec<u8>,
-    /// DER, from the leaf's issuer upwards.
+    /// In DER, starting with the leaf's issuer.
     pub intermediates: Vec<Vec<u8>>,
 }
 
-/// A certificate with its key, and the TLS configurations made from them. Immutable.
+/// A certificate with its key, and the TLS configurations built from them. Immutable.
 #[derive(Debug)]
 pub struct Credentials {
     id: Identity,
@@ -41,17 +41,18 @@ pub struct Credentials {
     server: Arc<ServerConfig>,
     server_transport: Arc<ServerConfig>,
     clients: ClientConfigs,
-    /// Of servers that were dialled.
+    /// Verified chains of servers to which this proxy has connected.
     server_chains: Arc<VerifiedChains>,
 }
 
 impl Credentials {
-    /// Checks what was issued for `request` as a peer would, and sets TLS up with it.
+    /// Verifies the certificate that was issued for `request` as a peer would and builds the TLS
+    /// configurations.
     pub fn new(
         id: &Identity,
         server_name: &Arc<str>,
-        request: SigningRequest,
-        issued: &Issued,
+        request: CertificateRequest,
+        issued: &IssuedCertificate,
         anchors: &TrustAnchors,
         generation: u64,
     ) -> Result<Self, CredentialsError> {
@@ -65,16 +66,21 @@ impl Credentials {
             Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
             Err(error) => return Err(CredentialsError::WrongKey(error)),
         }
-        Self::with_key(id, server_name, Arc::new(certified), anchors, generation)
+        Self::from_certified_key(id, server_name, Arc::new(certified), anchors, generation)
     }
 
-    /// The same certificate under other trust anchors. Fails when it does not chain to them.
-    pub fn under(&self, anchors: &TrustAnchors, generation: u64) -> Result<Self, CredentialsError> {
+    /// Returns credentials with the same certificate and other trust anchors. Fails when the
+    /// certificate does not chain to them.
+    pub fn with_anchors(
+        &self,
+        anchors: &TrustAnchors,
+        generation: u64,
+    ) -> Result<Self, CredentialsError> {
         let certified = self.certified.clone();
-        Self::with_key(&self.id, &self.server_name, certified, anchors, generation)
+        Self::from_certified_key(&self.id, &self.server_name, certified, anchors, generation)
     }
 
-    fn with_key(
+    fn from_certified_key(
         id: &Identity,
         server_name: &Arc<str>,
         certified: Arc<CertifiedKey>,
@@ -84,20 +90,21 @@ impl Credentials {
         let leaf = certified
             .end_entity_cert()
             .map_err(CredentialsError::NotTrusted)?;
-        let found = verify::identity_of(leaf).map_err(CredentialsError::Unusable)?;
+        let found = verify::identity_of(leaf).map_err(CredentialsError::InvalidCertificate)?;
         if found != *id {
             return Err(CredentialsError::WrongIdentity {
                 expected: id.clone(),
                 found,
             });
         }
-        verify::verify_own(&certified.cert, id, anchors).map_err(CredentialsError::NotTrusted)?;
-        let not_after = verify::not_after(leaf).map_err(CredentialsError::Unusable)?;
+        verify::verify_own_chain(&certified.cert, id, anchors)
+            .map_err(CredentialsError::NotTrusted)?;
+        let not_after = verify::not_after(leaf).map_err(CredentialsError::InvalidCertificate)?;
 
         let certificate = Arc::new(SingleCertAndKey::from(certified.clone()));
         let client_chains = Arc::<VerifiedChains>::default();
-        let server = server_config(&certificate, anchors, &client_chains, false)?;
-        let server_transport = server_config(&certificate, anchors, &client_chains, true)?;
+        let server = build_server_config(&certificate, anchors, &client_chains, false)?;
+        let server_transport = build_server_config(&certificate, anchors, &client_chains, true)?;
         Ok(Self {
             id: id.clone(),
             server_name: server_name.clone(),
@@ -117,17 +124,18 @@ impl Credentials {
         &self.id
     }
 
-    /// The SNI by which peers ask for this proxy; other TLS is not ours to end.
+    /// The server name (SNI) by which peers address this proxy. TLS with another name is not
+    /// terminated.
     pub fn server_name(&self) -> &str {
         &self.server_name
     }
 
-    /// When the leaf expires.
+    /// Returns when the leaf certificate expires.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
     }
 
-    /// Rises with each certificate and each change of trust anchors.
+    /// The generation, which increases with each certificate and each change of trust anchors.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -136,7 +144,7 @@ impl Credentials {
         &self.anchors
     }
 
-    pub(super) fn server(&self, alpn: bool) -> Arc<ServerConfig> {
+    pub(super) fn server_config(&self, alpn: bool) -> Arc<ServerConfig> {
         if alpn {
             self.server_transport.clone()
         } else {
@@ -144,16 +152,16 @@ impl Credentials {
         }
     }
 
-    pub(super) fn client(&self, target: &Target) -> Result<Arc<ClientConfig>, Error> {
-        self.clients.of(target, || {
-            let peer = target.peer.id.clone();
+    pub(super) fn client_config(&self, session: &SessionKey) -> Result<Arc<ClientConfig>, Error> {
+        self.clients.get_or_create(session, || {
+            let peer = session.peer.id.clone();
             let verifier = ServerVerifier::new(peer, &self.anchors, self.server_chains.clone());
-            client_config(&self.certificate, verifier, target.alpn)
+            build_client_config(&self.certificate, verifier, session.alpn)
         })
     }
 }
 
-fn server_config(
+fn build_server_config(
     certificate: &Arc<SingleCertAndKey>,
     anchors: &TrustAnchors,
     chains: &Arc<VerifiedChains>,
@@ -166,13 +174,13 @@ fn server_config(
         .map_err(CredentialsError::Setup)?
         .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(resolver);
-    // The key that seals tickets lives and dies with these credentials, so neither a ticket from
-    // before a change of anchors nor one of the other configuration is ever accepted. One ticket a
-    // connection: clients use each once.
+    // The ticket key belongs to this configuration, so a ticket from before a change of trust
+    // anchors or from the other configuration is never accepted. One ticket per connection is
+    // enough because a client uses each once.
     config.ticketer = Ticketer::new().map_err(CredentialsError::Setup)?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 1;
-    // For the tunnels' own records.
+    // `record` needs the traffic secrets.
     config.enable_secret_extraction = true;
     if alpn {
         config.alpn_protocols = vec![TRANSPORT_ALPN.to_vec()];
@@ -180,7 +188,7 @@ fn server_config(
     Ok(Arc::new(config))
 }
 
-fn client_config(
+fn build_client_config(
     certificate: &Arc<SingleCertAndKey>,
     verifier: ServerVerifier,
     alpn: bool,
@@ -191,8 +199,8 @@ fn client_config(
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_client_cert_resolver(resolver);
-    config.resumption = Resumption::store(Arc::new(Tickets::default()));
-    // For the tunnels' own records.
+    config.resumption = Resumption::store(Arc::new(TicketStore::default()));
+    // `record` needs the traffic secrets.
     config.enable_secret_extraction = true;
     if alpn {
         config.alpn_protocols = vec![TRANSPORT_ALPN.to_vec()];

@@ -1,4 +1,5 @@
-//! The cryptography that is offered and accepted, in order of preference.
+//! The cipher suites and key exchange groups that the proxy offers and accepts, in order of
+//! preference.
 
 use std::sync::Arc;
 
@@ -7,12 +8,12 @@ use rustls::SupportedProtocolVersion;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, cipher_suite, kx_group};
 
-/// Everything that speaks to the mesh speaks 1.3.
+/// All proxies and control planes of the mesh support TLS 1.3.
 pub(super) static VERSIONS: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
 
-/// Linkerd's suites and groups, in its order. AES-128 first: with AES instructions it is several
-/// times faster than ChaCha20, and no weaker where it matters. The post-quantum hybrid is first
-/// among the groups.
+/// Returns a provider with Linkerd's suites and groups in Linkerd's order. AES-128 comes first
+/// because it is several times faster than ChaCha20 on processors with AES instructions. The
+/// post-quantum hybrid is the first group.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
         cipher_suites: vec![
@@ -30,8 +31,8 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
     })
 }
 
-/// Exports what [`provider`] holds as `rustls_info`, with Linkerd's labels (lists end with a comma
-/// there).
+/// Exports the suites and groups of [`provider`] as `rustls_info`, with Linkerd's labels, in which
+/// lists end with a comma.
 pub fn export_rustls_info(registry: &Registry) {
     let provider = provider();
     let suites: String = provider

@@ -1,40 +1,40 @@
-//! What can go wrong with certificates and handshakes.
+//! Errors of certificates and handshakes.
 
 use std::io;
 
 use mesh_core::identity::{Identity, IdentityError};
 
-/// Why issued material cannot be used.
+/// Why [`super::Credentials`] cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
     #[error(
-        "the issued certificate does not verify against the trust anchors (was the issuer rotated without distributing its root?)"
+        "issued certificate does not chain to the trust anchors (was the issuer rotated without distributing its root?)"
     )]
     NotTrusted(#[source] rustls::Error),
-    #[error("the issued certificate is for {found}, not for {expected}")]
+    #[error("issued certificate identity mismatch: expected {expected}, got {found}")]
     WrongIdentity { expected: Identity, found: Identity },
-    #[error("the issued certificate is unusable")]
-    Unusable(#[source] PeerError),
-    #[error("the issued certificate does not belong to the key that was certified")]
+    #[error("invalid issued certificate")]
+    InvalidCertificate(#[source] PeerError),
+    #[error("issued certificate does not match the key of the certificate request")]
     WrongKey(#[source] rustls::Error),
-    #[error("TLS could not be set up")]
+    #[error("cannot build the TLS configuration")]
     Setup(#[source] rustls::Error),
-    #[error("no signing request could be made")]
-    SigningRequest(#[source] rcgen::Error),
+    #[error("cannot create a certificate request")]
+    CertificateRequest(#[source] rcgen::Error),
 }
 
-/// Why a peer's certificate is not accepted, beyond what chain verification says.
+/// Why a peer's certificate is rejected although its chain is valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
-    #[error("the certificate cannot be read")]
-    Unreadable,
-    #[error("the certificate holds {0} identities (DNS names and URIs) instead of exactly one")]
-    IdentityCount(usize),
-    #[error("the certificate's identity is malformed")]
-    Identity(#[source] IdentityError),
-    #[error("the peer is {found}, but {expected} was asked for")]
-    Unexpected { expected: Identity, found: Identity },
-    #[error("the certificate has expired since the session began")]
+    #[error("malformed certificate")]
+    Malformed,
+    #[error("certificate holds {0} identities (DNS names and URIs), expected exactly one")]
+    WrongIdentityCount(usize),
+    #[error("invalid identity in certificate")]
+    InvalidIdentity(#[source] IdentityError),
+    #[error("peer identity mismatch: expected {expected}, got {found}")]
+    IdentityMismatch { expected: Identity, found: Identity },
+    #[error("certificate of the resumed session has expired")]
     Expired,
 }
 
@@ -43,10 +43,10 @@ pub enum PeerError {
 pub enum TlsError {
     #[error("TLS handshake failed")]
     Handshake(#[from] io::Error),
-    #[error("TLS handshake did not end within {0:?}")]
+    #[error("TLS handshake timed out after {0:?}")]
     TimedOut(std::time::Duration),
-    #[error("the peer is not accepted")]
+    #[error("peer certificate rejected")]
     Peer(#[source] PeerError),
-    #[error("{0:?} cannot be used as a TLS server name")]
+    #[error("invalid TLS server name {0:?}")]
     ServerName(String),
 }

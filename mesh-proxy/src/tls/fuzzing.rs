@@ -1,5 +1,4 @@
-//! A way to handshakes and records, without sockets, for the package `mesh-fuzz` and for nothing
-//! else.
+//! Access to handshakes and records without sockets. Only for the package `mesh-fuzz`.
 
 use std::io;
 use std::task::Poll;
@@ -7,19 +6,19 @@ use std::task::Poll;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 
-use super::handshake::{Connection, Handshake, Progress};
+use super::handshake::{Handshake, Progress, UnbufferedConnection};
 use super::record::{self, ReceivedBytes, Session};
 
-/// What a handshake may hold of what its peer has sent.
-pub const MAX_HELD: usize = super::handshake::MAX_HELD;
+/// Limit of the received bytes that a handshake buffers.
+pub const MAX_BUFFERED: usize = super::handshake::MAX_BUFFERED;
 
-/// What a handshake may take in all.
+/// Limit of the bytes that a peer sends during a handshake.
 pub const MAX_HANDSHAKE: usize = super::handshake::MAX_HANDSHAKE;
 
-/// A handshake after which the records are ours.
-pub struct Shaking {
+/// A handshake after which [`record`] seals and opens the records.
+pub struct HandshakeDriver {
     role: Role,
-    /// What came behind the handshake and was not read by it.
+    /// Bytes that followed the handshake.
     unread: Vec<u8>,
 }
 
@@ -28,21 +27,21 @@ enum Role {
     Server(Handshake<UnbufferedServerConnection>),
 }
 
-/// One end of a connection after its handshake.
-pub struct Records {
+/// One peer's state of a connection after its handshake.
+pub struct RecordConnection {
     session: Session,
     received: ReceivedBytes,
 }
 
-/// What the records that came held.
+/// The outcome of opening received records.
 #[derive(Debug)]
 pub struct Opened {
     pub content: Vec<u8>,
-    /// Whether the peer has ended its stream, or why the connection cannot go on.
-    pub ended: Result<bool, String>,
+    /// Whether the peer has sent close_notify, or why the connection has failed.
+    pub closed: Result<bool, String>,
 }
 
-impl Shaking {
+impl HandshakeDriver {
     pub fn client(connection: UnbufferedClientConnection) -> Self {
         Self {
             role: Role::Client(Handshake::new(connection)),
@@ -57,16 +56,16 @@ impl Shaking {
         }
     }
 
-    /// Takes what the peer has sent and goes as far as that allows; whether the handshake is over,
-    /// and what is to be sent.
+    /// Processes bytes from the peer. Returns whether the handshake is complete and the bytes to
+    /// send.
     pub fn advance(&mut self, received: &[u8]) -> Result<(bool, Vec<u8>), rustls::Error> {
-        /// As [`super::handshake::shake`] does it with a socket. Returns what was not read as well.
-        fn step<'a, C: Connection>(
+        /// Like [`super::handshake::perform`] without a socket. Returns the unread bytes as well.
+        fn step<'a, C: UnbufferedConnection>(
             handshake: &mut Handshake<C>,
             mut received: &'a [u8],
         ) -> Result<(bool, Vec<u8>, &'a [u8]), rustls::Error> {
             loop {
-                if handshake.advance()? == Progress::Done {
+                if handshake.advance()? == Progress::Complete {
                     return Ok((true, handshake.take_outgoing(), received));
                 }
                 handshake.capacity()?;
@@ -85,34 +84,34 @@ impl Shaking {
         Ok((is_done, outgoing))
     }
 
-    /// The connection, with what came behind the handshake.
-    pub fn finish(self) -> io::Result<Records> {
+    /// Returns the established connection, with the bytes that followed the handshake.
+    pub fn finish(self) -> io::Result<RecordConnection> {
         let mut established = match self.role {
             Role::Client(handshake) => handshake.finish()?,
             Role::Server(handshake) => handshake.finish()?,
         };
         established.received.extend_from_slice(&self.unread);
-        Ok(Records {
+        Ok(RecordConnection {
             session: established.session,
             received: ReceivedBytes::new(established.received),
         })
     }
 }
 
-impl Records {
-    /// Receives `bytes` and opens what is whole of them and of what came before.
+impl RecordConnection {
+    /// Receives `bytes` and opens all complete records.
     pub fn open(&mut self, mut bytes: &[u8]) -> Opened {
         let mut content = Vec::new();
-        let mut read = |room: &mut [u8]| {
-            let (taken, behind) = bytes.split_at(bytes.len().min(room.len()));
-            bytes = behind;
-            room[..taken.len()].copy_from_slice(taken);
+        let mut read = |buffer: &mut [u8]| {
+            let (taken, rest) = bytes.split_at(bytes.len().min(buffer.len()));
+            bytes = rest;
+            buffer[..taken.len()].copy_from_slice(taken);
             match taken.len() {
                 0 => Poll::Pending,
                 n => Poll::Ready(Ok(n)),
             }
         };
-        let ended = record::with_slots(|buffer| {
+        let closed = record::with_record_buffers(|buffer| {
             loop {
                 let opened = self
                     .received
@@ -123,26 +122,25 @@ impl Records {
                 for piece in opened.pieces.iter() {
                     content.extend_from_slice(&buffer[piece]);
                 }
-                if opened.ended != Ok(false) {
+                if opened.closed != Ok(false) {
                     self.received.clear();
-                    return opened.ended.map_err(|error| error.to_string());
+                    return opened.closed.map_err(|error| error.to_string());
                 }
             }
         });
-        Opened { content, ended }
+        Opened { content, closed }
     }
 
-    /// Puts a record behind `records`, of any type and with any content: what a peer that holds the
-    /// keys could send.
+    /// Appends a record of any type and content, as a peer with the keys could send it.
     pub fn seal(&mut self, records: &mut Vec<u8>, content: &[u8], content_type: u8) {
         if let Err(error) = self.session.append(records, content, content_type) {
             unreachable!("a fresh key seals: {error}");
         }
     }
 
-    /// From here on, what is sealed is under the next key.
-    pub fn change_key(&mut self) {
-        if let Err(error) = self.session.take_next_key() {
+    /// Derives the next sending key; later records are sealed with it.
+    pub fn advance_send_key(&mut self) {
+        if let Err(error) = self.session.advance_send_key() {
             unreachable!("the next key can be derived: {error}");
         }
     }

@@ -1,24 +1,23 @@
-//! The handshake of a connection whose records will be ours: rustls' unbuffered interface, from
-//! which its keys can be taken over.
+//! The handshake of a connection whose records [`super::record`] handles: rustls' unbuffered
+//! interface, from which the traffic secrets can be extracted.
 //!
-//! The library is given one record after the other, and none behind the last of the handshake: what
-//! follows is for [`super::record`], and a library that had looked at it would have changed keys or
-//! numbers that we could not know of.
+//! rustls receives one record at a time and none that follows the handshake: processing those would
+//! change keys and sequence numbers without [`super::record`] noticing.
 //!
 //! # Limits
 //!
-//! The unbuffered interface leaves it to its caller how much of a handshake is held. A peer is not
-//! authenticated before its Finished, so everything that it sends counts, with record headers,
-//! padding and tags, in either role:
+//! With the unbuffered interface, the caller limits how much of a handshake is buffered. A peer is
+//! not authenticated before its Finished, so all its bytes count, including record headers, padding
+//! and tags, in either role:
 //!
-//! * [`MAX_HELD`]: what waits at a time, which is a message that is not whole yet and the record
-//!   that is being received. A handshake message between proxies takes a few kilobytes (a hello
-//!   with a post-quantum key share 1.7 KiB, a chain of two certificates 1.5 KiB, one with ML-DSA-87
-//!   keys 25 KiB), in one record or two.
-//! * [`MAX_HANDSHAKE`]: the whole handshake.
-//! * [`READ_SIZE`]: what one read takes, and so what can have come behind the handshake.
+//! * [`MAX_BUFFERED`]: the bytes buffered at a time, which are an incomplete message and the record
+//!   being received. A handshake message between proxies takes a few kilobytes (a ClientHello with
+//!   a post-quantum key share 1.7 KiB, a chain of two certificates 1.5 KiB, one with ML-DSA-87 keys
+//!   25 KiB), in one or two records.
+//! * [`MAX_HANDSHAKE`]: the bytes of the whole handshake.
+//! * [`READ_SIZE`]: the bytes of one read, and therefore those that can follow the handshake.
 //!
-//! A peer that goes over one of them is disconnected.
+//! A peer that exceeds a limit is disconnected.
 
 use std::io;
 
@@ -34,66 +33,66 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::record::{KeySchedule, RecordStream, Session};
 use crate::transport::Io;
 
-/// The library's connection of either role.
-pub(super) trait Connection {
+/// A rustls connection of either role.
+pub(super) trait UnbufferedConnection {
     type Data;
 
     fn process<'c, 'i>(&'c mut self, bytes: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
 
     fn state(&self) -> &CommonState;
 
-    /// Keys, and what is needed for the next ones.
+    /// Returns the current traffic secrets and the key schedule that derives the next ones.
     fn into_secrets(self) -> Result<(ExtractedSecrets, KeySchedule), Error>;
 }
 
-/// A handshake that is being made.
+/// A handshake in progress.
 pub(super) struct Handshake<C> {
     connection: C,
     received: Vec<u8>,
-    /// So much of it, whole records, is the library's to look at.
-    given: usize,
-    /// To be sent after each step, even when it has failed.
+    /// How many bytes of `received`, in complete records, rustls may process.
+    released: usize,
+    /// Bytes to send after each step, even a failed one.
     outgoing: Vec<u8>,
-    /// How much has been received in all.
+    /// How many bytes have been received in total.
     total: usize,
 }
 
-/// What a handshake needs next.
+/// Whether a handshake needs more input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    More,
-    Done,
+    NeedsInput,
+    Complete,
 }
 
-/// A handshake's result.
+/// The result of a handshake.
 pub(super) struct Established {
     pub(super) session: Session,
-    /// What was received behind it.
+    /// Bytes that followed the handshake.
     pub(super) received: Vec<u8>,
 }
 
-/// What the library wants at once.
+/// What rustls needs after a step.
 enum Step {
-    Again,
-    Record,
+    Continue,
+    NeedsRecord,
     Failed(Error),
 }
 
-/// A client's first flight takes 1.6 KB and is replayed whole by detection; what a server answers
-/// with its chain takes two such reads.
+/// A client's first flight of 1.6 KB arrives as the replay of protocol detection; a server's flight
+/// with its certificate chain takes two such reads.
 const READ_SIZE: usize = 4096;
 
-/// As much as rustls' buffered interface holds of a handshake, which is what Linkerd's proxies use:
-/// a peer that they understand is understood here.
-pub(super) const MAX_HELD: usize = 0xffff;
+/// The limit of rustls' buffered interface, which Linkerd's proxies use: every handshake that they
+/// accept is accepted here.
+pub(super) const MAX_BUFFERED: usize = 0xffff;
 
-/// Twice that: a peer may send two hellos or a CertificateRequest, and a Certificate. The other
-/// messages are short.
-pub(super) const MAX_HANDSHAKE: usize = 2 * MAX_HELD;
+/// A peer may send two long messages: two ClientHellos or a CertificateRequest, and a Certificate.
+/// The others are short.
+pub(super) const MAX_HANDSHAKE: usize = 2 * MAX_BUFFERED;
 
-/// Makes the handshake over `io`, which must be plain, `check` what was agreed on, and go on with
-/// records of our own.
-pub(super) async fn shake<C: Connection, T, E: From<io::Error>>(
+/// Performs the handshake over `io`, which must be plain, and calls `check` with the negotiated
+/// parameters.
+pub(super) async fn perform<C: UnbufferedConnection, T, E: From<io::Error>>(
     mut io: Io,
     connection: C,
     check: impl FnOnce(&CommonState) -> Result<T, E>,
@@ -104,14 +103,14 @@ pub(super) async fn shake<C: Connection, T, E: From<io::Error>>(
         let outgoing = handshake.take_outgoing();
         if !outgoing.is_empty() {
             let sent = io.write_all(&outgoing).await;
-            // An alert that cannot be sent does not hide its reason.
+            // A failure to send the alert must not hide the error that caused it.
             if progress.is_ok() {
                 sent?;
             }
         }
         match progress.map_err(invalid)? {
-            Progress::Done => break,
-            Progress::More => {
+            Progress::Complete => break,
+            Progress::NeedsInput => {
                 if handshake.receive_from(&mut io).await? == 0 {
                     return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
                 }
@@ -130,37 +129,35 @@ pub(super) async fn shake<C: Connection, T, E: From<io::Error>>(
     Ok((stream, agreed))
 }
 
-impl<C: Connection> Handshake<C> {
+impl<C: UnbufferedConnection> Handshake<C> {
     pub(super) fn new(connection: C) -> Self {
         Self {
             connection,
             received: Vec::new(),
-            given: 0,
+            released: 0,
             outgoing: Vec::new(),
             total: 0,
         }
     }
 
-    /// How much may be received next. An error when the peer has sent as much as it may, and the
+    /// Returns how many bytes may be received next. Fails when the peer has reached a limit and the
     /// handshake needs more.
     pub(super) fn capacity(&self) -> Result<usize, Error> {
-        let held = MAX_HELD.saturating_sub(self.received.len());
-        let left = MAX_HANDSHAKE.saturating_sub(self.total);
+        let buffer = MAX_BUFFERED.saturating_sub(self.received.len());
+        let total = MAX_HANDSHAKE.saturating_sub(self.total);
         let too_long = |what, limit| {
-            let records = "with the headers and the padding of its records";
             Err(Error::General(format!(
-                "the peer's TLS handshake {what} more than {limit} bytes {records}"
+                "peer's TLS handshake {what} exceeds {limit} bytes, including record headers and padding"
             )))
         };
-        match (held, left) {
-            (0, _) => too_long("has a message of", MAX_HELD),
-            (_, 0) => too_long("takes", MAX_HANDSHAKE),
-            _ => Ok(held.min(left).min(READ_SIZE)),
+        match (buffer, total) {
+            (0, _) => too_long("message", MAX_BUFFERED),
+            (_, 0) => too_long("total", MAX_HANDSHAKE),
+            _ => Ok(buffer.min(total).min(READ_SIZE)),
         }
     }
 
-    /// Adds what the peer has sent, at most [`Handshake::capacity`] of it. Returns how much that
-    /// was.
+    /// Buffers at most [`Handshake::capacity`] of the peer's `bytes`. Returns how many.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         let taken = bytes.len().min(self.capacity()?);
         let (taken, _) = bytes.split_at(taken);
@@ -170,11 +167,11 @@ impl<C: Connection> Handshake<C> {
         Ok(taken.len())
     }
 
-    /// The same with what `io` has. Returns 0 at its end.
+    /// Reads at most [`Handshake::capacity`] bytes from `io`. Returns 0 at the end of the stream.
     async fn receive_from(&mut self, io: &mut Io) -> io::Result<usize> {
         let capacity = self.capacity().map_err(invalid)?;
         if self.received.len() == self.received.capacity() {
-            // By so much and no more: doubling would hold twice what the limit says.
+            // An amortised reservation would allocate up to twice the limit.
             self.received.reserve_exact(capacity);
         }
         let read = io
@@ -184,22 +181,22 @@ impl<C: Connection> Handshake<C> {
         Ok(read)
     }
 
-    /// What is to be sent, of which the caller takes care.
+    /// Takes the bytes that the caller has to send.
     pub(super) fn take_outgoing(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.outgoing)
     }
 
-    /// Goes as far as what was received allows.
+    /// Advances as far as the received bytes allow.
     pub(super) fn advance(&mut self) -> Result<Progress, Error> {
         loop {
             match self.step() {
-                Step::Again => {}
-                Step::Record if !self.connection.state().is_handshaking() => {
-                    return Ok(Progress::Done);
+                Step::Continue => {}
+                Step::NeedsRecord if !self.connection.state().is_handshaking() => {
+                    return Ok(Progress::Complete);
                 }
-                Step::Record => match self.give_record() {
+                Step::NeedsRecord => match self.release_record() {
                     Ok(true) => {}
-                    Ok(false) => return Ok(Progress::More),
+                    Ok(false) => return Ok(Progress::NeedsInput),
                     Err(error) => return Err(error),
                 },
                 Step::Failed(error) => {
@@ -211,79 +208,78 @@ impl<C: Connection> Handshake<C> {
     }
 
     fn step(&mut self) -> Step {
-        let (given, _) = self.received.split_at_mut(self.given);
-        let status = self.connection.process(given);
+        let (released, _) = self.received.split_at_mut(self.released);
+        let status = self.connection.process(released);
         let discard = status.discard;
         let step = match status.state {
             Ok(ConnectionState::EncodeTlsData(data)) => encode(data, &mut self.outgoing),
             Ok(ConnectionState::TransmitTlsData(sent)) => {
                 sent.done();
-                Step::Again
+                Step::Continue
             }
             Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => {
-                Step::Record
+                Step::NeedsRecord
             }
-            // Early data is not accepted, and later data not given.
+            // Early data is not accepted, and later data is never released.
             Ok(_) => Step::Failed(Error::General(
-                "the peer closed the connection during the TLS handshake".into(),
+                "peer closed the connection during the TLS handshake".into(),
             )),
             Err(error) => Step::Failed(error),
         };
-        match self.given.checked_sub(discard) {
-            Some(given) => {
+        match self.released.checked_sub(discard) {
+            Some(released) => {
                 self.received.drain(..discard);
-                self.given = given;
+                self.released = released;
                 step
             }
             None => Step::Failed(Error::General(
-                "rustls discarded more of a TLS handshake than it had been given".into(),
+                "rustls discarded more bytes of a TLS handshake than it received".into(),
             )),
         }
     }
 
-    /// Takes what the library has to say about its failure. It is not asked any further: it would
-    /// look at what is behind the record that it has refused.
+    /// Encodes the alert of a failed step. Stops there: another step would process the record after
+    /// the rejected one.
     fn encode_alert(&mut self) {
-        while self.connection.state().wants_write() && matches!(self.step(), Step::Again) {}
+        while self.connection.state().wants_write() && matches!(self.step(), Step::Continue) {}
     }
 
-    /// Gives the library one more record. False when none has come whole.
-    fn give_record(&mut self) -> Result<bool, Error> {
-        let (_, waiting) = self.received.split_at(self.given);
-        let Some(&[kind, major, minor, high, low]) = waiting.first_chunk() else {
+    /// Releases the next record to rustls. Returns false when it is incomplete.
+    fn release_record(&mut self) -> Result<bool, Error> {
+        let (_, rest) = self.received.split_at(self.released);
+        let Some(&[content_type, major, minor, high, low]) = rest.first_chunk() else {
             return Ok(false);
         };
-        let length = HEADER + usize::from(u16::from_be_bytes([high, low]));
-        if !is_record(kind, [major, minor], length) {
-            // The library refuses it without waiting for its end, and says so to the peer.
-            self.given = self.received.len();
+        let length = HEADER_LEN + usize::from(u16::from_be_bytes([high, low]));
+        if !is_record(content_type, [major, minor], length) {
+            // rustls rejects it by its header and encodes an alert.
+            self.released = self.received.len();
             return match self.step() {
                 Step::Failed(error) => {
                     self.encode_alert();
                     Err(error)
                 }
-                Step::Again | Step::Record => Err(Error::General(
-                    "the peer sent bytes that are not a TLS record".into(),
+                Step::Continue | Step::NeedsRecord => Err(Error::General(
+                    "peer sent bytes that are not a TLS record".into(),
                 )),
             };
         }
-        if length > waiting.len() {
+        if length > rest.len() {
             return Ok(false);
         }
-        self.given += length;
+        self.released += length;
         Ok(true)
     }
 
-    /// Takes the keys over.
+    /// Extracts the keys of the completed handshake.
     pub(super) fn finish(self) -> Result<Established, io::Error> {
-        if self.given > 0 {
-            // The beginning of a message that does not belong to the handshake.
+        if self.released > 0 {
             return Err(invalid(Error::General(
-                "the peer's first message after the TLS handshake began in the handshake's last record".into(),
+                "peer's last TLS handshake record contains the start of another message".into(),
             )));
         }
         let (secrets, schedule) = self.connection.into_secrets().map_err(invalid)?;
-        // It was as long as the longest message.
+        // Its capacity is that of the longest message.
         let mut received = self.received;
         received.shrink_to_fit();
         Ok(Established {
@@ -293,25 +289,25 @@ impl<C: Connection> Handshake<C> {
     }
 }
 
-/// Type, version, length.
-const HEADER: usize = 5;
+/// A record header: content type, version and length.
+const HEADER_LEN: usize = 5;
 
-/// From here on rustls refuses a record by its header (`MAX_PAYLOAD`). Shorter ones are given to it
-/// whole, also those that are longer than RFC 8446 §5.2 allows.
-const MAX_RECORD: usize = HEADER + (1 << 14) + 2048 - 1;
+/// The longest record that rustls does not reject by its header (`MAX_PAYLOAD`), which is longer
+/// than RFC 8446 section 5.2 allows.
+const MAX_RECORD: usize = HEADER_LEN + (1 << 14) + 2048 - 1;
 
-/// Whether rustls waits for the end of a record with this header. It knows the versions of SSL 2
-/// and of DTLS by name, although it does not speak them.
-fn is_record(kind: u8, version: [u8; 2], length: usize) -> bool {
+/// Whether rustls waits for the end of a record with this header. It accepts the version numbers of
+/// SSL 2 and of DTLS, although it does not implement them.
+fn is_record(content_type: u8, version: [u8; 2], length: usize) -> bool {
     let is_version = matches!(version, [3, _] | [0, 2] | [0xfe, 0xfc | 0xfd | 0xff]);
-    (20..=24).contains(&kind) && is_version && length <= MAX_RECORD
+    (20..=24).contains(&content_type) && is_version && length <= MAX_RECORD
 }
 
 fn encode<D>(mut data: EncodeTlsData<'_, D>, outgoing: &mut Vec<u8>) -> Step {
     let start = outgoing.len();
     let length = match data.encode(&mut []) {
-        // It was empty.
-        Ok(_) => return Step::Again,
+        // There was nothing to encode.
+        Ok(_) => return Step::Continue,
         Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => {
             required_size
         }
@@ -319,7 +315,7 @@ fn encode<D>(mut data: EncodeTlsData<'_, D>, outgoing: &mut Vec<u8>) -> Step {
     };
     outgoing.resize(start + length, 0);
     match data.encode(&mut outgoing[start..]) {
-        Ok(_) => Step::Again,
+        Ok(_) => Step::Continue,
         Err(error) => Step::Failed(Error::General(error.to_string())),
     }
 }
@@ -328,7 +324,7 @@ fn invalid(error: Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-impl Connection for UnbufferedClientConnection {
+impl UnbufferedConnection for UnbufferedClientConnection {
     type Data = ClientConnectionData;
 
     fn process<'c, 'i>(&'c mut self, bytes: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
@@ -345,7 +341,7 @@ impl Connection for UnbufferedClientConnection {
     }
 }
 
-impl Connection for UnbufferedServerConnection {
+impl UnbufferedConnection for UnbufferedServerConnection {
     type Data = ServerConnectionData;
 
     fn process<'c, 'i>(&'c mut self, bytes: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {

@@ -1,5 +1,5 @@
-//! Ends TLS that a peer of the mesh began. Runs on data threads, and on the control thread for the
-//! admin interface.
+//! TLS server: terminates TLS of clients of the mesh. Runs on data threads, and on the control
+//! thread for the admin interface.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,36 +14,37 @@ use super::{Credentials, Purpose, handshake, verify};
 use crate::transport::Io;
 use crate::transport::tls::TlsStream;
 
-/// What a handshake tells about the client.
+/// Properties of a client from its handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientTlsInfo {
-    /// Absent when the client had no certificate.
+    /// `None` when the client has no certificate.
     pub id: Option<Identity>,
-    /// Whether the client will send a transport header.
+    /// Whether the client sends a transport header.
     pub alpn: bool,
 }
 
-/// A handshake takes two round trips and a millisecond of work; a client that needs longer than
-/// this is not serious, and holds a connection without having been judged by any policy.
+/// A handshake takes two round trips and a millisecond of CPU time. Until it completes, the client
+/// holds a connection that no policy has authorized.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Performs the server's side of a handshake. `alpn` selects the configuration that accepts
-/// transport headers.
+/// Performs a handshake as the server. `alpn` selects the configuration that accepts transport
+/// headers.
 pub async fn terminate(
     io: Io,
     credentials: &Credentials,
     alpn: bool,
     purpose: Purpose,
 ) -> Result<(TlsStream, ClientTlsInfo), TlsError> {
-    // Boxed: kilobytes of handshake state would otherwise be part of every connection's future for
-    // its whole life.
-    let shaking = Box::pin(shake(io, credentials.server(alpn), purpose));
-    tokio::time::timeout(HANDSHAKE_TIMEOUT, shaking)
+    // Boxed: otherwise kilobytes of handshake state would be part of every connection's future
+    // until the connection closes.
+    let config = credentials.server_config(alpn);
+    let handshake = Box::pin(perform_handshake(io, config, purpose));
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake)
         .await
         .map_err(|_elapsed| TlsError::TimedOut(HANDSHAKE_TIMEOUT))?
 }
 
-async fn shake(
+async fn perform_handshake(
     io: Io,
     config: Arc<ServerConfig>,
     purpose: Purpose,
@@ -52,13 +53,13 @@ async fn shake(
         Purpose::Traffic => {
             let connection = UnbufferedServerConnection::new(config)
                 .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
-            let (stream, info) = handshake::shake(io, connection, client_info).await?;
-            Ok((TlsStream::Own(Box::new(stream)), info))
+            let (stream, info) = handshake::perform(io, connection, client_info).await?;
+            Ok((TlsStream::Record(Box::new(stream)), info))
         }
         Purpose::Control => {
             let stream = TlsAcceptor::from(config).accept(io).await?;
             let info = client_info(stream.get_ref().1)?;
-            Ok((TlsStream::Library(Box::new(stream.into())), info))
+            Ok((TlsStream::Rustls(Box::new(stream.into())), info))
         }
     }
 }
@@ -71,7 +72,7 @@ fn client_info(session: &CommonState) -> Result<ClientTlsInfo, TlsError> {
         None => None,
         Some(leaf) => {
             if session.handshake_kind() == Some(HandshakeKind::Resumed) {
-                verify::still_valid(leaf).map_err(TlsError::Peer)?;
+                verify::check_not_expired(leaf).map_err(TlsError::Peer)?;
             }
             Some(verify::identity_of(leaf).map_err(TlsError::Peer)?)
         }

@@ -1,8 +1,8 @@
-//! TLS sessions that can be resumed, per endpoint.
+//! Resumable TLS sessions per endpoint.
 //!
-//! A session may only be resumed with the very peer it was made with, and tickets of one pod are
-//! worthless to another pod of the same identity. So each (peer, address, ALPN) has a client
-//! configuration of its own, holding its tickets.
+//! A session may be resumed only with the peer that established it, and a pod does not accept
+//! tickets of another pod with the same identity. So each [`SessionKey`] has its own client
+//! configuration with its own tickets.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -17,64 +17,63 @@ use rustls::client::{
 };
 use rustls_pki_types::ServerName;
 
-/// Whom a connection goes to.
+/// The key of a client configuration and its sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Target {
+pub(super) struct SessionKey {
     pub(super) peer: TlsPeer,
     pub(super) addr: SocketAddr,
     pub(super) alpn: bool,
 }
 
-/// Client configurations of the endpoints that were dialled lately: those since the last turn, and
-/// those of the turn before. Dropping the older half at once keeps it bounded without an order to
-/// maintain.
+/// Client configurations of recently used endpoints, in the current and the previous generation.
+/// Dropping a whole generation bounds the cache without maintaining an order of use.
 #[derive(Default)]
 pub(super) struct ClientConfigs {
-    // Taken once per handshake, which costs a thousand times more.
-    halves: Mutex<(Half, Half)>,
+    // Locked once per handshake, which costs a thousand times more.
+    generations: Mutex<(Generation, Generation)>,
 }
 
-/// The tickets of one endpoint.
+/// The session tickets of one endpoint.
 #[derive(Debug, Default)]
-pub(super) struct Tickets {
+pub(super) struct TicketStore {
     tickets: Mutex<VecDeque<Tls13ClientSessionValue>>,
     kx_hint: Mutex<Option<NamedGroup>>,
 }
 
-type Half = HashMap<Target, Arc<ClientConfig>>;
+type Generation = HashMap<SessionKey, Arc<ClientConfig>>;
 
-/// A configuration with its tickets is about 4 KiB; two halves of this many are a few megabytes at
-/// most.
-const HALF: usize = 512;
+/// Configurations per generation. One with its tickets takes about 4 KiB, so two generations take
+/// at most 4 MiB.
+const GENERATION_CAPACITY: usize = 512;
 
-/// Each is used once; a server sends one per connection, so more than this many are only spare.
+/// Each ticket is used once, and a server sends one per connection.
 const TICKETS_PER_ENDPOINT: usize = 4;
 
 impl ClientConfigs {
-    /// The endpoint's configuration, made by `make` when there is none.
-    pub(super) fn of<E>(
+    /// Returns the configuration of `key`, which `create` builds if there is none.
+    pub(super) fn get_or_create<E>(
         &self,
-        target: &Target,
-        make: impl FnOnce() -> Result<Arc<ClientConfig>, E>,
+        key: &SessionKey,
+        create: impl FnOnce() -> Result<Arc<ClientConfig>, E>,
     ) -> Result<Arc<ClientConfig>, E> {
-        let mut halves = self.halves.lock();
-        let (young, old) = &mut *halves;
-        if let Some(config) = young.get(target) {
+        let mut generations = self.generations.lock();
+        let (current, previous) = &mut *generations;
+        if let Some(config) = current.get(key) {
             return Ok(config.clone());
         }
-        let config = match old.remove(target) {
+        let config = match previous.remove(key) {
             Some(config) => config,
-            None => make()?,
+            None => create()?,
         };
-        if young.len() >= HALF {
-            *old = std::mem::take(young);
+        if current.len() >= GENERATION_CAPACITY {
+            *previous = std::mem::take(current);
         }
-        young.insert(target.clone(), config.clone());
+        current.insert(key.clone(), config.clone());
         Ok(config)
     }
 }
 
-impl ClientSessionStore for Tickets {
+impl ClientSessionStore for TicketStore {
     fn set_kx_hint(&self, _server_name: ServerName<'static>, group: NamedGroup) {
         *self.kx_hint.lock() = Some(group);
     }
@@ -105,7 +104,7 @@ impl ClientSessionStore for Tickets {
         if tickets.len() == TICKETS_PER_ENDPOINT {
             tickets.pop_front();
         }
-        // Most endpoints have one.
+        // Most endpoints have one ticket.
         tickets.reserve_exact(1);
         tickets.push_back(value);
     }
@@ -120,8 +119,12 @@ impl ClientSessionStore for Tickets {
 
 impl fmt::Debug for ClientConfigs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let halves = self.halves.lock();
-        write!(f, "ClientConfigs({})", halves.0.len() + halves.1.len())
+        let generations = self.generations.lock();
+        write!(
+            f,
+            "ClientConfigs({})",
+            generations.0.len() + generations.1.len()
+        )
     }
 }
 
@@ -131,12 +134,12 @@ mod tests {
 
     use super::*;
     use crate::tls::client::anonymous_config;
-    use crate::tls::tests::authority;
+    use crate::tls::tests::TestCa;
 
     #[test]
-    fn endpoints_are_forgotten_when_many_others_were_dialled_since() {
-        let anchors = authority().anchors();
-        let target = |n: u32| Target {
+    fn least_recently_used_endpoints_are_evicted() {
+        let anchors = TestCa::new().anchors();
+        let key = |n: u32| SessionKey {
             peer: TlsPeer {
                 id: Identity::parse("a.test").unwrap(),
                 server_name: "a.test".into(),
@@ -144,26 +147,26 @@ mod tests {
             addr: SocketAddr::from((std::net::Ipv4Addr::from(n), 1)),
             alpn: false,
         };
-        let shared = anonymous_config(&anchors, &target(0).peer).unwrap();
+        let shared = anonymous_config(&anchors, &key(0).peer).unwrap();
         let configs = ClientConfigs::default();
-        let is_remembered = |n: u32| {
-            let mut made = false;
-            let config = configs.of(&target(n), || {
-                made = true;
+        let is_cached = |n: u32| {
+            let mut is_created = false;
+            let config = configs.get_or_create(&key(n), || {
+                is_created = true;
                 Ok::<_, std::convert::Infallible>(shared.clone())
             });
             config.unwrap();
-            !made
+            !is_created
         };
-        let half = HALF as u32;
-        (0..=half).for_each(|n| assert!(!is_remembered(n)));
+        let capacity = GENERATION_CAPACITY as u32;
+        (0..=capacity).for_each(|n| assert!(!is_cached(n)));
         assert!(
-            is_remembered(0),
-            "in the older half, and moved to the younger"
+            is_cached(0),
+            "moves from the previous to the current generation"
         );
-        (half..3 * half).for_each(|n| _ = is_remembered(n));
-        assert!(!is_remembered(0));
-        let held = configs.halves.lock();
-        assert!(held.0.len() + held.1.len() <= 2 * HALF);
+        (capacity..3 * capacity).for_each(|n| _ = is_cached(n));
+        assert!(!is_cached(0));
+        let generations = configs.generations.lock();
+        assert!(generations.0.len() + generations.1.len() <= 2 * GENERATION_CAPACITY);
     }
 }

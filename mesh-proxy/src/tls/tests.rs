@@ -1,4 +1,4 @@
-//! Handshakes between real credentials over loopback sockets.
+//! Handshakes over loopback sockets with real credentials.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -22,61 +22,65 @@ use crate::transport::tls::TlsStream;
 
 pub(in crate::tls) mod attacker;
 
-/// Issues leaves under a root of its own.
-pub(crate) struct Authority {
+/// A certificate authority with its own root.
+pub(crate) struct TestCa {
     issuer: Issuer<'static, KeyPair>,
     pub(crate) pem: String,
-    /// From the issuer up to, but without, the root.
+    /// From the issuer upwards, without the root.
     chain: Vec<Vec<u8>>,
 }
 
-pub(crate) fn authority() -> Authority {
-    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
-    let mut params = CertificateParams::new(vec![]).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let root = params.self_signed(&key).unwrap();
-    Authority {
-        pem: root.pem(),
-        issuer: Issuer::new(params, key),
-        chain: Vec::new(),
+impl TestCa {
+    pub(crate) fn new() -> Self {
+        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let mut params = CertificateParams::new(vec![]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let root = params.self_signed(&key).unwrap();
+        Self {
+            pem: root.pem(),
+            issuer: Issuer::new(params, key),
+            chain: Vec::new(),
+        }
     }
-}
 
-impl Authority {
     pub(crate) fn anchors(&self) -> TrustAnchors {
         TrustAnchors::from_pem(&self.pem).unwrap()
     }
 
-    /// An issuer below this root.
-    fn intermediate(&self) -> Authority {
+    /// Creates an intermediate issuer under this root.
+    fn intermediate(&self) -> TestCa {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let mut params = CertificateParams::new(vec![]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        Authority {
+        TestCa {
             pem: self.pem.clone(),
             issuer: Issuer::new(params, key),
             chain: vec![certificate.der().to_vec()],
         }
     }
 
-    /// Signs a request for an hour.
-    pub(crate) fn sign(&self, der: &[u8]) -> Issued {
+    /// Issues a certificate that is valid for an hour.
+    pub(crate) fn sign(&self, der: &[u8]) -> IssuedCertificate {
         self.sign_with(der, |_| {})
     }
 
-    /// Signs a request until then.
-    pub(crate) fn sign_until(&self, der: &[u8], end: SystemTime) -> Issued {
+    /// Issues a certificate that is valid until `end`.
+    pub(crate) fn sign_until(&self, der: &[u8], end: SystemTime) -> IssuedCertificate {
         self.sign_with(der, |params| params.not_after = end.into())
     }
 
-    fn sign_with(&self, der: &[u8], change: impl FnOnce(&mut CertificateParams)) -> Issued {
+    fn sign_with(
+        &self,
+        der: &[u8],
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> IssuedCertificate {
         let der = CertificateSigningRequestDer::from(der);
         let mut csr = CertificateSigningRequestParams::from_der(&der).unwrap();
         csr.params.not_before = OffsetDateTime::now_utc() - Duration::from_secs(60);
         csr.params.not_after = OffsetDateTime::now_utc() + Duration::from_secs(3600);
         change(&mut csr.params);
-        Issued {
+        IssuedCertificate {
             leaf: csr.signed_by(&self.issuer).unwrap().der().to_vec(),
             intermediates: self.chain.clone(),
         }
@@ -92,7 +96,7 @@ impl Authority {
         change: impl FnOnce(&mut CertificateParams),
     ) -> Result<Credentials, CredentialsError> {
         let id = identity(name);
-        let request = SigningRequest::new(&id).unwrap();
+        let request = CertificateRequest::new(&id).unwrap();
         let issued = self.sign_with(request.der(), change);
         Credentials::new(&id, &name.into(), request, &issued, &self.anchors(), 1)
     }
@@ -109,7 +113,7 @@ pub(in crate::tls) fn peer(name: &str) -> TlsPeer {
     }
 }
 
-/// A server that takes connections one by one, so that all come from the same address.
+/// A server that accepts one connection at a time, always at the same address.
 pub(in crate::tls) struct Server {
     pub(in crate::tls) listener: TcpListener,
     credentials: Arc<Credentials>,
@@ -153,7 +157,8 @@ impl Server {
         tokio::join!(dial, accept)
     }
 
-    /// A connection that carries bytes both ways, so that the client has seen the server's ticket.
+    /// Sends bytes in both directions over a new connection, so that the client receives the
+    /// server's ticket.
     async fn exchange(&self, client: &Credentials, peer: &TlsPeer) -> (ClientTlsInfo, bool) {
         self.exchange_for(client, peer, Purpose::Control).await
     }
@@ -174,8 +179,8 @@ impl Server {
         accepted.read_exact(&mut byte).await.unwrap();
         assert_eq!(byte, *b"b");
         let resumed = match dialled {
-            TlsStream::Own(stream) => stream.is_resumed(),
-            TlsStream::Library(stream) => {
+            TlsStream::Record(stream) => stream.is_resumed(),
+            TlsStream::Rustls(stream) => {
                 stream.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
             }
         };
@@ -184,8 +189,8 @@ impl Server {
 }
 
 #[tokio::test]
-async fn both_sides_learn_who_the_other_is() {
-    let ca = authority();
+async fn handshake_authenticates_both_peers() {
+    let ca = TestCa::new();
     let server = Server::new(ca.credentials("server.test")).await;
     let client = ca.credentials("client.test");
     for (alpn, purposes) in [
@@ -207,8 +212,8 @@ async fn both_sides_learn_who_the_other_is() {
 }
 
 #[tokio::test]
-async fn a_server_with_another_identity_is_refused() {
-    let ca = authority();
+async fn server_with_unexpected_identity_is_rejected() {
+    let ca = TestCa::new();
     let server = Server::new(ca.credentials("server.test")).await;
     let client = ca.credentials("client.test");
     let other = TlsPeer {
@@ -227,39 +232,37 @@ async fn a_server_with_another_identity_is_refused() {
             cause.contains("server.test") && cause.contains("other.test"),
             "{cause}"
         );
-        let TlsError::Handshake(told) = accepted.unwrap_err() else {
-            panic!("the server is told with an alert");
+        let TlsError::Handshake(error) = accepted.unwrap_err() else {
+            panic!("the server must receive an alert");
         };
-        assert!(told.to_string().contains("alert"), "{told}");
+        assert!(error.to_string().contains("alert"), "{error}");
     }
 }
 
 #[tokio::test]
-async fn authorities_that_are_not_ours_are_refused_on_both_sides() {
-    let ours = authority();
-    let theirs = authority();
-    let server = Server::new(ours.credentials("server.test")).await;
+async fn unknown_ca_is_rejected_by_client_and_server() {
+    let (ca, other_ca) = (TestCa::new(), TestCa::new());
+    let server = Server::new(ca.credentials("server.test")).await;
     let (dialled, accepted) = server
         .accept_from(
-            &theirs.credentials("client.test"),
+            &other_ca.credentials("client.test"),
             &peer("server.test"),
             false,
         )
         .await;
     assert!(dialled.is_err() && accepted.is_err());
 
-    let believer = theirs
-        .try_credentials("client.test", |_| {})
-        .map(|own| own.under(&ours.anchors(), 2));
+    let own = other_ca.credentials("client.test");
+    let error = own.with_anchors(&ca.anchors(), 2).unwrap_err();
     assert!(
-        matches!(believer, Ok(Err(CredentialsError::NotTrusted(_)))),
+        matches!(error, CredentialsError::NotTrusted(_)),
         "own certificates must chain to the anchors too"
     );
 }
 
 #[tokio::test]
-async fn without_a_certificate_a_client_is_nobody() {
-    let ca = authority();
+async fn client_without_certificate_has_no_identity() {
+    let ca = TestCa::new();
     let server = Server::new(ca.credentials("server.test")).await;
     let addr = server.listener.local_addr().unwrap();
     let dial = async {
@@ -280,8 +283,8 @@ async fn without_a_certificate_a_client_is_nobody() {
 }
 
 #[tokio::test]
-async fn sessions_resume_within_one_generation_only() {
-    let ca = authority();
+async fn sessions_are_resumed_within_one_generation_only() {
+    let ca = TestCa::new();
     let mut server = Server::new(ca.credentials("server.test")).await;
     let client = ca.credentials("client.test");
     let peer = peer("server.test");
@@ -289,34 +292,34 @@ async fn sessions_resume_within_one_generation_only() {
         id: Some(identity("client.test")),
         alpn: false,
     };
-    // Tickets that our own records have carried, before the library's.
+    // First with tickets received by `RecordStream`, then by rustls.
     for resumed in [false, true, true] {
         assert_eq!(
             server.exchange_for(&client, &peer, Purpose::Traffic).await,
             (info.clone(), resumed)
         );
     }
-    let client = client.under(&ca.anchors(), 1).unwrap();
+    let client = client.with_anchors(&ca.anchors(), 1).unwrap();
     assert_eq!(server.exchange(&client, &peer).await, (info.clone(), false));
     assert_eq!(
         server.exchange(&client, &peer).await,
         (info.clone(), true),
-        "the identity is known from the session"
+        "the session contains the identity"
     );
 
-    let renewed = client.under(&ca.anchors(), 2).unwrap();
+    let renewed = client.with_anchors(&ca.anchors(), 2).unwrap();
     assert_eq!(
         server.exchange(&renewed, &peer).await,
         (info.clone(), false)
     );
 
-    server.credentials = Arc::new(server.credentials.under(&ca.anchors(), 2).unwrap());
+    server.credentials = Arc::new(server.credentials.with_anchors(&ca.anchors(), 2).unwrap());
     assert_eq!(server.exchange(&client, &peer).await, (info, false));
 }
 
 #[tokio::test]
-async fn a_session_is_not_resumed_as_another_peer() {
-    let ca = authority();
+async fn session_is_not_resumed_with_another_expected_identity() {
+    let ca = TestCa::new();
     let server = Server::new(ca.credentials("server.test")).await;
     let client = ca.credentials("client.test");
     server.exchange(&client, &peer("server.test")).await;
@@ -329,29 +332,29 @@ async fn a_session_is_not_resumed_as_another_peer() {
 }
 
 #[test]
-fn issued_certificates_are_checked_before_use() {
-    let ca = authority();
+fn issued_certificate_is_verified_before_use() {
+    let ca = TestCa::new();
     let dns = |name: &str| SanType::DnsName(name.try_into().unwrap());
-    let refused = |change: &dyn Fn(&mut CertificateParams)| {
+    let rejection = |change: &dyn Fn(&mut CertificateParams)| {
         ca.try_credentials("a.test", change)
             .unwrap_err()
             .to_string()
     };
-    let expired = refused(&|params| {
+    let expired = rejection(&|params| {
         params.not_after = OffsetDateTime::now_utc() - Duration::from_secs(1);
     });
-    assert!(expired.contains("does not verify"), "{expired}");
-    let wrong = refused(&|params| params.subject_alt_names = vec![dns("b.test")]);
+    assert!(expired.contains("does not chain"), "{expired}");
+    let wrong = rejection(&|params| params.subject_alt_names = vec![dns("b.test")]);
     assert_eq!(
         wrong,
-        "the issued certificate is for b.test, not for a.test"
+        "issued certificate identity mismatch: expected a.test, got b.test"
     );
-    let two = refused(&|params| params.subject_alt_names.push(dns("b.test")));
-    assert_eq!(two, "the issued certificate is unusable");
+    let two = rejection(&|params| params.subject_alt_names.push(dns("b.test")));
+    assert_eq!(two, "invalid issued certificate");
 
     let id = identity("a.test");
-    let issued = ca.sign(SigningRequest::new(&id).unwrap().der());
-    let other_key = SigningRequest::new(&id).unwrap();
+    let issued = ca.sign(CertificateRequest::new(&id).unwrap().der());
+    let other_key = CertificateRequest::new(&id).unwrap();
     let error = Credentials::new(&id, &"a.test".into(), other_key, &issued, &ca.anchors(), 1);
     assert!(
         matches!(error, Err(CredentialsError::WrongKey(_))),
@@ -360,15 +363,15 @@ fn issued_certificates_are_checked_before_use() {
 }
 
 #[test]
-fn exactly_one_identity_counts() {
-    let ca = authority();
+fn certificate_must_have_exactly_one_identity() {
+    let ca = TestCa::new();
     let check = |sans: Vec<SanType>, expect: Result<&str, usize>| {
         let id = identity("a.test");
-        let issued = ca.sign_with(SigningRequest::new(&id).unwrap().der(), |params| {
+        let issued = ca.sign_with(CertificateRequest::new(&id).unwrap().der(), |params| {
             params.subject_alt_names = sans;
         });
         let found = verify::identity_of(&issued.leaf.into());
-        let expect = expect.map(identity).map_err(PeerError::IdentityCount);
+        let expect = expect.map(identity).map_err(PeerError::WrongIdentityCount);
         assert_eq!(found, expect);
     };
     let dns = |name: &str| SanType::DnsName(name.try_into().unwrap());
@@ -383,8 +386,8 @@ fn exactly_one_identity_counts() {
 }
 
 #[test]
-fn bundles_are_read_whole_or_not_at_all() {
-    let (one, two) = (authority(), authority());
+fn bundle_with_an_invalid_certificate_is_rejected() {
+    let (one, two) = (TestCa::new(), TestCa::new());
     let bundle = format!("# comment\n{}\n{}", one.pem, two.pem);
     assert_eq!(TrustAnchors::from_pem(&bundle).unwrap().len(), 2);
     assert_eq!(
@@ -403,10 +406,10 @@ fn bundles_are_read_whole_or_not_at_all() {
 
 #[tokio::test]
 async fn certificates_of_an_intermediate_issuer_are_accepted() {
-    let ca = authority();
+    let ca = TestCa::new();
     let intermediate = ca.intermediate();
     let id = identity("server.test");
-    let request = SigningRequest::new(&id).unwrap();
+    let request = CertificateRequest::new(&id).unwrap();
     let issued = intermediate.sign(request.der());
     assert_eq!(issued.intermediates.len(), 1);
     let anchors = ca.anchors();

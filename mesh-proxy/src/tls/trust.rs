@@ -1,4 +1,4 @@
-//! The roots that every certificate of the mesh chains to.
+//! The trust anchors to which every certificate of the mesh chains.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,14 +7,15 @@ use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
-/// A set of trust anchors. Cheap to clone; equal when the certificates are.
+/// A set of trust anchors. Cheap to clone. Sets with the same certificates in the same order are
+/// equal.
 #[derive(Clone)]
 pub struct TrustAnchors {
     roots: Arc<RootCertStore>,
     certificates: Arc<[CertificateDer<'static>]>,
 }
 
-/// Why a bundle of trust anchors is not usable.
+/// Why a bundle of trust anchors is invalid. The messages are predicates of the bundle's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrustAnchorsError {
     #[error("holds no certificate in PEM form")]
@@ -26,8 +27,8 @@ pub enum TrustAnchorsError {
 }
 
 impl TrustAnchors {
-    /// Reads one or more PEM certificates. One bad certificate fails the whole bundle: a root that
-    /// is silently missing is found out when half of the mesh does not answer.
+    /// Parses one or more PEM certificates. One invalid certificate rejects the whole bundle: if it
+    /// were skipped, the mistake would appear only when connections to some peers fail.
     pub fn from_pem(pem: &str) -> Result<Self, TrustAnchorsError> {
         let certificates = CertificateDer::pem_slice_iter(pem.as_bytes())
             .collect::<Result<Vec<_>, _>>()
@@ -58,7 +59,7 @@ impl TrustAnchors {
         self.certificates.len()
     }
 
-    /// Never: an empty bundle is refused.
+    /// Always false, because an empty bundle is rejected.
     pub fn is_empty(&self) -> bool {
         self.certificates.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Whether a peer's certificate is acceptable: its chain, its one identity, and for servers whose
-//! identity it is.
+//! Verification of a peer's certificate: its chain, that it holds exactly one identity, and for
+//! servers that the identity is the expected one.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::crypto;
 use super::error::PeerError;
 use super::trust::TrustAnchors;
 
-/// Accepts one server identity.
+/// Accepts servers with one identity.
 #[derive(Debug)]
 pub(super) struct ServerVerifier {
     expected: Identity,
@@ -40,7 +40,7 @@ pub(super) struct ClientVerifier {
 }
 
 impl ServerVerifier {
-    /// `chains` must be of these anchors, and of servers only.
+    /// Creates a verifier. `chains` must belong to these anchors and to servers.
     pub(super) fn new(
         expected: Identity,
         anchors: &TrustAnchors,
@@ -56,8 +56,8 @@ impl ServerVerifier {
 }
 
 impl ServerCertVerifier for ServerVerifier {
-    /// The server name plays no part: what counts is the identity that discovery named, and for
-    /// identities that are not DNS names the two differ.
+    /// Ignores the server name: discovery names the identity, which differs from the server name
+    /// when it is not a DNS name.
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -75,7 +75,7 @@ impl ServerCertVerifier for ServerVerifier {
                 self.algorithms.all,
             )
         })?;
-        expect_identity(end_entity, &self.expected).map_err(refused)?;
+        check_identity(end_entity, &self.expected).map_err(rejection)?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -103,11 +103,11 @@ impl ServerCertVerifier for ServerVerifier {
 }
 
 impl ClientVerifier {
-    /// `chains` must be of these anchors, and of clients only.
+    /// Creates a verifier. `chains` must belong to these anchors and to clients.
     pub(super) fn new(anchors: &TrustAnchors, chains: Arc<VerifiedChains>) -> Result<Self, Error> {
         let chain = WebPkiClientVerifier::builder_with_provider(anchors.roots(), crypto::provider())
-            // Clients of the mesh have one certificate; a list of roots would only lengthen each
-            // handshake.
+            // Clients of the mesh have one certificate, so a list of acceptable issuers would only
+            // lengthen each handshake.
             .clear_root_hint_subjects()
             .allow_unauthenticated()
             .build()
@@ -136,7 +136,7 @@ impl ClientCertVerifier for ClientVerifier {
                 .verify_client_cert(end_entity, intermediates, now)
                 .map(|_verified| ())
         })?;
-        identity_of(end_entity).map_err(refused)?;
+        identity_of(end_entity).map_err(rejection)?;
         Ok(ClientCertVerified::assertion())
     }
 
@@ -163,8 +163,8 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-/// Whether this chain of ours is what peers will accept: used before a certificate is put to work.
-pub(super) fn verify_own(
+/// Verifies the proxy's own chain as a peer would, before the certificate is used.
+pub(super) fn verify_own_chain(
     chain: &[CertificateDer<'_>],
     id: &Identity,
     anchors: &TrustAnchors,
@@ -179,13 +179,13 @@ pub(super) fn verify_own(
         .map(|_| ())
 }
 
-/// The one identity of a certificate. Other kinds of subject alternative names (addresses,
-/// mailboxes) do not count.
+/// Returns the identity of a certificate. Subject alternative names that are neither DNS names nor
+/// URIs are ignored.
 pub(super) fn identity_of(certificate: &CertificateDer<'_>) -> Result<Identity, PeerError> {
     let parsed = parse(certificate)?;
     let names = parsed
         .subject_alternative_name()
-        .map_err(|_malformed| PeerError::Unreadable)?;
+        .map_err(|_malformed| PeerError::Malformed)?;
     let mut identities = names
         .iter()
         .flat_map(|extension| &extension.value.general_names)
@@ -194,17 +194,16 @@ pub(super) fn identity_of(certificate: &CertificateDer<'_>) -> Result<Identity, 
             _ => None,
         });
     match (identities.next(), identities.count()) {
-        (Some(only), 0) => Identity::parse(only).map_err(PeerError::Identity),
-        (first, rest) => Err(PeerError::IdentityCount(
+        (Some(only), 0) => Identity::parse(only).map_err(PeerError::InvalidIdentity),
+        (first, rest) => Err(PeerError::WrongIdentityCount(
             usize::from(first.is_some()) + rest,
         )),
     }
 }
 
-/// Resuming a session skips the verification of the certificate that it began with. Its chain was
-/// verified then, and sessions do not survive a change of anchors; what may have changed since is
-/// the date.
-pub(super) fn still_valid(certificate: &CertificateDer<'_>) -> Result<(), PeerError> {
+/// Checks that the certificate of a resumed session has not expired. Resumption does not verify it
+/// again; its chain is still valid because sessions do not outlive a change of anchors.
+pub(super) fn check_not_expired(certificate: &CertificateDer<'_>) -> Result<(), PeerError> {
     let not_after = not_after(certificate)?;
     if UnixTime::now().as_secs() > not_after {
         return Err(PeerError::Expired);
@@ -212,21 +211,21 @@ pub(super) fn still_valid(certificate: &CertificateDer<'_>) -> Result<(), PeerEr
     Ok(())
 }
 
-/// When a certificate expires, in seconds since the epoch.
+/// Returns when a certificate expires, in seconds since the Unix epoch.
 pub(super) fn not_after(certificate: &CertificateDer<'_>) -> Result<u64, PeerError> {
     validity(certificate).map(|validity| *validity.end())
 }
 
-/// From when until when a certificate is valid, in seconds since the epoch.
+/// Returns the validity period of a certificate, in seconds since the Unix epoch.
 pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<RangeInclusive<u64>, PeerError> {
     let parsed = parse(certificate)?;
     let validity = parsed.validity();
-    // Before 1970 is 1970: valid since then, or long expired.
+    // Times before 1970 become 1970, which is long ago as a start and as an end.
     let seconds = |timestamp: i64| u64::try_from(timestamp).unwrap_or(0);
     Ok(seconds(validity.not_before.timestamp())..=seconds(validity.not_after.timestamp()))
 }
 
-pub(super) fn expect_identity(
+pub(super) fn check_identity(
     certificate: &CertificateDer<'_>,
     expected: &Identity,
 ) -> Result<(), PeerError> {
@@ -234,7 +233,7 @@ pub(super) fn expect_identity(
     if found == *expected {
         return Ok(());
     }
-    Err(PeerError::Unexpected {
+    Err(PeerError::IdentityMismatch {
         expected: expected.clone(),
         found,
     })
@@ -243,10 +242,10 @@ pub(super) fn expect_identity(
 fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, PeerError> {
     match X509Certificate::from_der(certificate) {
         Ok(([], parsed)) => Ok(parsed),
-        _ => Err(PeerError::Unreadable),
+        _ => Err(PeerError::Malformed),
     }
 }
 
-fn refused(error: PeerError) -> Error {
+fn rejection(error: PeerError) -> Error {
     CertificateError::Other(OtherError(Arc::new(error))).into()
 }

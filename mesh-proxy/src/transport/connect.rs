@@ -10,17 +10,17 @@ use super::Io;
 use super::listen::configure;
 use crate::config::SocketOptions;
 
-/// How connections of one direction are opened.
+/// How the proxy opens connections of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
-    /// For everything up to the first byte of the application: TCP, TLS and transport header.
+    /// Limits TCP, TLS and transport header together.
     pub timeout: Duration,
     pub socket: SocketOptions,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("{addr} did not accept the connection within {limit:?}")]
+    #[error("connection to {addr} timed out after {limit:?}")]
     TimedOut { addr: SocketAddr, limit: Duration },
     #[error("cannot connect to {addr}")]
     Io {
@@ -31,13 +31,13 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether nothing listens at the address.
+    /// Whether the peer refused the connection.
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
     }
 }
 
-/// A TCP connection to `addr`. The caller attaches counters.
+/// Opens a TCP connection to `addr`. The caller attaches counters.
 pub async fn dial(addr: SocketAddr, options: &ConnectOptions) -> Result<Io, ConnectError> {
     match tokio::time::timeout(options.timeout, open(addr, options.socket)).await {
         Ok(Ok(tcp)) => Ok(Io::plain(tcp)),

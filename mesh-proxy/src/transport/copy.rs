@@ -1,11 +1,10 @@
-//! Opaque bytes, both ways.
+//! Copies opaque bytes in both directions between a client's and a server's connection.
 //!
-//! A direction reads into the thread's [`Scratch`] and writes what it read at once. Only what the
-//! other side does not take is kept, in a buffer that exists as long as that lasts. Between two
-//! plain sockets, a direction that fills the scratch moves on to the kernel's splice and comes back
-//! from it when the traffic is small again: splice costs a third for bulk and gains nothing for
-//! chatter. Between a plain socket and a TLS connection whose records are ours, bytes go through
-//! the records' own slots ([`crate::tls::RecordStream`]) and the scratch is not used.
+//! A direction reads into the thread's [`Scratch`] and writes the bytes immediately. Only bytes
+//! that the sink does not accept are buffered, until it does. Between two plain sockets, a
+//! direction that fills the scratch buffer switches to splice, and back when reads are small:
+//! splice costs a third for bulk transfers and saves nothing otherwise. Between a plain socket and
+//! a [`crate::tls::RecordStream`], bytes pass through the record buffers instead.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -18,21 +17,21 @@ use super::{Io, Scratch};
 
 mod direction;
 
-/// How the copying ended; the bytes are in the connections' counters.
+/// Why copying failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    #[error("reading from the {0} failed")]
+    #[error("cannot read from the {0}")]
     Read(Side, #[source] io::Error),
-    #[error("writing to the {0} failed")]
+    #[error("cannot write to the {0}")]
     Write(Side, #[source] io::Error),
 }
 
-/// Which of the two connections.
+/// The peer of one of the two connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The one that we accepted.
+    /// The peer of the accepted connection.
     Client,
-    /// The one that we opened.
+    /// The peer of the opened connection.
     Server,
 }
 
@@ -45,12 +44,11 @@ impl std::fmt::Display for Side {
     }
 }
 
-/// While the proxy drains, a connection of which one half is closed is given this long without a
-/// byte before it is cut: half-closed connections that nobody uses any more would otherwise hold
-/// the pod until the grace period ends.
+/// While the proxy drains, a half-closed connection is closed after this long without a byte.
+/// Abandoned half-closed connections would otherwise keep the pod until the grace period ends.
 const DRAINING_HALF_CLOSED_IDLE: Duration = Duration::from_secs(5);
 
-/// Copies until both sides have ended, or one has failed.
+/// Copies until both directions have closed or one has failed.
 pub async fn duplex(
     client: Io,
     server: Io,
@@ -83,11 +81,11 @@ impl Duplex {
         let to_server = self
             .to_server
             .poll(&mut self.client, &mut self.server, scratch, cx)
-            .map_err(|end| end.blame(Side::Client, Side::Server));
+            .map_err(|error| error.into_copy_error(Side::Client, Side::Server));
         let to_client = self
             .to_client
             .poll(&mut self.server, &mut self.client, scratch, cx)
-            .map_err(|end| end.blame(Side::Server, Side::Client));
+            .map_err(|error| error.into_copy_error(Side::Server, Side::Client));
         match (to_server, to_client) {
             (Poll::Ready(Err(error)), _) | (_, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
             (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(Ok(())),
@@ -96,26 +94,25 @@ impl Duplex {
     }
 
     fn is_half_closed(&self) -> bool {
-        self.to_server.has_ended() != self.to_client.has_ended()
+        self.to_server.is_closed() != self.to_client.is_closed()
     }
 
-    /// Waits for the end like before, but not for ever once one half is closed and the other is
-    /// silent.
+    /// Continues to copy, except when one half is closed and the other one idle.
     async fn finish_draining(&mut self, scratch: &Scratch) -> Result<(), CopyError> {
         loop {
-            let before = (self.is_half_closed(), self.moved());
+            let before = (self.is_half_closed(), self.bytes_read());
             let copying = std::future::poll_fn(|cx| self.poll(cx, scratch));
             if let Ok(ended) = tokio::time::timeout(DRAINING_HALF_CLOSED_IDLE, copying).await {
                 return ended;
             }
-            if before == (true, self.moved()) {
+            if before == (true, self.bytes_read()) {
                 return Ok(());
             }
         }
     }
 
-    fn moved(&self) -> u64 {
-        self.to_server.moved() + self.to_client.moved()
+    fn bytes_read(&self) -> u64 {
+        self.to_server.bytes_read() + self.to_client.bytes_read()
     }
 }
 

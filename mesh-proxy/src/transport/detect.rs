@@ -1,9 +1,9 @@
-//! What does this connection speak? Reads until the question is decided, the peer stops, or time is
-//! up; everything read is put back as replay.
+//! Protocol detection: reads until a parser decides, the peer closes or the time limit expires. All
+//! bytes read become replay.
 //!
-//! Nothing is decided by how the first bytes are cut into segments: a ClientHello that comes byte
-//! by byte is a ClientHello. The parsers are pure, in [`tls`] and [`http`]; this module only reads
-//! for them.
+//! The decision does not depend on how the first bytes are split into segments: a ClientHello that
+//! arrives byte by byte is recognised. This module reads for the parsers in [`tls`] and [`http`],
+//! which do no I/O.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,69 +14,69 @@ use tokio::io::ReadBuf;
 
 use super::{Io, Scratch};
 
-mod first_word;
 mod http;
+mod server_first;
 mod tls;
 
-pub use self::first_word::{FirstWord, PATIENCE, first_word};
+pub use self::server_first::{FirstSpeaker, SERVER_DIAL_DELAY, first_speaker};
 pub use self::tls::{MAX_NAME, is_host_name};
 
-/// How a connection begins, as far as TLS is concerned.
+/// The result of TLS detection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsDetected {
     ClientHello {
         sni: Option<Arc<str>>,
     },
     NotTls,
-    /// The peer sent nothing that decides it in time.
+    /// The peer did not send enough bytes in time.
     TimedOut,
-    /// The peer closed its side before it was decided.
+    /// The peer closed the connection without sending a byte.
     Eof,
 }
 
-/// How a connection begins, as far as HTTP is concerned.
+/// The result of HTTP detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HttpDetected {
     Http1,
     Http2,
     NotHttp,
     TimedOut,
-    /// The peer closed its side without a byte.
+    /// The peer closed the connection without sending a byte.
     Eof,
 }
 
-/// What a parser says of the bytes so far.
+/// The result of a parser for the first bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Sniff<T> {
     Decided(T),
     NeedMore,
 }
 
-/// Why reading for a parser stopped.
-enum Reading<T> {
+/// Why reading for a parser has stopped.
+enum ReadOutcome<T> {
     Decided(T),
     TimedOut,
     Eof,
 }
 
-/// Is it TLS, and to whom?
+/// Detects TLS and its server name.
 pub async fn tls(io: &mut Io, scratch: &Scratch, limit: Duration) -> io::Result<TlsDetected> {
     Ok(match read_until(io, scratch, limit, tls::sniff).await? {
-        Reading::Decided(detected) => detected,
-        Reading::TimedOut => TlsDetected::TimedOut,
-        // What came is no ClientHello and never will be.
-        Reading::Eof if !io.replay().is_empty() => TlsDetected::NotTls,
-        Reading::Eof => TlsDetected::Eof,
+        ReadOutcome::Decided(detected) => detected,
+        ReadOutcome::TimedOut => TlsDetected::TimedOut,
+        // An incomplete ClientHello.
+        ReadOutcome::Eof if !io.replay().is_empty() => TlsDetected::NotTls,
+        ReadOutcome::Eof => TlsDetected::Eof,
     })
 }
 
-/// Is it HTTP, and which?
+/// Detects HTTP and its version.
 pub async fn http(io: &mut Io, scratch: &Scratch, limit: Duration) -> io::Result<HttpDetected> {
     Ok(match read_until(io, scratch, limit, http::sniff).await? {
-        Reading::Decided(detected) => detected,
-        Reading::TimedOut => HttpDetected::TimedOut,
-        Reading::Eof if !io.replay().is_empty() => HttpDetected::NotHttp,
-        Reading::Eof => HttpDetected::Eof,
+        ReadOutcome::Decided(detected) => detected,
+        ReadOutcome::TimedOut => HttpDetected::TimedOut,
+        ReadOutcome::Eof if !io.replay().is_empty() => HttpDetected::NotHttp,
+        ReadOutcome::Eof => HttpDetected::Eof,
     })
 }
 
@@ -85,24 +85,24 @@ async fn read_until<T>(
     scratch: &Scratch,
     limit: Duration,
     sniff: impl Fn(&[u8]) -> Sniff<T>,
-) -> io::Result<Reading<T>> {
+) -> io::Result<ReadOutcome<T>> {
     let reading = async {
         loop {
             if let Sniff::Decided(decided) = sniff(io.replay()) {
-                return Ok(Reading::Decided(decided));
+                return Ok(ReadOutcome::Decided(decided));
             }
             if read_more(io, scratch).await? == 0 {
-                return Ok(Reading::Eof);
+                return Ok(ReadOutcome::Eof);
             }
         }
     };
     match tokio::time::timeout(limit, reading).await {
         Ok(read) => read,
-        Err(_elapsed) => Ok(Reading::TimedOut),
+        Err(_elapsed) => Ok(ReadOutcome::TimedOut),
     }
 }
 
-/// Reads what there is and puts it behind the replay. 0 at the end of the stream.
+/// Reads once and appends the bytes to the replay. Returns 0 at the end of the stream.
 async fn read_more(io: &mut Io, scratch: &Scratch) -> io::Result<usize> {
     poll_fn(|cx| {
         let mut bytes = scratch.borrow();

@@ -1,6 +1,6 @@
-//! Linkerd's transport header: what a proxy says to another at the start of a connection to its
-//! inbound port, after TLS with the ALPN `transport.l5d.io/v1`. The peer then knows which port is
-//! meant, although the connection goes to 4143.
+//! Linkerd's transport header, which a proxy sends at the start of a connection to another proxy's
+//! inbound port (4143), after TLS with the ALPN protocol `transport.l5d.io/v1`. It contains the
+//! destination port.
 
 use std::io;
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::Io;
 
-/// Negotiated by peers that send and expect the header.
+/// The ALPN protocol of peers that support the header.
 pub const ALPN: &[u8] = b"transport.l5d.io/v1";
 
-/// Sent before the length, so that a stray HTTP/1 client is not taken for a peer.
+/// Precedes the length, so that an HTTP/1 request is not taken for a header.
 const PREFACE: &[u8] = b"transport.l5d.io/v1\r\n\r\n";
 
-/// Linkerd's limit. A header with a name has at most some 300 bytes.
+/// Linkerd's limit. A header with a name has at most about 300 bytes.
 const MAX_LENGTH: usize = 64 * 1024;
 
-/// Where a connection is meant to go and what it carries.
+/// The destination and protocol of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransportHeader {
     pub port: u16,
-    /// Set when the peer shall forward to a name (gateways) and not to its own workload.
+    /// Set when the peer is a gateway that forwards to this name instead of its own workload.
     pub name: Option<Arc<str>>,
-    pub session: Session,
+    pub session: SessionProtocol,
 }
 
-/// What the bytes after the header are.
+/// The protocol of the bytes after the header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Session {
+pub enum SessionProtocol {
     #[default]
     Opaque,
     Http1,
@@ -40,22 +40,22 @@ pub enum Session {
 
 #[derive(Debug, thiserror::Error)]
 pub enum HeaderError {
-    #[error("no transport header within {0:?}")]
+    #[error("transport header timed out after {0:?}")]
     TimedOut(Duration),
-    #[error("the connection ended or failed before its transport header was complete")]
+    #[error("cannot read the transport header")]
     Read(#[source] io::Error),
-    #[error("the connection does not begin with the preface of a transport header")]
+    #[error("connection does not start with the preface of a transport header")]
     BadPreface,
-    #[error("a transport header of {0} bytes is longer than the {MAX_LENGTH} allowed")]
+    #[error("transport header of {0} bytes exceeds the limit of {MAX_LENGTH}")]
     TooLong(usize),
-    #[error("the transport header cannot be decoded")]
+    #[error("malformed transport header")]
     Decode(#[source] prost::DecodeError),
-    #[error("the transport header names port {0}; a port is 1 to 65535")]
+    #[error("invalid port {0} in transport header, expected 1 to 65535")]
     BadPort(i32),
 }
 
 impl TransportHeader {
-    /// Preface, length and header.
+    /// Encodes preface, length and header.
     pub fn encode(&self) -> Vec<u8> {
         let message = wire::Header {
             port: i32::from(self.port),
@@ -70,7 +70,7 @@ impl TransportHeader {
         bytes
     }
 
-    /// Reads a message without preface and length.
+    /// Decodes a message without preface and length.
     fn decode(message: &[u8]) -> Result<Self, HeaderError> {
         let header = wire::Header::decode(message).map_err(HeaderError::Decode)?;
         let port = u16::try_from(header.port)
@@ -80,13 +80,13 @@ impl TransportHeader {
         Ok(Self {
             port,
             name: (!header.name.is_empty()).then(|| header.name.into()),
-            session: Session::from_wire(header.session_protocol),
+            session: SessionProtocol::from_wire(header.session_protocol),
         })
     }
 }
 
-impl Session {
-    /// As the metric of accepted headers prints it.
+impl SessionProtocol {
+    /// Returns the label value in the metric of accepted headers.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Opaque => "",
@@ -113,7 +113,7 @@ impl Session {
     }
 }
 
-/// Sends a header. The caller bounds the time together with the rest of connecting.
+/// Sends a header. The caller limits the time of connecting as a whole.
 pub async fn write(io: &mut Io, header: &TransportHeader) -> io::Result<()> {
     io.write_all(&header.encode()).await?;
     io.flush().await
@@ -144,8 +144,8 @@ async fn read_unbounded(io: &mut Io) -> Result<TransportHeader, HeaderError> {
     TransportHeader::decode(&message)
 }
 
-/// The protobuf message. Linkerd publishes its definition with the proxy, not with the API, so it
-/// is written down here.
+/// The protobuf message, defined here because Linkerd publishes its definition with the proxy
+/// instead of the API.
 mod wire {
     #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct Header {
@@ -182,7 +182,7 @@ mod wire {
 mod tests {
     use super::*;
 
-    fn header(port: u16, name: Option<&str>, session: Session) -> TransportHeader {
+    fn header(port: u16, name: Option<&str>, session: SessionProtocol) -> TransportHeader {
         TransportHeader {
             port,
             name: name.map(Into::into),
@@ -191,32 +191,39 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_linkerds() {
+    fn header_is_encoded_as_by_linkerd() {
         // Field 1 varint 4321 = e1 21, field 2 "a.b", field 3 { field 2 {} }.
         let expect =
             b"transport.l5d.io/v1\r\n\r\n\x00\x00\x00\x0c\x08\xe1\x21\x12\x03a.b\x1a\x02\x12\x00";
-        assert_eq!(header(4321, Some("a.b"), Session::Http2).encode(), expect);
+        assert_eq!(
+            header(4321, Some("a.b"), SessionProtocol::Http2).encode(),
+            expect
+        );
         let opaque = b"transport.l5d.io/v1\r\n\r\n\x00\x00\x00\x02\x08\x50";
-        assert_eq!(header(80, None, Session::Opaque).encode(), opaque);
+        assert_eq!(header(80, None, SessionProtocol::Opaque).encode(), opaque);
     }
 
     #[test]
-    fn what_is_written_can_be_read() {
-        for given in [
-            header(1, None, Session::Opaque),
-            header(65535, Some("web.ns.svc.cluster.local"), Session::Http1),
-            header(8080, None, Session::Http2),
+    fn encoded_header_can_be_decoded() {
+        for sent in [
+            header(1, None, SessionProtocol::Opaque),
+            header(
+                65535,
+                Some("web.ns.svc.cluster.local"),
+                SessionProtocol::Http1,
+            ),
+            header(8080, None, SessionProtocol::Http2),
         ] {
-            let bytes = given.encode();
+            let bytes = sent.encode();
             assert_eq!(
                 TransportHeader::decode(&bytes[PREFACE.len() + 4..]).unwrap(),
-                given
+                sent
             );
         }
     }
 
     #[test]
-    fn bad_headers() {
+    fn invalid_headers_are_rejected() {
         let port = |port| {
             let message = wire::Header {
                 port,

@@ -1,6 +1,6 @@
-//! [`Io`], the one type of byte stream in the proxy: plain TCP or TLS, with the bytes that
-//! detection has read in front of it and the connection's counters attached. One concrete type, so
-//! that nothing above it is generic or boxed.
+//! [`Io`], the proxy's byte stream: plain TCP or TLS, preceded by the bytes that protocol detection
+//! has read, with the connection's counters. A concrete type keeps its users free of generics and
+//! boxes.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -16,19 +16,19 @@ use super::tls::TlsStream;
 use crate::telemetry::tcp::OpenConnection;
 use crate::tls::RecordStream;
 
-/// A client that reads slowly would be given as much of each response as the kernel allows one
-/// socket, 4 MiB; thousands of them use up what it has for all. What is on its way is not counted,
-/// so that long paths stay full. Each time half of it is sent the writer is woken, which is why
-/// bulk, with one peer, goes without. To clients that let themselves be sent 512 bytes at a time
-/// the kernel needs more than twice the bytes, packet by packet: with 128 KiB 4,000 of them took
-/// all that 24 GiB of memory have for TCP.
+/// `TCP_NOTSENT_LOWAT`: the most bytes in a socket's send buffer that are not in flight, so that a
+/// long path stays full. Without it, the kernel buffers up to 4 MiB for each slow client, and
+/// thousands of them exhaust the kernel's TCP memory. With clients that accept 512 bytes per
+/// segment, the kernel needs more than twice the memory: with 128 KiB, 4,000 of them exhausted the
+/// TCP memory of a machine with 24 GiB. The writer wakes up whenever half of it is sent, so bulk
+/// transfers do not use the limit.
 const MAX_UNSENT: u32 = 64 * 1024;
 
 /// A connection. Dropping it closes it and counts the close.
 #[derive(Debug)]
 pub struct Io {
     stream: Stream,
-    /// Read already, handed on before the stream is read again.
+    /// Bytes that are read before the stream is read again.
     replay: Bytes,
     open: Option<OpenConnection>,
 }
@@ -56,15 +56,15 @@ impl Io {
         }
     }
 
-    /// Counts bytes, and the close when it is dropped, from now on. Replayed bytes are counted as
-    /// they are handed on.
+    /// Counts bytes from now on, and the close on drop. Replayed bytes are counted when they are
+    /// read.
     #[must_use]
     pub fn measured(mut self, open: OpenConnection) -> Self {
         self.open = Some(open);
         self
     }
 
-    /// Puts `bytes` behind what is waiting to be replayed.
+    /// Appends `bytes` to the replay.
     pub fn push_replay(&mut self, bytes: &[u8]) {
         if self.replay.is_empty() {
             self.replay = Bytes::copy_from_slice(bytes);
@@ -76,17 +76,17 @@ impl Io {
         self.replay = joined.freeze();
     }
 
-    /// What was read but not handed on.
+    /// The bytes that are read before the stream is read again.
     pub fn replay(&self) -> &[u8] {
         &self.replay
     }
 
-    /// Forgets the first `n` replayed bytes: somebody has consumed them from [`Io::replay`].
+    /// Removes the first `n` bytes of [`Io::replay`], which the caller has consumed.
     pub fn consume_replay(&mut self, n: usize) {
         self.replay.advance(n);
     }
 
-    /// The socket under all layers.
+    /// The underlying socket.
     pub fn tcp(&self) -> &TcpStream {
         match &self.stream {
             Stream::Plain(tcp) => tcp,
@@ -94,14 +94,13 @@ impl Io {
         }
     }
 
-    /// Lets no more than [`MAX_UNSENT`] wait in the socket that could not be sent yet.
+    /// Limits the unsent bytes in the socket's send buffer to [`MAX_UNSENT`].
     pub fn limit_unsent(&self) {
-        // No socket of TCP refuses, and without it only more memory is used.
-        let _refused = SockRef::from(self.tcp()).set_tcp_notsent_lowat(MAX_UNSENT);
+        // Does not fail for TCP sockets, and the connection works without it.
+        let _error = SockRef::from(self.tcp()).set_tcp_notsent_lowat(MAX_UNSENT);
     }
 
-    /// The socket when no layer and no replayed byte lies above it, so that the kernel may move the
-    /// bytes.
+    /// Returns the socket of a plain connection without replayed bytes, from which splice may read.
     pub(super) fn bare_tcp(&self) -> Option<&TcpStream> {
         match &self.stream {
             Stream::Plain(tcp) if self.replay.is_empty() => Some(tcp),
@@ -109,7 +108,7 @@ impl Io {
         }
     }
 
-    /// The socket when no layer lies above it: bytes may be written to it directly.
+    /// Returns the socket of a plain connection, to which bytes may be written directly.
     pub(super) fn plain_tcp(&self) -> Option<&TcpStream> {
         match &self.stream {
             Stream::Plain(tcp) => Some(tcp),
@@ -117,39 +116,33 @@ impl Io {
         }
     }
 
-    /// The TLS connection when its records are ours to seal.
-    pub(super) fn sealing(&mut self) -> Option<&mut RecordStream> {
+    /// Returns the record stream of a TLS connection that has one, for writing.
+    pub(super) fn sealable(&mut self) -> Option<&mut RecordStream> {
         match &mut self.stream {
-            Stream::Tls(TlsStream::Own(records)) => Some(records),
-            Stream::Tls(TlsStream::Library(_)) | Stream::Plain(_) => None,
+            Stream::Tls(TlsStream::Record(records)) => Some(records),
+            Stream::Tls(TlsStream::Rustls(_)) | Stream::Plain(_) => None,
         }
     }
 
-    /// The TLS connection when its records are ours to open and every byte opened before has been
-    /// handed on.
-    pub(super) fn opening(&mut self) -> Option<&mut RecordStream> {
+    /// Returns the record stream of a TLS connection that has one and has no buffered bytes, for
+    /// reading.
+    pub(super) fn openable(&mut self) -> Option<&mut RecordStream> {
         if !self.replay.is_empty() {
             return None;
         }
-        self.sealing().filter(|records| records.is_drained())
+        self.sealable()
+            .filter(|records| !records.has_buffered_plaintext())
     }
 
-    /// Takes a connection that nobody measures yet apart: its socket, and what was read but not
-    /// handed on. An error when it is not plain.
+    /// Returns the socket and the replay of a plain connection whose bytes are not counted yet.
     pub fn into_plain(self) -> io::Result<(TcpStream, Bytes)> {
         match self.stream {
             Stream::Plain(tcp) => Ok((tcp, self.replay)),
             Stream::Tls(_) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "TLS within TLS cannot be taken apart",
+                "TLS within TLS is not supported",
             )),
         }
-    }
-
-    /// Whether what is read next may be in memory already: it was read for detection, or the
-    /// library has opened a record.
-    pub fn reads_ahead(&self) -> bool {
-        !self.replay.is_empty() || matches!(self.stream, Stream::Tls(TlsStream::Library(_)))
     }
 
     pub fn is_tls(&self) -> bool {
@@ -164,7 +157,8 @@ impl Io {
         self.tcp().local_addr()
     }
 
-    /// Reads past the replay. Detection uses this: what it reads becomes replay.
+    /// Reads from the stream, ignoring the replay. Protocol detection appends the bytes to the
+    /// replay.
     pub(super) fn poll_read_stream(
         &mut self,
         cx: &mut Context<'_>,
@@ -176,32 +170,32 @@ impl Io {
         }
     }
 
-    /// Reads once and lends what has come, in one piece or several, from where it lies; `room` is
-    /// used where it lies nowhere. Returns how much it was: nothing at the end.
-    pub fn poll_lend(
+    /// Reads once and passes the bytes to `read`, in one piece or several. `buffer` is used when
+    /// they are not in memory already. Returns how many there were: 0 at the end of the stream.
+    pub fn poll_read_with(
         &mut self,
         cx: &mut Context<'_>,
-        room: &mut [u8],
-        mut take: impl FnMut(&[u8]),
+        buffer: &mut [u8],
+        mut read: impl FnMut(&[u8]),
     ) -> Poll<io::Result<usize>> {
-        let read = if !self.replay.is_empty() {
+        let outcome = if !self.replay.is_empty() {
             let replay = std::mem::take(&mut self.replay);
-            take(&replay);
+            read(&replay);
             Ok(replay.len())
-        } else if let Stream::Tls(TlsStream::Own(records)) = &mut self.stream {
-            ready!(records.poll_lend(cx, room.len(), take))
+        } else if let Stream::Tls(TlsStream::Record(records)) = &mut self.stream {
+            ready!(records.poll_read_with(cx, buffer.len(), read))
         } else {
-            let mut buf = ReadBuf::new(room);
-            let read = ready!(self.poll_read_stream(cx, &mut buf));
-            take(buf.filled());
-            read.map(|()| buf.filled().len())
+            let mut buf = ReadBuf::new(buffer);
+            let outcome = ready!(self.poll_read_stream(cx, &mut buf));
+            read(buf.filled());
+            outcome.map(|()| buf.filled().len())
         };
-        match read {
+        match outcome {
             Ok(n) => {
                 self.count_read(n);
                 Poll::Ready(Ok(n))
             }
-            Err(error) => Poll::Ready(Err(self.note_error(error))),
+            Err(error) => Poll::Ready(Err(self.record_error(error))),
         }
     }
 
@@ -217,8 +211,8 @@ impl Io {
         }
     }
 
-    /// Remembers why the connection ends, for the label of its close, and hands the error on.
-    pub(super) fn note_error(&self, error: io::Error) -> io::Error {
+    /// Records the error for the label of the connection's close, and returns it.
+    pub(super) fn record_error(&self, error: io::Error) -> io::Error {
         if let Some(open) = &self.open {
             open.failed(&error);
         }
@@ -231,7 +225,7 @@ impl Io {
                 self.count_written(bytes);
                 Ok(bytes)
             }
-            Err(error) => Err(self.note_error(error)),
+            Err(error) => Err(self.record_error(error)),
         }
     }
 }
@@ -245,7 +239,7 @@ impl AsyncRead for Io {
         let before = buf.filled().len();
         if self.replay.is_empty() {
             if let Err(error) = ready!(self.poll_read_stream(cx, buf)) {
-                return Poll::Ready(Err(self.note_error(error)));
+                return Poll::Ready(Err(self.record_error(error)));
             }
         } else {
             let n = self.replay.len().min(buf.remaining());

@@ -1,4 +1,4 @@
-//! The listening sockets of the data threads, and accepting on them.
+//! The listening sockets of the data threads.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -10,9 +10,9 @@ use tokio::net::{TcpListener, TcpStream};
 use super::original_dst;
 use crate::config::SocketOptions;
 
-/// Linux's own limit since 5.4, which the kernel applies in any case (`net.core.somaxconn`), and
-/// what Go's listeners have. With Linkerd's 128, a burst of connections that the application would
-/// have queued is dropped in front of the proxy, and tried again by the client after a second.
+/// The default of `net.core.somaxconn` since Linux 5.4, which limits the backlog in any case, and
+/// the backlog of Go's listeners. With Linkerd's 128, the kernel drops SYNs of a connection burst
+/// that the application would have queued, and clients retransmit them after a second.
 pub const DEFAULT_BACKLOG: u32 = 4096;
 
 #[derive(Debug, thiserror::Error)]
@@ -28,28 +28,27 @@ pub struct ListenError {
 pub struct Listener {
     tcp: TcpListener,
     options: SocketOptions,
-    /// What this thread accepted last failed; the next failure of the same kind is not logged again
-    /// until one succeeds.
-    failing: bool,
+    /// Whether the last accept failed. Failures are not logged again until one succeeds.
+    is_failing: bool,
 }
 
-/// A connection and who wanted to go where. Addresses are canonical: no IPv4 in IPv6 form.
+/// An accepted connection and its addresses, which are never IPv4-mapped.
 #[derive(Debug)]
-pub struct Accepted {
+pub struct AcceptedConnection {
     pub tcp: TcpStream,
     pub peer: SocketAddr,
-    /// The address that accepted it.
+    /// The local address of the accepted socket.
     pub local: SocketAddr,
     pub original_dst: SocketAddr,
 }
 
-/// Opens `count` listeners of the same address, one for each data thread: the kernel spreads
-/// connections over them. The first one is listening when this returns, and was before the others
-/// were: redirection registers a pod's listener by the first `listen` of its port.
+/// Opens `count` listeners of the same address, one for each data thread, over which the kernel
+/// distributes connections. The first one listens before the others do, because the redirection
+/// registers the listener that calls `listen` first on a port.
 pub fn bind(addr: SocketAddr, backlog: u32, count: usize) -> Result<Vec<StdListener>, ListenError> {
     let error = |source| ListenError { addr, source };
     let mut listeners = vec![open(addr, backlog).map_err(error)?];
-    // Port 0 is chosen once, by the first.
+    // The kernel chooses port 0 for the first one.
     let addr = listeners[0].local_addr().map_err(error)?;
     for _ in 1..count {
         listeners.push(open(addr, backlog).map_err(error)?);
@@ -60,7 +59,7 @@ pub fn bind(addr: SocketAddr, backlog: u32, count: usize) -> Result<Vec<StdListe
 fn open(addr: SocketAddr, backlog: u32) -> io::Result<StdListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     if addr.is_ipv6() && !addr.ip().is_unspecified() {
-        // `[::1]:4140` stands beside `127.0.0.1:4140`; `[::]:4143` serves both.
+        // `[::1]:4140` is used alongside `127.0.0.1:4140`; `[::]:4143` accepts both families.
         socket.set_only_v6(true)?;
     }
     socket.set_reuse_address(true)?;
@@ -79,8 +78,8 @@ fn hint(source: &io::Error) -> &'static str {
     }
 }
 
-/// How long accepting pauses when the process has no file descriptor or memory left: long enough
-/// for connections to end, short enough not to be noticed.
+/// The pause when the process has no file descriptors or memory left, so that connections can
+/// close.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
 impl Listener {
@@ -88,21 +87,20 @@ impl Listener {
         Ok(Self {
             tcp: TcpListener::from_std(listener)?,
             options,
-            failing: false,
+            is_failing: false,
         })
     }
 
-    /// The next connection. Never gives up: what goes wrong with one connection is logged and the
-    /// next one is waited for.
-    pub async fn accept(&mut self) -> Accepted {
+    /// Accepts the next connection. Logs a failure and waits for the connection after it.
+    pub async fn accept(&mut self) -> AcceptedConnection {
         loop {
             match self.try_accept().await {
                 Ok(accepted) => {
-                    self.failing = false;
+                    self.is_failing = false;
                     return accepted;
                 }
                 Err(error) => {
-                    if !std::mem::replace(&mut self.failing, true) {
+                    if !std::mem::replace(&mut self.is_failing, true) {
                         tracing::warn!(%error, "Server failed to accept connection");
                     }
                     if is_exhaustion(&error) {
@@ -113,12 +111,12 @@ impl Listener {
         }
     }
 
-    async fn try_accept(&self) -> io::Result<Accepted> {
+    async fn try_accept(&self) -> io::Result<AcceptedConnection> {
         let (tcp, peer) = self.tcp.accept().await?;
         configure(&tcp, self.options)?;
         let local = original_dst::canonical(tcp.local_addr()?);
-        let original_dst = original_dst::of(&tcp, local, peer)?;
-        Ok(Accepted {
+        let original_dst = original_dst::get(&tcp, local, peer)?;
+        Ok(AcceptedConnection {
             tcp,
             peer: original_dst::canonical(peer),
             local,
@@ -127,7 +125,7 @@ impl Listener {
     }
 }
 
-/// What every socket of the proxy gets, accepted or dialled.
+/// Sets the options of accepted and opened connections.
 pub(super) fn configure(tcp: &TcpStream, options: SocketOptions) -> io::Result<()> {
     let socket = SockRef::from(tcp);
     socket.set_tcp_nodelay(true)?;

@@ -1,4 +1,4 @@
-//! Where an accepted connection was going before it was redirected to us.
+//! The original destination of an accepted connection, before it was redirected to the proxy.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -7,27 +7,25 @@ use std::os::fd::AsFd;
 use nix::libc;
 use socket2::{SockAddr, SockRef};
 
-/// Asks the kernel: conntrack answers where nftables or iptables redirects, the mesh's own program
-/// where eBPF does.
+/// Reads SO_ORIGINAL_DST, which conntrack answers where nftables or iptables redirects and the
+/// mesh's BPF program where eBPF does.
 ///
-/// A connection that nobody redirected has its local address as destination. Under conntrack such a
-/// connection has no entry, or there is no conntrack at all; both mean "not redirected", and the
-/// callers refuse what turns out to be addressed to the proxy's own ports.
+/// The original destination of a connection that was not redirected is its local address: conntrack
+/// has no entry for it, or is not loaded. Callers reject connections to the proxy's own ports.
 pub fn of(socket: &impl AsFd, local: SocketAddr, peer: SocketAddr) -> io::Result<SocketAddr> {
     let socket = SockRef::from(socket);
-    let answer = match peer.ip().to_canonical() {
+    let original_dst = match peer.ip().to_canonical() {
         IpAddr::V4(_) => socket.original_dst_v4(),
         IpAddr::V6(_) => socket.original_dst_v6(),
     };
-    match answer {
+    match original_dst {
         Ok(address) => from_sock_addr(&address),
-        Err(error) if not_redirected(&error) => Ok(local),
+        Err(error) if is_not_redirected(&error) => Ok(local),
         Err(error) => Err(error),
     }
 }
 
-/// An IPv4 address that an IPv6 socket shows in IPv6 form, as IPv4: policies, labels and logs know
-/// only that.
+/// Converts an IPv4-mapped IPv6 address to IPv4, the form that policies, labels and logs use.
 pub fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
@@ -36,10 +34,10 @@ fn from_sock_addr(address: &SockAddr) -> io::Result<SocketAddr> {
     address
         .as_socket()
         .map(canonical)
-        .ok_or_else(|| io::Error::other("the original destination is no IP address"))
+        .ok_or_else(|| io::Error::other("original destination is not an IP address"))
 }
 
-fn not_redirected(error: &io::Error) -> bool {
+fn is_not_redirected(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::ENOENT | libc::ENOPROTOOPT | libc::EOPNOTSUPP)

@@ -1,6 +1,6 @@
-//! What all connections of one data thread share to move bytes: a buffer that is borrowed for one
-//! read and its write, never across an await, and pipes that are borrowed while they hold bytes. An
-//! idle connection holds neither.
+//! Memory that all connections of one data thread share to copy bytes: a buffer, borrowed for one
+//! read and the write of its bytes but never across an await, and pipes, borrowed while they
+//! contain bytes. An idle connection has neither.
 
 use std::cell::{RefCell, RefMut};
 
@@ -10,16 +10,16 @@ use super::splice::Pipe;
 #[derive(Debug)]
 pub struct Scratch {
     bytes: RefCell<Box<[u8]>>,
-    /// Empty ones, ready for use.
+    /// Unused, empty pipes.
     pipes: RefCell<Vec<Pipe>>,
 }
 
-/// Pipes that are kept open when nobody uses them. More bulk transfers than this at the same moment
-/// open and close theirs.
+/// Unused pipes that are kept open. When more bulk transfers run concurrently, the others open and
+/// close a pipe each time.
 const IDLE_PIPES: usize = 4;
 
-/// Four TLS records. With TLS on one side, copying through 8 KiB costs 1.3 CPU-seconds per GB,
-/// through 64 KiB 0.7, through 256 KiB no less than that.
+/// Four TLS records. Copying between TLS and a plain socket costs 1.3 CPU-seconds per GB with
+/// 8 KiB, 0.7 with 64 KiB and no less with 256 KiB.
 pub const SCRATCH_SIZE: usize = 64 * 1024;
 
 impl Scratch {
@@ -30,15 +30,15 @@ impl Scratch {
         }
     }
 
-    /// The buffer. Give it back before anything is awaited.
+    /// Borrows the buffer. The borrow must end before the caller awaits.
     pub(super) fn borrow(&self) -> RefMut<'_, Box<[u8]>> {
         self.bytes.borrow_mut()
     }
 
-    /// An empty pipe; `None` when the process has no descriptors left for one.
+    /// Takes an empty pipe; `None` when none can be opened, for lack of file descriptors.
     pub(super) fn take_pipe(&self) -> Option<Pipe> {
-        let kept = self.pipes.borrow_mut().pop();
-        kept.or_else(|| Pipe::open().ok())
+        let idle = self.pipes.borrow_mut().pop();
+        idle.or_else(|| Pipe::open().ok())
     }
 
     #[cfg(test)]
@@ -46,8 +46,8 @@ impl Scratch {
         self.pipes.borrow().len()
     }
 
-    /// Takes back a pipe that is empty.
-    pub(super) fn give_pipe(&self, pipe: Pipe) {
+    /// Returns an empty pipe for reuse.
+    pub(super) fn return_pipe(&self, pipe: Pipe) {
         let mut pipes = self.pipes.borrow_mut();
         if pipes.len() < IDLE_PIPES {
             pipes.push(pipe);

@@ -1,5 +1,5 @@
-//! The kernel's way of moving bytes between two sockets: through a pipe, without copying them to
-//! us.
+//! splice(2): the kernel moves bytes between two sockets through a pipe, without copying them to
+//! the process.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,27 +10,28 @@ use nix::unistd::pipe2;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// A pipe. Whoever uses it knows how many bytes are in it.
+/// A pipe. Its user keeps track of how many bytes it contains.
 #[derive(Debug)]
 pub(super) struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
 }
 
-/// The most an unprivileged process may ask for by default (`fs.pipe-max-size`). A pipe this large
-/// moved a GB in 0.11 CPU-seconds.
+/// The default limit for unprivileged processes (`fs.pipe-max-size`). A pipe of this size moves a
+/// GB in 0.11 CPU-seconds.
 const PIPE_SIZE: i32 = 1024 * 1024;
 
 impl Pipe {
     pub(super) fn open() -> io::Result<Self> {
         let (read, write) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        // Refused when this user's pipes already hold `fs.pipe-user-pages-soft` pages; a pipe of
-        // the standard size then does as well.
+        // Fails when the user's pipes have reached `fs.pipe-user-pages-soft`; a pipe of the default
+        // size works as well.
         let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(PIPE_SIZE));
         Ok(Self { read, write })
     }
 
-    /// Moves what the socket has into the pipe, which must be empty. 0 at the end of the stream.
+    /// Moves bytes from the socket into the pipe, which must be empty. Returns 0 at the end of the
+    /// stream.
     pub(super) fn poll_fill(
         &self,
         from: &TcpStream,

@@ -1,5 +1,5 @@
-//! The one place where the transport knows how a TLS stream is called. Made by [`crate::tls`],
-//! carried by [`super::Io`].
+//! The TLS streams of [`super::Io`], which [`crate::tls`] creates. The only module of the transport
+//! that names their types.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,22 +11,22 @@ use tokio::net::TcpStream;
 use super::Io;
 use crate::tls::RecordStream;
 
-/// A TLS session over a connection. Boxed: a session is a kilobyte, and every future that holds an
-/// [`Io`] would carry it.
+/// A TLS stream. Boxed because a session takes a kilobyte, which would be part of every future that
+/// owns an [`Io`].
 #[derive(Debug)]
 pub enum TlsStream {
-    /// The library makes the records; the inner [`Io`] replays the bytes that detection has read.
-    Library(Box<tokio_rustls::TlsStream<Io>>),
-    /// We do.
-    Own(Box<RecordStream>),
+    /// rustls handles the records; the inner [`Io`] replays the bytes that detection has read.
+    Rustls(Box<tokio_rustls::TlsStream<Io>>),
+    /// [`RecordStream`] handles the records.
+    Record(Box<RecordStream>),
 }
 
 impl TlsStream {
-    /// The socket below.
+    /// The underlying socket.
     pub fn tcp(&self) -> &TcpStream {
         match self {
-            Self::Library(stream) => stream.get_ref().0.tcp(),
-            Self::Own(stream) => stream.tcp(),
+            Self::Rustls(stream) => stream.get_ref().0.tcp(),
+            Self::Record(stream) => stream.tcp(),
         }
     }
 }
@@ -38,8 +38,8 @@ impl AsyncRead for TlsStream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Library(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Own(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Rustls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Record(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
@@ -51,8 +51,8 @@ impl AsyncWrite for TlsStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Library(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Own(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Rustls(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Record(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
@@ -62,29 +62,29 @@ impl AsyncWrite for TlsStream {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Library(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Self::Own(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Self::Rustls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Self::Record(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
         match self {
-            Self::Library(stream) => stream.is_write_vectored(),
-            Self::Own(stream) => stream.is_write_vectored(),
+            Self::Rustls(stream) => stream.is_write_vectored(),
+            Self::Record(stream) => stream.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Library(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Own(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Rustls(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Record(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Library(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Own(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Rustls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Record(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

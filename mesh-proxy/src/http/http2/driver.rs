@@ -177,7 +177,7 @@ impl Driver {
         let (mut work, mut rest) = (0, Vec::new());
         let read = buffers::with_room(|room| {
             let size = room.len().min(self.read_size as usize);
-            io.poll_lend(cx, &mut room[..size], |bytes| {
+            io.poll_read_with(cx, &mut room[..size], |bytes| {
                 if !rest.is_empty() || work >= WORK_PER_TURN {
                     rest.extend_from_slice(bytes);
                     return;

@@ -1,4 +1,4 @@
-//! Handshakes with a peer that cuts and pads its records as it likes.
+//! Handshakes with a peer that fragments and pads its records arbitrarily.
 
 use std::net::Ipv4Addr;
 use std::pin::pin;
@@ -8,11 +8,11 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 use crate::tls::server::terminate;
 use crate::tls::tests::attacker::{Attacker, DATA, DATA_KEY, HANDSHAKE, HANDSHAKE_KEY};
-use crate::tls::tests::{authority, peer};
+use crate::tls::tests::{TestCa, peer};
 use crate::tls::{Purpose, TlsError, client};
 use crate::transport::tls::TlsStream;
 
-/// Which side the proxy is.
+/// The proxy's role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Client,
@@ -21,22 +21,21 @@ enum Role {
 
 const ROLES: [Role; 2] = [Role::Client, Role::Server];
 
-/// The longest padding that a record with one byte of content can have.
-const MOST_PADDING: usize = 16_384 - 1;
+/// The longest padding of a record with one byte of content.
+const MAX_PADDING: usize = 16_384 - 1;
 
-/// What a peer sends when it may use its handshake key, given the handshake messages that it ought
-/// to send.
+/// Returns what a peer sends with its handshake key instead of the given, valid messages.
 type Attack = fn(&Attacker, &[u8]) -> Vec<Vec<u8>>;
 
-/// Performs the handshake up to the messages that the peer has to encrypt, which `attack` replaces.
-/// The bytes that the proxy received afterwards, or why it ended the connection.
-async fn attacked(role: Role, attack: Attack) -> Result<Vec<u8>, String> {
-    let ca = authority();
+/// Performs the handshake up to the messages that the peer encrypts, which `attack` replaces.
+/// Returns the bytes that the proxy received afterwards, or why it closed the connection.
+async fn run_attack(role: Role, attack: Attack) -> Result<Vec<u8>, String> {
+    let ca = TestCa::new();
     let own = ca.credentials("proxy.test");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let dial = TcpStream::connect(listener.local_addr().unwrap());
     let (dialled, accepted) = tokio::join!(dial, listener.accept());
-    let (tcp, of_attacker) = (Io::plain(dialled.unwrap()), accepted.unwrap().0);
+    let (tcp, attacker_tcp) = (Io::plain(dialled.unwrap()), accepted.unwrap().0);
     let proxy = async {
         let mut stream = match role {
             Role::Server => terminate(tcp, &own, false, Purpose::Traffic).await?.0,
@@ -46,8 +45,8 @@ async fn attacked(role: Role, attack: Attack) -> Result<Vec<u8>, String> {
                     .0
             }
         };
-        let TlsStream::Own(_) = &stream else {
-            panic!("records of rustls")
+        let TlsStream::Record(_) = &stream else {
+            panic!("rustls handles the records")
         };
         let mut received = Vec::new();
         stream.read_to_end(&mut received).await?;
@@ -55,8 +54,8 @@ async fn attacked(role: Role, attack: Attack) -> Result<Vec<u8>, String> {
     };
     let attacker = async {
         let mut attacker = match role {
-            Role::Server => Attacker::client(of_attacker),
-            Role::Client => Attacker::server(of_attacker, &ca, "server.test"),
+            Role::Server => Attacker::client(attacker_tcp),
+            Role::Client => Attacker::server(attacker_tcp, &ca, "server.test"),
         };
         attacker.send_pending().await?;
         attacker.receive().await?;
@@ -74,9 +73,8 @@ async fn attacked(role: Role, attack: Attack) -> Result<Vec<u8>, String> {
         for bytes in attack(&attacker, &messages) {
             attacker.send(&bytes).await?;
         }
-        // Kept open, and its receive buffer emptied, so that nothing but the proxy ends the
-        // connection.
-        attacker.drain().await
+        // Keeps the connection open and reads, so that only the proxy closes it.
+        attacker.discard_input().await
     };
     let mut proxy = pin!(proxy);
     let outcome = tokio::select! {
@@ -89,7 +87,7 @@ async fn attacked(role: Role, attack: Attack) -> Result<Vec<u8>, String> {
     })
 }
 
-/// The header of a Certificate message that is announced to be as long as rustls takes any.
+/// The header of a Certificate message that declares the longest length that rustls accepts.
 const LONG_CERTIFICATE: [u8; 4] = [11, 0, 0xff, 0xff];
 
 fn one_by_one(attacker: &Attacker, content: &[u8], padding: usize) -> Vec<Vec<u8>> {
@@ -110,12 +108,12 @@ fn data(attacker: &Attacker, length: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn padded_handshake_records_beyond_the_limit_end_the_connection() {
+async fn padded_handshake_records_beyond_the_limit_close_the_connection() {
     for role in ROLES {
         // 16 MiB of records for a kilobyte of handshake.
-        let error = attacked(role, |attacker, _| {
+        let error = run_attack(role, |attacker, _| {
             let message = [&LONG_CERTIFICATE[..], &[0; 1020]].concat();
-            one_by_one(attacker, &message, MOST_PADDING)
+            one_by_one(attacker, &message, MAX_PADDING)
         })
         .await
         .unwrap_err();
@@ -124,11 +122,11 @@ async fn padded_handshake_records_beyond_the_limit_end_the_connection() {
 }
 
 #[tokio::test]
-async fn fragmented_finished_with_data_behind_it_does_not_panic() {
+async fn fragmented_finished_followed_by_data_does_not_panic() {
     for role in ROLES {
-        // In one piece, so that one read may find all of it.
-        let error = attacked(role, |attacker, messages| {
-            let mut bytes = one_by_one(attacker, messages, MOST_PADDING).concat();
+        // Sent in one write, so that one read may return all of it.
+        let error = run_attack(role, |attacker, messages| {
+            let mut bytes = one_by_one(attacker, messages, MAX_PADDING).concat();
             bytes.extend(data(attacker, 600_000));
             vec![bytes]
         })
@@ -139,9 +137,9 @@ async fn fragmented_finished_with_data_behind_it_does_not_panic() {
 }
 
 #[tokio::test]
-async fn fragmented_handshake_is_accepted_with_everything_behind_it() {
+async fn fragmented_handshake_followed_by_data_is_accepted() {
     for role in ROLES {
-        let received = attacked(role, |attacker, messages| {
+        let received = run_attack(role, |attacker, messages| {
             let mut bytes = one_by_one(attacker, messages, 0).concat();
             bytes.extend(data(attacker, 600_000));
             vec![bytes]
@@ -153,22 +151,22 @@ async fn fragmented_handshake_is_accepted_with_everything_behind_it() {
 }
 
 #[tokio::test]
-async fn long_messages_beyond_the_limit_of_a_handshake_end_the_connection() {
-    // Each may be as long as that; together they may not.
-    let error = attacked(Role::Client, |attacker, messages| {
+async fn messages_longer_in_total_than_the_handshake_limit_close_the_connection() {
+    // Each message alone is within the limit.
+    let error = run_attack(Role::Client, |attacker, messages| {
         let encrypted_extensions = &messages[..4 + usize::from(messages[3])];
         let request = message(13, &[&[0][..], &extensions()].concat());
         let entry = [&list24(&[7; 60_000]), &[0, 0][..]].concat();
         let certificate = message(11, &[&[0][..], &list24(&entry)].concat());
         let mut records = Vec::new();
-        // No record holds parts of two messages, so that each message is let go of at its end.
+        // No record contains parts of two messages, so each message is released at its end.
         for message in [encrypted_extensions, &request, &certificate] {
             for part in message.chunks(16_000) {
                 records.push(attacker.seal(HANDSHAKE_KEY, HANDSHAKE, part, 0));
             }
         }
         let verify = [15, 0, 0, 74, 4, 3, 0, 70];
-        records.extend(one_by_one(attacker, &verify, MOST_PADDING));
+        records.extend(one_by_one(attacker, &verify, MAX_PADDING));
         records
     })
     .await
@@ -188,8 +186,7 @@ fn list16(content: &[u8]) -> Vec<u8> {
     [&(content.len() as u16).to_be_bytes()[..], content].concat()
 }
 
-/// Those of a CertificateRequest that asks for a signature by P-256, and for certificates of one
-/// issuer with a very long name.
+/// The extensions of a CertificateRequest for P-256 signatures and an issuer with a very long name.
 fn extensions() -> Vec<u8> {
     let signatures = [&[0, 13][..], &list16(&list16(&[4, 3]))].concat();
     let authorities = [&[0, 47][..], &list16(&list16(&list16(&[7; 60_000])))].concat();
@@ -197,9 +194,9 @@ fn extensions() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn changed_handshake_record_is_refused() {
+async fn modified_handshake_record_is_rejected() {
     for role in ROLES {
-        let error = attacked(role, |attacker, messages| {
+        let error = run_attack(role, |attacker, messages| {
             let mut record = attacker.seal(HANDSHAKE_KEY, HANDSHAKE, messages, 0);
             record[20] ^= 1;
             vec![record]
@@ -211,14 +208,14 @@ async fn changed_handshake_record_is_refused() {
 }
 
 #[test]
-fn handshake_holds_no_more_than_its_limit() {
-    let ca = authority();
+fn handshake_buffers_at_most_its_limit() {
+    let ca = TestCa::new();
     let own = ca.credentials("proxy.test");
-    let server = UnbufferedServerConnection::new(own.server(false)).unwrap();
+    let server = UnbufferedServerConnection::new(own.server_config(false)).unwrap();
     let mut handshake = Handshake::new(server);
-    // A hello whose length is announced as the longest, one byte in a record.
+    // A ClientHello that declares the longest length, one byte per record.
     let mut message = [1, 0, 0xff, 0xff].into_iter().chain(std::iter::repeat(0));
-    let mut held = 0;
+    let mut max_capacity = 0;
     let error = loop {
         let record = [HANDSHAKE, 3, 1, 0, 1, message.next().unwrap()];
         let mut rest = &record[..];
@@ -228,12 +225,12 @@ fn handshake_holds_no_more_than_its_limit() {
             };
             rest = &rest[taken..];
         }
-        held = held.max(handshake.received.capacity());
+        max_capacity = max_capacity.max(handshake.received.capacity());
         if let Err(error) = handshake.capacity() {
             break error.to_string();
         }
-        assert_eq!(handshake.advance(), Ok(Progress::More));
+        assert_eq!(handshake.advance(), Ok(Progress::NeedsInput));
     };
     assert!(error.contains("65535 bytes"), "{error}");
-    assert!(held <= MAX_HELD, "{held} bytes");
+    assert!(max_capacity <= MAX_BUFFERED, "{max_capacity} bytes");
 }

@@ -1,68 +1,70 @@
-//! What can be wrong with a record, and what the peer is told about it.
+//! Errors of the record protocol and their alerts.
 
 use std::io;
 
 use rustls::AlertDescription;
 
-/// Why a connection cannot go on.
+/// Why a connection has failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(in crate::tls) enum RecordError {
-    #[error("the peer sent a TLS record of type {0} where only encrypted ones are allowed")]
-    Unprotected(u8),
-    #[error("the peer sent a TLS record that is longer than the protocol allows")]
+    #[error("peer sent an unencrypted TLS record of type {0}")]
+    Unencrypted(u8),
+    #[error("peer sent a TLS record longer than the protocol allows")]
     TooLong,
     #[error(
-        "a TLS record does not authenticate: it was changed, repeated, left out or moved on its way"
+        "cannot authenticate a TLS record: it was modified, repeated, omitted or reordered in transit"
     )]
-    Forged,
-    #[error("the peer sent a TLS record of nothing but padding")]
+    BadMac,
+    #[error("peer sent a TLS record that contains only padding")]
     NoContent,
-    #[error("the peer sent a TLS record with content of type {0}")]
+    #[error("peer sent a TLS record with content of unknown type {0}")]
     ContentType(u8),
-    #[error("the peer sent an empty TLS alert or handshake record")]
+    #[error("peer sent an empty TLS alert or handshake record")]
     EmptyFragment,
-    #[error("the peer sent other records in the middle of a TLS handshake message")]
+    #[error("peer interleaved a fragmented TLS handshake message with other records")]
     Interleaved,
-    #[error("the peer sent TLS handshake message {0} after the handshake")]
-    Message(u8),
-    #[error("the peer sent a malformed TLS {0}")]
+    #[error("peer sent TLS handshake message {0} after the handshake")]
+    UnexpectedMessage(u8),
+    #[error("peer sent a malformed TLS {0}")]
     Malformed(&'static str),
-    #[error("the peer changed its TLS keys in the middle of a record")]
-    Unaligned,
-    #[error("the peer asked for a TLS key update with the unknown value {0}")]
-    UpdateRequest(u8),
-    #[error("the peer sent {0} TLS records in a row without data")]
-    Quiet(u32),
-    #[error("the peer sent a TLS session ticket that cannot be used")]
-    Ticket(#[source] rustls::Error),
-    #[error("the next TLS keys cannot be derived")]
-    Schedule(#[source] rustls::Error),
-    #[error("TLS negotiated a cipher suite that was not offered")]
-    Suite,
-    #[error("the TLS keys are used up")]
-    Exhausted,
-    #[error("the peer ended the connection with TLS alert {0:?}")]
-    Alerted(AlertDescription),
+    #[error("peer sent a TLS KeyUpdate that does not end its record")]
+    KeyUpdateNotLast,
+    #[error("peer sent a TLS KeyUpdate with unknown request value {0}")]
+    InvalidKeyUpdate(u8),
+    #[error("peer sent {0} consecutive TLS records without data")]
+    TooManyWithoutData(u32),
+    #[error("peer sent an invalid TLS session ticket")]
+    InvalidTicket(#[source] rustls::Error),
+    #[error("cannot derive the next TLS keys")]
+    KeySchedule(#[source] rustls::Error),
+    #[error("TLS cipher suite is not supported")]
+    UnsupportedSuite,
+    #[error("TLS key has sealed or opened the maximum number of records")]
+    KeyExhausted,
+    #[error("peer closed the connection with TLS alert {0:?}")]
+    AlertReceived(AlertDescription),
 }
 
 impl RecordError {
-    /// What RFC 8446 has us say. Nothing in answer to an alert.
+    /// Returns the alert that RFC 8446 requires. A received alert is not answered.
     pub(super) fn alert(&self) -> Option<AlertDescription> {
         Some(match self {
-            Self::Unprotected(_)
+            Self::Unencrypted(_)
             | Self::NoContent
             | Self::ContentType(_)
             | Self::EmptyFragment
             | Self::Interleaved
-            | Self::Message(_)
-            | Self::Unaligned
-            | Self::Quiet(_) => AlertDescription::UnexpectedMessage,
+            | Self::UnexpectedMessage(_)
+            | Self::KeyUpdateNotLast
+            | Self::TooManyWithoutData(_) => AlertDescription::UnexpectedMessage,
             Self::TooLong => AlertDescription::RecordOverflow,
-            Self::Forged => AlertDescription::BadRecordMac,
-            Self::Malformed(_) | Self::Ticket(_) => AlertDescription::DecodeError,
-            Self::UpdateRequest(_) => AlertDescription::IllegalParameter,
-            Self::Schedule(_) | Self::Suite | Self::Exhausted => AlertDescription::InternalError,
-            Self::Alerted(_) => return None,
+            Self::BadMac => AlertDescription::BadRecordMac,
+            Self::Malformed(_) | Self::InvalidTicket(_) => AlertDescription::DecodeError,
+            Self::InvalidKeyUpdate(_) => AlertDescription::IllegalParameter,
+            Self::KeySchedule(_) | Self::UnsupportedSuite | Self::KeyExhausted => {
+                AlertDescription::InternalError
+            }
+            Self::AlertReceived(_) => return None,
         })
     }
 }

@@ -1,15 +1,14 @@
-//! Bytes that came from the peer and have not been opened: the beginning of a record, and more than
-//! that only directly after the handshake.
+//! Received bytes that have not been opened: the start of a record, and only directly after the
+//! handshake more than that.
 //!
-//! How much that can be is limited by [`crate::tls::handshake`] and by what detection reads ahead,
-//! but nothing here relies on it: whatever does not fit into the record buffers of the thread waits
-//! for the next call.
+//! [`crate::tls::handshake`] and protocol detection limit their length, but this module does not
+//! rely on it: bytes that do not fit into the thread's buffer wait for the next call.
 
 use std::io;
 use std::task::{Poll, ready};
 
+use super::buffers::{self, Opened};
 use super::session::Session;
-use super::slots::{self, Opened};
 use super::{MAX_RECORD, cipher};
 
 /// Empty on an idle connection.
@@ -20,8 +19,8 @@ impl ReceivedBytes {
         Self(bytes)
     }
 
-    /// Opens the whole records that are here, as many as fit into `buffer`; `read` is asked for
-    /// more when there is none. `buffer` has to be longer than a record.
+    /// Opens complete records, as many as fit into `buffer`, and calls `read` first when there is
+    /// none. `buffer` must be at least two records long.
     pub(in crate::tls) fn poll_open(
         &mut self,
         session: &mut Session,
@@ -29,19 +28,20 @@ impl ReceivedBytes {
         read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<Opened>> {
         debug_assert!(buffer.len() >= 2 * MAX_RECORD);
-        let have = self.0.len().min(buffer.len());
-        let (front, room) = buffer.split_at_mut(have);
-        let read = match self.has_next() {
-            true => 0,
-            false => match ready!(read(room))? {
+        let buffered = self.0.len().min(buffer.len());
+        let (front, free) = buffer.split_at_mut(buffered);
+        let read = if self.has_next() {
+            0
+        } else {
+            match ready!(read(free))? {
                 0 => return Poll::Ready(Err(truncated())),
-                read => read.min(room.len()),
-            },
+                read => read.min(free.len()),
+            }
         };
-        front.copy_from_slice(&self.0[..have]);
-        let filled = have + read;
-        let opened = slots::open(session, &mut buffer[..filled]);
-        if have < self.0.len() {
+        front.copy_from_slice(&self.0[..buffered]);
+        let filled = buffered + read;
+        let opened = buffers::open(session, &mut buffer[..filled]);
+        if buffered < self.0.len() {
             self.0.drain(..opened.consumed);
         } else {
             self.0 = buffer[opened.consumed..filled].to_vec();
@@ -53,19 +53,19 @@ impl ReceivedBytes {
         self.0 = Vec::new();
     }
 
-    /// Whether a record is whole, or something is here that opening will refuse.
+    /// Whether there is a complete record, or bytes that opening rejects.
     fn has_next(&self) -> bool {
-        match cipher::record_length(&self.0) {
+        match protection::record_length(&self.0) {
             Ok(next) => next.is_some_and(|length| length <= self.0.len()),
             Err(_) => true,
         }
     }
 }
 
-/// A stream without its end may have been cut by anybody.
+/// Without close_notify, an attacker may have truncated the stream.
 fn truncated() -> io::Error {
     io::Error::new(
         io::ErrorKind::UnexpectedEof,
-        "the peer's connection ended without TLS close_notify",
+        "peer closed the connection without TLS close_notify",
     )
 }

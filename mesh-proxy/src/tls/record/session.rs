@@ -1,37 +1,36 @@
-//! A TLS 1.3 connection after its handshake, without its socket: records in, content out, and the
-//! other way round.
+//! A TLS 1.3 connection after its handshake, without I/O: seals content into records and opens
+//! records.
 
 use std::ops::Range;
 
 use rustls::{AlertDescription, ExtractedSecrets};
 
-use super::cipher::{Cipher, Inner};
+use super::buffers::{SLOT_COUNT, SLOT_LEN};
 use super::error::RecordError;
-use super::incoming::{Alert, Incoming, KEY_UPDATE, Message};
+use super::protection::{InnerPlaintext, RecordProtection};
+use super::reassembler::{AlertAction, HandshakeReassembler, KEY_UPDATE, Message};
 use super::schedule::KeySchedule;
-use super::slots::{SLOT, SLOTS};
-use super::{ALERT, DATA, HANDSHAKE, HEADER, MAX_CONTENT, OVERHEAD};
+use super::{ALERT, DATA, HANDSHAKE, HEADER_LEN, MAX_CONTENT, OVERHEAD};
 
-/// Keys of both directions and what may change them. Useless after its first error.
+/// Keys of both directions and the state that updates them. Unusable after its first error.
 pub(in crate::tls) struct Session {
-    sending: Cipher,
-    receiving: Cipher,
-    incoming: Incoming,
+    sending: RecordProtection,
+    receiving: RecordProtection,
+    reassembler: HandshakeReassembler,
     schedule: KeySchedule,
-    /// The peer has asked for new keys of ours.
-    update_asked: bool,
-    /// Records under one key of ours.
-    limit: u64,
+    /// Whether the peer has requested an update of the sending key.
+    update_requested: bool,
+    /// The most records that one sending key seals.
+    record_limit: u64,
 }
 
-/// What a record held.
+/// The content of a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// Where in the record the bytes are; there is at least one.
+    /// The range of the application data in the record. Not empty.
     Data(Range<usize>),
-    Nothing,
-    /// The peer will send no more.
-    End,
+    NoData,
+    CloseNotify,
 }
 
 impl Session {
@@ -42,64 +41,64 @@ impl Session {
         let (sent, sending) = &secrets.tx;
         let (received, receiving) = &secrets.rx;
         Ok(Self {
-            sending: Cipher::new(*sent, sending)?,
-            receiving: Cipher::new(*received, receiving)?,
-            incoming: Incoming::default(),
-            limit: schedule.record_limit(),
+            sending: RecordProtection::new(*sent, sending)?,
+            receiving: RecordProtection::new(*received, receiving)?,
+            reassembler: HandshakeReassembler::default(),
+            record_limit: schedule.record_limit(),
             schedule,
-            update_asked: false,
+            update_requested: false,
         })
     }
 
-    /// Opens a whole record where it lies and does what it says.
+    /// Opens a complete record in place and applies handshake messages and alerts.
     pub(super) fn open(&mut self, record: &mut [u8]) -> Result<Content, RecordError> {
-        let Inner {
+        let InnerPlaintext {
             content_type,
             content,
         } = self.receiving.open(record)?;
         match content_type {
             DATA => {
-                self.incoming.data(content.len())?;
-                Ok(match content.is_empty() {
-                    true => Content::Nothing,
-                    false => Content::Data(content),
+                self.reassembler.receive_data(content.len())?;
+                Ok(if content.is_empty() {
+                    Content::NoData
+                } else {
+                    Content::Data(content)
                 })
             }
             HANDSHAKE => {
                 let Self {
-                    incoming,
+                    reassembler,
                     receiving,
                     schedule,
-                    update_asked,
+                    update_requested,
                     ..
                 } = self;
-                incoming.handshake(&record[content], |message| {
+                reassembler.receive_handshake(&record[content], |message| {
                     match message {
-                        Message::Ticket(ticket) => schedule.ticket(ticket)?,
-                        Message::KeyUpdate { answer } => {
-                            let (number, secrets) = schedule.next_receiving()?;
-                            *receiving = Cipher::new(number, &secrets)?;
-                            *update_asked |= answer;
+                        Message::Ticket(ticket) => schedule.store_ticket(ticket)?,
+                        Message::KeyUpdate { is_requested } => {
+                            let (number, secrets) = schedule.next_receive_secrets()?;
+                            *receiving = RecordProtection::new(number, &secrets)?;
+                            *update_requested |= is_requested;
                         }
                     }
                     Ok(())
                 })?;
-                Ok(Content::Nothing)
+                Ok(Content::NoData)
             }
-            ALERT => Ok(match self.incoming.alert(&record[content])? {
-                Alert::End => Content::End,
-                Alert::Ignored => Content::Nothing,
+            ALERT => Ok(match self.reassembler.receive_alert(&record[content])? {
+                AlertAction::Close => Content::CloseNotify,
+                AlertAction::Ignore => Content::NoData,
             }),
             other => Err(RecordError::ContentType(other)),
         }
     }
 
-    /// Makes records of `length` bytes that lie in the slots, and says how long the records are
-    /// together.
+    /// Seals `length` bytes of content in the slots. Returns the length of the records.
     pub(super) fn seal(&mut self, slots: &mut [u8], length: usize) -> Result<usize, RecordError> {
         let mut left = length;
         let mut sealed = 0;
-        for slot in slots.chunks_mut(SLOT) {
+        for slot in slots.chunks_mut(SLOT_LEN) {
             if left == 0 {
                 break;
             }
@@ -110,31 +109,32 @@ impl Session {
         Ok(sealed)
     }
 
-    /// Whether the key must be changed before all slots are sealed once more: because the peer
-    /// wants it, or because it has been used enough.
+    /// Whether the sending key must be updated before all slots are sealed once more: because the
+    /// peer has requested it, or because the key reaches its limit.
     pub(super) fn is_update_due(&self) -> bool {
-        self.update_asked || self.sending.used().saturating_add(SLOTS as u64) >= self.limit
+        self.update_requested
+            || self.sending.records().saturating_add(SLOT_COUNT as u64) >= self.record_limit
     }
 
-    /// Puts a KeyUpdate behind `records`; what is sealed afterwards is under the next key. The
-    /// peer's own keys are its business: it is not asked to change them.
+    /// Appends a KeyUpdate to `records` and advances to the next key. Does not request an update of
+    /// the peer's key.
     pub(super) fn update_keys(&mut self, records: &mut Vec<u8>) -> Result<(), RecordError> {
         const UPDATE_NOT_REQUESTED: u8 = 0;
         let message = [KEY_UPDATE, 0, 0, 1, UPDATE_NOT_REQUESTED];
         self.append(records, &message, HANDSHAKE)?;
-        self.update_asked = false;
-        self.take_next_key()
+        self.update_requested = false;
+        self.advance_send_key()
     }
 
-    /// From here on, what is sealed is under the next key.
-    pub(in crate::tls) fn take_next_key(&mut self) -> Result<(), RecordError> {
-        let (number, secrets) = self.schedule.next_sending()?;
-        self.sending = Cipher::new(number, &secrets)?;
+    /// Derives the next sending key; later records are sealed with it.
+    pub(in crate::tls) fn advance_send_key(&mut self) -> Result<(), RecordError> {
+        let (number, secrets) = self.schedule.next_send_secrets()?;
+        self.sending = RecordProtection::new(number, &secrets)?;
         Ok(())
     }
 
-    /// Puts an alert behind `records`.
-    pub(super) fn alert(
+    /// Appends an alert to `records`.
+    pub(super) fn append_alert(
         &mut self,
         records: &mut Vec<u8>,
         alert: AlertDescription,
@@ -148,7 +148,7 @@ impl Session {
         self.append(records, &[level, alert.into()], ALERT)
     }
 
-    /// Puts a record of `content` behind `records`.
+    /// Appends a record of `content` to `records`.
     pub(in crate::tls) fn append(
         &mut self,
         records: &mut Vec<u8>,
@@ -158,20 +158,19 @@ impl Session {
         let start = records.len();
         records.resize(start + content.len() + OVERHEAD, 0);
         let slot = &mut records[start..];
-        slot[HEADER..HEADER + content.len()].copy_from_slice(content);
+        slot[HEADER_LEN..HEADER_LEN + content.len()].copy_from_slice(content);
         self.sending.seal(slot, content.len(), content_type)?;
         Ok(())
     }
 
-    /// Makes keys wear out sooner.
     #[cfg(test)]
-    pub(super) fn limit_records(&mut self, limit: u64) {
-        self.limit = limit;
+    pub(super) fn set_record_limit(&mut self, limit: u64) {
+        self.record_limit = limit;
     }
 
-    /// Records under the present key of ours.
+    /// Returns how many records the current sending key has sealed.
     #[cfg(test)]
-    pub(super) fn sent(&self) -> u64 {
-        self.sending.used()
+    pub(super) fn records_sent(&self) -> u64 {
+        self.sending.records()
     }
 }

@@ -1,10 +1,9 @@
-//! A TLS connection whose records are sealed and opened by us: a byte stream like any other, and
-//! two short cuts for tunnels whose other side is a plain socket.
+//! A TLS connection over TCP as a byte stream, with two bulk operations for tunnels between TLS and
+//! a plain socket.
 //!
-//! Between two calls it keeps what cannot be anywhere else: the beginning of a record that has not
-//! come whole, content that the reader had no room for, and records that the socket has not taken
-//! (their numbers are spent, so they cannot be sealed anew). All three are empty on an idle
-//! connection.
+//! Between calls it buffers only the start of an incomplete record, plaintext that did not fit into
+//! the reader's buffer, and records that the socket has not accepted (their sequence numbers are
+//! used, so they cannot be sealed again). All three are empty on an idle connection.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
@@ -16,81 +15,81 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::buffers::{self, Pieces, SLOT_COUNT, SLOT_LEN};
 use super::error::RecordError;
 use super::received::ReceivedBytes;
 use super::session::Session;
-use super::slots::{self, Pieces, SLOT, SLOTS};
 use super::{MAX_CONTENT, MAX_RECORD};
 
-/// A connection of which rustls has made the handshake.
+/// A TLS connection after its handshake.
 pub struct RecordStream {
     tcp: TcpStream,
     session: Session,
     received: ReceivedBytes,
-    content: Unread,
-    records: Unsent,
-    reading: Reading,
-    writing: Writing,
+    plaintext: PlaintextBuffer,
+    ciphertext: CiphertextBuffer,
+    read_state: ReadState,
+    write_state: WriteState,
     read_size: BulkSize,
     write_size: BulkSize,
     is_resumed: bool,
 }
 
-/// What one step of a short cut has done.
+/// The result of one step of a bulk operation.
 #[derive(Debug, Default)]
-pub struct Moved {
-    /// Bytes of the source. 0 at its end.
-    pub taken: usize,
-    /// What the sink did not take of them.
-    pub left: Vec<u8>,
+pub struct BulkTransfer {
+    /// Number of bytes read from the source. 0 at the end of its stream.
+    pub read: usize,
+    /// The last bytes read, which the sink did not accept.
+    pub unsent: Vec<u8>,
 }
 
-/// Which side of a short cut failed.
+/// The connection of a bulk operation that failed.
 #[derive(Debug)]
 pub enum BulkError {
     Source(io::Error),
     Sink(io::Error),
 }
 
-/// Opened, not handed on.
+/// Opened content that has not been read.
 #[derive(Default)]
-struct Unread {
+struct PlaintextBuffer {
     bytes: Vec<u8>,
     start: usize,
 }
 
-/// Sealed, not written.
+/// Sealed records that have not been written.
 #[derive(Default)]
-struct Unsent {
+struct CiphertextBuffer {
     bytes: Vec<u8>,
     start: usize,
 }
 
-enum Reading {
+enum ReadState {
     Open,
-    Ended,
-    /// The error is for the next reader, content before it having been handed on.
+    Closed,
+    /// The next read returns the error, after the content that precedes it.
     Failed(Option<RecordError>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Writing {
+enum WriteState {
     Open,
-    /// The end has been sealed.
-    Ending,
-    Ended,
+    /// close_notify has been sealed.
+    Closing,
+    Closed,
     Failed,
 }
 
-/// How many records' worth of bytes a short cut takes at once.
+/// How many records a bulk operation handles per step.
 ///
-/// What the sink does not take has to be kept, so one that stays slow must not make us hold a full
-/// batch: sinks that take everything get larger batches.
+/// Bytes that the sink does not accept are buffered, so a slow sink gets small batches and a sink
+/// that accepts everything gets larger ones.
 #[derive(Clone, Copy)]
 struct BulkSize(usize);
 
 impl RecordStream {
-    /// Goes on where the handshake has ended. `received` are the bytes that came behind it.
+    /// Creates the stream after a handshake. `received` are the bytes that followed it.
     pub(in crate::tls) fn new(
         tcp: TcpStream,
         session: Session,
@@ -101,105 +100,104 @@ impl RecordStream {
             tcp,
             session,
             received: ReceivedBytes::new(received),
-            content: Unread::default(),
-            records: Unsent::default(),
-            reading: Reading::Open,
-            writing: Writing::Open,
-            read_size: BulkSize::LEAST,
-            write_size: BulkSize::LEAST,
+            plaintext: PlaintextBuffer::default(),
+            ciphertext: CiphertextBuffer::default(),
+            read_state: ReadState::Open,
+            write_state: WriteState::Open,
+            read_size: BulkSize::MIN,
+            write_size: BulkSize::MIN,
             is_resumed,
         }
     }
 
-    /// Makes keys wear out sooner.
     #[cfg(test)]
-    pub(in crate::tls) fn limit_records(&mut self, limit: u64) {
-        self.session.limit_records(limit);
+    pub(in crate::tls) fn set_record_limit(&mut self, limit: u64) {
+        self.session.set_record_limit(limit);
     }
 
     pub fn tcp(&self) -> &TcpStream {
         &self.tcp
     }
 
-    /// Whether the handshake took up an earlier session.
+    /// Whether the handshake resumed an earlier session.
     pub fn is_resumed(&self) -> bool {
         self.is_resumed
     }
 
-    /// Whether no opened byte waits for a reader, so that [`RecordStream::poll_open_to`] may take
-    /// the next.
-    pub fn is_drained(&self) -> bool {
-        self.content.is_empty()
+    /// Whether opened bytes are buffered. They must be read before [`RecordStream::poll_open_to`]
+    /// is called.
+    pub fn has_buffered_plaintext(&self) -> bool {
+        !self.plaintext.is_empty()
     }
 
-    /// Opens what has arrived, about `limit` bytes at most, and lends it piece by piece. Returns
-    /// how much it was: nothing at the end of the peer's stream.
-    pub fn poll_lend(
+    /// Opens about `limit` received bytes at most and passes the content to `read`, piece by piece.
+    /// Returns its length: 0 at the end of the peer's stream.
+    pub fn poll_read_with(
         &mut self,
         cx: &mut Context<'_>,
         limit: usize,
-        mut take: impl FnMut(&[u8]),
+        mut read: impl FnMut(&[u8]),
     ) -> Poll<io::Result<usize>> {
-        if !self.content.is_empty() {
-            let unread = std::mem::take(&mut self.content);
-            take(&unread.bytes[unread.start..]);
-            return Poll::Ready(Ok(unread.bytes.len() - unread.start));
+        if !self.plaintext.is_empty() {
+            let plaintext = std::mem::take(&mut self.plaintext);
+            read(&plaintext.bytes[plaintext.start..]);
+            return Poll::Ready(Ok(plaintext.bytes.len() - plaintext.start));
         }
-        slots::with(|bytes| {
+        buffers::with(|bytes| {
             let limit = limit.clamp(2 * MAX_RECORD, bytes.len());
             let pieces = ready!(self.poll_opened(bytes, limit, cx))?;
             for piece in pieces.iter() {
-                take(&bytes[piece]);
+                read(&bytes[piece]);
             }
             Poll::Ready(Ok(pieces.total()))
         })
     }
 
-    /// Opens what has arrived and writes it to a plain socket.
+    /// Opens received records and writes their content to a plain socket.
     pub fn poll_open_to(
         &mut self,
         sink: &TcpStream,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Moved, BulkError>> {
-        slots::with(|bytes| {
-            let limit = self.read_size.slots() * SLOT;
+    ) -> Poll<Result<BulkTransfer, BulkError>> {
+        buffers::with(|bytes| {
+            let limit = self.read_size.slots() * SLOT_LEN;
             let pieces = ready!(self.poll_opened(bytes, limit, cx)).map_err(BulkError::Source)?;
-            let taken = pieces.total();
-            let delivered = write_pieces(sink, bytes, &pieces).map_err(BulkError::Sink)?;
-            let left = gather(bytes, &pieces, delivered);
-            let is_full = taken >= self.read_size.slots() * MAX_CONTENT * 7 / 8;
-            self.read_size.judge(is_full, left.is_empty());
-            Poll::Ready(Ok(Moved { taken, left }))
+            let read = pieces.total();
+            let written = write_pieces(sink, bytes, &pieces).map_err(BulkError::Sink)?;
+            let unsent = gather(bytes, &pieces, written);
+            let is_full = read >= self.read_size.slots() * MAX_CONTENT * 7 / 8;
+            self.read_size.adjust(is_full, unsent.is_empty());
+            Poll::Ready(Ok(BulkTransfer { read, unsent }))
         })
     }
 
-    /// Seals what a plain socket has and writes it. What this side's socket does not take is kept
-    /// here.
+    /// Reads from a plain socket and writes the sealed bytes. Buffers records that the TLS
+    /// connection's socket does not accept.
     pub fn poll_seal_from(
         &mut self,
         source: &TcpStream,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Moved, BulkError>> {
+    ) -> Poll<Result<BulkTransfer, BulkError>> {
         ready!(self.poll_ready_to_seal(cx)).map_err(BulkError::Sink)?;
-        slots::with(|bytes| {
+        buffers::with(|bytes| {
             let count = self.write_size.slots();
-            let taken = {
-                let mut contents = slots::contents(bytes);
+            let read = {
+                let mut contents = buffers::contents(bytes);
                 ready!(poll_read_some(source, &mut contents[..count], cx))
                     .map_err(BulkError::Source)?
             };
-            self.seal_and_send(bytes, taken, cx)
+            self.seal_and_send(bytes, read, cx)
                 .map_err(BulkError::Sink)?;
             self.write_size
-                .judge(taken == count * MAX_CONTENT, self.records.is_empty());
-            Poll::Ready(Ok(Moved {
-                taken,
-                left: Vec::new(),
+                .adjust(read == count * MAX_CONTENT, self.ciphertext.is_empty());
+            Poll::Ready(Ok(BulkTransfer {
+                read,
+                unsent: Vec::new(),
             }))
         })
     }
 
-    /// Reads and opens at least one piece. None at the end of the peer's stream.
+    /// Reads and opens at least one piece of content. No piece at the end of the peer's stream.
     fn poll_opened(
         &mut self,
         bytes: &mut [u8],
@@ -207,10 +205,10 @@ impl RecordStream {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<Pieces>> {
         loop {
-            match &mut self.reading {
-                Reading::Open => {}
-                Reading::Ended => return Poll::Ready(Ok(Pieces::new())),
-                Reading::Failed(error) => {
+            match &mut self.read_state {
+                ReadState::Open => {}
+                ReadState::Closed => return Poll::Ready(Ok(Pieces::new())),
+                ReadState::Failed(error) => {
                     let error = error
                         .take()
                         .map_or_else(|| io::ErrorKind::ConnectionAborted.into(), io::Error::from);
@@ -221,14 +219,14 @@ impl RecordStream {
             let opened = ready!(self.received.poll_open(
                 &mut self.session,
                 &mut bytes[..limit],
-                |room| poll_read_some(tcp, &mut [IoSliceMut::new(room)], cx),
+                |buffer| poll_read_some(tcp, &mut [IoSliceMut::new(buffer)], cx),
             ))?;
-            match opened.ended {
+            match opened.closed {
                 Ok(false) => {}
                 Ok(true) => {
-                    // Nothing that comes behind counts (RFC 8446 §6.1).
+                    // Data after close_notify is ignored (RFC 8446, section 6.1).
                     self.received.clear();
-                    self.reading = Reading::Ended;
+                    self.read_state = ReadState::Closed;
                 }
                 Err(error) => self.fail(error),
             }
@@ -238,26 +236,26 @@ impl RecordStream {
         }
     }
 
-    /// Ready when everything sealed has left and the key is good for all slots.
+    /// Ready when all sealed records are written and the key may seal all slots.
     fn poll_ready_to_seal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.writing != Writing::Open {
+        if self.write_state != WriteState::Open {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         self.poll_send_records(cx)
     }
 
-    /// Writes what is sealed, and a change of keys when one is due.
+    /// Writes sealed records, and a KeyUpdate when one is due.
     fn poll_send_records(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.records.poll_send(&mut self.tcp, cx))?;
-        if self.writing == Writing::Open && self.session.is_update_due() {
-            self.session.update_keys(&mut self.records.bytes)?;
-            ready!(self.records.poll_send(&mut self.tcp, cx))?;
+        ready!(self.ciphertext.poll_send(&mut self.tcp, cx))?;
+        if self.write_state == WriteState::Open && self.session.is_update_due() {
+            self.session.update_keys(&mut self.ciphertext.bytes)?;
+            ready!(self.ciphertext.poll_send(&mut self.tcp, cx))?;
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Seals the first `length` bytes of content in the slots, and writes the records as far as the
-    /// socket takes them. Nothing else must be unsent.
+    /// Seals `length` bytes of content in the slots, writes the records and buffers those that the
+    /// socket does not accept. No other ciphertext must be buffered.
     fn seal_and_send(
         &mut self,
         slots: &mut [u8],
@@ -269,29 +267,31 @@ impl RecordStream {
         let sent = match Pin::new(&mut self.tcp).poll_write(cx, records) {
             Poll::Ready(Ok(sent)) => sent,
             Poll::Ready(Err(error)) => {
-                self.writing = Writing::Failed;
+                self.write_state = WriteState::Failed;
                 return Err(error);
             }
             Poll::Pending => 0,
         };
-        self.records.bytes = records[sent..].to_vec();
+        self.ciphertext.bytes = records[sent..].to_vec();
         Ok(())
     }
 
-    /// Ends both directions because of what the peer did, and tells it, if its socket takes that at
-    /// once.
+    /// Fails both directions, and sends the error's alert if the socket accepts it immediately.
     fn fail(&mut self, error: RecordError) {
-        if self.writing == Writing::Open
+        if self.write_state == WriteState::Open
             && let Some(alert) = error.alert()
-            && self.session.alert(&mut self.records.bytes, alert).is_ok()
+            && self
+                .session
+                .append_alert(&mut self.ciphertext.bytes, alert)
+                .is_ok()
         {
-            // Best effort: the connection is over either way.
-            let _ = self.tcp.try_write(self.records.unsent());
+            // Best effort: the connection has failed in any case.
+            let _ = self.tcp.try_write(self.ciphertext.unsent());
         }
         self.received.clear();
-        self.records = Unsent::default();
-        self.writing = Writing::Failed;
-        self.reading = Reading::Failed(Some(error));
+        self.ciphertext = CiphertextBuffer::default();
+        self.write_state = WriteState::Failed;
+        self.read_state = ReadState::Failed(Some(error));
     }
 
     fn poll_write_with(
@@ -300,41 +300,41 @@ impl RecordStream {
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> usize,
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_ready_to_seal(cx))?;
-        slots::with(|bytes| {
+        buffers::with(|bytes| {
             let count = self.write_size.slots();
-            let length = fill(&mut slots::contents(bytes)[..count]);
+            let length = fill(&mut buffers::contents(bytes)[..count]);
             self.seal_and_send(bytes, length, cx)?;
             self.write_size
-                .judge(length == count * MAX_CONTENT, self.records.is_empty());
+                .adjust(length == count * MAX_CONTENT, self.ciphertext.is_empty());
             Poll::Ready(Ok(length))
         })
     }
 }
 
 impl BulkSize {
-    /// 64 KiB: what a sink that stops makes us hold.
-    const LEAST: Self = Self(4);
+    /// 64 KiB: the bytes buffered for a sink that stops reading.
+    const MIN: Self = Self(4);
 
     fn slots(self) -> usize {
         self.0
     }
 
-    fn judge(&mut self, was_full: bool, was_delivered: bool) {
-        // A fast sink is full now and then too.
-        if !was_delivered {
-            self.0 = (self.0 / 2).max(Self::LEAST.0);
+    fn adjust(&mut self, was_full: bool, was_written: bool) {
+        // Halves instead of resetting, because a fast sink is full occasionally.
+        if !was_written {
+            self.0 = (self.0 / 2).max(Self::MIN.0);
         } else if was_full {
-            self.0 = (self.0 * 2).min(SLOTS);
+            self.0 = (self.0 * 2).min(SLOT_COUNT);
         }
     }
 }
 
-impl Unread {
+impl PlaintextBuffer {
     fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    fn hand_on(&mut self, buf: &mut ReadBuf<'_>) {
+    fn copy_to(&mut self, buf: &mut ReadBuf<'_>) {
         let rest = &self.bytes[self.start..];
         let n = rest.len().min(buf.remaining());
         buf.put_slice(&rest[..n]);
@@ -345,7 +345,7 @@ impl Unread {
     }
 }
 
-impl Unsent {
+impl CiphertextBuffer {
     fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -372,25 +372,24 @@ impl AsyncRead for RecordStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.content.is_empty() {
-            self.content.hand_on(buf);
+        if !self.plaintext.is_empty() {
+            self.plaintext.copy_to(buf);
             return Poll::Ready(Ok(()));
         }
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        slots::with(|bytes| {
-            // Not much more than there is room for, but at least a record, with what is here of it
-            // already.
+        buffers::with(|bytes| {
+            // About as much as fits into `buf`, but at least a record and its buffered start.
             let limit = buf.remaining().clamp(2 * MAX_RECORD, bytes.len());
             let pieces = ready!(self.poll_opened(bytes, limit, cx))?;
-            let mut handed = 0;
+            let mut read = 0;
             for piece in pieces.iter() {
                 let n = piece.len().min(buf.remaining());
                 buf.put_slice(&bytes[piece.start..piece.start + n]);
-                handed += n;
+                read += n;
             }
-            self.content.bytes = gather(bytes, &pieces, handed);
+            self.plaintext.bytes = gather(bytes, &pieces, read);
             Poll::Ready(Ok(()))
         })
     }
@@ -418,23 +417,24 @@ impl AsyncWrite for RecordStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.writing {
-            Writing::Failed | Writing::Ended => Poll::Ready(Ok(())),
-            Writing::Open | Writing::Ending => self.poll_send_records(cx),
+        match self.write_state {
+            WriteState::Failed | WriteState::Closed => Poll::Ready(Ok(())),
+            WriteState::Open | WriteState::Closing => self.poll_send_records(cx),
         }
     }
 
-    /// Says that no more will come (close_notify, then FIN). The peer may go on sending.
+    /// Sends close_notify and FIN. The peer may continue to send.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.writing == Writing::Open {
-            let end = AlertDescription::CloseNotify;
-            this.session.alert(&mut this.records.bytes, end)?;
-            this.writing = Writing::Ending;
+        if this.write_state == WriteState::Open {
+            let alert = AlertDescription::CloseNotify;
+            this.session
+                .append_alert(&mut this.ciphertext.bytes, alert)?;
+            this.write_state = WriteState::Closing;
         }
-        if this.writing == Writing::Ending {
-            ready!(this.records.poll_send(&mut this.tcp, cx))?;
-            this.writing = Writing::Ended;
+        if this.write_state == WriteState::Closing {
+            ready!(this.ciphertext.poll_send(&mut this.tcp, cx))?;
+            this.write_state = WriteState::Closed;
         }
         Pin::new(&mut this.tcp).poll_shutdown(cx)
     }
@@ -463,16 +463,16 @@ fn poll_read_some(
     }
 }
 
-/// One read. One that does not fill its room has taken everything: saying so to the runtime saves
-/// the read that would find nothing.
+/// Reads once. A read that does not fill the slices has emptied the socket: reporting `WouldBlock`
+/// to tokio clears the readiness and saves a read that would fail.
 fn read_some(tcp: &TcpStream, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-    let room: usize = into.iter().map(|slice| slice.len()).sum();
+    let capacity: usize = into.iter().map(|slice| slice.len()).sum();
     let mut read = None;
     let tried = tcp.try_io(Interest::READABLE, || {
         let n = (&*SockRef::from(tcp)).read_vectored(into)?;
         read = Some(n);
         match n {
-            1.. if n < room => Err(io::ErrorKind::WouldBlock.into()),
+            1.. if n < capacity => Err(io::ErrorKind::WouldBlock.into()),
             _ => Ok(n),
         }
     });
@@ -482,7 +482,7 @@ fn read_some(tcp: &TcpStream, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> 
     }
 }
 
-/// Writes as much as the socket takes at once.
+/// Writes the bytes that the socket accepts immediately.
 fn write_pieces(tcp: &TcpStream, bytes: &[u8], pieces: &Pieces) -> io::Result<usize> {
     let mut slices = [IoSlice::new(&[]); Pieces::MAX];
     let mut count = 0;
@@ -502,7 +502,7 @@ fn write_pieces(tcp: &TcpStream, bytes: &[u8], pieces: &Pieces) -> io::Result<us
     }
 }
 
-/// What the pieces hold behind the first `skip` bytes.
+/// Copies the content of the pieces after its first `skip` bytes.
 fn gather(bytes: &[u8], pieces: &Pieces, mut skip: usize) -> Vec<u8> {
     let mut rest = Vec::with_capacity(pieces.total().saturating_sub(skip));
     for piece in pieces.iter() {
@@ -513,24 +513,24 @@ fn gather(bytes: &[u8], pieces: &Pieces, mut skip: usize) -> Vec<u8> {
     rest
 }
 
-/// Copies as much as there is room for.
+/// Copies as many bytes as fit. Returns how many.
 fn copy_into(contents: &mut [IoSliceMut<'_>], slices: &[IoSlice<'_>]) -> usize {
     let mut copied = 0;
-    let mut rooms = contents.iter_mut();
-    let mut room: &mut [u8] = &mut [];
+    let mut contents = contents.iter_mut();
+    let mut free: &mut [u8] = &mut [];
     for slice in slices {
         let mut rest: &[u8] = slice;
         while !rest.is_empty() {
-            if room.is_empty() {
-                match rooms.next() {
-                    Some(next) => room = next,
+            if free.is_empty() {
+                match contents.next() {
+                    Some(next) => free = next,
                     None => return copied,
                 }
             }
-            let n = rest.len().min(room.len());
-            let (into, behind) = std::mem::take(&mut room).split_at_mut(n);
+            let n = rest.len().min(free.len());
+            let (into, after) = std::mem::take(&mut free).split_at_mut(n);
             into.copy_from_slice(&rest[..n]);
-            room = behind;
+            free = after;
             rest = &rest[n..];
             copied += n;
         }

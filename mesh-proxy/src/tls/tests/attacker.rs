@@ -1,5 +1,5 @@
-//! A peer that makes its own records. rustls performs its side of the handshake but leaves its
-//! records unencrypted, so that a test can cut, pad and seal the handshake messages as it likes.
+//! A peer that seals its own records. rustls performs its handshake but does not encrypt, so that a
+//! test can fragment, pad and seal the handshake messages arbitrarily.
 
 use std::cell::RefCell;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
-use rustls::crypto::cipher::{
+use rustls::crypto::protection::{
     AeadKey, Iv, MessageDecrypter, MessageEncrypter, OutboundChunks, OutboundOpaqueMessage,
     OutboundPlainMessage, PrefixedPayload, Tls13AeadAlgorithm, UnsupportedOperationError,
 };
@@ -23,22 +23,22 @@ use tokio::net::TcpStream;
 
 use super::*;
 
-/// Content type of a record of handshake messages, and of data.
+/// The content types of handshake messages and of application data.
 pub(in crate::tls) const HANDSHAKE: u8 = 22;
 pub(in crate::tls) const DATA: u8 = 23;
 
-/// The number of a sending key: the first is for handshake messages, the second for data.
+/// The index of a sending key: the first seals handshake messages, the second application data.
 pub(in crate::tls) const HANDSHAKE_KEY: usize = 0;
 pub(in crate::tls) const DATA_KEY: usize = 1;
 
 pub(in crate::tls) struct Attacker {
     tcp: TcpStream,
     rustls: Connection,
-    /// Keys of other connections of this thread come before this one's.
+    /// Index of this connection's first key in [`KEYS`], after those of earlier connections.
     first_key: usize,
 }
 
-/// A record that rustls would have sealed.
+/// A record before it is sealed.
 #[derive(Debug)]
 pub(in crate::tls) struct Unsealed {
     pub(in crate::tls) key: Option<usize>,
@@ -68,8 +68,8 @@ impl Attacker {
         Self::new(tcp, rustls.into())
     }
 
-    /// With a certificate of this authority.
-    pub(in crate::tls) fn server(tcp: TcpStream, ca: &Authority, name: &str) -> Self {
+    /// Creates a server with a certificate of `ca`.
+    pub(in crate::tls) fn server(tcp: TcpStream, ca: &TestCa, name: &str) -> Self {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &ca.issuer).unwrap();
@@ -94,7 +94,7 @@ impl Attacker {
         }
     }
 
-    /// What rustls wants to send now.
+    /// Takes the records that rustls wants to send.
     pub(in crate::tls) fn pending(&mut self) -> Vec<Unsealed> {
         let mut bytes = Vec::new();
         while self.rustls.wants_write() {
@@ -103,7 +103,7 @@ impl Attacker {
         let mut rest = &bytes[..];
         let mut records = Vec::new();
         while let [content_type, _, _, high, low, body @ ..] = rest {
-            let (content, behind) = body.split_at(usize::from(u16::from_be_bytes([*high, *low])));
+            let (content, after) = body.split_at(usize::from(u16::from_be_bytes([*high, *low])));
             records.push(match (*content_type, content) {
                 (DATA, [content @ .., content_type, key]) => Unsealed {
                     key: Some(usize::from(*key) - self.first_key),
@@ -116,12 +116,12 @@ impl Attacker {
                     content: content.to_vec(),
                 },
             });
-            rest = behind;
+            rest = after;
         }
         records
     }
 
-    /// Gives rustls what the proxy sends, until it wants to send something itself.
+    /// Passes the proxy's bytes to rustls until rustls wants to send.
     pub(in crate::tls) async fn receive(&mut self) -> io::Result<()> {
         while !self.rustls.wants_write() {
             let mut bytes = vec![0; 4096];
@@ -148,7 +148,7 @@ impl Attacker {
         content: &[u8],
         padding: usize,
     ) -> Vec<u8> {
-        // The type that is sealed follows the content, so that of a padded record is a zero too.
+        // rustls appends the content type, so the last byte of the padding takes its place.
         let mut padded = content.to_vec();
         let mut last = content_type;
         if padding > 0 {
@@ -180,7 +180,7 @@ impl Attacker {
         }
     }
 
-    /// Sends everything that rustls wants to send.
+    /// Seals and sends the records that rustls wants to send.
     pub(in crate::tls) async fn send_pending(&mut self) -> io::Result<()> {
         for record in self.pending() {
             let bytes = self.encode(&record);
@@ -189,8 +189,8 @@ impl Attacker {
         Ok(())
     }
 
-    /// Reads and forgets until the proxy closes.
-    pub(in crate::tls) async fn drain(&mut self) -> io::Result<()> {
+    /// Reads until the proxy closes the connection.
+    pub(in crate::tls) async fn discard_input(&mut self) -> io::Result<()> {
         let mut bytes = vec![0; 4096];
         while self.tcp.read(&mut bytes).await? > 0 {}
         Ok(())
@@ -221,7 +221,7 @@ fn provider() -> Arc<CryptoProvider> {
     })
 }
 
-/// Keeps the keys that rustls would send with.
+/// Stores the keys with which rustls would seal records.
 struct CapturedAead;
 
 impl CapturedAead {
@@ -258,7 +258,7 @@ impl Tls13AeadAlgorithm for CapturedAead {
     }
 }
 
-/// Puts type and key behind the content instead of encrypting it.
+/// Appends the content type and the key's index to the content instead of encrypting it.
 struct Unencrypted(usize);
 
 impl MessageEncrypter for Unencrypted {

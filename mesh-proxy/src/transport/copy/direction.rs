@@ -1,4 +1,5 @@
-//! One way of a copied connection: take from one side, deliver to the other, pass on the end.
+//! One direction of a copied connection: reads from the source, writes to the sink and forwards the
+//! end of the stream.
 
 use std::io;
 use std::pin::Pin;
@@ -7,59 +8,53 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use super::{CopyError, Side};
-use crate::tls::{BulkError, Moved};
+use crate::tls::{BulkError, BulkTransfer};
 use crate::transport::scratch::SCRATCH_SIZE;
 use crate::transport::splice::Pipe;
 use crate::transport::{Io, Scratch};
 
-/// What it holds is what it has taken and not yet delivered.
+/// The state of one direction.
 pub(super) struct Direction {
-    held: Held,
+    buffered: Buffered,
     state: State,
-    /// The last read was large enough for the kernel to move the next bytes.
-    bulk: bool,
-    moved: u64,
+    /// Whether the last read was large enough to use splice for the next one.
+    is_bulk: bool,
+    bytes_read: u64,
 }
 
-/// Which end failed.
+/// The operation that failed.
 pub(super) enum DirectionError {
-    Taking(io::Error),
-    Delivering(io::Error),
+    Read(io::Error),
+    Write(io::Error),
 }
 
-enum Held {
+/// Bytes that were read from the source and not yet written to the sink.
+enum Buffered {
     Nothing,
-    Bytes {
-        bytes: Vec<u8>,
-        written: usize,
-    },
-    /// The kernel holds them.
-    Pipe {
-        pipe: Pipe,
-        filled: usize,
-    },
+    Bytes { bytes: Vec<u8>, written: usize },
+    Pipe { pipe: Pipe, filled: usize },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Copying,
-    /// The source has ended; what is held and then the end are still to be passed on.
-    Ending,
-    Ended,
+    /// The source has ended; buffered bytes and the end still have to be forwarded.
+    Closing,
+    Closed,
 }
 
-/// Reads and writes before the other connections of the thread have their turn: 1 MiB at most
-/// through the scratch, 4 MiB through records of ours.
+/// Reads and writes before other connections of the thread are polled: at most 1 MiB through the
+/// scratch buffer, 4 MiB through [`crate::tls::RecordStream`].
 const ROUNDS_PER_POLL: usize = 16;
 
-/// Below this a splice moved too little to be worth its second system call and its pipe.
+/// A splice of fewer bytes is not worth its second system call and its pipe.
 const MIN_BULK: usize = SCRATCH_SIZE / 4;
 
 impl DirectionError {
-    pub(super) fn blame(self, source: Side, sink: Side) -> CopyError {
+    pub(super) fn into_copy_error(self, source: Side, sink: Side) -> CopyError {
         match self {
-            Self::Taking(error) => CopyError::Read(source, error),
-            Self::Delivering(error) => CopyError::Write(sink, error),
+            Self::Read(error) => CopyError::Read(source, error),
+            Self::Write(error) => CopyError::Write(sink, error),
         }
     }
 }
@@ -67,20 +62,20 @@ impl DirectionError {
 impl Direction {
     pub(super) fn new() -> Self {
         Self {
-            held: Held::Nothing,
+            buffered: Buffered::Nothing,
             state: State::Copying,
-            bulk: false,
-            moved: 0,
+            is_bulk: false,
+            bytes_read: 0,
         }
     }
 
-    pub(super) fn has_ended(&self) -> bool {
-        self.state == State::Ended
+    pub(super) fn is_closed(&self) -> bool {
+        self.state == State::Closed
     }
 
-    /// Bytes taken so far.
-    pub(super) fn moved(&self) -> u64 {
-        self.moved
+    /// Number of bytes read so far.
+    pub(super) fn bytes_read(&self) -> u64 {
+        self.bytes_read
     }
 
     pub(super) fn poll(
@@ -91,21 +86,21 @@ impl Direction {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), DirectionError>> {
         for _ in 0..ROUNDS_PER_POLL {
-            ready!(self.poll_deliver(to, scratch, cx)).map_err(DirectionError::Delivering)?;
+            ready!(self.poll_write_buffered(to, scratch, cx)).map_err(DirectionError::Write)?;
             match self.state {
-                State::Ended => return Poll::Ready(Ok(())),
-                State::Ending => {
-                    // A socket whose peer is gone cannot be shut down; the other direction finds
-                    // out if that matters.
+                State::Closed => return Poll::Ready(Ok(())),
+                State::Closing => {
+                    // Shutdown fails when the peer has closed the connection. The other direction
+                    // fails too if that matters.
                     let _ = ready!(Pin::new(&mut *to).poll_shutdown(cx));
-                    self.state = State::Ended;
+                    self.state = State::Closed;
                     return Poll::Ready(Ok(()));
                 }
                 State::Copying => {}
             }
-            if self.poll_take(from, to, scratch, cx)?.is_pending() {
-                // A TLS session may still hold records that its socket did not take.
-                ready!(Pin::new(to).poll_flush(cx)).map_err(DirectionError::Delivering)?;
+            if self.poll_copy(from, to, scratch, cx)?.is_pending() {
+                // A TLS stream may buffer records that its socket did not accept.
+                ready!(Pin::new(to).poll_flush(cx)).map_err(DirectionError::Write)?;
                 return Poll::Pending;
             }
         }
@@ -113,69 +108,71 @@ impl Direction {
         Poll::Pending
     }
 
-    /// Writes what is held. Ready when nothing is.
-    fn poll_deliver(
+    /// Writes the buffered bytes. Ready when none are left.
+    fn poll_write_buffered(
         &mut self,
         to: &mut Io,
         scratch: &Scratch,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.held {
-            Held::Nothing => {}
-            Held::Bytes { bytes, written } => {
+        match &mut self.buffered {
+            Buffered::Nothing => {}
+            Buffered::Bytes { bytes, written } => {
                 while *written < bytes.len() {
                     *written += ready!(poll_write_some(to, &bytes[*written..], cx))?;
                 }
-                self.held = Held::Nothing;
+                self.buffered = Buffered::Nothing;
             }
-            Held::Pipe { pipe, filled } => {
+            Buffered::Pipe { pipe, filled } => {
                 while *filled > 0 {
                     let n = ready!(pipe.poll_empty(to.tcp(), *filled, cx))
-                        .map_err(|error| to.note_error(error))?;
+                        .map_err(|error| to.record_error(error))?;
                     to.count_written(n);
                     *filled -= n;
                 }
-                if let Held::Pipe { pipe, .. } = std::mem::replace(&mut self.held, Held::Nothing) {
-                    scratch.give_pipe(pipe);
+                if let Buffered::Pipe { pipe, .. } =
+                    std::mem::replace(&mut self.buffered, Buffered::Nothing)
+                {
+                    scratch.return_pipe(pipe);
                 }
             }
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Takes the next bytes and, through the scratch, delivers what the sink accepts at once.
-    fn poll_take(
+    /// Reads the next bytes and writes what the sink accepts immediately, except with splice.
+    fn poll_copy(
         &mut self,
         from: &mut Io,
         to: &mut Io,
         scratch: &Scratch,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), DirectionError>> {
-        if self.bulk
+        if self.is_bulk
             && from.bare_tcp().is_some()
             && to.bare_tcp().is_some()
             && let Some(pipe) = scratch.take_pipe()
         {
             return self.poll_fill_pipe(pipe, from, scratch, cx);
         }
-        if let Some(moved) = poll_records(from, to, cx) {
-            return self.take_moved(ready!(moved), from, to);
+        if let Some(transfer) = poll_records(from, to, cx) {
+            return self.finish_transfer(ready!(transfer), from, to);
         }
         let mut scratch = scratch.borrow();
         let mut buf = ReadBuf::new(&mut scratch);
-        ready!(Pin::new(&mut *from).poll_read(cx, &mut buf)).map_err(DirectionError::Taking)?;
-        let taken = buf.filled();
-        self.taken(taken.len());
+        ready!(Pin::new(&mut *from).poll_read(cx, &mut buf)).map_err(DirectionError::Read)?;
+        let read = buf.filled();
+        self.count_read(read.len());
         let mut written = 0;
-        while written < taken.len() {
-            match poll_write_some(to, &taken[written..], cx) {
+        while written < read.len() {
+            match poll_write_some(to, &read[written..], cx) {
                 Poll::Ready(Ok(n)) => written += n,
                 Poll::Ready(Err(error)) => {
-                    return Poll::Ready(Err(DirectionError::Delivering(error)));
+                    return Poll::Ready(Err(DirectionError::Write(error)));
                 }
                 Poll::Pending => {
-                    self.held = Held::Bytes {
-                        bytes: taken[written..].to_vec(),
+                    self.buffered = Buffered::Bytes {
+                        bytes: read[written..].to_vec(),
                         written: 0,
                     };
                     break;
@@ -185,28 +182,28 @@ impl Direction {
         Poll::Ready(Ok(()))
     }
 
-    /// Accounts for what records of ours have carried.
-    fn take_moved(
+    /// Accounts for a bulk operation of [`crate::tls::RecordStream`].
+    fn finish_transfer(
         &mut self,
-        moved: Result<Moved, BulkError>,
+        transfer: Result<BulkTransfer, BulkError>,
         from: &Io,
         to: &Io,
     ) -> Poll<Result<(), DirectionError>> {
-        let Moved { taken, left } = match moved {
-            Ok(moved) => moved,
+        let BulkTransfer { read, unsent } = match transfer {
+            Ok(transfer) => transfer,
             Err(BulkError::Source(error)) => {
-                return Poll::Ready(Err(DirectionError::Taking(from.note_error(error))));
+                return Poll::Ready(Err(DirectionError::Read(from.record_error(error))));
             }
             Err(BulkError::Sink(error)) => {
-                return Poll::Ready(Err(DirectionError::Delivering(to.note_error(error))));
+                return Poll::Ready(Err(DirectionError::Write(to.record_error(error))));
             }
         };
-        from.count_read(taken);
-        to.count_written(taken - left.len());
-        self.taken(taken);
-        if !left.is_empty() {
-            self.held = Held::Bytes {
-                bytes: left,
+        from.count_read(read);
+        to.count_written(read - unsent.len());
+        self.count_read(read);
+        if !unsent.is_empty() {
+            self.buffered = Buffered::Bytes {
+                bytes: unsent,
                 written: 0,
             };
         }
@@ -223,45 +220,46 @@ impl Direction {
         let filled = match pipe.poll_fill(from.tcp(), cx) {
             Poll::Ready(Ok(filled)) => filled,
             Poll::Ready(Err(error)) => {
-                let error = from.note_error(error);
-                return Poll::Ready(Err(DirectionError::Taking(error)));
+                let error = from.record_error(error);
+                return Poll::Ready(Err(DirectionError::Read(error)));
             }
             Poll::Pending => {
-                scratch.give_pipe(pipe);
+                scratch.return_pipe(pipe);
                 return Poll::Pending;
             }
         };
         from.count_read(filled);
-        self.taken(filled);
+        self.count_read(filled);
         if filled > 0 {
-            self.held = Held::Pipe { pipe, filled };
+            self.buffered = Buffered::Pipe { pipe, filled };
         } else {
-            scratch.give_pipe(pipe);
+            scratch.return_pipe(pipe);
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Judges what was taken: the end, bulk or chatter.
-    fn taken(&mut self, bytes: usize) {
-        self.moved += bytes as u64;
+    /// Counts a read and chooses between closing, splice and copying for the next step.
+    fn count_read(&mut self, bytes: usize) {
+        self.bytes_read += bytes as u64;
         if bytes == 0 {
-            self.state = State::Ending;
+            self.state = State::Closing;
         }
-        self.bulk = bytes >= if self.bulk { MIN_BULK } else { SCRATCH_SIZE };
+        let min = if self.is_bulk { MIN_BULK } else { SCRATCH_SIZE };
+        self.is_bulk = bytes >= min;
     }
 }
 
-/// Moves bytes between a plain socket and records that are ours; `None` when the two sides are
-/// something else.
+/// Transfers bytes between a plain socket and a [`crate::tls::RecordStream`]. `None` for other
+/// combinations of connections.
 fn poll_records(
     from: &mut Io,
     to: &mut Io,
     cx: &mut Context<'_>,
-) -> Option<Poll<Result<Moved, BulkError>>> {
-    if let Some(records) = to.sealing() {
+) -> Option<Poll<Result<BulkTransfer, BulkError>>> {
+    if let Some(records) = to.sealable() {
         return Some(records.poll_seal_from(from.bare_tcp()?, cx));
     }
-    Some(from.opening()?.poll_open_to(to.plain_tcp()?, cx))
+    Some(from.openable()?.poll_open_to(to.plain_tcp()?, cx))
 }
 
 fn poll_write_some(to: &mut Io, bytes: &[u8], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {

@@ -1,5 +1,4 @@
-//! Copying between real sockets: every byte arrives, ends are passed on one by one, errors and
-//! drains end it.
+//! Copying between real sockets: bytes arrive, half-closes are forwarded, errors and drains end it.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -10,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 use crate::transport::scratch::SCRATCH_SIZE;
 
-/// Two ends of a connection.
+/// Returns the client's and the server's socket of a connection.
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let dial = TcpStream::connect(listener.local_addr().unwrap());
@@ -28,13 +27,13 @@ struct Copied {
 }
 
 async fn copied() -> Copied {
-    let (client, near) = pair().await;
-    let (far, server) = pair().await;
+    let (client, accepted) = pair().await;
+    let (opened, server) = pair().await;
     let (drain, watch) = drain::channel();
     let scratch = Rc::new(Scratch::new());
-    let through = scratch.clone();
+    let shared = scratch.clone();
     let copying = tokio::task::spawn_local(async move {
-        duplex(Io::plain(near), Io::plain(far), &through, &watch).await
+        duplex(Io::plain(accepted), Io::plain(opened), &shared, &watch).await
     });
     Copied {
         client,
@@ -81,8 +80,8 @@ fn local<F: Future>(test: F) -> F::Output {
 #[test]
 fn every_byte_arrives_in_both_directions() {
     local(async {
-        // From chatter to several times what the sockets buffer, so that reads fill the scratch and
-        // splice takes over.
+        // From a few bytes to several times the socket buffers, so that reads fill the scratch
+        // buffer and splice is used.
         for len in [0, 1, SCRATCH_SIZE - 1, 32 << 20] {
             let Copied {
                 client,
@@ -107,14 +106,14 @@ fn every_byte_arrives_in_both_directions() {
             assert_eq!(
                 spliced,
                 len > 1 << 20,
-                "bulk goes through pipes, chatter does not: {len}"
+                "only bulk transfers use splice: {len}"
             );
         }
     });
 }
 
 #[test]
-fn one_side_may_end_while_the_other_goes_on() {
+fn half_closed_connection_carries_the_other_direction() {
     local(async {
         let Copied {
             client,
@@ -124,20 +123,20 @@ fn one_side_may_end_while_the_other_goes_on() {
             ..
         } = copied().await;
         let (client_reads, client_writes) = client.into_split();
-        send(client_writes, b"question").await;
-        let mut question = Vec::new();
-        server.read_to_end(&mut question).await.unwrap();
-        assert_eq!(question, b"question");
+        send(client_writes, b"request").await;
+        let mut request = Vec::new();
+        server.read_to_end(&mut request).await.unwrap();
+        assert_eq!(request, b"request");
         assert!(!copying.is_finished());
-        server.write_all(b"answer").await.unwrap();
+        server.write_all(b"response").await.unwrap();
         server.shutdown().await.unwrap();
-        assert_eq!(receive(client_reads).await, b"answer");
+        assert_eq!(receive(client_reads).await, b"response");
         copying.await.unwrap().unwrap();
     });
 }
 
 #[test]
-fn a_reader_that_stops_stops_the_writer() {
+fn reader_that_stops_blocks_the_writer() {
     local(async {
         let Copied {
             mut client,
@@ -146,8 +145,7 @@ fn a_reader_that_stops_stops_the_writer() {
             drain: _drain,
             ..
         } = copied().await;
-        // Nobody reads at the server: the sockets on the way fill up, and then nothing more is
-        // taken.
+        // The server does not read: the socket buffers fill up and the proxy stops reading.
         let bytes = noise(1 << 20);
         let mut sent = 0;
         loop {
@@ -156,7 +154,7 @@ fn a_reader_that_stops_stops_the_writer() {
                 Ok(n) => sent += n.unwrap(),
                 Err(_stalled) => break,
             }
-            assert!(sent < 1 << 30, "the proxy swallows without bound");
+            assert!(sent < 1 << 30, "the proxy buffers without limit");
         }
         let (mut server_reads, _writes) = server.into_split();
         let mut buffer = vec![0; 1 << 20];
@@ -168,7 +166,7 @@ fn a_reader_that_stops_stops_the_writer() {
 }
 
 #[test]
-fn a_reset_is_an_error_of_that_side() {
+fn reset_is_an_error_of_its_connection() {
     local(async {
         let Copied {
             client,
@@ -190,30 +188,30 @@ fn a_reset_is_an_error_of_that_side() {
 }
 
 #[test]
-fn a_drain_cuts_only_what_is_half_closed_and_silent() {
+fn drain_closes_only_idle_half_closed_connections() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
         .build()
         .unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        let mut whole = copied().await;
+        let mut open = copied().await;
         let mut half = copied().await;
         half.client.shutdown().await.unwrap();
         let mut end = Vec::new();
         half.server.read_to_end(&mut end).await.unwrap();
         tokio::join!(
-            whole.drain.drain(Duration::from_secs(60)),
+            open.drain.drain(Duration::from_secs(60)),
             half.drain.drain(Duration::from_secs(60)),
         );
         half.copying.await.unwrap().unwrap();
         assert!(
-            !whole.copying.is_finished(),
+            !open.copying.is_finished(),
             "an open connection is waited for"
         );
-        whole.client.shutdown().await.unwrap();
-        whole.server.shutdown().await.unwrap();
-        let copying = pin!(whole.copying);
+        open.client.shutdown().await.unwrap();
+        open.server.shutdown().await.unwrap();
+        let copying = pin!(open.copying);
         copying.await.unwrap().unwrap();
     });
 }

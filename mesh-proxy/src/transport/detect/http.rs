@@ -1,28 +1,28 @@
-//! Recognises HTTP by its first line. Pure; the caller reads.
+//! Recognises HTTP by its first line. Does no I/O.
 
 use super::{HttpDetected, Sniff};
 
-/// How what every HTTP/2 client with prior knowledge sends first begins (RFC 9113 §3.4). Linkerd
-/// decides by as much; the rest is the HTTP/2 server's to check, or the answer would depend on how
-/// much of it is there.
+/// The start of the connection preface (RFC 9113, section 3.4), by which Linkerd decides as well.
+/// The HTTP/2 server checks the rest: otherwise the decision would depend on how much of it has
+/// arrived.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 
-/// Longest method that is waited for. The registered ones have up to 17 characters
-/// (UPDATEREDIRECTREF).
+/// The longest method. Registered ones have up to 17 characters (UPDATEREDIRECTREF).
 const MAX_METHOD: usize = 24;
 
-/// Longest request line that is waited for: hyper refuses longer ones too.
+/// The longest request target, as in hyper.
 const MAX_LINE: usize = 64 * 1024;
 
 pub(super) fn sniff(bytes: &[u8]) -> Sniff<HttpDetected> {
-    let shown = bytes.len().min(PREFACE.len());
-    if bytes[..shown] == PREFACE[..shown] {
-        return match shown == PREFACE.len() {
-            true => Sniff::Decided(HttpDetected::Http2),
-            false => Sniff::NeedMore,
+    let length = bytes.len().min(PREFACE.len());
+    if bytes[..length] == PREFACE[..length] {
+        return if length == PREFACE.len() {
+            Sniff::Decided(HttpDetected::Http2)
+        } else {
+            Sniff::NeedMore
         };
     }
-    // A server has to skip empty lines before the request line (RFC 9112 §2.2).
+    // A server skips empty lines before the request line (RFC 9112, section 2.2).
     let mut line = bytes;
     while let Some(rest) = line
         .strip_prefix(b"\r\n")
@@ -33,8 +33,8 @@ pub(super) fn sniff(bytes: &[u8]) -> Sniff<HttpDetected> {
     request_line(line)
 }
 
-/// `METHOD SP target SP HTTP/1.x`. Gives up at the first byte that cannot be part of it, so that
-/// binary protocols are known by their first bytes.
+/// Parses `METHOD SP target SP HTTP/1.x`. Stops at the first byte that cannot be part of it, so
+/// that binary protocols are recognised by their first bytes.
 fn request_line(line: &[u8]) -> Sniff<HttpDetected> {
     if line.is_empty() || line == b"\r" {
         return Sniff::NeedMore;
@@ -57,8 +57,8 @@ fn request_line(line: &[u8]) -> Sniff<HttpDetected> {
 
 fn version(bytes: &[u8]) -> Sniff<HttpDetected> {
     const NAME: &[u8] = b"HTTP/1.";
-    let shown = bytes.len().min(NAME.len());
-    if bytes[..shown] != NAME[..shown] {
+    let length = bytes.len().min(NAME.len());
+    if bytes[..length] != NAME[..length] {
         return Sniff::Decided(HttpDetected::NotHttp);
     }
     match bytes.get(NAME.len()) {
@@ -68,10 +68,11 @@ fn version(bytes: &[u8]) -> Sniff<HttpDetected> {
     }
 }
 
-fn more_unless(too_long: bool) -> Sniff<HttpDetected> {
-    match too_long {
-        true => Sniff::Decided(HttpDetected::NotHttp),
-        false => Sniff::NeedMore,
+fn more_unless(is_too_long: bool) -> Sniff<HttpDetected> {
+    if is_too_long {
+        Sniff::Decided(HttpDetected::NotHttp)
+    } else {
+        Sniff::NeedMore
     }
 }
 
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_lines() {
+    fn first_line_decides_protocol() {
         let check = |bytes: &[u8], expect| {
             assert_eq!(sniff(bytes), expect, "{:?}", String::from_utf8_lossy(bytes));
         };
@@ -120,13 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn no_prefix_is_misjudged() {
+    fn prefixes_of_http_are_never_detected_as_other() {
         for whole in [&b"DELETE /a/b HTTP/1.1\r\n"[..], PREFACE] {
             let mut decided = false;
             for end in 0..=whole.len() {
                 match sniff(&whole[..end]) {
                     Sniff::NeedMore => assert!(!decided, "undecided again at {end}"),
-                    Sniff::Decided(HttpDetected::NotHttp) => panic!("misjudged at {end}"),
+                    Sniff::Decided(HttpDetected::NotHttp) => panic!("not HTTP at {end}"),
                     Sniff::Decided(_) => decided = true,
                 }
             }

@@ -1,22 +1,22 @@
-//! Recognises a TLS ClientHello and finds the name it asks for. Pure; the caller reads.
+//! Recognises a TLS ClientHello and its server name. Does no I/O.
 //!
-//! Only the framing and the server name are looked at: whether the hello is acceptable is the TLS
-//! library's business, and if it is somebody else's, that server's.
+//! Parses only the framing and the server name. The TLS server that terminates the connection,
+//! rustls or the destination, validates the rest.
 
 use std::sync::Arc;
 
 use super::{Sniff, TlsDetected};
 
-/// Longest ClientHello that is waited for. With a post-quantum key share one has about 1.7 KiB;
-/// four records leave room for pre-shared keys and large extensions. A longer one counts as a hello
-/// without a name: it is passed on, never ended here.
+/// The longest ClientHello that is buffered. One with a post-quantum key share has about 1.7 KiB;
+/// the limit of four records allows pre-shared keys and large extensions. A longer one counts as a
+/// ClientHello without a name, so it is forwarded and never terminated here.
 const MAX_HELLO: usize = 64 * 1024;
 
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
-/// RFC 8446 §5.1: a record carries at most 2^14 bytes of plain text.
+/// The longest plaintext of a record (RFC 8446, section 5.1).
 const MAX_RECORD: usize = 1 << 14;
 
 pub(super) fn sniff(bytes: &[u8]) -> Sniff<TlsDetected> {
@@ -32,11 +32,11 @@ pub(super) fn sniff(bytes: &[u8]) -> Sniff<TlsDetected> {
     }
 }
 
-/// The longest name that DNS can have, in text (RFC 1035, section 2.3.4).
+/// The longest DNS name in text form (RFC 1035, section 2.3.4).
 pub const MAX_NAME: usize = 253;
 
-/// Whether this may be the name of a host: labels of 1 to 63 letters, digits, hyphens and
-/// underscores, 253 bytes in all, perhaps with a final dot.
+/// Whether `name` is a valid host name: labels of 1 to 63 letters, digits, hyphens and underscores,
+/// at most 253 bytes, optionally with a final dot.
 pub fn is_host_name(name: &str) -> bool {
     let labels = name.strip_suffix('.').unwrap_or(name);
     let is_label = |label: &str| {
@@ -53,7 +53,7 @@ enum Stop {
     NotTls,
 }
 
-/// The ClientHello's body, joined over the records that carry it.
+/// Returns the ClientHello's body, reassembled from its records.
 fn hello_body(mut bytes: &[u8]) -> Result<Vec<u8>, Stop> {
     let mut message = Vec::new();
     loop {
@@ -75,12 +75,12 @@ fn hello_body(mut bytes: &[u8]) -> Result<Vec<u8>, Stop> {
     }
 }
 
-/// Takes one whole handshake record. Judges what is there of it first, so that other protocols are
-/// known by their first bytes.
+/// Splits off one complete handshake record. Checks an incomplete one as well, so that other
+/// protocols are recognised by their first bytes.
 fn record<'a>(bytes: &mut &'a [u8], so_far: &[u8]) -> Result<&'a [u8], Stop> {
     let fits = |index: usize, test: &dyn Fn(u8) -> bool| bytes.get(index).is_none_or(|b| test(*b));
-    // The version means nothing any more (RFC 8446 §5.1), but all clients begin with 3, and other
-    // protocols do not.
+    // TLS 1.3 ignores the version (RFC 8446, section 5.1), but all clients send 3 in the first byte
+    // and other protocols do not.
     let is_first = so_far.is_empty();
     let plausible = fits(0, &|b| b == HANDSHAKE)
         && (!is_first || fits(1, &|b| b == 3) && fits(5, &|b| b == CLIENT_HELLO));
@@ -99,9 +99,8 @@ fn record<'a>(bytes: &mut &'a [u8], so_far: &[u8]) -> Result<&'a [u8], Stop> {
     Ok(payload)
 }
 
-/// The first `host_name` of the server_name extension, lower case. What cannot be the name of a
-/// host is none: rustls does not take it either, and it would become the key of caches and a metric
-/// label.
+/// Returns the first `host_name` of the server_name extension in lower case. An invalid host name
+/// counts as none: rustls rejects it too, and it would become a cache key and a metric label.
 fn server_name(body: &[u8]) -> Option<Arc<str>> {
     let mut at = Cursor(body);
     at.take(2 + 32)?; // legacy_version, random
@@ -155,7 +154,7 @@ impl<'a> Cursor<'a> {
 mod tests {
     use super::*;
 
-    /// A hello with this name, as RFC 8446 lays it out.
+    /// Encodes a ClientHello with this server name.
     fn hello(sni: Option<&str>, padding: usize) -> Vec<u8> {
         let prefixed = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
         let mut extensions = [&[0, 43][..], &prefixed(&[2, 3, 4])].concat();
@@ -193,14 +192,14 @@ mod tests {
     }
 
     #[test]
-    fn hellos() {
+    fn client_hello_is_detected_with_its_server_name() {
         let nameless = Sniff::Decided(TlsDetected::ClientHello { sni: None });
         assert_eq!(
             sniff(&records(&hello(Some("A.Example"), 0), 1 << 14)),
             named("a.example")
         );
         assert_eq!(sniff(&records(&hello(None, 0), 1 << 14)), nameless);
-        // The size that post-quantum key shares give a hello, whole and cut into records.
+        // The size of a ClientHello with a post-quantum key share, in one and in several records.
         for size in [1, 3, 100, 1 << 14] {
             assert_eq!(
                 sniff(&records(&hello(Some("b"), 1600), size)),
@@ -210,7 +209,7 @@ mod tests {
         }
         let mut odd = records(&hello(Some("c"), 0), 20);
         for version in [[3, 9], [0, 2]] {
-            odd[26..28].copy_from_slice(&version); // of the second record
+            odd[26..28].copy_from_slice(&version); // in the second record
             assert_eq!(sniff(&odd), named("c"), "{version:?}");
         }
         let mut followed = records(&hello(Some("c"), 0), 1 << 14);
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_no_host_can_have_are_ignored() {
+    fn invalid_host_names_are_ignored() {
         let label = "a".repeat(63);
         let longest = format!("{label}.{label}.{label}.{}", &label[..61]);
         for name in [
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn every_prefix_of_a_hello_asks_for_more() {
+    fn prefixes_of_client_hello_need_more_input() {
         for size in [5, 1 << 14] {
             let whole = records(&hello(Some("a.example"), 300), size);
             for end in 0..whole.len() {
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn other_protocols_are_known_by_their_first_bytes() {
+    fn other_protocols_are_recognised_by_their_first_bytes() {
         for bytes in [
             &b"G"[..],
             b"PRI",
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_extensions_leave_a_hello_without_a_name() {
+    fn client_hello_with_malformed_extensions_has_no_name() {
         let mut message = hello(Some("a.example"), 0);
         let end = message.len();
         message[end - 11] = 0xff; // the name's length

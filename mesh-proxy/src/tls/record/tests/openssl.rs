@@ -1,4 +1,4 @@
-//! Streams against OpenSSL's `s_client` and `s_server`, which know nothing of rustls.
+//! Streams between the proxy and OpenSSL's `s_client` and `s_server`.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -14,12 +14,12 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::stream::{local, noise};
 use crate::tls::Purpose::Traffic;
-use crate::tls::tests::{Authority, authority, identity, peer};
-use crate::tls::{Credentials, SigningRequest, client, server};
+use crate::tls::tests::{TestCa, identity, peer};
+use crate::tls::{CertificateRequest, Credentials, client, server};
 use crate::transport::Io;
 use crate::transport::tls::TlsStream;
 
-/// What OpenSSL calls our suites.
+/// OpenSSL's names of the supported suites.
 const SUITES: [&str; 3] = [
     "TLS_AES_128_GCM_SHA256",
     "TLS_AES_256_GCM_SHA384",
@@ -33,10 +33,10 @@ struct OpenSsl {
     stdout: BufReader<pipe::Receiver>,
 }
 
-/// Killed when dropped.
+/// A process that is killed on drop.
 struct Process {
     child: Child,
-    _folder: TempDir,
+    _directory: TempDir,
 }
 
 impl Drop for Process {
@@ -47,16 +47,16 @@ impl Drop for Process {
 }
 
 /// Runs `openssl` with a certificate for `name`.
-fn openssl(ca: &Authority, name: &str, arguments: &[&str]) -> OpenSsl {
-    let folder = tempfile::tempdir().unwrap();
+fn openssl(ca: &TestCa, name: &str, arguments: &[&str]) -> OpenSsl {
+    let directory = tempfile::tempdir().unwrap();
     let file = |name: &str, bytes: &[u8]| {
-        let path = folder.path().join(name);
+        let path = directory.path().join(name);
         fs::write(&path, bytes).unwrap();
         path
     };
-    let request = SigningRequest::new(&identity(name)).unwrap();
+    let request = CertificateRequest::new(&identity(name)).unwrap();
     let certificate = file("certificate", &ca.sign(request.der()).leaf);
-    let key = file("key", request.key_document().unwrap().as_ref());
+    let key = file("key", request.to_pkcs8().unwrap().as_ref());
     let anchors = file("anchors", ca.pem.as_bytes());
     let path = |path: &Path| path.to_str().unwrap().to_owned();
     let (lines, out) = std::io::pipe().unwrap();
@@ -69,7 +69,7 @@ fn openssl(ca: &Authority, name: &str, arguments: &[&str]) -> OpenSsl {
         .args(["-CAfile", &path(&anchors), "-tls1_3"])
         .stdin(Stdio::piped())
         .stdout(out.try_clone().unwrap())
-        // What it says about itself is told from what it received by its lines, or not at all.
+        // Without `-quiet`, tests distinguish its messages from received data by their lines.
         .stderr(match arguments.contains(&"-quiet") {
             true => Stdio::null(),
             false => out.into(),
@@ -82,13 +82,13 @@ fn openssl(ca: &Authority, name: &str, arguments: &[&str]) -> OpenSsl {
         stdout: BufReader::new(pipe::Receiver::from_owned_fd(lines.into()).unwrap()),
         process: Process {
             child,
-            _folder: folder,
+            _directory: directory,
         },
     }
 }
 
-/// OpenSSL as our client.
-async fn accept(ca: &Authority, arguments: &[&str]) -> (TlsStream, OpenSsl) {
+/// Starts OpenSSL as the client of the proxy.
+async fn accept(ca: &TestCa, arguments: &[&str]) -> (TlsStream, OpenSsl) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     let own: Arc<Credentials> = ca.credentials("server.test");
@@ -103,9 +103,9 @@ async fn accept(ca: &Authority, arguments: &[&str]) -> (TlsStream, OpenSsl) {
     (stream, openssl)
 }
 
-/// OpenSSL as our server.
-async fn dial(ca: &Authority, arguments: &[&str]) -> (TlsStream, OpenSsl) {
-    // s_server listens where it is told only; the port is free again when it takes it.
+/// Starts OpenSSL as the server of the proxy.
+async fn dial(ca: &TestCa, arguments: &[&str]) -> (TlsStream, OpenSsl) {
+    // s_server cannot choose a free port.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .await
         .unwrap()
@@ -135,7 +135,7 @@ async fn dial(ca: &Authority, arguments: &[&str]) -> (TlsStream, OpenSsl) {
     (stream, openssl)
 }
 
-/// What OpenSSL is given comes back to it through us, in both directions at once.
+/// The proxy returns the bytes that OpenSSL sends, in both directions concurrently.
 async fn echo(stream: TlsStream, openssl: OpenSsl) {
     const LENGTH: usize = 5 << 20;
     let OpenSsl {
@@ -144,17 +144,17 @@ async fn echo(stream: TlsStream, openssl: OpenSsl) {
         process: _process,
     } = openssl;
     let bytes = noise(1, LENGTH);
-    let give = async {
+    let send = async {
         stdin.write_all(&bytes).await.unwrap();
         stdin.flush().await.unwrap();
         stdin
     };
-    let take = async {
+    let receive = async {
         let mut back = vec![0; LENGTH];
         stdout.read_exact(&mut back).await.unwrap();
         assert!(back == bytes);
     };
-    let return_it = async {
+    let proxy = async {
         let mut stream = stream;
         let mut some = vec![0; 100_000];
         let mut left = LENGTH;
@@ -167,15 +167,15 @@ async fn echo(stream: TlsStream, openssl: OpenSsl) {
         stream.flush().await.unwrap();
         stream
     };
-    let (_stdin, (), mut stream) = tokio::join!(give, take, return_it);
+    let (_stdin, (), mut stream) = tokio::join!(send, receive, proxy);
     stream.shutdown().await.unwrap();
-    // OpenSSL answers our end with its own.
+    // OpenSSL responds to close_notify with its own.
     assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
 }
 
 #[test]
-fn bulk_with_every_suite_and_in_both_roles() {
-    let ca = authority();
+fn bulk_is_carried_with_every_suite_in_both_roles() {
+    let ca = TestCa::new();
     for suite in SUITES {
         let arguments = ["-quiet", "-ciphersuites", suite];
         local(async {
@@ -189,32 +189,32 @@ fn bulk_with_every_suite_and_in_both_roles() {
     }
 }
 
-/// `K` makes OpenSSL change its key and ask for ours, `k` only the former.
-async fn change_keys(mut stream: TlsStream, mut openssl: OpenSsl) {
-    if let TlsStream::Own(stream) = &mut stream {
-        // We change ours too, of our own will.
-        stream.limit_records(super::SLOTS as u64 + 2);
+/// The command `K` makes OpenSSL update its key and request an update, `k` only update its key.
+async fn update_keys(mut stream: TlsStream, mut openssl: OpenSsl) {
+    if let TlsStream::Record(stream) = &mut stream {
+        // The proxy updates its key at the limit as well.
+        stream.set_record_limit(super::SLOT_COUNT as u64 + 2);
     }
     for round in 0..12 {
         let command = if round % 2 == 0 { "K\n" } else { "k\n" };
         let word = format!("word-{round}\n");
         openssl.stdin.write_all(command.as_bytes()).await.unwrap();
         openssl.stdin.flush().await.unwrap();
-        // It is a command only when it is all that OpenSSL reads at once. The client and the server
-        // acknowledge it in these words.
+        // OpenSSL takes it for a command only when a read returns nothing else. Client and server
+        // acknowledge it with different messages.
         line_with(&mut openssl, &["KEYUPDATE", "SSL_do_handshake -> 1"]).await;
         openssl.stdin.write_all(word.as_bytes()).await.unwrap();
         openssl.stdin.flush().await.unwrap();
-        let mut heard = vec![0; word.len()];
-        stream.read_exact(&mut heard).await.unwrap();
-        assert_eq!(heard, word.as_bytes());
-        stream.write_all(&heard).await.unwrap();
+        let mut received = vec![0; word.len()];
+        stream.read_exact(&mut received).await.unwrap();
+        assert_eq!(received, word.as_bytes());
+        stream.write_all(&received).await.unwrap();
         stream.flush().await.unwrap();
         line_with(&mut openssl, &[word.trim_end()]).await;
     }
 }
 
-/// Waits until OpenSSL says or has received a line with one of the `words`.
+/// Waits until OpenSSL prints a line that contains one of the `words`.
 async fn line_with(openssl: &mut OpenSsl, words: &[&str]) {
     loop {
         let mut line = Vec::new();
@@ -228,14 +228,14 @@ async fn line_with(openssl: &mut OpenSsl, words: &[&str]) {
 }
 
 #[test]
-fn openssl_may_change_keys() {
-    let ca = authority();
+fn openssl_key_updates_are_followed_and_answered() {
+    let ca = TestCa::new();
     local(async {
         let (stream, openssl) = accept(&ca, &[]).await;
-        change_keys(stream, openssl).await;
+        update_keys(stream, openssl).await;
     });
     local(async {
         let (stream, openssl) = dial(&ca, &[]).await;
-        change_keys(stream, openssl).await;
+        update_keys(stream, openssl).await;
     });
 }

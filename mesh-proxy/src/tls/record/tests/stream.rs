@@ -1,5 +1,5 @@
-//! Streams over sockets: against the library in both roles, through tunnels, with keys that change
-//! under load, and with somebody who meddles in between.
+//! Streams over sockets: with rustls in both roles, through tunnels, with key updates under load
+//! and with an attacker on the path.
 
 use std::net::{Ipv4Addr, Shutdown};
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use crate::tls::Purpose::{self, Control, Traffic};
 use crate::tls::client;
 use crate::tls::server::terminate;
-use crate::tls::tests::{Server, authority, peer};
+use crate::tls::tests::{Server, TestCa, peer};
 use crate::transport::copy::{self, CopyError};
 use crate::transport::tls::TlsStream;
 use crate::transport::{Io, Scratch};
@@ -33,9 +33,9 @@ pub(super) fn local<F: Future>(test: F) -> F::Output {
     })
 }
 
-/// Both ends of a TLS connection.
+/// Returns the client's and the server's stream of a TLS connection.
 async fn pair(purposes: [Purpose; 2]) -> (TlsStream, TlsStream) {
-    let ca = authority();
+    let ca = TestCa::new();
     let server = Server::new(ca.credentials("server.test")).await;
     let client = ca.credentials("client.test");
     let (dialled, accepted) = server
@@ -51,20 +51,20 @@ async fn plain_pair() -> (TcpStream, TcpStream) {
     (dialled.unwrap(), accepted.unwrap().0)
 }
 
-/// Bytes that anybody can make again.
+/// Returns pseudo-random bytes that depend on the seed only.
 pub(super) fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     StdRng::seed_from_u64(seed).fill(&mut bytes[..]);
     bytes
 }
 
-/// Writes all of `noise(seed, length)` in pieces of random length, and ends.
+/// Writes `noise(seed, length)` in pieces of random length and closes.
 async fn send(mut to: impl AsyncWrite + Unpin, seed: u64, length: usize) {
     let bytes = noise(seed, length);
     let mut sizes = StdRng::seed_from_u64(seed + 1);
     let mut rest = &bytes[..];
     while !rest.is_empty() {
-        // Mostly small, at times larger than all slots.
+        // Mostly short, sometimes longer than all slots.
         let size = 1_usize << sizes.random_range(0..20);
         let size = sizes.random_range(1..=size).min(rest.len());
         to.write_all(&rest[..size]).await.unwrap();
@@ -74,7 +74,7 @@ async fn send(mut to: impl AsyncWrite + Unpin, seed: u64, length: usize) {
     to.shutdown().await.unwrap();
 }
 
-/// Reads to the end in pieces of random length; the bytes must be those of `noise(seed, length)`.
+/// Reads to the end in pieces of random length and compares with `noise(seed, length)`.
 async fn receive(mut from: impl AsyncRead + Unpin, seed: u64, length: usize) {
     let mut sizes = StdRng::seed_from_u64(seed + 2);
     let mut received = Vec::new();
@@ -92,23 +92,22 @@ async fn receive(mut from: impl AsyncRead + Unpin, seed: u64, length: usize) {
     assert!(received == noise(seed, length));
 }
 
-/// Makes our own end's keys wear out after as many records.
-fn wear_out(stream: &mut TlsStream, records: u64) {
-    if let TlsStream::Own(stream) = stream {
-        stream.limit_records(records);
+fn set_record_limit(stream: &mut TlsStream, records: u64) {
+    if let TlsStream::Record(stream) = stream {
+        stream.set_record_limit(records);
     }
 }
 
 #[test]
-fn random_writes_arrive_in_both_directions_at_once() {
+fn random_writes_arrive_in_both_directions() {
     const LENGTH: usize = 6 << 20;
     for purposes in [[Traffic, Control], [Control, Traffic], [Traffic, Traffic]] {
         for limit in [None, Some(50)] {
             local(async {
                 let (mut client, mut server) = pair(purposes).await;
                 if let Some(limit) = limit {
-                    wear_out(&mut client, limit);
-                    wear_out(&mut server, limit);
+                    set_record_limit(&mut client, limit);
+                    set_record_limit(&mut server, limit);
                 }
                 let (client_reads, client_writes) = tokio::io::split(client);
                 let (server_reads, server_writes) = tokio::io::split(server);
@@ -123,9 +122,8 @@ fn random_writes_arrive_in_both_directions_at_once() {
     }
 }
 
-/// The library's end changes its keys every few writes and asks for ours.
 #[test]
-fn the_library_may_change_its_keys_under_load() {
+fn rustls_key_updates_under_load_are_followed_and_answered() {
     async fn echo(mut stream: TlsStream) {
         let mut bytes = vec![0; 40_000];
         loop {
@@ -137,9 +135,9 @@ fn the_library_may_change_its_keys_under_load() {
             stream.flush().await.unwrap();
         }
     }
-    async fn ask(stream: TlsStream) {
-        let TlsStream::Library(mut stream) = stream else {
-            panic!("the library's end");
+    async fn update_keys(stream: TlsStream) {
+        let TlsStream::Rustls(mut stream) = stream else {
+            panic!("rustls handles the records");
         };
         for round in 0..200 {
             let bytes = noise(round, 1 + round as usize * 331);
@@ -162,26 +160,26 @@ fn the_library_may_change_its_keys_under_load() {
     }
     local(async {
         let (client, server) = pair([Control, Traffic]).await;
-        tokio::join!(ask(client), echo(server));
+        tokio::join!(update_keys(client), echo(server));
         let (client, server) = pair([Traffic, Control]).await;
-        tokio::join!(ask(server), echo(client));
+        tokio::join!(update_keys(server), echo(client));
     });
 }
 
-/// `near` application, tunnel, TLS, tunnel, `far` application.
-struct Tunnelled {
-    near: TcpStream,
-    far: TcpStream,
+/// Client application, outbound tunnel, TLS, inbound tunnel, server application.
+struct Tunnels {
+    client_app: TcpStream,
+    server_app: TcpStream,
     tunnels: [JoinHandle<Result<(), CopyError>>; 2],
     _drain: drain::Drain,
 }
 
-async fn tunnelled(purposes: [Purpose; 2], limit: u64) -> Tunnelled {
+async fn tunnels(purposes: [Purpose; 2], limit: u64) -> Tunnels {
     let (mut client, mut server) = pair(purposes).await;
-    wear_out(&mut client, limit);
-    wear_out(&mut server, limit);
-    let (near, outbound) = plain_pair().await;
-    let (inbound, far) = plain_pair().await;
+    set_record_limit(&mut client, limit);
+    set_record_limit(&mut server, limit);
+    let (client_app, outbound) = plain_pair().await;
+    let (inbound, server_app) = plain_pair().await;
     let (drain, watch) = drain::channel();
     let scratch = Rc::new(Scratch::new());
     let tunnel = |client, server| {
@@ -190,9 +188,9 @@ async fn tunnelled(purposes: [Purpose; 2], limit: u64) -> Tunnelled {
             async move { copy::duplex(client, server, &scratch, &watch).await },
         )
     };
-    Tunnelled {
-        near,
-        far,
+    Tunnels {
+        client_app,
+        server_app,
         tunnels: [
             tunnel(Io::plain(outbound), Io::tls(client)),
             tunnel(Io::tls(server), Io::plain(inbound)),
@@ -202,21 +200,24 @@ async fn tunnelled(purposes: [Purpose; 2], limit: u64) -> Tunnelled {
 }
 
 #[test]
-fn tunnels_carry_every_byte_in_both_directions_at_once() {
+fn tunnels_carry_every_byte_in_both_directions() {
     const LENGTH: usize = 24 << 20;
     for purposes in [[Traffic, Traffic], [Traffic, Control], [Control, Traffic]] {
         for limit in [u64::MAX, 100] {
             local(async {
-                let Tunnelled {
-                    near, far, tunnels, ..
-                } = tunnelled(purposes, limit).await;
-                let (near_reads, near_writes) = near.into_split();
-                let (far_reads, far_writes) = far.into_split();
+                let Tunnels {
+                    client_app,
+                    server_app,
+                    tunnels,
+                    ..
+                } = tunnels(purposes, limit).await;
+                let (client_reads, client_writes) = client_app.into_split();
+                let (server_reads, server_writes) = server_app.into_split();
                 tokio::join!(
-                    send(near_writes, 1, LENGTH),
-                    send(far_writes, 2, LENGTH),
-                    receive(far_reads, 1, LENGTH),
-                    receive(near_reads, 2, LENGTH),
+                    send(client_writes, 1, LENGTH),
+                    send(server_writes, 2, LENGTH),
+                    receive(server_reads, 1, LENGTH),
+                    receive(client_reads, 2, LENGTH),
                 );
                 for tunnel in tunnels {
                     tunnel.await.unwrap().unwrap();
@@ -227,34 +228,34 @@ fn tunnels_carry_every_byte_in_both_directions_at_once() {
 }
 
 #[test]
-fn one_side_of_a_tunnel_may_end_while_the_other_goes_on() {
+fn half_closed_tunnel_carries_the_other_direction() {
     for purposes in [[Traffic, Traffic], [Traffic, Control], [Control, Traffic]] {
         local(async {
-            let Tunnelled {
-                mut near,
-                mut far,
+            let Tunnels {
+                mut client_app,
+                mut server_app,
                 tunnels,
                 ..
-            } = tunnelled(purposes, u64::MAX).await;
-            near.write_all(b"question").await.unwrap();
-            near.shutdown().await.unwrap();
-            let mut question = Vec::new();
-            far.read_to_end(&mut question).await.unwrap();
-            assert_eq!(question, b"question");
-            let answer = noise(3, 3 << 20);
-            let (sent, got) = tokio::join!(
+            } = tunnels(purposes, u64::MAX).await;
+            client_app.write_all(b"request").await.unwrap();
+            client_app.shutdown().await.unwrap();
+            let mut request = Vec::new();
+            server_app.read_to_end(&mut request).await.unwrap();
+            assert_eq!(request, b"request");
+            let response = noise(3, 3 << 20);
+            let (sent, received) = tokio::join!(
                 async {
-                    far.write_all(&answer).await.unwrap();
-                    far.shutdown().await
+                    server_app.write_all(&response).await.unwrap();
+                    server_app.shutdown().await
                 },
                 async {
-                    let mut got = Vec::new();
-                    near.read_to_end(&mut got).await.unwrap();
-                    got
+                    let mut received = Vec::new();
+                    client_app.read_to_end(&mut received).await.unwrap();
+                    received
                 }
             );
             sent.unwrap();
-            assert!(got == answer);
+            assert!(received == response);
             for tunnel in tunnels {
                 tunnel.await.unwrap().unwrap();
             }
@@ -263,34 +264,34 @@ fn one_side_of_a_tunnel_may_end_while_the_other_goes_on() {
 }
 
 #[test]
-fn a_reader_that_stops_stops_the_writer() {
+fn reader_that_stops_blocks_the_writer() {
     local(async {
-        let Tunnelled {
-            mut near,
-            mut far,
+        let Tunnels {
+            mut client_app,
+            mut server_app,
             tunnels: _tunnels,
             _drain,
-        } = tunnelled([Traffic, Traffic], u64::MAX).await;
+        } = tunnels([Traffic, Traffic], u64::MAX).await;
         let bytes = noise(4, 1 << 20);
+        let limit = Duration::from_millis(300);
         let mut sent = Vec::new();
-        while let Ok(n) = tokio::time::timeout(Duration::from_millis(300), near.write(&bytes)).await
-        {
+        while let Ok(n) = tokio::time::timeout(limit, client_app.write(&bytes)).await {
             sent.extend_from_slice(&bytes[..n.unwrap()]);
-            assert!(sent.len() < 256 << 20, "the tunnels swallow without bound");
+            assert!(sent.len() < 256 << 20, "the tunnels buffer without limit");
         }
-        drop(near);
+        drop(client_app);
         let mut received = Vec::new();
-        far.read_to_end(&mut received).await.unwrap();
+        server_app.read_to_end(&mut received).await.unwrap();
         assert!(received == sent);
     });
 }
 
 #[test]
-fn a_stream_that_is_cut_is_no_stream_that_ended() {
-    for library in [Traffic, Control] {
+fn stream_without_close_notify_ends_with_an_error() {
+    for client_purpose in [Traffic, Control] {
         for cut in [false, true] {
             local(async {
-                let (mut client, mut server) = pair([library, Traffic]).await;
+                let (mut client, mut server) = pair([client_purpose, Traffic]).await;
                 client.write_all(b"half a").await.unwrap();
                 client.flush().await.unwrap();
                 match cut {
@@ -316,25 +317,24 @@ fn a_stream_that_is_cut_is_no_stream_that_ended() {
 }
 
 #[test]
-fn who_meddles_is_found_and_told() {
-    // Which record of the client's data is tampered with, and how.
+fn tampered_record_is_rejected_with_alert() {
     for reorder in [false, true] {
         local(async {
-            let ca = authority();
+            let ca = TestCa::new();
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
             let addr = listener.local_addr().unwrap();
             let own = ca.credentials("server.test");
             let dialler = ca.credentials("client.test");
             let target = peer("server.test");
-            let (client, meddler) = plain_pair().await;
+            let (client, attacker) = plain_pair().await;
             let dial = client::connect(Io::plain(client), &dialler, &target, false, Control);
             let accept = async {
                 let (tcp, _) = listener.accept().await.unwrap();
                 terminate(Io::plain(tcp), &own, false, Traffic).await
             };
-            let (mut from_client, mut to_client) = meddler.into_split();
-            let onward = TcpStream::connect(addr).await.unwrap();
-            let (mut from_server, mut to_server) = onward.into_split();
+            let (mut from_client, mut to_client) = attacker.into_split();
+            let attacker = TcpStream::connect(addr).await.unwrap();
+            let (mut from_server, mut to_server) = attacker.into_split();
             tokio::task::spawn_local(async move {
                 let _ = tokio::io::copy(&mut from_server, &mut to_client).await;
             });
@@ -365,7 +365,7 @@ fn who_meddles_is_found_and_told() {
                     false => records[1][9] ^= 0x10,
                 }
                 to_server.write_all(&records.concat()).await.unwrap();
-                // Left open, so that nothing but the record says that something is wrong.
+                // Keeps the connection open, so that only the record causes an error.
                 std::future::pending::<()>().await;
             });
             let (client, server) = tokio::join!(dial, accept);
@@ -377,11 +377,11 @@ fn who_meddles_is_found_and_told() {
             }
             let mut received = Vec::new();
             let error = server.read_to_end(&mut received).await.unwrap_err();
-            assert_eq!(received, b"one", "what came before is good");
+            assert_eq!(received, b"one", "earlier records are delivered");
             assert!(error.to_string().contains("authenticate"), "{error}");
             assert!(server.write_all(b"more").await.is_err());
-            let told = client.read(&mut [0]).await.unwrap_err().to_string();
-            assert!(told.contains("BadRecordMac"), "{told}");
+            let alert = client.read(&mut [0]).await.unwrap_err().to_string();
+            assert!(alert.contains("BadRecordMac"), "{alert}");
         });
     }
 }

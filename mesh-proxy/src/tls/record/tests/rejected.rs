@@ -1,26 +1,26 @@
-//! What a peer may not send.
+//! Records that are rejected, with their alerts.
 
 use super::*;
 
 #[test]
-fn a_changed_bit_is_found_wherever_it_is() {
-    let Ends {
+fn record_with_any_flipped_bit_is_rejected() {
+    let SessionPair {
         mut client,
         mut server,
-    } = ends(SUITES[0]);
+    } = session_pair(SUITES[0]);
     let good = seal(&mut client, b"attack at dawn");
-    // The number moves on with each attempt, so each bit has a record of its own.
+    // Opening a record increments the sequence number, so each bit needs its own session.
     for bit in 0..good.len() * 8 {
-        let mut ends = ends(SUITES[0]);
-        let mut bad = seal(&mut ends.client, b"attack at dawn");
+        let mut pair = session_pair(SUITES[0]);
+        let mut bad = seal(&mut pair.client, b"attack at dawn");
         bad[bit / 8] ^= 1 << (bit % 8);
-        let (content, _, ended) = open(&mut ends.server, &bad);
+        let (content, _, closed) = open(&mut pair.server, &bad);
         assert!(content.is_empty());
-        match (bit / 8, ended) {
-            (0, Err(RecordError::Unprotected(_))) => {}
-            // Longer than it is: the rest is waited for. So much longer that it cannot be: refused.
-            (3 | 4, Ok(false) | Err(RecordError::TooLong | RecordError::Forged)) => {}
-            (1 | 2 | 5.., Err(RecordError::Forged)) => {}
+        match (bit / 8, closed) {
+            (0, Err(RecordError::Unencrypted(_))) => {}
+            // A longer declared length is incomplete or exceeds the limit.
+            (3 | 4, Ok(false) | Err(RecordError::TooLong | RecordError::BadMac)) => {}
+            (1 | 2 | 5.., Err(RecordError::BadMac)) => {}
             (byte, other) => panic!("bit {bit} in byte {byte}: {other:?}"),
         }
     }
@@ -28,8 +28,8 @@ fn a_changed_bit_is_found_wherever_it_is() {
 }
 
 #[test]
-fn what_may_not_follow_a_handshake() {
-    use AlertDescription as Say;
+fn invalid_records_after_the_handshake_cause_alerts() {
+    use AlertDescription as Alert;
     let message = |kind: u8, body: &[u8]| [&[kind, 0, 0, body.len() as u8], body].concat();
     let update = message(24, &[0]);
     let beyond = |length: usize| {
@@ -37,112 +37,116 @@ fn what_may_not_follow_a_handshake() {
         inner.push(DATA);
         inner
     };
-    let cases: &[(Records<'_>, Option<Say>, &str)] = &[
+    let cases: &[(Records<'_>, Option<Alert>, &str)] = &[
         (
             &[(&[1], 20)],
-            Some(Say::UnexpectedMessage),
+            Some(Alert::UnexpectedMessage),
             "encrypted change of cipher",
         ),
-        (&[(&[1], 24)], Some(Say::UnexpectedMessage), "heartbeat"),
-        (&[(&[], 0)], Some(Say::UnexpectedMessage), "no content type"),
+        (&[(&[1], 24)], Some(Alert::UnexpectedMessage), "heartbeat"),
+        (
+            &[(&[], 0)],
+            Some(Alert::UnexpectedMessage),
+            "no content type",
+        ),
         (
             &[(&[0; 100], 0)],
-            Some(Say::UnexpectedMessage),
+            Some(Alert::UnexpectedMessage),
             "only padding",
         ),
         (
             &[(&beyond(MAX_CONTENT), 0)],
-            Some(Say::RecordOverflow),
+            Some(Alert::RecordOverflow),
             "content and padding of 2^14 + 1",
         ),
         (
             &[(&[1; MAX_CONTENT + 1], DATA)],
-            Some(Say::RecordOverflow),
+            Some(Alert::RecordOverflow),
             "content of 2^14 + 1",
         ),
         (
             &[(&[], HANDSHAKE)],
-            Some(Say::UnexpectedMessage),
+            Some(Alert::UnexpectedMessage),
             "empty handshake record",
         ),
-        (&[(&[], ALERT)], Some(Say::UnexpectedMessage), "empty alert"),
-        (&[(&[2], ALERT)], Some(Say::DecodeError), "half an alert"),
+        (
+            &[(&[], ALERT)],
+            Some(Alert::UnexpectedMessage),
+            "empty alert",
+        ),
+        (&[(&[2], ALERT)], Some(Alert::DecodeError), "half an alert"),
         (
             &[(&[1, 0, 0], ALERT)],
-            Some(Say::DecodeError),
-            "an alert and a half",
+            Some(Alert::DecodeError),
+            "alert with a third byte",
         ),
         (
             &[(&message(1, b"hello"), HANDSHAKE)],
-            Some(Say::UnexpectedMessage),
+            Some(Alert::UnexpectedMessage),
             "client hello",
         ),
         (
             &[(&message(13, b""), HANDSHAKE)],
-            Some(Say::UnexpectedMessage),
+            Some(Alert::UnexpectedMessage),
             "certificate request",
         ),
         (
             &[(&message(20, &[0; 32]), HANDSHAKE)],
-            Some(Say::UnexpectedMessage),
+            Some(Alert::UnexpectedMessage),
             "finished",
         ),
         (
             &[(&[24, 1, 0, 0], HANDSHAKE)],
-            Some(Say::DecodeError),
+            Some(Alert::DecodeError),
             "message of 64 KiB",
         ),
         (
             &[(&message(24, &[]), HANDSHAKE)],
-            Some(Say::DecodeError),
+            Some(Alert::DecodeError),
             "empty key update",
         ),
         (
             &[(&message(24, &[0, 0]), HANDSHAKE)],
-            Some(Say::DecodeError),
+            Some(Alert::DecodeError),
             "long key update",
         ),
         (
             &[(&message(24, &[2]), HANDSHAKE)],
-            Some(Say::IllegalParameter),
+            Some(Alert::IllegalParameter),
             "unknown key update",
         ),
         (
             &[(&[update.clone(), update.clone()].concat(), HANDSHAKE)],
-            Some(Say::UnexpectedMessage),
+            Some(Alert::UnexpectedMessage),
             "two key updates in a record",
         ),
         (
             &[(&[update.clone(), vec![4]].concat(), HANDSHAKE)],
-            Some(Say::UnexpectedMessage),
+            Some(Alert::UnexpectedMessage),
             "key update before a message",
         ),
         (
             &[(&[24, 0], HANDSHAKE), (b"x", DATA)],
-            Some(Say::UnexpectedMessage),
+            Some(Alert::UnexpectedMessage),
             "data within a message",
         ),
         (
             &[(&[24, 0], HANDSHAKE), (&[1, 0], ALERT)],
-            Some(Say::UnexpectedMessage),
+            Some(Alert::UnexpectedMessage),
             "end within a message",
         ),
         (
             &[(&[24, 0], HANDSHAKE), (&[1, 90], ALERT)],
-            Some(Say::UnexpectedMessage),
+            Some(Alert::UnexpectedMessage),
             "warning within a message",
         ),
         (&[(&[2, 40], ALERT)], None, "fatal alert"),
-        (
-            &[(&[1, 40], ALERT)],
-            None,
-            "fatal alert that calls itself a warning",
-        ),
+        (&[(&[1, 40], ALERT)], None, "fatal alert with level warning"),
         (&[(&[2, 255], ALERT)], None, "unknown alert"),
     ];
-    for (records, say, what) in cases {
+    for (records, alert, what) in cases {
         for to_client in [false, true] {
-            let Ends { client, server } = ends(SUITES[0]);
+            let SessionPair { client, server } = session_pair(SUITES[0]);
             let (mut from, mut to) = match to_client {
                 true => (server, client),
                 false => (client, server),
@@ -155,42 +159,42 @@ fn what_may_not_follow_a_handshake() {
                     "{what}"
                 );
             }
-            let (content, _, ended) = open(&mut to, &record(&mut from, last.0, last.1));
+            let (content, _, closed) = open(&mut to, &record(&mut from, last.0, last.1));
             assert!(content.is_empty(), "{what}");
-            assert_eq!(ended.expect_err(what).alert(), *say, "{what}");
+            assert_eq!(closed.expect_err(what).alert(), *alert, "{what}");
         }
     }
-    // Tickets come from servers, and must be such.
-    let Ends {
+    // Only servers send tickets, and these must be valid.
+    let SessionPair {
         mut client,
         mut server,
-    } = ends(SUITES[0]);
+    } = session_pair(SUITES[0]);
     let ticket = message(4, &[0; 20]);
     let error = open(&mut server, &record(&mut client, &ticket, HANDSHAKE)).2;
-    assert_eq!(error, Err(RecordError::Message(4)));
+    assert_eq!(error, Err(RecordError::UnexpectedMessage(4)));
     let error = open(&mut client, &record(&mut server, &ticket, HANDSHAKE)).2;
-    assert_eq!(error.unwrap_err().alert(), Some(Say::DecodeError));
+    assert_eq!(error.unwrap_err().alert(), Some(Alert::DecodeError));
 }
 
 #[test]
-fn records_without_data_are_not_endless() {
+fn consecutive_records_without_data_are_limited() {
     for (content, kind) in [
         (&b""[..], DATA),
         (&[1, 90], ALERT),
         (&[24, 0, 0, 1, 0], HANDSHAKE),
     ] {
-        let Ends {
+        let SessionPair {
             mut client,
             mut server,
-        } = ends(SUITES[0]);
+        } = session_pair(SUITES[0]);
         let mut send = |content: &[u8], kind| {
             let bytes = record(&mut client, content, kind);
             if kind == HANDSHAKE {
-                client.take_next_key().unwrap();
+                client.advance_send_key().unwrap();
             }
             open(&mut server, &bytes).2
         };
-        // Data makes up for what was before.
+        // Data resets the count.
         for _ in 0..3 {
             for _ in 0..32 {
                 assert_eq!(send(content, kind), Ok(false));
@@ -200,25 +204,28 @@ fn records_without_data_are_not_endless() {
         for _ in 0..32 {
             assert_eq!(send(content, kind), Ok(false));
         }
-        assert_eq!(send(content, kind), Err(RecordError::Quiet(33)));
+        assert_eq!(
+            send(content, kind),
+            Err(RecordError::TooManyWithoutData(33))
+        );
     }
 }
 
 #[test]
-fn records_of_the_greatest_length_are_accepted_and_no_longer_ones() {
-    let Ends {
+fn records_beyond_the_maximum_length_are_rejected() {
+    let SessionPair {
         mut client,
         mut server,
-    } = ends(SUITES[0]);
-    // 2^14 bytes and their type, which padding has to share.
+    } = session_pair(SUITES[0]);
+    // Padding counts towards the limit of 2^14 bytes and a content type.
     let mut padded = vec![7; 100];
     padded.push(DATA);
     padded.resize(MAX_CONTENT, 0);
     let bytes = record(&mut client, &padded, 0);
     assert_eq!(open(&mut server, &bytes).0, vec![7; 100]);
     for (body, expected) in [
-        (MAX_BODY, Ok(false)),
-        (MAX_BODY + 1, Err(RecordError::TooLong)),
+        (MAX_CIPHERTEXT, Ok(false)),
+        (MAX_CIPHERTEXT + 1, Err(RecordError::TooLong)),
         (0xffff, Err(RecordError::TooLong)),
     ] {
         let [high, low] = (body as u16).to_be_bytes();
@@ -226,7 +233,7 @@ fn records_of_the_greatest_length_are_accepted_and_no_longer_ones() {
         assert_eq!(
             open(&mut server, &header).2,
             expected,
-            "known from the header"
+            "rejected by the header"
         );
     }
     for kind in (0..=255).filter(|kind| *kind != DATA) {
@@ -234,26 +241,26 @@ fn records_of_the_greatest_length_are_accepted_and_no_longer_ones() {
         let error = open(&mut server, &plain).2;
         assert_eq!(
             error,
-            Err(RecordError::Unprotected(kind)),
-            "not even alerts come in clear"
+            Err(RecordError::Unencrypted(kind)),
+            "alerts must be encrypted too"
         );
     }
-    for body in 0..TAG as u8 {
-        let Ends { mut server, .. } = ends(SUITES[0]);
+    for body in 0..TAG_LEN as u8 {
+        let SessionPair { mut server, .. } = session_pair(SUITES[0]);
         let short = [vec![DATA, 3, 3, 0, body], vec![0; body.into()]].concat();
-        assert_eq!(open(&mut server, &short).2, Err(RecordError::Forged));
+        assert_eq!(open(&mut server, &short).2, Err(RecordError::BadMac));
     }
 }
 
 #[test]
-fn nothing_after_the_end_counts() {
-    let Ends {
+fn records_after_close_notify_are_ignored() {
+    let SessionPair {
         mut client,
         mut server,
-    } = ends(SUITES[0]);
+    } = session_pair(SUITES[0]);
     let mut bytes = seal(&mut client, b"last words");
     client
-        .alert(&mut bytes, AlertDescription::CloseNotify)
+        .append_alert(&mut bytes, AlertDescription::CloseNotify)
         .unwrap();
     let end = bytes.len();
     bytes.extend(seal(&mut client, b"and more"));
@@ -261,10 +268,10 @@ fn nothing_after_the_end_counts() {
         open(&mut server, &bytes),
         (b"last words".to_vec(), end, Ok(true))
     );
-    // The other direction goes on.
+    // The other direction stays open.
     let bytes = seal(&mut server, b"answer");
     assert_eq!(
         client.open(&mut bytes.clone()),
-        Ok(Content::Data(HEADER..HEADER + 6))
+        Ok(Content::Data(HEADER_LEN..HEADER_LEN + 6))
     );
 }

@@ -1,9 +1,9 @@
-//! The memory in which records are sealed and opened: one per thread, borrowed for one read and its
-//! write. A connection has none of its own.
+//! The buffer in which records are sealed and opened: one per thread, borrowed for one read and the
+//! write of its bytes. Connections have no buffers.
 //!
-//! When sealing, it is a row of slots, each as long as a full record, so that bytes are read from a
-//! socket to where a record holds its content, and all records lie behind one another when they are
-//! sealed. When opening, it is what a socket has given.
+//! For sealing, the buffer is divided into slots of a full record each: a socket read fills the
+//! content of the slots, and the sealed records are contiguous. For opening, it contains the bytes
+//! of a socket read.
 
 use std::array;
 use std::cell::RefCell;
@@ -12,58 +12,61 @@ use std::ops::Range;
 
 use super::error::RecordError;
 use super::session::{Content, Session};
-use super::{HEADER, MAX_CONTENT, OVERHEAD, cipher};
+use super::{HEADER_LEN, MAX_CONTENT, OVERHEAD, cipher};
 
-/// A full record.
-pub(super) const SLOT: usize = MAX_CONTENT + OVERHEAD;
+/// The length of a full record.
+pub(super) const SLOT_LEN: usize = MAX_CONTENT + OVERHEAD;
 
-/// 256 KiB of content. Against 64 KiB it saved an eighth of the CPU outbound and a quarter inbound;
-/// more does not fit the caches of a core.
-pub(super) const SLOTS: usize = 16;
+/// 256 KiB of content. Compared with 64 KiB it saved an eighth of the CPU time outbound and a
+/// quarter inbound; more does not fit into the caches of a core.
+pub(super) const SLOT_COUNT: usize = 16;
 
 thread_local! {
-    static BYTES: RefCell<Box<[u8]>> = RefCell::new(vec![0; SLOT * SLOTS].into_boxed_slice());
+    static BYTES: RefCell<Box<[u8]>> = RefCell::new(vec![0; SLOT_LEN * SLOT_COUNT].into_boxed_slice());
 }
 
-/// Lends the thread's slots. Panics when they are lent already, which nothing that is not itself
-/// called by `borrow` can bring about.
-pub(in crate::tls) fn with<R>(borrow: impl FnOnce(&mut [u8]) -> R) -> R {
-    BYTES.with_borrow_mut(|bytes| borrow(bytes))
+/// Calls `f` with the thread's buffer.
+///
+/// # Panics
+///
+/// Panics when `f` calls this function.
+pub(in crate::tls) fn with<R>(f: impl FnOnce(&mut [u8]) -> R) -> R {
+    BYTES.with_borrow_mut(|bytes| f(bytes))
 }
 
-/// Where the content of each slot lies.
-pub(super) fn contents(slots: &mut [u8]) -> [IoSliceMut<'_>; SLOTS] {
-    let mut slots = slots.chunks_exact_mut(SLOT);
+/// Returns the content of each slot.
+pub(super) fn contents(slots: &mut [u8]) -> [IoSliceMut<'_>; SLOT_COUNT] {
+    let mut slots = slots.chunks_exact_mut(SLOT_LEN);
     array::from_fn(|_| {
         IoSliceMut::new(match slots.next() {
-            Some(slot) => &mut slot[HEADER..HEADER + MAX_CONTENT],
+            Some(slot) => &mut slot[HEADER_LEN..HEADER_LEN + MAX_CONTENT],
             None => &mut [],
         })
     })
 }
 
-/// Where opened content lies among records.
+/// The ranges of opened content in a buffer of records.
 #[derive(Clone, Debug)]
 pub(in crate::tls) struct Pieces {
     ranges: [(usize, usize); Self::MAX],
     count: usize,
 }
 
-/// What opening came to.
+/// The outcome of opening records.
 pub(in crate::tls) struct Opened {
     pub(in crate::tls) pieces: Pieces,
-    /// What lies behind is the beginning of a record.
+    /// The length of the complete records; the start of another one may follow.
     pub(in crate::tls) consumed: usize,
-    /// Whether the peer has ended its stream.
-    pub(in crate::tls) ended: Result<bool, RecordError>,
+    /// Whether the peer has sent close_notify.
+    pub(in crate::tls) closed: Result<bool, RecordError>,
 }
 
 impl Pieces {
-    /// One system call writes as many.
+    /// The most pieces that one vectored write takes.
     pub(super) const MAX: usize = 64;
 
-    /// Shorter ones are moved up to their predecessor: a copy of this size costs less than another
-    /// piece.
+    /// Shorter pieces are moved to the end of their predecessor: a copy of this size costs less
+    /// than another piece.
     const SHORT: usize = 4096;
 
     pub(super) fn new() -> Self {
@@ -103,21 +106,21 @@ impl Pieces {
     }
 }
 
-/// Opens all whole records at the front of `bytes`, up to the first that is wrong or the last of
-/// its stream.
+/// Opens the complete records at the start of `bytes`, up to the first invalid one or a
+/// close_notify.
 pub(in crate::tls) fn open(session: &mut Session, bytes: &mut [u8]) -> Opened {
     let mut opened = Opened {
         pieces: Pieces::new(),
         consumed: 0,
-        ended: Ok(false),
+        closed: Ok(false),
     };
     loop {
         let start = opened.consumed;
-        let length = match cipher::record_length(&bytes[start..]) {
+        let length = match protection::record_length(&bytes[start..]) {
             Ok(Some(length)) if length <= bytes.len() - start => length,
             Ok(_) => return opened,
             Err(error) => {
-                opened.ended = Err(error);
+                opened.closed = Err(error);
                 return opened;
             }
         };
@@ -127,13 +130,13 @@ pub(in crate::tls) fn open(session: &mut Session, bytes: &mut [u8]) -> Opened {
                 let range = start + range.start..start + range.end;
                 opened.pieces.push(range, bytes);
             }
-            Ok(Content::Nothing) => {}
-            Ok(Content::End) => {
-                opened.ended = Ok(true);
+            Ok(Content::NoData) => {}
+            Ok(Content::CloseNotify) => {
+                opened.closed = Ok(true);
                 return opened;
             }
             Err(error) => {
-                opened.ended = Err(error);
+                opened.closed = Err(error);
                 return opened;
             }
         }

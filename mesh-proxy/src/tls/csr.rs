@@ -1,8 +1,8 @@
-//! A fresh key and the request to certify it. The key is made here, used here and never written
-//! anywhere.
+//! A new key and its certificate signing request. The key is generated here, used by this process
+//! only and never stored.
 //!
-//! It lies in AWS-LC's memory, which is wiped when it is freed; what it has to be spelled out for
-//! (the TLS library wants it as DER) is wiped with its document.
+//! It is in AWS-LC's memory, which is wiped when it is freed. rustls needs it in DER as well; that
+//! copy is wiped with its document.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,54 +19,55 @@ use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use super::error::CredentialsError;
 
-/// An ECDSA P-256 key and its certificate signing request. One per certificate: a key that leaked
-/// is worth one lifetime.
-pub struct SigningRequest {
+/// An ECDSA P-256 key and its certificate signing request (PKCS#10). Each certificate has a new
+/// key, so that a leaked key is useful for one certificate's lifetime only.
+pub struct CertificateRequest {
     der: Vec<u8>,
     key: Key,
 }
 
 struct Key(EcdsaKeyPair);
 
-impl SigningRequest {
-    /// Subject CN and one DNS SAN, both the identity, as the identity service expects.
+impl CertificateRequest {
+    /// Generates a key and a request with the identity as subject CN and as the only DNS SAN, as
+    /// the identity service expects.
     pub fn new(id: &Identity) -> Result<Self, CredentialsError> {
         let key =
             EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).map_err(|_unspecified| {
-                CredentialsError::SigningRequest(rcgen::Error::RingUnspecified)
+                CredentialsError::CertificateRequest(rcgen::Error::RingUnspecified)
             })?;
         let key = Key(key);
         let mut params = CertificateParams::new(vec![id.as_str().to_owned()])
-            .map_err(CredentialsError::SigningRequest)?;
+            .map_err(CredentialsError::CertificateRequest)?;
         let mut subject = DistinguishedName::new();
         subject.push(DnType::CommonName, id.as_str());
         params.distinguished_name = subject;
         let request = params
             .serialize_request(&key)
-            .map_err(CredentialsError::SigningRequest)?;
+            .map_err(CredentialsError::CertificateRequest)?;
         Ok(Self {
             der: request.der().to_vec(),
             key,
         })
     }
 
-    /// What is sent to the identity service.
+    /// The request in DER.
     pub fn der(&self) -> &[u8] {
         &self.der
     }
 
     pub(super) fn into_key(self) -> Result<Arc<dyn SigningKey>, Error> {
-        let document = self.key_document()?;
+        let document = self.to_pkcs8()?;
         let der = PrivatePkcs8KeyDer::from(document.as_ref());
         any_ecdsa_type(&PrivateKeyDer::from(der))
     }
 
-    /// The key itself.
-    pub(super) fn key_document(&self) -> Result<Document, Error> {
+    /// Encodes the private key.
+    pub(super) fn to_pkcs8(&self) -> Result<Document, Error> {
         self.key
             .0
             .to_pkcs8v1()
-            .map_err(|_unspecified| Error::General("the key cannot be encoded".into()))
+            .map_err(|_unspecified| Error::General("cannot encode the private key".into()))
     }
 }
 
@@ -90,8 +91,8 @@ impl rcgen::SigningKey for Key {
     }
 }
 
-impl fmt::Debug for SigningRequest {
+impl fmt::Debug for CertificateRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SigningRequest(..)")
+        f.write_str("CertificateRequest(..)")
     }
 }

@@ -1,0 +1,74 @@
+//! Detection of server-first protocols (MySQL, SMTP, SSH, NATS, …) without waiting for the
+//! detection timeout.
+//!
+//! While the client is silent, the proxy connects to the server. If the server sends first, the
+//! connection cannot be HTTP or TLS and is opaque. If the client does, protocol detection continues
+//! and the connection to the server is closed unused.
+
+use std::io;
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::read_more;
+use crate::transport::{Io, Scratch};
+
+/// The peer that sent first. The bytes are in the replay of its connection.
+#[derive(Debug)]
+pub enum FirstSpeaker {
+    /// The client has sent bytes or closed its direction.
+    Client,
+    /// The server has sent bytes on this connection.
+    Server(Io),
+    /// Neither has, within the limit. Contains the connection to the server if there is one.
+    Neither(Option<Io>),
+}
+
+/// How long the proxy waits for the client before it connects to the server. A client that sends
+/// first does so within one round trip.
+pub const SERVER_DIAL_DELAY: Duration = Duration::from_millis(200);
+
+/// Waits for the first byte from either peer. After `dial_delay`, `dial` connects to the server, or
+/// returns `None` when it must not or cannot. Its future is boxed, so that only connections that
+/// dial use memory for it.
+pub async fn first_speaker<'a>(
+    client: &mut Io,
+    scratch: &Scratch,
+    dial_delay: Duration,
+    limit: Duration,
+    dial: impl FnOnce() -> LocalBoxFuture<'a, Option<Io>>,
+) -> io::Result<FirstSpeaker> {
+    if !client.replay().is_empty() {
+        return Ok(FirstSpeaker::Client);
+    }
+    let start = Instant::now();
+    let deadline = start + limit;
+    let dial_at = deadline.min(start + dial_delay);
+    if let Ok(read) = timeout_at(dial_at, read_more(client, scratch)).await {
+        return read.map(|_| FirstSpeaker::Client);
+    }
+    let server = tokio::select! {
+        biased;
+        read = read_more(client, scratch) => return read.map(|_| FirstSpeaker::Client),
+        server = dial() => server,
+        () = sleep_until(deadline) => None,
+    };
+    if let Some(mut server) = server {
+        tokio::select! {
+            biased;
+            read = read_more(client, scratch) => return read.map(|_| FirstSpeaker::Client),
+            read = read_more(&mut server, scratch) => {
+                // A server that closes without a byte may have any protocol.
+                if matches!(read, Ok(1..)) {
+                    return Ok(FirstSpeaker::Server(server));
+                }
+            }
+            () = sleep_until(deadline) => return Ok(FirstSpeaker::Neither(Some(server))),
+        }
+    }
+    match timeout_at(deadline, read_more(client, scratch)).await {
+        Ok(read) => read.map(|_| FirstSpeaker::Client),
+        Err(_elapsed) => Ok(FirstSpeaker::Neither(None)),
+    }
+}
