@@ -23,7 +23,7 @@ use mesh_proxy::inbound::Inbound;
 use mesh_proxy::telemetry::Families;
 use mesh_proxy::telemetry::labels::Direction;
 use mesh_proxy::transport::{Io, Scratch};
-use mesh_proxy::worker::{Shared, Worker};
+use mesh_proxy::worker::{ProcessState, Worker};
 use mesh_runtime::drain::{self, Drain};
 use mesh_runtime::metrics::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -54,8 +54,8 @@ const MAX_STREAMS_TEXT: &str = "8";
 struct Side {
     worker: Rc<Worker>,
     _drain: Drain,
-    /// Discovery's tasks are spawned on it and never run: the first connection waits a second for
-    /// a policy, the default one stays in force, and nothing looks for a control plane.
+    /// Discovery's tasks are spawned on it and never run: the first connection waits a second for a
+    /// policy, the default one stays in force, and nothing looks for a control plane.
     _control: Runtime,
 }
 
@@ -204,13 +204,13 @@ impl Side {
             control.handle().clone(),
         );
         let (drain, watch) = drain::channel();
-        let shared = Arc::new(Shared::new(&config));
+        let shared = Arc::new(ProcessState::new(&config));
         let worker = Worker {
             families: Arc::new(Families::new(&registry)),
             tasks: shared.tasks.clone(),
             shared,
             scratch: Rc::default(),
-            witness: None,
+            probe_listener: None,
             drain: watch,
             config,
             discovery,

@@ -1,8 +1,8 @@
 //! The admin interface of the proxy: probes, metrics, log level, environment, shutdown.
 //!
-//! Runs on the control thread, so that it answers when the data threads are busy and before there
-//! is a certificate. It serves plain text and mesh TLS, HTTP/1 and HTTP/2. It answers until the
-//! process ends, drain included: the last counters are often the interesting ones.
+//! Runs on the control thread, so that it responds while the data threads are busy and before there
+//! is a certificate. It serves plain text and mesh TLS, HTTP/1 and HTTP/2, until the process exits,
+//! because the counters at the end of a drain are often of interest.
 
 mod env;
 mod serve;
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::serve::MAX_CONNECTIONS;
 pub use self::serve::serve;
 
-/// The routes. `shutdown` is cancelled by `POST /shutdown`; `None` when that is not enabled.
+/// Returns the routes. `POST /shutdown` cancels `shutdown`; `None` disables it.
 pub fn routes(
     registry: Registry,
     readiness: Readiness,

@@ -1,14 +1,16 @@
-//! The proxy put together: the only place where components are made and joined, and the order in
-//! which they start and stop.
+//! Creates and connects the components of the proxy, and defines the order in which they start and
+//! stop.
 //!
-//! Two kinds of thread. The *control thread* (the process's first) has identity, discovery, DNS,
-//! the admin interface and metrics encoding. N *data threads* accept, serve and open connections;
-//! see [`crate::worker`]. Immutable snapshots go from the first to the others, counters come back.
+//! The *control thread* (the process's first) runs identity, discovery, DNS, the admin interface
+//! and metrics encoding. N *data threads* accept, serve and open connections; see
+//! [`crate::worker`]. The control thread publishes immutable snapshots; the data threads update
+//! counters.
 //!
-//! Start: bind the listeners, because redirection looks for them and connections may wait in their
-//! backlog; then the admin interface; then identity and discovery; then the data threads, which
-//! accept once there is a certificate. Stop: the drain begins; data threads finish what they have,
-//! accept as long as there is something to finish, and end; admin answers to the end.
+//! Start: the listeners are bound first, because the redirection needs them and connections may
+//! wait in their backlog; then the admin interface, identity and discovery start; then the data
+//! threads, which accept after the first certificate. Stop: the proxy drains. Data threads accept
+//! until all connections are closed, and then end; the admin interface responds until the process
+//! exits.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -36,11 +38,11 @@ use crate::control::{Client, Trust};
 use crate::discovery::Discovery;
 use crate::identity::{self, Certifier};
 use crate::inbound::Inbound;
-use crate::redirection::{self, Witness};
+use crate::redirection::{self, ProbeListener};
 use crate::telemetry::Families;
 use crate::tls::{self, CredentialsRx};
 use crate::transport::listen::{self, DEFAULT_BACKLOG, ListenError};
-use crate::worker::{self, Listeners, Parts, Worker};
+use crate::worker::{self, Listeners, Worker, WorkerParts};
 
 /// A proxy whose sockets are bound, ready to run.
 #[derive(Debug)]
@@ -53,26 +55,26 @@ pub struct App {
     termination: Termination,
 }
 
-/// The addresses that were bound; ports that were 0 in the configuration are known here.
+/// The bound addresses, with the ports that the kernel chose for port 0.
 #[derive(Clone, Debug)]
-pub struct Bound {
+pub struct BoundAddrs {
     pub inbound: SocketAddr,
     pub outbound: Vec<SocketAddr>,
     pub admin: SocketAddr,
 }
 
-/// Why a proxy cannot start or go on.
+/// Why a proxy cannot start or has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error(transparent)]
     Admin(#[from] mesh_runtime::admin::BindError),
-    #[error("a thread or its runtime cannot be started")]
+    #[error("cannot start a thread or its runtime")]
     Thread(#[source] std::io::Error),
-    #[error("signals cannot be received")]
+    #[error("cannot listen for signals")]
     Signals(#[source] std::io::Error),
-    #[error("a bound address cannot be read")]
+    #[error("cannot read a bound address")]
     Address(#[source] std::io::Error),
     #[error(transparent)]
     Dns(#[from] DnsError),
@@ -80,17 +82,17 @@ pub enum AppError {
     Ended(task::Ended),
 }
 
-/// What ends the proxy in order.
-enum Stop {
+/// Why the proxy shuts down gracefully.
+enum StopReason {
     Signal(&'static str),
     Admin,
 }
 
-/// How often to say that there is no certificate yet, as Linkerd's proxy does.
-const WAITING_NOTICE: Duration = Duration::from_secs(15);
+/// The interval of warnings that there is no certificate yet, as in Linkerd's proxy.
+const NO_CERTIFICATE_WARNING_INTERVAL: Duration = Duration::from_secs(15);
 
 impl App {
-    /// Binds every socket.
+    /// Binds all sockets.
     pub fn bind(config: Config, log: FilterHandle) -> Result<Self, AppError> {
         let config = Arc::new(config);
         let available = thread::available_parallelism().map_or(1, usize::from);
@@ -110,11 +112,11 @@ impl App {
         })
     }
 
-    pub fn bound(&self) -> Result<Bound, AppError> {
+    pub fn bound(&self) -> Result<BoundAddrs, AppError> {
         let local = |socket: &std::net::TcpListener| socket.local_addr().map_err(AppError::Address);
-        // Every data thread has the same addresses; there is at least one.
+        // All data threads, of which there is at least one, have the same addresses.
         let first = &self.listeners[0];
-        Ok(Bound {
+        Ok(BoundAddrs {
             inbound: local(&first.inbound)?,
             outbound: first.outbound.iter().map(local).collect::<Result<_, _>>()?,
             admin: self.admin.local_addr().map_err(AppError::Address)?,
@@ -147,11 +149,11 @@ impl App {
         let families = Arc::new(Families::new(&registry));
         let endpoint = config.admin.shutdown_endpoint.then(|| stop.clone());
         let routes = admin::routes(registry.clone(), readiness, log, endpoint);
-        let vigil = supervisor.watch("admin");
+        let guard = supervisor.watch("admin");
         let worker = admin_worker(&config, &control_plane, &families);
         local.spawn_local(async move {
             admin::serve(admin, routes, Rc::new(Inbound::new(worker))).await;
-            drop(vigil);
+            drop(guard);
         });
         let data = start_data_threads(
             &config,
@@ -164,13 +166,13 @@ impl App {
 
         let grace = config.shutdown_grace;
         local.block_on(&control, async {
-            let reason = until_stopped(&mut termination, &stop, &mut ends).await?;
+            let reason = wait_for_stop(&mut termination, &stop, &mut ends).await?;
             shut_down(reason, drain, grace, data).await;
             Ok(())
         })
     }
 
-    /// The lines that operators look for.
+    /// Logs the lines that operators know from Linkerd's proxy.
     fn announce(&self) -> Result<(), AppError> {
         let bound = self.bound()?;
         tracing::info!("{}", BuildInfo::CURRENT);
@@ -206,7 +208,7 @@ fn export_static(registry: &Registry) {
     BuildInfo::CURRENT.export(registry, "proxy_build_info");
 }
 
-/// One set of sockets for each data thread.
+/// Binds one set of sockets for each data thread.
 fn bind_listeners(config: &Config, threads: usize) -> Result<Vec<Listeners>, ListenError> {
     let outbound_backlog = config.outbound.backlog.unwrap_or(DEFAULT_BACKLOG);
     let inbound_backlog = config.inbound.backlog.unwrap_or(DEFAULT_BACKLOG);
@@ -227,11 +229,11 @@ fn bind_listeners(config: &Config, threads: usize) -> Result<Vec<Listeners>, Lis
     Ok(all)
 }
 
-/// What the control thread offers to the data threads.
+/// The outputs of the control thread for the data threads.
 struct ControlPlane {
     credentials: CredentialsRx,
     discovery: Discovery,
-    witness: Option<Witness>,
+    probe_listener: Option<ProbeListener>,
 }
 
 impl ControlPlane {
@@ -262,12 +264,12 @@ impl ControlPlane {
             registry,
         );
         supervisor.spawn("identity", certifier.run());
-        tokio::spawn(notice_while_waiting(credentials.clone()));
-        let witness = config.outbound.redirect_check.map(|addr| {
+        tokio::spawn(warn_without_certificate(credentials.clone()));
+        let probe_listener = config.outbound.redirect_check.map(|addr| {
             let ready = readiness.condition(redirection::CONDITION);
-            let (check, witness) = redirection::new(addr, ready, registry);
-            supervisor.spawn("redirection", check.run(credentials.clone()));
-            witness
+            let (probe, probe_listener) = redirection::new(addr, ready, registry);
+            supervisor.spawn("redirection", probe.run(credentials.clone()));
+            probe_listener
         });
 
         let trust = || Trust::Certified(credentials.clone());
@@ -278,59 +280,62 @@ impl ControlPlane {
             Handle::current(),
         );
         if !config.is_of_the_control_plane() {
-            let known = readiness.condition("the policies of this pod's ports");
-            tokio::spawn(await_policies(
+            let ready = readiness.condition("the policies of this pod's ports");
+            tokio::spawn(wait_for_policies(
                 discovery.clone(),
                 credentials.clone(),
-                known,
+                ready,
             ));
         }
         Ok(Self {
             credentials,
             discovery,
-            witness,
+            probe_listener,
         })
     }
 }
 
-/// How long a proxy with a certificate waits for the policies of its ports. They take milliseconds;
-/// without them the default policy is in force, which may refuse what it should let through or the
-/// reverse, but a policy service that is out of reach must not keep applications from starting.
-const POLICY_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a proxy with a certificate waits for the policies of its ports, which normally takes
+/// milliseconds. Without them the default policy applies, which may allow or deny other requests,
+/// but an unreachable policy service must not keep applications from starting.
+const POLICY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Holds readiness back until the first requests can be judged by their own policies.
-async fn await_policies(discovery: Discovery, mut credentials: CredentialsRx, known: Condition) {
-    // `Err` means that there will never be one; the process is ending.
+/// Delays readiness until the policies of the ports authorize the first requests.
+async fn wait_for_policies(discovery: Discovery, mut credentials: CredentialsRx, ready: Condition) {
+    // Fails only when the process is exiting.
     if credentials.wait_for(Option::is_some).await.is_err() {
         return;
     }
-    if tokio::time::timeout(POLICY_PATIENCE, discovery.policies_known())
+    if tokio::time::timeout(POLICY_TIMEOUT, discovery.policies_known())
         .await
         .is_err()
     {
         tracing::warn!(
             ports = ?discovery.ports_without_policy(),
-            waited = ?POLICY_PATIENCE,
-            "The policy service has not answered for these ports; the default policy is in force until it does"
+            waited = ?POLICY_TIMEOUT,
+            "No response from the policy service for these ports; applying the default policy until it responds"
         );
     }
-    known.set(true);
+    ready.set(true);
 }
 
-async fn notice_while_waiting(mut credentials: CredentialsRx) {
-    while tokio::time::timeout(WAITING_NOTICE, credentials.wait_for(Option::is_some))
-        .await
-        .is_err()
+async fn warn_without_certificate(mut credentials: CredentialsRx) {
+    while tokio::time::timeout(
+        NO_CERTIFICATE_WARNING_INTERVAL,
+        credentials.wait_for(Option::is_some),
+    )
+    .await
+    .is_err()
     {
         tracing::warn!("Waiting for identity to be initialized...");
     }
 }
 
-/// How many requests of one admin connection are answered at a time. Their answers may be large.
+/// The most concurrent requests of one admin connection, whose responses may be large.
 const ADMIN_STREAMS: u32 = 4;
 
-/// What the control thread judges and serves admin connections with. It has limits of its own, so
-/// that the application's load does not fail probes, and it is told of no drain.
+/// Creates the control thread's context for admin connections. It has separate limits, so that the
+/// application's load does not fail probes, and never drains.
 fn admin_worker(
     config: &Arc<Config>,
     control: &ControlPlane,
@@ -339,7 +344,7 @@ fn admin_worker(
     let (_never_drains, drain) = drain::channel();
     let mut config = Config::clone(config);
     config.inbound.http2_server.max_concurrent_streams = ADMIN_STREAMS;
-    let shared = Arc::new(worker::Shared::new(&config));
+    let shared = Arc::new(worker::ProcessState::new(&config));
     Rc::new(Worker {
         config: Arc::new(config),
         discovery: control.discovery.clone(),
@@ -348,7 +353,7 @@ fn admin_worker(
         tasks: shared.tasks.clone(),
         shared,
         scratch: Rc::default(),
-        witness: None,
+        probe_listener: None,
         drain,
     })
 }
@@ -361,28 +366,28 @@ fn start_data_threads(
     supervisor: &Supervisor,
     drain: drain::Watch,
 ) -> Result<Vec<JoinHandle<()>>, AppError> {
-    let shared = Arc::new(worker::Shared::new(config));
+    let shared = Arc::new(worker::ProcessState::new(config));
     let mut threads = Vec::with_capacity(listeners.len());
     for (number, listeners) in listeners.into_iter().enumerate() {
-        let parts = Parts {
+        let parts = WorkerParts {
             config: config.clone(),
             discovery: control.discovery.clone(),
             credentials: control.credentials.clone(),
             families: families.clone(),
             shared: shared.clone(),
-            witness: control.witness.clone(),
+            probe_listener: control.probe_listener.clone(),
             drain: drain.clone(),
             listeners,
         };
         let runtime = new_runtime()?;
-        let vigil = supervisor.watch("data");
+        let guard = supervisor.watch("data");
         let thread = thread::Builder::new()
             .name(format!("data-{number}"))
             .spawn(move || {
                 if let Err(error) = runtime.block_on(worker::run(parts)) {
-                    tracing::error!(%error, "A data thread cannot serve");
+                    tracing::error!(%error, "Data thread failed to start");
                 }
-                drop(vigil);
+                drop(guard);
             })
             .map_err(AppError::Thread)?;
         threads.push(thread);
@@ -397,30 +402,30 @@ fn new_runtime() -> Result<Runtime, AppError> {
         .map_err(AppError::Thread)
 }
 
-async fn until_stopped(
+async fn wait_for_stop(
     termination: &mut Termination,
     stop: &CancellationToken,
     ends: &mut Ends,
-) -> Result<Stop, AppError> {
+) -> Result<StopReason, AppError> {
     tokio::select! {
-        signal = termination.received() => Ok(Stop::Signal(signal)),
-        () = stop.cancelled() => Ok(Stop::Admin),
+        signal = termination.received() => Ok(StopReason::Signal(signal)),
+        () = stop.cancelled() => Ok(StopReason::Admin),
         ended = ends.first() => Err(AppError::Ended(ended)),
     }
 }
 
-async fn shut_down(reason: Stop, drain: Drain, grace: Duration, data: Vec<JoinHandle<()>>) {
+async fn shut_down(reason: StopReason, drain: Drain, grace: Duration, data: Vec<JoinHandle<()>>) {
     match reason {
-        Stop::Signal(name) => tracing::info!("Received {name}, draining"),
-        Stop::Admin => tracing::info!("Received shutdown via admin interface, draining"),
+        StopReason::Signal(name) => tracing::info!("Received {name}, draining"),
+        StopReason::Admin => tracing::info!("Received shutdown via admin interface, draining"),
     }
     match drain.drain(grace).await {
         Outcome::Complete => {
             for thread in data {
-                // A thread that panicked has said so.
+                // The panic hook has reported a panic.
                 let _ = thread.join();
             }
-            tracing::info!("All connections have ended");
+            tracing::info!("All connections are closed");
         }
         Outcome::Expired { remaining } => {
             tracing::warn!(

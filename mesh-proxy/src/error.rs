@@ -1,8 +1,8 @@
-//! What can go wrong with one request, and the one table that says what follows: the status, the
-//! gRPC code, whether the client's connection is closed, and the value of the `error` label. Raised
-//! by the inbound and outbound request paths, turned into a response by [`crate::http::respond`].
+//! Errors of requests, and the table of their HTTP status, gRPC code, `error` label and whether the
+//! client's connection is closed. The inbound and outbound request paths raise them, and
+//! [`crate::http::respond`] converts them to responses.
 //!
-//! The numbers are Linkerd's; dashboards, retries and clients depend on them.
+//! The values are Linkerd's; dashboards, retries and clients depend on them.
 
 use std::fmt;
 use std::io;
@@ -14,91 +14,90 @@ use http::{HeaderValue, StatusCode};
 use crate::http::ErrorCode;
 use crate::transport::connect::ConnectError;
 
-/// A request that ends here.
+/// Why a request failed.
 #[derive(Debug)]
 pub struct Error {
     pub kind: Kind,
-    /// From the innermost fact outwards: `service in fail-fast`, then what contained it. Cold, so a
-    /// string is good enough.
+    /// The cause, preceded by its contexts from the outermost inwards.
     message: String,
 }
 
-/// Which direction a proxy was serving; the names of some errors differ.
+/// The direction of a request. Some `error` labels depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Inbound,
     Outbound,
 }
 
-/// Why a request ends.
+/// The kind of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The client asked for something HTTP does not allow.
+    /// The client sent an invalid HTTP request.
     BadRequest,
     RouteNotFound,
     Unauthorized,
     RateLimited,
-    /// A redirect filter's answer; not a failure.
+    /// The response of a redirect filter, which is not a failure.
     Redirect {
         status: StatusCode,
         location: HeaderValue,
     },
     InvalidRedirect,
-    /// The controller sent something that cannot be obeyed; the message says what.
+    /// The controller sent a policy that cannot be applied.
     InvalidPolicy,
     InjectedHttp(StatusCode),
     InjectedGrpc(u16),
     GatewayDomainInvalid,
     GatewayLoop,
-    /// A request or connection would come back to the proxy itself.
+    /// The request or connection would return to this proxy.
     Loop,
     /// No endpoint became available in time.
     FailFast,
-    /// Refused at once: too much in flight, or known to be without endpoints.
+    /// Rejected immediately: too many requests in flight, or no endpoints.
     LoadShed,
-    /// A time limit of the policy, before response headers.
+    /// A time limit of the policy expired before the response headers.
     ResponseTimeout,
-    /// The time limit of a ServiceProfile's route.
+    /// The time limit of a ServiceProfile's route expired.
     ProfileTimeout,
-    /// `l5d-require-id` names somebody else.
+    /// `l5d-require-id` is not the endpoint's identity.
     IdentityRequired,
-    /// The backend names nothing that can be sent to.
+    /// The backend does not identify a destination.
     NoDispatcher,
-    /// The other side refused, reset or closed the connection.
+    /// The peer refused, reset or closed the connection.
     Io,
     ConnectTimeout,
-    /// The other side reset the HTTP/2 stream; HTTP/2 clients see the same reset.
+    /// The peer reset the HTTP/2 stream. HTTP/2 clients receive the same error code.
     Reset(ErrorCode),
     Unexpected,
 }
 
-/// What follows from a [`Kind`].
+/// The response to a [`Kind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Consequence {
+pub struct ErrorMapping {
     pub status: StatusCode,
-    /// Code of the gRPC form of the answer.
+    /// The status code of a gRPC response.
     pub grpc: u16,
-    /// Whether the client's connection ends after the answer.
-    pub closes: bool,
+    /// Whether the client's connection closes after the response.
+    pub closes_connection: bool,
 }
 
-/// Why no connection to an endpoint could be made. Clonable, because everybody who waited for the
-/// same connection is told.
+/// Why connecting to an endpoint failed. Clonable, because all requests that wait for the same
+/// connection receive it.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DialError {
     #[error(transparent)]
     Connect(Arc<ConnectError>),
-    #[error("the TLS session with {addr} could not be made: {message}")]
+    #[error("cannot establish TLS with {addr}: {message}")]
     Tls { addr: SocketAddr, message: Arc<str> },
-    #[error("the transport header could not be sent to {addr}")]
+    #[error("cannot send the transport header to {addr}")]
     Header {
         addr: SocketAddr,
         #[source]
         source: Arc<io::Error>,
     },
-    #[error("the proxy has no certificate yet to authenticate itself with")]
+    #[error("the proxy does not have a certificate yet")]
     NoCertificate,
-    #[error("connections are closed before anything can be sent")]
+    #[error("connection closed before a request could be sent")]
     Closed,
 }
 
@@ -107,7 +106,7 @@ impl DialError {
         matches!(self, Self::Connect(error) if matches!(**error, ConnectError::TimedOut { .. }))
     }
 
-    /// Whether nothing listens at the address.
+    /// Whether the endpoint refused the connection.
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Connect(error) if error.is_refused())
     }
@@ -127,7 +126,7 @@ impl Error {
         }
     }
 
-    /// Says what the error happened in: `backend Service.ns.web:80: service in fail-fast`.
+    /// Prepends a context: `backend Service.ns.web:80: service in fail-fast`.
     #[must_use]
     pub fn within(mut self, context: impl fmt::Display) -> Self {
         self.message = format!("{context}: {}", self.message);
@@ -147,7 +146,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// `error` and its causes in one line. A cause that its error already prints is not repeated.
+/// Formats `error` and its sources in one line. A source that its error already prints is not
+/// repeated.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -162,13 +162,13 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 }
 
 impl Kind {
-    /// The table.
-    pub fn consequence(&self) -> Consequence {
+    /// Returns the response to this kind.
+    pub fn mapping(&self) -> ErrorMapping {
         use grpc_code::{
             ABORTED, DEADLINE_EXCEEDED, FAILED_PRECONDITION, INTERNAL, INVALID_ARGUMENT, NOT_FOUND,
             PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE,
         };
-        let (status, grpc, closes) = match self {
+        let (status, grpc, closes_connection) = match self {
             Self::BadRequest => (StatusCode::BAD_REQUEST, INVALID_ARGUMENT, false),
             Self::RouteNotFound | Self::GatewayDomainInvalid => {
                 (StatusCode::NOT_FOUND, NOT_FOUND, false)
@@ -191,16 +191,16 @@ impl Kind {
                 (StatusCode::INTERNAL_SERVER_ERROR, INTERNAL, true)
             }
         };
-        Consequence {
+        ErrorMapping {
             status,
             grpc,
-            closes,
+            closes_connection,
         }
     }
 
-    /// Value of the `error` label of `inbound_http_errors_total` and `outbound_http_errors_total`.
-    /// `None`: not an error of the proxy's own, counted elsewhere (by the authorization and route
-    /// counters) or not at all.
+    /// Returns the `error` label of `inbound_http_errors_total` and `outbound_http_errors_total`.
+    /// `None` for what is not an error of the proxy, which other metrics count or which is not
+    /// counted.
     pub fn reason(&self, side: Side) -> Option<&'static str> {
         let reason = match self {
             Self::RouteNotFound | Self::Unauthorized | Self::Redirect { .. } | Self::Reset(_) => {
@@ -221,7 +221,7 @@ impl Kind {
     }
 }
 
-/// Codes of `google.rpc.Code`, as the `grpc-status` header carries them.
+/// Codes of `google.rpc.Code`, the values of the `grpc-status` header.
 pub mod grpc_code {
     pub const INVALID_ARGUMENT: u16 = 3;
     pub const DEADLINE_EXCEEDED: u16 = 4;
@@ -239,16 +239,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn consequences() {
-        let check = |kind: Kind, status: u16, grpc: u16, closes: bool| {
-            let consequence = kind.consequence();
+    fn kinds_map_to_responses() {
+        let check = |kind: Kind, status: u16, grpc: u16, closes_connection: bool| {
+            let mapping = kind.mapping();
             assert_eq!(
                 (
-                    consequence.status.as_u16(),
-                    consequence.grpc,
-                    consequence.closes
+                    mapping.status.as_u16(),
+                    mapping.grpc,
+                    mapping.closes_connection
                 ),
-                (status, grpc, closes),
+                (status, grpc, closes_connection),
                 "{kind:?}"
             );
         };
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_differ_by_side() {
+    fn error_labels_depend_on_the_side() {
         use Side::{Inbound, Outbound};
         assert_eq!(Kind::FailFast.reason(Inbound), Some("failfast"));
         assert_eq!(
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn context_is_put_in_front() {
+    fn context_precedes_the_message() {
         let error = Error::new(Kind::FailFast, "service in fail-fast")
             .within("backend Service.ns.web:80")
             .within("logical service 10.0.0.1:80");

@@ -1,5 +1,5 @@
-//! A control plane for unit tests: real gRPC services on a loopback port, whose every call is
-//! handed to the test, which answers it when and how it likes.
+//! A control plane for unit tests: gRPC services on a loopback port that pass each call to the test
+//! for its response.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
@@ -33,13 +33,13 @@ use crate::tls::server::{ClientTlsInfo, terminate};
 use crate::tls::{Credentials, Purpose};
 use crate::transport::Io;
 
-/// One call that waits for its answer.
+/// A call that waits for its response.
 pub(crate) struct Call<Q, A> {
     pub(crate) request: Q,
     answer: oneshot::Sender<Result<A, Status>>,
 }
 
-/// A stream of messages whose other end the test holds. Dropping that end ends the stream.
+/// A stream of messages whose sender the test owns. Dropping the sender ends the stream.
 pub(crate) struct Messages<M>(mpsc::UnboundedReceiver<Result<M, Status>>);
 
 type Tls = (Arc<Credentials>, mpsc::UnboundedSender<ClientTlsInfo>);
@@ -47,7 +47,7 @@ type Tls = (Arc<Credentials>, mpsc::UnboundedSender<ClientTlsInfo>);
 pub(crate) type MessageSender<M> = mpsc::UnboundedSender<Result<M, Status>>;
 pub(crate) type Calls<Q, A> = mpsc::UnboundedReceiver<Call<Q, A>>;
 
-/// The calls that arrive, by method.
+/// The received calls, by method.
 pub(crate) struct ControlPlane {
     pub(crate) addr: SocketAddr,
     pub(crate) endpoints: Calls<GetDestination, Messages<Update>>,
@@ -76,7 +76,7 @@ impl ControlPlane {
         Self::serve_on(TcpListener::bind(addr).await.unwrap(), None)
     }
 
-    /// Behind mutual TLS. What each client proves goes to `clients`.
+    /// Starts a control plane with mutual TLS. `clients` receives the properties of each client.
     pub(crate) async fn start_tls(
         credentials: Arc<Credentials>,
         clients: mpsc::UnboundedSender<ClientTlsInfo>,
@@ -113,10 +113,10 @@ impl ControlPlane {
 }
 
 impl ControlPlane {
-    /// Closes the port and every connection, and waits until they are closed.
+    /// Closes the port and all connections, and waits until they are closed.
     pub(crate) async fn stop(mut self) {
         self.serving.abort();
-        // Cancelled, as asked for.
+        // Returns that the task was cancelled.
         let _ = (&mut self.serving).await;
     }
 }
@@ -129,7 +129,7 @@ impl Drop for ControlPlane {
 
 impl<Q, A> Call<Q, A> {
     pub(crate) fn answer(self, answer: A) {
-        // The caller may have given up.
+        // The client may have cancelled the call.
         let _ = self.answer.send(Ok(answer));
     }
 
@@ -159,7 +159,7 @@ impl<M> Stream for Messages<M> {
 }
 
 async fn serve(listener: TcpListener, services: Services, tls: Option<Tls>) {
-    // Connections end with the listener: a control plane that is gone is gone.
+    // Dropping the set closes all connections together with the listener.
     let mut connections = tokio::task::JoinSet::new();
     loop {
         let (tcp, _) = listener.accept().await.unwrap();
@@ -172,7 +172,7 @@ async fn serve(listener: TcpListener, services: Services, tls: Option<Tls>) {
             let Some(io) = secure(tcp, tls).await else {
                 return;
             };
-            // How a connection ends is the client's affair.
+            // The result depends on how the client closes the connection.
             let _ = http2::Builder::new(TokioExecutor::new())
                 .serve_connection(TokioIo::new(io), service)
                 .await;
@@ -180,7 +180,7 @@ async fn serve(listener: TcpListener, services: Services, tls: Option<Tls>) {
     }
 }
 
-/// `None` when the client does not like us.
+/// Performs the TLS handshake. `None` when the client rejects it.
 async fn secure(tcp: TcpStream, tls: Option<Tls>) -> Option<Io> {
     let io = Io::plain(tcp);
     let Some((credentials, clients)) = tls else {
@@ -212,7 +212,7 @@ impl Services {
     }
 }
 
-async fn hand_over<Q, A>(
+async fn pass_to_test<Q, A>(
     to: &mpsc::UnboundedSender<Call<Q, A>>,
     request: tonic::Request<Q>,
 ) -> Result<tonic::Response<A>, Status> {
@@ -222,7 +222,7 @@ async fn hand_over<Q, A>(
         answer,
     };
     to.send(call)
-        .map_err(|_over| Status::unavailable("the test is over"))?;
+        .map_err(|_ended| Status::unavailable("the test has ended"))?;
     match answered.await {
         Ok(answer) => answer.map(tonic::Response::new),
         Err(_dropped) => Err(Status::unavailable("the test dropped the call")),
@@ -238,14 +238,14 @@ impl Destination for Services {
         &self,
         request: tonic::Request<GetDestination>,
     ) -> Result<tonic::Response<Self::GetStream>, Status> {
-        hand_over(&self.endpoints, request).await
+        pass_to_test(&self.endpoints, request).await
     }
 
     async fn get_profile(
         &self,
         request: tonic::Request<GetDestination>,
     ) -> Result<tonic::Response<Self::GetProfileStream>, Status> {
-        hand_over(&self.profiles, request).await
+        pass_to_test(&self.profiles, request).await
     }
 }
 
@@ -264,7 +264,7 @@ impl OutboundPolicies for Services {
         &self,
         request: tonic::Request<TrafficSpec>,
     ) -> Result<tonic::Response<Self::WatchStream>, Status> {
-        hand_over(&self.outbound, request).await
+        pass_to_test(&self.outbound, request).await
     }
 }
 
@@ -283,7 +283,7 @@ impl InboundServerPolicies for Services {
         &self,
         request: tonic::Request<PortSpec>,
     ) -> Result<tonic::Response<Self::WatchPortStream>, Status> {
-        hand_over(&self.inbound, request).await
+        pass_to_test(&self.inbound, request).await
     }
 }
 
@@ -293,6 +293,6 @@ impl Identity for Services {
         &self,
         request: tonic::Request<CertifyRequest>,
     ) -> Result<tonic::Response<CertifyResponse>, Status> {
-        hand_over(&self.certify, request).await
+        pass_to_test(&self.certify, request).await
     }
 }

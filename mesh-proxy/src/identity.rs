@@ -1,9 +1,9 @@
-//! Gets this proxy its certificates and keeps them fresh.
+//! Requests and renews the proxy's certificates.
 //!
-//! Runs on the control thread. Each certificate has a key of its own, made in this process and
-//! never written. The token that proves who we are is read anew each time, because the kubelet
-//! rotates it. A certificate stays in use until the next one is there; when the identity service is
-//! gone, the proxy keeps what it has and asks again.
+//! Runs on the control thread. Each certificate has a new key, which is generated in this process
+//! and never stored. The service account token is read for each request, because the kubelet
+//! rotates it. A certificate stays in use until the next one is issued; while the identity service
+//! is unavailable, the proxy retries.
 
 mod anchors;
 mod schedule;
@@ -28,7 +28,7 @@ use crate::tls::{
     CertificateRequest, Credentials, CredentialsError, IssuedCertificate, TrustAnchors,
 };
 
-/// Certifies this proxy again and again.
+/// Keeps the proxy's credentials valid.
 #[derive(Debug)]
 pub struct Certifier {
     config: IdentityConfig,
@@ -49,21 +49,21 @@ pub enum CertifyError {
         path: PathBuf,
         source: std::io::Error,
     },
-    #[error("the token {path:?} is empty")]
+    #[error("token {path:?} is empty")]
     EmptyToken { path: PathBuf },
-    #[error("the identity service did not certify: {}", control::reason(.0))]
+    #[error("identity service did not issue a certificate: {}", control::reason(.0))]
     Refused(Box<Status>),
-    #[error("the identity service did not answer within {0:?}")]
+    #[error("identity service did not respond within {0:?}")]
     TimedOut(Duration),
-    #[error("the identity service's answer cannot be used")]
-    Answer(#[source] mesh_api::Invalid),
+    #[error("invalid response from the identity service")]
+    Response(#[source] mesh_api::Invalid),
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
 }
 
 #[derive(Debug)]
 struct Metrics {
-    /// Known from the first certificate on; a time of zero would look like an expired one.
+    /// Exported from the first certificate on, because a time of 0 would look expired.
     expires: Option<Gauge>,
     refreshed: Option<Gauge>,
     expires_family: GaugeFamily,
@@ -72,23 +72,24 @@ struct Metrics {
     failed: Counter,
 }
 
-/// Signing takes milliseconds; the service's own checks with the cluster may take seconds.
+/// Signing takes milliseconds, but the service's TokenReview may take seconds.
 const CERTIFY_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl CertifyError {
-    /// Whether the service has answered, and will hardly answer otherwise soon.
+    /// Whether the service has responded, and would give the same response soon after.
     fn is_refusal(&self) -> bool {
         match self {
-            // What this proxy found itself has a source; see `control::reason`.
+            // A status that the proxy's client created has a source; see `control::reason`.
             Self::Refused(status) => std::error::Error::source(status).is_none(),
-            Self::Answer(_) | Self::Credentials(_) => true,
+            Self::Response(_) | Self::Credentials(_) => true,
             Self::Token { .. } | Self::EmptyToken { .. } | Self::TimedOut(_) => false,
         }
     }
 }
 
 impl Certifier {
-    /// `credentials` gets each certificate; `ready` holds from the first one on.
+    /// Creates a certifier that publishes to `credentials` and sets `ready` with the first
+    /// certificate.
     pub fn new(
         config: &IdentityConfig,
         client: Client,
@@ -127,10 +128,10 @@ impl Certifier {
                         .borrow()
                         .as_ref()
                         .map(|own| own.not_after());
-                    let refused = error.is_refusal();
+                    let is_refusal = error.is_refusal();
                     let due = self
                         .schedule
-                        .after_failure(expires, refused, SystemTime::now());
+                        .after_failure(expires, is_refusal, SystemTime::now());
                     self.report(&error, due);
                     due
                 }
@@ -142,7 +143,7 @@ impl Certifier {
     async fn certify(&mut self) -> Result<Credentials, CertifyError> {
         let anchors = self.anchors.borrow_and_update().clone();
         let request = CertificateRequest::new(&self.config.id)?;
-        let issued = self.ask(&request).await?;
+        let issued = self.request_certificate(&request).await?;
         self.generation += 1;
         let own = Credentials::new(
             &self.config.id,
@@ -155,7 +156,10 @@ impl Certifier {
         Ok(own)
     }
 
-    async fn ask(&self, request: &CertificateRequest) -> Result<IssuedCertificate, CertifyError> {
+    async fn request_certificate(
+        &self,
+        request: &CertificateRequest,
+    ) -> Result<IssuedCertificate, CertifyError> {
         let message = mesh_api::identity::certify_request(
             self.config.id.as_str(),
             self.read_token()?,
@@ -167,14 +171,14 @@ impl Certifier {
             .map_err(|_elapsed| CertifyError::TimedOut(CERTIFY_TIMEOUT))?
             .map_err(|status| CertifyError::Refused(Box::new(status)))?;
         let issued =
-            mesh_api::identity::issued(response.into_inner()).map_err(CertifyError::Answer)?;
+            mesh_api::identity::issued(response.into_inner()).map_err(CertifyError::Response)?;
         Ok(IssuedCertificate {
             leaf: issued.leaf,
             intermediates: issued.intermediates,
         })
     }
 
-    /// A few kilobytes from a memory-backed volume, once per certificate: blocking is fine.
+    /// Blocks, which is acceptable for a few kilobytes from a tmpfs volume once per certificate.
     fn read_token(&self) -> Result<Vec<u8>, CertifyError> {
         let path = &self.config.token_file;
         let token = std::fs::read(path).map_err(|source| CertifyError::Token {
@@ -207,34 +211,34 @@ impl Certifier {
                 tracing::error!(
                     error,
                     ?retry_in,
-                    "Failed to renew the certificate, which has expired; peers refuse this proxy"
+                    "Failed to renew the expired certificate; peers reject this proxy"
                 );
             }
             Some(_) => {
                 tracing::warn!(
                     error,
                     ?retry_in,
-                    "Failed to renew the certificate; the present one stays in use"
+                    "Failed to renew the certificate; the current one stays in use"
                 );
             }
         }
     }
 
-    /// Until `due`, or until new trust anchors make another certificate necessary.
+    /// Waits until `due`, or until new trust anchors require another certificate.
     async fn wait(&mut self, due: SystemTime) {
         loop {
-            // In short stretches, because the monotonic clock stands still while a machine sleeps
-            // and certificates expire.
+            // In short intervals, because the monotonic clock stops while the machine is suspended,
+            // but certificates expire.
             let left = due.duration_since(SystemTime::now()).unwrap_or_default();
             if left.is_zero() {
                 return;
             }
             tokio::select! {
-                () = tokio::time::sleep(left.min(STRETCH)) => {}
+                () = tokio::time::sleep(left.min(CLOCK_CHECK_INTERVAL)) => {}
                 changed = self.anchors.changed() => {
                     if changed.is_err() {
-                        // The anchors are fixed: nobody watches a file.
-                        tokio::time::sleep(left.min(STRETCH)).await;
+                        // The anchors do not change, because no file is configured.
+                        tokio::time::sleep(left.min(CLOCK_CHECK_INTERVAL)).await;
                     } else if !self.adopt_anchors() {
                         return;
                     }
@@ -243,29 +247,30 @@ impl Certifier {
         }
     }
 
-    /// Puts the present certificate under the new anchors. False when it does not chain to them.
+    /// Publishes the current certificate with the new anchors. Returns false when it does not chain
+    /// to them.
     fn adopt_anchors(&mut self) -> bool {
         let anchors = self.anchors.borrow_and_update().clone();
-        let Some(present) = self.credentials.borrow().clone() else {
+        let Some(current) = self.credentials.borrow().clone() else {
             return false;
         };
         self.generation += 1;
-        match present.with_anchors(&anchors, self.generation) {
+        match current.with_anchors(&anchors, self.generation) {
             Ok(own) => {
                 tracing::info!(anchors = anchors.len(), "Trust anchors changed");
                 self.credentials.send_replace(Some(Arc::new(own)));
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, "Trust anchors changed and the present certificate does not chain to the new ones; asking for another");
+                tracing::warn!(%error, "Current certificate does not chain to the changed trust anchors; requesting another");
                 false
             }
         }
     }
 }
 
-/// Longest time between two looks at the wall clock.
-const STRETCH: Duration = Duration::from_secs(60);
+/// The longest time between two readings of the wall clock.
+const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Metrics {
     fn new(registry: &Registry) -> Self {

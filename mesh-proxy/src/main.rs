@@ -1,4 +1,4 @@
-//! The proxy's process: logs, configuration, run. Everything else is the library's.
+//! The proxy's process: initialises logging, reads the configuration and runs [`App`].
 
 use std::error::Error;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use mesh_runtime::log::{self, FilterHandle, Settings, chain};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// EX_USAGE of sysexits(3): what Linkerd's proxy exits with when its environment is wrong.
+/// EX_USAGE of sysexits(3), with which Linkerd's proxy exits if its environment is invalid.
 const EX_USAGE: u8 = 64;
 
 /// Linkerd's injector writes filters for Linkerd's targets.
@@ -27,12 +27,12 @@ fn main() -> ExitCode {
     let log = match start_log() {
         Ok(log) => log,
         Err(error) => {
-            // There is no log yet to say it in.
+            // Logging is not initialised.
             let _ = writeln!(std::io::stderr(), "mesh-proxy: {}", chain(&*error));
             return ExitCode::from(EX_USAGE);
         }
     };
-    close_memory();
+    disable_dumps();
     raise_descriptors();
     let config = match Config::from_env(|name| std::env::var(name).ok()) {
         Ok(config) => config,
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
                 tracing::error!("{error}");
             }
             tracing::error!(
-                "Invalid configuration: {} variables are wrong",
+                "Invalid configuration: {} variables are invalid",
                 errors.0.len()
             );
             return ExitCode::from(EX_USAGE);
@@ -56,13 +56,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// A sidecar's heap is small and scattered: in pages of 2 MiB it takes 10 MB before the first
-/// connection, in pages of 4 KiB less than 1 MB. The allocator is built not to ask for large pages;
-/// this is for nodes that give them to everybody (`always` in
+/// Disables transparent huge pages. A sidecar's heap is small and scattered: with pages of 2 MiB it
+/// takes 10 MB before the first connection, with pages of 4 KiB less than 1 MB. The allocator is
+/// built not to request huge pages, but some nodes enable them for all processes (`always` in
 /// `/sys/kernel/mm/transparent_hugepage/enabled`).
 fn use_small_pages() {
-    // Kernels without large pages refuse, and need nothing of it.
-    let _refused = nix::sys::prctl::set_thp_disable(true);
+    // Fails only on kernels without huge pages.
+    let _error = nix::sys::prctl::set_thp_disable(true);
 }
 
 fn start_log() -> Result<FilterHandle, Box<dyn Error>> {
@@ -76,22 +76,22 @@ fn start_log() -> Result<FilterHandle, Box<dyn Error>> {
     })?)
 }
 
-/// The keys of the pod's identity will lie in this memory. Others of the same user, such as a
-/// container that shares the pod's processes, must not read it with ptrace or `/proc/PID/mem`, and
-/// no core dump shall take it to a disk. Root still may.
-fn close_memory() {
+/// Protects the private key in memory: processes of the same user, such as those of a container
+/// that shares the pod's process namespace, cannot read it with ptrace or `/proc/PID/mem`, and it
+/// is not part of core dumps. Root can still read it.
+fn disable_dumps() {
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
-        tracing::warn!(%error, "Cannot keep the process's memory from being dumped; whoever runs as the same user can read its keys");
+        tracing::warn!(%error, "Cannot make the process non-dumpable; processes of the same user can read its private key");
     }
 }
 
-/// Enough for 49,152 connections on each side. What more would cost in memory should be somebody's
-/// decision: whoever sets a higher limit gets it.
+/// Enough for 49,152 connections per direction. More connections need more memory, so operators
+/// have to set a higher limit, which is kept.
 const DESCRIPTORS: usize = 65_536;
 
 fn raise_descriptors() {
     if let Err(error) = mesh_runtime::descriptors::raise(DESCRIPTORS) {
-        tracing::warn!(%error, "Cannot raise the limit of open files; it bounds the connections that are accepted");
+        tracing::warn!(%error, "Cannot raise the limit of open files, which limits the number of connections");
     }
 }
 

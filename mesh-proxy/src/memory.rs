@@ -1,6 +1,6 @@
-//! Keeps the proxy from being killed for the memory it takes, and all its connections with it:
-//! while it takes more than it may, new connections are closed at once. Those that exist go on, and
-//! memory comes back as they end. Asked by [`crate::worker`] for each connection that it accepts.
+//! Keeps the proxy below its memory limit, so that the kernel does not kill it with all its
+//! connections: above the limit, [`crate::worker`] closes new connections. Existing ones continue,
+//! and memory is freed when they close.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -9,72 +9,76 @@ use mesh_runtime::memory::{self, Container};
 
 use crate::config::MemoryLimit;
 
-/// Shared by all data threads.
+/// The memory use of the process, shared by all data threads.
 #[derive(Debug)]
 pub struct Memory {
-    allowance: Option<Allowance>,
-    began: Instant,
-    /// When somebody looked last, in milliseconds.
-    looked: AtomicU64,
-    is_short: AtomicBool,
+    budget: Option<MemoryBudget>,
+    start: Instant,
+    /// When the use was last measured, in milliseconds since `start`.
+    measured_at: AtomicU64,
+    is_exceeded: AtomicBool,
 }
 
-/// How much may be taken, and who takes it.
+/// The most memory that the proxy may use, and what it applies to.
 #[derive(Debug)]
-struct Allowance {
+struct MemoryBudget {
     bytes: u64,
-    of: Of,
+    source: UsageSource,
 }
 
 #[derive(Debug)]
-enum Of {
+enum UsageSource {
     Container(Container),
     Process,
 }
 
-/// Looking costs some microseconds. Within this time, connections could take some megabytes more.
-const LOOK_EVERY_MS: u64 = 100;
+/// Measuring takes a few microseconds. In this interval, connections may take a few megabytes.
+const MEASURE_INTERVAL_MS: u64 = 100;
 
 impl Memory {
     pub fn new(limit: MemoryLimit) -> Self {
-        let allowance = match limit {
+        let budget = match limit {
             MemoryLimit::None => None,
-            MemoryLimit::Bytes(bytes) => Some(Allowance {
+            MemoryLimit::Bytes(bytes) => Some(MemoryBudget {
                 bytes,
-                of: Of::Process,
+                source: UsageSource::Process,
             }),
-            MemoryLimit::Container => Container::current().map(|container| Allowance {
-                bytes: share_of(container.limit()),
-                of: Of::Container(container),
+            MemoryLimit::Container => Container::current().map(|container| MemoryBudget {
+                bytes: budget_of(container.limit()),
+                source: UsageSource::Container(container),
             }),
         };
         Self {
-            allowance,
-            began: Instant::now(),
-            looked: AtomicU64::new(0),
-            is_short: AtomicBool::new(false),
+            budget,
+            start: Instant::now(),
+            measured_at: AtomicU64::new(0),
+            is_exceeded: AtomicBool::new(false),
         }
     }
 
-    /// Whether more is taken than may be, a moment ago.
-    pub fn is_short(&self) -> bool {
-        let Some(allowance) = &self.allowance else {
+    /// Whether the last measurement exceeded the budget.
+    pub fn is_exceeded(&self) -> bool {
+        let Some(budget) = &self.budget else {
             return false;
         };
-        let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.look(now, allowance.bytes, || allowance.of.used());
-        self.is_short.load(Ordering::Relaxed)
+        let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.update(now, budget.bytes, || budget.source.used());
+        self.is_exceeded.load(Ordering::Relaxed)
     }
 
-    /// Looks, unless somebody has just done so.
-    fn look(&self, now: u64, allowed: u64, used: impl FnOnce() -> Option<u64>) {
-        // The first look is due at once.
-        let now = now.saturating_add(LOOK_EVERY_MS);
-        let looked = self.looked.load(Ordering::Relaxed);
-        let is_due = now.saturating_sub(looked) >= LOOK_EVERY_MS;
+    /// Measures the use, unless a thread has done so within the interval.
+    fn update(&self, now: u64, allowed: u64, used: impl FnOnce() -> Option<u64>) {
+        // The first measurement is due immediately.
+        let now = now.saturating_add(MEASURE_INTERVAL_MS);
+        let measured_at = self.measured_at.load(Ordering::Relaxed);
+        let is_due = now.saturating_sub(measured_at) >= MEASURE_INTERVAL_MS;
         let exchanged = || {
-            self.looked
-                .compare_exchange(looked, now, Ordering::Relaxed, Ordering::Relaxed)
+            self.measured_at.compare_exchange(
+                measured_at,
+                now,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
         };
         if !is_due || exchanged().is_err() {
             return;
@@ -82,28 +86,28 @@ impl Memory {
         let Some(used) = used() else {
             return;
         };
-        let is_short = used > allowed;
-        if self.is_short.swap(is_short, Ordering::Relaxed) == is_short {
+        let is_exceeded = used > allowed;
+        if self.is_exceeded.swap(is_exceeded, Ordering::Relaxed) == is_exceeded {
             return;
         }
         let (used, allowed) = (used >> 20, allowed >> 20);
-        if is_short {
+        if is_exceeded {
             tracing::warn!(
                 used_mib = used,
                 allowed_mib = allowed,
-                "Memory is short: new connections are closed (see MESH_PROXY_MAX_MEMORY)"
+                "Memory limit exceeded; closing new connections (see MESH_PROXY_MAX_MEMORY)"
             );
         } else {
             tracing::info!(
                 used_mib = used,
                 allowed_mib = allowed,
-                "There is memory for new connections again"
+                "Memory use is below the limit; accepting connections"
             );
         }
     }
 }
 
-impl Of {
+impl UsageSource {
     fn used(&self) -> Option<u64> {
         match self {
             Self::Container(container) => container.used(),
@@ -112,8 +116,9 @@ impl Of {
     }
 }
 
-/// Nine tenths. The rest is for what connections take that are there, until somebody looks again.
-fn share_of(limit: u64) -> u64 {
+/// Returns nine tenths of the limit. The rest is for existing connections until the next
+/// measurement.
+fn budget_of(limit: u64) -> u64 {
     limit / 10 * 9
 }
 
@@ -122,9 +127,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_decides_and_is_looked_at_now_and_then() {
+    fn use_is_measured_once_per_interval() {
         let memory = Memory::new(MemoryLimit::None);
-        for (now, taken, is_short) in [
+        for (now, used, is_exceeded) in [
             (0, 91, true),
             (99, 10, true),
             (100, 10, false),
@@ -132,14 +137,18 @@ mod tests {
             (1000, 90, false),
             (1100, 91, true),
         ] {
-            memory.look(now, share_of(100), || Some(taken));
-            assert_eq!(memory.is_short.load(Ordering::Relaxed), is_short, "{now}");
+            memory.update(now, budget_of(100), || Some(used));
+            assert_eq!(
+                memory.is_exceeded.load(Ordering::Relaxed),
+                is_exceeded,
+                "{now}"
+            );
         }
     }
 
     #[test]
-    fn no_limit_is_never_reached() {
-        assert!(!Memory::new(MemoryLimit::None).is_short());
-        assert!(Memory::new(MemoryLimit::Bytes(1)).is_short());
+    fn memory_without_limit_is_never_exceeded() {
+        assert!(!Memory::new(MemoryLimit::None).is_exceeded());
+        assert!(Memory::new(MemoryLimit::Bytes(1)).is_exceeded());
     }
 }

@@ -1,15 +1,14 @@
-//! Whether this pod's connections reach the proxy, found out by making one.
+//! Verifies by a connection that the pod's connections are redirected to the proxy.
 //!
-//! A proxy next to an application whose traffic nobody redirects looks well and protects nothing.
-//! Where the injector says so (`MESH_PROXY_REDIRECT_CHECK`), the control thread connects to an
-//! address that every mechanism of redirection hands to the outbound listener even for the proxy
-//! itself, and that leads nowhere otherwise. [`Check`] asks until one of its own connections has
-//! arrived there; until then the proxy is not ready, and a native sidecar that is not ready holds
-//! its application back. [`Witness`] is the other end: the data threads recognise such connections
-//! as they are accepted, before anything is looked up or counted.
+//! A proxy whose application's traffic is not redirected appears healthy and protects nothing. If
+//! `MESH_PROXY_REDIRECT_CHECK` is set, the control thread connects to the check address: every tier
+//! redirects it to the outbound listener, even for the proxy itself, and it is unreachable
+//! otherwise. [`RedirectionProbe`] repeats this until one of its connections arrives. Until then
+//! the proxy is not ready, and the application of a native sidecar that is not ready does not
+//! start. [`ProbeListener`] recognises the connections on the data threads when they are accepted,
+//! before any lookup or metric.
 //!
-//! Redirection that was there once is not asked about again: what happens to it later is the
-//! agent's to watch and to repair.
+//! Redirection that has been verified is not verified again: the agent watches and repairs it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,155 +27,158 @@ use crate::tls::CredentialsRx;
 use crate::transport::listen::AcceptedConnection;
 use crate::transport::original_dst::canonical;
 
-/// Completes "waiting for …" in the answer of `/ready`.
+/// Completes "waiting for …" in the response of `/ready`.
 pub const CONDITION: &str = "connections of this pod to be redirected to the proxy (is the mesh agent running on this node?)";
 
-/// The control thread's end: asks.
+/// Connects to the check address, on the control thread.
 #[derive(Debug)]
-pub struct Check {
+pub struct RedirectionProbe {
     addr: SocketAddr,
-    sighted: mpsc::Receiver<SocketAddr>,
+    arrivals: mpsc::Receiver<SocketAddr>,
     ready: Condition,
     verified: Gauge,
-    /// Own addresses of the latest connections. More than one, because a busy data thread may
-    /// accept a connection after the next one was begun.
-    asked: VecDeque<SocketAddr>,
+    /// Local addresses of the last connections. More than one, because a busy data thread may
+    /// accept a connection after the next one is opened.
+    sent: VecDeque<SocketAddr>,
 }
 
-/// The data threads' end: sees what arrives.
+/// Recognises connections to the check address, on the data threads.
 #[derive(Clone, Debug)]
-pub struct Witness {
+pub struct ProbeListener {
     addr: SocketAddr,
-    sighted: mpsc::Sender<SocketAddr>,
+    arrivals: mpsc::Sender<SocketAddr>,
 }
 
-/// Why a connection to the check address says nothing of redirection, or speaks against it.
+/// Why a connection to the check address has not arrived at the proxy.
 #[derive(Debug, thiserror::Error)]
-enum Missed {
-    #[error("it cannot be connected to: {0}")]
-    Failed(#[from] io::Error),
-    #[error("nobody answers there")]
-    Silence,
-    #[error("somebody else accepts connections to it")]
-    Elsewhere,
+enum ProbeFailure {
+    #[error("cannot connect: {0}")]
+    Connect(#[from] io::Error),
+    #[error("no response")]
+    TimedOut,
+    #[error("another process accepts the connections")]
+    NotProxy,
 }
 
-/// From one connection to the next. The agent repairs a pod within a second of its first process,
-/// and the application waits for it.
+/// The wait between connections. The agent repairs a pod within a second of its first process, and
+/// the application waits for the probe.
 const BACKOFF: Backoff = Backoff {
     min: Duration::from_millis(50),
     max: Duration::from_secs(1),
     jitter: 0.1,
 };
 
-/// How long it may take until the proxy is told of in the log that waits: longer than an agent
-/// takes that is there.
-const FIRST_NOTICE: Duration = Duration::from_secs(3);
+/// The delay of the first warning, longer than a running agent needs for a repair.
+const FIRST_WARNING: Duration = Duration::from_secs(3);
 
-/// Between two notices in the log.
-const NOTICE: Duration = Duration::from_secs(60);
+/// The interval of further warnings.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Connections whose arrival is still recognised.
-const REMEMBERED: usize = 8;
+const MAX_SENT: usize = 8;
 
-/// Room for sightings that the control thread has not looked at. When it is full, applications are
-/// connecting to the check address too, and the check asks again.
-const SIGHTINGS: usize = 16;
+/// Arrivals that wait for the control thread. When there are more, applications are connecting to
+/// the check address too, and the probe connects again.
+const MAX_ARRIVALS: usize = 16;
 
-/// Both ends of the check of `addr`. `ready` holds from the first own connection that arrives.
-pub fn new(addr: SocketAddr, ready: Condition, registry: &Registry) -> (Check, Witness) {
-    let (tx, sighted) = mpsc::channel(SIGHTINGS);
+/// Creates the probe of `addr` and its listener. Sets `ready` when the first connection of the
+/// probe arrives.
+pub fn new(
+    addr: SocketAddr,
+    ready: Condition,
+    registry: &Registry,
+) -> (RedirectionProbe, ProbeListener) {
+    let (tx, arrivals) = mpsc::channel(MAX_ARRIVALS);
     let verified = registry
         .gauge_family(
             "mesh_proxy_redirection_verified",
             "Whether a connection of this pod has been seen to be redirected to the proxy (1) or none yet (0)",
         )
         .with(&Labels::new());
-    let check = Check {
+    let probe = RedirectionProbe {
         addr,
-        sighted,
+        arrivals,
         ready,
         verified,
-        asked: VecDeque::new(),
+        sent: VecDeque::new(),
     };
-    let witness = Witness { addr, sighted: tx };
-    (check, witness)
+    let listener = ProbeListener { addr, arrivals: tx };
+    (probe, listener)
 }
 
-impl Check {
-    /// Asks until the answer is yes, and then stays for the life of the process. Begins with the
-    /// first certificate, as accepting does.
+impl RedirectionProbe {
+    /// Connects until a connection arrives; does not return. Starts with the first certificate,
+    /// when the data threads start to accept.
     pub async fn run(mut self, mut credentials: CredentialsRx) {
-        // `Err` means that there will never be one; the process is ending.
+        // Fails only when the process is exiting.
         if credentials.wait_for(Option::is_some).await.is_ok() {
-            self.until_redirected().await;
+            self.wait_for_redirection().await;
             tracing::info!("Connections of this pod are redirected to the proxy");
             self.verified.set(1);
             self.ready.set(true);
         }
-        // Data threads recognise connections to the address for as long as they run, and need not
-        // know that nobody listens any more.
+        // Keeps the channel open: the data threads continue to recognise connections.
         std::future::pending::<()>().await;
     }
 
-    async fn until_redirected(&mut self) {
+    async fn wait_for_redirection(&mut self) {
         let mut retries = Retries::new(BACKOFF);
-        let mut notice_at = Instant::now() + FIRST_NOTICE;
+        let mut warn_at = Instant::now() + FIRST_WARNING;
         loop {
             let next = Instant::now() + retries.next_wait();
-            let asked = self.ask(next).await;
-            if self.is_sighted(next).await {
+            let sent = self.connect(next).await;
+            if self.arrives_before(next).await {
                 return;
             }
-            if Instant::now() >= notice_at {
-                notice_at = Instant::now() + NOTICE;
-                let missed = asked.err().unwrap_or(Missed::Elsewhere);
+            if Instant::now() >= warn_at {
+                warn_at = Instant::now() + WARNING_INTERVAL;
+                let failure = sent.err().unwrap_or(ProbeFailure::NotProxy);
                 tracing::warn!(
                     check = %self.addr,
-                    reason = %missed,
-                    "Connections of this pod are not redirected to the proxy; it stays not ready until they are (is the mesh agent running on this node?)"
+                    reason = %failure,
+                    "Connections of this pod are not redirected to the proxy, which is not ready until they are (is the mesh agent running on this node?)"
                 );
             }
         }
     }
 
-    /// Makes one connection and closes it; whoever accepts it does so as well. A redirected
-    /// connection stays in the pod and is there at once; where it is not, packets to the address
-    /// vanish, and the next try comes sooner than the kernel's own.
-    async fn ask(&mut self, until: Instant) -> Result<(), Missed> {
-        let connection = timeout_at(until, TcpStream::connect(self.addr))
+    /// Opens a connection and closes it, as its acceptor does. A redirected connection stays in the
+    /// pod and is established immediately. Without redirection, packets to the address are dropped;
+    /// the next connection is attempted sooner than the kernel retransmits.
+    async fn connect(&mut self, deadline: Instant) -> Result<(), ProbeFailure> {
+        let connection = timeout_at(deadline, TcpStream::connect(self.addr))
             .await
-            .map_err(|_elapsed| Missed::Silence)??;
-        if self.asked.len() == REMEMBERED {
-            self.asked.pop_front();
+            .map_err(|_elapsed| ProbeFailure::TimedOut)??;
+        if self.sent.len() == MAX_SENT {
+            self.sent.pop_front();
         }
-        self.asked.push_back(canonical(connection.local_addr()?));
+        self.sent.push_back(canonical(connection.local_addr()?));
         Ok(())
     }
 
-    /// Whether an own connection arrives in time.
-    async fn is_sighted(&mut self, until: Instant) -> bool {
-        while let Ok(Some(peer)) = timeout_at(until, self.sighted.recv()).await {
-            if self.asked.contains(&peer) {
+    /// Whether a connection of this probe arrives before `deadline`.
+    async fn arrives_before(&mut self, deadline: Instant) -> bool {
+        while let Ok(Some(peer)) = timeout_at(deadline, self.arrivals.recv()).await {
+            if self.sent.contains(&peer) {
                 return true;
             }
         }
-        // The channel ends only with the data threads, and the process follows them.
-        tokio::time::sleep_until(until).await;
+        // The channel closes only when the process exits.
+        tokio::time::sleep_until(deadline).await;
         false
     }
 }
 
-impl Witness {
-    /// Whether a connection is nobody's traffic but a question whether it arrives. The caller
-    /// closes it.
-    pub fn recognises(&self, accepted: &AcceptedConnection) -> bool {
-        let recognised = accepted.original_dst == self.addr;
-        if recognised {
-            // Full or closed: the check asks again, or has its answer.
-            let _ = self.sighted.try_send(accepted.peer);
+impl ProbeListener {
+    /// Reports a connection to the check address to the probe. Returns whether it was one, which
+    /// the caller then closes.
+    pub fn is_probe(&self, accepted: &AcceptedConnection) -> bool {
+        let is_probe = accepted.original_dst == self.addr;
+        if is_probe {
+            // If the channel is full, the probe connects again.
+            let _ = self.arrivals.try_send(accepted.peer);
         }
-        recognised
+        is_probe
     }
 }
 

@@ -1,7 +1,7 @@
 //! The environment as JSON, for debugging.
 //!
-//! Linkerd's proxy answers anybody; an environment may hold secrets, so ours answers callers in the
-//! pod only.
+//! The environment may contain secrets, so only clients in the pod receive it; Linkerd's proxy
+//! responds to any client.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use mesh_runtime::admin::{Call, Response, empty, typed};
 
 use super::{not_allowed, only_local};
 
-/// `?A&B` selects variables, unset ones being `null`; without a query all are shown.
+/// Returns the variables that a query like `?A&B` selects, with `null` for unset ones, or all
+/// without a query.
 pub(super) fn respond(call: &Call) -> Response {
     if call.method != Method::GET {
         return not_allowed("GET");
@@ -77,7 +78,7 @@ fn json(status: StatusCode, object: &BTreeMap<String, Option<String>>) -> Respon
     )
 }
 
-/// A JSON string. The proxy has no other use for a JSON library.
+/// Formats a JSON string. The proxy does not need a JSON library otherwise.
 fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');

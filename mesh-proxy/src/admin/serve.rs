@@ -11,20 +11,19 @@ use tokio::task::AbortHandle;
 
 use crate::inbound::Inbound;
 
-/// How long to wait before accepting again after an error that will last, such as having no file
-/// descriptors left.
+/// The pause after an error that persists, such as a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How many connections are open at a time. Probes, scrapers and operators need a few.
+/// The most open connections. Probes, scrapers and operators need a few.
 pub(crate) const MAX_CONNECTIONS: usize = 64;
 
-/// The connections that are served, oldest first.
+/// Open connections, oldest first.
 #[derive(Debug, Default)]
-struct Open(VecDeque<AbortHandle>);
+struct OpenConnections(VecDeque<AbortHandle>);
 
 /// Serves for the life of the process. Needs a `LocalSet`.
 pub async fn serve(listener: TcpListener, admin: Admin, inbound: Rc<Inbound>) {
-    let mut open = Open::default();
+    let mut open = OpenConnections::default();
     loop {
         match listener.accept().await {
             Ok((tcp, _peer)) => {
@@ -43,10 +42,9 @@ pub async fn serve(listener: TcpListener, admin: Admin, inbound: Rc<Inbound>) {
     }
 }
 
-impl Open {
-    /// Makes room for one more connection. The one that is open for longest gives way, not the new
-    /// one: clients that hold connections must not keep out the kubelet, whose probes are short.
-    /// Returns whether one had to.
+impl OpenConnections {
+    /// Closes the oldest connection if the limit is reached, so that clients with long connections
+    /// do not block the kubelet, whose probes are short. Returns whether one was closed.
     fn make_room(&mut self) -> bool {
         if self.0.len() < MAX_CONNECTIONS {
             return false;

@@ -1,4 +1,4 @@
-//! The routes, without sockets.
+//! The routes without sockets.
 
 use std::sync::OnceLock;
 
@@ -28,8 +28,12 @@ fn log() -> FilterHandle {
         .clone()
 }
 
-async fn ask(admin: &Admin, request: http::request::Builder, peer: &str) -> (StatusCode, String) {
-    let request = request.body(Full::<Bytes>::default()).unwrap();
+async fn request(
+    admin: &Admin,
+    builder: http::request::Builder,
+    peer: &str,
+) -> (StatusCode, String) {
+    let request = builder.body(Full::<Bytes>::default()).unwrap();
     let response = admin.respond(request, peer.parse().unwrap()).await;
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
@@ -37,53 +41,62 @@ async fn ask(admin: &Admin, request: http::request::Builder, peer: &str) -> (Sta
 }
 
 #[tokio::test]
-async fn shutdown_needs_to_be_enabled_local_and_posted() {
+async fn shutdown_must_be_enabled_and_posted_from_the_pod() {
     let disabled = admin(None);
     let token = CancellationToken::new();
     let enabled = admin(Some(token.clone()));
     let post = || Request::post("/shutdown");
     assert_eq!(
-        ask(&disabled, post(), LOCAL).await,
+        request(&disabled, post(), LOCAL).await,
         (
             StatusCode::NOT_FOUND,
             "shutdown endpoint is not enabled\n".to_owned()
         )
     );
-    assert_eq!(ask(&enabled, post(), REMOTE).await.0, StatusCode::FORBIDDEN);
+    assert_eq!(
+        request(&enabled, post(), REMOTE).await.0,
+        StatusCode::FORBIDDEN
+    );
     let get = Request::get("/shutdown");
     assert_eq!(
-        ask(&enabled, get, LOCAL).await.0,
+        request(&enabled, get, LOCAL).await.0,
         StatusCode::METHOD_NOT_ALLOWED
     );
     assert!(!token.is_cancelled());
     assert_eq!(
-        ask(&enabled, post(), LOCAL).await,
+        request(&enabled, post(), LOCAL).await,
         (StatusCode::OK, "shutdown\n".to_owned())
     );
     assert!(token.is_cancelled());
 }
 
 #[tokio::test]
-async fn the_environment_is_shown_to_the_pod_only() {
+async fn environment_is_returned_to_clients_in_the_pod_only() {
     let admin = admin(None);
     let get = |query: &str| Request::get(format!("/env.json{query}"));
-    assert_eq!(ask(&admin, get(""), REMOTE).await.0, StatusCode::FORBIDDEN);
+    assert_eq!(
+        request(&admin, get(""), REMOTE).await.0,
+        StatusCode::FORBIDDEN
+    );
 
-    let (status, all) = ask(&admin, get(""), LOCAL).await;
+    let (status, all) = request(&admin, get(""), LOCAL).await;
     assert_eq!(status, StatusCode::OK);
     assert!(all.starts_with('{') && all.contains("\"CARGO_PKG_NAME\":\"mesh-proxy\""));
-    let (_, two) = ask(&admin, get("?CARGO_PKG_NAME&NO_SUCH_VARIABLE"), LOCAL).await;
+    let (_, two) = request(&admin, get("?CARGO_PKG_NAME&NO_SUCH_VARIABLE"), LOCAL).await;
     assert_eq!(
         two,
         r#"{"CARGO_PKG_NAME":"mesh-proxy","NO_SUCH_VARIABLE":null}"#
     );
 
     assert_eq!(
-        ask(&admin, get("?A=b"), LOCAL).await.0,
+        request(&admin, get("?A=b"), LOCAL).await.0,
         StatusCode::BAD_REQUEST
     );
     let html = get("").header(ACCEPT, "text/html");
-    assert_eq!(ask(&admin, html, LOCAL).await.0, StatusCode::NOT_ACCEPTABLE);
+    assert_eq!(
+        request(&admin, html, LOCAL).await.0,
+        StatusCode::NOT_ACCEPTABLE
+    );
     let json = get("").header(ACCEPT, "text/html, application/json;q=0.5");
-    assert_eq!(ask(&admin, json, LOCAL).await.0, StatusCode::OK);
+    assert_eq!(request(&admin, json, LOCAL).await.0, StatusCode::OK);
 }

@@ -62,19 +62,19 @@ pub fn error(asker: Asker, error: &Error, disclosure: Disclosure) -> Result<Resp
     {
         return Err(Reset(reason));
     }
-    let consequence = error.kind.consequence();
+    let mapping = error.kind.mapping();
     let mut response = Response::new(Body::empty());
     *response.version_mut() = asker.version;
     let headers = response.headers_mut();
     headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
     if asker.grpc {
         headers.insert(CONTENT_TYPE, grpc::APPLICATION_GRPC);
-        headers.insert(grpc::GRPC_STATUS, consequence.grpc.into());
+        headers.insert(grpc::GRPC_STATUS, mapping.grpc.into());
         if disclosure.informational {
             headers.insert(grpc::GRPC_MESSAGE, message(error));
         }
     } else {
-        *response.status_mut() = consequence.status;
+        *response.status_mut() = mapping.status;
     }
     let headers = response.headers_mut();
     if let Kind::Redirect { location, .. } = &error.kind {
@@ -82,7 +82,7 @@ pub fn error(asker: Asker, error: &Error, disclosure: Disclosure) -> Result<Resp
     } else if disclosure.informational {
         headers.insert(PROXY_ERROR, message(error));
     }
-    if consequence.closes {
+    if mapping.closes_connection {
         if disclosure.informational {
             headers.insert(PROXY_CONNECTION, HeaderValue::from_static("close"));
         }

@@ -1,6 +1,7 @@
-//! Trust anchors that change while the proxy runs: a bundle in a mounted file.
+//! Reloads trust anchors from a mounted file.
 //!
-//! Volumes are updated by swapping symbolic links, which is awkward to watch and cheap to poll.
+//! The kubelet updates volumes by replacing symbolic links, which polling detects more simply than
+//! inotify.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,64 +11,66 @@ use tokio::sync::watch;
 
 use crate::tls::TrustAnchors;
 
-/// A rotation of roots takes hours; the kubelet itself updates volumes about once a minute.
-const POLL: Duration = Duration::from_secs(5);
+/// Short compared to a rotation of roots, which takes hours, and to the kubelet's updates of
+/// volumes about once a minute.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Publishes the bundle in `path` whenever its content changes to a valid one. Runs for the life of
 /// the process.
 pub async fn watch_file(path: PathBuf, anchors: watch::Sender<TrustAnchors>) {
-    let mut seen = None;
+    let mut last = None;
     loop {
-        look(&path, &mut seen, &anchors);
-        tokio::time::sleep(POLL).await;
+        reload(&path, &mut last, &anchors);
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// `seen` is what the file held last, or why it could not be read (nothing said: it was not there),
-/// so that each state is reported once.
-fn look(
+/// Publishes a changed bundle. `last` is the last content of the file or why it could not be read
+/// (`None` if it did not exist), so that each state is logged once.
+fn reload(
     path: &Path,
-    seen: &mut Option<Result<String, Option<String>>>,
+    last: &mut Option<Result<String, Option<String>>>,
     anchors: &watch::Sender<TrustAnchors>,
 ) {
     let content = std::fs::read_to_string(path).map_err(|error| match error.kind() {
-        // The volume may be optional, and be filled when the control plane comes.
+        // The volume may be optional, and is empty until the control plane is installed.
         io::ErrorKind::NotFound => None,
         _ => Some(error.to_string()),
     });
-    if seen.as_ref() == Some(&content) {
+    if last.as_ref() == Some(&content) {
         return;
     }
     match &content {
         Ok(pem) => match TrustAnchors::from_pem(pem) {
             Ok(new) => {
-                tracing::info!(?path, "Trust anchors in the file: {}", new.len());
+                tracing::info!(anchors = new.len(), ?path, "Read trust anchors file");
                 anchors.send_if_modified(|current| {
-                    let changed = *current != new;
-                    if changed {
+                    let is_changed = *current != new;
+                    if is_changed {
                         *current = new;
                     }
-                    changed
+                    is_changed
                 });
             }
             Err(error) => {
                 tracing::error!(
                     ?path,
-                    "The trust anchors file {error}; the present anchors stay in force"
+                    %error,
+                    "Invalid trust anchors file; keeping the current anchors"
                 );
             }
         },
         Err(None) => {
             tracing::info!(
                 ?path,
-                "The trust anchors file is not there; the present anchors are in force until it is"
+                "Trust anchors file does not exist; keeping the current anchors"
             );
         }
         Err(Some(error)) => {
-            tracing::warn!(?path, %error, "Cannot read the trust anchors file; the present anchors stay in force");
+            tracing::warn!(?path, %error, "Cannot read trust anchors file; keeping the current anchors");
         }
     }
-    *seen = Some(content);
+    *last = Some(content);
 }
 
 #[cfg(test)]
@@ -77,12 +80,12 @@ mod tests {
     use super::*;
     use crate::tls::tests::TestCa;
 
-    /// Swaps a volume's content as the kubelet does: the file is a link into `..data`, which is a
-    /// link to a folder and is replaced in one step.
-    fn swap(volume: &Path, version: &str, pem: &str) {
-        let folder = volume.join(version);
-        std::fs::create_dir(&folder).unwrap();
-        std::fs::write(folder.join("ca-bundle.crt"), pem).unwrap();
+    /// Replaces a volume's content like the kubelet: the file is a link into `..data`, which is a
+    /// link to a directory and is replaced atomically.
+    fn replace(volume: &Path, version: &str, pem: &str) {
+        let directory = volume.join(version);
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(directory.join("ca-bundle.crt"), pem).unwrap();
         symlink(version, volume.join("..data_tmp")).unwrap();
         std::fs::rename(volume.join("..data_tmp"), volume.join("..data")).unwrap();
         let file = volume.join("ca-bundle.crt");
@@ -92,24 +95,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_bundle_may_appear_late_and_change() {
+    async fn created_and_changed_bundle_is_published() {
         let (first, second, third) = (TestCa::new(), TestCa::new(), TestCa::new());
         let volume = tempfile::tempdir().unwrap();
         let (publish, mut anchors) = watch::channel(first.anchors());
         let file = volume.path().join("ca-bundle.crt");
         tokio::spawn(watch_file(file, publish));
-        // An optional ConfigMap that does not exist leaves the folder empty.
-        tokio::time::sleep(POLL * 2).await;
+        // An optional ConfigMap that does not exist leaves the volume empty.
+        tokio::time::sleep(POLL_INTERVAL * 2).await;
         assert!(!anchors.has_changed().unwrap());
         let both = format!("{}{}", first.pem, second.pem);
-        swap(volume.path(), "v1", &both);
+        replace(volume.path(), "v1", &both);
         anchors.changed().await.unwrap();
         assert_eq!(anchors.borrow_and_update().len(), 2);
-        // What cannot be read changes nothing, and does not end the watch.
-        swap(volume.path(), "v2", "-----BEGIN CERTIFICATE-----");
-        tokio::time::sleep(POLL * 2).await;
+        // An invalid bundle is not published and does not end the watch.
+        replace(volume.path(), "v2", "-----BEGIN CERTIFICATE-----");
+        tokio::time::sleep(POLL_INTERVAL * 2).await;
         assert!(!anchors.has_changed().unwrap());
-        swap(volume.path(), "v3", &third.pem);
+        replace(volume.path(), "v3", &third.pem);
         anchors.changed().await.unwrap();
         assert_eq!(*anchors.borrow(), third.anchors());
     }

@@ -1,4 +1,4 @@
-//! When to ask for the next certificate. Pure.
+//! When the next certificate is requested. Does no I/O.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use mesh_core::resilience::Backoff;
 
 use crate::control::backoff::Retries;
 
-/// Decides when the next request is due.
+/// Computes when the next request is due.
 #[derive(Debug)]
 pub(super) struct Schedule {
     min: Duration,
@@ -14,19 +14,19 @@ pub(super) struct Schedule {
     retries: Retries,
 }
 
-/// Share of a certificate's remaining life after which it is renewed; Linkerd's.
+/// Share of a certificate's remaining lifetime after which it is renewed, as in Linkerd.
 const RENEW_AT: f64 = 0.7;
 
-/// The control plane may be starting beside us: ask often at first.
+/// Short, because the control plane may be starting at the same time.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
-/// The longest pause while there is no certificate and the service does not answer: the application
-/// waits. A service that answers, and refuses, is asked at the pace of renewals, because each
-/// question costs it a review of the token.
-const MAX_PAUSE_AT_START: Duration = Duration::from_secs(2);
+/// The longest wait while there is no certificate and the service does not respond, because the
+/// application waits too. Refusals are retried at the interval of renewals, because each request
+/// costs the service a TokenReview.
+const MAX_WAIT_AT_START: Duration = Duration::from_secs(2);
 
 impl Schedule {
-    /// `min` and `max` bound the time between two certificates.
+    /// Creates a schedule with `min` and `max` as limits of the time between two certificates.
     pub(super) fn new(min: Duration, max: Duration) -> Self {
         Self {
             min,
@@ -44,19 +44,19 @@ impl Schedule {
         now + self.renew_after(expires, now)
     }
 
-    /// Linkerd's proxy waits for 70 % of the remaining life again, which may be hours; we keep
-    /// asking at the retries' pace.
+    /// Returns when to retry, with backoff. Linkerd's proxy waits for 70% of the remaining lifetime
+    /// instead, which may be hours.
     pub(super) fn after_failure(
         &mut self,
         expires: Option<SystemTime>,
-        refused: bool,
+        is_refusal: bool,
         now: SystemTime,
     ) -> SystemTime {
         let wait = self.retries.next_wait();
         match expires {
             Some(expires) => now + wait.min(self.renew_after(expires, now)),
-            None if refused => now + wait,
-            None => now + wait.min(MAX_PAUSE_AT_START),
+            None if is_refusal => now + wait,
+            None => now + wait.min(MAX_WAIT_AT_START),
         }
     }
 
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn renewal_is_due_at_seventy_percent_within_bounds() {
+    fn renewal_is_due_after_70_percent_within_limits() {
         let now = SystemTime::now();
         let check = |lifetime: Duration, expect: Duration| {
             let due = schedule().after_success(now + lifetime, now);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_retried_soon_and_then_at_the_least_interval() {
+    fn failures_are_retried_soon_and_then_at_the_minimum_interval() {
         let now = SystemTime::now();
         let mut schedule = schedule();
         let wait = |due: SystemTime| due.duration_since(now).unwrap();
@@ -106,8 +106,8 @@ mod tests {
         );
         assert_eq!(
             wait(schedule.after_failure(None, false, now)),
-            MAX_PAUSE_AT_START,
-            "while nobody answers"
+            MAX_WAIT_AT_START,
+            "while the service does not respond"
         );
         schedule.after_success(now + HOUR, now);
         let due = schedule.after_failure(Some(now + HOUR), false, now);

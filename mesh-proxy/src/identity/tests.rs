@@ -1,4 +1,4 @@
-//! The certifier against an identity service that signs what each test wants.
+//! The certifier with a fake identity service.
 
 use std::io::Write as _;
 
@@ -39,8 +39,8 @@ async fn start_with(ca: &TestCa, changes: &[(&str, Option<&str>)]) -> Running {
     let (anchors, receive_anchors) = watch::channel(ca.anchors());
     let trust = Trust::Anonymous(credentials.clone(), receive_anchors.clone());
     let service = &config.identity.service;
-    let control_of = &config.control;
-    let client = Client::new("identity", service, control_of, trust, &resolver, &registry);
+    let options = &config.control;
+    let client = Client::new("identity", service, options, trust, &resolver, &registry);
     let readiness = Readiness::new();
     let certifier = Certifier::new(
         &config.identity,
@@ -77,7 +77,7 @@ fn sign_until(ca: &TestCa, call: Certify, end: SystemTime) {
 }
 
 #[tokio::test]
-async fn a_certificate_is_asked_for_with_the_token_of_the_moment() {
+async fn each_request_uses_the_current_token() {
     let ca = TestCa::new();
     let mut running = start(&ca).await;
     let call = running.control.certify.recv().await.unwrap();
@@ -108,7 +108,7 @@ async fn a_certificate_is_asked_for_with_the_token_of_the_moment() {
 }
 
 #[tokio::test]
-async fn a_short_lived_certificate_is_soon_renewed_with_another_key() {
+async fn short_lived_certificate_is_renewed_with_a_new_key() {
     let ca = TestCa::new();
     let mut running = start_with(&ca, &[("IDENTITY_MIN_REFRESH", Some("10ms"))]).await;
     let call = running.control.certify.recv().await.unwrap();
@@ -116,14 +116,14 @@ async fn a_short_lived_certificate_is_soon_renewed_with_another_key() {
     let end = SystemTime::now() + Duration::from_secs(3);
     sign_until(&ca, call, end);
     let renewal = timeout(Duration::from_secs(20), running.control.certify.recv());
-    let call = renewal.await.expect("it is renewed").unwrap();
+    let call = renewal.await.expect("the certificate is renewed").unwrap();
     assert_ne!(call.request.certificate_signing_request, first);
-    assert!(running.readiness.is_ready(), "the first one is in force");
+    assert!(running.readiness.is_ready(), "the first one stays in use");
     sign(&ca, call);
 }
 
 #[tokio::test]
-async fn an_answer_that_peers_would_refuse_is_not_used() {
+async fn certificate_that_peers_would_reject_is_not_used() {
     let (ca, other) = (TestCa::new(), TestCa::new());
     let mut running = start(&ca).await;
     let call = running.control.certify.recv().await.unwrap();
@@ -140,7 +140,7 @@ async fn an_answer_that_peers_would_refuse_is_not_used() {
 }
 
 #[tokio::test]
-async fn new_anchors_are_adopted_while_running() {
+async fn changed_anchors_are_applied_while_running() {
     let (old, new) = (TestCa::new(), TestCa::new());
     let mut running = start(&old).await;
     sign(&old, running.control.certify.recv().await.unwrap());
@@ -154,7 +154,7 @@ async fn new_anchors_are_adopted_while_running() {
     assert_eq!(own.await.unwrap().as_ref().unwrap().generation(), 2);
     assert!(running.control.certify.try_recv().is_err());
 
-    // The new root alone: another certificate is needed.
+    // Only the new root: another certificate is required.
     running.anchors.send_replace(new.anchors());
     let call = running.control.certify.recv().await.unwrap();
     assert!(

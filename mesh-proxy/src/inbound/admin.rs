@@ -104,7 +104,7 @@ pub(super) async fn respond(
     client: SocketAddr,
 ) -> Response {
     let is_served = client.ip().is_loopback() || PROBES.contains(&request.uri().path());
-    if !is_served && memory.is_short() {
+    if !is_served && memory.is_exceeded() {
         return http::respond::status(request.version(), StatusCode::SERVICE_UNAVAILABLE);
     }
     let (head, body) = admin.respond(mem::take(request), client).await.into_parts();

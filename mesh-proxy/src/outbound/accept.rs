@@ -103,8 +103,8 @@ impl ProtocolPlan {
 impl Outbound {
     /// Serves one connection until it ends. Logs and counts every failure.
     pub async fn serve(self: Rc<Self>, accepted: AcceptedConnection) {
-        let witness = self.worker.witness.as_ref();
-        if witness.is_some_and(|witness| witness.recognises(&accepted)) {
+        let probe_listener = self.worker.probe_listener.as_ref();
+        if probe_listener.is_some_and(|listener| listener.is_probe(&accepted)) {
             return;
         }
         let (client, dst) = (accepted.peer, accepted.original_dst);

@@ -1,6 +1,5 @@
-//! The check against listeners that stand in for what is, or is not, behind the check address: to
-//! the check it is the address that matters, and the kernel's answer about the original destination
-//! is what `tests/it/redirection.rs` is about.
+//! The probe with ordinary listeners at the check address. `tests/it/redirection.rs` covers the
+//! kernel's redirection.
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use crate::tls::Credentials;
 use crate::tls::tests::TestCa;
 
 struct Running {
-    witness: Witness,
+    probe_listener: ProbeListener,
     readiness: Readiness,
     registry: Registry,
     publish: watch::Sender<Option<Arc<Credentials>>>,
@@ -22,11 +21,11 @@ struct Running {
 fn start(addr: SocketAddr) -> Running {
     let readiness = Readiness::new();
     let registry = Registry::new();
-    let (check, witness) = new(addr, readiness.condition(CONDITION), &registry);
+    let (probe, probe_listener) = new(addr, readiness.condition(CONDITION), &registry);
     let (publish, credentials) = watch::channel(None);
-    tokio::spawn(check.run(credentials));
+    tokio::spawn(probe.run(credentials));
     Running {
-        witness,
+        probe_listener,
         readiness,
         registry,
         publish,
@@ -39,7 +38,7 @@ impl Running {
         self.publish.send_replace(Some(own));
     }
 
-    fn verified(&self) -> bool {
+    fn is_verified(&self) -> bool {
         let text = String::from_utf8(self.registry.encode()).unwrap();
         match text.lines().find(|line| line.starts_with("mesh_proxy_")) {
             Some("mesh_proxy_redirection_verified 1") => true,
@@ -67,48 +66,48 @@ async fn listen() -> (TcpListener, SocketAddr) {
 }
 
 #[tokio::test]
-async fn ready_with_the_first_own_connection_that_arrives() {
+async fn proxy_is_ready_when_its_first_connection_arrives() {
     let (listener, addr) = listen().await;
     let running = start(addr);
     running.certify();
-    // An application that goes there proves nothing of this proxy's own connections, and is no
-    // traffic either.
-    let stranger = TcpStream::connect(addr).await.unwrap();
+    // An application's connection to the address is not forwarded and verifies nothing.
+    let application = TcpStream::connect(addr).await.unwrap();
     let first = accept(&listener, addr).await;
     let second = accept(&listener, addr).await;
-    let (strange, own) = match first.peer == stranger.local_addr().unwrap() {
-        true => (first, second),
-        false => (second, first),
+    let (other, own) = if first.peer == application.local_addr().unwrap() {
+        (first, second)
+    } else {
+        (second, first)
     };
-    assert!(running.witness.recognises(&strange));
-    // The next question shows that the stranger was looked at and did not count.
+    assert!(running.probe_listener.is_probe(&other));
+    // The probe connects again, so it has ignored the application's connection.
     let next = accept(&listener, addr).await;
     assert_eq!(running.readiness.missing(), [CONDITION]);
-    assert!(!running.verified());
-    // An arrival is recognised even when the next question has been asked already.
-    assert!(running.witness.recognises(&own));
+    assert!(!running.is_verified());
+    // An arrival counts even when the probe has connected again.
+    assert!(running.probe_listener.is_probe(&own));
     while !running.readiness.is_ready() {
         tokio::task::yield_now().await;
     }
-    assert!(running.verified());
-    // From then on such connections are still nobody's traffic.
-    assert!(running.witness.recognises(&next));
-    assert!(running.witness.recognises(&strange));
+    assert!(running.is_verified());
+    // Afterwards, connections to the address are still recognised.
+    assert!(running.probe_listener.is_probe(&next));
+    assert!(running.probe_listener.is_probe(&other));
 }
 
 #[tokio::test]
-async fn other_destinations_are_traffic() {
+async fn connection_to_another_destination_is_not_a_probe() {
     let (listener, addr) = listen().await;
     let running = start(addr);
     let _client = TcpStream::connect(addr).await.unwrap();
     let mut other = addr;
     other.set_port(addr.port() ^ 1);
     let accepted = accept(&listener, other).await;
-    assert!(!running.witness.recognises(&accepted));
+    assert!(!running.probe_listener.is_probe(&accepted));
 }
 
 #[tokio::test]
-async fn nothing_is_asked_before_there_is_a_certificate() {
+async fn probe_waits_for_the_first_certificate() {
     let (listener, addr) = listen().await;
     let running = start(addr);
     let client = TcpStream::connect(addr).await.unwrap();
@@ -116,19 +115,19 @@ async fn nothing_is_asked_before_there_is_a_certificate() {
     assert_eq!(first.peer, client.local_addr().unwrap());
     running.certify();
     let second = accept(&listener, addr).await;
-    assert!(running.witness.recognises(&second));
+    assert!(running.probe_listener.is_probe(&second));
     while !running.readiness.is_ready() {
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test]
-async fn a_question_that_somebody_else_accepts_is_asked_again() {
+async fn probe_accepted_by_another_process_is_repeated() {
     let (listener, addr) = listen().await;
     let running = start(addr);
     running.certify();
     for _ in 0..3 {
         listener.accept().await.unwrap();
     }
-    assert!(!running.readiness.is_ready() && !running.verified());
+    assert!(!running.readiness.is_ready() && !running.is_verified());
 }

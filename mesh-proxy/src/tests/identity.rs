@@ -7,7 +7,7 @@ use tokio::task::spawn_local;
 use super::app::{App, Client, Speaks, head, send};
 use super::world::{CLIENT, POD, WEB, World, a_while, pod, run};
 use crate::transport::listen;
-use crate::worker::{self, Listeners, Parts};
+use crate::worker::{self, Listeners, WorkerParts};
 
 #[test]
 fn a_client_that_says_nothing_holds_up_nobody() {
@@ -29,13 +29,13 @@ fn tls_is_taken_as_soon_as_there_is_a_certificate() {
         let app = App::start().await.named("web");
         let web = world.uncertified_proxy();
         let bind = |addr| listen::bind(addr, 8, 1).unwrap().remove(0);
-        let parts = Parts {
+        let parts = WorkerParts {
             config: web.worker.config.clone(),
             discovery: web.worker.discovery.clone(),
             credentials: web.worker.credentials.clone(),
             families: web.worker.families.clone(),
             shared: web.worker.shared.clone(),
-            witness: None,
+            probe_listener: None,
             drain: web.worker.drain.clone(),
             listeners: Listeners {
                 inbound: bind((POD, 4143).into()),

@@ -35,7 +35,7 @@ use crate::tls::tests::TestCa;
 use crate::tls::{self, Credentials, Purpose};
 use crate::transport::Io;
 use crate::transport::listen::AcceptedConnection;
-use crate::worker::{Shared, Worker};
+use crate::worker::{ProcessState, Worker};
 
 /// The port that direct connections are for, as in every pod.
 const INBOUND_PORT: u16 = 4143;
@@ -291,13 +291,13 @@ impl Proxy {
         let registry = Registry::new();
         let (certified, credentials) = watch::channel(credentials);
         let (drain, watch) = drain::channel();
-        let shared = Arc::new(Shared::new(&config));
+        let shared = Arc::new(ProcessState::new(&config));
         let worker = Rc::new(Worker {
             families: Arc::new(Families::new(&registry)),
             tasks: shared.tasks.clone(),
             shared,
             scratch: Rc::default(),
-            witness: None,
+            probe_listener: None,
             drain: watch,
             discovery: discovery(&config, &registry),
             config,

@@ -12,7 +12,7 @@ use socket2::{SockAddr, SockRef};
 ///
 /// The original destination of a connection that was not redirected is its local address: conntrack
 /// has no entry for it, or is not loaded. Callers reject connections to the proxy's own ports.
-pub fn of(socket: &impl AsFd, local: SocketAddr, peer: SocketAddr) -> io::Result<SocketAddr> {
+pub fn get(socket: &impl AsFd, local: SocketAddr, peer: SocketAddr) -> io::Result<SocketAddr> {
     let socket = SockRef::from(socket);
     let original_dst = match peer.ip().to_canonical() {
         IpAddr::V4(_) => socket.original_dst_v4(),

@@ -18,8 +18,8 @@ pub struct Scratch {
 /// close a pipe each time.
 const IDLE_PIPES: usize = 4;
 
-/// Four TLS records. Copying between TLS and a plain socket costs 1.3 CPU-seconds per GB with
-/// 8 KiB, 0.7 with 64 KiB and no less with 256 KiB.
+/// Four TLS records. Copying between TLS and a plain socket costs 1.3 CPU-seconds per GB with 8
+/// KiB, 0.7 with 64 KiB and no less with 256 KiB.
 pub const SCRATCH_SIZE: usize = 64 * 1024;
 
 impl Scratch {

@@ -97,12 +97,16 @@ async fn roots_are_exchanged_under_load_and_no_request_fails() {
         let united = format!("{old}{new}");
         publish(volume.path(), &united);
         for pod in both {
-            pod.proxy().logged("Trust anchors in the file: 2").await;
+            pod.proxy()
+                .logged("Read trust anchors file anchors=2")
+                .await;
         }
         until_certified_anew(&both).await;
         publish(volume.path(), &new);
         for pod in both {
-            pod.proxy().logged("Trust anchors in the file: 1").await;
+            pod.proxy()
+                .logged("Read trust anchors file anchors=1")
+                .await;
         }
         until_certified_anew(&both).await;
         over.store(true, Ordering::Relaxed);

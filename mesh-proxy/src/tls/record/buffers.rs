@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::error::RecordError;
 use super::session::{Content, Session};
-use super::{HEADER_LEN, MAX_CONTENT, OVERHEAD, cipher};
+use super::{HEADER_LEN, MAX_CONTENT, OVERHEAD, protection};
 
 /// The length of a full record.
 pub(super) const SLOT_LEN: usize = MAX_CONTENT + OVERHEAD;

@@ -9,7 +9,7 @@ use std::task::{Poll, ready};
 
 use super::buffers::{self, Opened};
 use super::session::Session;
-use super::{MAX_RECORD, cipher};
+use super::{MAX_RECORD, protection};
 
 /// Empty on an idle connection.
 pub(in crate::tls) struct ReceivedBytes(Vec<u8>);
