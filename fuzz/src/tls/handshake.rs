@@ -560,7 +560,7 @@ impl End {
                 let opened = records.open(bytes);
                 outcome.content = opened.content;
                 outcome.state = State::Established;
-                match opened.ended {
+                match opened.closed {
                     Ok(false) => {}
                     Ok(true) => outcome.state = State::Over { was_shaken: true },
                     Err(why) => *self = Self::Refused(why),

@@ -366,9 +366,9 @@ impl Ours {
         let opened = self.0.open(bytes);
         Outcome {
             content: opened.content,
-            is_refused: opened.ended.is_err(),
-            is_over: opened.ended == Ok(true),
-            why: opened.ended.err().unwrap_or_default(),
+            is_refused: opened.closed.is_err(),
+            is_over: opened.closed == Ok(true),
+            why: opened.closed.err().unwrap_or_default(),
         }
     }
 }

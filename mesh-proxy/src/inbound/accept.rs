@@ -182,7 +182,10 @@ impl Inbound {
         }
     }
 
-    async fn resolve(&self, accepted: AcceptedConnection) -> Result<ResolvedConnection, ConnectionError> {
+    async fn resolve(
+        &self,
+        accepted: AcceptedConnection,
+    ) -> Result<ResolvedConnection, ConnectionError> {
         let inbound = &self.worker.config.inbound;
         let target = accepted.original_dst;
         if !inbound.ips.is_empty() && !self.worker.is_local(target.ip()) {

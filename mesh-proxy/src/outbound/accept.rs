@@ -126,7 +126,10 @@ impl Outbound {
         }
     }
 
-    async fn resolve(&self, accepted: AcceptedConnection) -> Result<ResolvedConnection, ConnectionError> {
+    async fn resolve(
+        &self,
+        accepted: AcceptedConnection,
+    ) -> Result<ResolvedConnection, ConnectionError> {
         let dst = accepted.original_dst;
         if self.is_own_port(&accepted) {
             return Err(ConnectionError::Loop(dst));

@@ -131,7 +131,11 @@ impl EndpointDial {
         Ok(io.measured(self.transport.open()))
     }
 
-    async fn establish(&self, session: SessionProtocol, options: &ConnectOptions) -> Result<Io, DialError> {
+    async fn establish(
+        &self,
+        session: SessionProtocol,
+        options: &ConnectOptions,
+    ) -> Result<Io, DialError> {
         let addr = self.plan.addr;
         refuse_loopback(addr)?;
         let tcp = connect::dial(addr, options).await?;

@@ -284,7 +284,8 @@ impl Opaque {
             backend: backend.clone(),
             kind: route.kind,
         };
-        self.balancers.get_or_insert_with(key, |key| self.new_balancer(key))
+        self.balancers
+            .get_or_insert_with(key, |key| self.new_balancer(key))
     }
 
     fn new_balancer(&self, key: &BalancerKey) -> BalanceQueue<EndpointDial> {
