@@ -1,5 +1,5 @@
-//! Embeds the charts of `helm/`, so that `meshctl install` needs nothing but the program `helm` and
-//! is always of the version of its charts.
+//! Embeds the charts of `helm/`, so that `meshctl install` needs only the program `helm` and always
+//! renders the charts of its own version.
 
 use std::{
     env,
@@ -19,13 +19,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo::rerun-if-changed={}", root.display());
         let mut files = Vec::new();
         collect(&root, &mut files)?;
-        // Directory order is the file system's; the program's bytes should not be.
+        // The order of directory entries depends on the file system; builds must be reproducible.
         files.sort();
         for file in files {
             let name = file
                 .strip_prefix(&helm)?
                 .to_str()
-                .ok_or("a chart's file name is not UTF-8")?;
+                .ok_or("the name of a chart file is not valid UTF-8")?;
             let path = file.canonicalize()?;
             writeln!(table, "    ({name:?}, include_str!({path:?})),")?;
         }

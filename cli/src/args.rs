@@ -1,10 +1,10 @@
-//! What can be typed.
+//! The top level of the command line.
 
 use clap::Parser;
 
 use crate::{commands::Command, global::Global};
 
-/// See and steer the mesh.
+/// Inspect and control the mesh.
 #[derive(Debug, Parser)]
 #[command(name = "meshctl", version, disable_help_subcommand = true, infer_subcommands = false, after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -16,11 +16,11 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  meshctl check --pre               can the mesh be installed on this cluster?
-  meshctl status                    one screen of truth
-  meshctl check --proxy -n shop     is everything in order, the pods of shop too?
-  meshctl stat -A --watch           success rate and latency per workload
-  meshctl local up examples/demo    a mesh on this machine, without a cluster
+  meshctl check --pre               check whether the mesh can be installed on this cluster
+  meshctl status                    summarise the mesh on one screen
+  meshctl check --proxy -n shop     check the mesh and the pods of namespace shop
+  meshctl stat -A --watch           watch success rate and latency per workload
+  meshctl local up examples/demo    run a mesh on this machine, without a cluster
 
-Exit codes: 0 done, 1 the answer is no or the operation failed, 2 unexpected, 64 wrong
-usage, 65 unusable input, 69 nothing answers, 75 timed out, 130 interrupted.";
+Exit codes: 0 success, 1 negative result or failed operation, 2 unexpected error, 64 wrong
+usage, 65 invalid input, 69 target unreachable, 75 timed out, 130 interrupted.";

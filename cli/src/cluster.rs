@@ -1,7 +1,6 @@
-//! A Kubernetes cluster: the client, the objects by kind, and the way to a pod's port.
-//!
-//! Nothing here needs kubectl: ports of pods are reached through the API server's port-forward,
-//! without a port of this machine.
+//! A Kubernetes cluster: its client, its objects and connections to its pods. Ports of pods are
+//! reached through the API server's port-forward, without kubectl and without a listener on this
+//! machine.
 
 pub(crate) mod agent;
 pub(crate) mod error;
@@ -34,17 +33,17 @@ pub(crate) struct Cluster {
     pub(crate) context: String,
     /// The API server's URL.
     pub(crate) server: String,
-    /// The context's own namespace.
+    /// The namespace of the context.
     pub(crate) namespace: String,
     pub(crate) control_namespace: String,
 }
 
-/// Objects of one answer. The API server cuts longer lists into pages of this size, so that a large
-/// cluster costs it little memory at a time.
-const PAGE: u32 = 500;
+/// Maximum number of objects in one response. Pages limit the memory that the API server needs for
+/// the lists of a large cluster.
+const PAGE_SIZE: u32 = 500;
 
 impl Cluster {
-    /// Reads the kubeconfig; says nothing to the API server yet.
+    /// Reads the kubeconfig and creates a client. Sends no request to the API server.
     pub(crate) async fn connect(global: &Global) -> anyhow::Result<Self> {
         let (context, mut config) = config(global).await?;
         if let Some(user) = &global.act_as {
@@ -66,7 +65,7 @@ impl Cluster {
         })
     }
 
-    /// Every object of a kind in a scope, page by page.
+    /// Lists the objects of a kind in a scope.
     pub(crate) async fn list<K>(&self, scope: &Scope, params: ListParams) -> kube::Result<Vec<K>>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
@@ -81,7 +80,7 @@ impl Cluster {
         pages(&api, params).await
     }
 
-    /// Every object of a kind that has no namespace, or of all namespaces.
+    /// Lists the objects of a cluster-scoped kind, or of a namespaced kind in all namespaces.
     pub(crate) async fn list_all<K>(&self) -> kube::Result<Vec<K>>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -89,7 +88,7 @@ impl Cluster {
         pages(&Api::all(self.client.clone()), ListParams::default()).await
     }
 
-    /// An object of the control plane's namespace, if it is there.
+    /// Returns an object of the control plane's namespace, if it exists.
     pub(crate) async fn control_object<K>(&self, name: &str) -> kube::Result<Option<K>>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
@@ -112,7 +111,7 @@ impl Cluster {
         Ok(pods.iter().map(|pod| MeshPod::new(pod, &owners)).collect())
     }
 
-    /// The metadata of what may stand between a pod and its workload.
+    /// Returns the metadata of the ReplicaSets and Jobs that may own a pod on behalf of a workload.
     pub(crate) async fn owners(&self, scope: &Scope) -> kube::Result<Vec<ObjectMeta>> {
         let (sets, jobs) = tokio::join!(
             self.metadata::<ReplicaSet>(scope),
@@ -123,28 +122,28 @@ impl Cluster {
         Ok(owners)
     }
 
-    /// The values that the chart wrote down.
+    /// Returns the chart values that ConfigMap linkerd-config records.
     pub(crate) async fn values(&self) -> anyhow::Result<Values> {
         let config = self.control_object::<ConfigMap>("linkerd-config").await;
         let config = config
             .map_err(|error| error::failed("read ConfigMap linkerd-config", error))?
             .ok_or_else(|| {
                 Failure::Unreachable(format!(
-                    "namespace {} has no ConfigMap linkerd-config: is the mesh installed there? -L chooses another namespace",
+                    "namespace {} has no ConfigMap linkerd-config: is the mesh installed there? -L selects another namespace",
                     self.control_namespace
                 ))
             })?;
         let text = config.data.as_ref().and_then(|data| data.get("values"));
         let text = text.context("ConfigMap linkerd-config has no key \"values\"")?;
-        let given = serde_norway::from_str(text)
+        let values = serde_norway::from_str(text)
             .context("the values of ConfigMap linkerd-config are not YAML")?;
         let mut values =
-            Values::read(given).context("read the values of ConfigMap linkerd-config")?;
+            Values::read(values).context("read the values of ConfigMap linkerd-config")?;
         values.namespace.clone_from(&self.control_namespace);
         Ok(values)
     }
 
-    /// The trust anchors, as the identity service has them.
+    /// Returns the trust anchors that the identity service uses, in PEM.
     pub(crate) async fn trust_anchors(&self) -> anyhow::Result<String> {
         let what = format!("read ConfigMap {TRUST_ROOTS_CONFIG_MAP}");
         let map = self.control_object::<ConfigMap>(TRUST_ROOTS_CONFIG_MAP);
@@ -178,7 +177,7 @@ async fn pages<K>(api: &Api<K>, params: ListParams) -> kube::Result<Vec<K>>
 where
     K: Clone + Debug + DeserializeOwned,
 {
-    let mut params = params.limit(PAGE);
+    let mut params = params.limit(PAGE_SIZE);
     let mut items = Vec::new();
     loop {
         let page = api.list(&params).await?;
@@ -190,13 +189,13 @@ where
     }
 }
 
-/// Does `KUBECONFIG` name a file?
+/// Returns whether `KUBECONFIG` is set.
 pub(crate) fn kubeconfig_in_environment() -> bool {
     std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty())
 }
 
-/// Is there a kubeconfig, or does this run in a pod with a token?
-pub(crate) fn is_known() -> bool {
+/// Returns whether a kubeconfig exists or this process runs in a pod.
+pub(crate) fn is_configured() -> bool {
     let default = std::env::home_dir().map(|home| home.join(".kube/config"));
     kubeconfig_in_environment() || default.is_some_and(|path| path.exists()) || in_cluster()
 }
@@ -205,7 +204,7 @@ fn in_cluster() -> bool {
     std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
 }
 
-/// The context's name and configuration.
+/// Returns the name and the client configuration of the context.
 async fn config(global: &Global) -> anyhow::Result<(String, Config)> {
     let kubeconfig = match &global.kubeconfig {
         Some(path) => Kubeconfig::read_from(path)
@@ -226,7 +225,7 @@ async fn config(global: &Global) -> anyhow::Result<(String, Config)> {
         .clone()
         .or(kubeconfig.current_context.clone())
         .unwrap_or_default();
-    let known: Vec<String> = kubeconfig
+    let names: Vec<String> = kubeconfig
         .contexts
         .iter()
         .map(|context| context.name.clone())
@@ -238,8 +237,8 @@ async fn config(global: &Global) -> anyhow::Result<(String, Config)> {
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
     let config = config.map_err(|error| {
         Failure::Input(format!(
-            "context {context:?} of the kubeconfig cannot be used: {error}; there are: {}",
-            known.join(", ")
+            "cannot use context {context:?} of the kubeconfig: {error}; available contexts: {}",
+            names.join(", ")
         ))
     })?;
     Ok((context, config))

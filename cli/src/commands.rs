@@ -1,4 +1,4 @@
-//! One file per command; each has its arguments and `run`.
+//! The commands: one file each, with its arguments and its `run` function.
 
 pub(crate) mod authz;
 pub(crate) mod check;
@@ -22,32 +22,32 @@ use crate::global::Global;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a mesh of the manifests in a folder on this machine
+    /// Run the manifests of a directory as a mesh on this machine
     #[command(subcommand)]
     Local(local::Command),
-    /// Print the manifests of a mesh, for kubectl apply
+    /// Print the manifests of the mesh, for kubectl apply
     Install(Box<install::Args>),
-    /// Print the manifests that bring the mesh to this version
+    /// Print the manifests that upgrade the mesh to this version
     Upgrade(Box<upgrade::Args>),
-    /// Print what older versions left behind, for kubectl delete
+    /// Print the objects that older versions left behind, for kubectl delete
     Prune(Box<prune::Args>),
-    /// Print everything that belongs to the mesh, for kubectl delete
+    /// Print all objects of the mesh, for kubectl delete
     Uninstall(uninstall::Args),
-    /// Check cluster or machine, node agents, control plane, certificates and proxies
+    /// Check the cluster or machine, node agents, control plane, certificates and proxies
     Check(check::Args),
-    /// One screen: control plane, agents, proxies, certificates, and what is wrong
+    /// Summarise control plane, agents, proxies, certificates and problems on one screen
     Status(status::Args),
-    /// Add the mesh's annotation, or the whole proxy, to manifests
+    /// Add the injection annotation, or the complete proxy, to manifests
     Inject(Box<inject::Args>),
-    /// Take out of manifests what was injected
+    /// Remove injected proxies and annotations from manifests
     Uninject(uninject::Args),
-    /// Requests per second, success rate and latency per workload, read from the proxies
+    /// Show requests per second, success rate and latency per workload, from proxy metrics
     Stat(stat::Args),
     /// Show the certificates that proxies present
     Identity(identity::Args),
     /// List the policies that apply to a workload
     Authz(authz::Args),
-    /// Ask the control plane and the proxies what they believe
+    /// Query the control plane and the proxies for their current state
     #[command(visible_alias = "dg")]
     Diagnostics(diagnostics::Args),
     /// Print the versions of this program, the control plane, the agents and the proxies
@@ -56,11 +56,11 @@ pub(crate) enum Command {
     Completion(completion::Args),
 }
 
-/// `grammar` is everything that can be typed, for the command that prints it.
+/// Runs a command. `cli_definition` is clap's definition of all commands, for `completion`.
 pub(crate) fn run(
     command: Command,
     global: &Global,
-    grammar: fn() -> clap::Command,
+    cli_definition: fn() -> clap::Command,
 ) -> anyhow::Result<()> {
     match command {
         Command::Local(command) => local::run(command, global),
@@ -77,11 +77,11 @@ pub(crate) fn run(
         Command::Authz(args) => on_runtime(authz::run(&args, global)),
         Command::Stat(args) => on_runtime(stat::run(&args, global)),
         Command::Version(args) => on_runtime(version::run(&args, global)),
-        Command::Completion(args) => completion::run(&args, grammar()),
+        Command::Completion(args) => completion::run(&args, cli_definition()),
     }
 }
 
-/// The runtime of the commands that talk to somebody. Whoever is tired of waiting ends it.
+/// Runs the future of a command on a single-threaded runtime.
 pub(crate) fn on_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,19 +1,18 @@
-//! Exit codes, and the last words of a command that failed.
-//!
-//! 0 done; 1 the verdict is negative or the operation failed; 2 unexpected; 64 wrong usage; 65 a
-//! file that cannot be used; 69 the node or the control plane does not answer; 75 timed out, trying
-//! again may help; 130 interrupted. Scripts may rely on them.
+//! Exit codes, and the error output of failed commands. 0 success; 1 negative result or failed
+//! operation; 2 unexpected error; 64 wrong usage; 65 invalid input; 69 the node, the API server or
+//! the control plane is unreachable; 75 timed out, a retry may succeed; 130 interrupted. Scripts
+//! may rely on them.
 
 use std::process::ExitCode;
 
 use crate::output;
 
-/// Why a command did not do what it was asked, as far as its caller can act on it.
+/// A failure that has an exit code of its own.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The command worked and its answer is no; everything was printed already.
-    #[error("the verdict is negative")]
-    Negative,
+    /// The command worked, and its result is negative. The command has printed all details.
+    #[error("the result is negative")]
+    NegativeResult,
     #[error("{0}")]
     Input(String),
     #[error("{0}")]
@@ -25,7 +24,7 @@ pub(crate) enum Failure {
 impl Failure {
     fn code(&self) -> u8 {
         match self {
-            Self::Negative => 1,
+            Self::NegativeResult => 1,
             Self::Input(_) => 65,
             Self::Unreachable(_) => 69,
             Self::TimedOut(_) => 75,
@@ -33,9 +32,9 @@ impl Failure {
     }
 }
 
-/// What clap says: help and version are answers, the rest is wrong usage.
+/// Prints clap's message. Help and version are requested output; everything else is wrong usage.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
-    // The only error is a closed pipe, and then nobody reads.
+    // The only possible error is a closed pipe, and then the message has no reader.
     let _unread = error.print();
     if error.use_stderr() {
         ExitCode::from(64)
@@ -52,7 +51,7 @@ pub(crate) fn report(outcome: anyhow::Result<()>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let failure = error.downcast_ref::<Failure>();
-    if !matches!(failure, Some(Failure::Negative)) {
+    if !matches!(failure, Some(Failure::NegativeResult)) {
         output::error(&error);
     }
     ExitCode::from(failure.map_or(1, Failure::code))

@@ -1,4 +1,4 @@
-//! Flags with the same meaning in every command.
+//! Flags that have the same meaning in every command.
 
 use std::path::PathBuf;
 
@@ -6,29 +6,29 @@ use clap::Args;
 
 use crate::output::style::Color;
 
-/// The control plane's namespace when nothing else is said.
+/// The default namespace of the control plane.
 pub(crate) const CONTROL_NAMESPACE: &str = "linkerd";
 
-/// What every command is told.
+/// The flags of every command.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// The local node to talk to, by name [env: MESHCTL_LOCAL]
+    /// Name of the local node to connect to [env: MESHCTL_LOCAL]
     #[arg(long, global = true, value_name = "NAME", conflicts_with_all = ["context", "kubeconfig"])]
     pub(crate) local: Option<String>,
-    /// The context of the kubeconfig to use
+    /// Kubeconfig context to use
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) context: Option<String>,
-    /// The kubeconfig to use [env: KUBECONFIG]
+    /// Kubeconfig file to use [env: KUBECONFIG]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// Act as this user
+    /// Impersonate this user
     #[arg(long = "as", global = true, value_name = "USER")]
     pub(crate) act_as: Option<String>,
-    /// Act as a member of this group; may be repeated
+    /// Impersonate a member of this group; may be repeated
     #[arg(long = "as-group", global = true, value_name = "GROUP")]
     pub(crate) act_as_groups: Vec<String>,
-    /// The namespace to look at
+    /// Namespace to operate on
     #[arg(
         short,
         long,
@@ -37,13 +37,14 @@ pub(crate) struct Global {
         conflicts_with = "all_namespaces"
     )]
     pub(crate) namespace: Option<String>,
-    /// Look at every namespace
+    /// Operate on all namespaces
     #[arg(short = 'A', long, global = true)]
     pub(crate) all_namespaces: bool,
-    /// The namespace of the control plane
+    /// Namespace of the control plane
     #[arg(short = 'L', long, global = true, value_name = "NAME", env = "LINKERD_NAMESPACE", default_value = CONTROL_NAMESPACE)]
     pub(crate) linkerd_namespace: String,
-    /// Accepted for Linkerd's scripts: the node agent lives beside the control plane
+    /// Accepted for scripts that were written for Linkerd; ignored, because the node agent runs in
+    /// the namespace of the control plane
     #[arg(long, global = true, value_name = "NAME", hide = true)]
     pub(crate) cni_namespace: Option<String>,
     /// When to use colour
@@ -52,10 +53,10 @@ pub(crate) struct Global {
 }
 
 impl Global {
-    /// The local node that was named. A flag that names a cluster goes before the environment
-    /// variable that names a node.
+    /// Returns the name of the local node. A flag that selects a cluster takes precedence over the
+    /// environment variable that selects a node.
     pub(crate) fn local_name(&self) -> Option<String> {
-        if self.names_cluster() {
+        if self.has_cluster_flag() {
             return None;
         }
         let from_env = || {
@@ -66,7 +67,7 @@ impl Global {
         self.local.clone().or_else(from_env)
     }
 
-    pub(crate) fn names_cluster(&self) -> bool {
+    pub(crate) fn has_cluster_flag(&self) -> bool {
         self.context.is_some() || self.kubeconfig.is_some()
     }
 }

@@ -1,10 +1,10 @@
-//! `meshctl`: what people type to see and steer the mesh.
-//!
-//! `main` parses, runs the command and turns its outcome into an exit code (see [`exit`]). Each
-//! command is a file of [`commands`]; only [`output`] prints.
+//! `meshctl`: the command-line interface of the mesh. `main` parses the arguments, runs the command
+//! and maps its result to an exit code (see [`exit`]). Each command is a file of [`commands`]; only
+//! [`output`] prints.
 
 mod args;
 mod check;
+mod clients;
 mod cluster;
 mod commands;
 mod exit;
@@ -13,7 +13,6 @@ mod install;
 mod mesh;
 mod node;
 mod output;
-mod talk;
 
 use std::process::ExitCode;
 
@@ -26,6 +25,6 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return exit::usage(&error),
     };
-    output::style::choose(args.global.color);
+    output::style::set_color_choice(args.global.color);
     exit::report(commands::run(args.command, &args.global, Args::command))
 }

@@ -1,19 +1,18 @@
-//! The mesh that a command talks to: a local node or a cluster, behind the same questions.
-//!
-//! Commands ask for pods and for streams to their ports and need not know more. What only one of
-//! the two can answer (the files of a node, the objects of a cluster) is asked of that one.
+//! The mesh that a command operates on: a local node or a cluster, behind one interface. Commands
+//! list pods and connect to their ports through [`Mesh`]. Operations that only one kind supports
+//! (files of a node, objects of a cluster) are methods of [`Node`] and [`Cluster`].
 
 pub(crate) mod agent;
-mod choice;
 pub(crate) mod connection;
 pub(crate) mod pod;
 pub(crate) mod scope;
+mod selection;
 
 use mesh_k8s::values::Values;
 
-use self::choice::{Choice, Given};
+use self::selection::{Selection, SelectionInputs};
 pub(crate) use self::{
-    agent::AgentAnswer,
+    agent::AgentReport,
     connection::{Connection, Io},
     pod::MeshPod,
     scope::Scope,
@@ -32,21 +31,21 @@ pub(crate) enum Mesh {
 }
 
 impl Mesh {
-    /// The one that the flags name, or else the one that is there; the latter is said on standard
-    /// error.
+    /// Returns the mesh that the flags select, or else the default one. The latter is printed to
+    /// standard error, because the user did not choose it.
     pub(crate) async fn find(global: &Global) -> anyhow::Result<Self> {
-        match choice::choose(&Given::of(global)) {
-            Choice::Node(name) => Ok(Self::Local(Node::find(name.as_deref())?)),
-            Choice::Cluster => Ok(Self::Cluster(Box::new(Cluster::connect(global).await?))),
-            Choice::NodeThatRuns => {
+        match selection::select(&SelectionInputs::from_global(global)) {
+            Selection::LocalNode(name) => Ok(Self::Local(Node::find(name.as_deref())?)),
+            Selection::Cluster => Ok(Self::Cluster(Box::new(Cluster::connect(global).await?))),
+            Selection::RunningNode => {
                 let node = Node::find(None)?;
                 output::note(&format!(
-                    "local node {} (--context NAME chooses a cluster)",
+                    "local node {} (--context NAME selects a cluster)",
                     node.instance.name()
                 ));
                 Ok(Self::Local(node))
             }
-            Choice::ClusterOfKubeconfig => {
+            Selection::DefaultCluster => {
                 let cluster = Cluster::connect(global).await?;
                 output::note(&format!(
                     "cluster of context {} ({})",
@@ -54,11 +53,11 @@ impl Mesh {
                 ));
                 Ok(Self::Cluster(Box::new(cluster)))
             }
-            Choice::Nothing => Err(Failure::Unreachable(NOTHING.to_owned()).into()),
+            Selection::None => Err(Failure::Unreachable(NO_TARGET.to_owned()).into()),
         }
     }
 
-    /// The pods of a scope, by namespace and name.
+    /// Returns the pods of a scope, sorted by namespace and name.
     pub(crate) async fn pods(&self, scope: &Scope) -> anyhow::Result<Vec<MeshPod>> {
         let mut pods = match self {
             Self::Local(node) => node.pods()?,
@@ -69,7 +68,7 @@ impl Mesh {
         Ok(pods)
     }
 
-    /// The pod that a user means by `NAME` or `NAMESPACE/NAME`.
+    /// Returns the pod that `NAME` or `NAMESPACE/NAME` identifies.
     pub(crate) async fn pod(&self, wanted: &str, global: &Global) -> anyhow::Result<MeshPod> {
         let wanted = wanted
             .strip_prefix("pod/")
@@ -80,11 +79,11 @@ impl Mesh {
             None => (self.scope(global), wanted),
         };
         let pods = self.pods(&scope).await?;
-        Ok(pod::choose(pods, wanted, name)?)
+        Ok(pod::find(pods, wanted, name)?)
     }
 
-    /// The namespaces that the flags mean. Without flags: all of a node, which has few; of a
-    /// cluster, the context's own as kubectl takes it.
+    /// Returns the namespaces that the flags select. Without flags: all of a node, which has few;
+    /// of a cluster, the namespace of the context, as in kubectl.
     pub(crate) fn scope(&self, global: &Global) -> Scope {
         match (&global.namespace, self) {
             _ if global.all_namespaces => Scope::All,
@@ -101,7 +100,7 @@ impl Mesh {
         }
     }
 
-    /// The domain that identities end in; Linkerd's default where it cannot be read.
+    /// Returns the suffix of identities, or Linkerd's default if it cannot be read.
     pub(crate) async fn trust_domain(&self) -> String {
         let values = match self {
             Self::Local(_) => None,
@@ -110,7 +109,7 @@ impl Mesh {
         values.unwrap_or_default().trust_domain().to_owned()
     }
 
-    /// The domain of the cluster's names.
+    /// Returns the DNS domain of the cluster.
     pub(crate) async fn cluster_domain(&self) -> String {
         match self {
             Self::Local(_) => Values::default().cluster_domain,
@@ -128,8 +127,8 @@ impl Mesh {
         }
     }
 
-    /// What the agent of each node says, by the nodes' names.
-    pub(crate) async fn agents(&self) -> anyhow::Result<Vec<AgentAnswer>> {
+    /// Returns the report of each node's agent, sorted by node.
+    pub(crate) async fn agents(&self) -> anyhow::Result<Vec<AgentReport>> {
         match self {
             Self::Local(node) => Ok(vec![node.agent().await]),
             Self::Cluster(cluster) => cluster.agents().await,
@@ -137,4 +136,4 @@ impl Mesh {
     }
 }
 
-const NOTHING: &str = "there is nothing to talk to: no local node is up, and there is no kubeconfig; start a node with `meshctl local up DIR`, or name a cluster with --kubeconfig FILE or KUBECONFIG";
+const NO_TARGET: &str = "no mesh to connect to: no local node is up, and there is no kubeconfig; start a node with `meshctl local up DIR`, or select a cluster with --kubeconfig FILE or KUBECONFIG";

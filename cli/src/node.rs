@@ -1,7 +1,5 @@
-//! A local node: its objects, its agent and its pods.
-//!
-//! Objects are read from the node's folder as the controllers read them; pods are reached at their
-//! addresses; the agent is asked on its socket.
+//! A local node: its objects, pods and agent. Objects are read from the node's directory, as the
+//! controllers read them. Pods are reached at their addresses, the agent on its Unix socket.
 
 pub(crate) mod agent;
 
@@ -15,7 +13,7 @@ use tokio::net::TcpStream;
 
 use crate::{
     exit::Failure,
-    mesh::{agent::AgentAnswer, connection::Connection, pod::MeshPod},
+    mesh::{agent::AgentReport, connection::Connection, pod::MeshPod},
 };
 
 pub(crate) struct Node {
@@ -23,7 +21,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// The node of that name, or the only one there is.
+    /// Returns the node of that name, or the only node of this machine.
     pub(crate) fn find(name: Option<&str>) -> Result<Self, Failure> {
         let name = name
             .map(str::parse::<Name>)
@@ -39,7 +37,7 @@ impl Node {
         let all = Instance::all().unwrap_or_default();
         let names: Vec<&str> = all.iter().map(|node| node.name().as_str()).collect();
         Err(Failure::Unreachable(format!(
-            "no local node is named {:?}; those of this machine: {}",
+            "local node {:?} does not exist; this machine has: {}",
             instance.name().as_str(),
             names.join(", ")
         )))
@@ -52,14 +50,14 @@ impl Node {
         Ok(pods.iter().map(|pod| MeshPod::new(pod, &sets)).collect())
     }
 
-    /// The objects of a kind that the node wrote for the controllers.
+    /// Returns the objects of a kind that the node wrote for the controllers.
     pub(crate) fn objects<T: serde::de::DeserializeOwned>(
         &self,
         kind: &str,
     ) -> anyhow::Result<Vec<T>> {
-        let folder = self.instance.objects();
-        let entries = std::fs::read_dir(&folder)
-            .with_context(|| format!("read the node's objects in {}", folder.display()))?;
+        let directory = self.instance.objects();
+        let entries = std::fs::read_dir(&directory)
+            .with_context(|| format!("read the node's objects in {}", directory.display()))?;
         let mut objects = Vec::new();
         for entry in entries {
             let path = entry?.path();
@@ -83,9 +81,9 @@ impl Node {
         Ok(Connection::new(stream))
     }
 
-    pub(crate) async fn agent(&self) -> AgentAnswer {
+    pub(crate) async fn agent(&self) -> AgentReport {
         let socket = self.instance.agent_socket();
-        AgentAnswer {
+        AgentReport {
             node: self.instance.name().to_string(),
             status: agent::status(&socket).await,
             pods: agent::pods(&socket).await,
@@ -95,7 +93,7 @@ impl Node {
 
 fn read(path: &Path) -> anyhow::Result<Option<Value>> {
     match std::fs::read_to_string(path) {
-        // The node replaces and removes files while we look.
+        // The node replaces and deletes files concurrently.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
         Ok(text) => {

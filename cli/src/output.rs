@@ -1,5 +1,4 @@
-//! Everything that is printed. Data goes to standard output; progress, hints and errors go to
-//! standard error.
+//! All printing. Data goes to standard output; progress, hints and errors go to standard error.
 
 pub(crate) mod manifests;
 pub(crate) mod progress;
@@ -11,15 +10,15 @@ use std::io::Write;
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// How a command prints its answer.
+/// The output format of a command's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     Table,
     Json,
 }
 
-/// The first two fields of every JSON answer, as Kubernetes has them; a change of meaning changes
-/// the version.
+/// A JSON document with the type fields of a Kubernetes object. An incompatible change of a
+/// document changes [`API_VERSION`].
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Versioned<'a, T> {
@@ -31,7 +30,7 @@ struct Versioned<'a, T> {
 
 const API_VERSION: &str = "meshctl/v1";
 
-/// Text that is complete as it is.
+/// Prints text as it is, without adding a line break.
 pub(crate) fn text(text: &str) -> anyhow::Result<()> {
     let mut out = anstream::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -44,17 +43,17 @@ pub(crate) fn line(line: &str) -> anyhow::Result<()> {
 }
 
 pub(crate) fn json<T: Serialize>(kind: &str, body: &T) -> anyhow::Result<()> {
-    let answer = Versioned {
+    let document = Versioned {
         api_version: API_VERSION,
         kind,
         body,
     };
-    line(&serde_json::to_string_pretty(&answer)?)
+    line(&serde_json::to_string_pretty(&document)?)
 }
 
-/// Replaces what a watching command showed before.
+/// Replaces the previous screen of a command that runs with `--watch`.
 pub(crate) fn redraw(screen: &str) -> anyhow::Result<()> {
-    // Home, the new lines each with the rest of the old one erased, and everything below erased.
+    // Move the cursor home, overwrite each line and erase its rest, then erase everything below.
     let lines: String = screen
         .lines()
         .map(|line| format!("{line}\x1b[K\n"))
@@ -65,7 +64,7 @@ pub(crate) fn redraw(screen: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `1 node`, `2 nodes`.
+/// Formats a count with its noun: `1 node`, `2 nodes`.
 pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
@@ -74,18 +73,18 @@ pub(crate) fn is_terminal() -> bool {
     std::io::IsTerminal::is_terminal(&std::io::stdout())
 }
 
-/// A sentence beside the answer.
+/// Prints a note for the user to standard error.
 pub(crate) fn note(note: &str) {
-    // Standard error is closed: there is nobody to tell.
-    let _unread = writeln!(anstream::stderr(), "{note}");
+    // A write to a closed standard error fails; there is no other place to report that.
+    let _ignored = writeln!(anstream::stderr(), "{note}");
 }
 
 pub(crate) fn error(error: &anyhow::Error) {
     let style = style::FAIL;
-    let _unread = writeln!(anstream::stderr(), "{style}error:{style:#} {error:#}");
+    let _ignored = writeln!(anstream::stderr(), "{style}error:{style:#} {error:#}");
 }
 
-/// A reader that has seen enough (`meshctl … | head`) is no failure.
+/// Returns whether the reader closed the pipe early (`meshctl … | head`), which is not a failure.
 pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let io = error
         .chain()

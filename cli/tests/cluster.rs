@@ -1,13 +1,11 @@
-//! `meshctl check` against a real API server: `MESH_TEST_CLUSTER` names the context of one.
-//!
-//! No mesh needs to be installed. The control plane that is looked at is one of this test: a
-//! namespace of its own that is filled object by object, so that each check is seen to fail and to
-//! pass. Everything is deleted with the namespace.
+//! `meshctl check` against a real API server: `MESH_TEST_CLUSTER` names its kubeconfig context. No
+//! mesh needs to be installed. The test creates a control plane object by object in a namespace of
+//! its own, so that each check first fails and then passes, and deletes the namespace at the end.
 
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test that cannot be set up fails where it stands, and one that cannot run says why"
+    reason = "failed set-up fails the test; a skipped test prints the reason"
 )]
 
 use std::{
@@ -23,12 +21,13 @@ const CONTEXT: &str = "MESH_TEST_CLUSTER";
 fn context(test: &str) -> Option<String> {
     let context = std::env::var(CONTEXT).ok().filter(|name| !name.is_empty());
     if context.is_none() {
-        println!("skipped: {test}: there is no cluster; {CONTEXT} names the context of one");
+        println!("skipped: {test}: no cluster; {CONTEXT} names its kubeconfig context");
     }
     context
 }
 
-/// The outcome of each check by its name, and the exit code.
+/// Runs `meshctl check` and returns the result of each check by its name, the JSON output and the
+/// exit code.
 fn check(context: &str, args: &[&str]) -> (BTreeMap<String, String>, Value, i32) {
     let output = Command::new(env!("CARGO_BIN_EXE_meshctl"))
         .args(["--context", context, "check", "-o", "json"])
@@ -37,52 +36,52 @@ fn check(context: &str, args: &[&str]) -> (BTreeMap<String, String>, Value, i32)
         .output()
         .unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let answer: Value =
+    let report: Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"));
     let mut outcomes = BTreeMap::new();
-    for category in answer["categories"].as_array().unwrap() {
+    for category in report["categories"].as_array().unwrap() {
         for check in category["checks"].as_array().unwrap() {
             let text = |key: &str| check[key].as_str().unwrap().to_owned();
             outcomes.insert(text("name"), text("result"));
         }
     }
-    (outcomes, answer, output.status.code().unwrap())
+    (outcomes, report, output.status.code().unwrap())
 }
 
 #[test]
-fn a_cluster_before_installing() {
-    let Some(context) = context("a cluster before installing") else {
+fn check_without_control_plane() {
+    let Some(context) = context("check without control plane") else {
         return;
     };
-    let (outcomes, answer, code) = check(&context, &["--pre", "-L", "no-such-namespace"]);
-    assert_eq!(code, 0, "{answer:#}");
+    let (outcomes, report, code) = check(&context, &["--pre", "-L", "no-such-namespace"]);
+    assert_eq!(code, 0, "{report:#}");
     for name in ["k8s-api", "k8s-version", "pre-ns", "pre-k8s", "pre-nodes"] {
-        assert_eq!(outcomes[name], "success", "{answer:#}");
+        assert_eq!(outcomes[name], "success", "{report:#}");
     }
-    let (outcomes, answer, code) = check(&context, &["-L", "no-such-namespace"]);
-    assert_eq!(code, 1, "{answer:#}");
+    let (outcomes, report, code) = check(&context, &["-L", "no-such-namespace"]);
+    assert_eq!(code, 1, "{report:#}");
     let first = ["l5d-existence-crd", "l5d-existence-ns"];
     assert!(
         first
             .iter()
             .any(|name| outcomes.get(*name).is_some_and(|result| result == "error")),
-        "{answer:#}"
+        "{report:#}"
     );
 }
 
 #[test]
-fn somebody_without_rights() {
-    let Some(context) = context("somebody without rights") else {
+fn check_as_user_without_permissions() {
+    let Some(context) = context("check as user without permissions") else {
         return;
     };
-    let (outcomes, answer, code) = check(&context, &["--pre", "--as", "nobody"]);
-    assert_eq!(code, 1, "{answer:#}");
-    assert_eq!(outcomes["k8s-api"], "success", "{answer:#}");
-    assert_eq!(outcomes["pre-k8s-cluster-k8s"], "error", "{answer:#}");
-    assert_eq!(outcomes["pre-k8s"], "error", "{answer:#}");
+    let (outcomes, report, code) = check(&context, &["--pre", "--as", "unprivileged"]);
+    assert_eq!(code, 1, "{report:#}");
+    assert_eq!(outcomes["k8s-api"], "success", "{report:#}");
+    assert_eq!(outcomes["pre-k8s-cluster-k8s"], "error", "{report:#}");
+    assert_eq!(outcomes["pre-k8s"], "error", "{report:#}");
 }
 
-/// A namespace that is gone when dropped.
+/// A namespace that is deleted when dropped.
 struct Namespace {
     context: String,
     name: String,
@@ -130,21 +129,24 @@ impl Namespace {
     }
 
     #[track_caller]
-    fn finds(&self, name: &str, result: &str, says: &str) {
-        let (outcomes, answer, _) = check(&self.context, &["-L", &self.name]);
+    fn check(&self, name: &str, result: &str, message: &str) {
+        let (outcomes, report, _) = check(&self.context, &["-L", &self.name]);
         assert_eq!(
             outcomes.get(name).map(String::as_str),
             Some(result),
-            "{name}: {answer:#}"
+            "{name}: {report:#}"
         );
-        assert!(answer.to_string().contains(says), "{says}: {answer:#}");
+        assert!(
+            report.to_string().contains(message),
+            "{message}: {report:#}"
+        );
     }
 }
 
 impl Drop for Namespace {
     fn drop(&mut self) {
         let name = self.name.clone();
-        let _ended = self
+        let _status = self
             .kubectl(&["delete", "namespace", &name, "--wait=false"])
             .stdout(Stdio::null())
             .status();
@@ -152,29 +154,29 @@ impl Drop for Namespace {
 }
 
 #[test]
-fn a_control_plane_that_is_built_piece_by_piece() {
-    const TEST: &str = "a control plane that is built piece by piece";
+fn checks_pass_as_control_plane_objects_are_created() {
+    const TEST: &str = "checks pass as control plane objects are created";
     let Some(context) = context(TEST) else {
         return;
     };
     if Command::new("kubectl").arg("version").output().is_err() {
-        println!("skipped: {TEST}: kubectl is needed");
+        println!("skipped: {TEST}: kubectl is not installed");
         return;
     }
     let (outcomes, ..) = check(&context, &["--crds"]);
     if outcomes["l5d-existence-crd"] != "success" {
-        println!("skipped: {TEST}: the cluster has no custom resources of the mesh");
+        println!("skipped: {TEST}: the mesh's custom resource definitions are not installed");
         return;
     }
     let namespace = Namespace::new(&context);
-    namespace.finds("l5d-existence-ns", "success", "");
-    namespace.finds("l5d-existence-linkerd-config", "error", "has no ConfigMap");
+    namespace.check("l5d-existence-ns", "success", "");
+    namespace.check("l5d-existence-linkerd-config", "error", "has no ConfigMap");
     namespace.apply("kind: ConfigMap\nmetadata: {name: linkerd-config, namespace: NS}\ndata: {values: 'clusterDomain: [a]'}\n");
-    namespace.finds("l5d-existence-linkerd-config", "error", "clusterDomain");
+    namespace.check("l5d-existence-linkerd-config", "error", "clusterDomain");
     namespace.apply("kind: ConfigMap\nmetadata: {name: linkerd-config, namespace: NS}\ndata: {values: 'meshAgent: {enabled: false}'}\n");
-    namespace.finds("l5d-existence-linkerd-config", "success", "");
+    namespace.check("l5d-existence-linkerd-config", "success", "");
 
-    namespace.finds(
+    namespace.check(
         "l5d-existence-sa",
         "error",
         "ServiceAccount linkerd-identity is missing",
@@ -186,14 +188,14 @@ fn a_control_plane_that_is_built_piece_by_piece() {
         })
         .collect();
     namespace.apply(&accounts.join("---\n"));
-    namespace.finds("l5d-existence-sa", "success", "");
+    namespace.check("l5d-existence-sa", "success", "");
 
-    namespace.finds(
+    namespace.check(
         "control-plane-deployments",
         "error",
         "Deployment linkerd-identity is missing",
     );
-    namespace.finds(
+    namespace.check(
         "l5d-api-control-ready",
         "error",
         "there is no pod of identity",
@@ -202,7 +204,7 @@ fn a_control_plane_that_is_built_piece_by_piece() {
         "kind: Deployment\nmetadata: {name: linkerd-identity, namespace: NS}\nspec:\n  replicas: 0\n  selector: {matchLabels: {a: b}}\n  template:\n    \
          metadata: {labels: {a: b}}\n    spec: {containers: [{name: identity, image: 'mesh/none:0'}]}\n",
     );
-    namespace.finds(
+    namespace.check(
         "control-plane-deployments",
         "error",
         "linkerd-identity is scaled to 0",

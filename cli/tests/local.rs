@@ -1,14 +1,12 @@
-//! `meshctl local` on the real machine: pods without a mesh, so that nothing but this program and
-//! Debian's is needed.
-//!
-//! Needs root, CNI plugins, nginx and curl; says so and passes where one is missing. Every node has
-//! a name of its own and is taken down whatever happens.
+//! `meshctl local` on the real machine: pods without a mesh, which need only this program and
+//! Debian packages. Needs root, CNI plugins, nginx and curl; the tests are skipped where one is
+//! missing. Every node has a unique name and is taken down even when the test fails.
 
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a test that cannot be set up fails where it stands, and one that cannot run says why"
+    reason = "failed set-up fails the test; a skipped test prints the reason"
 )]
 
 use std::{
@@ -56,7 +54,7 @@ metadata: {name: pods}
 spec: {clusterIP: None, selector: {app: web}, ports: [{name: http, port: 8080}]}
 ---
 kind: Service
-metadata: {name: nobody}
+metadata: {name: empty}
 spec: {selector: {app: gone}, ports: [{port: 80}]}
 ---
 kind: Pod
@@ -76,24 +74,24 @@ spec:
   - {name: token, projected: {sources: [{serviceAccountToken: {path: token, audience: me}}]}}
 "#;
 
-/// A node with a folder of manifests; gone when dropped.
+/// A node with a directory of manifests; taken down when dropped.
 struct Node {
     name: String,
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Node {
     fn new(name: &str, manifests: &str) -> Self {
         let node = Self {
             name: format!("{name}-{}", std::process::id()),
-            folder: tempfile::tempdir().unwrap(),
+            directory: tempfile::tempdir().unwrap(),
         };
         node.write(manifests);
         node
     }
 
     fn write(&self, manifests: &str) {
-        fs::write(self.folder.path().join("all.yaml"), manifests).unwrap();
+        fs::write(self.directory.path().join("all.yaml"), manifests).unwrap();
     }
 
     fn run(&self, args: &[&str]) -> Output {
@@ -105,7 +103,7 @@ impl Node {
             .unwrap()
     }
 
-    /// Expects success and returns what was printed.
+    /// Runs a command that must succeed and returns its standard output.
     fn ok(&self, args: &[&str]) -> String {
         let output = self.run(args);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -116,8 +114,8 @@ impl Node {
     }
 
     fn up(&self) {
-        let folder = self.folder.path().display().to_string();
-        self.ok(&["up", &folder, "--no-mesh"]);
+        let directory = self.directory.path().display().to_string();
+        self.ok(&["up", &directory, "--no-mesh"]);
     }
 
     fn shell(&self, pod: &str, script: &str) -> String {
@@ -128,7 +126,8 @@ impl Node {
         Instance::new(self.name.parse().unwrap())
     }
 
-    /// Everything by which a node can be found on the machine.
+    /// Returns the state that the node has left on the machine: directories, nftables tables and
+    /// mounts.
     fn traces(&self) -> Vec<PathBuf> {
         let instance = self.instance();
         let cgroup = instance.cgroup(&host::cgroup2().unwrap());
@@ -163,22 +162,22 @@ impl Drop for Node {
     }
 }
 
-/// Says why when the machine cannot run these tests.
-fn possible() -> bool {
+/// Returns whether the machine can run these tests; prints the reason if not.
+fn can_run() -> bool {
     let missing = |program: &str| !mesh_local::command::exists(program);
-    let why = match host::check() {
+    let reason = match host::check() {
         Err(error) => error.to_string(),
-        Ok(()) if missing("nginx") || missing("curl") => "nginx and curl are needed".to_owned(),
-        Ok(()) if !Path::new("/usr/lib/cni/ptp").exists() => "CNI plugins are needed".to_owned(),
+        Ok(()) if missing("nginx") || missing("curl") => "nginx and curl are required".to_owned(),
+        Ok(()) if !Path::new("/usr/lib/cni/ptp").exists() => "CNI plugins are required".to_owned(),
         Ok(()) => return true,
     };
-    println!("skipped: {why}");
+    println!("skipped: {reason}");
     false
 }
 
 #[test]
-fn pods_services_and_names() {
-    if !possible() {
+fn pods_reach_services_by_name() {
+    if !can_run() {
         return;
     }
     let node = Node::new("it-pods", WEB);
@@ -186,7 +185,7 @@ fn pods_services_and_names() {
     let status = node.ok(&["status"]);
     assert_eq!(status.matches("1/1").count(), 3, "{status}");
 
-    // Every backend of a Service answers, by name, and sees the client's own address.
+    // All backends of a Service respond under its name and see the client's own address.
     let ip = node.shell("client", "printf %s $AGAIN");
     let answers = node.shell(
         "client",
@@ -205,15 +204,15 @@ fn pods_services_and_names() {
         let answer = node.shell("client", "curl -s -6 http://web.default.svc.cluster.local/");
         assert!(answer.contains("fd6d:"), "{answer}");
     }
-    // A headless Service is its pods; a Service without pods refuses; a pod reaches itself through
-    // its Service.
+    // The name of a headless Service resolves to its pods; a Service without pods refuses
+    // connections; a pod reaches itself through its Service.
     let pods = node.shell(
         "client",
         "getent ahostsv4 pods | cut -d' ' -f1 | sort -u | wc -l",
     );
     assert_eq!(pods.trim(), "2");
-    let refused = node.shell("client", "curl -s -m 20 http://nobody/ || echo $?");
-    assert_eq!(refused.trim(), "7", "not refused at once");
+    let refused = node.shell("client", "curl -s -m 20 http://empty/ || echo $?");
+    assert_eq!(refused.trim(), "7", "not refused immediately");
     let first = lines[0].split(' ').next().unwrap();
     let own =
         "for i in $(seq 30); do curl -s -4 -m 5 http://web/ || echo lost; done; hostname; ls /run";
@@ -223,7 +222,7 @@ fn pods_services_and_names() {
         "{own}"
     );
 
-    // What the manifest asks for the process.
+    // The process has the user, files, variables and token of the manifest.
     let facts = node.shell("client", "id -u; cat /shared/mark; printf '%s\\n' \"$WHERE\"; cat /var/run/secrets/tokens/token | tr . '\\n' | wc -l");
     assert_eq!(
         facts.lines().collect::<Vec<_>>()[..2],
@@ -238,18 +237,17 @@ fn pods_services_and_names() {
             .exists()
     );
 
-    // Fewer, then one spoiled: the rest is what it was.
+    // Scale down, then break one manifest: the other objects stay as they were.
     node.write(&WEB.replace("replicas: 2", "replicas: 1"));
     let status = node.ok(&["apply"]);
     assert_eq!(status.matches("1/1").count(), 2, "{status}");
     node.write(&WEB.replace("replicas: 2", "replicas: many"));
     let output = node.run(&["apply"]);
     assert_eq!(output.status.code(), Some(65));
-    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        complaint.contains("all.yaml:")
-            && complaint.contains("Deployment default/web: spec.replicas"),
-        "{complaint}"
+        stderr.contains("all.yaml:") && stderr.contains("Deployment default/web: spec.replicas"),
+        "{stderr}"
     );
     assert_eq!(node.ok(&["status"]).matches("1/1").count(), 2);
 
@@ -258,8 +256,8 @@ fn pods_services_and_names() {
 }
 
 #[test]
-fn a_killed_node_leaves_nothing_that_down_or_up_cannot_clear() {
-    if !possible() {
+fn up_and_down_clean_up_after_a_killed_node() {
+    if !can_run() {
         return;
     }
     let node = Node::new("it-crash", WEB);
@@ -285,8 +283,8 @@ fn a_killed_node_leaves_nothing_that_down_or_up_cannot_clear() {
 }
 
 #[test]
-fn containers_that_end_are_started_again_and_the_impossible_is_said() {
-    if !possible() {
+fn exited_containers_restart_and_failures_are_reported() {
+    if !can_run() {
         return;
     }
     let pod = |name: &str, rest: &str| {
@@ -298,25 +296,22 @@ fn containers_that_end_are_started_again_and_the_impossible_is_said() {
         pod("again", "command: [sh, -c, 'echo turn; exit 3']"),
         pod("absent", "command: [no-such-program]"),
         pod("sick", "command: [sleep, infinity], livenessProbe: {exec: {command: ['false']}, periodSeconds: 1, failureThreshold: 1}"),
-        // The others are ready for the moment between two ends, and by chance all at once.
+        // Restarting pods are ready for moments, possibly all at the same time; this one never is.
         pod("late", "command: [sleep, infinity], readinessProbe: {exec: {command: ['false']}, periodSeconds: 1}"),
         pod("well", "command: [sleep, infinity], readinessProbe: {exec: {command: [test, -e, /etc/hosts]}, periodSeconds: 1}"),
         pod("once", "command: ['true']").replace("spec:\n", "spec:\n  restartPolicy: Never\n"),
     ]
     .concat();
     let node = Node::new("it-restart", &manifests);
-    let folder = node.folder.path().display().to_string();
-    // Not everything gets ready, and the command says which and why.
-    let output = node.run(&["up", &folder, "--no-mesh", "--timeout", "10s"]);
+    let directory = node.directory.path().display().to_string();
+    // The command names the pods that do not become ready, and the reasons.
+    let output = node.run(&["up", &directory, "--no-mesh", "--timeout", "10s"]);
     assert_eq!(output.status.code(), Some(75), "{output:?}");
-    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(complaint.contains("no-such-program"), "{complaint}");
-    assert!(complaint.contains("liveness probe failed"), "{complaint}");
-    assert!(complaint.contains("default/late"), "{complaint}");
-    assert!(
-        !complaint.contains("not ready: default/well"),
-        "{complaint}"
-    );
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("no-such-program"), "{stderr}");
+    assert!(stderr.contains("liveness probe failed"), "{stderr}");
+    assert!(stderr.contains("default/late"), "{stderr}");
+    assert!(!stderr.contains("not ready: default/well"), "{stderr}");
     let status = node.ok(&["status"]);
     let line = |name: &str| {
         let name = format!(" {name} ");

@@ -1,30 +1,27 @@
-//! What `meshctl` does without a cluster: which one it takes, how it fails, and what works all the
-//! same.
+//! `meshctl` without a reachable cluster: selection of the target, exit codes, and the commands
+//! that need no cluster.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test that cannot be set up fails where it stands"
-)]
+#![expect(clippy::unwrap_used, reason = "failed set-up fails the test")]
 
 use std::{
     io::Write as _,
     process::{Command, Output, Stdio},
 };
 
-/// A kubeconfig of a cluster that nobody runs: port 1 of the loopback refuses.
-const NOBODY: &str = "\
+/// A kubeconfig of an unreachable cluster: port 1 of the loopback interface refuses connections.
+const KUBECONFIG: &str = "\
 apiVersion: v1
 kind: Config
-current-context: nobody
-clusters: [{name: nobody, cluster: {server: 'http://127.0.0.1:1'}}]
-contexts: [{name: nobody, context: {cluster: nobody, user: me}}, {name: other, context: {cluster: nobody, user: me}}]
+current-context: absent
+clusters: [{name: absent, cluster: {server: 'http://127.0.0.1:1'}}]
+contexts: [{name: absent, context: {cluster: absent, user: me}}, {name: other, context: {cluster: absent, user: me}}]
 users: [{name: me, user: {}}]
 ";
 
 fn meshctl(args: &[&str], input: &str) -> Output {
-    let folder = tempfile::tempdir().unwrap();
-    let kubeconfig = folder.path().join("config");
-    std::fs::write(&kubeconfig, NOBODY).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("config");
+    std::fs::write(&kubeconfig, KUBECONFIG).unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_meshctl"))
         .args(args)
         .env("KUBECONFIG", &kubeconfig)
@@ -35,8 +32,8 @@ fn meshctl(args: &[&str], input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Who does not read its input has closed it.
-    let _unread = child.stdin.take().unwrap().write_all(input.as_bytes());
+    // The write fails where the command does not read its input.
+    let _ignored = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()
 }
 
@@ -45,43 +42,43 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[track_caller]
-fn ends(args: &[&str], code: i32, says: &str) {
+fn check(args: &[&str], code: i32, message: &str) {
     let output = meshctl(args, "");
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
-    assert!(said.contains(says), "{args:?}: {said}");
+    let output_text = text(&output.stdout) + &text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {output_text}");
+    assert!(output_text.contains(message), "{args:?}: {output_text}");
 }
 
 #[test]
-fn exit_codes_tell_what_went_wrong() {
-    ends(&["stat"], 69, "the API server does not answer");
-    ends(&["status"], 69, "context nobody");
-    ends(&["check"], 1, "k8s-api");
-    ends(&["version"], 0, "Server version: unavailable");
-    ends(&["version", "--client"], 0, "Client version:");
-    ends(
+fn exit_codes_distinguish_failures() {
+    check(&["stat"], 69, "the API server is unreachable");
+    check(&["status"], 69, "context absent");
+    check(&["check"], 1, "k8s-api");
+    check(&["version"], 0, "Server version: unavailable");
+    check(&["version", "--client"], 0, "Client version:");
+    check(
         &["--context", "gone", "stat"],
         65,
-        "there are: nobody, other",
+        "available contexts: absent, other",
     );
-    ends(
+    check(
         &["--kubeconfig", "/no/such/file", "stat"],
         65,
         "/no/such/file",
     );
-    ends(
+    check(
         &["identity", "--context", "other", "x"],
         69,
-        "does not answer",
+        "is unreachable",
     );
-    ends(&["check", "--pre", "--proxy"], 64, "cannot be used with");
-    ends(
+    check(&["check", "--pre", "--proxy"], 64, "cannot be used with");
+    check(
         &["--local", "a", "--context", "b", "stat"],
         64,
         "cannot be used with",
     );
-    ends(&["inject", "/no/such/file"], 65, "/no/such/file");
-    ends(&["diagnostics", "policy", "deploy/x", "80"], 65, "none of");
+    check(&["inject", "/no/such/file"], 65, "/no/such/file");
+    check(&["diagnostics", "policy", "deploy/x", "80"], 65, "none of");
 }
 
 const SHOP: &str = "\
@@ -100,7 +97,7 @@ metadata: {name: web, namespace: shop}
 ";
 
 #[test]
-fn inject_asks_the_clusters_injector() {
+fn inject_adds_annotations_for_the_injector() {
     let output = meshctl(&["inject", "--opaque-ports", "3306", "-"], SHOP);
     let (manifest, report) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{report}");
@@ -115,13 +112,13 @@ fn inject_asks_the_clusters_injector() {
     assert!(report.contains("deployment shop/web annotated"), "{report}");
     assert!(report.contains("1 other object as before"), "{report}");
 
-    // Twice is once.
+    // A second run changes nothing.
     let again = meshctl(&["inject", "--opaque-ports", "3306", "-"], &manifest);
     assert_eq!(text(&again.stdout), manifest);
 }
 
 #[test]
-fn uninject_gives_back_what_inject_took() {
+fn uninject_removes_injected_proxy() {
     let manual = meshctl(&["inject", "--manual", "--ignore-cluster", "-"], SHOP);
     let injected = text(&manual.stdout);
     assert!(injected.contains("name: linkerd-proxy"), "{injected}");
@@ -133,7 +130,7 @@ fn uninject_gives_back_what_inject_took() {
 }
 
 #[test]
-fn completion_needs_nobody() {
+fn completion_works_without_a_cluster() {
     for shell in ["bash", "zsh", "fish"] {
         let output = meshctl(&["completion", shell], "");
         assert_eq!(output.status.code(), Some(0));

@@ -19,7 +19,7 @@ use mesh_k8s::{
 };
 use serde_json::Value;
 
-use crate::{mesh::Scope, talk::metrics::Sample};
+use crate::{clients::metrics::Sample, mesh::Scope};
 
 /// What was seen, or why it could not be.
 pub(crate) type Seen<T> = Result<T, String>;

@@ -15,7 +15,7 @@ use super::{
     facts::{Access, Agent, Controller, Facts, Mode, Permission, Place, Proxy, Server, Trial},
     identity::{BUNDLE_KEY, TRUST_ROOTS},
 };
-use crate::{mesh::Scope, talk::metrics};
+use crate::{clients::metrics, mesh::Scope};
 
 /// 2026-01-01, when everything in the fixture happens.
 pub(super) const NOW: u64 = 1_767_225_600;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::{fixture::healthy, *};
-use crate::talk::metrics;
+use crate::clients::metrics;
 
 mod consequences;
 mod faults;

@@ -15,7 +15,7 @@ use super::{
     count,
     facts::{Seen, Trial, see},
 };
-use crate::talk::tls;
+use crate::clients::tls;
 
 /// The webhook's registration.
 pub(super) const CONFIGURATION: &str = "linkerd-proxy-injector-webhook-config";
@@ -167,7 +167,7 @@ fn certificate_valid(facts: &Facts) -> Verdict {
     let leaf = certificate::parse(&chain[0], SECRET)?;
     let wrong = match time_problem(&leaf, facts.now) {
         Some(problem) => vec![problem],
-        None => match tls::accept(&chain, &bundle, &server_name(facts), facts.now) {
+        None => match tls::verify_chain(&chain, &bundle, &server_name(facts), facts.now) {
             Ok(()) => Vec::new(),
             Err(reason) => vec![format!(
                 "the certificate of Secret {SECRET} is not accepted by the webhook's caBundle: {reason}"
@@ -205,7 +205,7 @@ fn presented(facts: &Facts) -> Verdict {
     let mut wrong = Vec::new();
     for (pod, chain) in &facts.webhook.presented {
         let verdict = match chain {
-            Ok(chain) => tls::accept(chain, &bundle, &server_name(facts), facts.now),
+            Ok(chain) => tls::verify_chain(chain, &bundle, &server_name(facts), facts.now),
             Err(reason) => Err(reason.clone()),
         };
         if let Err(reason) = verdict {
@@ -356,12 +356,12 @@ fn suits(namespace: &Namespace) -> Result<(), String> {
 fn excluded(facts: &Facts) -> Verdict {
     let webhook = webhook(facts)?;
     let mut wrong = Vec::new();
-    let asking = see(&facts.objects.namespaces)?.iter().filter(|namespace| {
+    let query = see(&facts.objects.namespaces)?.iter().filter(|namespace| {
         asks_for_mesh(namespace)
             && namespace.metadata.deletion_timestamp.is_none()
             && facts.scope.contains(&namespace.name_any())
     });
-    for namespace in asking.filter(|namespace| !admits(webhook, namespace)) {
+    for namespace in query.filter(|namespace| !admits(webhook, namespace)) {
         let name = namespace.name_any();
         wrong.push(if keeps_webhooks_away(namespace) {
             Line::new(format!(

@@ -1,4 +1,4 @@
-//! Questions to the node agents of a cluster: JSON from the admin server of each agent's pod.
+//! Client of the node agents of a cluster: reads JSON from the admin server of each agent pod.
 
 use futures_util::{StreamExt as _, stream};
 use kube::{Api, api::ListParams};
@@ -7,31 +7,31 @@ use serde::de::DeserializeOwned;
 
 use super::{Cluster, error};
 use crate::{
-    mesh::{agent::AgentAnswer, connection::Connection},
-    talk::{self, http},
+    clients::{self, http},
+    mesh::{agent::AgentReport, connection::Connection},
 };
 
 /// The name of the agent's DaemonSet and container.
 pub(crate) const NAME: &str = "mesh-agent";
 
-/// Where the agent's admin server listens unless its arguments say otherwise.
+/// The default port of the agent's admin server.
 const ADMIN_PORT: u16 = 9993;
 
 impl Cluster {
-    /// What every agent that has a pod says. No answer of one keeps the others from being shown.
-    pub(crate) async fn agents(&self) -> anyhow::Result<Vec<AgentAnswer>> {
+    /// Returns the report of every agent pod. The failure of one agent is part of its report.
+    pub(crate) async fn agents(&self) -> anyhow::Result<Vec<AgentReport>> {
         let pods = self.agent_pods().await;
         let pods = pods.map_err(|error| error::failed("list the node agents", error))?;
-        let asked = pods
+        let reports = pods
             .iter()
             .filter_map(|pod| Some((pod, pod.spec.as_ref()?.node_name.clone()?)))
-            .map(|(pod, node)| self.ask_agent(pod, node));
-        let mut answers: Vec<AgentAnswer> = stream::iter(asked)
-            .buffer_unordered(talk::AT_ONCE)
+            .map(|(pod, node)| self.query_agent(pod, node));
+        let mut reports: Vec<AgentReport> = stream::iter(reports)
+            .buffer_unordered(clients::MAX_CONCURRENT)
             .collect()
             .await;
-        answers.sort_by(|a, b| a.node.cmp(&b.node));
-        Ok(answers)
+        reports.sort_by(|a, b| a.node.cmp(&b.node));
+        Ok(reports)
     }
 
     async fn agent_pods(&self) -> kube::Result<Vec<Pod>> {
@@ -51,8 +51,8 @@ impl Cluster {
         Ok(pods.list(&params).await?.items)
     }
 
-    async fn ask_agent(&self, pod: &Pod, node: String) -> AgentAnswer {
-        AgentAnswer {
+    async fn query_agent(&self, pod: &Pod, node: String) -> AgentReport {
+        AgentReport {
             status: self.agent_json(pod, "/status").await,
             pods: self.agent_json(pod, "/pods").await,
             node,
@@ -62,12 +62,12 @@ impl Cluster {
     async fn agent_json<T: DeserializeOwned>(&self, pod: &Pod, path: &str) -> anyhow::Result<T> {
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
         let connection: Connection = self.forward(&namespace, &name, admin_port(pod)).await?;
-        let body = http::get_ok(connection, &format!("{namespace}/{name}"), path).await?;
-        talk::read_json(&body, &format!("the agent {namespace}/{name}"))
+        let body = http::get(connection, &format!("{namespace}/{name}"), path).await?;
+        clients::read_json(&body, &format!("the agent {namespace}/{name}"))
     }
 }
 
-/// The port of `--admin-addr`, as one argument or two.
+/// Returns the port of `--admin-addr`, which is one argument or two.
 fn admin_port(pod: &Pod) -> u16 {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut words = containers
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_admin_port_is_where_the_arguments_say() {
+    fn admin_port_is_read_from_the_arguments() {
         check("[]", 9993);
         check("[--admin-addr, '127.0.0.1:19993']", 19993);
         check("['--tier=auto', '--admin-addr=[::1]:19994']", 19994);

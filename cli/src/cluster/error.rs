@@ -1,10 +1,10 @@
-//! What the API server's refusals mean for the person who asked.
+//! Explains errors of the API server to users.
 
 use kube::Error;
 
 use crate::exit::Failure;
 
-/// The error of an operation, with the exit code that fits.
+/// Converts the error of an operation to an error with a suitable exit code.
 pub(crate) fn failed(what: &str, error: Error) -> anyhow::Error {
     let text = format!("cannot {what}: {}", explain(&error));
     match &error {
@@ -14,21 +14,21 @@ pub(crate) fn failed(what: &str, error: Error) -> anyhow::Error {
     }
 }
 
-/// One sentence.
+/// Describes an error in one sentence.
 pub(crate) fn explain(error: &Error) -> String {
     match error {
         Error::Api(status) if status.code == 401 => {
-            "the API server does not know you (401): log in again".to_owned()
+            "the API server rejected your credentials (401): log in again".to_owned()
         }
         Error::Api(status) => status.message.clone(),
         Error::UpgradeConnection(refusal) => {
-            format!("the kubelet refused ({refusal}): is the pod running?")
+            format!("the kubelet rejected the connection ({refusal}): is the pod running?")
         }
         error if is_unreachable(error) => format!(
-            "the API server does not answer: {}; is the cluster up, and is the kubeconfig's address right?",
-            innermost(error)
+            "the API server is unreachable: {}; is the cluster up, and is the address in the kubeconfig correct?",
+            root_cause(error)
         ),
-        error => innermost(error),
+        error => root_cause(error),
     }
 }
 
@@ -44,8 +44,8 @@ fn is_unreachable(error: &Error) -> bool {
     matches!(error, Error::HyperError(_) | Error::Service(_))
 }
 
-/// The last cause has the reason; those above it say only that something went wrong.
-fn innermost(error: &Error) -> String {
+/// Returns the text of the last source, which is the only one that has the reason.
+fn root_cause(error: &Error) -> String {
     let mut last: &dyn std::error::Error = error;
     while let Some(source) = last.source() {
         last = source;

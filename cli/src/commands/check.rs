@@ -34,8 +34,8 @@ pub(crate) struct Args {
     #[arg(long)]
     proxy: bool,
     /// table: everything; short: only what is not in order; json: for programs
-    #[arg(short, long, value_enum, default_value_t = Form::Table)]
-    output: Form,
+    #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
+    output: OutputFormat,
     /// Look again until everything is in order, for at most this long (10s, 2m)
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = mesh_core::units::parse_duration)]
     wait: Duration,
@@ -51,7 +51,7 @@ enum Command {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Form {
+enum OutputFormat {
     Table,
     Short,
     Json,
@@ -87,39 +87,41 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let mut progress = Progress::new("looking");
     let reports = loop {
         let facts = progress
-            .during(gather::facts(mesh.as_ref(), mode, scope.clone()))
+            .run(gather::facts(mesh.as_ref(), mode, scope.clone()))
             .await;
         let reports = check::judge(&facts);
         if check::success(&reports) || Instant::now() >= deadline {
             break reports;
         }
-        progress.say(&obstacle(&reports));
-        progress.during(tokio::time::sleep(LOOK_AGAIN)).await;
+        progress.set_text(&obstacle(&reports));
+        progress.run(tokio::time::sleep(LOOK_AGAIN)).await;
     };
     progress.clear();
     let success = check::success(&reports);
     match args.output {
-        Form::Json => output::json(
+        OutputFormat::Json => output::json(
             "Check",
             &Answer {
                 success,
                 categories: &reports,
             },
         )?,
-        Form::Table => output::text(&render(&reports, |_| true, success))?,
-        Form::Short => output::text(&render(&reports, |report| report.mark != Mark::Ok, success))?,
+        OutputFormat::Table => output::text(&render(&reports, |_| true, success))?,
+        OutputFormat::Short => {
+            output::text(&render(&reports, |report| report.mark != Mark::Ok, success))?
+        }
     }
     if success {
         Ok(())
     } else {
-        Err(Failure::Negative.into())
+        Err(Failure::NegativeResult.into())
     }
 }
 
 /// What was named must be there; without a name, a machine without a node is a machine all the
 /// same.
 async fn find(global: &Global) -> anyhow::Result<Option<Mesh>> {
-    let named = global.local_name().is_some() || global.names_cluster();
+    let named = global.local_name().is_some() || global.has_cluster_flag();
     match Mesh::find(global).await {
         Ok(mesh) => Ok(Some(mesh)),
         Err(error)

@@ -10,8 +10,8 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn run(args: &Args, mut grammar: clap::Command) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args, mut cli_definition: clap::Command) -> anyhow::Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut grammar, "meshctl", &mut script);
+    clap_complete::generate(args.shell, &mut cli_definition, "meshctl", &mut script);
     output::text(&String::from_utf8_lossy(&script))
 }

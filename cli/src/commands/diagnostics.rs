@@ -12,10 +12,10 @@ use clap::Subcommand;
 pub(crate) use self::metrics::find;
 
 use crate::{
+    clients::controllers::{self, QueryContext},
     global::Global,
     mesh::Mesh,
     output,
-    talk::controllers::{self, Asking},
 };
 
 #[derive(Debug, clap::Args)]
@@ -34,7 +34,7 @@ enum What {
         /// NAME.NAMESPACE.svc.cluster.local:PORT, or IP:PORT
         target: String,
         #[command(flatten)]
-        as_whom: AsWhom,
+        as_whom: QuerySource,
     },
     /// The policy that the policy controller gives: of a pod's port inbound, or of a Service
     /// outbound
@@ -52,7 +52,7 @@ enum What {
 
 /// On whose behalf a controller is asked.
 #[derive(Debug, clap::Args)]
-pub(crate) struct AsWhom {
+pub(crate) struct QuerySource {
     /// The pod of the destination controller to ask, instead of any ready one
     #[arg(long, value_name = "POD")]
     destination_pod: Option<String>,
@@ -61,9 +61,9 @@ pub(crate) struct AsWhom {
     token: Option<String>,
 }
 
-impl AsWhom {
-    fn asking<'a>(&'a self, mesh: &'a Mesh, default_token: &'a str) -> Asking<'a> {
-        Asking {
+impl QuerySource {
+    fn query<'a>(&'a self, mesh: &'a Mesh, default_token: &'a str) -> QueryContext<'a> {
+        QueryContext {
             mesh,
             pod: self.destination_pod.as_deref(),
             token: self.token.as_deref().unwrap_or(default_token),
@@ -76,7 +76,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     match &args.what {
         What::Endpoints(args) => endpoints::run(&mesh, args).await,
         What::Profile { target, as_whom } => {
-            let profile = controllers::profile(&as_whom.asking(&mesh, ""), target).await?;
+            let profile = controllers::profile(&as_whom.query(&mesh, ""), target).await?;
             output::line(&format!("{profile:#?}"))
         }
         What::Policy(args) => policy::run(&mesh, args, global).await,

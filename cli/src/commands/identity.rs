@@ -7,11 +7,11 @@ use serde::Serialize;
 use x509_parser::{extensions::GeneralName, prelude::FromDer, prelude::X509Certificate};
 
 use crate::{
+    clients::tls,
     exit::Failure,
     global::Global,
     mesh::{Mesh, MeshPod},
     output::{self, Format, count},
-    talk::tls,
 };
 
 /// Examples:
@@ -107,7 +107,7 @@ async fn presented(mesh: &Mesh, pod: &MeshPod) -> anyhow::Result<Presented> {
         &mesh.trust_domain().await,
     );
     let connection = mesh.connect(pod, port).await?;
-    let chain = tls::presented_chain(connection, &name)
+    let chain = tls::fetch_chain(connection, &name)
         .await
         .with_context(|| format!("ask the proxy of {pod} for its certificate"))?;
     Ok(Presented {

@@ -24,7 +24,7 @@ use crate::{
     global::Global,
     output::{
         self,
-        manifests::{self, Form},
+        manifests::{self, ManifestFormat},
     },
 };
 
@@ -38,8 +38,7 @@ pub(crate) struct Args {
     /// Files, folders, URLs (http:// or https://), or - for standard input
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Write the proxy into the manifests, instead of asking the cluster's injector by an
-    /// annotation
+    /// Write the proxy into the manifests, instead of query the cluster's injector by an annotation
     #[arg(long)]
     manual: bool,
     /// With --manual: the mesh's values from a file, instead of the cluster's ConfigMap
@@ -54,8 +53,8 @@ pub(crate) struct Args {
     ingress: bool,
     #[command(flatten)]
     settings: Settings,
-    #[arg(short, long, value_enum, default_value_t = Form::Yaml)]
-    output: Form,
+    #[arg(short, long, value_enum, default_value_t = ManifestFormat::Yaml)]
+    output: ManifestFormat,
 }
 
 /// Each becomes the annotation `config.linkerd.io/…` of its name.
@@ -258,12 +257,12 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     };
     let (documents, reports) = manifest::inject(documents, &injection)
         .map_err(|error| Failure::Input(format!("{:#}", anyhow::Error::from(error))))?;
-    output::text(&manifests::write(&documents, args.output)?)?;
+    output::text(&manifests::render(&documents, args.output)?)?;
     output::note(&report(&reports));
     // The manifests were written all the same, so that one DaemonSet of the node's network does not
     // keep a folder from being injected.
     if reports.iter().any(Report::is_refused) {
-        return Err(Failure::Negative.into());
+        return Err(Failure::NegativeResult.into());
     }
     Ok(())
 }

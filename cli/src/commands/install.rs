@@ -3,7 +3,7 @@
 use crate::{
     global::Global,
     install::{self, Chart, Order, flags::ValueFlags, manifest, preflight},
-    output::manifests::Form,
+    output::manifests::ManifestFormat,
 };
 
 const EXAMPLES: &str = "\
@@ -11,7 +11,7 @@ Examples:
   meshctl install --crds | kubectl apply -f -     first the custom resources,
   meshctl install | kubectl apply -f -            then the control plane and the node agents
   meshctl install --ha --set proxy.logLevel=info  with values of the chart
-  meshctl install --ignore-cluster > mesh.yaml    without asking a cluster
+  meshctl install --ignore-cluster > mesh.yaml    without query a cluster
 
 The program helm renders the charts. Values are described in docs/reference/values.md.";
 
@@ -25,8 +25,8 @@ pub(crate) struct Args {
     /// Ask no cluster whether it is fit for the mesh
     #[arg(long)]
     ignore_cluster: bool,
-    #[arg(short, long, value_enum, default_value_t = Form::Yaml)]
-    output: Form,
+    #[arg(short, long, value_enum, default_value_t = ManifestFormat::Yaml)]
+    output: ManifestFormat,
     #[command(flatten)]
     values: ValueFlags,
 }

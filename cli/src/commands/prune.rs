@@ -12,7 +12,7 @@ use crate::{
         manifest::{self, Name},
         preflight,
     },
-    output::manifests::Form,
+    output::manifests::ManifestFormat,
 };
 
 const EXAMPLES: &str = "\
@@ -25,8 +25,8 @@ Nothing is printed when there is nothing to delete.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    #[arg(short, long, value_enum, default_value_t = Form::Yaml)]
-    output: Form,
+    #[arg(short, long, value_enum, default_value_t = ManifestFormat::Yaml)]
+    output: ManifestFormat,
     #[command(flatten)]
     values: ValueFlags,
 }

@@ -9,13 +9,13 @@ use serde::Serialize;
 
 use self::workload::{Counts, Numbers};
 use crate::{
+    clients::{self, controllers::ADMIN_PORTS, http, metrics},
     global::Global,
     mesh::{Mesh, MeshPod, Scope},
     output::{
         self, Format,
         table::{Align, Table},
     },
-    talk::{self, controllers::ADMIN_PORTS, http, metrics},
 };
 
 /// Examples:
@@ -83,10 +83,10 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
 
 async fn scrape(mesh: &Mesh, scope: &Scope) -> anyhow::Result<Scrape> {
     let pods = mesh.pods(scope).await?;
-    let pods: Vec<&MeshPod> = pods.iter().filter(|pod| !pod.ended).collect();
+    let pods: Vec<&MeshPod> = pods.iter().filter(|pod| !pod.is_terminal).collect();
     let answers = stream::iter(pods.iter().map(|pod| ask(mesh, pod)));
     let answers: Vec<Option<anyhow::Result<String>>> =
-        answers.buffered(talk::AT_ONCE).collect().await;
+        answers.buffered(clients::MAX_CONCURRENT).collect().await;
     let mut scrape = Scrape::new();
     for (pod, answer) in pods.iter().zip(answers) {
         let workload = format!("{}/{}", pod.owner.kind, pod.owner.name);
@@ -115,7 +115,7 @@ fn admin_ports(pod: &MeshPod) -> Vec<u16> {
 /// Nothing of a pod without a proxy.
 async fn ask(mesh: &Mesh, pod: &MeshPod) -> Option<anyhow::Result<String>> {
     let port = pod.admin_port?;
-    Some(http::get_ok_from(mesh, pod, port, "/metrics").await)
+    Some(http::get_from_pod(mesh, pod, port, "/metrics").await)
 }
 
 /// The difference of two scrapes; a workload that was not there before counts from nothing.

@@ -101,7 +101,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let mut progress = Progress::new("looking");
     let mode = Mode::Installed { proxies: false };
     let facts = progress
-        .during(gather::facts(Some(&mesh), mode, Scope::All))
+        .run(gather::facts(Some(&mesh), mode, Scope::All))
         .await;
     progress.clear();
     if let (Mesh::Cluster(_), Err(reason)) = (&mesh, &facts.server) {

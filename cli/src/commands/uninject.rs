@@ -9,7 +9,7 @@ use crate::{
     exit::Failure,
     output::{
         self,
-        manifests::{self, Form},
+        manifests::{self, ManifestFormat},
     },
 };
 
@@ -21,15 +21,15 @@ pub(crate) struct Args {
     /// Files, folders, URLs (http:// or https://), or - for standard input
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    #[arg(short, long, value_enum, default_value_t = Form::Yaml)]
-    output: Form,
+    #[arg(short, long, value_enum, default_value_t = ManifestFormat::Yaml)]
+    output: ManifestFormat,
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     let documents = read(&args.files).await?;
     let (documents, reports) = manifest::uninject(documents)
         .map_err(|error| Failure::Input(format!("{:#}", anyhow::Error::from(error))))?;
-    output::text(&manifests::write(&documents, args.output)?)?;
+    output::text(&manifests::render(&documents, args.output)?)?;
     output::note(&report(&reports));
     Ok(())
 }

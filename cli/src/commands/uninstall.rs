@@ -10,7 +10,7 @@ use crate::{
     global::Global,
     install::{inventory, manifest, preflight},
     mesh::Scope,
-    output::{self, manifests::Form},
+    output::{self, manifests::ManifestFormat},
 };
 
 const EXAMPLES: &str = "\
@@ -31,8 +31,8 @@ pub(crate) struct Args {
     /// The custom resources too; with them every policy of the cluster is deleted
     #[arg(long)]
     crds: bool,
-    #[arg(short, long, value_enum, default_value_t = Form::Yaml)]
-    output: Form,
+    #[arg(short, long, value_enum, default_value_t = ManifestFormat::Yaml)]
+    output: ManifestFormat,
 }
 
 /// So many pods are named; the number says the rest.

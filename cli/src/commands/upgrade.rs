@@ -12,7 +12,7 @@ use crate::{
     exit::Failure,
     global::Global,
     install::{self, Chart, Order, flags::ValueFlags, manifest, overrides::Overrides, preflight},
-    output::{self, manifests::Form},
+    output::{self, manifests::ManifestFormat},
 };
 
 const EXAMPLES: &str = "\
@@ -38,8 +38,8 @@ pub(crate) struct Args {
     /// Render even an issuer that running proxies do not trust
     #[arg(long)]
     force: bool,
-    #[arg(short, long, value_enum, default_value_t = Form::Yaml)]
-    output: Form,
+    #[arg(short, long, value_enum, default_value_t = ManifestFormat::Yaml)]
+    output: ManifestFormat,
     #[command(flatten)]
     values: ValueFlags,
 }

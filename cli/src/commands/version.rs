@@ -97,7 +97,10 @@ async fn ask(
 
 pub(super) fn of_proxies(pods: &[MeshPod]) -> BTreeMap<String, usize> {
     let mut proxies = BTreeMap::new();
-    for pod in pods.iter().filter(|pod| pod.is_meshed() && !pod.ended) {
+    for pod in pods
+        .iter()
+        .filter(|pod| pod.is_meshed() && !pod.is_terminal)
+    {
         let version = pod.proxy_version.as_deref().unwrap_or("unknown");
         *proxies.entry(version.to_owned()).or_default() += 1;
     }

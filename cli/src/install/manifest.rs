@@ -4,7 +4,7 @@ use mesh_k8s::values::Redirection;
 use serde_json::{Value, json};
 
 use super::chart::VALUES_KIND;
-use crate::output::{self, manifests::Form};
+use crate::output::{self, manifests::ManifestFormat};
 
 /// One document, as text and as what it says.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,16 +94,16 @@ pub(crate) fn namespace(name: &str, redirection: Redirection) -> anyhow::Result<
 }
 
 /// Prints them as one stream of documents, Helm's own text, or as one List.
-pub(crate) fn print(manifests: &[Manifest], form: Form) -> anyhow::Result<()> {
+pub(crate) fn print(manifests: &[Manifest], form: ManifestFormat) -> anyhow::Result<()> {
     match form {
-        Form::Yaml => {
+        ManifestFormat::Yaml => {
             let documents: Vec<String> = manifests
                 .iter()
                 .map(|manifest| format!("---\n{}", manifest.text))
                 .collect();
             output::text(&documents.concat())
         }
-        Form::Json => {
+        ManifestFormat::Json => {
             let items: Vec<&Value> = manifests.iter().map(|manifest| &manifest.object).collect();
             let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
             output::line(&serde_json::to_string_pretty(&list)?)

@@ -39,7 +39,7 @@ pub(crate) async fn connect(global: &Global) -> anyhow::Result<Cluster> {
     let cluster = Cluster::connect(global).await;
     cluster.map_err(|error| {
         Failure::Input(format!(
-            "{error:#}; --ignore-cluster renders without asking a cluster"
+            "{error:#}; --ignore-cluster renders without query a cluster"
         ))
         .into()
     })
@@ -197,7 +197,7 @@ fn unusual(ports: impl Iterator<Item = i32>) -> Option<String> {
 
 fn unreachable(error: kube::Error, server: &str) -> anyhow::Error {
     let text = format!(
-        "{}: {server}; --ignore-cluster renders without asking it",
+        "{}: {server}; --ignore-cluster renders without query it",
         error::explain(&error)
     );
     Failure::Unreachable(text).into()

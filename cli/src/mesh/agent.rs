@@ -1,9 +1,9 @@
-//! What node agents say.
+//! Reports of node agents.
 
 use mesh_core::node::{NodeStatus, PodStatus};
 
-/// What the agent of one node says.
-pub(crate) struct AgentAnswer {
+/// The report of one node's agent.
+pub(crate) struct AgentReport {
     pub(crate) node: String,
     pub(crate) status: anyhow::Result<NodeStatus>,
     pub(crate) pods: anyhow::Result<Vec<PodStatus>>,

@@ -1,4 +1,4 @@
-//! A connection to a pod, whoever carries it.
+//! A connection to a pod, direct or through the API server.
 
 use std::pin::Pin;
 
@@ -11,17 +11,17 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 pub(crate) struct Connection {
     pub(crate) io: Box<dyn Io>,
-    /// Resolves to the reason why the far side gave the stream up, where somebody tells it.
-    pub(crate) trouble: Option<Trouble>,
+    /// Resolves to the reason why the kubelet closed the stream, if it reports one.
+    pub(crate) failure_reason: Option<FailureReason>,
 }
 
-pub(crate) type Trouble = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
+pub(crate) type FailureReason = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
 
 impl Connection {
     pub(crate) fn new(io: impl Io + 'static) -> Self {
         Self {
             io: Box::new(io),
-            trouble: None,
+            failure_reason: None,
         }
     }
 }

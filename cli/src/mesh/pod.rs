@@ -1,4 +1,4 @@
-//! A pod, as far as commands care.
+//! The properties of a pod that commands use.
 
 use std::net::IpAddr;
 
@@ -18,12 +18,12 @@ pub(crate) struct MeshPod {
     pub(crate) owner: Owner,
     pub(crate) ip: Option<IpAddr>,
     pub(crate) ready: bool,
-    /// Every container has ended for good.
-    pub(crate) ended: bool,
-    /// The proxy's admin port, of a pod that has a proxy.
+    /// All containers have exited and are not restarted.
+    pub(crate) is_terminal: bool,
+    /// The admin port of the proxy, if the pod has one.
     pub(crate) admin_port: Option<u16>,
     pub(crate) proxy_version: Option<String>,
-    /// The control-plane component, of a pod that is one.
+    /// The control-plane component, if the pod belongs to one.
     pub(crate) component: Option<String>,
     pub(crate) service_account: String,
     pub(crate) control_namespace: Option<String>,
@@ -32,7 +32,8 @@ pub(crate) struct MeshPod {
 }
 
 impl MeshPod {
-    /// `owners` are the ReplicaSets and Jobs that may stand between the pod and its workload.
+    /// Reads a pod. `owners` are the ReplicaSets and Jobs that may own the pod on behalf of a
+    /// workload.
     pub(crate) fn new(pod: &Pod, owners: &[ObjectMeta]) -> Self {
         let find_owner = |_kind: &str, name: &str| {
             owners.iter().find(|owner| {
@@ -46,7 +47,7 @@ impl MeshPod {
             owner: pod::owner::of(pod, find_owner),
             ip: pod::ips(pod).first().copied(),
             ready: pod::is_ready(pod),
-            ended: pod::is_terminal(pod),
+            is_terminal: pod::is_terminal(pod),
             admin_port: pod::ports::of_proxy(pod).map(|ports| ports.admin),
             proxy_version: pod::annotation(pod, annotation::PROXY_VERSION).map(str::to_owned),
             component: pod::label(pod, annotation::CONTROL_PLANE_COMPONENT).map(str::to_owned),
@@ -67,7 +68,7 @@ impl MeshPod {
         self.admin_port.is_some()
     }
 
-    /// The port where the proxy's metrics are.
+    /// Returns the port that serves the proxy's metrics.
     pub(crate) fn admin_port(&self) -> anyhow::Result<u16> {
         self.admin_port
             .with_context(|| format!("pod {self} has no proxy: it is not in the mesh"))
@@ -85,18 +86,18 @@ impl std::fmt::Display for MeshPod {
     }
 }
 
-/// The pod of that name among those of the scope; `wanted` is what the user typed.
-pub(crate) fn choose(mut pods: Vec<MeshPod>, wanted: &str, name: &str) -> Result<MeshPod, Failure> {
+/// Returns the pod named `name`; `wanted` is the user's input, for the error message.
+pub(crate) fn find(mut pods: Vec<MeshPod>, wanted: &str, name: &str) -> Result<MeshPod, Failure> {
     pods.retain(|pod| pod.name == name);
     match pods.len() {
         1 => Ok(pods.remove(0)),
         0 => Err(Failure::Input(format!(
-            "there is no pod {wanted:?}; write NAMESPACE/NAME, or choose the namespace with -n"
+            "pod {wanted:?} does not exist; write NAMESPACE/NAME, or select the namespace with -n"
         ))),
         _ => {
             let namespaces: Vec<&str> = pods.iter().map(|pod| pod.namespace.as_str()).collect();
             Err(Failure::Input(format!(
-                "several namespaces have a pod {name:?} ({}): write NAMESPACE/{name}",
+                "pod {name:?} exists in several namespaces ({}): write NAMESPACE/{name}",
                 namespaces.join(", ")
             )))
         }
@@ -108,16 +109,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_pod_by_name() {
+    fn pod_name_must_be_unique_in_scope() {
         let pod = |namespace: &str, name: &str| {
             let text = format!("metadata: {{name: {name}, namespace: {namespace}}}");
             let pod: Pod = serde_norway::from_str(&text).unwrap();
             MeshPod::new(&pod, &[])
         };
         let pods = vec![pod("a", "web"), pod("b", "web"), pod("b", "db")];
-        let found = |name: &str| choose(pods.clone(), name, name).map(|pod| pod.to_string());
-        assert_eq!(found("db").unwrap(), "b/db");
-        assert!(found("web").unwrap_err().to_string().contains("(a, b)"));
-        assert!(found("gone").is_err());
+        let find_pod = |name: &str| find(pods.clone(), name, name).map(|pod| pod.to_string());
+        assert_eq!(find_pod("db").unwrap(), "b/db");
+        assert!(find_pod("web").unwrap_err().to_string().contains("(a, b)"));
+        assert!(find_pod("gone").is_err());
     }
 }

@@ -1,6 +1,6 @@
-//! Which namespaces are meant.
+//! The namespaces that a command operates on.
 
-/// Which namespaces a command looks at.
+/// One namespace or all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     All,

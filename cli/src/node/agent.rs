@@ -1,4 +1,4 @@
-//! Questions to the node agent: one JSON line each way on its unix socket.
+//! Client of the node agent: one JSON line in each direction on its Unix socket.
 
 use std::path::Path;
 
@@ -12,32 +12,36 @@ use tokio::{
 use crate::exit::Failure;
 
 pub(crate) async fn status(socket: &Path) -> anyhow::Result<NodeStatus> {
-    match ask(socket, &Request::Status).await? {
+    match request(socket, &Request::Status).await? {
         Answer::Status(status) => Ok(*status),
-        other => anyhow::bail!("the node agent answered something else than its status: {other:?}"),
+        other => {
+            anyhow::bail!("unexpected response of the node agent, expected its status: {other:?}")
+        }
     }
 }
 
 pub(crate) async fn pods(socket: &Path) -> anyhow::Result<Vec<PodStatus>> {
-    match ask(socket, &Request::Pods).await? {
+    match request(socket, &Request::Pods).await? {
         Answer::Pods(pods) => Ok(pods),
-        other => anyhow::bail!("the node agent answered something else than its pods: {other:?}"),
+        other => {
+            anyhow::bail!("unexpected response of the node agent, expected its pods: {other:?}")
+        }
     }
 }
 
-async fn ask(socket: &Path, request: &Request) -> anyhow::Result<Answer> {
+async fn request(socket: &Path, request: &Request) -> anyhow::Result<Answer> {
     let stream = UnixStream::connect(socket)
         .await
-        .map_err(|error| Failure::Unreachable(format!("the node agent does not answer on {}: {error}; is mesh-agent running, and are you root?", socket.display())))?;
+        .map_err(|error| Failure::Unreachable(format!("cannot connect to the node agent at {}: {error}; is mesh-agent running, and are you root?", socket.display())))?;
     let mut stream = BufReader::new(stream);
     let line = serde_json::to_string(request)?;
     stream.write_all(format!("{line}\n").as_bytes()).await?;
-    let mut answer = String::new();
+    let mut line = String::new();
     stream
-        .read_line(&mut answer)
+        .read_line(&mut line)
         .await
-        .context("read the node agent's answer")?;
-    serde_json::from_str(&answer).with_context(|| {
-        format!("the node agent's answer cannot be read (another version?): {answer}")
+        .context("read the node agent's response")?;
+    serde_json::from_str(&line).with_context(|| {
+        format!("cannot parse the node agent's response (another version?): {line}")
     })
 }

@@ -1,5 +1,4 @@
-//! Manifests in and out: files, folders and standard input to documents, and documents to YAML or
-//! JSON.
+//! Reads manifests from files, directories and standard input, and renders them as YAML or JSON.
 
 use std::{
     fs,
@@ -14,12 +13,13 @@ use serde_json::Value;
 use crate::exit::Failure;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Form {
+pub(crate) enum ManifestFormat {
     Yaml,
     Json,
 }
 
-/// The documents of all files, folders in the order of their names. Empty documents are left out.
+/// Reads the documents of all files. The files of a directory are read in the order of their names;
+/// empty documents are skipped.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Value>, Failure> {
     let mut documents = Vec::new();
     for path in paths {
@@ -28,7 +28,7 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Value>, Failure> {
             std::io::stdin()
                 .read_to_string(&mut text)
                 .map_err(|error| Failure::Input(format!("read standard input: {error}")))?;
-            parse(&text, "standard input", &mut documents)?;
+            parse_into(&text, "standard input", &mut documents)?;
         } else if path.is_dir() {
             for file in manifests_in(path)? {
                 read_file(&file, &mut documents)?;
@@ -44,12 +44,12 @@ fn read_file(path: &Path, documents: &mut Vec<Value>) -> Result<(), Failure> {
     let name = path.display().to_string();
     let text = fs::read_to_string(path)
         .map_err(|error| Failure::Input(format!("read {name}: {error}")))?;
-    parse(&text, &name, documents)
+    parse_into(&text, &name, documents)
 }
 
-fn manifests_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let entries = fs::read_dir(folder)
-        .map_err(|error| Failure::Input(format!("read {}: {error}", folder.display())))?;
+fn manifests_in(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let entries = fs::read_dir(directory)
+        .map_err(|error| Failure::Input(format!("read {}: {error}", directory.display())))?;
     let mut files: Vec<PathBuf> = entries
         .flatten()
         .map(|entry| entry.path())
@@ -62,17 +62,17 @@ fn manifests_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-/// The documents of a text that was not read from a file.
-pub(crate) fn parsed(text: &str, name: &str) -> Result<Vec<Value>, Failure> {
+/// Parses the documents of a text; `name` is its source, for error messages.
+pub(crate) fn parse(text: &str, name: &str) -> Result<Vec<Value>, Failure> {
     let mut documents = Vec::new();
-    parse(text, name, &mut documents)?;
+    parse_into(text, name, &mut documents)?;
     Ok(documents)
 }
 
-fn parse(text: &str, name: &str, documents: &mut Vec<Value>) -> Result<(), Failure> {
+fn parse_into(text: &str, name: &str, documents: &mut Vec<Value>) -> Result<(), Failure> {
     for document in serde_norway::Deserializer::from_str(text) {
         let value = Value::deserialize(document)
-            .map_err(|error| Failure::Input(format!("{name} is no YAML: {error}")))?;
+            .map_err(|error| Failure::Input(format!("{name} is not valid YAML: {error}")))?;
         if !value.is_null() {
             documents.push(value);
         }
@@ -80,15 +80,15 @@ fn parse(text: &str, name: &str, documents: &mut Vec<Value>) -> Result<(), Failu
     Ok(())
 }
 
-pub(crate) fn write(documents: &[Value], form: Form) -> anyhow::Result<String> {
+pub(crate) fn render(documents: &[Value], format: ManifestFormat) -> anyhow::Result<String> {
     let mut text = String::new();
     for document in documents {
-        match form {
-            Form::Yaml => {
+        match format {
+            ManifestFormat::Yaml => {
                 text += "---\n";
                 text += &serde_norway::to_string(document)?;
             }
-            Form::Json => {
+            ManifestFormat::Json => {
                 text += &serde_json::to_string_pretty(document)?;
                 text.push('\n');
             }
@@ -102,27 +102,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_come_out_as_they_went_in() {
+    fn documents_survive_parsing_and_rendering() {
         let mut documents = Vec::new();
-        parse(
+        parse_into(
             "kind: A\n---\n# nothing\n---\nkind: B\nspec: {ports: [1, '2']}\n",
             "x",
             &mut documents,
         )
         .unwrap();
         assert_eq!(
-            write(&documents, Form::Yaml).unwrap(),
+            render(&documents, ManifestFormat::Yaml).unwrap(),
             "---\nkind: A\n---\nkind: B\nspec:\n  ports:\n  - 1\n  - '2'\n"
         );
-        let text = write(&documents, Form::Json).unwrap();
+        let text = render(&documents, ManifestFormat::Json).unwrap();
         assert!(text.starts_with("{\n  \"kind\": \"A\"\n}\n{"), "{text}");
     }
 
     #[test]
-    fn broken_input_is_named() {
-        let error = parse("a: [", "shop.yaml", &mut Vec::new()).unwrap_err();
+    fn parse_error_names_the_input() {
+        let error = parse_into("a: [", "shop.yaml", &mut Vec::new()).unwrap_err();
         assert!(
-            error.to_string().starts_with("shop.yaml is no YAML"),
+            error.to_string().starts_with("shop.yaml is not valid YAML"),
             "{error}"
         );
     }

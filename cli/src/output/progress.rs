@@ -1,22 +1,22 @@
-//! One line on a terminal's standard error that says what is going on, and goes away again.
-//!
-//! Shown only after a while, and only on a terminal: a log gets a line when the text changes.
+//! A progress line on standard error, which is erased when the work is done. A terminal shows it
+//! after [`SHOW_DELAY`]. Where standard error is not a terminal, each change of the text is printed
+//! as a line.
 
 use std::{io::Write as _, time::Duration};
 
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// Quicker work needs no excuse.
-const PATIENCE: Duration = Duration::from_millis(300);
-/// Quick enough to look alive.
-const TICK: Duration = Duration::from_millis(120);
+/// Work that takes less time shows no progress line.
+const SHOW_DELAY: Duration = Duration::from_millis(300);
+/// Time between two frames of the spinner.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(120);
 const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 
 pub(crate) struct Progress {
     text: String,
     terminal: bool,
     start: Instant,
-    turn: usize,
+    frame: usize,
     shown: bool,
 }
 
@@ -26,12 +26,12 @@ impl Progress {
             text: text.to_owned(),
             terminal: std::io::IsTerminal::is_terminal(&std::io::stderr()),
             start: Instant::now(),
-            turn: 0,
+            frame: 0,
             shown: false,
         }
     }
 
-    pub(crate) fn say(&mut self, text: &str) {
+    pub(crate) fn set_text(&mut self, text: &str) {
         if self.text == text {
             return;
         }
@@ -41,9 +41,9 @@ impl Progress {
         }
     }
 
-    /// Does the work and turns meanwhile.
-    pub(crate) async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
-        let mut ticks = tokio::time::interval(TICK);
+    /// Runs `work` and redraws the line until it is done.
+    pub(crate) async fn run<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut ticks = tokio::time::interval(REDRAW_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tokio::pin!(work);
         loop {
@@ -55,13 +55,13 @@ impl Progress {
     }
 
     fn draw(&mut self) {
-        if !self.terminal || self.start.elapsed() < PATIENCE {
+        if !self.terminal || self.start.elapsed() < SHOW_DELAY {
             return;
         }
-        self.turn = (self.turn + 1) % SPINNER.len();
+        self.frame = (self.frame + 1) % SPINNER.len();
         let width = terminal_width().saturating_sub(3);
         let text: String = self.text.chars().take(width).collect();
-        self.write(&format!("\r{} {text}\x1b[K", SPINNER[self.turn]));
+        self.write(&format!("\r{} {text}\x1b[K", SPINNER[self.frame]));
         self.shown = true;
     }
 
@@ -73,8 +73,8 @@ impl Progress {
 
     fn write(&self, text: &str) {
         let mut stderr = std::io::stderr().lock();
-        // Whoever closed it does not look.
-        let _unread = stderr
+        // Progress is not needed where standard error is closed.
+        let _ignored = stderr
             .write_all(text.as_bytes())
             .and_then(|()| stderr.flush());
     }
@@ -86,7 +86,7 @@ impl Drop for Progress {
     }
 }
 
-/// What shells export, or what terminals have at least.
+/// Returns the width that the shell exports, or the usual minimum of a terminal.
 fn terminal_width() -> usize {
     std::env::var("COLUMNS")
         .ok()

@@ -1,11 +1,11 @@
-//! Colours and marks. Neither is the only carrier of a meaning.
+//! Colours and marks. Neither is the only way in which an outcome is shown.
 
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
-    /// On a terminal, unless NO_COLOR or TERM=dumb says otherwise
+    /// On a terminal, unless NO_COLOR is set or TERM is dumb
     Auto,
     Always,
     Never,
@@ -15,7 +15,7 @@ pub(crate) const OK: Style = AnsiColor::Green.on_default();
 pub(crate) const WARN: Style = AnsiColor::Yellow.on_default();
 pub(crate) const FAIL: Style = AnsiColor::Red.on_default();
 
-pub(crate) fn choose(color: Color) {
+pub(crate) fn set_color_choice(color: Color) {
     let choice = match color {
         Color::Auto => anstream::ColorChoice::Auto,
         Color::Always => anstream::ColorChoice::Always,
@@ -33,7 +33,7 @@ pub(crate) enum Mark {
 }
 
 impl Mark {
-    /// The mark as Linkerd's users know it, or a word where the terminal has no UTF-8.
+    /// Returns Linkerd's mark, or a word where the locale is not UTF-8.
     pub(crate) fn show(self) -> String {
         let (style, sign, word) = match self {
             Self::Ok => (OK, "√", "ok  "),
@@ -42,13 +42,13 @@ impl Mark {
         };
         format!(
             "{style}{}{style:#}",
-            if speaks_utf8() { sign } else { word }
+            if is_utf8_locale() { sign } else { word }
         )
     }
 }
 
-/// As the C library decides it: the first of these variables that is set and not empty.
-fn speaks_utf8() -> bool {
+/// Follows the C library: the first of these variables that is set and not empty decides.
+fn is_utf8_locale() -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
         .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));

@@ -1,6 +1,6 @@
-//! Tables as kubectl prints them: upper-case headers, two spaces, no borders.
+//! Tables in the style of kubectl: upper-case headers, columns two spaces apart, no borders.
 
-/// Text is aligned left, numbers right.
+/// The alignment of a column: left for text, right for numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
     Left,
@@ -20,7 +20,7 @@ impl Table {
         }
     }
 
-    /// An empty cell is printed as `-`: unknown.
+    /// Adds a row. An empty cell is an unknown value and is printed as `-`.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn aligns_and_marks_the_unknown() {
+    fn columns_are_aligned_and_empty_cells_are_dashes() {
         let mut table = Table::new(&[
             ("NAME", Align::Left),
             ("RPS", Align::Right),

@@ -14,7 +14,7 @@ use super::super::{
     facts::{Place, Seen, full_name, see},
     repair, webhook,
 };
-use crate::{cluster::agent, talk::metrics::Sample};
+use crate::{clients::metrics::Sample, cluster::agent};
 
 /// The components, by the label of their pods; each is the Deployment `linkerd-NAME`.
 pub(in crate::check) const COMPONENTS: [&str; 3] = ["identity", "destination", "proxy-injector"];

@@ -15,7 +15,7 @@ use super::{
     },
     seen,
 };
-use crate::{cluster::Cluster, talk};
+use crate::{clients, cluster::Cluster};
 
 /// What each controller cannot work without. Roles grant more; this is what breaks the mesh when it
 /// is missing.
@@ -63,7 +63,10 @@ pub(super) async fn of_user(cluster: &Cluster) -> Vec<Access> {
             allowed: may_i(cluster, what).await,
         }
     });
-    stream::iter(asked).buffered(talk::AT_ONCE).collect().await
+    stream::iter(asked)
+        .buffered(clients::MAX_CONCURRENT)
+        .collect()
+        .await
 }
 
 pub(super) async fn of_controllers(cluster: &Cluster, agents: bool) -> Vec<Access> {
@@ -77,7 +80,10 @@ pub(super) async fn of_controllers(cluster: &Cluster, agents: bool) -> Vec<Acces
                 allowed: may(cluster, who, what).await,
             }
         });
-    stream::iter(asked).buffered(talk::AT_ONCE).collect().await
+    stream::iter(asked)
+        .buffered(clients::MAX_CONCURRENT)
+        .collect()
+        .await
 }
 
 async fn may_i(cluster: &Cluster, what: Permission) -> Seen<bool> {

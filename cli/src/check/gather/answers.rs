@@ -10,8 +10,8 @@ use super::super::{
     webhook,
 };
 use crate::{
+    clients::{self, controllers::ADMIN_PORTS, http, metrics, tls},
     mesh::{Mesh, MeshPod},
-    talk::{self, controllers::ADMIN_PORTS, http, metrics, tls},
 };
 
 /// Where the injector answers the API server.
@@ -45,7 +45,7 @@ pub(super) async fn ask(mesh: &Mesh, facts: &mut Facts) {
         let new = pod.namespace != control && facts.is_new(object);
         proxy(mesh, pod, new)
     });
-    let proxies = stream::iter(asked).buffered(talk::AT_ONCE);
+    let proxies = stream::iter(asked).buffered(clients::MAX_CONCURRENT);
     let controllers = own.iter().flat_map(|(object, pod)| {
         let of_pod = ADMIN_PORTS.iter().filter(|(component, name, _)| {
             pod.component.as_deref() == Some(component)
@@ -55,12 +55,12 @@ pub(super) async fn ask(mesh: &Mesh, facts: &mut Facts) {
         });
         of_pod.map(|(_, name, port)| controller(mesh, pod, name, *port))
     });
-    let controllers = stream::iter(controllers).buffered(talk::AT_ONCE);
+    let controllers = stream::iter(controllers).buffered(clients::MAX_CONCURRENT);
     let injectors = own
         .iter()
         .filter(|(_, pod)| pod.component.as_deref() == Some(COMPONENTS[2]) && pod.ready);
     let injectors = injectors.map(|(_, pod)| presented(mesh, pod, &control));
-    let injectors = stream::iter(injectors).buffered(talk::AT_ONCE);
+    let injectors = stream::iter(injectors).buffered(clients::MAX_CONCURRENT);
     let (proxies, controllers, injectors, agents) = tokio::join!(
         proxies.collect::<Vec<_>>(),
         controllers.collect::<Vec<_>>(),
@@ -88,7 +88,7 @@ fn text<T>(result: anyhow::Result<T>) -> Seen<T> {
 async fn proxy(mesh: &Mesh, pod: &MeshPod, new: bool) -> Proxy {
     let ask = async |path: &str| {
         let connection = mesh.connect(pod, pod.admin_port()?).await?;
-        http::get_ok(connection, "its admin port", path).await
+        http::get(connection, "its admin port", path).await
     };
     let (ready, scrape) = tokio::join!(ask("/ready"), ask("/metrics"));
     Proxy {
@@ -103,7 +103,7 @@ async fn proxy(mesh: &Mesh, pod: &MeshPod, new: bool) -> Proxy {
 async fn controller(mesh: &Mesh, pod: &MeshPod, name: &'static str, port: u16) -> Controller {
     let ask = async |path: &str| {
         let connection = mesh.connect(pod, port).await?;
-        http::get_ok(connection, &format!("its port {port}"), path).await
+        http::get(connection, &format!("its port {port}"), path).await
     };
     let (ready, scrape) = tokio::join!(ask("/ready"), ask("/metrics"));
     Controller {
@@ -118,7 +118,7 @@ async fn presented(mesh: &Mesh, pod: &MeshPod, namespace: &str) -> (String, Seen
     let name = format!("{}.{namespace}.svc", webhook::SERVICE);
     let look = async {
         let connection = mesh.connect(pod, WEBHOOK_PORT).await?;
-        tls::presented_chain(connection, &name).await
+        tls::fetch_chain(connection, &name).await
     };
     (pod.to_string(), text(look.await))
 }

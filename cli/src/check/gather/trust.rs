@@ -13,7 +13,7 @@ use super::{
     },
     seen,
 };
-use crate::{cluster::Cluster, node::Node, talk::tls};
+use crate::{clients::tls, cluster::Cluster, node::Node};
 
 const ISSUER: &str = "linkerd-identity-issuer";
 
@@ -35,7 +35,7 @@ fn read(path: &Path) -> Seen<Vec<u8>> {
 
 fn belongs(chain: &Seen<Vec<Vec<u8>>>, key: &[u8]) -> Seen<()> {
     let leaf = see(chain)?.first().cloned().unwrap_or_default();
-    tls::key_belongs(&leaf, key)
+    tls::check_key_matches(&leaf, key)
         .map_err(|reason| format!("the issuer's key does not belong to its certificate: {reason}"))
 }
 

@@ -12,7 +12,7 @@ use super::{
     faults::{change_pod, not_ready},
     find, healthy, judge,
 };
-use crate::talk::metrics;
+use crate::clients::metrics;
 
 /// The rows that fail, each with its root cause.
 fn roots(facts: &Facts) -> Vec<(&'static str, Option<&'static str>)> {

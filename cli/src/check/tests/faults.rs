@@ -10,7 +10,7 @@ use super::super::{
     fixture::{self, Authority, NOW, SERVER_NAME, pod},
     setup,
 };
-use crate::{mesh::Scope, talk::metrics};
+use crate::{clients::metrics, mesh::Scope};
 
 /// A fault by the check that must name it: what it does to a healthy cluster, and what the report
 /// must say.

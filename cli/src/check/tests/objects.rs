@@ -15,7 +15,7 @@ use super::{
     },
     find, healthy, judge,
 };
-use crate::{mesh::Scope, talk::metrics};
+use crate::{clients::metrics, mesh::Scope};
 
 pub(super) const FAULTS: &[Fault] = &[
     fails("issuer-may-sign", "do not say CA:TRUE", |facts| {

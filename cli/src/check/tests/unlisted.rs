@@ -9,7 +9,7 @@ use super::{
     faults::{Fault, change_pod, fails, policy, warns},
     find, healthy, judge,
 };
-use crate::talk::metrics;
+use crate::clients::metrics;
 
 pub(super) const FAULTS: &[Fault] = &[
     fails(

@@ -3,14 +3,14 @@
 use mesh_core::endpoint::{Endpoint, EndpointUpdate, ProtocolHint};
 use serde::Serialize;
 
-use super::AsWhom;
+use super::QuerySource;
 use crate::{
+    clients::controllers,
     mesh::Mesh,
     output::{
         self, Format,
         table::{Align, Table},
     },
-    talk::controllers,
 };
 
 #[derive(Debug, clap::Args)]
@@ -19,7 +19,7 @@ pub(super) struct Args {
     #[arg(required = true)]
     authorities: Vec<String>,
     #[command(flatten)]
-    as_whom: AsWhom,
+    as_whom: QuerySource,
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
 }
@@ -42,10 +42,10 @@ struct Row {
 }
 
 pub(super) async fn run(mesh: &Mesh, args: &Args) -> anyhow::Result<()> {
-    let asking = args.as_whom.asking(mesh, "");
+    let query = args.as_whom.query(mesh, "");
     let mut rows = Vec::new();
     for authority in &args.authorities {
-        match controllers::endpoints(&asking, authority).await? {
+        match controllers::endpoints(&query, authority).await? {
             EndpointUpdate::Add {
                 endpoints,
                 set_labels,

@@ -3,11 +3,11 @@
 use futures_util::{StreamExt as _, stream};
 
 use crate::{
+    clients::{self, controllers::ADMIN_PORTS, http},
     exit::Failure,
     global::Global,
     mesh::{Mesh, MeshPod, Scope},
     output,
-    talk::{self, controllers::ADMIN_PORTS, http},
 };
 
 /// Examples:
@@ -29,7 +29,7 @@ pub(super) async fn of_proxies(
     // One pod's metrics are for programs: nothing but what the proxy said.
     if let [pod] = pods.as_slice() {
         let port = pod.admin_port()?;
-        return output::text(&http::get_ok_from(mesh, pod, port, "/metrics").await?);
+        return output::text(&http::get_from_pod(mesh, pod, port, "/metrics").await?);
     }
     let asked: Vec<(&MeshPod, String, u16)> = pods
         .iter()
@@ -51,7 +51,7 @@ pub(crate) async fn find(
         return Ok(vec![mesh.pod(resource, global).await?]);
     };
     let mut pods = mesh.pods(&mesh.scope(global)).await?;
-    pods.retain(|pod| pod.owner.kind == kind && pod.owner.name == name && !pod.ended);
+    pods.retain(|pod| pod.owner.kind == kind && pod.owner.name == name && !pod.is_terminal);
     if pods.is_empty() {
         let message = format!("there are no pods of {kind}/{name}; choose the namespace with -n");
         return Err(Failure::Input(message).into());
@@ -76,7 +76,7 @@ pub(super) async fn of_controllers(mesh: &Mesh) -> anyhow::Result<()> {
     let scope = Scope::Namespace(mesh.control_namespace().to_owned());
     let pods = mesh.pods(&scope).await?;
     let mut asked = Vec::new();
-    for pod in pods.iter().filter(|pod| !pod.ended) {
+    for pod in pods.iter().filter(|pod| !pod.is_terminal) {
         for (component, container, port) in ADMIN_PORTS {
             let has = pod.containers.iter().any(|name| name == container);
             if pod.component.as_deref() == Some(component) && has {
@@ -97,10 +97,10 @@ pub(super) async fn of_controllers(mesh: &Mesh) -> anyhow::Result<()> {
 /// One section for each, introduced by a comment, as Prometheus' format allows.
 async fn sections(mesh: &Mesh, asked: &[(&MeshPod, String, u16)]) -> anyhow::Result<()> {
     let answers = stream::iter(asked.iter().map(async |(pod, container, port)| {
-        let answer = http::get_ok_from(mesh, pod, *port, "/metrics").await;
+        let answer = http::get_from_pod(mesh, pod, *port, "/metrics").await;
         (pod.to_string(), container.clone(), answer)
     }));
-    let answers: Vec<_> = answers.buffered(talk::AT_ONCE).collect().await;
+    let answers: Vec<_> = answers.buffered(clients::MAX_CONCURRENT).collect().await;
     for (pod, container, answer) in answers {
         match answer {
             Ok(text) => output::text(&format!("# POD {pod} CONTAINER {container}\n{text}\n"))?,

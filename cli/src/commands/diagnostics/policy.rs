@@ -2,8 +2,8 @@
 
 use mesh_core::policy::outbound::Target;
 
-use super::AsWhom;
-use crate::{exit::Failure, global::Global, mesh::Mesh, output, talk::controllers};
+use super::QuerySource;
+use crate::{clients::controllers, exit::Failure, global::Global, mesh::Mesh, output};
 
 /// Examples:
 ///   meshctl diagnostics policy po/web-0 8080 -n shop
@@ -19,7 +19,7 @@ pub(super) struct Args {
     #[arg(long, default_value = "default")]
     source_namespace: String,
     #[command(flatten)]
-    as_whom: AsWhom,
+    as_whom: QuerySource,
 }
 
 /// What a resource is, as it was typed.
@@ -47,16 +47,16 @@ pub(super) async fn run(mesh: &Mesh, args: &Args, global: &Global) -> anyhow::Re
         ))
     })?;
     let source = serde_json::json!({ "ns": args.source_namespace, "pod": "meshctl" }).to_string();
-    let asking = args.as_whom.asking(mesh, &source);
+    let query = args.as_whom.query(mesh, &source);
     let outbound = async |name: &str| {
         let target = Target::Authority(format!("{name}:{}", args.port).into());
-        controllers::outbound_policy(&asking, &target).await
+        controllers::outbound_policy(&query, &target).await
     };
     let text = match resource {
         Resource::Pod(name) => {
             let pod = mesh.pod(name, global).await?;
             let workload = serde_json::json!({ "ns": pod.namespace, "pod": pod.name }).to_string();
-            let policy = controllers::inbound_policy(&asking, &workload, args.port).await?;
+            let policy = controllers::inbound_policy(&query, &workload, args.port).await?;
             format!("{policy:#?}")
         }
         Resource::Service(name) => {

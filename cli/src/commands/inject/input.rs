@@ -28,7 +28,7 @@ pub(crate) async fn read(paths: &[PathBuf]) -> Result<Vec<Value>, Failure> {
                 let text = fetch(url)
                     .await
                     .map_err(|error| Failure::Input(format!("read {url}: {error:#}")))?;
-                documents.extend(manifests::parsed(&text, url)?);
+                documents.extend(manifests::parse(&text, url)?);
             }
             None => {
                 let word = path.to_str().unwrap_or_default();

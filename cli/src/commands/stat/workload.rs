@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::talk::metrics::Sample;
+use crate::clients::metrics::Sample;
 
 /// The inbound counters of a workload's proxies. Probes, and requests to the admin ports of proxies
 /// and controllers, are left out: the kubelet and Prometheus send them in plain text, and they say
@@ -155,7 +155,7 @@ fn quantile(buckets: &[(f64, f64)], q: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::talk::metrics::parse;
+    use crate::clients::metrics::parse;
 
     const SCRAPE: &str = "\
 request_total{direction=\"inbound\",target_port=\"8080\",tls=\"true\"} 90

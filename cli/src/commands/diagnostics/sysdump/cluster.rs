@@ -15,9 +15,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::Dump;
 use crate::{
     check::gather,
+    clients::{self, controllers::ADMIN_PORTS, http},
     cluster::{Cluster, error},
     mesh::{Mesh, Scope},
-    talk::{self, controllers::ADMIN_PORTS, http},
 };
 
 pub(super) async fn collect(mesh: &Mesh, cluster: &Cluster, lines: i64, dump: &mut Dump) {
@@ -96,7 +96,10 @@ async fn logs(cluster: &Cluster, lines: i64, dump: &mut Dump) {
             let name = format!("logs/{pod}-{container}{suffix}.log");
             (name, api.logs(&pod, &params).await)
         });
-    let answers: Vec<_> = stream::iter(asked).buffered(talk::AT_ONCE).collect().await;
+    let answers: Vec<_> = stream::iter(asked)
+        .buffered(clients::MAX_CONCURRENT)
+        .collect()
+        .await;
     for (name, answer) in answers {
         match answer {
             Ok(text) => dump.add(&name, text),
@@ -109,7 +112,7 @@ async fn metrics(mesh: &Mesh, dump: &mut Dump) {
     let scope = Scope::Namespace(mesh.control_namespace().to_owned());
     let pods = mesh.pods(&scope).await.unwrap_or_default();
     let mut asked = Vec::new();
-    for pod in pods.iter().filter(|pod| !pod.ended) {
+    for pod in pods.iter().filter(|pod| !pod.is_terminal) {
         if let Some(port) = pod.admin_port {
             asked.push((pod, "linkerd-proxy", port));
         }
@@ -120,10 +123,13 @@ async fn metrics(mesh: &Mesh, dump: &mut Dump) {
         }
     }
     let asked = asked.into_iter().map(|(pod, container, port)| async move {
-        let answer = http::get_ok_from(mesh, pod, port, "/metrics").await;
+        let answer = http::get_from_pod(mesh, pod, port, "/metrics").await;
         (format!("metrics/{}-{container}.txt", pod.name), answer)
     });
-    let answers: Vec<_> = stream::iter(asked).buffered(talk::AT_ONCE).collect().await;
+    let answers: Vec<_> = stream::iter(asked)
+        .buffered(clients::MAX_CONCURRENT)
+        .collect()
+        .await;
     for (name, answer) in answers {
         match answer {
             Ok(text) => dump.add(&name, text),

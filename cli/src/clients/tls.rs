@@ -1,5 +1,5 @@
-//! Fetching the certificate that a proxy or a webhook presents, and judging it as a client would.
-//! The only place of the command line that names the TLS library.
+//! Fetches the certificate chain that a proxy or a webhook presents, and verifies chains as a
+//! client does. The only module of the CLI that uses rustls.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,11 +20,12 @@ use tokio_rustls::{
 
 use crate::{exit::Failure, mesh::connection::Connection};
 
-/// A handshake is one round trip and a signature.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A handshake takes one round trip and a signature.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The chain that the server of a stream presents to a client that asks for `name`, leaf first.
-pub(crate) async fn presented_chain(
+/// Returns the chain, leaf first and in DER, that the server presents to a client that requests
+/// `name`.
+pub(crate) async fn fetch_chain(
     connection: Connection,
     name: &str,
 ) -> anyhow::Result<Vec<Vec<u8>>> {
@@ -33,17 +34,17 @@ pub(crate) async fn presented_chain(
     let config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Shown { algorithms }))
+        .with_custom_certificate_verifier(Arc::new(InsecureVerifier { algorithms }))
         .with_no_client_auth();
     let server = ServerName::try_from(name.to_owned())
-        .with_context(|| format!("{name:?} is no server name"))?;
+        .with_context(|| format!("{name:?} is not a valid server name"))?;
     let handshake = TlsConnector::from(Arc::new(config)).connect(server, connection.io);
-    let stream = tokio::time::timeout(PATIENCE, handshake)
+    let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake)
         .await
         .map_err(|_elapsed| {
             Failure::TimedOut(format!(
                 "no TLS handshake as {name} within {} s",
-                PATIENCE.as_secs()
+                HANDSHAKE_TIMEOUT.as_secs()
             ))
         })?;
     let stream = stream.with_context(|| format!("TLS handshake as {name}"))?;
@@ -51,16 +52,16 @@ pub(crate) async fn presented_chain(
         .get_ref()
         .1
         .peer_certificates()
-        .context("no certificate was presented")?;
+        .context("the server presented no certificate")?;
     Ok(chain
         .iter()
         .map(|certificate| certificate.to_vec())
         .collect())
 }
 
-/// Would a client that trusts `anchors` accept the chain for `name` at that time? Everything in
-/// DER; the error says what it would object to.
-pub(crate) fn accept(
+/// Verifies a chain for `name` at the time `now`, as a client does that trusts `anchors`. All
+/// certificates are in DER.
+pub(crate) fn verify_chain(
     chain: &[Vec<u8>],
     anchors: &[Vec<u8>],
     name: &str,
@@ -81,18 +82,18 @@ pub(crate) fn accept(
         .map(|der| CertificateDer::from(der.as_slice()))
         .collect();
     let Some((leaf, intermediates)) = certificates.split_first() else {
-        return Err("there is no certificate".to_owned());
+        return Err("the chain is empty".to_owned());
     };
     let server = ServerName::try_from(name).map_err(|error| error.to_string())?;
     let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
-    let verdict = verifier.verify_server_cert(leaf, intermediates, &server, &[], now);
-    verdict
+    let result = verifier.verify_server_cert(leaf, intermediates, &server, &[], now);
+    result
         .map(|_verified| ())
         .map_err(|error| error.to_string())
 }
 
-/// Does the private key (PEM) belong to the certificate (DER)?
-pub(crate) fn key_belongs(certificate: &[u8], key: &[u8]) -> Result<(), String> {
+/// Checks that the private key (PEM) matches the certificate (DER).
+pub(crate) fn check_key_matches(certificate: &[u8], key: &[u8]) -> Result<(), String> {
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| error.to_string())?;
     let chain = vec![CertificateDer::from(certificate.to_vec())];
@@ -101,14 +102,14 @@ pub(crate) fn key_belongs(certificate: &[u8], key: &[u8]) -> Result<(), String> 
         .map_err(|error| error.to_string())
 }
 
-/// Believes any chain, because the point is to look at it, expired and foreign ones too. The
-/// signature of the handshake is checked: whoever presents a certificate has its key.
+/// Accepts any chain, because expired and foreign chains are to be shown, too. The handshake
+/// signature is verified, so that the server must hold the private key of the leaf.
 #[derive(Debug)]
-struct Shown {
+struct InsecureVerifier {
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for Shown {
+impl ServerCertVerifier for InsecureVerifier {
     fn verify_server_cert(
         &self,
         _leaf: &CertificateDer<'_>,
@@ -127,7 +128,7 @@ impl ServerCertVerifier for Shown {
         _signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         Err(rustls::Error::General(
-            "proxies speak TLS 1.3 only".to_owned(),
+            "proxies support only TLS 1.3".to_owned(),
         ))
     }
 

@@ -1,4 +1,4 @@
-//! Questions to the controllers, over the same API that proxies use.
+//! Client of the controllers, over the API that proxies use.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use crate::{
 const DESTINATION_PORT: u16 = 8086;
 const POLICY_PORT: u16 = 8090;
 
-/// Component, container and admin port of each controller, as Linkerd has them.
+/// Component, container and admin port of each controller; the names and ports are Linkerd's.
 pub(crate) const ADMIN_PORTS: [(&str, &str, u16); 4] = [
     ("identity", "identity", 9990),
     ("destination", "destination", 9996),
@@ -36,57 +36,58 @@ pub(crate) const ADMIN_PORTS: [(&str, &str, u16); 4] = [
     ("proxy-injector", "proxy-injector", 9995),
 ];
 
-/// Which controllers are asked, and on whose behalf.
-pub(crate) struct Asking<'a> {
+/// The target of a query and the client on whose behalf it is sent.
+pub(crate) struct QueryContext<'a> {
     pub(crate) mesh: &'a Mesh,
-    /// The pod of the destination controller; any ready one when none is named.
+    /// The pod of the destination controller; `None` selects any ready one.
     pub(crate) pod: Option<&'a str>,
-    /// The context token: who asks, as proxies say it.
+    /// The context token, with which proxies identify their namespace and node.
     pub(crate) token: &'a str,
 }
 
-/// A destination without endpoints sends nothing; the controllers answer everything else at once.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// The controller sends no update for a destination without endpoints; everything else it sends
+/// immediately.
+const FIRST_UPDATE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The endpoints of `authority`; empty when the controller knows none.
+/// Returns the endpoints of `authority`; the update is empty if there are none.
 pub(crate) async fn endpoints(
-    asking: &Asking<'_>,
+    query: &QueryContext<'_>,
     authority: &str,
 ) -> anyhow::Result<EndpointUpdate> {
-    let mut client = DestinationClient::new(channel(asking, DESTINATION_PORT).await?);
+    let mut client = DestinationClient::new(channel(query, DESTINATION_PORT).await?);
     let request = GetDestination {
         scheme: "k8s".to_owned(),
         path: authority.to_owned(),
-        context_token: asking.token.to_owned(),
+        context_token: query.token.to_owned(),
     };
     let mut stream = client
         .get(request)
         .await
         .with_context(|| format!("look up the endpoints of {authority}"))?
         .into_inner();
-    match tokio::time::timeout(PATIENCE, stream.next()).await {
+    match tokio::time::timeout(FIRST_UPDATE_TIMEOUT, stream.next()).await {
         Ok(Some(update)) => Ok(mesh_api::destination::endpoint_update(update?)?.update),
         Ok(None) | Err(_) => Ok(EndpointUpdate::Empty { exists: true }),
     }
 }
 
-pub(crate) async fn profile(asking: &Asking<'_>, target: &str) -> anyhow::Result<Profile> {
-    let mut client = DestinationClient::new(channel(asking, DESTINATION_PORT).await?);
+pub(crate) async fn profile(query: &QueryContext<'_>, target: &str) -> anyhow::Result<Profile> {
+    let mut client = DestinationClient::new(channel(query, DESTINATION_PORT).await?);
     let request = GetDestination {
         scheme: "k8s".to_owned(),
         path: target.to_owned(),
-        context_token: asking.token.to_owned(),
+        context_token: query.token.to_owned(),
     };
     let mut stream = client
         .get_profile(request)
         .await
         .with_context(|| format!("look up the profile of {target}"))?
         .into_inner();
-    let first = tokio::time::timeout(PATIENCE, stream.next()).await;
+    let first = tokio::time::timeout(FIRST_UPDATE_TIMEOUT, stream.next()).await;
     let profile = first.map_err(|_elapsed| {
         Failure::TimedOut(format!(
             "no profile of {target} within {} s",
-            PATIENCE.as_secs()
+            FIRST_UPDATE_TIMEOUT.as_secs()
         ))
     })?;
     Ok(mesh_api::destination::profile(
@@ -95,11 +96,11 @@ pub(crate) async fn profile(asking: &Asking<'_>, target: &str) -> anyhow::Result
 }
 
 pub(crate) async fn inbound_policy(
-    asking: &Asking<'_>,
+    query: &QueryContext<'_>,
     workload: &str,
     port: u16,
 ) -> anyhow::Result<ServerPolicy> {
-    let mut client = InboundServerPoliciesClient::new(channel(asking, POLICY_PORT).await?);
+    let mut client = InboundServerPoliciesClient::new(channel(query, POLICY_PORT).await?);
     let request = PortSpec {
         workload: workload.to_owned(),
         port: port.into(),
@@ -112,11 +113,11 @@ pub(crate) async fn inbound_policy(
 }
 
 pub(crate) async fn outbound_policy(
-    asking: &Asking<'_>,
+    query: &QueryContext<'_>,
     target: &Target,
 ) -> anyhow::Result<OutboundPolicy> {
-    let mut client = OutboundPoliciesClient::new(channel(asking, POLICY_PORT).await?);
-    let request = mesh_api::outbound::traffic_spec(asking.token, target);
+    let mut client = OutboundPoliciesClient::new(channel(query, POLICY_PORT).await?);
+    let request = mesh_api::outbound::traffic_spec(query.token, target);
     let policy = client
         .get(request)
         .await
@@ -124,15 +125,15 @@ pub(crate) async fn outbound_policy(
     Ok(mesh_api::outbound::outbound_policy(policy.into_inner())?)
 }
 
-async fn channel(asking: &Asking<'_>, port: u16) -> anyhow::Result<Channel> {
-    let pod = controller(asking).await?;
-    let connection = asking.mesh.connect(&pod, port).await?;
+async fn channel(query: &QueryContext<'_>, port: u16) -> anyhow::Result<Channel> {
+    let pod = controller(query).await?;
+    let connection = query.mesh.connect(&pod, port).await?;
     let mut io = Some(TokioIo::new(connection.io));
-    // The stream is there already; the address is only a name for it. A channel that lost it is
-    // done.
+    // The stream is already established and the URI is a placeholder. The channel cannot reconnect
+    // after the stream has closed.
     let connector = tower::service_fn(move |_: http::Uri| {
         let io = io.take();
-        async move { io.ok_or_else(|| std::io::Error::other("the connection broke")) }
+        async move { io.ok_or_else(|| std::io::Error::other("the connection closed")) }
     });
     let endpoint = Endpoint::from_static("http://controller");
     endpoint
@@ -141,20 +142,24 @@ async fn channel(asking: &Asking<'_>, port: u16) -> anyhow::Result<Channel> {
         .with_context(|| format!("connect to the controller in pod {pod} at port {port}"))
 }
 
-async fn controller(asking: &Asking<'_>) -> anyhow::Result<MeshPod> {
-    let namespace = asking.mesh.control_namespace().to_owned();
-    let mut pods = asking.mesh.pods(&Scope::Namespace(namespace)).await?;
-    match asking.pod {
+async fn controller(query: &QueryContext<'_>) -> anyhow::Result<MeshPod> {
+    let namespace = query.mesh.control_namespace().to_owned();
+    let mut pods = query.mesh.pods(&Scope::Namespace(namespace)).await?;
+    match query.pod {
         Some(name) => pods.retain(|pod| pod.name == name),
         None => {
             pods.retain(|pod| pod.component.as_deref() == Some("destination") && pod.ready);
         }
     }
-    match (pods.into_iter().next(), asking.pod) {
+    match (pods.into_iter().next(), query.pod) {
         (Some(pod), _) => Ok(pod),
         (None, Some(name)) => {
-            Err(Failure::Input(format!("the control plane has no pod {name:?}")).into())
+            Err(Failure::Input(format!("pod {name:?} of the control plane does not exist")).into())
         }
-        (None, None) => Err(Failure::Unreachable("no ready pod of the destination controller; `meshctl check` says what is wrong with it".to_owned()).into()),
+        (None, None) => Err(Failure::Unreachable(
+            "the destination controller has no ready pod; `meshctl check` shows the reason"
+                .to_owned(),
+        )
+        .into()),
     }
 }

@@ -1,8 +1,8 @@
-//! Reading the Prometheus text format, as proxies write it.
+//! Parser for the Prometheus text format, as far as the daemons of the mesh use it.
 
 use std::collections::BTreeMap;
 
-/// One sample line.
+/// A sample of a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sample {
     pub(crate) name: String,
@@ -11,13 +11,13 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// The label's value; an absent label reads as empty, as Prometheus treats it.
+    /// Returns the value of a label. A missing label equals an empty one, as in Prometheus.
     pub(crate) fn label(&self, name: &str) -> &str {
         self.labels.get(name).map_or("", String::as_str)
     }
 }
 
-/// Every sample of a scrape. Comments and lines that are no samples are left out.
+/// Returns the samples of a scrape. Comments and malformed lines are skipped.
 pub(crate) fn parse(text: &str) -> Vec<Sample> {
     text.lines()
         .filter(|line| !line.starts_with('#'))
@@ -40,7 +40,8 @@ fn parse_line(line: &str) -> Option<Sample> {
     })
 }
 
-/// `a="b",c="d"} …`; backslash escapes a backslash, a quote and a newline.
+/// Parses `a="b",c="d"} …`, where a backslash escapes backslash, quote and newline. Returns the
+/// labels and the text after them.
 fn parse_labels(mut rest: &str) -> Option<(BTreeMap<String, String>, &str)> {
     let mut labels = BTreeMap::new();
     loop {
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_samples_and_nothing_else() {
+    fn samples_are_parsed_and_other_lines_skipped() {
         let text = "# HELP a b\n# TYPE a counter\na{x=\"1\",y=\"q\\\"\\\\\\n,}\"} 3\nb 2.5e3\nbroken{x=\"1\nb_bucket{le=\"+Inf\"} 7\n# EOF\n";
         let samples = parse(text);
         let names: Vec<(&str, f64)> = samples
