@@ -1,13 +1,10 @@
-//! The check framework: what was seen, judged by categories of checks, each with one outcome, a
-//! hint and a section of docs/operations/checks.md.
-//!
-//! [`gather`] asks cluster or node once, concurrently, and makes [`Facts`]. Every check is a pure
-//! function of them, so that each fault can be planted in a test as data. Some checks end their
-//! category or the run when they fail. Warnings leave the exit code alone.
-//!
-//! One fault makes many rows fail. Each check names the checks whose failure explains its own
-//! ([`Check::explained_by`]), and [`trace`] follows these to the root cause, so that a reader has
-//! one thing to repair.
+//! The check framework: categories of checks evaluate facts about the mesh. Each check has one
+//! outcome, a hint and a section of docs/operations/checks.md. [`gather`] queries the cluster or
+//! node once, concurrently, and returns [`Facts`]. Every check is a pure function of them, so that
+//! tests can inject each fault as data. The failure of some checks skips the rest of their category
+//! or of the run. Warnings do not change the exit code. One fault may fail many rows. Each check
+//! names the checks whose failure explains its own ([`Check::explained_by`]); [`root_cause`]
+//! follows these to the root cause, so that a reader has one thing to repair.
 
 pub(crate) mod certificate;
 pub(crate) mod explain;
@@ -18,14 +15,14 @@ mod agents;
 mod causes;
 mod control_plane;
 mod data_plane;
+mod fix;
 mod identity;
 mod kubernetes;
 mod machine;
 mod policy;
-mod repair;
 mod repairs;
+mod root_cause;
 mod setup;
-mod trace;
 mod versions;
 mod webhook;
 
@@ -38,76 +35,74 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-pub(crate) use self::facts::{Facts, Mode, Place};
+pub(crate) use self::facts::{Environment, Facts, Mode};
 use crate::output::{count, style::Mark};
 
-/// Where every hint points.
+/// The document that every hint refers to.
 pub(crate) const GUIDE: &str = "docs/operations/checks.md";
 
-/// What one check found.
+/// The outcome of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// In order; the text says what was seen where that is worth knowing.
+    /// No problem; the text may have details, such as a version.
     Ok(String),
-    /// Works, but an operator should look.
-    Warn(Vec<Line>),
-    Fail(Vec<Line>),
+    /// The mesh works, but an operator should look into it.
+    Warn(Vec<Finding>),
+    Fail(Vec<Finding>),
 }
 
-/// One thing that is wrong.
+/// One problem that a check found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct Finding {
     text: String,
-    /// What puts it right, with every name filled in, where the check knows better than its advice.
+    /// A repair for this problem with all names filled in; replaces the advice of the check.
     fix: Option<String>,
-    /// The check knows that no other failure explains this one.
-    own: bool,
+    /// No failure of another check explains this problem.
+    is_root_cause: bool,
 }
 
-/// The outcome, or why it could not be looked at.
-pub(crate) type Verdict = Result<Outcome, String>;
+/// The outcome of a check, or why its facts are unknown.
+pub(crate) type CheckResult = Result<Outcome, String>;
 
 pub(crate) struct Check {
-    /// The section of the guide, and the check's name in JSON. Linkerd's where Linkerd has the
-    /// check.
-    pub(crate) anchor: &'static str,
+    /// The section of the guide and the name in JSON. Checks of Linkerd keep their IDs.
+    pub(crate) id: &'static str,
     pub(crate) description: &'static str,
-    /// The first thing to do, with the command; `{ns}` is the control plane's namespace,
-    /// `{upgrade}` the command that upgrades.
+    /// The first step of a repair, with the command. `{ns}` is replaced by the control plane's
+    /// namespace, `{upgrade}` by the upgrade command.
     pub(crate) advice: &'static str,
-    /// The checks whose failure explains this one's, those first that explain it best.
+    /// The checks whose failure explains the failure of this one; the best explanation comes first.
     pub(crate) explained_by: &'static [&'static [&'static str]],
-    /// What is not worth looking at any more when it fails, because it would only repeat the
-    /// failure.
-    pub(crate) ends: Ends,
-    /// Where it has something to look at.
-    pub(crate) on: On,
-    pub(crate) look: fn(&Facts) -> Verdict,
+    /// Which checks are skipped after a failure, because they would only repeat it.
+    pub(crate) on_failure: OnFailure,
+    /// The environments that the check applies to.
+    pub(crate) applies_to: AppliesTo,
+    pub(crate) run: fn(&Facts) -> CheckResult,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ends {
-    Nothing,
-    Category,
-    Run,
+pub(crate) enum OnFailure {
+    Continue,
+    SkipCategory,
+    Abort,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum On {
-    Anywhere,
+pub(crate) enum AppliesTo {
+    Everywhere,
     Cluster,
     Machine,
 }
 
 pub(crate) struct Category {
-    /// As Linkerd calls it where Linkerd has it.
+    /// Categories of Linkerd keep their names.
     pub(crate) name: &'static str,
-    /// Whether there is anything to look at, given what was asked for.
+    /// Whether the category applies to the environment and the mode.
     pub(crate) applies: fn(&Facts) -> bool,
     pub(crate) checks: &'static [Check],
 }
 
-/// Every check there is, in the order it is shown.
+/// All checks, in the order of the output.
 pub(crate) const CATEGORIES: &[Category] = &[
     machine::CATEGORY,
     kubernetes::API,
@@ -128,7 +123,7 @@ pub(crate) const CATEGORIES: &[Category] = &[
     control_plane::HA,
 ];
 
-/// A category that was looked at, as JSON shows it.
+/// The results of a category; the fields are those of Linkerd's JSON output.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CategoryReport {
@@ -141,35 +136,34 @@ pub(crate) struct CategoryReport {
 pub(crate) struct Report {
     pub(crate) name: &'static str,
     pub(crate) description: &'static str,
-    /// `success`, `warning` or `error`, as Linkerd's JSON has them.
+    /// `success`, `warning` or `error`, as in Linkerd's JSON output.
     pub(crate) result: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) detail: Vec<String>,
     /// The section of the guide.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) hint: String,
-    /// Empty for a consequence: the root cause has the advice.
+    /// Empty for a consequence, because its root cause has the advice.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) advice: String,
-    /// The check that found the root cause, where this is a consequence.
+    /// The check that found the root cause, if this row is a consequence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cause: Option<&'static str>,
-    /// The advice, one command or sentence each.
+    /// The parts of the advice, one command or sentence each.
     #[serde(skip)]
     pub(crate) fixes: Vec<String>,
-    /// No other failure explains it.
+    /// No failure of another check explains this row.
     #[serde(skip)]
-    own: bool,
+    is_root_cause: bool,
     #[serde(skip)]
     pub(crate) mark: Mark,
 }
 
-/// Judges the facts, category by category, until one fails that ends the run.
-pub(crate) fn judge(facts: &Facts) -> Vec<CategoryReport> {
+/// Evaluates the facts, category by category, until a failure aborts the run.
+pub(crate) fn evaluate(facts: &Facts) -> Vec<CategoryReport> {
     let mut reports = Vec::new();
-    // What keeps several checks from looking is said by the first of them: one thing is wrong, not
-    // ten.
-    let mut unseen = BTreeSet::new();
+    // Checks that fail for the same missing fact are reported once.
+    let mut reported_errors = BTreeSet::new();
     for category in CATEGORIES {
         if !(category.applies)(facts) {
             continue;
@@ -178,31 +172,35 @@ pub(crate) fn judge(facts: &Facts) -> Vec<CategoryReport> {
             category_name: category.name,
             checks: Vec::new(),
         };
-        let mut ends = Ends::Nothing;
-        for check in category.checks.iter().filter(|check| check.on.is(facts)) {
-            let verdict = (check.look)(facts);
-            if let Err(reason) = &verdict
-                && !unseen.insert(reason.clone())
+        let mut on_failure = OnFailure::Continue;
+        for check in category
+            .checks
+            .iter()
+            .filter(|check| check.applies_to.matches(facts))
+        {
+            let result = (check.run)(facts);
+            if let Err(reason) = &result
+                && !reported_errors.insert(reason.clone())
             {
                 continue;
             }
-            let looked = Report::new(check, verdict, facts);
-            if looked.mark == Mark::Fail {
-                ends = check.ends;
+            let row = Report::new(check, result, facts);
+            if row.mark == Mark::Fail {
+                on_failure = check.on_failure;
             }
-            report.checks.push(looked);
-            if ends != Ends::Nothing {
+            report.checks.push(row);
+            if on_failure != OnFailure::Continue {
                 break;
             }
         }
         if !report.checks.is_empty() {
             reports.push(report);
         }
-        if ends == Ends::Run {
+        if on_failure == OnFailure::Abort {
             break;
         }
     }
-    trace::causes(&mut reports);
+    root_cause::assign(&mut reports);
     reports
 }
 
@@ -213,47 +211,50 @@ pub(crate) fn success(reports: &[CategoryReport]) -> bool {
         .all(|report| report.mark != Mark::Fail)
 }
 
-/// What a daemon answered may have several lines; a row of the report has one.
+/// Joins the lines of a daemon's response, because a row of the report has one line.
 fn one_line(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     lines.join("; ")
 }
 
-impl On {
-    fn is(self, facts: &Facts) -> bool {
+impl AppliesTo {
+    fn matches(self, facts: &Facts) -> bool {
         match self {
-            Self::Anywhere => true,
-            Self::Cluster => facts.place == Place::Cluster,
-            Self::Machine => facts.place != Place::Cluster,
+            Self::Everywhere => true,
+            Self::Cluster => facts.environment == Environment::Cluster,
+            Self::Machine => facts.environment != Environment::Cluster,
         }
     }
 }
 
 impl Report {
-    fn new(check: &Check, verdict: Verdict, facts: &Facts) -> Self {
-        let outcome = verdict.unwrap_or_else(Outcome::fail);
-        let (mark, result, lines) = match outcome {
+    fn new(check: &Check, result: CheckResult, facts: &Facts) -> Self {
+        let outcome = result.unwrap_or_else(Outcome::fail);
+        let (mark, result, findings) = match outcome {
             Outcome::Ok(detail) if detail.is_empty() => (Mark::Ok, "success", Vec::new()),
-            Outcome::Ok(detail) => (Mark::Ok, "success", vec![Line::from(detail)]),
-            Outcome::Warn(lines) => (Mark::Warn, "warning", lines),
-            Outcome::Fail(lines) => (Mark::Fail, "error", lines),
+            Outcome::Ok(detail) => (Mark::Ok, "success", vec![Finding::from(detail)]),
+            Outcome::Warn(findings) => (Mark::Warn, "warning", findings),
+            Outcome::Fail(findings) => (Mark::Fail, "error", findings),
         };
         let fixes = match mark {
             Mark::Ok => Vec::new(),
-            _ => fixes(check, &lines, facts),
+            _ => fixes(check, &findings, facts),
         };
         Self {
-            name: check.anchor,
+            name: check.id,
             description: check.description,
             result,
-            own: lines.iter().any(|line| line.own),
+            is_root_cause: findings.iter().any(|finding| finding.is_root_cause),
             detail: match mark {
-                Mark::Ok => lines.into_iter().map(|line| line.text).collect(),
-                _ => lines.iter().map(|line| one_line(&line.text)).collect(),
+                Mark::Ok => findings.into_iter().map(|finding| finding.text).collect(),
+                _ => findings
+                    .iter()
+                    .map(|finding| one_line(&finding.text))
+                    .collect(),
             },
             hint: match mark {
                 Mark::Ok => String::new(),
-                _ => format!("{GUIDE}#{}", check.anchor),
+                _ => format!("{GUIDE}#{}", check.id),
             },
             advice: fixes.join("; "),
             cause: None,
@@ -265,8 +266,8 @@ impl Report {
 
 #[cfg(test)]
 impl Report {
-    /// For tests of what is shown.
-    pub(crate) fn of_test(
+    /// Creates a report for tests of the output.
+    pub(crate) fn for_test(
         (name, description): (&'static str, &'static str),
         mark: Mark,
         detail: Vec<String>,
@@ -281,54 +282,57 @@ impl Report {
             advice: advice.to_owned(),
             cause: None,
             fixes: vec![advice.to_owned()],
-            own: false,
+            is_root_cause: false,
             mark,
         }
     }
 }
 
-/// So many different repairs are enough for a row; where there are more, they are of one kind.
-const FIXES: usize = 3;
+/// Maximum number of different repairs in a row; more would be of the same kind.
+const MAX_FIXES: usize = 3;
 
-/// What each line says of its own repair, each once; the check's advice where none does.
-fn fixes(check: &Check, lines: &[Line], facts: &Facts) -> Vec<String> {
+/// Returns the distinct repairs of the findings, or the advice of the check if they have none.
+fn fixes(check: &Check, findings: &[Finding], facts: &Facts) -> Vec<String> {
     let mut fixes: Vec<String> = Vec::new();
-    for fix in lines.iter().filter_map(|line| line.fix.as_ref()) {
-        let fix = repair::fill(fix, facts);
-        if fixes.len() < FIXES && !fixes.contains(&fix) {
+    for fix in findings.iter().filter_map(|finding| finding.fix.as_ref()) {
+        let fix = fix::substitute(fix, facts);
+        if fixes.len() < MAX_FIXES && !fixes.contains(&fix) {
             fixes.push(fix);
         }
     }
     if fixes.is_empty() {
-        fixes.push(repair::fill(check.advice, facts));
+        fixes.push(fix::substitute(check.advice, facts));
     }
     fixes
 }
 
-impl Line {
+impl Finding {
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
             fix: None,
-            own: false,
+            is_root_cause: false,
         }
     }
 
-    /// With the command that puts it right.
-    pub(crate) fn fixed_by(self, fix: impl Into<String>) -> Self {
+    /// Adds the command that repairs the problem.
+    pub(crate) fn with_fix(self, fix: impl Into<String>) -> Self {
         Self {
             fix: Some(fix.into()),
             ..self
         }
     }
 
-    /// Whatever else fails, this is a fault of its own.
-    pub(crate) fn own(self) -> Self {
-        Self { own: true, ..self }
+    /// Marks the problem as a root cause, whatever other checks report.
+    pub(crate) fn as_root_cause(self) -> Self {
+        Self {
+            is_root_cause: true,
+            ..self
+        }
     }
 }
 
-impl<T: Into<String>> From<T> for Line {
+impl<T: Into<String>> From<T> for Finding {
     fn from(text: T) -> Self {
         Self::new(text)
     }
@@ -339,16 +343,16 @@ impl Outcome {
         Self::Ok(text.into())
     }
 
-    pub(crate) fn warn(line: impl Into<Line>) -> Self {
+    pub(crate) fn warn(line: impl Into<Finding>) -> Self {
         Self::Warn(vec![line.into()])
     }
 
-    pub(crate) fn fail(line: impl Into<Line>) -> Self {
+    pub(crate) fn fail(line: impl Into<Finding>) -> Self {
         Self::Fail(vec![line.into()])
     }
 
-    /// A failure when anything is wrong.
-    pub(crate) fn fail_if<L: Into<Line>>(wrong: Vec<L>, ok: impl Into<String>) -> Self {
+    /// Returns a failure if there are any findings.
+    pub(crate) fn fail_if<L: Into<Finding>>(wrong: Vec<L>, ok: impl Into<String>) -> Self {
         if wrong.is_empty() {
             Self::Ok(ok.into())
         } else {
@@ -356,8 +360,8 @@ impl Outcome {
         }
     }
 
-    /// A warning when anything is wrong.
-    pub(crate) fn warn_if<L: Into<Line>>(wrong: Vec<L>, ok: impl Into<String>) -> Self {
+    /// Returns a warning if there are any findings.
+    pub(crate) fn warn_if<L: Into<Finding>>(wrong: Vec<L>, ok: impl Into<String>) -> Self {
         if wrong.is_empty() {
             Self::Ok(ok.into())
         } else {

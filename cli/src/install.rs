@@ -1,9 +1,7 @@
-//! What `install`, `upgrade` and `prune` share: the charts, the flags that become values, and the
-//! manifests that Helm's own engine renders from them.
-//!
-//! There is no template engine here: the program `helm` renders the charts that this program
-//! carries. Nothing of Helm's is left in the cluster; the values that were given are kept in the
-//! Secret `linkerd-config-overrides`, from which `upgrade` starts.
+//! Code of `install`, `upgrade` and `prune`: the charts, the flags that become values, and the
+//! manifests that Helm renders. The program `helm` renders the embedded charts. There is no Helm
+//! release in the cluster; the Secret `linkerd-config-overrides` has the configured values, on
+//! which `upgrade` is based.
 
 mod chart;
 pub(crate) mod flags;
@@ -24,27 +22,27 @@ pub(crate) use self::chart::Chart;
 use self::{flags::ValueFlags, manifest::Manifest, overrides::Overrides};
 use crate::{exit::Failure, output};
 
-/// What is to be rendered.
-pub(crate) struct Order<'a> {
+/// The chart to render and its values.
+pub(crate) struct RenderRequest<'a> {
     pub(crate) chart: Chart,
     pub(crate) namespace: &'a str,
-    /// The API server's version, where one was asked: a chart says which versions it is for.
-    pub(crate) kubernetes: Option<&'a str>,
-    /// Values of an earlier installation, weaker than everything in `flags`.
+    /// The API server's version, if known; charts support certain versions.
+    pub(crate) kubernetes_version: Option<&'a str>,
+    /// Values of the existing installation; `flags` override them.
     pub(crate) stored: Option<&'a Overrides>,
-    /// Values found out about the cluster, weaker than everything that was given.
-    pub(crate) found: Option<&'a Value>,
+    /// Values detected from the cluster; all others override them.
+    pub(crate) detected: Option<&'a Value>,
     pub(crate) flags: &'a ValueFlags,
 }
 
-/// Everything to apply, in the order in which it is to be applied. For the control plane that
-/// begins with its namespace and ends with the values given.
-pub(crate) fn render(order: &Order<'_>) -> anyhow::Result<Vec<Manifest>> {
+/// Renders the manifests in the order in which they are to be applied. Those of the control plane
+/// begin with its namespace and end with the Secret of its values.
+pub(crate) fn render(request: &RenderRequest<'_>) -> anyhow::Result<Vec<Manifest>> {
     let directory = tempfile::Builder::new()
         .prefix("meshctl-")
         .tempdir()
-        .context("make a directory for the chart")?;
-    let chart = order.chart.write_to(directory.path())?;
+        .context("create a directory for the chart")?;
+    let chart = request.chart.write_to(directory.path())?;
     let mut files = Vec::new();
     let mut add = |name: &str, text: &str| -> anyhow::Result<()> {
         let path = directory.path().join(name);
@@ -52,46 +50,49 @@ pub(crate) fn render(order: &Order<'_>) -> anyhow::Result<Vec<Manifest>> {
         files.push(path);
         Ok(())
     };
-    if let Some(found) = order.found {
-        add("found.yaml", &serde_norway::to_string(found)?)?;
+    if let Some(detected) = request.detected {
+        add("detected.yaml", &serde_norway::to_string(detected)?)?;
     }
-    if let Some(stored) = order.stored {
+    if let Some(stored) = request.stored {
         add("stored.yaml", stored.text())?;
     }
-    if order.flags.ha {
+    if request.flags.ha {
         files.push(chart.join("values-ha.yaml"));
     }
-    files.extend(order.flags.values.iter().cloned());
-    let given = order.flags.overlay()?;
+    files.extend(request.flags.values.iter().cloned());
+    let overlay = request.flags.overlay()?;
     let path = directory.path().join("flags.yaml");
-    std::fs::write(&path, serde_norway::to_string(&given)?).context("write the flags' values")?;
+    std::fs::write(&path, serde_norway::to_string(&overlay)?).context("write the flags' values")?;
     files.push(path);
 
     let text = helm::template(&helm::Template {
-        release: order.chart.name(),
+        release: request.chart.name(),
         chart: &chart,
-        namespace: order.namespace,
-        kubernetes: order.kubernetes,
+        namespace: request.namespace,
+        kubernetes: request.kubernetes_version,
         files: &files,
-        settings: &order.flags.settings(),
+        settings: &request.flags.settings(),
     })?;
     let mut manifests = manifest::split(&text)?;
-    if order.chart == Chart::ControlPlane {
-        complete(&mut manifests, order.namespace)?;
+    if request.chart == Chart::ControlPlane {
+        add_namespace_and_overrides(&mut manifests, request.namespace)?;
     }
     Ok(manifests)
 }
 
-/// Puts the namespace before the control plane's manifests, and the values given behind them.
-fn complete(manifests: &mut Vec<Manifest>, namespace: &str) -> anyhow::Result<()> {
-    let complete = overrides::take_values(manifests)?;
-    let values = Values::read(complete.clone())
-        .map_err(|error| Failure::Input(format!("the values: {error}")))?;
-    for IgnoredKey { path, reason } in ignored_keys(&complete) {
+/// Adds the namespace before and the Secret of values after the control plane's manifests.
+fn add_namespace_and_overrides(
+    manifests: &mut Vec<Manifest>,
+    namespace: &str,
+) -> anyhow::Result<()> {
+    let all = overrides::extract_values(manifests)?;
+    let values = Values::read(all.clone())
+        .map_err(|error| Failure::Input(format!("invalid values: {error}")))?;
+    for IgnoredKey { path, reason } in ignored_keys(&all) {
         output::note(&format!("the value {path} has no effect: {reason}"));
     }
     manifest::hooks_first(manifests);
     manifests.insert(0, manifest::namespace(namespace, values.redirection())?);
-    manifests.push(Overrides::of(&complete)?.secret(namespace)?);
+    manifests.push(Overrides::from_values(&all)?.secret(namespace)?);
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The node agents: one on each node, redirecting by the best tier, chained into the node's CNI
-//! configuration.
+//! The node agents: one on each node, which redirects with the best tier and is chained into the
+//! CNI configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,103 +10,103 @@ use mesh_k8s::{
 };
 
 use super::{
-    Category, Check, Ends, Facts, Line, On, Outcome, Place, Verdict,
+    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome,
     causes::NOT_RUNNING,
     control_plane::{container_problems, is_agent},
     count,
-    facts::{Agent, see},
+    facts::{Agent, fact_ref},
 };
 use crate::cluster::agent;
 
 pub(super) const CATEGORY: Category = Category {
     name: "mesh-agent",
     applies: |facts| {
-        facts.place != Place::Machine && facts.is_installed_mode() && facts.has_agents()
+        facts.environment != Environment::Machine && facts.is_installed_mode() && facts.has_agents()
     },
     checks: &[
         Check {
-            anchor: "agent-ready",
+            id: "agent-ready",
             description: "a ready agent runs on every node",
             advice: "kubectl -n {ns} describe daemonset mesh-agent",
             explained_by: &[NOT_RUNNING, &["controllers-permissions"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: ready,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: ready,
         },
         super::setup::POD_SECURITY,
         Check {
-            anchor: "agent-answers",
-            description: "node agents answer",
+            id: "agent-answers",
+            description: "node agents respond",
             advice: "kubectl -n {ns} rollout restart daemonset mesh-agent",
             explained_by: &[&["nodes-ready", "agent-ready"]],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: answers,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: responding,
         },
         Check {
-            anchor: "agent-version",
-            description: "node agents are of the control plane's version",
+            id: "agent-version",
+            description: "node agents have the control plane's version",
             advice: "kubectl -n {ns} rollout status daemonset mesh-agent",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: version,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: version,
         },
         Check {
-            anchor: "agent-cni",
+            id: "agent-cni",
             description: "mesh-cni is in the CNI chain of every node",
-            advice: "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent; the agent puts its entry back by itself unless another plugin takes files away",
+            advice: "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent; the agent restores its entry unless another plugin removes its files",
             explained_by: &[&["nodes-ready", "agent-foreign-cni"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: chained,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: chained,
         },
         FOREIGN_CNI,
         Check {
-            anchor: "agent-startup-taint",
-            description: "no node is still held back by the agent's taint",
+            id: "agent-startup-taint",
+            description: "no node has the agent's startup taint",
             advice: "kubectl taint node NODE mesh-agent/not-ready-",
             explained_by: &[&["nodes-ready", "agent-ready", "agent-cni"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: taint,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: taint,
         },
         Check {
-            anchor: "tier",
-            description: "connections are redirected by the best tier",
-            advice: "meshctl check explain tier: a newer kernel, or what the reason says is missing, brings the better tier",
+            id: "tier",
+            description: "connections are redirected with the best tier",
+            advice: "meshctl check explain tier: the better tier needs a newer kernel or the feature that the reason names",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: tier,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: tier,
         },
         Check {
-            anchor: "self-test",
+            id: "self-test",
             description: "redirection works on this kernel",
-            advice: "meshctl check explain self-test says which applications notice",
+            advice: "meshctl check explain self-test shows which applications are affected",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: self_test,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: self_test,
         },
         Check {
-            anchor: "agent-warnings",
-            description: "nothing on the nodes disturbs the redirection",
-            advice: "the sentence names the program or pod that disturbs; the agent's log has the details",
+            id: "agent-warnings",
+            description: "nothing on the nodes interferes with the redirection",
+            advice: "the row names the program or pod that interferes; the agent's log has the details",
             explained_by: &[&["agent-cni"]],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: |facts| per_node(facts, "", |status| status.warnings.to_vec()).map(as_warning),
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: |facts| per_node(facts, "", |status| status.warnings.to_vec()).map(as_warning),
         },
         Check {
-            anchor: "agent-waiting",
-            description: "no pod waits to be redirected",
-            advice: "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent; kubectl -n NAMESPACE delete pod POD starts it anew",
+            id: "agent-waiting",
+            description: "no pod is waiting to be redirected",
+            advice: "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent; kubectl -n NAMESPACE delete pod POD replaces it",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: |facts| {
-                // A pod that was made this moment is enrolled in the next.
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: |facts| {
+                // The agent may not have enrolled a new pod yet.
                 let new = |pod: &PodRef| {
                     facts.live_pods().is_ok_and(|mut pods| {
                         pods.any(|live| {
@@ -128,18 +128,18 @@ pub(super) const CATEGORY: Category = Category {
     ],
 };
 
-/// Also before the mesh is installed.
+/// Also checked before the installation.
 pub(super) const FOREIGN_CNI: Check = Check {
-    anchor: "agent-foreign-cni",
+    id: "agent-foreign-cni",
     description: "no other plugin keeps mesh-cni out of the CNI chain",
-    advice: "give way to mesh-cni as the row says",
+    advice: "reconfigure the other plugin as the row shows",
     explained_by: &[],
-    ends: Ends::Nothing,
-    on: On::Cluster,
-    look: foreign_cni,
+    on_failure: OnFailure::Continue,
+    applies_to: AppliesTo::Cluster,
+    run: foreign_cni,
 };
 
-/// Which pods of the DaemonSet are on which node.
+/// Returns the agent pods by node.
 fn agent_pods(facts: &Facts) -> Result<BTreeMap<String, Vec<&Pod>>, String> {
     let mut by_node: BTreeMap<String, Vec<&Pod>> = BTreeMap::new();
     for pod in facts.live_pods()? {
@@ -154,9 +154,9 @@ fn agent_pods(facts: &Facts) -> Result<BTreeMap<String, Vec<&Pod>>, String> {
     Ok(by_node)
 }
 
-/// What the DaemonSet asks of a node's labels.
+/// Returns the node selector of the agent's DaemonSet.
 fn selector(facts: &Facts) -> Result<BTreeMap<String, String>, String> {
-    let sets = see(&facts.objects.daemon_sets)?;
+    let sets = fact_ref(&facts.objects.daemon_sets)?;
     let set = sets.iter().find(|set| set.name_any() == agent::NAME);
     let set = set.ok_or_else(|| format!("DaemonSet {} is missing", agent::NAME))?;
     let template = set
@@ -168,7 +168,7 @@ fn selector(facts: &Facts) -> Result<BTreeMap<String, String>, String> {
         .unwrap_or_default())
 }
 
-/// The first label that the DaemonSet asks for and the node has not.
+/// Returns the first label of the selector that the node lacks.
 fn unmatched(selector: &BTreeMap<String, String>, node: &Node) -> Option<String> {
     let mut labels = selector.iter();
     labels
@@ -176,8 +176,8 @@ fn unmatched(selector: &BTreeMap<String, String>, node: &Node) -> Option<String>
         .map(|(key, value)| format!("{key}={value}"))
 }
 
-/// The nodes that the DaemonSet's selector chooses, and those that run meshed pods although it does
-/// not. Of nodes that are not Ready a check of its own speaks.
+/// Returns the nodes that the DaemonSet's selector matches and those with meshed pods. Nodes that
+/// are not Ready are excluded, because `nodes-ready` reports them.
 fn wanted_nodes<'a>(
     facts: &'a Facts,
     selector: &BTreeMap<String, String>,
@@ -186,33 +186,35 @@ fn wanted_nodes<'a>(
         .meshed_pods()?
         .filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref())
         .collect();
-    let chosen = see(&facts.objects.nodes)?.iter().filter(|node| {
+    let chosen = fact_ref(&facts.objects.nodes)?.iter().filter(|node| {
         let selected = unmatched(selector, node).is_none();
         (selected || with_meshed_pods.contains(node.name_any().as_str()))
-            && facts.node_trouble(node).is_none()
+            && facts.unready_reason(node).is_none()
     });
     Ok(chosen.collect())
 }
 
-/// How an operator gives the agents their nodes back.
+/// The repair for a wrong node selector of the agents.
 const CORRECT_SELECTOR: &str = "correct meshAgent.nodeSelector in the values and {upgrade}; a change by hand: kubectl -n {ns} rollout undo daemonset mesh-agent";
 
-fn ready(facts: &Facts) -> Verdict {
+fn ready(facts: &Facts) -> CheckResult {
     let pods = agent_pods(facts)?;
     let selector = selector(facts)?;
-    let all = see(&facts.objects.nodes)?;
+    let all = fact_ref(&facts.objects.nodes)?;
     if !all.is_empty() && all.iter().all(|node| unmatched(&selector, node).is_some()) {
         let missing: BTreeSet<String> = all
             .iter()
             .filter_map(|node| unmatched(&selector, node))
             .collect();
         let missing: Vec<String> = missing.into_iter().collect();
-        let line = Line::new(format!(
-            "no node has a pod of the agent, for none has the label {} that the nodeSelector of DaemonSet {} asks for: no meshed pod can start",
+        let line = Finding::new(format!(
+            "no node runs an agent, because none has the label {} that the nodeSelector of DaemonSet {} requires: no meshed pod can start",
             missing.join(" or "),
             agent::NAME
         ));
-        return Ok(Outcome::fail(line.fixed_by(CORRECT_SELECTOR).own()));
+        return Ok(Outcome::fail(
+            line.with_fix(CORRECT_SELECTOR).as_root_cause(),
+        ));
     }
     let nodes = wanted_nodes(facts, &selector)?;
     let mut wrong = Vec::new();
@@ -226,17 +228,17 @@ fn ready(facts: &Facts) -> Verdict {
             wrong.push(without_agent(&name, unmatched(&selector, node)));
             continue;
         };
-        let problems: Vec<Line> = here
+        let problems: Vec<Finding> = here
             .iter()
             .flat_map(|pod| container_problems(pod, facts.clock()))
             .collect();
         match problems.is_empty() {
             true => wrong.push(
-                Line::new(format!("node {name}: {} is not ready", pod.name_any())).fixed_by(
+                Finding::new(format!("node {name}: {} is not ready", pod.name_any())).with_fix(
                     format!("kubectl -n {{ns}} logs {} --all-containers", pod.name_any()),
                 ),
             ),
-            false => wrong.extend(problems.into_iter().map(|line| Line {
+            false => wrong.extend(problems.into_iter().map(|line| Finding {
                 text: format!("node {name}: {}", line.text),
                 ..line
             })),
@@ -245,35 +247,36 @@ fn ready(facts: &Facts) -> Verdict {
     Ok(Outcome::fail_if(wrong, count(nodes.len(), "node", "nodes")))
 }
 
-fn without_agent(node: &str, unmatched: Option<String>) -> Line {
-    let text = format!("node {node} has no pod of the agent: no meshed pod can start there");
+fn without_agent(node: &str, unmatched: Option<String>) -> Finding {
+    let text = format!("node {node} has no agent pod: no meshed pod can start there");
     match unmatched {
-        Some(label) => Line::new(format!(
-            "{text}; it has not the label {label} that the nodeSelector of DaemonSet {} asks for",
+        Some(label) => Finding::new(format!(
+            "{text}; it lacks the label {label} that the nodeSelector of DaemonSet {} requires",
             agent::NAME
         ))
-        .fixed_by(format!("kubectl label node {node} --overwrite {label}, or {CORRECT_SELECTOR}")),
-        None => Line::new(text).fixed_by(format!(
-            "kubectl describe node {node}: a taint that meshAgent.tolerations does not tolerate keeps the agent away"
+        .with_fix(format!("kubectl label node {node} --overwrite {label}, or {CORRECT_SELECTOR}")),
+        None => Finding::new(text).with_fix(format!(
+            "kubectl describe node {node}: a taint that meshAgent.tolerations does not tolerate excludes the agent"
         )),
     }
 }
 
-fn answers(facts: &Facts) -> Verdict {
-    let silent = facts.agents.iter().filter_map(|agent| {
+fn responding(facts: &Facts) -> CheckResult {
+    let failed = facts.agents.iter().filter_map(|agent| {
         let reason = agent.status.as_ref().err()?;
         Some((&agent.node, reason))
     });
     let mut wrong = Vec::new();
-    for (node, reason) in silent {
-        // Of one that is not ready it was said why.
-        if facts.place != Place::Cluster {
+    for (node, reason) in failed {
+        // `agent-ready` reports agents that are not ready.
+        if facts.environment != Environment::Cluster {
             wrong.push(
-                Line::new(format!("node {node}: {reason}")).fixed_by("meshctl local logs --agent"),
+                Finding::new(format!("node {node}: {reason}"))
+                    .with_fix("meshctl local logs --agent"),
             );
         } else if let Some(pod) = ready_on(facts, node)? {
-            wrong.push(Line::new(format!("node {node}: {reason}")).fixed_by(format!(
-                "kubectl -n {{ns}} delete pod {}; its log says why it does not answer: kubectl -n {{ns}} logs {}",
+            wrong.push(Finding::new(format!("node {node}: {reason}")).with_fix(format!(
+                "kubectl -n {{ns}} delete pod {}; its log shows why it does not respond: kubectl -n {{ns}} logs {}",
                 pod.name_any(),
                 pod.name_any()
             )));
@@ -286,10 +289,10 @@ fn ready_on<'a>(facts: &'a Facts, node: &str) -> Result<Option<&'a Pod>, String>
     let here = agent_pods(facts)?.remove(node).unwrap_or_default();
     Ok(here
         .into_iter()
-        .find(|pod| pod::is_ready(pod) && !facts.is_on_lost_node(pod)))
+        .find(|pod| pod::is_ready(pod) && !facts.is_on_unready_node(pod)))
 }
 
-/// The kernels of the nodes, for the reader.
+/// Returns the number of nodes and their kernels, for the user.
 fn kernels(facts: &Facts) -> String {
     let mut kernels: Vec<&str> = statuses(facts)
         .map(|(_, status)| status.kernel.as_str())
@@ -310,12 +313,12 @@ pub(super) fn statuses(facts: &Facts) -> impl Iterator<Item = (&str, &NodeStatus
         .filter_map(|agent: &Agent| Some((agent.node.as_str(), agent.status.as_ref().ok()?)))
 }
 
-/// Collects what is wrong on each node that answers; those that do not have a check of their own.
+/// Collects the problems of each node whose agent responds; `agent-answers` reports the others.
 fn per_node(
     facts: &Facts,
     ok: impl Into<String>,
     wrong: impl Fn(&NodeStatus) -> Vec<String>,
-) -> Verdict {
+) -> CheckResult {
     let all = statuses(facts).flat_map(|(node, status)| {
         let named = wrong(status)
             .into_iter()
@@ -327,12 +330,12 @@ fn per_node(
 
 fn as_warning(outcome: Outcome) -> Outcome {
     match outcome {
-        Outcome::Fail(lines) => Outcome::Warn(lines),
+        Outcome::Fail(findings) => Outcome::Warn(findings),
         other => other,
     }
 }
 
-fn version(facts: &Facts) -> Verdict {
+fn version(facts: &Facts) -> CheckResult {
     let expected = facts.values()?.linkerd_version;
     let outcome = per_node(facts, expected.as_str(), |status| {
         if status.agent_version == expected {
@@ -347,7 +350,7 @@ fn version(facts: &Facts) -> Verdict {
     outcome.map(as_warning)
 }
 
-fn chained(facts: &Facts) -> Verdict {
+fn chained(facts: &Facts) -> CheckResult {
     let mut places: Vec<String> = statuses(facts)
         .filter_map(|(_, status)| {
             let cni = status.cni.as_ref().filter(|cni| cni.chained)?;
@@ -363,21 +366,21 @@ fn chained(facts: &Facts) -> Verdict {
             cni.file.as_deref().unwrap_or("any configuration"),
             cni.reason
         )],
-        None => vec!["the agent does not look after the CNI configuration".to_owned()],
+        None => vec!["the agent does not manage the CNI configuration".to_owned()],
     })
 }
 
-fn foreign_cni(facts: &Facts) -> Verdict {
+fn foreign_cni(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     if let Ok(Some(cilium)) = &facts.objects.cilium {
         let value = |key: &str| cilium.data.as_ref().and_then(|data| data.get(key)).cloned();
         if value("cni-exclusive").as_deref() == Some("true") {
-            wrong.push(Line::new("Cilium's cni.exclusive is on: it renames every CNI configuration but its own, and mesh-cni with it").fixed_by("helm upgrade cilium cilium/cilium -n kube-system --reuse-values --set cni.exclusive=false"));
+            wrong.push(Finding::new("Cilium's cni.exclusive is on: it renames every other CNI configuration, including that of mesh-cni").with_fix("helm upgrade cilium cilium/cilium -n kube-system --reuse-values --set cni.exclusive=false"));
         }
         let socket_lb = value("kube-proxy-replacement").as_deref() == Some("true")
             || value("bpf-lb-sock").as_deref() == Some("true");
         if socket_lb && value("bpf-lb-sock-hostns-only").as_deref() != Some("true") {
-            wrong.push(Line::new("Cilium replaces Service addresses inside pods (socketLB): proxies see pods' addresses instead of Services'").fixed_by("helm upgrade cilium cilium/cilium -n kube-system --reuse-values --set socketLB.hostNamespaceOnly=true"));
+            wrong.push(Finding::new("Cilium replaces Service addresses inside pods (socketLB): proxies see pods' addresses instead of Services'").with_fix("helm upgrade cilium cilium/cilium -n kube-system --reuse-values --set socketLB.hostNamespaceOnly=true"));
         }
     }
     let linkerd_cni = facts
@@ -388,11 +391,11 @@ fn foreign_cni(facts: &Facts) -> Verdict {
         .iter()
         .find(|pod| pod::label(pod, "k8s-app") == Some("linkerd-cni"));
     if let Some(pod) = linkerd_cni {
-        let line = Line::new(format!(
-            "Linkerd's own CNI plugin runs too ({}): pods would be redirected twice",
+        let line = Finding::new(format!(
+            "Linkerd's CNI plugin runs, too ({}): pods would be redirected twice",
             super::facts::full_name(pod)
         ));
-        wrong.push(line.fixed_by(format!(
+        wrong.push(line.with_fix(format!(
             "helm uninstall linkerd2-cni -n {}",
             pod.namespace().unwrap_or_default()
         )));
@@ -400,22 +403,22 @@ fn foreign_cni(facts: &Facts) -> Verdict {
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-fn taint(facts: &Facts) -> Verdict {
+fn taint(facts: &Facts) -> CheckResult {
     let key = facts.values()?.mesh_agent.startup_taint;
-    // The value may carry an effect or value, as kubectl writes taints.
+    // The setting may include a value and an effect, as in kubectl taint.
     let key = key.split(['=', ':']).next().unwrap_or_default().to_owned();
     if key.is_empty() {
         return Ok(Outcome::ok("meshAgent.startupTaint is off"));
     }
     let mut wrong = Vec::new();
-    for node in see(&facts.objects.nodes)? {
+    for node in fact_ref(&facts.objects.nodes)? {
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         if taints.into_iter().flatten().any(|taint| taint.key == key) {
-            let line = Line::new(format!(
+            let line = Finding::new(format!(
                 "node {} has the taint {key}: no other pod is scheduled there",
                 node.name_any()
             ));
-            wrong.push(line.fixed_by(format!(
+            wrong.push(line.with_fix(format!(
                 "kubectl taint node {} {key}-, once the agent there is ready",
                 node.name_any()
             )));
@@ -424,7 +427,7 @@ fn taint(facts: &Facts) -> Verdict {
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-fn tier(facts: &Facts) -> Verdict {
+fn tier(facts: &Facts) -> CheckResult {
     let mut tiers: BTreeMap<Tier, usize> = BTreeMap::new();
     for (_, status) in statuses(facts) {
         *tiers.entry(status.tier).or_default() += 1;
@@ -434,7 +437,7 @@ fn tier(facts: &Facts) -> Verdict {
         .map(|(tier, nodes)| format!("{tier} on {}", count(*nodes, "node", "nodes")))
         .collect();
     let outcome = per_node(facts, text.join(", "), |status| {
-        // Whoever forced a tier knows.
+        // A forced tier was chosen deliberately.
         if status.tier == Tier::Full || status.forced {
             Vec::new()
         } else {
@@ -444,7 +447,7 @@ fn tier(facts: &Facts) -> Verdict {
     outcome.map(as_warning)
 }
 
-fn self_test(facts: &Facts) -> Verdict {
+fn self_test(facts: &Facts) -> CheckResult {
     let passed = statuses(facts)
         .flat_map(|(_, status)| &status.self_test)
         .filter(|case| case.outcome == SelfTestOutcome::Passed)

@@ -1,6 +1,6 @@
-//! Groups of checks that explain the failures of others.
+//! Groups of checks whose failures explain those of others.
 
-/// While one of these fails, no proxy gets a certificate that another accepts.
+/// If one of these fails, no proxy gets a certificate that its peers accept.
 pub(super) const TRUST: &[&str] = &[
     "l5d-identity-cert-config-valid",
     "l5d-identity-trustAnchors-use-supported-crypto",
@@ -11,7 +11,7 @@ pub(super) const TRUST: &[&str] = &[
     "l5d-identity-issuer-cert-issued-by-trust-anchor",
 ];
 
-/// Why pods of the control plane do not run.
+/// If one of these fails, pods of the control plane do not run.
 pub(super) const NOT_RUNNING: &[&str] = &[
     "pre-pod-security",
     "nodes-ready",
@@ -21,17 +21,17 @@ pub(super) const NOT_RUNNING: &[&str] = &[
     "control-plane-containers",
 ];
 
-/// Controllers that run and cannot do their work.
+/// If one of these fails, controllers run without doing their work.
 pub(super) const NOT_WORKING: &[&str] = &[
     "l5d-existence-crd",
     "controllers-permissions",
     "controllers-ready",
 ];
 
-/// Why a node redirects no pod.
+/// If one of these fails, a node redirects no pods.
 pub(super) const AGENTS: &[&str] = &["nodes-ready", "agent-ready", "agent-cni", "agent-waiting"];
 
-/// The API server does not reach the injector, or does not believe it.
+/// If one of these fails, the API server does not reach or not trust the injector.
 pub(super) const WEBHOOK: &[&str] = &[
     "l5d-existence-mwc",
     "l5d-proxy-injector-webhook-cert-valid",

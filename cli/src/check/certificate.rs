@@ -1,4 +1,4 @@
-//! Judging certificates: how long, which algorithms, signed by whom.
+//! Evaluates certificates: validity, algorithms, signatures.
 
 use x509_parser::{
     certificate::X509Certificate, oid_registry, pem::Pem, prelude::FromDer as _,
@@ -7,21 +7,21 @@ use x509_parser::{
 
 use super::Outcome;
 
-/// Linkerd warns as early, of anchors and issuers that people replace.
+/// Remaining validity in seconds below which anchors and issuers cause a warning, as in Linkerd.
 const WARN_BEFORE: u64 = 60 * 24 * 3600;
 
-/// Every certificate of a PEM text, in DER.
+/// Returns the certificates of a PEM text in DER. `what` is its source, for error messages.
 pub(crate) fn read_pem(text: &[u8], what: &str) -> Result<Vec<Vec<u8>>, String> {
     let mut certificates = Vec::new();
     for pem in Pem::iter_from_buffer(text) {
-        let pem = pem.map_err(|error| format!("{what} is no PEM: {error}"))?;
+        let pem = pem.map_err(|error| format!("{what} is not valid PEM: {error}"))?;
         if pem.label == "CERTIFICATE" {
             parse(&pem.contents, what)?;
             certificates.push(pem.contents);
         }
     }
     if certificates.is_empty() {
-        return Err(format!("{what} holds no certificate"));
+        return Err(format!("{what} contains no certificate"));
     }
     Ok(certificates)
 }
@@ -29,10 +29,10 @@ pub(crate) fn read_pem(text: &[u8], what: &str) -> Result<Vec<Vec<u8>>, String> 
 pub(crate) fn parse<'a>(der: &'a [u8], what: &str) -> Result<X509Certificate<'a>, String> {
     X509Certificate::from_der(der)
         .map(|(_, certificate)| certificate)
-        .map_err(|error| format!("{what} holds something that is no certificate: {error}"))
+        .map_err(|error| format!("{what} contains an invalid certificate: {error}"))
 }
 
-/// What is wrong with the time of a certificate, if anything.
+/// Returns a message if the certificate is not valid at the time `now`.
 pub(crate) fn time_problem(certificate: &X509Certificate<'_>, now: u64) -> Option<String> {
     let validity = certificate.validity();
     let (not_before, not_after) = (
@@ -43,7 +43,7 @@ pub(crate) fn time_problem(certificate: &X509Certificate<'_>, now: u64) -> Optio
     let now = i64::try_from(now).unwrap_or(i64::MAX);
     if now < not_before {
         Some(format!(
-            "{subject} is not valid before {}: is this machine's clock right?",
+            "{subject} is not valid before {}: is this machine's clock correct?",
             validity.not_before
         ))
     } else if now > not_after {
@@ -53,8 +53,8 @@ pub(crate) fn time_problem(certificate: &X509Certificate<'_>, now: u64) -> Optio
     }
 }
 
-/// Those that are valid now and not for long enough, and what is left of each.
-pub(crate) fn ending<'a, 'b>(
+/// Returns the valid certificates that expire soon, with their remaining validity in seconds.
+pub(crate) fn expiring<'a, 'b>(
     certificates: &'b [X509Certificate<'a>],
     now: u64,
 ) -> impl Iterator<Item = (&'b X509Certificate<'a>, u64)> {
@@ -62,31 +62,38 @@ pub(crate) fn ending<'a, 'b>(
         .iter()
         .filter(move |certificate| time_problem(certificate, now).is_none());
     valid
-        .map(move |certificate| (certificate, left(certificate, now)))
-        .filter(|(_, left)| *left < WARN_BEFORE)
+        .map(move |certificate| (certificate, remaining_seconds(certificate, now)))
+        .filter(|(_, remaining)| *remaining < WARN_BEFORE)
 }
 
-/// Whether certificates that are valid will be so for long enough. Of others a check of its own
-/// says that they are not.
-pub(crate) fn expires_soon(certificates: &[X509Certificate<'_>], now: u64) -> Outcome {
-    let soon = ending(certificates, now)
-        .map(|(certificate, left)| format!("{} expires in {}", certificate.subject(), span(left)));
+/// Warns of certificates that are valid but expire soon. Another check reports the invalid ones.
+pub(crate) fn check_expiry(certificates: &[X509Certificate<'_>], now: u64) -> Outcome {
+    let soon = expiring(certificates, now).map(|(certificate, left)| {
+        format!(
+            "{} expires in {}",
+            certificate.subject(),
+            format_duration(left)
+        )
+    });
     Outcome::warn_if(soon.collect(), first_expiry(certificates, now))
 }
 
-/// What is left of the valid certificate that expires first, in words.
+/// Returns the remaining validity of the certificate that expires first, for the user.
 pub(crate) fn first_expiry(certificates: &[X509Certificate<'_>], now: u64) -> String {
     let valid = certificates
         .iter()
         .filter(|certificate| time_problem(certificate, now).is_none());
-    match valid.map(|certificate| left(certificate, now)).min() {
-        Some(left) => format!("{} left", span(left)),
+    match valid
+        .map(|certificate| remaining_seconds(certificate, now))
+        .min()
+    {
+        Some(left) => format!("{} left", format_duration(left)),
         None => "none is valid now".to_owned(),
     }
 }
 
-/// Why certificates that this one signs are not accepted: RFC 5280 has the basic constraints and
-/// the key usage say who may sign. `below` is the number of authorities between it and the
+/// Returns a message if the basic constraints or key usage (RFC 5280, sections 4.2.1.3 and 4.2.1.9)
+/// do not allow the certificate to sign. `below` is the number of CAs between it and the
 /// certificates of proxies.
 pub(crate) fn signing_problem(certificate: &X509Certificate<'_>, below: u32) -> Option<String> {
     let subject = certificate.subject();
@@ -94,7 +101,7 @@ pub(crate) fn signing_problem(certificate: &X509Certificate<'_>, below: u32) -> 
     let usage = certificate.key_usage().ok().flatten();
     if !constraints.as_ref().is_some_and(|found| found.value.ca) {
         return Some(format!(
-            "{subject} does not belong to an authority: its basic constraints do not say CA:TRUE, so it may not sign certificates"
+            "{subject} is not a CA certificate: its basic constraints lack CA:TRUE, so it may not sign certificates"
         ));
     }
     if usage.is_some_and(|found| !found.value.key_cert_sign()) {
@@ -103,28 +110,31 @@ pub(crate) fn signing_problem(certificate: &X509Certificate<'_>, below: u32) -> 
         ));
     }
     let length = constraints.and_then(|found| found.value.path_len_constraint);
-    length.filter(|length| *length < below).map(|length| {
-        format!("{subject} may have at most {length} authorities below it, and has {below}")
-    })
+    length
+        .filter(|length| *length < below)
+        .map(|length| format!("{subject} allows at most {length} CAs below it, and has {below}"))
 }
 
-pub(crate) fn left(certificate: &X509Certificate<'_>, now: u64) -> u64 {
+pub(crate) fn remaining_seconds(certificate: &X509Certificate<'_>, now: u64) -> u64 {
     let not_after = certificate.validity().not_after.timestamp();
     u64::try_from(not_after).unwrap_or(0).saturating_sub(now)
 }
 
-/// What is left of the certificate that expires first.
+/// Returns the remaining validity of the certificate that expires first.
 pub(crate) fn expiry(chain: &[Vec<u8>], now: u64) -> Option<String> {
-    let left = chain
-        .iter()
-        .filter_map(|der| parse(der, "it").ok().map(|found| left(&found, now)));
-    left.min().map(span)
+    let left = chain.iter().filter_map(|der| {
+        parse(der, "the chain")
+            .ok()
+            .map(|found| remaining_seconds(&found, now))
+    });
+    left.min().map(format_duration)
 }
 
-/// The proxies take ECDSA on P-256 and RSA of 2048 or 4096 bits, signed with SHA-256.
+/// Returns a message if proxies do not support the algorithms of the certificate. They support
+/// ECDSA on P-256 and, for anchors, RSA with 2048 or 4096 bits, signed with SHA-256.
 pub(crate) fn algorithm_problem(
     certificate: &X509Certificate<'_>,
-    rsa_too: bool,
+    is_rsa_allowed: bool,
 ) -> Option<String> {
     let subject = certificate.subject();
     let signature = &certificate.signature_algorithm.algorithm;
@@ -136,10 +146,10 @@ pub(crate) fn algorithm_problem(
             bits => Some(format!("an ECDSA key of {bits} bits")),
         },
         Ok(PublicKey::RSA(key)) => match key.key_size() {
-            2048 | 4096 if rsa_too => None,
+            2048 | 4096 if is_rsa_allowed => None,
             bits => Some(format!("an RSA key of {bits} bits")),
         },
-        _ => Some("a key of another kind".to_owned()),
+        _ => Some("an unsupported key type".to_owned()),
     };
     match key {
         Some(key) => Some(format!("{subject} has {key}; use ECDSA on P-256")),
@@ -148,7 +158,7 @@ pub(crate) fn algorithm_problem(
     }
 }
 
-/// Does a chain of signatures lead from the issuer to an anchor?
+/// Returns whether signatures chain the first certificate to one of the anchors.
 pub(crate) fn is_signed_by(chain: &[X509Certificate<'_>], anchors: &[X509Certificate<'_>]) -> bool {
     let Some((first, rest)) = chain.split_first() else {
         return false;
@@ -162,8 +172,8 @@ pub(crate) fn is_signed_by(chain: &[X509Certificate<'_>], anchors: &[X509Certifi
         || rest.first().is_some_and(signed_by) && is_signed_by(rest, anchors)
 }
 
-/// A time span as people say it.
-pub(crate) fn span(seconds: u64) -> String {
+/// Formats a duration in days, hours or minutes.
+pub(crate) fn format_duration(seconds: u64) -> String {
     match seconds / 3600 {
         hours @ 48.. => format!("{} days", hours / 24),
         hours @ 2.. => format!("{hours} hours"),

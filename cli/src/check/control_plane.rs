@@ -1,83 +1,84 @@
-//! The control plane: its objects, its pods, its proxies, and whether they agree with what the
-//! chart wrote down.
+//! The control plane: its objects, pods and proxies, and whether they match the chart's values.
 
 mod config;
 mod pods;
 
-pub(super) use pods::{COMPONENTS, container_problems, is_agent, may_answer, problem_of};
+pub(super) use pods::{
+    COMPONENTS, can_respond, container_problem_of, container_problems, is_agent,
+};
 
 use super::{
-    Category, Check, Ends, Facts, On, Outcome, Place,
+    AppliesTo, Category, Check, Environment, Facts, OnFailure, Outcome,
     causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST},
-    facts::see,
+    facts::fact_ref,
 };
 
 const INSTALLED: fn(&Facts) -> bool =
-    |facts| facts.place != Place::Machine && facts.is_installed_mode();
+    |facts| facts.environment != Environment::Machine && facts.is_installed_mode();
 
 pub(super) const EXISTENCE: Category = Category {
     name: "linkerd-existence",
     applies: INSTALLED,
     checks: &[
         Check {
-            anchor: "l5d-existence-ns",
+            id: "l5d-existence-ns",
             description: "the control plane's namespace exists",
-            advice: "meshctl install --crds | kubectl apply -f - && meshctl install | kubectl apply -f -; another namespace is chosen with -L",
+            advice: "meshctl install --crds | kubectl apply -f - && meshctl install | kubectl apply -f -; select another namespace with -L",
             explained_by: &[],
-            ends: Ends::Run,
-            on: On::Cluster,
-            look: |facts| {
-                see(&facts.objects.namespaces)?;
+            on_failure: OnFailure::Abort,
+            applies_to: AppliesTo::Cluster,
+            run: |facts| {
+                fact_ref(&facts.objects.namespaces)?;
                 let name = &facts.control_namespace;
                 Ok(match facts.namespace(name) {
                     Some(namespace) if namespace.metadata.deletion_timestamp.is_some() => {
                         Outcome::fail(format!("namespace {name} is being deleted"))
                     }
                     Some(_) => Outcome::ok(name),
-                    None => Outcome::fail(format!("there is no namespace {name}")),
+                    None => Outcome::fail(format!("namespace {name} does not exist")),
                 })
             },
         },
         super::kubernetes::NODES_READY,
         Check {
-            anchor: "l5d-existence-linkerd-config",
-            description: "ConfigMap linkerd-config holds the mesh's values",
+            id: "l5d-existence-linkerd-config",
+            description: "ConfigMap linkerd-config has valid values",
             advice: "{upgrade}",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: |facts| Ok(Outcome::ok(facts.values()?.linkerd_version)),
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: |facts| Ok(Outcome::ok(facts.values()?.linkerd_version)),
         },
         Check {
-            anchor: "l5d-existence-sa",
-            description: "the control plane's service accounts exist, and their pods' tokens are theirs",
+            id: "l5d-existence-sa",
+            description: "the control plane's service accounts exist, and its pods have their tokens",
             advice: "{upgrade}",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: config::accounts,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: config::accounts,
         },
         Check {
-            anchor: "control-plane-deployments",
-            description: "the control plane's workloads exist and run as many pods as they should",
+            id: "control-plane-deployments",
+            description: "the control plane's workloads exist and have all their pods",
             advice: "{upgrade}",
             explained_by: &[&["l5d-existence-ns", "pre-pod-security", "l5d-existence-sa"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: pods::workloads,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: pods::workloads,
         },
         Check {
-            anchor: "l5d-existence-unschedulable-pods",
-            description: "every pod of the control plane found a node",
-            advice: "kubectl -n {ns} describe pods: look at the events; make room, or correct nodeSelector and tolerations",
+            id: "l5d-existence-unschedulable-pods",
+            description: "all control plane pods are scheduled",
+            advice: "kubectl -n {ns} describe pods: see the events; free resources, or correct nodeSelector and tolerations",
             explained_by: &[&["nodes-ready"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: pods::unschedulable,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: pods::unschedulable,
         },
         Check {
-            anchor: "control-plane-containers",
-            description: "containers of the control plane start and stay up",
+            id: "control-plane-containers",
+            description: "control plane containers start and do not crash",
             advice: "an image: kubectl -n {ns} describe pod POD; a crash: kubectl -n {ns} logs POD -c CONTAINER --previous",
             explained_by: &[&[
                 "nodes-ready",
@@ -85,12 +86,12 @@ pub(super) const EXISTENCE: Category = Category {
                 "l5d-identity-cert-config-valid",
                 "controllers-permissions",
             ]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: pods::containers,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: pods::containers,
         },
         Check {
-            anchor: "l5d-api-control-ready",
+            id: "l5d-api-control-ready",
             description: "control plane pods are ready",
             advice: "kubectl -n {ns} get pods -o wide; on a local node: meshctl local status, meshctl local logs",
             explained_by: &[
@@ -100,96 +101,96 @@ pub(super) const EXISTENCE: Category = Category {
                 &["l5d-cp-proxy-healthy"],
                 AGENTS,
             ],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: pods::ready,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: pods::ready,
         },
         Check {
-            anchor: "control-plane-endpoints",
-            description: "the control plane's Services lead to ready pods",
+            id: "control-plane-endpoints",
+            description: "the control plane's Services have ready endpoints",
             advice: "{upgrade}",
             explained_by: &[&["l5d-api-control-ready"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: config::services,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: config::services,
         },
         Check {
-            anchor: "controllers-ready",
+            id: "controllers-ready",
             description: "controllers have read their objects",
-            advice: "kubectl -n {ns} logs deployment/linkerd-destination --all-containers: the log names the object that cannot be read",
+            advice: "kubectl -n {ns} logs deployment/linkerd-destination --all-containers: the log names the invalid object",
             explained_by: &[
                 NOT_RUNNING,
                 &["l5d-existence-crd", "controllers-permissions"],
                 TRUST,
             ],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: pods::controllers_ready,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: pods::controllers_ready,
         },
         Check {
-            anchor: "controllers-follow",
-            description: "controllers learn of every change",
-            advice: "kubectl -n {ns} logs deployment/linkerd-destination --all-containers: the log has the API server's reason; kubectl -n {ns} rollout restart deployment when it is \"Unauthorized\"",
+            id: "controllers-follow",
+            description: "controllers receive all changes",
+            advice: "kubectl -n {ns} logs deployment/linkerd-destination --all-containers: the log has the API server's error; kubectl -n {ns} rollout restart deployment when it is \"Unauthorized\"",
             explained_by: &[&[
                 "l5d-existence-sa",
                 "l5d-existence-crd",
                 "controllers-permissions",
             ]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: pods::controllers_follow,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: pods::controllers_follow,
         },
     ],
 };
 
 pub(super) const CONFIG: Category = Category {
     name: "linkerd-config",
-    applies: |facts| facts.place == Place::Cluster && facts.is_installed_mode(),
+    applies: |facts| facts.environment == Environment::Cluster && facts.is_installed_mode(),
     checks: &[
         Check {
-            anchor: "controllers-permissions",
-            description: "the controllers may do what they must",
-            advice: "{upgrade}: it puts ClusterRoles and bindings right",
+            id: "controllers-permissions",
+            description: "the controllers have the permissions that they need",
+            advice: "{upgrade}: it restores ClusterRoles and bindings",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: config::permissions,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: config::permissions,
         },
         Check {
-            anchor: "l5d-cluster-networks-cidr",
+            id: "l5d-cluster-networks-cidr",
             description: "the nodes' pod networks are in clusterNetworks",
             advice: "add the block to the value clusterNetworks, and {upgrade}",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: config::node_networks,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: config::node_networks,
         },
         Check {
-            anchor: "l5d-cluster-networks-pods",
+            id: "l5d-cluster-networks-pods",
             description: "pods and Services have addresses in clusterNetworks",
             advice: "add the block to the value clusterNetworks, and {upgrade}",
             explained_by: &[&["l5d-cluster-networks-cidr"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: config::addresses,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: config::addresses,
         },
         Check {
-            anchor: "config-drift",
-            description: "the control plane runs with the values that are written down",
+            id: "config-drift",
+            description: "the control plane runs with the configured values",
             advice: "kubectl -n {ns} rollout restart deployment; if they differ again, upgrade",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: config::drift,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: config::drift,
         },
         Check {
-            anchor: "values-without-effect",
-            description: "every value that was given has an effect",
-            advice: "take the keys out of the values file; docs/reference/values.md says what has the effect that was meant",
+            id: "values-without-effect",
+            description: "all configured values have an effect",
+            advice: "remove the keys from the values file; docs/reference/values.md has the supported values",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: config::without_effect,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: config::without_effect,
         },
     ],
 };
@@ -198,8 +199,8 @@ pub(super) const PROXY: Category = Category {
     name: "linkerd-control-plane-proxy",
     applies: INSTALLED,
     checks: &[Check {
-        anchor: "l5d-cp-proxy-healthy",
-        description: "the control plane's own proxies are ready",
+        id: "l5d-cp-proxy-healthy",
+        description: "the control plane's proxies are ready",
         advice: "kubectl -n {ns} logs POD -c linkerd-proxy",
         explained_by: &[
             NOT_RUNNING,
@@ -207,26 +208,26 @@ pub(super) const PROXY: Category = Category {
             &["controllers-permissions", "token-audience"],
             AGENTS,
         ],
-        ends: Ends::Nothing,
-        on: On::Anywhere,
-        look: pods::proxies,
+        on_failure: OnFailure::Continue,
+        applies_to: AppliesTo::Everywhere,
+        run: pods::proxies,
     }],
 };
 
 pub(super) const HA: Category = Category {
     name: "linkerd-ha-checks",
     applies: |facts| {
-        facts.place == Place::Cluster
+        facts.environment == Environment::Cluster
             && facts.is_installed_mode()
             && facts.values().is_ok_and(|values| values.high_availability)
     },
     checks: &[Check {
-        anchor: "l5d-control-plane-replicas",
-        description: "every part of the control plane runs more than once",
+        id: "l5d-control-plane-replicas",
+        description: "all control plane components have several replicas",
         advice: "set the value controllerReplicas to 3, and {upgrade}",
         explained_by: &[&["control-plane-deployments"]],
-        ends: Ends::Nothing,
-        on: On::Cluster,
-        look: pods::replicas,
+        on_failure: OnFailure::Continue,
+        applies_to: AppliesTo::Cluster,
+        run: pods::replicas,
     }],
 };

@@ -1,5 +1,4 @@
-//! The meshed pods: did those that asked get a proxy, are they redirected, ready and current, and
-//! do their annotations say what was meant.
+//! The meshed pods: injection, redirection, readiness, versions and annotations.
 
 mod annotations;
 mod pods;
@@ -15,20 +14,21 @@ use mesh_k8s::{
 };
 
 use super::{
-    Category, Check, Ends, Facts, Line, Mode, On, Outcome, Place, Verdict,
+    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, Mode, OnFailure, Outcome,
     causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST, WEBHOOK},
-    control_plane::{may_answer, problem_of},
+    control_plane::{can_respond, container_problem_of},
     count,
-    facts::{full_name, proxy_container, see},
-    identity::left_out,
-    repair, versions,
+    facts::{fact_ref, full_name, proxy_container},
+    fix,
+    identity::excluded_new_pods,
+    versions,
 };
 use crate::mesh::Scope;
 
-pub(super) const APPLIES: fn(&Facts) -> bool = |facts| match facts.place {
-    Place::Machine => false,
-    Place::Node => true,
-    Place::Cluster => facts.mode == Mode::Installed { proxies: true },
+pub(super) const APPLIES: fn(&Facts) -> bool = |facts| match facts.environment {
+    Environment::Machine => false,
+    Environment::LocalNode => true,
+    Environment::Cluster => facts.mode == Mode::Installed { proxies: true },
 };
 
 pub(super) const CATEGORY: Category = Category {
@@ -36,17 +36,17 @@ pub(super) const CATEGORY: Category = Category {
     applies: APPLIES,
     checks: &[
         Check {
-            anchor: "l5d-data-plane-exists",
+            id: "l5d-data-plane-exists",
             description: "the namespace exists",
-            advice: "kubectl get namespaces; -A looks at all",
+            advice: "kubectl get namespaces; -A checks all",
             explained_by: &[],
-            ends: Ends::Run,
-            on: On::Cluster,
-            look: |facts| {
-                see(&facts.objects.namespaces)?;
+            on_failure: OnFailure::Abort,
+            applies_to: AppliesTo::Cluster,
+            run: |facts| {
+                fact_ref(&facts.objects.namespaces)?;
                 Ok(match &facts.scope {
                     Scope::Namespace(name) if facts.namespace(name).is_none() => {
-                        Outcome::fail(format!("there is no namespace {name}"))
+                        Outcome::fail(format!("namespace {name} does not exist"))
                     }
                     Scope::Namespace(name) => Outcome::ok(name),
                     Scope::All => Outcome::ok("all namespaces"),
@@ -54,70 +54,70 @@ pub(super) const CATEGORY: Category = Category {
             },
         },
         Check {
-            anchor: "pods-meshed",
-            description: "every pod that asked for the mesh has a proxy",
+            id: "pods-meshed",
+            description: "every pod with the injection annotation has a proxy",
             advice: "kubectl -n NAMESPACE rollout restart WORKLOAD: the injector adds the proxy to new pods",
             explained_by: &[WEBHOOK, &["webhook-injects"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: meshed,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: meshed,
         },
         Check {
-            anchor: "pods-host-network",
-            description: "no pod that asks for the mesh uses the node's network",
+            id: "pods-host-network",
+            description: "no pod with the injection annotation uses the host network",
             advice: "kubectl annotate namespace NAMESPACE linkerd.io/inject-, or exclude the workload",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: host_network,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: host_network,
         },
         Check {
-            anchor: "pods-marked-meshed",
-            description: "every pod that is marked as meshed has a proxy",
+            id: "pods-marked-meshed",
+            description: "every pod that is labelled as meshed has a proxy",
             advice: "kubectl -n NAMESPACE label pod POD linkerd.io/control-plane-ns-",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: marked,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: marked,
         },
         Check {
-            anchor: "inject-annotation",
-            description: "the annotation linkerd.io/inject says enabled, ingress or disabled",
+            id: "inject-annotation",
+            description: "the annotation linkerd.io/inject is enabled, ingress or disabled",
             advice: "kubectl annotate namespace NAMESPACE --overwrite linkerd.io/inject=enabled",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: annotations::inject_values,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: annotations::inject_values,
         },
         Check {
-            anchor: "namespace-labels",
-            description: "no namespace has the mesh's settings as labels",
+            id: "namespace-labels",
+            description: "no namespace has settings of the mesh as labels",
             advice: "kubectl label namespace NAMESPACE KEY- && kubectl annotate namespace NAMESPACE KEY=VALUE",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: annotations::namespace_labels,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: annotations::namespace_labels,
         },
         Check {
-            anchor: "pods-enrolled",
+            id: "pods-enrolled",
             description: "connections of every meshed pod are redirected",
             advice: "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent",
             explained_by: &[AGENTS, &["agent-answers"]],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: redirection::enrolled,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: redirection::enrolled,
         },
         Check {
-            anchor: "data-plane-containers",
-            description: "containers of proxies start and stay up",
+            id: "data-plane-containers",
+            description: "proxy containers start and do not crash",
             advice: "kubectl -n NAMESPACE describe pod POD",
             explained_by: &[&["nodes-ready"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: containers,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: containers,
         },
         Check {
-            anchor: "l5d-data-plane-ready",
+            id: "l5d-data-plane-ready",
             description: "proxies are ready",
             advice: "meshctl check explain l5d-data-plane-ready",
             explained_by: &[
@@ -132,95 +132,95 @@ pub(super) const CATEGORY: Category = Category {
                     "proxy-certificates",
                 ],
             ],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: ready,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: ready,
         },
         Check {
-            anchor: "pods-ports",
-            description: "no container uses a port of its proxy",
+            id: "pods-ports",
+            description: "no container uses a port of the proxy",
             advice: "correct the port of the container",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: pods::ports,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: pods::ports,
         },
         Check {
-            anchor: "jobs-finish",
-            description: "no Job is held open by its proxy",
+            id: "jobs-finish",
+            description: "no Job is kept running by its proxy",
             advice: "kubectl -n NAMESPACE delete job NAME",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: pods::jobs,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: pods::jobs,
         },
         Check {
-            anchor: "l5d-data-plane-version",
-            description: "proxies are of the version that is injected now",
+            id: "l5d-data-plane-version",
+            description: "proxies have the version that is currently injected",
             advice: "kubectl -n NAMESPACE rollout restart WORKLOAD",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: versions::data_plane,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: versions::data_plane,
         },
         Check {
-            anchor: "data-plane-redirection",
-            description: "pods are redirected in the way that is set up now",
+            id: "data-plane-redirection",
+            description: "pods are redirected in the configured way",
             advice: "kubectl -n NAMESPACE rollout restart WORKLOAD",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: redirection::way,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: redirection::mode,
         },
         Check {
-            anchor: "l5d-data-plane-pod-labels",
-            description: "no pod has the mesh's settings as labels",
+            id: "l5d-data-plane-pod-labels",
+            description: "no pod has settings of the mesh as labels",
             advice: "move the key from the template's labels to its annotations",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: annotations::pod_labels,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: annotations::pod_labels,
         },
         Check {
-            anchor: "l5d-data-plane-services-labels",
-            description: "no Service has the mesh's settings as labels",
+            id: "l5d-data-plane-services-labels",
+            description: "no Service has settings of the mesh as labels",
             advice: "kubectl -n NAMESPACE label service NAME KEY- && kubectl -n NAMESPACE annotate service NAME KEY=VALUE",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: annotations::service_labels,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: annotations::service_labels,
         },
         Check {
-            anchor: "l5d-data-plane-services-annotations",
-            description: "no Service has the mark of export as an annotation",
+            id: "l5d-data-plane-services-annotations",
+            description: "no Service has the export label as an annotation",
             advice: "kubectl -n NAMESPACE annotate service NAME mirror.linkerd.io/exported- && kubectl -n NAMESPACE label service NAME mirror.linkerd.io/exported=true",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: annotations::service_annotations,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: annotations::service_annotations,
         },
         Check {
-            anchor: "config-annotations",
-            description: "every setting of the mesh exists and has a value that it can have",
+            id: "config-annotations",
+            description: "all settings of the mesh exist and have valid values",
             advice: "meshctl check explain config-annotations; on a workload the setting is in its template",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: annotations::unknown,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: annotations::unknown,
         },
         Check {
-            anchor: "linkerd-opaque-ports-definition",
-            description: "Services and pods agree about opaque ports",
+            id: "linkerd-opaque-ports-definition",
+            description: "Services and pods have the same opaque ports",
             advice: "kubectl -n NAMESPACE annotate service NAME --overwrite config.linkerd.io/opaque-ports=PORTS, as the pods have it",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: annotations::opaque_ports,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: annotations::opaque_ports,
         },
     ],
 };
 
-/// What the injector would do with a pod of the scope.
+/// Returns the decision of the injector for a pod.
 fn decision(facts: &Facts, pod: &Pod, projection: bool) -> Decision {
     let namespace = facts.namespace(&pod.namespace().unwrap_or_default());
     let none = ObjectMeta::default();
@@ -228,15 +228,15 @@ fn decision(facts: &Facts, pod: &Pod, projection: bool) -> Decision {
     inject::decide(namespace, pod, projection)
 }
 
-fn meshed(facts: &Facts) -> Verdict {
-    see(&facts.objects.namespaces)?;
+fn meshed(facts: &Facts) -> CheckResult {
+    fact_ref(&facts.objects.namespaces)?;
     let projection = facts.values()?.identity.service_account_token_projection;
     let mut wrong = Vec::new();
     for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
         if let Decision::Inject { .. } = decision(facts, pod, projection) {
             wrong.push(
-                Line::new(format!("{} has no proxy", full_name(pod)))
-                    .fixed_by(repair::restart(pod)),
+                Finding::new(format!("{} has no proxy", full_name(pod)))
+                    .with_fix(fix::restart_command(pod)),
             );
         }
     }
@@ -247,9 +247,9 @@ fn meshed(facts: &Facts) -> Verdict {
     ))
 }
 
-/// Pods that would be injected, were it not for the node's network.
-fn host_network(facts: &Facts) -> Verdict {
-    see(&facts.objects.namespaces)?;
+/// Finds pods that the injector skips only because they use the host network.
+fn host_network(facts: &Facts) -> CheckResult {
+    fact_ref(&facts.objects.namespaces)?;
     let projection = facts.values()?.identity.service_account_token_projection;
     let mut wrong = Vec::new();
     for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
@@ -260,20 +260,20 @@ fn host_network(facts: &Facts) -> Verdict {
             pod.namespace().unwrap_or_default(),
             pod.annotations().contains_key(annotation::INJECT),
         );
-        let line = Line::new(format!(
-            "{} asks for the mesh{} but uses the node's network: it cannot be meshed, and its traffic is neither encrypted nor authorised",
+        let line = Finding::new(format!(
+            "{} has the injection annotation{} but uses the host network: it cannot be meshed, and its traffic is neither encrypted nor authorised",
             full_name(pod),
             match own {
                 true => String::new(),
-                false => format!(" by the annotation of namespace {namespace}"),
+                false => format!(" of namespace {namespace}"),
             }
         ));
-        wrong.push(match repair::workload(pod) {
-            Some(workload) => line.fixed_by(format!(
-                "take hostNetwork out of the template of {workload}, or exclude it: kubectl -n {namespace} patch {workload} -p '{{\"spec\": {{\"template\": {{\"metadata\": {{\"annotations\": {{\"{}\": \"disabled\"}}}}}}}}}}'",
+        wrong.push(match fix::workload(pod) {
+            Some(workload) => line.with_fix(format!(
+                "remove hostNetwork from the template of {workload}, or exclude it: kubectl -n {namespace} patch {workload} -p '{{\"spec\": {{\"template\": {{\"metadata\": {{\"annotations\": {{\"{}\": \"disabled\"}}}}}}}}}}'",
                 annotation::INJECT
             )),
-            None => line.fixed_by(format!(
+            None => line.with_fix(format!(
                 "kubectl -n {namespace} annotate pod {} --overwrite {}=disabled",
                 pod.name_any(),
                 annotation::INJECT
@@ -283,25 +283,26 @@ fn host_network(facts: &Facts) -> Verdict {
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-/// The label makes clients expect a proxy: they open mutual TLS to the application's own port.
-fn marked(facts: &Facts) -> Verdict {
+/// Finds pods with the label that makes clients expect a proxy and open mutual TLS to the
+/// application's port.
+fn marked(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
         if pod::control_plane_namespace(pod).is_none() || proxy_container(pod).is_some() {
             continue;
         }
-        let line = Line::new(format!(
-            "{} has the label {} and no proxy: meshed clients cannot reach it",
+        let line = Finding::new(format!(
+            "{} has the label {} but no proxy: meshed clients cannot reach it",
             full_name(pod),
             annotation::CONTROL_PLANE_NS
         ));
         let namespace = pod.namespace().unwrap_or_default();
-        wrong.push(match repair::workload(pod) {
-            Some(workload) => line.fixed_by(format!(
-                "take the label {} out of the template of {workload}: kubectl -n {namespace} edit {workload}; the injector adds it together with the proxy",
+        wrong.push(match fix::workload(pod) {
+            Some(workload) => line.with_fix(format!(
+                "remove the label {} from the template of {workload}: kubectl -n {namespace} edit {workload}; the injector adds it together with the proxy",
                 annotation::CONTROL_PLANE_NS
             )),
-            None => line.fixed_by(format!(
+            None => line.with_fix(format!(
                 "kubectl -n {namespace} label pod {} {}-",
                 pod.name_any(),
                 annotation::CONTROL_PLANE_NS
@@ -311,22 +312,22 @@ fn marked(facts: &Facts) -> Verdict {
     Ok(Outcome::fail_if(wrong, ""))
 }
 
-/// Proxies that cannot start or do not stay up. Such a proxy answers nothing and has no log.
-fn containers(facts: &Facts) -> Verdict {
+/// Finds proxies that cannot start or that crash.
+fn containers(facts: &Facts) -> CheckResult {
     let pods = facts
         .meshed_pods()?
-        .filter(|pod| !facts.is_on_lost_node(pod));
+        .filter(|pod| !facts.is_on_unready_node(pod));
     let wrong = pods.filter_map(|pod| {
-        let line = problem_of(pod, pod::PROXY_CONTAINER, facts.clock())?;
-        // The proxy's image is the mesh's; a workload chooses another by annotation.
+        let line = container_problem_of(pod, pod::PROXY_CONTAINER, facts.clock())?;
+        // A workload may select another proxy image by annotation.
         let by = [
             "config.linkerd.io/proxy-image",
             "config.linkerd.io/proxy-version",
         ]
         .into_iter()
         .find(|key| pod.annotations().contains_key(*key));
-        Some(match (by, repair::workload(pod)) {
-            (Some(key), Some(workload)) if line.text.contains("Image") => line.fixed_by(format!(
+        Some(match (by, fix::workload(pod)) {
+            (Some(key), Some(workload)) if line.text.contains("Image") => line.with_fix(format!(
                 "correct the annotation {key} of the template of {workload}, or kubectl -n {} rollout undo {workload}",
                 pod.namespace().unwrap_or_default()
             )),
@@ -336,43 +337,43 @@ fn containers(facts: &Facts) -> Verdict {
     Ok(Outcome::fail_if(wrong.collect(), ""))
 }
 
-/// Pods of the scope that are not the control plane's.
+/// Returns whether the pod is in the scope and does not belong to the control plane.
 fn in_scope(facts: &Facts, pod: &Pod) -> bool {
     let namespace = pod.namespace().unwrap_or_default();
     facts.scope.contains(&namespace) && namespace != facts.control_namespace
 }
 
-fn ready(facts: &Facts) -> Verdict {
+fn ready(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     let mut named = BTreeSet::new();
-    let (mut asked, mut new) = (0_usize, 0_usize);
+    let (mut queried, mut new) = (0_usize, 0_usize);
     for proxy in &facts.proxies {
-        if proxy.namespace == facts.control_namespace && facts.place == Place::Cluster {
+        if proxy.namespace == facts.control_namespace && facts.environment == Environment::Cluster {
             continue;
         }
-        asked += 1;
+        queried += 1;
         let Err(reason) = &proxy.ready else { continue };
         named.insert((&proxy.namespace, &proxy.pod));
-        if proxy.new {
+        if proxy.is_new {
             new += 1;
             continue;
         }
         let (namespace, pod) = (&proxy.namespace, &proxy.pod);
-        let line = Line::new(format!("{namespace}/{pod}: {reason}"));
-        wrong.push(match facts.place {
-            Place::Cluster => line.fixed_by(format!(
+        let line = Finding::new(format!("{namespace}/{pod}: {reason}"));
+        wrong.push(match facts.environment {
+            Environment::Cluster => line.with_fix(format!(
                 "kubectl -n {namespace} logs {pod} -c linkerd-proxy"
             )),
-            _ => line.fixed_by(format!("meshctl local logs {pod} -c linkerd-proxy")),
+            _ => line.with_fix(format!("meshctl local logs {pod} -c linkerd-proxy")),
         });
     }
     for pod in facts.meshed_pods()? {
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
         let is_named = named.contains(&(&namespace, &name));
-        // Of a container that cannot start its own check speaks.
-        let elsewhere = facts.is_on_lost_node(pod)
-            || problem_of(pod, pod::PROXY_CONTAINER, facts.clock()).is_some();
-        if is_named || elsewhere || may_answer(pod, pod::PROXY_CONTAINER) {
+        // `data-plane-containers` reports containers that cannot start.
+        let is_reported = facts.is_on_unready_node(pod)
+            || container_problem_of(pod, pod::PROXY_CONTAINER, facts.clock()).is_some();
+        if is_named || is_reported || can_respond(pod, pod::PROXY_CONTAINER) {
             continue;
         }
         if facts.is_new(pod) {
@@ -380,10 +381,10 @@ fn ready(facts: &Facts) -> Verdict {
             continue;
         }
         wrong.push(
-            Line::new(format!("{namespace}/{name}: its proxy has not started yet"))
-                .fixed_by(format!("kubectl -n {namespace} describe pod {name}")),
+            Finding::new(format!("{namespace}/{name}: its proxy has not started yet"))
+                .with_fix(format!("kubectl -n {namespace} describe pod {name}")),
         );
     }
-    let ok = count(asked, "proxy", "proxies") + &left_out(new);
+    let ok = count(queried, "proxy", "proxies") + &excluded_new_pods(new);
     Ok(Outcome::fail_if(wrong, ok))
 }

@@ -1,40 +1,39 @@
-//! `check explain ID`: the section of the guide, which is part of the program.
+//! `check explain ID`: prints a section of the guide, which is embedded in the program.
 
 use super::CATEGORIES;
 
-/// docs/operations/checks.md, as it was when this program was built.
+/// docs/operations/checks.md at build time.
 const TEXT: &str = include_str!("../../../docs/operations/checks.md");
 
-/// The sections, by the check that each is about.
+/// Returns the sections with the IDs of their checks.
 pub(crate) fn sections() -> impl Iterator<Item = (&'static str, &'static str)> {
     TEXT.split("\n### ").skip(1).map(|part| {
         let (id, text) = part.split_once('\n').unwrap_or((part, ""));
-        // The next chapter is not part of the section.
+        // The heading of the next chapter ends the section.
         let text = text.split("\n## ").next().unwrap_or_default();
         (id, text.trim())
     })
 }
 
-/// Every check by its ID, in the order in which they are shown.
+/// Returns the IDs of all checks, in the order of the output.
 pub(crate) fn ids() -> Vec<&'static str> {
     let mut ids = Vec::new();
     for check in CATEGORIES.iter().flat_map(|category| category.checks) {
-        if !ids.contains(&check.anchor) {
-            ids.push(check.anchor);
+        if !ids.contains(&check.id) {
+            ids.push(check.id);
         }
     }
     ids
 }
 
-/// What the guide says of a check, for a terminal; the error names the checks that the ID may have
-/// meant.
+/// Returns the section of a check as plain text. The error names checks with similar IDs.
 pub(crate) fn explain(id: &str) -> Result<String, String> {
     let id = id.rsplit('#').next().unwrap_or(id);
     let found = sections().find(|(name, _)| *name == id);
     let (_, text) = found.ok_or_else(|| unknown(id))?;
     let mut checks = CATEGORIES.iter().flat_map(|category| category.checks);
     let description = checks
-        .find(|check| check.anchor == id)
+        .find(|check| check.id == id)
         .map_or("", |check| check.description);
     Ok(format!("{id}: {description}\n\n{}\n", plain(text)))
 }
@@ -46,17 +45,17 @@ fn unknown(id: &str) -> String {
         .collect();
     match similar.as_slice() {
         [] => format!(
-            "there is no check {id:?}; `meshctl check` names the ID of every row that is not in order. All of them: {}",
+            "unknown check {id:?}; `meshctl check` prints the ID of every row with a problem. All IDs: {}",
             ids().join(", ")
         ),
         similar => format!(
-            "there is no check {id:?}; did you mean {}?",
+            "unknown check {id:?}; did you mean {}?",
             similar.join(" or ")
         ),
     }
 }
 
-/// Links to other sections become the command that shows them; other links keep their text.
+/// Replaces links to sections by the command that prints them, and other links by their text.
 fn plain(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text;
@@ -85,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_section_is_explained_by_its_id() {
+    fn explain_prints_the_section_of_a_check() {
         let text = explain("l5d-identity-issuer-cert-is-time-valid").unwrap();
         assert!(
             text.starts_with("l5d-identity-issuer-cert-is-time-valid: the issuer is valid now\n\n")
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_id_names_those_that_it_may_have_meant() {
+    fn unknown_id_suggests_similar_ids() {
         let error = explain("webhook-cert-valid").unwrap_err();
         assert!(
             error.contains("did you mean l5d-proxy-injector-webhook-cert-valid?"),
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn links_become_commands() {
+    fn section_links_become_commands() {
         assert_eq!(
             plain("see [that](#tier), [agent.md](agent.md), and a[0]"),
             "see that (meshctl check explain tier), agent.md, and a[0]"

@@ -1,7 +1,5 @@
-//! Everything that checks judge, as it was seen at one moment.
-//!
-//! What could not be seen carries the reason, so that a person who may not read Secrets still
-//! learns everything else.
+//! The facts that checks evaluate, gathered at one moment. A fact that could not be determined has
+//! the reason instead, so that a user without access to Secrets still gets all other results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,56 +19,56 @@ use serde_json::Value;
 
 use crate::{clients::metrics::Sample, mesh::Scope};
 
-/// What was seen, or why it could not be.
-pub(crate) type Seen<T> = Result<T, String>;
+/// A fact, or why it could not be determined.
+pub(crate) type Fact<T> = Result<T, String>;
 
-/// A pod that is younger has had no time to start, in seconds. Rows about applications' pods leave
-/// it out and say so.
-pub(crate) const NEW_POD: u64 = 30;
-/// So long after the trust anchors were changed copies may still be on their way, in seconds:
-/// kubelets look at ConfigMaps about once a minute.
-pub(crate) const PROPAGATION: u64 = 90;
+/// Pods younger than this may still be starting, so that checks of application pods exclude them
+/// and say so.
+pub(crate) const NEW_POD_SECONDS: u64 = 30;
+/// Time in which all copies of changed trust anchors are updated. Kubelets read ConfigMaps about
+/// once a minute.
+pub(crate) const PROPAGATION_SECONDS: u64 = 90;
 
-/// What a question that was not asked answers. Nobody sees it: the checks that need it do not
+/// The value of a fact that was not queried. It is not shown, because the checks that use it do not
 /// apply.
-pub(crate) const NOT_ASKED: &str = "it was not looked at";
+pub(crate) const NOT_QUERIED: &str = "not queried";
 
-/// What the user asked to be checked.
+/// The set of checks that the user requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Can the mesh be installed?
+    /// Whether the mesh can be installed.
     Pre,
-    /// Are the custom resource definitions there?
+    /// Whether the custom resource definitions are installed.
     Crds,
     Installed {
-        /// Every meshed pod, too.
+        /// Check all meshed pods, too.
         proxies: bool,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// A machine on which no local node runs.
+pub(crate) enum Environment {
+    /// A machine without a local node.
     Machine,
-    Node,
+    LocalNode,
     Cluster,
 }
 
 #[derive(Debug)]
 pub(crate) struct Facts {
-    pub(crate) place: Place,
+    pub(crate) environment: Environment,
     pub(crate) mode: Mode,
     pub(crate) control_namespace: String,
-    /// Whose pods `--proxy` looks at.
+    /// The namespaces whose pods `--proxy` checks.
     pub(crate) scope: Scope,
-    /// Seconds since 1970 by this machine's clock.
+    /// Unix time of this machine in seconds.
     pub(crate) now: u64,
     pub(crate) cli_version: &'static str,
     pub(crate) machine: Machine,
-    pub(crate) server: Seen<Server>,
+    pub(crate) api_server: Fact<ApiServer>,
     pub(crate) objects: Objects,
-    /// What you, and the controllers, may do.
-    pub(crate) access: Vec<Access>,
+    /// Permissions of the user or of the controllers.
+    pub(crate) access: Vec<AccessReview>,
     pub(crate) trust: Trust,
     pub(crate) agents: Vec<Agent>,
     pub(crate) controllers: Vec<Controller>,
@@ -78,7 +76,7 @@ pub(crate) struct Facts {
     pub(crate) webhook: Webhook,
 }
 
-/// This machine.
+/// Properties of this machine.
 #[derive(Debug, Default)]
 pub(crate) struct Machine {
     pub(crate) root: bool,
@@ -89,46 +87,46 @@ pub(crate) struct Machine {
 
 /// The API server.
 #[derive(Debug, Clone)]
-pub(crate) struct Server {
+pub(crate) struct ApiServer {
     pub(crate) version: String,
     pub(crate) major_minor: Option<(u32, u32)>,
-    /// Seconds since 1970 by the API server's clock, from the head of its answer.
+    /// Unix time of the API server in seconds, from the Date header of its response.
     pub(crate) clock: Option<u64>,
-    /// `group/version/Kind` of what it serves of our groups.
-    pub(crate) served: Seen<BTreeSet<String>>,
+    /// `group/version/Kind` of the kinds that it serves in the groups of the mesh.
+    pub(crate) served: Fact<BTreeSet<String>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Objects {
-    pub(crate) namespaces: Seen<Vec<Namespace>>,
-    pub(crate) nodes: Seen<Vec<Node>>,
-    pub(crate) leases: Seen<Vec<Lease>>,
-    pub(crate) pods: Seen<Vec<Pod>>,
-    pub(crate) services: Seen<Vec<Service>>,
-    /// Warnings about objects of the control plane's namespace; of that namespace are the four
-    /// below, too.
-    pub(crate) events: Seen<Vec<Event>>,
-    pub(crate) slices: Seen<Vec<EndpointSlice>>,
-    pub(crate) deployments: Seen<Vec<Deployment>>,
-    pub(crate) daemon_sets: Seen<Vec<DaemonSet>>,
-    pub(crate) accounts: Seen<Vec<ServiceAccount>>,
-    pub(crate) config: Seen<Option<ConfigMap>>,
-    /// The ConfigMaps of trust roots, of every namespace.
-    pub(crate) trust_roots: Seen<Vec<ConfigMap>>,
-    pub(crate) webhook_secret: Seen<Option<Secret>>,
-    pub(crate) webhooks: Seen<Option<MutatingWebhookConfiguration>>,
-    /// Cilium's configuration, where the cluster has one.
-    pub(crate) cilium: Seen<Option<ConfigMap>>,
-    /// The policy objects as they are, with `kind`, so that an unreadable one can be named.
-    pub(crate) policies: Seen<Vec<Value>>,
+    pub(crate) namespaces: Fact<Vec<Namespace>>,
+    pub(crate) nodes: Fact<Vec<Node>>,
+    pub(crate) leases: Fact<Vec<Lease>>,
+    pub(crate) pods: Fact<Vec<Pod>>,
+    pub(crate) services: Fact<Vec<Service>>,
+    /// Warnings about objects in the control plane's namespace. The four fields below are limited
+    /// to that namespace, too.
+    pub(crate) events: Fact<Vec<Event>>,
+    pub(crate) slices: Fact<Vec<EndpointSlice>>,
+    pub(crate) deployments: Fact<Vec<Deployment>>,
+    pub(crate) daemon_sets: Fact<Vec<DaemonSet>>,
+    pub(crate) accounts: Fact<Vec<ServiceAccount>>,
+    pub(crate) config: Fact<Option<ConfigMap>>,
+    /// The ConfigMaps with trust anchors in all namespaces.
+    pub(crate) trust_roots: Fact<Vec<ConfigMap>>,
+    pub(crate) webhook_secret: Fact<Option<Secret>>,
+    pub(crate) webhooks: Fact<Option<MutatingWebhookConfiguration>>,
+    /// The configuration of Cilium, if the cluster has one.
+    pub(crate) cilium: Fact<Option<ConfigMap>>,
+    /// The policy objects in JSON with `kind`, so that an invalid object can be named.
+    pub(crate) policies: Fact<Vec<Value>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Access {
-    /// A service account of the control plane, or you.
-    pub(crate) who: Option<&'static str>,
-    pub(crate) what: Permission,
-    pub(crate) allowed: Seen<bool>,
+pub(crate) struct AccessReview {
+    /// A service account of the control plane; `None` is the user.
+    pub(crate) account: Option<&'static str>,
+    pub(crate) permission: Permission,
+    pub(crate) allowed: Fact<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,92 +134,97 @@ pub(crate) struct Permission {
     pub(crate) verb: &'static str,
     pub(crate) group: &'static str,
     pub(crate) resource: &'static str,
-    /// In the control plane's namespace rather than in the whole cluster.
+    /// The permission is for the control plane's namespace rather than for the cluster.
     pub(crate) namespaced: bool,
 }
 
-/// The roots of trust and the issuer, in DER.
+/// The trust anchors and the issuer, in DER.
 #[derive(Debug)]
 pub(crate) struct Trust {
-    pub(crate) anchors: Seen<Vec<Vec<u8>>>,
-    /// The issuer first, then what stands between it and the anchor.
-    pub(crate) issuer: Seen<Vec<Vec<u8>>>,
-    /// Whether the issuer's key belongs to its certificate.
-    pub(crate) key: Seen<()>,
+    pub(crate) anchors: Fact<Vec<Vec<u8>>>,
+    /// The issuer followed by the intermediates up to the anchor.
+    pub(crate) issuer: Fact<Vec<Vec<u8>>>,
+    /// Whether the issuer's key matches its certificate.
+    pub(crate) key: Fact<()>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Agent {
     pub(crate) node: String,
-    pub(crate) status: Seen<NodeStatus>,
-    pub(crate) pods: Seen<Vec<PodStatus>>,
+    pub(crate) status: Fact<NodeStatus>,
+    pub(crate) pods: Fact<Vec<PodStatus>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) pod: String,
     pub(crate) name: &'static str,
-    pub(crate) ready: Seen<()>,
-    pub(crate) metrics: Seen<Vec<Sample>>,
+    pub(crate) ready: Fact<()>,
+    pub(crate) metrics: Fact<Vec<Sample>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) namespace: String,
     pub(crate) pod: String,
-    /// The pod of an application has had no time to start.
-    pub(crate) new: bool,
-    pub(crate) ready: Seen<()>,
-    pub(crate) metrics: Seen<Vec<Sample>>,
+    /// The pod belongs to an application and may still be starting.
+    pub(crate) is_new: bool,
+    pub(crate) ready: Fact<()>,
+    pub(crate) metrics: Fact<Vec<Sample>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Webhook {
-    /// The chain that each ready pod of the injector presents, by the pod.
-    pub(crate) presented: BTreeMap<String, Seen<Vec<Vec<u8>>>>,
-    /// What became of a pod that was created for trial and not kept.
-    pub(crate) trial: Seen<Trial>,
+    /// The chain that each ready injector pod presents, keyed by pod.
+    pub(crate) presented: BTreeMap<String, Fact<Vec<Vec<u8>>>>,
+    /// The result of creating a pod as a dry run.
+    pub(crate) dry_run: Fact<InjectionDryRun>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Trial {
+pub(crate) enum InjectionDryRun {
     Injected,
-    /// The API server accepted the pod as it was.
-    LeftAlone,
-    /// The API server's words.
-    Refused(String),
-    /// You may not create pods there.
+    /// The API server accepted the pod without a proxy.
+    NotInjected,
+    /// The error message of the API server.
+    Rejected(String),
+    /// The user may not create pods in the namespace.
     Forbidden,
-    /// No pod can or should be created there, for this reason.
-    NotTried(String),
+    /// No suitable namespace exists, for this reason.
+    NotAttempted(String),
 }
 
 impl Facts {
-    /// Nothing seen yet.
-    pub(crate) fn new(place: Place, mode: Mode, control_namespace: &str, scope: Scope) -> Self {
+    /// Creates facts that are all unknown.
+    pub(crate) fn new(
+        environment: Environment,
+        mode: Mode,
+        control_namespace: &str,
+        scope: Scope,
+    ) -> Self {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Self {
-            place,
+            environment,
             mode,
             control_namespace: control_namespace.to_owned(),
             scope,
             now: now.map_or(0, |since| since.as_secs()),
             cli_version: env!("CARGO_PKG_VERSION"),
             machine: Machine::default(),
-            server: unseen(),
-            objects: Objects::unseen(),
+            api_server: not_queried(),
+            objects: Objects::not_queried(),
             access: Vec::new(),
             trust: Trust {
-                anchors: unseen(),
-                issuer: unseen(),
-                key: unseen(),
+                anchors: not_queried(),
+                issuer: not_queried(),
+                key: not_queried(),
             },
             agents: Vec::new(),
             controllers: Vec::new(),
             proxies: Vec::new(),
             webhook: Webhook {
                 presented: BTreeMap::new(),
-                trial: unseen(),
+                dry_run: not_queried(),
             },
         }
     }
@@ -230,18 +233,18 @@ impl Facts {
         matches!(self.mode, Mode::Installed { .. })
     }
 
-    /// The values that the chart wrote down.
-    pub(crate) fn values(&self) -> Seen<Values> {
+    /// Returns the chart values that ConfigMap linkerd-config records.
+    pub(crate) fn values(&self) -> Fact<Values> {
         let text = self.values_text()?;
         let what = "the values of ConfigMap linkerd-config";
-        let given = serde_norway::from_str(&text).map_err(|error| format!("{what}: {error}"))?;
-        let mut values = Values::read(given).map_err(|error| format!("{what}: {error}"))?;
+        let values = serde_norway::from_str(&text).map_err(|error| format!("{what}: {error}"))?;
+        let mut values = Values::read(values).map_err(|error| format!("{what}: {error}"))?;
         values.namespace.clone_from(&self.control_namespace);
         Ok(values)
     }
 
-    pub(crate) fn values_text(&self) -> Seen<String> {
-        let config = see(&self.objects.config)?.as_ref().ok_or_else(|| {
+    pub(crate) fn values_text(&self) -> Fact<String> {
+        let config = fact_ref(&self.objects.config)?.as_ref().ok_or_else(|| {
             format!(
                 "namespace {} has no ConfigMap linkerd-config",
                 self.control_namespace
@@ -252,29 +255,29 @@ impl Facts {
         Ok(values.clone())
     }
 
-    /// Does the mesh redirect by node agents? It does unless the chart was told otherwise.
+    /// Returns whether node agents redirect pods, which is the default of the chart.
     pub(crate) fn has_agents(&self) -> bool {
         self.values()
             .map_or(true, |values| values.redirection() == Redirection::Agent)
     }
 
-    /// Pods that run or are about to.
-    pub(crate) fn live_pods(&self) -> Seen<impl Iterator<Item = &Pod>> {
-        Ok(see(&self.objects.pods)?
+    /// Returns the pods that run or are starting.
+    pub(crate) fn live_pods(&self) -> Fact<impl Iterator<Item = &Pod>> {
+        Ok(fact_ref(&self.objects.pods)?
             .iter()
             .filter(|pod| !pod::is_terminal(pod) && pod.metadata.deletion_timestamp.is_none()))
     }
 
-    /// Pods of the control plane.
-    pub(crate) fn control_pods(&self) -> Seen<impl Iterator<Item = &Pod>> {
+    /// Returns the pods of the control plane.
+    pub(crate) fn control_pods(&self) -> Fact<impl Iterator<Item = &Pod>> {
         Ok(self.live_pods()?.filter(|pod| {
             pod.namespace().as_deref() == Some(&self.control_namespace)
                 && pod::label(pod, annotation::CONTROL_PLANE_COMPONENT).is_some()
         }))
     }
 
-    /// Pods with a proxy that are not the control plane's, in the scope that was asked for.
-    pub(crate) fn meshed_pods(&self) -> Seen<impl Iterator<Item = &Pod>> {
+    /// Returns the pods of the scope that have a proxy, except those of the control plane.
+    pub(crate) fn meshed_pods(&self) -> Fact<impl Iterator<Item = &Pod>> {
         Ok(self.live_pods()?.filter(|pod| {
             let namespace = pod.namespace().unwrap_or_default();
             namespace != self.control_namespace
@@ -283,46 +286,46 @@ impl Facts {
         }))
     }
 
-    /// The API server's time, by which objects are dated.
+    /// Returns the time of the API server, which the timestamps of objects are based on.
     pub(crate) fn clock(&self) -> u64 {
-        let server = self.server.as_ref().ok();
+        let server = self.api_server.as_ref().ok();
         server.and_then(|server| server.clock).unwrap_or(self.now)
     }
 
-    /// Was the pod created less than [`NEW_POD`] seconds ago?
+    /// Returns whether the pod was created less than [`NEW_POD_SECONDS`] ago.
     pub(crate) fn is_new(&self, pod: &Pod) -> bool {
         let created = pod.creation_timestamp().map(|time| time.0.as_second());
         let created = created.and_then(|seconds| u64::try_from(seconds).ok());
-        created.is_some_and(|created| created + NEW_POD > self.clock())
+        created.is_some_and(|created| created + NEW_POD_SECONDS > self.clock())
     }
 
-    /// Why a node is not Ready, in the kubelet's or the node controller's words.
-    pub(crate) fn node_trouble(&self, node: &Node) -> Option<String> {
+    /// Returns the message of the kubelet or node controller if the node is not Ready.
+    pub(crate) fn unready_reason(&self, node: &Node) -> Option<String> {
         let conditions = node.status.as_ref()?.conditions.as_ref()?;
         let ready = conditions
             .iter()
             .find(|condition| condition.type_ == "Ready")?;
         (ready.status != "True").then(|| {
             let text = ready.message.as_deref().or(ready.reason.as_deref());
-            text.unwrap_or("its kubelet does not say why").to_owned()
+            text.unwrap_or("no reason given").to_owned()
         })
     }
 
-    /// Does the pod stand on a node that is not Ready? Nothing there can be asked, and a check of
-    /// its own names the node.
-    pub(crate) fn is_on_lost_node(&self, pod: &Pod) -> bool {
+    /// Returns whether the pod's node is not Ready. Its daemons are unreachable, and `nodes-ready`
+    /// reports the node.
+    pub(crate) fn is_on_unready_node(&self, pod: &Pod) -> bool {
         let name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
         let nodes = self.objects.nodes.as_deref().unwrap_or_default();
         let node = nodes.iter().find(|node| Some(&node.name_any()) == name);
-        node.is_some_and(|node| self.node_trouble(node).is_some())
+        node.is_some_and(|node| self.unready_reason(node).is_some())
     }
 
-    /// The newest warning that was written about an object of the control plane's namespace.
+    /// Returns the last warning event about an object in the control plane's namespace.
     pub(crate) fn last_warning(&self, kind: &str, name: &str) -> Option<&str> {
         self.newest_warning(kind, name, |_event| true)
     }
 
-    /// The newest warning about a container of a pod, a failed probe mostly.
+    /// Returns the last warning event about a container, usually a failed probe.
     pub(crate) fn container_warning(&self, pod: &str, container: &str) -> Option<&str> {
         // `spec.containers{name}`, or `spec.initContainers{name}`.
         let end = format!("{{{container}}}");
@@ -356,42 +359,42 @@ impl Facts {
 }
 
 impl Objects {
-    fn unseen() -> Self {
+    fn not_queried() -> Self {
         Self {
-            namespaces: unseen(),
-            nodes: unseen(),
-            leases: unseen(),
-            pods: unseen(),
-            services: unseen(),
-            events: unseen(),
-            slices: unseen(),
-            deployments: unseen(),
-            daemon_sets: unseen(),
-            accounts: unseen(),
-            config: unseen(),
-            trust_roots: unseen(),
-            webhook_secret: unseen(),
-            webhooks: unseen(),
-            cilium: unseen(),
-            policies: unseen(),
+            namespaces: not_queried(),
+            nodes: not_queried(),
+            leases: not_queried(),
+            pods: not_queried(),
+            services: not_queried(),
+            events: not_queried(),
+            slices: not_queried(),
+            deployments: not_queried(),
+            daemon_sets: not_queried(),
+            accounts: not_queried(),
+            config: not_queried(),
+            trust_roots: not_queried(),
+            webhook_secret: not_queried(),
+            webhooks: not_queried(),
+            cilium: not_queried(),
+            policies: not_queried(),
         }
     }
 }
 
-pub(crate) fn unseen<T>() -> Seen<T> {
-    Err(NOT_ASKED.to_owned())
+pub(crate) fn not_queried<T>() -> Fact<T> {
+    Err(NOT_QUERIED.to_owned())
 }
 
-/// Borrows what was seen, or passes the reason on.
-pub(crate) fn see<T>(seen: &Seen<T>) -> Seen<&T> {
-    seen.as_ref().map_err(Clone::clone)
+/// Borrows a fact, or returns the reason why it is unknown.
+pub(crate) fn fact_ref<T>(fact: &Fact<T>) -> Fact<&T> {
+    fact.as_ref().map_err(Clone::clone)
 }
 
 pub(crate) fn proxy_container(pod: &Pod) -> Option<&mesh_k8s::kinds::core::Container> {
     pod::containers(pod.spec.as_ref()?).find(|container| container.name == pod::PROXY_CONTAINER)
 }
 
-/// `namespace/name`.
+/// Returns `namespace/name`.
 pub(crate) fn full_name(pod: &Pod) -> String {
     format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any())
 }

@@ -1,4 +1,4 @@
-//! A healthy cluster as data, for the tests that plant faults in it.
+//! A healthy cluster as data, in which tests inject faults.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -12,21 +12,24 @@ use serde_json::{Value, json};
 
 use super::{
     control_plane::COMPONENTS,
-    facts::{Access, Agent, Controller, Facts, Mode, Permission, Place, Proxy, Server, Trial},
+    facts::{
+        AccessReview, Agent, ApiServer, Controller, Environment, Facts, InjectionDryRun, Mode,
+        Permission, Proxy,
+    },
     identity::{BUNDLE_KEY, TRUST_ROOTS},
 };
 use crate::{clients::metrics, mesh::Scope};
 
-/// 2026-01-01, when everything in the fixture happens.
+/// 2026-01-01, the current time of the fixture.
 pub(super) const NOW: u64 = 1_767_225_600;
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// An authority of a mesh: valid from long before [`NOW`] until `days` after it.
-pub(super) struct Authority {
+/// A certificate authority, valid from a year before [`NOW`] until `days` after it.
+pub(super) struct TestCa {
     pub(super) issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
-impl Authority {
+impl TestCa {
     pub(super) fn new(name: &str, days: i64) -> Self {
         let key = KeyPair::generate().unwrap();
         let issuer = CertifiedIssuer::self_signed(params(name, days, true), key).unwrap();
@@ -41,14 +44,14 @@ impl Authority {
         self.issuer.pem()
     }
 
-    /// An authority that this one signs.
+    /// Signs an intermediate CA.
     pub(super) fn intermediate(&self, name: &str, days: i64) -> Vec<u8> {
         let key = KeyPair::generate().unwrap();
         let certificate = params(name, days, true).signed_by(&key, &self.issuer);
         certificate.unwrap().der().to_vec()
     }
 
-    /// An authority whose key usage does not let it sign certificates.
+    /// Signs an intermediate CA whose key usage does not allow it to sign certificates.
     pub(super) fn without_signing(&self, name: &str, days: i64) -> Vec<u8> {
         let key = KeyPair::generate().unwrap();
         let mut params = params(name, days, true);
@@ -57,7 +60,7 @@ impl Authority {
         certificate.unwrap().der().to_vec()
     }
 
-    /// The certificate of a server.
+    /// Signs a server certificate; returns it in DER and PEM.
     pub(super) fn server(&self, name: &str, days: i64) -> (Vec<u8>, String) {
         let key = KeyPair::generate().unwrap();
         let certificate = params(name, days, false).signed_by(&key, &self.issuer);
@@ -66,8 +69,8 @@ impl Authority {
     }
 }
 
-fn params(name: &str, days: i64, authority: bool) -> CertificateParams {
-    let names = if authority {
+fn params(name: &str, days: i64, is_ca: bool) -> CertificateParams {
+    let names = if is_ca {
         Vec::new()
     } else {
         vec![name.to_owned()]
@@ -84,7 +87,7 @@ fn params(name: &str, days: i64, authority: bool) -> CertificateParams {
         0.. => (now + seconds).into(),
         _ => (now - seconds).into(),
     };
-    if authority {
+    if is_ca {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     }
@@ -106,7 +109,7 @@ fn of_kind<T: DeserializeOwned>(documents: &[Value], kind: &str) -> Vec<T> {
         .collect()
 }
 
-/// A pod that runs, with a proxy or without.
+/// Returns a running pod with or without a proxy.
 pub(super) fn pod(namespace: &str, name: &str, node: &str, proxy: bool) -> Pod {
     let mut containers = vec![
         json!({"name": "app", "image": "app:1", "ports": [{"name": "http", "containerPort": 8080}]}),
@@ -140,7 +143,7 @@ pub(super) fn pod(namespace: &str, name: &str, node: &str, proxy: bool) -> Pod {
     serde_json::from_value(pod).unwrap()
 }
 
-fn of_control_plane(component: &str, number: usize) -> Pod {
+fn control_plane_pod(component: &str, number: usize) -> Pod {
     let name = format!("linkerd-{component}-{number}");
     let mut pod = pod("linkerd", &name, "a", component != "mesh-agent");
     let label = "linkerd.io/control-plane-component".to_owned();
@@ -149,7 +152,7 @@ fn of_control_plane(component: &str, number: usize) -> Pod {
 }
 
 fn agent_pod(node: &str) -> Pod {
-    let mut pod = of_control_plane("mesh-agent", 0);
+    let mut pod = control_plane_pod("mesh-agent", 0);
     pod.metadata.name = Some(format!("mesh-agent-{node}"));
     pod.metadata.owner_references = serde_json::from_value(json!([
         {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "mesh-agent", "uid": "u"}
@@ -209,7 +212,7 @@ fn proxy(pod: &Pod) -> Proxy {
     Proxy {
         namespace: pod.metadata.namespace.clone().unwrap(),
         pod: pod.metadata.name.clone().unwrap(),
-        new: false,
+        is_new: false,
         ready: Ok(()),
         metrics: Ok(metrics::parse(&text)),
     }
@@ -230,21 +233,21 @@ pub(super) fn webhook_secret(pem: &str) -> Secret {
     }
 }
 
-/// Everything is in order here.
+/// Returns the facts of a cluster without problems.
 pub(super) fn healthy() -> Facts {
     let documents = documents();
     let scope = Scope::All;
     let mut facts = Facts::new(
-        Place::Cluster,
+        Environment::Cluster,
         Mode::Installed { proxies: true },
         "linkerd",
         scope,
     );
     facts.now = NOW;
-    facts.server = Ok(server());
+    facts.api_server = Ok(server());
     let mut pods: Vec<Pod> = COMPONENTS
         .iter()
-        .flat_map(|component| (0..2).map(|number| of_control_plane(component, number)))
+        .flat_map(|component| (0..2).map(|number| control_plane_pod(component, number)))
         .collect();
     pods.extend(["a", "b"].map(agent_pod));
     pods.extend([
@@ -290,9 +293,9 @@ pub(super) fn healthy() -> Facts {
         })
         .cloned()
         .collect());
-    facts.access = vec![Access {
-        who: Some("linkerd-identity"),
-        what: Permission {
+    facts.access = vec![AccessReview {
+        account: Some("linkerd-identity"),
+        permission: Permission {
             verb: "create",
             group: "authentication.k8s.io",
             resource: "tokenreviews",
@@ -300,13 +303,15 @@ pub(super) fn healthy() -> Facts {
         },
         allowed: Ok(true),
     }];
-    secure(&mut facts);
+    add_certificates(&mut facts);
     facts
 }
 
-fn server() -> Server {
-    let served: BTreeSet<String> = super::kubernetes::every_kind().map(str::to_owned).collect();
-    Server {
+fn server() -> ApiServer {
+    let served: BTreeSet<String> = super::kubernetes::required_kinds()
+        .map(str::to_owned)
+        .collect();
+    ApiServer {
         version: "v1.34.1".to_owned(),
         major_minor: Some((1, 34)),
         clock: Some(NOW + 1),
@@ -314,9 +319,9 @@ fn server() -> Server {
     }
 }
 
-/// Gives the cluster its certificates.
-fn secure(facts: &mut Facts) {
-    let anchor = Authority::new("root.linkerd.cluster.local", 3650);
+/// Adds the certificates of the cluster.
+fn add_certificates(facts: &mut Facts) {
+    let anchor = TestCa::new("root.linkerd.cluster.local", 3650);
     facts.trust.anchors = Ok(vec![anchor.der()]);
     facts.trust.issuer = Ok(vec![
         anchor.intermediate("identity.linkerd.cluster.local", 365),
@@ -326,13 +331,13 @@ fn secure(facts: &mut Facts) {
     facts.objects.trust_roots = Ok(["linkerd", "shop"]
         .map(|namespace| trust_roots(namespace, &bundle))
         .into());
-    let authority = Authority::new("webhook", 365);
+    let authority = TestCa::new("webhook", 365);
     let (der, pem) = authority.server(SERVER_NAME, 365);
     facts.objects.webhook_secret = Ok(Some(webhook_secret(&pem)));
     set_ca_bundle(facts, &authority.pem());
     facts.webhook.presented =
         [("linkerd/linkerd-proxy-injector-0".to_owned(), Ok(vec![der]))].into();
-    facts.webhook.trial = Ok(Trial::Injected);
+    facts.webhook.dry_run = Ok(InjectionDryRun::Injected);
 }
 
 pub(super) fn set_ca_bundle(facts: &mut Facts, pem: &str) {

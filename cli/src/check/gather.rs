@@ -1,12 +1,11 @@
-//! Asks machine, node or cluster everything that the checks judge, as much as possible at the same
-//! time.
+//! Gathers facts from the machine, node or cluster, with concurrent queries.
 
 mod access;
-mod answers;
+mod daemons;
+mod dry_run;
 mod machine;
 mod node;
 mod objects;
-mod trial;
 mod trust;
 
 use kube::api::ListParams;
@@ -14,7 +13,7 @@ use mesh_k8s::kinds::{Namespace, Node};
 use serde_json::Value;
 
 use super::{
-    facts::{Facts, Mode, Place, Seen, Server, Trial},
+    facts::{ApiServer, Environment, Fact, Facts, InjectionDryRun, Mode},
     webhook,
 };
 use crate::{
@@ -22,24 +21,29 @@ use crate::{
     mesh::{Mesh, Scope},
 };
 
-/// Everything that the mode asks about.
+/// Gathers the facts that the checks of the mode use.
 pub(crate) async fn facts(mesh: Option<&Mesh>, mode: Mode, scope: Scope) -> Facts {
     match mesh {
         None => {
-            let mut facts = Facts::new(Place::Machine, mode, "", scope);
-            facts.machine = machine::look();
+            let mut facts = Facts::new(Environment::Machine, mode, "", scope);
+            facts.machine = machine::read();
             facts
         }
         Some(mesh @ Mesh::Local(node)) => {
-            let mut facts = Facts::new(Place::Node, mode, mesh.control_namespace(), scope);
-            facts.machine = machine::look();
+            let mut facts = Facts::new(
+                Environment::LocalNode,
+                mode,
+                mesh.control_namespace(),
+                scope,
+            );
+            facts.machine = machine::read();
             facts.objects.pods = node::pods(node);
             facts.trust = trust::of_node(node);
-            Box::pin(answers::ask(mesh, &mut facts)).await;
+            Box::pin(daemons::query(mesh, &mut facts)).await;
             facts
         }
         Some(mesh @ Mesh::Cluster(cluster)) => {
-            let mut facts = Facts::new(Place::Cluster, mode, mesh.control_namespace(), scope);
+            let mut facts = Facts::new(Environment::Cluster, mode, mesh.control_namespace(), scope);
             Box::pin(of_cluster(mesh, cluster, &mut facts)).await;
             facts
         }
@@ -47,9 +51,9 @@ pub(crate) async fn facts(mesh: Option<&Mesh>, mode: Mode, scope: Scope) -> Fact
 }
 
 async fn of_cluster(mesh: &Mesh, cluster: &Cluster, facts: &mut Facts) {
-    facts.server = server(cluster).await;
-    if facts.server.is_err() {
-        // Everything else would wait for the same silence.
+    facts.api_server = server(cluster).await;
+    if facts.api_server.is_err() {
+        // All other requests would run into the same timeout.
         return;
     }
     match facts.mode {
@@ -63,8 +67,8 @@ async fn of_cluster(mesh: &Mesh, cluster: &Cluster, facts: &mut Facts) {
                 objects::cilium(cluster),
                 access::of_user(cluster),
             );
-            facts.objects.namespaces = seen("list the namespaces", namespaces);
-            facts.objects.nodes = seen("list the nodes", nodes);
+            facts.objects.namespaces = to_fact("list the namespaces", namespaces);
+            facts.objects.nodes = to_fact("list the nodes", nodes);
             facts.objects.leases = leases;
             facts.objects.config = config;
             facts.objects.cilium = cilium;
@@ -72,42 +76,42 @@ async fn of_cluster(mesh: &Mesh, cluster: &Cluster, facts: &mut Facts) {
             facts.objects.pods = objects::pods(cluster).await;
         }
         Mode::Installed { .. } => {
-            Box::pin(objects::look(cluster, facts)).await;
+            Box::pin(objects::read(cluster, facts)).await;
             facts.trust = trust::of_cluster(cluster, facts).await;
-            let place = webhook::trial_namespace(facts);
-            let trial = async {
+            let place = webhook::dry_run_namespace(facts);
+            let dry_run = async {
                 match &place {
-                    Ok(namespace) => trial::run(cluster, namespace).await,
-                    Err(reason) => Ok(Trial::NotTried(reason.clone())),
+                    Ok(namespace) => dry_run::run(cluster, namespace).await,
+                    Err(reason) => Ok(InjectionDryRun::NotAttempted(reason.clone())),
                 }
             };
-            let (access, trial) =
-                tokio::join!(access::of_controllers(cluster, facts.has_agents()), trial);
+            let (access, dry_run) =
+                tokio::join!(access::of_controllers(cluster, facts.has_agents()), dry_run);
             facts.access = access;
-            facts.webhook.trial = trial;
-            Box::pin(answers::ask(mesh, facts)).await;
+            facts.webhook.dry_run = dry_run;
+            Box::pin(daemons::query(mesh, facts)).await;
         }
     }
 }
 
-/// The policy objects of a mesh, as they are.
-pub(crate) async fn policies(mesh: &Mesh) -> Seen<Vec<Value>> {
+/// Returns the policy objects of a mesh in JSON.
+pub(crate) async fn policies(mesh: &Mesh) -> Fact<Vec<Value>> {
     match mesh {
         Mesh::Local(node) => node::policies(node),
         Mesh::Cluster(cluster) => objects::policies(cluster).await,
     }
 }
 
-/// Names the operation in the reason why something could not be seen.
-pub(super) fn seen<T>(what: &str, result: kube::Result<T>) -> Seen<T> {
+/// Converts the result of a request; the reason of a failure names the operation.
+pub(super) fn to_fact<T>(what: &str, result: kube::Result<T>) -> Fact<T> {
     result.map_err(|error| format!("cannot {what}: {}", error::explain(&error)))
 }
 
-/// Version and clock in one answer, and what is served of the groups that matter.
-async fn server(cluster: &Cluster) -> Seen<Server> {
+/// Returns version and clock of the API server and the kinds that it serves.
+async fn server(cluster: &Cluster) -> Fact<ApiServer> {
     let request = http::Request::get("/version").body(kube::client::Body::empty());
     let request = request.map_err(|error| error.to_string())?;
-    let response = seen(
+    let response = to_fact(
         &format!("reach {}", cluster.server),
         cluster.client.send(request).await,
     )?;
@@ -117,7 +121,7 @@ async fn server(cluster: &Cluster) -> Seen<Server> {
         .and_then(|date| date.to_str().ok())
         .and_then(|date| jiff::fmt::rfc2822::parse(date).ok())
         .and_then(|date| u64::try_from(date.timestamp().as_second()).ok());
-    let info = seen(
+    let info = to_fact(
         &format!("reach {}", cluster.server),
         cluster.client.apiserver_version().await,
     )?;
@@ -125,7 +129,7 @@ async fn server(cluster: &Cluster) -> Seen<Server> {
         let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
         digits.parse::<u32>().ok()
     };
-    Ok(Server {
+    Ok(ApiServer {
         major_minor: number(&info.major).zip(number(&info.minor)),
         version: info.git_version,
         clock,
@@ -133,7 +137,7 @@ async fn server(cluster: &Cluster) -> Seen<Server> {
     })
 }
 
-/// Everything of a kind in a namespace.
+/// Returns the list parameters for all objects of a namespace.
 pub(super) fn within(namespace: &str) -> (Scope, ListParams) {
     (
         Scope::Namespace(namespace.to_owned()),

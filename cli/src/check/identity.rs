@@ -1,4 +1,4 @@
-//! Trust anchors, issuer, and the certificates that proxies hold.
+//! Trust anchors, issuer and the certificates of proxies.
 
 use std::collections::BTreeMap;
 
@@ -10,40 +10,40 @@ use mesh_k8s::{
 use x509_parser::certificate::X509Certificate;
 
 use super::{
-    Category, Check, Ends, Facts, Line, On, Outcome, Place, Verdict,
+    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome,
     causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST},
     certificate::{
-        self, algorithm_problem, ending, expires_soon, first_expiry, is_signed_by, signing_problem,
-        span, time_problem,
+        self, algorithm_problem, check_expiry, expiring, first_expiry, format_duration,
+        is_signed_by, signing_problem, time_problem,
     },
     count,
-    facts::{NEW_POD, PROPAGATION, Seen, full_name, proxy_container, see},
-    repair,
+    facts::{Fact, NEW_POD_SECONDS, PROPAGATION_SECONDS, fact_ref, full_name, proxy_container},
+    fix,
 };
 
-/// The ConfigMap of trust anchors, in the control plane's namespace and wherever they are
-/// published.
+/// The ConfigMap of trust anchors, in the control plane's namespace and in each namespace with
+/// meshed pods.
 pub(super) const TRUST_ROOTS: &str = "linkerd-identity-trust-roots";
 pub(super) const BUNDLE_KEY: &str = "ca-bundle.crt";
 
-const NEW_ISSUER: &str = "an issuer that the mesh made: kubectl -n {ns} delete secret linkerd-identity-issuer, then upgrade; one that you gave: replace that Secret by one signed by the anchor";
+const NEW_ISSUER: &str = "if the mesh created the issuer: kubectl -n {ns} delete secret linkerd-identity-issuer, then upgrade; if you provided it: replace that Secret by one that the anchor signed";
 const NEW_ANCHOR: &str = "add a new anchor to ConfigMap linkerd-identity-trust-roots in {ns} first, then replace the issuer";
 
 pub(super) const CATEGORY: Category = Category {
     name: "linkerd-identity",
-    applies: |facts| facts.place != Place::Machine && facts.is_installed_mode(),
+    applies: |facts| facts.environment != Environment::Machine && facts.is_installed_mode(),
     checks: &[
         Check {
-            anchor: "l5d-identity-cert-config-valid",
-            description: "trust anchors and issuer can be read, and the issuer's key is its own",
-            advice: "delete the one that cannot be read (Secret linkerd-identity-issuer or ConfigMap linkerd-identity-trust-roots in {ns}) and upgrade: the mesh makes what it made before; what you gave, give anew",
+            id: "l5d-identity-cert-config-valid",
+            description: "trust anchors and issuer are readable, and the issuer's key matches its certificate",
+            advice: "delete the invalid object (Secret linkerd-identity-issuer or ConfigMap linkerd-identity-trust-roots in {ns}) and upgrade: the mesh recreates what it created, and you provide yours again",
             explained_by: &[],
-            ends: Ends::Category,
-            on: On::Anywhere,
-            look: |facts| {
-                let anchors = see(&facts.trust.anchors)?;
-                see(&facts.trust.issuer)?;
-                see(&facts.trust.key)?;
+            on_failure: OnFailure::SkipCategory,
+            applies_to: AppliesTo::Everywhere,
+            run: |facts| {
+                let anchors = fact_ref(&facts.trust.anchors)?;
+                fact_ref(&facts.trust.issuer)?;
+                fact_ref(&facts.trust.key)?;
                 Ok(Outcome::ok(count(
                     anchors.len(),
                     "trust anchor",
@@ -52,14 +52,14 @@ pub(super) const CATEGORY: Category = Category {
             },
         },
         Check {
-            anchor: "l5d-identity-trustAnchors-use-supported-crypto",
-            description: "trust anchors use keys that proxies accept",
+            id: "l5d-identity-trustAnchors-use-supported-crypto",
+            description: "proxies support the keys of the trust anchors",
             advice: NEW_ANCHOR,
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: |facts| {
-                judge(&facts.trust.anchors, |all| {
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: |facts| {
+                with_certificates(&facts.trust.anchors, |all| {
                     Outcome::fail_if(
                         all.iter()
                             .filter_map(|one| algorithm_problem(one, true))
@@ -70,32 +70,32 @@ pub(super) const CATEGORY: Category = Category {
             },
         },
         Check {
-            anchor: "l5d-identity-trustAnchors-are-time-valid",
+            id: "l5d-identity-trustAnchors-are-time-valid",
             description: "trust anchors are valid now",
             advice: NEW_ANCHOR,
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: anchors_valid,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: anchors_valid,
         },
         Check {
-            anchor: "l5d-identity-trustAnchors-not-expiring-soon",
-            description: "trust anchors are valid for 60 days more",
+            id: "l5d-identity-trustAnchors-not-expiring-soon",
+            description: "trust anchors are valid for another 60 days",
             advice: NEW_ANCHOR,
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: anchors_ending,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: anchors_expiring,
         },
         Check {
-            anchor: "issuer-may-sign",
+            id: "issuer-may-sign",
             description: "the issuer may sign certificates",
             advice: NEW_ISSUER,
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: |facts| {
-                judge(&facts.trust.issuer, |chain| {
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: |facts| {
+                with_certificates(&facts.trust.issuer, |chain| {
                     let wrong = (0_u32..)
                         .zip(chain)
                         .filter_map(|(below, one)| signing_problem(one, below));
@@ -104,14 +104,14 @@ pub(super) const CATEGORY: Category = Category {
             },
         },
         Check {
-            anchor: "l5d-identity-issuer-cert-uses-supported-crypto",
-            description: "the issuer uses a key that proxies accept",
+            id: "l5d-identity-issuer-cert-uses-supported-crypto",
+            description: "proxies support the issuer's key",
             advice: NEW_ISSUER,
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: |facts| {
-                judge(&facts.trust.issuer, |chain| {
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: |facts| {
+                with_certificates(&facts.trust.issuer, |chain| {
                     Outcome::fail_if(
                         chain
                             .iter()
@@ -123,14 +123,14 @@ pub(super) const CATEGORY: Category = Category {
             },
         },
         Check {
-            anchor: "l5d-identity-issuer-cert-is-time-valid",
+            id: "l5d-identity-issuer-cert-is-time-valid",
             description: "the issuer is valid now",
             advice: NEW_ISSUER,
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: |facts| {
-                judge(&facts.trust.issuer, |chain| {
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: |facts| {
+                with_certificates(&facts.trust.issuer, |chain| {
                     Outcome::fail_if(
                         chain
                             .iter()
@@ -142,57 +142,59 @@ pub(super) const CATEGORY: Category = Category {
             },
         },
         Check {
-            anchor: "l5d-identity-issuer-cert-not-expiring-soon",
-            description: "the issuer is valid for 60 days more",
+            id: "l5d-identity-issuer-cert-not-expiring-soon",
+            description: "the issuer is valid for another 60 days",
             advice: NEW_ISSUER,
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: |facts| judge(&facts.trust.issuer, |chain| expires_soon(chain, facts.now)),
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: |facts| {
+                with_certificates(&facts.trust.issuer, |chain| check_expiry(chain, facts.now))
+            },
         },
         Check {
-            anchor: "l5d-identity-issuer-cert-issued-by-trust-anchor",
+            id: "l5d-identity-issuer-cert-issued-by-trust-anchor",
             description: "the issuer is signed by a trust anchor",
-            advice: "put the anchor that signed it back into ConfigMap linkerd-identity-trust-roots in {ns} (Secret linkerd-trust-anchor has the one that the mesh made), or replace the issuer",
+            advice: "put the anchor that signed it back into ConfigMap linkerd-identity-trust-roots in {ns} (Secret linkerd-trust-anchor has the one that the mesh created), or replace the issuer",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: issued_by_anchor,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: issued_by_anchor,
         },
         Check {
-            anchor: "trust-roots-published",
+            id: "trust-roots-published",
             description: "every namespace with meshed pods has the current trust anchors",
-            advice: "kubectl -n {ns} logs deployment/linkerd-identity -c identity; deleting a stale ConfigMap makes identity write it again",
+            advice: "kubectl -n {ns} logs deployment/linkerd-identity -c identity; identity recreates a stale ConfigMap when it is deleted",
             explained_by: &[
                 NOT_RUNNING,
                 &["controllers-permissions", "l5d-identity-cert-config-valid"],
             ],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: published,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: published,
         },
         Check {
-            anchor: "l5d-identity-data-plane-proxies-certs-match-ca",
+            id: "l5d-identity-data-plane-proxies-certs-match-ca",
             description: "proxies trust the current anchors",
             advice: "kubectl -n NAMESPACE rollout restart WORKLOAD",
             explained_by: &[&["trust-roots-published"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: proxies_trust,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: proxies_trust,
         },
         Check {
-            anchor: "token-audience",
+            id: "token-audience",
             description: "proxies have tokens for the identity service",
             advice: "kubectl -n NAMESPACE rollout restart WORKLOAD: the injector adds the right token",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: token_audience,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: token_audience,
         },
         Check {
-            anchor: "proxy-certificates",
-            description: "proxies hold certificates that have not expired",
-            advice: "meshctl diagnostics proxy-metrics NAMESPACE/POD; the proxy's log says whether identity refused or could not be reached",
+            id: "proxy-certificates",
+            description: "proxies have certificates that have not expired",
+            advice: "meshctl diagnostics proxy-metrics NAMESPACE/POD; the proxy's log shows whether identity rejected the request or was unreachable",
             explained_by: &[
                 &["token-audience"],
                 NOT_RUNNING,
@@ -201,29 +203,28 @@ pub(super) const CATEGORY: Category = Category {
                 AGENTS,
                 &["pods-enrolled", "l5d-api-control-ready"],
             ],
-            ends: Ends::Nothing,
-            on: On::Anywhere,
-            look: proxy_certificates,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Everywhere,
+            run: proxy_certificates,
         },
     ],
 };
 
-fn judge(
-    seen: &Seen<Vec<Vec<u8>>>,
+fn with_certificates(
+    chain: &Fact<Vec<Vec<u8>>>,
     outcome: impl Fn(&[X509Certificate<'_>]) -> Outcome,
-) -> Verdict {
-    let certificates: Result<Vec<_>, _> = see(seen)?
+) -> CheckResult {
+    let certificates: Result<Vec<_>, _> = fact_ref(chain)?
         .iter()
         .map(|der| certificate::parse(der, "the certificate"))
         .collect();
     Ok(outcome(&certificates?))
 }
 
-/// Takes an anchor out of the bundle. The file that is edited is in the folder where the command is
-/// typed.
-const REMOVE_ANCHOR: &str = "kubectl -n {ns} get configmap linkerd-identity-trust-roots -o jsonpath='{.data.ca-bundle\\.crt}' > ca-bundle.crt, take the certificate out of the file, kubectl -n {ns} create configmap linkerd-identity-trust-roots --from-file=ca-bundle.crt --dry-run=client -o yaml | kubectl apply -f -";
+/// Removes an anchor from the bundle, by way of a file in the current directory.
+const REMOVE_ANCHOR: &str = "kubectl -n {ns} get configmap linkerd-identity-trust-roots -o jsonpath='{.data.ca-bundle\\.crt}' > ca-bundle.crt, remove the certificate from the file, kubectl -n {ns} create configmap linkerd-identity-trust-roots --from-file=ca-bundle.crt --dry-run=client -o yaml | kubectl apply -f -";
 
-/// Does the issuer need this anchor, or has another signed it?
+/// Returns whether the issuer's chain ends in this anchor.
 fn is_needed(facts: &Facts, anchor: &X509Certificate<'_>) -> bool {
     let chain = facts.trust.issuer.as_deref().unwrap_or_default();
     let chain: Vec<_> = chain
@@ -233,33 +234,33 @@ fn is_needed(facts: &Facts, anchor: &X509Certificate<'_>) -> bool {
     is_signed_by(&chain, std::slice::from_ref(anchor))
 }
 
-fn anchors_ending(facts: &Facts) -> Verdict {
-    judge(&facts.trust.anchors, |all| {
-        let soon = ending(all, facts.now).map(|(anchor, left)| {
-            let text = format!("{} expires in {}", anchor.subject(), span(left));
+fn anchors_expiring(facts: &Facts) -> CheckResult {
+    with_certificates(&facts.trust.anchors, |all| {
+        let soon = expiring(all, facts.now).map(|(anchor, left)| {
+            let text = format!("{} expires in {}", anchor.subject(), format_duration(left));
             if is_needed(facts, anchor) {
-                return Line::new(text);
+                return Finding::new(text);
             }
-            Line::new(format!(
-                "{text}, and the issuer does not need it: another anchor signed it. Remove it a day after the issuer was replaced"
+            Finding::new(format!(
+                "{text}, and the issuer does not need it, because another anchor signed it: remove it a day after the issuer was replaced"
             ))
-            .fixed_by(REMOVE_ANCHOR)
+            .with_fix(REMOVE_ANCHOR)
         });
         Outcome::warn_if(soon.collect(), first_expiry(all, facts.now))
     })
 }
 
-/// One good anchor is enough for the mesh to work: an old one is left in the bundle until nothing
-/// needs it.
-fn anchors_valid(facts: &Facts) -> Verdict {
-    judge(&facts.trust.anchors, |all| {
-        let wrong: Vec<Line> = all
+/// Fails only if all anchors are invalid. The mesh works with one valid anchor; old ones stay in
+/// the bundle until no certificate needs them.
+fn anchors_valid(facts: &Facts) -> CheckResult {
+    with_certificates(&facts.trust.anchors, |all| {
+        let wrong: Vec<Finding> = all
             .iter()
             .filter_map(|anchor| {
-                let line = Line::new(time_problem(anchor, facts.now)?);
+                let line = Finding::new(time_problem(anchor, facts.now)?);
                 Some(match is_needed(facts, anchor) {
                     true => line,
-                    false => line.fixed_by(REMOVE_ANCHOR),
+                    false => line.with_fix(REMOVE_ANCHOR),
                 })
             })
             .collect();
@@ -271,25 +272,27 @@ fn anchors_valid(facts: &Facts) -> Verdict {
     })
 }
 
-fn issued_by_anchor(facts: &Facts) -> Verdict {
-    let anchors = see(&facts.trust.anchors)?;
+fn issued_by_anchor(facts: &Facts) -> CheckResult {
+    let anchors = fact_ref(&facts.trust.anchors)?;
     let anchors: Result<Vec<_>, _> = anchors
         .iter()
         .map(|der| certificate::parse(der, "the trust anchors"))
         .collect();
     let anchors = anchors?;
-    judge(&facts.trust.issuer, |chain| {
+    with_certificates(&facts.trust.issuer, |chain| {
         if is_signed_by(chain, &anchors) {
             Outcome::ok("")
         } else {
-            Outcome::fail("no trust anchor signed it: no proxy would trust what it issues")
+            Outcome::fail(
+                "no trust anchor signed it: proxies reject the certificates that it issues",
+            )
         }
     })
 }
 
-/// The bundle of the control plane's own ConfigMap.
-fn bundle(facts: &Facts) -> Seen<String> {
-    let maps = see(&facts.objects.trust_roots)?;
+/// Returns the bundle of the ConfigMap in the control plane's namespace.
+fn bundle(facts: &Facts) -> Fact<String> {
+    let maps = fact_ref(&facts.objects.trust_roots)?;
     let own = maps
         .iter()
         .find(|map| map.namespace().as_deref() == Some(&facts.control_namespace));
@@ -305,7 +308,7 @@ fn bundle_of(map: &ConfigMap) -> Option<String> {
     Some(map.data.as_ref()?.get(BUNDLE_KEY)?.trim().to_owned())
 }
 
-/// The same certificates, whatever stands between them and in whichever order?
+/// Returns whether two bundles have the same certificates, independent of order and comments.
 fn same_anchors(one: &str, other: &str) -> bool {
     let certificates = |text: &str| {
         let mut all = certificate::read_pem(text.as_bytes(), "a bundle").unwrap_or_default();
@@ -314,71 +317,71 @@ fn same_anchors(one: &str, other: &str) -> bool {
         all
     };
     one.trim() == other.trim() || {
-        let known = certificates(one);
-        !known.is_empty() && known == certificates(other)
+        let anchors = certificates(one);
+        !anchors.is_empty() && anchors == certificates(other)
     }
 }
 
-/// When an object was last written, in seconds since 1970.
-fn written(map: &ConfigMap) -> Option<u64> {
+/// Returns the Unix time of the last write to an object, in seconds.
+fn last_write(map: &ConfigMap) -> Option<u64> {
     let fields = map.metadata.managed_fields.iter().flatten();
     let times = fields.filter_map(|entry| entry.time.as_ref());
     let newest = times.chain(&map.metadata.creation_timestamp).max()?;
     u64::try_from(newest.0.as_second()).ok()
 }
 
-fn published(facts: &Facts) -> Verdict {
+fn published(facts: &Facts) -> CheckResult {
     let values = facts.values()?;
     if !values.identity.publish_trust_roots {
         return Ok(Outcome::ok("identity.publishTrustRoots is off"));
     }
     let bundle = bundle(facts)?;
-    let maps = see(&facts.objects.trust_roots)?;
+    let maps = fact_ref(&facts.objects.trust_roots)?;
     let own = maps
         .iter()
         .find(|map| map.namespace().as_deref() == Some(&facts.control_namespace));
-    let on_their_way = own
-        .and_then(written)
-        .is_some_and(|written| written + PROPAGATION > facts.clock());
+    let is_propagating = own
+        .and_then(last_write)
+        .is_some_and(|written| written + PROPAGATION_SECONDS > facts.clock());
     let mut wrong: BTreeMap<String, (&str, Vec<String>)> = BTreeMap::new();
     for pod in facts
         .meshed_pods()?
-        .filter(|pod| follows(facts, pod) && !facts.is_new(pod))
+        .filter(|pod| reads_config_map(facts, pod) && !facts.is_new(pod))
     {
         let namespace = pod.namespace().unwrap_or_default();
         let map = maps
             .iter()
             .find(|map| map.namespace().as_ref() == Some(&namespace));
         let problem = match map.and_then(bundle_of) {
-            None => "has no ConfigMap of them",
+            None => "has no ConfigMap of trust anchors",
             Some(own) if !same_anchors(&own, &bundle) => "has other anchors than the control plane",
             Some(_) => continue,
         };
         let (_, pods) = wrong.entry(namespace).or_insert((problem, Vec::new()));
         pods.push(pod.name_any());
     }
-    if on_their_way && !wrong.is_empty() {
+    if is_propagating && !wrong.is_empty() {
         return Ok(Outcome::ok(format!(
-            "changed less than {PROPAGATION} s ago: still on their way to {}",
+            "changed less than {PROPAGATION_SECONDS} s ago: not yet propagated to {}",
             wrong.into_keys().collect::<Vec<_>>().join(", ")
         )));
     }
-    let lines = wrong.into_iter().map(|(namespace, (problem, pods))| {
-        Line::new(format!(
-            "namespace {namespace} {problem}: {} old ones",
+    let findings = wrong.into_iter().map(|(namespace, (problem, pods))| {
+        Finding::new(format!(
+            "namespace {namespace} {problem}: {} old anchors",
             match pods.as_slice() {
                 [pod] => format!("pod {pod} trusts the"),
                 pods => format!("pods {} trust the", listed(pods)),
             }
         ))
-        .fixed_by(format!(
-            "kubectl -n {namespace} delete configmap {TRUST_ROOTS}: identity writes it again; kubectl -n {{ns}} logs deployment/linkerd-identity -c identity says why it could not"
+        .with_fix(format!(
+            "kubectl -n {namespace} delete configmap {TRUST_ROOTS}: identity recreates it; kubectl -n {{ns}} logs deployment/linkerd-identity -c identity shows why it could not write it"
         ))
     });
-    Ok(Outcome::fail_if(lines.collect(), ""))
+    Ok(Outcome::fail_if(findings.collect(), ""))
 }
 
-/// Names in one line, and how many there are beside the first few.
+/// Joins the first few names and appends the number of the others.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 5;
     let first = names[..names.len().min(SHOWN)].join(", ");
@@ -388,9 +391,9 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// Does the pod's proxy read the anchors from the ConfigMap of its namespace? Ours does where there
-/// is one; Linkerd's knows its environment alone.
-fn follows(facts: &Facts, pod: &Pod) -> bool {
+/// Returns whether the pod's proxy reads the anchors from the ConfigMap of its namespace. Linkerd's
+/// proxy reads only its environment.
+fn reads_config_map(facts: &Facts, pod: &Pod) -> bool {
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
     let mounted = volumes.into_iter().flatten().any(|volume| {
         volume
@@ -407,29 +410,32 @@ fn follows(facts: &Facts, pod: &Pod) -> bool {
     mounted && published && !of_linkerd
 }
 
-fn proxies_trust(facts: &Facts) -> Verdict {
+fn proxies_trust(facts: &Facts) -> CheckResult {
     let bundle = bundle(facts)?;
     let mut wrong = Vec::new();
-    for pod in facts.meshed_pods()?.filter(|pod| !follows(facts, pod)) {
+    for pod in facts
+        .meshed_pods()?
+        .filter(|pod| !reads_config_map(facts, pod))
+    {
         let env = proxy_container(pod).map(pod::plain_env).unwrap_or_default();
         let own = env.get("LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS");
         if own.is_some_and(|own| !same_anchors(own, &bundle)) {
             wrong.push(
-                Line::new(format!(
-                    "{} started with other trust anchors, and keeps them until it is restarted",
+                Finding::new(format!(
+                    "{} started with other trust anchors and keeps them until it is restarted",
                     full_name(pod)
                 ))
-                .fixed_by(repair::restart(pod)),
+                .with_fix(fix::restart_command(pod)),
             );
         }
     }
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-fn token_audience(facts: &Facts) -> Verdict {
+fn token_audience(facts: &Facts) -> CheckResult {
     if !facts.values()?.identity.service_account_token_projection {
         return Ok(Outcome::ok(
-            "identity.serviceAccountTokenProjection is off: tokens are the service accounts' own",
+            "identity.serviceAccountTokenProjection is off: proxies use the default tokens of their service accounts",
         ));
     }
     let mut wrong = Vec::new();
@@ -447,42 +453,42 @@ fn token_audience(facts: &Facts) -> Verdict {
             .filter_map(|source| source.service_account_token.as_ref()?.audience.as_deref())
             .collect();
         if !audiences.contains(&TOKEN_AUDIENCE) {
-            let line = Line::new(format!(
-                "{} has no token for {TOKEN_AUDIENCE}{}: identity refuses any other",
+            let line = Finding::new(format!(
+                "{} has no token for {TOKEN_AUDIENCE}{}: identity rejects any other",
                 full_name(pod),
                 match audiences.as_slice() {
                     [] => String::new(),
                     others => format!(" but for {}", others.join(", ")),
                 }
             ));
-            wrong.push(line.fixed_by(format!(
+            wrong.push(line.with_fix(format!(
                 "{}: the injector adds the right token",
-                repair::restart(pod)
+                fix::restart_command(pod)
             )));
         }
     }
     Ok(Outcome::fail_if(wrong, ""))
 }
 
-/// The proxies' own word, from their metrics.
+/// A metric of the proxies.
 const EXPIRY: &str = "control_identity_cert_expiration_timestamp_seconds";
 
-fn proxy_certificates(facts: &Facts) -> Verdict {
+fn proxy_certificates(facts: &Facts) -> CheckResult {
     let (mut wrong, mut first, mut good, mut new) = (Vec::new(), u64::MAX, 0_usize, 0_usize);
     for proxy in &facts.proxies {
-        if proxy.new && proxy.ready.is_err() {
+        if proxy.is_new && proxy.ready.is_err() {
             new += 1;
             continue;
         }
         let name = format!("{}/{}", proxy.namespace, proxy.pod);
         let fix = format!(
-            "kubectl -n {} logs {} -c linkerd-proxy: it says whether identity refused or could not be reached",
+            "kubectl -n {} logs {} -c linkerd-proxy: it shows whether identity rejected the request or was unreachable",
             proxy.namespace, proxy.pod
         );
         let samples = match &proxy.metrics {
             Ok(samples) => samples,
             Err(reason) => {
-                wrong.push(Line::new(format!("{name}: {reason}")).fixed_by(fix));
+                wrong.push(Finding::new(format!("{name}: {reason}")).with_fix(fix));
                 continue;
             }
         };
@@ -498,26 +504,26 @@ fn proxy_certificates(facts: &Facts) -> Verdict {
                 continue;
             }
         };
-        wrong.push(Line::new(problem).fixed_by(fix));
+        wrong.push(Finding::new(problem).with_fix(fix));
     }
     let mut ok = match good {
-        0 => "no proxy was asked".to_owned(),
+        0 => "no proxy was queried".to_owned(),
         _ => format!(
             "{}, the next expiry is in {}",
             count(good, "proxy", "proxies"),
-            span(first)
+            format_duration(first)
         ),
     };
-    ok += &left_out(new);
+    ok += &excluded_new_pods(new);
     Ok(Outcome::fail_if(wrong, ok))
 }
 
-/// What is said of pods that are too young to be judged.
-pub(super) fn left_out(new: usize) -> String {
+/// Describes the number of pods that a check excluded because they may still be starting.
+pub(super) fn excluded_new_pods(new: usize) -> String {
     match new {
         0 => String::new(),
         _ => format!(
-            "; without {} younger than {NEW_POD} s",
+            "; excluding {} younger than {NEW_POD_SECONDS} s",
             count(new, "pod", "pods")
         ),
     }

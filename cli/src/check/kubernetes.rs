@@ -1,70 +1,72 @@
-//! The API server: does it answer, is it new enough, what does it serve, and do the clocks agree.
+//! The API server: reachability, version, served kinds and clock skew.
 
 use mesh_k8s::kinds::ResourceExt;
 
 use super::{
-    Category, Check, Ends, Facts, Line, Mode, On, Outcome, Place, Verdict, count,
-    facts::{Seen, see},
+    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, Mode, OnFailure, Outcome,
+    count,
+    facts::{Fact, fact_ref},
 };
 
-const ON_CLUSTER: fn(&Facts) -> bool = |facts| facts.place == Place::Cluster;
+const ON_CLUSTER: fn(&Facts) -> bool = |facts| facts.environment == Environment::Cluster;
 
 pub(super) const API: Category = Category {
     name: "kubernetes-api",
     applies: ON_CLUSTER,
     checks: &[
         Check {
-            anchor: "k8s-api",
-            description: "the Kubernetes API answers",
-            advice: "kubectl cluster-info; choose another cluster with --context or --kubeconfig",
+            id: "k8s-api",
+            description: "the Kubernetes API is reachable",
+            advice: "kubectl cluster-info; select another cluster with --context or --kubeconfig",
             explained_by: &[],
-            ends: Ends::Run,
-            on: On::Cluster,
-            look: |facts| Ok(Outcome::ok(&see(&facts.server)?.version)),
+            on_failure: OnFailure::Abort,
+            applies_to: AppliesTo::Cluster,
+            run: |facts| Ok(Outcome::ok(&fact_ref(&facts.api_server)?.version)),
         },
         Check {
-            anchor: "pre-k8s-clock-skew",
+            id: "pre-k8s-clock-skew",
             description: "the clocks of this machine, the API server and the nodes agree",
             advice: "on the machine whose clock is off: timedatectl set-ntp true",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: clock_skew,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: clock_skew,
         },
     ],
 };
 
-/// Before the mesh is installed, and afterwards.
+/// Checked before and after the installation.
 pub(super) const NODES_READY: Check = Check {
-    anchor: "nodes-ready",
+    id: "nodes-ready",
     description: "nodes are Ready",
     advice: "kubectl describe nodes",
     explained_by: &[],
-    ends: Ends::Nothing,
-    on: On::Cluster,
-    look: nodes_ready,
+    on_failure: OnFailure::Continue,
+    applies_to: AppliesTo::Cluster,
+    run: nodes_ready,
 };
 
-/// What EndpointSlices, native sidecars and CEL validation need, and Linkerd asks for too.
-const OLDEST: (u32, u32) = (1, 31);
+/// Oldest version with EndpointSlices, native sidecars and CEL validation; Linkerd requires it,
+/// too.
+const MIN_VERSION: (u32, u32) = (1, 31);
 
 pub(super) const VERSION: Category = Category {
     name: "kubernetes-version",
     applies: ON_CLUSTER,
     checks: &[Check {
-        anchor: "k8s-version",
+        id: "k8s-version",
         description: "the cluster runs a supported version of Kubernetes",
         advice: "upgrade the cluster to Kubernetes 1.31 or newer",
         explained_by: &[],
-        ends: Ends::Nothing,
-        on: On::Cluster,
-        look: |facts| {
-            let server = see(&facts.server)?;
+        on_failure: OnFailure::Continue,
+        applies_to: AppliesTo::Cluster,
+        run: |facts| {
+            let server = fact_ref(&facts.api_server)?;
             Ok(match server.major_minor {
-                Some(version) if version >= OLDEST => Outcome::ok(""),
+                Some(version) if version >= MIN_VERSION => Outcome::ok(""),
                 _ => Outcome::fail(format!(
                     "the API server is {}, the mesh needs {}.{} or newer",
-                    server.version, OLDEST.0, OLDEST.1
+                    server.version, MIN_VERSION.0, MIN_VERSION.1
                 )),
             })
         },
@@ -75,13 +77,13 @@ pub(super) const GATEWAY_API: Category = Category {
     name: "gateway-api-crd",
     applies: ON_CLUSTER,
     checks: &[Check {
-        anchor: "gateway-api-crd",
+        id: "gateway-api-crd",
         description: "HTTPRoute and GRPCRoute of the Gateway API are served",
-        advice: "install the Gateway API's standard channel, then look again; the controllers notice it by themselves",
+        advice: "install the standard channel of the Gateway API; the controllers detect it without a restart",
         explained_by: &[],
-        ends: Ends::Nothing,
-        on: On::Cluster,
-        look: |facts| {
+        on_failure: OnFailure::Continue,
+        applies_to: AppliesTo::Cluster,
+        run: |facts| {
             let missing = missing(facts, &GATEWAY_KINDS)?;
             Ok(Outcome::warn_if(
                 missing
@@ -101,18 +103,20 @@ const GATEWAY_KINDS: [&str; 2] = [
 
 pub(super) const CRD: Category = Category {
     name: "linkerd-crd",
-    applies: |facts| facts.place == Place::Cluster && facts.mode != Mode::Pre,
+    applies: |facts| facts.environment == Environment::Cluster && facts.mode != Mode::Pre,
     checks: &[Check {
-        anchor: "l5d-existence-crd",
+        id: "l5d-existence-crd",
         description: "the custom resources of the mesh are served",
         advice: "meshctl install --crds | kubectl apply -f -",
         explained_by: &[&["l5d-existence-ns"]],
-        ends: Ends::Nothing,
-        on: On::Cluster,
-        look: |facts| {
+        on_failure: OnFailure::Continue,
+        applies_to: AppliesTo::Cluster,
+        run: |facts| {
             let missing = missing(facts, &KINDS)?;
             if missing.len() == KINDS.len() {
-                return Ok(Outcome::fail("none of the mesh's kinds is served"));
+                return Ok(Outcome::fail(
+                    "the API server serves none of the mesh's kinds",
+                ));
             }
             let wrong = missing
                 .into_iter()
@@ -125,7 +129,7 @@ pub(super) const CRD: Category = Category {
     }],
 };
 
-/// What the chart linkerd-crds brings, in the version that is stored or asked for.
+/// The kinds of chart linkerd-crds, in the versions that the mesh uses.
 const KINDS: [&str; 10] = [
     "policy.linkerd.io/v1beta3/Server",
     "policy.linkerd.io/v1alpha1/AuthorizationPolicy",
@@ -139,32 +143,31 @@ const KINDS: [&str; 10] = [
     "workload.linkerd.io/v1beta1/ExternalWorkload",
 ];
 
-/// Every kind that a check asks for.
+/// Returns all kinds that checks require.
 #[cfg(test)]
-pub(super) fn every_kind() -> impl Iterator<Item = &'static str> {
+pub(super) fn required_kinds() -> impl Iterator<Item = &'static str> {
     KINDS.into_iter().chain(GATEWAY_KINDS)
 }
 
-fn missing(facts: &Facts, kinds: &[&'static str]) -> Seen<Vec<&'static str>> {
-    let served = see(&see(&facts.server)?.served)?;
+fn missing(facts: &Facts, kinds: &[&'static str]) -> Fact<Vec<&'static str>> {
+    let served = fact_ref(&fact_ref(&facts.api_server)?.served)?;
     let absent = kinds.iter().filter(|kind| !served.contains(**kind));
     Ok(absent.copied().collect())
 }
 
-/// A proxy's certificate is valid from 20 seconds before it was issued
-/// (identity.issuer.clockSkewAllowance): a larger difference makes proxies refuse each other.
-const SKEW: u64 = 20;
-/// Nodes renew their lease every 10 seconds; one whose renewal was missed a few times is late
-/// rather than wrong.
-const LEASE_LATE: u64 = 60;
+/// Proxies reject each other's certificates at a larger difference: a certificate is valid from 20
+/// seconds before it was issued (identity.issuer.clockSkewAllowance).
+const MAX_SKEW_SECONDS: u64 = 20;
+/// Nodes renew their lease every 10 seconds. A few missed renewals do not indicate clock skew.
+const MAX_LEASE_AGE_SECONDS: u64 = 60;
 
-fn clock_skew(facts: &Facts) -> Verdict {
-    let server = see(&facts.server)?;
+fn clock_skew(facts: &Facts) -> CheckResult {
+    let server = fact_ref(&facts.api_server)?;
     let Some(clock) = server.clock else {
-        return Ok(Outcome::ok("the API server does not tell its time"));
+        return Ok(Outcome::ok("the API server sends no Date header"));
     };
     let mut wrong = Vec::new();
-    if clock.abs_diff(facts.now) > SKEW {
+    if clock.abs_diff(facts.now) > MAX_SKEW_SECONDS {
         wrong.push(format!(
             "the API server's clock is {} s {} this machine's",
             clock.abs_diff(facts.now),
@@ -182,14 +185,14 @@ fn clock_skew(facts: &Facts) -> Verdict {
             continue;
         };
         let name = lease.name_any();
-        if renewed > clock + SKEW {
+        if renewed > clock + MAX_SKEW_SECONDS {
             wrong.push(format!(
                 "node {name}: its clock is {} s ahead of the API server's",
                 renewed - clock
             ));
-        } else if renewed + LEASE_LATE < clock && is_ready(facts, &name) {
+        } else if renewed + MAX_LEASE_AGE_SECONDS < clock && is_ready(facts, &name) {
             wrong.push(format!(
-                "node {name}: its heartbeat is {} s old though it is Ready: its clock is behind, or it hangs",
+                "node {name}: its heartbeat is {} s old although it is Ready: its clock is behind, or its kubelet hangs",
                 clock - renewed
             ));
         }
@@ -197,21 +200,21 @@ fn clock_skew(facts: &Facts) -> Verdict {
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-fn nodes_ready(facts: &Facts) -> Verdict {
-    let nodes = see(&facts.objects.nodes)?;
+fn nodes_ready(facts: &Facts) -> CheckResult {
+    let nodes = fact_ref(&facts.objects.nodes)?;
     let wrong = nodes.iter().filter_map(|node| {
-        let (name, reason) = (node.name_any(), facts.node_trouble(node)?);
+        let (name, reason) = (node.name_any(), facts.unready_reason(node)?);
         let pods = facts.objects.pods.as_deref().unwrap_or_default();
         let here = pods.iter().filter(|pod| {
             pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(name.as_str())
                 && super::facts::proxy_container(pod).is_some()
         });
-        let line = Line::new(format!(
-            "node {name} is not Ready ({}): the mesh cannot be asked about the {} there",
+        let line = Finding::new(format!(
+            "node {name} is not Ready ({}): the state of the {} there is unknown",
             reason.trim(),
             count(here.count(), "meshed pod", "meshed pods")
         ));
-        Some(line.fixed_by(format!(
+        Some(line.with_fix(format!(
             "kubectl describe node {name}; on it: journalctl -u kubelet"
         )))
     });

@@ -1,45 +1,45 @@
-//! What this machine offers, whether or not a local node runs on it.
+//! The prerequisites of a local node on this machine.
 
-use super::{Category, Check, Ends, Facts, On, Outcome, Place, Verdict};
+use super::{AppliesTo, Category, Check, CheckResult, Environment, Facts, OnFailure, Outcome};
 
 pub(super) const CATEGORY: Category = Category {
     name: "machine",
-    applies: |facts| facts.place != Place::Cluster,
+    applies: |facts| facts.environment != Environment::Cluster,
     checks: &[
         Check {
-            anchor: "privileges",
-            description: "you may see everything",
+            id: "privileges",
+            description: "meshctl runs as root",
             advice: "run the command again with sudo",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Machine,
-            look: |facts| {
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Machine,
+            run: |facts| {
                 Ok(if facts.machine.root {
                     Outcome::ok("root")
                 } else {
                     Outcome::warn(
-                        "you are not root: sockets and files of the node may be closed to you",
+                        "you are not root: sockets and files of the node may be inaccessible",
                     )
                 })
             },
         },
         Check {
-            anchor: "kernel",
+            id: "kernel",
             description: "kernel release is known",
             advice: "mount -t proc proc /proc",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Machine,
-            look: kernel,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Machine,
+            run: kernel,
         },
         Check {
-            anchor: "cgroup2",
+            id: "cgroup2",
             description: "cgroup2 is mounted",
             advice: "mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 none /sys/fs/cgroup/unified",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Machine,
-            look: |facts| {
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Machine,
+            run: |facts| {
                 Ok(match mount_point(&facts.machine.mounts, "cgroup2") {
                     Some(place) => Outcome::ok(place),
                     None => Outcome::fail(
@@ -49,13 +49,13 @@ pub(super) const CATEGORY: Category = Category {
             },
         },
         Check {
-            anchor: "btf",
-            description: "kernel describes its types (BTF)",
+            id: "btf",
+            description: "kernel has type information (BTF)",
             advice: "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' kernels are",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Machine,
-            look: |facts| {
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Machine,
+            run: |facts| {
                 Ok(if facts.machine.btf {
                     Outcome::ok(BTF)
                 } else {
@@ -66,13 +66,13 @@ pub(super) const CATEGORY: Category = Category {
             },
         },
         Check {
-            anchor: "bpffs",
+            id: "bpffs",
             description: "bpf file system is mounted",
             advice: "mount -t bpf bpf /sys/fs/bpf",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Machine,
-            look: |facts| {
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Machine,
+            run: |facts| {
                 Ok(match mount_point(&facts.machine.mounts, "bpf") {
                     Some(place) => Outcome::ok(place),
                     None => Outcome::warn(
@@ -84,12 +84,11 @@ pub(super) const CATEGORY: Category = Category {
     ],
 };
 
-/// Where the kernel describes its types.
+/// The kernel's type information.
 pub(super) const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// For the reader only: no decision is taken by the release, because distributions move features
-/// between releases.
-fn kernel(facts: &Facts) -> Verdict {
+/// Shows the kernel release. No decision depends on it, because distributions backport features.
+fn kernel(facts: &Facts) -> CheckResult {
     Ok(if facts.machine.kernel.is_empty() {
         Outcome::fail("cannot read /proc/sys/kernel/osrelease")
     } else {
@@ -97,8 +96,7 @@ fn kernel(facts: &Facts) -> Verdict {
     })
 }
 
-/// A place where a file system of this kind is mounted; below /sys when there is one, where
-/// everybody looks first.
+/// Returns a mount point of a file system type, preferably below /sys, where programs look first.
 fn mount_point<'a>(mounts: &'a str, kind: &str) -> Option<&'a str> {
     let places = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
@@ -113,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_mount() {
+    fn mount_below_sys_is_preferred() {
         let mounts = "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\nx /bpf ext4 rw 0 0\nbpf /tmp/x bpf rw 0 0\nbpf /sys/fs/bpf bpf rw 0 0\n";
         assert_eq!(
             mount_point(mounts, "cgroup2"),

@@ -1,5 +1,5 @@
-//! Policies: can each be read, does what it names exist, and does it choose anything. An object
-//! that says nothing protects nothing.
+//! Policies: whether each is valid, refers to existing objects and selects pods. A policy without
+//! effect protects nothing.
 
 use std::collections::BTreeSet;
 
@@ -14,83 +14,84 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{
-    Category, Check, Ends, Facts, Line, On, Outcome, Place, Verdict, count, data_plane,
-    facts::{Seen, full_name, see},
-    repair,
+    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome,
+    count, data_plane,
+    facts::{Fact, fact_ref, full_name},
+    fix,
 };
 
 pub(super) const CATEGORY: Category = Category {
     name: "linkerd-policy",
-    applies: |facts| facts.place == Place::Cluster && (data_plane::APPLIES)(facts),
+    applies: |facts| facts.environment == Environment::Cluster && (data_plane::APPLIES)(facts),
     checks: &[
         Check {
-            anchor: "policy-readable",
-            description: "every policy can be read",
-            advice: "kubectl -n NAMESPACE edit KIND NAME; until then the controller keeps the last version it could read",
+            id: "policy-readable",
+            description: "all policies are valid",
+            advice: "kubectl -n NAMESPACE edit KIND NAME; until then the controller uses the last valid version",
             explained_by: &[&["l5d-existence-crd"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: readable,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: readable,
         },
         Check {
-            anchor: "policy-references",
-            description: "what policies name exists",
+            id: "policy-references",
+            description: "the objects that policies refer to exist",
             advice: "kubectl -n NAMESPACE get server,meshtlsauthentication,networkauthentication,httproute; correct the name",
             explained_by: &[&["l5d-existence-crd"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: references,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: references,
         },
         Check {
-            anchor: "policy-servers",
-            description: "every Server chooses a pod",
+            id: "policy-servers",
+            description: "every Server selects a pod",
             advice: "kubectl -n NAMESPACE get pods --show-labels; correct the Server's podSelector",
             explained_by: &[&["l5d-existence-crd"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: servers,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: servers,
         },
         Check {
-            anchor: "policy-authorizations",
-            description: "every Server lets some client in",
-            advice: "meshctl check explain policy-authorizations has an AuthorizationPolicy to start from",
+            id: "policy-authorizations",
+            description: "every Server allows some client",
+            advice: "meshctl check explain policy-authorizations has an AuthorizationPolicy as a template",
             explained_by: &[&["l5d-existence-crd", "policy-readable", "policy-references"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: authorizations,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: authorizations,
         },
         Check {
-            anchor: "policy-server-ports",
+            id: "policy-server-ports",
             description: "no two Servers select the same port",
             advice: "narrow the podSelector of one, or delete it",
             explained_by: &[&["l5d-existence-crd"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: server_ports,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: server_ports,
         },
         Check {
-            anchor: "policy-skipped-ports",
-            description: "no policy is for a port that goes around the proxy",
-            advice: "take the port out of config.linkerd.io/skip-inbound-ports",
+            id: "policy-skipped-ports",
+            description: "no policy applies to a port that bypasses the proxy",
+            advice: "remove the port from config.linkerd.io/skip-inbound-ports",
             explained_by: &[&["l5d-existence-crd"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: skipped_ports,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: skipped_ports,
         },
         Check {
-            anchor: "policy-identities",
-            description: "policies name identities that the mesh gives out",
+            id: "policy-identities",
+            description: "policies name identities that the mesh issues",
             advice: "correct the identity",
             explained_by: &[&["l5d-existence-crd"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: identities,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: identities,
         },
     ],
 };
 
-/// The objects of a kind that can be read.
-fn read<T: DeserializeOwned>(facts: &Facts, kind: &str) -> Seen<Vec<T>> {
+/// Returns the valid objects of a kind.
+fn read<T: DeserializeOwned>(facts: &Facts, kind: &str) -> Fact<Vec<T>> {
     let all = of_kind(facts, kind)?;
     Ok(all
         .into_iter()
@@ -98,8 +99,8 @@ fn read<T: DeserializeOwned>(facts: &Facts, kind: &str) -> Seen<Vec<T>> {
         .collect())
 }
 
-fn of_kind<'a>(facts: &'a Facts, kind: &str) -> Seen<Vec<&'a Value>> {
-    let all = see(&facts.objects.policies)?.iter();
+fn of_kind<'a>(facts: &'a Facts, kind: &str) -> Fact<Vec<&'a Value>> {
+    let all = fact_ref(&facts.objects.policies)?.iter();
     Ok(all
         .filter(|value| {
             value["kind"] == kind
@@ -110,36 +111,36 @@ fn of_kind<'a>(facts: &'a Facts, kind: &str) -> Seen<Vec<&'a Value>> {
         .collect())
 }
 
-fn readable(facts: &Facts) -> Verdict {
+fn readable(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
-    let mut seen = 0_usize;
-    let mut judge = |kind: &str, problem: fn(&Value) -> Option<String>| -> Seen<()> {
+    let mut total = 0_usize;
+    let mut inspect = |kind: &str, problem: fn(&Value) -> Option<String>| -> Fact<()> {
         for value in of_kind(facts, kind)? {
-            seen += 1;
+            total += 1;
             if let Some(problem) = problem(value) {
-                let line = Line::new(format!("{}: {problem}", name(value)));
-                wrong.push(line.fixed_by(edit(value)));
+                let line = Finding::new(format!("{}: {problem}", name(value)));
+                wrong.push(line.with_fix(edit(value)));
             }
         }
         Ok(())
     };
-    judge("Server", problem::<Server>)?;
-    judge("AuthorizationPolicy", problem::<AuthorizationPolicy>)?;
-    judge(
+    inspect("Server", problem::<Server>)?;
+    inspect("AuthorizationPolicy", problem::<AuthorizationPolicy>)?;
+    inspect(
         "MeshTLSAuthentication",
         problem::<mesh_k8s::crd::MeshTLSAuthentication>,
     )?;
-    judge(
+    inspect(
         "NetworkAuthentication",
         problem::<mesh_k8s::crd::NetworkAuthentication>,
     )?;
-    judge("HTTPRoute", problem::<mesh_k8s::crd::PolicyHttpRoute>)?;
-    Ok(Outcome::fail_if(wrong, count(seen, "object", "objects")))
+    inspect("HTTPRoute", problem::<mesh_k8s::crd::PolicyHttpRoute>)?;
+    Ok(Outcome::fail_if(wrong, count(total, "object", "objects")))
 }
 
 fn edit(value: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    // Two groups have routes of one name.
+    // Two API groups have a kind HTTPRoute.
     let group = text(&value["apiVersion"]);
     let group = group.split('/').next().unwrap_or_default();
     format!(
@@ -166,8 +167,8 @@ fn name(value: &Value) -> String {
     )
 }
 
-fn references(facts: &Facts) -> Verdict {
-    let there: BTreeSet<(String, String, String)> = see(&facts.objects.policies)?
+fn references(facts: &Facts) -> CheckResult {
+    let there: BTreeSet<(String, String, String)> = fact_ref(&facts.objects.policies)?
         .iter()
         .map(|value| {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -191,45 +192,48 @@ fn references(facts: &Facts) -> Verdict {
         let own = policy.namespace().unwrap_or_default();
         let title = format!("AuthorizationPolicy {own}/{}", policy.name_any());
         let edit = format!(
-            "kubectl -n {own} edit authorizationpolicy {}, or apply what it names",
+            "kubectl -n {own} edit authorizationpolicy {}, or create the object it refers to",
             policy.name_any()
         );
         let target = &policy.spec.target_ref;
         if target.targets::<Namespace>() {
             if target.name != own {
-                let line = Line::new(format!(
-                    "{title} is for namespace {}, and can only be for its own",
+                let line = Finding::new(format!(
+                    "{title} targets namespace {}, but can only target its own",
                     target.name
                 ));
-                wrong.push(line.fixed_by(edit.as_str()));
+                wrong.push(line.with_fix(edit.as_str()));
             }
         } else if !exists(&target.kind, &own, &target.name) {
-            let line = Line::new(format!(
-                "{title} is for {} {}, which does not exist: it allows no request",
+            let line = Finding::new(format!(
+                "{title} targets {} {}, which does not exist: it allows no request",
                 target.kind, target.name
             ));
-            wrong.push(line.fixed_by(edit.as_str()));
+            wrong.push(line.with_fix(edit.as_str()));
         }
         for reference in &policy.spec.required_authentication_refs {
             let namespace = reference.namespace.as_deref().unwrap_or(&own);
-            // Accounts need not exist yet: their pods may come later.
+            // ServiceAccounts may be created later, together with their pods.
             if !reference.targets::<ServiceAccount>()
                 && !exists(&reference.kind, namespace, &reference.name)
             {
-                let line = Line::new(format!(
+                let line = Finding::new(format!(
                     "{title} requires {} {namespace}/{}, which does not exist: no client satisfies it",
                     reference.kind, reference.name
                 ));
-                wrong.push(line.fixed_by(edit.as_str()));
+                wrong.push(line.with_fix(edit.as_str()));
             }
         }
     }
-    wrong.extend(orphans(facts, exists)?);
+    wrong.extend(routes_without_parent(facts, exists)?);
     Ok(Outcome::fail_if(wrong, ""))
 }
 
-/// Routes whose parent does not exist apply to no request.
-fn orphans(facts: &Facts, exists: impl Fn(&str, &str, &str) -> bool) -> Seen<Vec<Line>> {
+/// Finds routes whose parent does not exist.
+fn routes_without_parent(
+    facts: &Facts,
+    exists: impl Fn(&str, &str, &str) -> bool,
+) -> Fact<Vec<Finding>> {
     let services = facts.objects.services.as_deref().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut wrong = Vec::new();
@@ -249,15 +253,15 @@ fn orphans(facts: &Facts, exists: impl Fn(&str, &str, &str) -> bool) -> Seen<Vec
                         service.name_any() == target
                             && service.namespace().as_deref() == Some(&namespace)
                     }),
-                    // Gateways and the like are others' business.
+                    // Other parents, such as Gateways, do not belong to the mesh.
                     _ => true,
                 };
                 if !there {
-                    let line = Line::new(format!(
-                        "{} is for {kind} {namespace}/{target}, which does not exist: it applies to no request",
+                    let line = Finding::new(format!(
+                        "{} has the parent {kind} {namespace}/{target}, which does not exist: it applies to no request",
                         name(route)
                     ));
-                    wrong.push(line.fixed_by(edit(route)));
+                    wrong.push(line.with_fix(edit(route)));
                 }
             }
         }
@@ -265,24 +269,24 @@ fn orphans(facts: &Facts, exists: impl Fn(&str, &str, &str) -> bool) -> Seen<Vec
     Ok(wrong)
 }
 
-fn servers(facts: &Facts) -> Verdict {
+fn servers(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     for server in read::<Server>(facts, "Server")? {
-        // External workloads are not pods of this cluster.
+        // A Server without podSelector is for external workloads.
         let Some(selector) = &server.spec.pod_selector else {
             continue;
         };
-        let chosen = facts.live_pods()?.any(|pod| {
+        let has_pod = facts.live_pods()?.any(|pod| {
             pod.namespace() == server.namespace()
                 && select::matches(selector, pod.metadata.labels.as_ref())
         });
-        if !chosen {
+        if !has_pod {
             let (namespace, name) = (server.namespace().unwrap_or_default(), server.name_any());
-            let line = Line::new(format!(
-                "Server {namespace}/{name} (port {}) chooses no pod",
+            let line = Finding::new(format!(
+                "Server {namespace}/{name} (port {}) selects no pod",
                 server.spec.port
             ));
-            wrong.push(line.fixed_by(format!(
+            wrong.push(line.with_fix(format!(
                 "compare its podSelector with kubectl -n {namespace} get pods --show-labels, and correct it: kubectl -n {namespace} edit server {name}"
             )));
         }
@@ -290,8 +294,8 @@ fn servers(facts: &Facts) -> Verdict {
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-/// The pods of a Server, meshed ones: policies do nothing elsewhere.
-fn chosen<'a>(facts: &'a Facts, server: &Server) -> Seen<Vec<&'a Pod>> {
+/// Returns the meshed pods of a Server; policies have no effect on others.
+fn selected_pods<'a>(facts: &'a Facts, server: &Server) -> Fact<Vec<&'a Pod>> {
     let Some(selector) = &server.spec.pod_selector else {
         return Ok(Vec::new());
     };
@@ -310,12 +314,13 @@ fn title(server: &Server) -> String {
     )
 }
 
-/// Servers that refuse every request: by default a Server denies, and nothing allows.
-fn authorizations(facts: &Facts) -> Verdict {
+/// Finds Servers that deny every request: their accessPolicy is deny, and no AuthorizationPolicy
+/// applies.
+fn authorizations(facts: &Facts) -> CheckResult {
     let policies = read::<AuthorizationPolicy>(facts, "AuthorizationPolicy")?;
     let mut wrong = Vec::new();
     for server in read::<Server>(facts, "Server")? {
-        let pods = chosen(facts, &server)?;
+        let pods = selected_pods(facts, &server)?;
         let Some(first) = pods.first() else { continue };
         if server.spec.access_policy != DefaultPolicy::Deny {
             continue;
@@ -338,8 +343,8 @@ fn authorizations(facts: &Facts) -> Verdict {
             1 => String::new(),
             more => format!(" and {}", count(more - 1, "pod more", "pods more")),
         };
-        let line = Line::new(format!(
-            "{} refuses every request to port {} of {}{others}: its accessPolicy is deny, and no AuthorizationPolicy is for it{}",
+        let line = Finding::new(format!(
+            "{} denies every request to port {} of {}{others}: its accessPolicy is deny, and no AuthorizationPolicy targets it{}",
             title(&server),
             server.spec.port,
             full_name(first),
@@ -347,19 +352,19 @@ fn authorizations(facts: &Facts) -> Verdict {
                 .iter()
                 .any(|object| object["metadata"]["namespace"] == namespace.as_str())
             {
-                true => " (ServerAuthorizations are not read: write AuthorizationPolicies)",
+                true => " (ServerAuthorizations have no effect: use AuthorizationPolicies)",
                 false => "",
             }
         ));
-        wrong.push(line.fixed_by(format!(
-            "meshctl check explain policy-authorizations has an AuthorizationPolicy for it; to let every meshed client in: kubectl -n {namespace} patch server {name} --type=merge -p '{{\"spec\": {{\"accessPolicy\": \"all-authenticated\"}}}}'"
+        wrong.push(line.with_fix(format!(
+            "meshctl check explain policy-authorizations has an AuthorizationPolicy for it; to allow all meshed clients: kubectl -n {namespace} patch server {name} --type=merge -p '{{\"spec\": {{\"accessPolicy\": \"all-authenticated\"}}}}'"
         )));
     }
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-/// Kind and name of the routes that have the Server as their parent.
-fn routes_of(facts: &Facts, server: &Server) -> Seen<Vec<(&'static str, String)>> {
+/// Returns kind and name of the routes whose parent is the Server.
+fn routes_of(facts: &Facts, server: &Server) -> Fact<Vec<(&'static str, String)>> {
     let mut routes = Vec::new();
     for kind in ["HTTPRoute", "GRPCRoute"] {
         for route in of_kind(facts, kind)? {
@@ -379,8 +384,8 @@ fn routes_of(facts: &Facts, server: &Server) -> Seen<Vec<(&'static str, String)>
     Ok(routes)
 }
 
-/// The controller takes the oldest of several Servers for a port; the others do nothing there.
-fn server_ports(facts: &Facts) -> Verdict {
+/// Finds Servers that select the same port. The oldest applies; the others have no effect there.
+fn server_ports(facts: &Facts) -> CheckResult {
     let mut servers = read::<Server>(facts, "Server")?;
     servers.sort_by_key(|server| {
         (
@@ -389,31 +394,31 @@ fn server_ports(facts: &Facts) -> Verdict {
         )
     });
     let mut wrong = Vec::new();
-    for (index, late) in servers.iter().enumerate() {
-        let pods = chosen(facts, late)?;
-        for early in &servers[..index] {
+    for (index, newer) in servers.iter().enumerate() {
+        let pods = selected_pods(facts, newer)?;
+        for older in &servers[..index] {
             let both = pods.iter().find_map(|pod| {
-                let selects = early.spec.pod_selector.as_ref().is_some_and(|selector| {
+                let selects = older.spec.pod_selector.as_ref().is_some_and(|selector| {
                     select::matches(selector, pod.metadata.labels.as_ref())
                 });
-                let same = pod.namespace() == early.namespace() && selects;
-                let port = numbers(late, pod)
+                let same = pod.namespace() == older.namespace() && selects;
+                let port = numbers(newer, pod)
                     .into_iter()
-                    .find(|port| same && numbers(early, pod).contains(port))?;
+                    .find(|port| same && numbers(older, pod).contains(port))?;
                 Some((pod, port))
             });
             let Some((pod, port)) = both else { continue };
-            let line = Line::new(format!(
-                "{} and {} both select port {port} of {}: only {}, the older one, is in force there",
-                title(early),
-                title(late),
+            let line = Finding::new(format!(
+                "{} and {} both select port {port} of {}: only {}, the older one, applies there",
+                title(older),
+                title(newer),
                 full_name(pod),
-                early.name_any()
+                older.name_any()
             ));
-            wrong.push(line.fixed_by(format!(
+            wrong.push(line.with_fix(format!(
                 "kubectl -n {0} delete server {1}, or kubectl -n {0} edit server {1} and narrow its podSelector",
-                late.namespace().unwrap_or_default(),
-                late.name_any()
+                newer.namespace().unwrap_or_default(),
+                newer.name_any()
             )));
         }
     }
@@ -431,11 +436,11 @@ fn numbers(server: &Server, pod: &Pod) -> Vec<u16> {
     }
 }
 
-/// What a pod keeps away from its proxy, no policy reaches.
-fn skipped_ports(facts: &Facts) -> Verdict {
+/// Finds policies for ports that bypass the proxy, where policies have no effect.
+fn skipped_ports(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     for server in read::<Server>(facts, "Server")? {
-        let pods = chosen(facts, &server)?;
+        let pods = selected_pods(facts, &server)?;
         let around = pods.iter().find_map(|pod| {
             let skipped = ports::skip_inbound(pod);
             let mut numbers = numbers(&server, pod).into_iter();
@@ -443,27 +448,27 @@ fn skipped_ports(facts: &Facts) -> Verdict {
             Some((pod, port))
         });
         let Some((pod, port)) = around else { continue };
-        let line = Line::new(format!(
-            "{} is for port {port} of {}, which goes around the proxy ({}): the policy does nothing there",
+        let line = Finding::new(format!(
+            "{} selects port {port} of {}, which bypasses the proxy ({}): the policy has no effect there",
             title(&server),
             full_name(pod),
             mesh_core::annotation::SKIP_INBOUND_PORTS
         ));
-        wrong.push(line.fixed_by(match repair::workload(pod) {
+        wrong.push(line.with_fix(match fix::workload(pod) {
             Some(workload) => format!(
-                "kubectl -n {} edit {workload}: take port {port} out of {} in its template",
+                "kubectl -n {} edit {workload}: remove port {port} from {} in its template",
                 pod.namespace().unwrap_or_default(),
                 mesh_core::annotation::SKIP_INBOUND_PORTS
             ),
-            None => repair::restart(pod),
+            None => fix::restart_command(pod),
         }));
     }
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-/// An identity ends in the control plane's namespace and the trust domain; another spelling is the
-/// name of no client.
-fn identities(facts: &Facts) -> Verdict {
+/// Finds identities that no client has, because they do not end in the control plane's namespace
+/// and the trust domain.
+fn identities(facts: &Facts) -> CheckResult {
     let values = facts.values()?;
     let domain = values.trust_domain();
     let end = format!(".identity.{}.{domain}", facts.control_namespace);
@@ -474,14 +479,14 @@ fn identities(facts: &Facts) -> Verdict {
             .into_iter()
             .flatten()
             .filter_map(Value::as_str)
-            // `*` and `*.namespace…` choose by what they end in.
+            // `*` and `*.namespace…` match a suffix.
             .filter(|identity| *identity != "*" && !identity.ends_with(&end));
         for identity in unknown {
-            let line = Line::new(format!(
-                "{} has the identity {identity:?}, which this mesh gives to no client: its identities end in {end}",
+            let line = Finding::new(format!(
+                "{} has the identity {identity:?}, which no client of this mesh has: its identities end in {end}",
                 name(object)
             ));
-            wrong.push(line.fixed_by(edit(object)));
+            wrong.push(line.with_fix(edit(object)));
         }
     }
     Ok(Outcome::warn_if(wrong, ""))

@@ -1,154 +1,155 @@
-//! What agents and injector put right within the last day. The mesh works, and something in the
-//! cluster works against it.
+//! Repairs by agents and injectors within the last day. The mesh works, but something in the
+//! cluster interferes with it.
 
 use std::collections::BTreeMap;
 
 use mesh_core::node::{Repair, RepairKind};
 
 use super::{
-    Category, Check, Ends, Facts, Line, On, Outcome, Place, Verdict, certificate::span, count,
-    webhook,
+    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome,
+    certificate::format_duration, count, webhook,
 };
 
 pub(super) const CATEGORY: Category = Category {
     name: "mesh-repairs",
-    applies: |facts| facts.place != Place::Machine && facts.is_installed_mode(),
+    applies: |facts| facts.environment != Environment::Machine && facts.is_installed_mode(),
     checks: &[Check {
-        anchor: "repairs",
-        description: "nothing had to be repaired within the last day",
+        id: "repairs",
+        description: "agents and injector repaired nothing within the last day",
         advice: "meshctl check explain repairs",
         explained_by: &[],
-        ends: Ends::Nothing,
-        on: On::Anywhere,
-        look: repairs,
+        on_failure: OnFailure::Continue,
+        applies_to: AppliesTo::Everywhere,
+        run: repairs,
     }],
 };
 
-/// The injector's own word, from its metrics.
+/// Metrics of the injector.
 const LAST_DAY: &str = "mesh_injector_repairs_last_day";
 const LATEST: &str = "mesh_injector_last_repair_timestamp_seconds";
 
-/// Of one kind, by all replicas.
+/// The repairs of one kind by all replicas.
 #[derive(Default)]
-struct Told {
+struct RepairCount {
     last_day: u64,
     latest: u64,
 }
 
-fn repairs(facts: &Facts) -> Verdict {
-    let mut lines = by_injectors(facts);
+fn repairs(facts: &Facts) -> CheckResult {
+    let mut findings = by_injectors(facts);
     let mut in_place = 0_usize;
     for (node, status) in super::agents::statuses(facts) {
         for repair in &status.repairs {
-            // Pods that start before the agent are enrolled where they stand, on every new node.
+            // On every new node the agent enrols the pods that started before it.
             if repair.kind == RepairKind::NotEnrolled {
                 in_place += usize::try_from(repair.last_day).unwrap_or(0);
             } else {
-                lines.push(by_agent(facts, node, repair));
+                findings.push(by_agent(facts, node, repair));
             }
         }
     }
     let ok = match in_place {
         0 => String::new(),
         pods => format!(
-            "{} that started without the plugin, enrolled in place",
+            "enrolled {} in place that started without the plugin",
             count(pods, "pod", "pods")
         ),
     };
-    Ok(Outcome::warn_if(lines, ok))
+    Ok(Outcome::warn_if(findings, ok))
 }
 
-fn by_agent(facts: &Facts, node: &str, repair: &Repair) -> Line {
+fn by_agent(facts: &Facts, node: &str, repair: &Repair) -> Finding {
     let what = match repair.kind {
         RepairKind::PluginUnchained => "put mesh-cni back into the CNI configuration",
         RepairKind::PluginShadowed => {
-            "put mesh-cni into another CNI configuration, which came first"
+            "put mesh-cni into another CNI configuration, which took precedence"
         }
-        RepairKind::PluginMissing => "installed the program mesh-cni again, which was gone",
-        RepairKind::PluginAltered => "installed the program mesh-cni again, which was another one",
-        RepairKind::PluginNotExecutable => {
-            "made the program mesh-cni executable again, which could not be executed"
-        }
+        RepairKind::PluginMissing => "reinstalled the program mesh-cni, which was missing",
+        RepairKind::PluginAltered => "reinstalled the program mesh-cni, which was altered",
+        RepairKind::PluginNotExecutable => "made the program mesh-cni executable again",
         RepairKind::ProgramsDetached => {
-            "attached its kernel programs again, which were detached or unpinned"
+            "reattached its kernel programs, which were detached or unpinned"
         }
         RepairKind::PinsDeleted => {
-            "pinned its kernel programs again and redirected every pod, for all pins were gone"
+            "repinned its kernel programs and redirected every pod, because all pins were deleted"
         }
         RepairKind::Incomplete => "completed the redirection of a pod",
-        RepairKind::NotEnrolled => "redirected a pod that ran without",
-        RepairKind::Other => "put something right that this program does not know",
+        RepairKind::NotEnrolled => "redirected a running pod",
+        RepairKind::Other => "made a repair that this version of meshctl does not know",
     };
-    let line = Line::new(format!(
+    let line = Finding::new(format!(
         "node {node}: the agent {what}: {}; {}",
-        how_often(u64::from(repair.last_day), repair.at, facts.now),
+        format_frequency(u64::from(repair.last_day), repair.at, facts.now),
         repair.detail
     ));
-    match facts.place {
-        Place::Cluster => line.fixed_by(format!(
-            "find out what changed it on node {node}: kubectl -n {{ns}} get events --field-selector reason=Repaired; meshctl check explain repairs has the usual programs"
+    match facts.environment {
+        Environment::Cluster => line.with_fix(format!(
+            "find out what changed it on node {node}: kubectl -n {{ns}} get events --field-selector reason=Repaired; meshctl check explain repairs lists the usual programs"
         )),
-        _ => line.fixed_by("meshctl local logs --agent"),
+        _ => line.with_fix("meshctl local logs --agent"),
     }
 }
 
-fn by_injectors(facts: &Facts) -> Vec<Line> {
-    let mut by_kind: BTreeMap<&str, Told> = BTreeMap::new();
+fn by_injectors(facts: &Facts) -> Vec<Finding> {
+    let mut by_kind: BTreeMap<&str, RepairCount> = BTreeMap::new();
     for controller in &facts.controllers {
         for sample in controller.metrics.as_deref().unwrap_or_default() {
             let value = sample.value as u64;
             if value == 0 || (sample.name != LAST_DAY && sample.name != LATEST) {
                 continue;
             }
-            let told = by_kind.entry(sample.label("found")).or_default();
+            let repairs = by_kind.entry(sample.label("found")).or_default();
             match sample.name == LAST_DAY {
-                true => told.last_day += value,
-                false => told.latest = told.latest.max(value),
+                true => repairs.last_day += value,
+                false => repairs.latest = repairs.latest.max(value),
             }
         }
     }
-    let told = by_kind.into_iter().filter(|(_, told)| told.last_day > 0);
-    told.map(|(found, told)| {
-        let (what, fix) = by_kind_of(found);
-        Line::new(format!(
-            "the injector {what}: {}",
-            how_often(told.last_day, told.latest, facts.now)
-        ))
-        .fixed_by(fix)
-    })
-    .collect()
+    let repairs = by_kind
+        .into_iter()
+        .filter(|(_, repairs)| repairs.last_day > 0);
+    repairs
+        .map(|(found, repairs)| {
+            let (what, fix) = describe_injector_repair(found);
+            Finding::new(format!(
+                "the injector {what}: {}",
+                format_frequency(repairs.last_day, repairs.latest, facts.now)
+            ))
+            .with_fix(fix)
+        })
+        .collect()
 }
 
-/// What the injector did, and how an operator finds out who made it necessary.
-fn by_kind_of(found: &str) -> (&'static str, String) {
+/// Returns what the injector repaired, and how an operator finds the cause.
+fn describe_injector_repair(found: &str) -> (&'static str, String) {
     let registration = webhook::CONFIGURATION;
     let secret = webhook::SECRET;
     match found {
         "ca-bundle-altered" => (
-            "put back the caBundle of its registration, which was another's or was taken away",
+            "restored the caBundle of its registration, which was altered or removed",
             format!(
-                "kubectl get mutatingwebhookconfiguration {registration} -o yaml --show-managed-fields says which program wrote it"
+                "kubectl get mutatingwebhookconfiguration {registration} -o yaml --show-managed-fields shows which program wrote it"
             ),
         ),
         "certificate-missing" => (
-            "made its certificate again, whose Secret was deleted",
-            format!("find out what deletes Secret {secret} in {{ns}}: the API server's audit log names it"),
+            "recreated its certificate, whose Secret was deleted",
+            format!("the API server's audit log shows which program deletes Secret {secret} in {{ns}}"),
         ),
         "certificate-expired" => (
-            "made its certificate again, which had expired",
-            "was the injector away for weeks, or a clock wrong? kubectl -n {ns} logs deployment/linkerd-proxy-injector -c proxy-injector".to_owned(),
+            "recreated its certificate, which had expired",
+            "the injector did not run for weeks, or a clock is wrong: kubectl -n {ns} logs deployment/linkerd-proxy-injector -c proxy-injector".to_owned(),
         ),
         _ => (
-            "made its certificate again, whose Secret could not be used",
+            "recreated its certificate, whose Secret was not usable",
             format!(
-                "kubectl -n {{ns}} get secret {secret} -o yaml --show-managed-fields says which program wrote it"
+                "kubectl -n {{ns}} get secret {secret} -o yaml --show-managed-fields shows which program wrote it"
             ),
         ),
     }
 }
 
-/// `3 times in the last day, the last time 12 minutes ago (2026-01-01T00:00:00Z)`.
-fn how_often(times: u64, latest: u64, now: u64) -> String {
+/// Returns `3 times in the last day, the last time 12 minutes ago (2026-01-01T00:00:00Z)`.
+fn format_frequency(times: u64, latest: u64, now: u64) -> String {
     let times = match times {
         1 => "once in the last day".to_owned(),
         times => format!("{times} times in the last day"),
@@ -159,6 +160,6 @@ fn how_often(times: u64, latest: u64, now: u64) -> String {
     let at = at.map_or_else(String::new, |at| format!(" ({at})"));
     format!(
         "{times}, the last time {} ago{at}",
-        span(now.saturating_sub(latest))
+        format_duration(now.saturating_sub(latest))
     )
 }

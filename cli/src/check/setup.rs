@@ -1,51 +1,51 @@
-//! `check --pre`: can the mesh be installed on this cluster, by this user.
+//! `check --pre`: whether this user can install the mesh on this cluster.
 
 use mesh_k8s::kinds::ResourceExt;
 
 use super::{
-    Category, Check, Ends, Facts, Mode, On, Outcome, Place, Verdict, count,
-    facts::{Permission, see},
+    AppliesTo, Category, Check, CheckResult, Environment, Facts, Mode, OnFailure, Outcome, count,
+    facts::{Permission, fact_ref},
 };
 
 pub(super) const CATEGORY: Category = Category {
     name: "pre-kubernetes-setup",
-    applies: |facts| facts.place == Place::Cluster && facts.mode == Mode::Pre,
+    applies: |facts| facts.environment == Environment::Cluster && facts.mode == Mode::Pre,
     checks: &[
         Check {
-            anchor: "pre-ns",
+            id: "pre-ns",
             description: "the control plane is not installed yet",
-            advice: "to upgrade: meshctl upgrade | kubectl apply -f -; to start anew: meshctl uninstall | kubectl delete -f -",
+            advice: "to upgrade: meshctl upgrade | kubectl apply -f -; to reinstall: meshctl uninstall | kubectl delete -f -",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: not_installed,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: not_installed,
         },
         Check {
-            anchor: "pre-k8s-cluster-k8s",
-            description: "you may create objects of the whole cluster",
-            advice: "kubectl create clusterrolebinding my-admin --clusterrole=cluster-admin --user=YOU (as somebody who may)",
+            id: "pre-k8s-cluster-k8s",
+            description: "you may create cluster-scoped objects",
+            advice: "kubectl create clusterrolebinding my-admin --clusterrole=cluster-admin --user=YOU (as a cluster administrator)",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: |facts| Ok(allowed(facts, false)),
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: |facts| Ok(allowed(facts, false)),
         },
         Check {
-            anchor: "pre-k8s",
-            description: "you may create objects of the control plane's namespace",
+            id: "pre-k8s",
+            description: "you may create objects in the control plane's namespace",
             advice: "kubectl auth can-i --list -n {ns}",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: |facts| Ok(allowed(facts, true)),
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: |facts| Ok(allowed(facts, true)),
         },
         Check {
-            anchor: "pre-nodes",
+            id: "pre-nodes",
             description: "the nodes can run the mesh",
             advice: "kubectl get nodes -o wide; keep the agent off a node with meshAgent.nodeSelector",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: nodes,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: nodes,
         },
         super::kubernetes::NODES_READY,
         POD_SECURITY,
@@ -53,50 +53,51 @@ pub(super) const CATEGORY: Category = Category {
     ],
 };
 
-/// Also afterwards: an agent that runs is not asked again, one that is replaced is refused.
+/// Also checked after the installation: admission does not affect running agent pods, but rejects
+/// their replacements.
 pub(super) const POD_SECURITY: Check = Check {
-    anchor: "pre-pod-security",
+    id: "pre-pod-security",
     description: "the control plane's namespace admits the node agent",
     advice: "kubectl label namespace {ns} --overwrite pod-security.kubernetes.io/enforce=privileged",
     explained_by: &[],
-    ends: Ends::Nothing,
-    on: On::Cluster,
-    look: pod_security,
+    on_failure: OnFailure::Continue,
+    applies_to: AppliesTo::Cluster,
+    run: pod_security,
 };
 
-/// What installing takes. The first of each list is the kind that people most often may not create.
+/// The permissions that an installation requires.
 pub(super) const NEEDED: [Permission; 16] = [
-    cluster("", "namespaces"),
-    cluster("apiextensions.k8s.io", "customresourcedefinitions"),
-    cluster("rbac.authorization.k8s.io", "clusterroles"),
-    cluster("rbac.authorization.k8s.io", "clusterrolebindings"),
-    cluster(
+    cluster_wide("", "namespaces"),
+    cluster_wide("apiextensions.k8s.io", "customresourcedefinitions"),
+    cluster_wide("rbac.authorization.k8s.io", "clusterroles"),
+    cluster_wide("rbac.authorization.k8s.io", "clusterrolebindings"),
+    cluster_wide(
         "admissionregistration.k8s.io",
         "mutatingwebhookconfigurations",
     ),
-    cluster(
+    cluster_wide(
         "admissionregistration.k8s.io",
         "validatingwebhookconfigurations",
     ),
-    own("", "serviceaccounts"),
-    own("", "services"),
-    own("", "configmaps"),
-    own("", "secrets"),
-    own("apps", "deployments"),
-    own("apps", "daemonsets"),
-    own("batch", "jobs"),
-    own("batch", "cronjobs"),
-    cluster(
+    namespaced("", "serviceaccounts"),
+    namespaced("", "services"),
+    namespaced("", "configmaps"),
+    namespaced("", "secrets"),
+    namespaced("apps", "deployments"),
+    namespaced("apps", "daemonsets"),
+    namespaced("batch", "jobs"),
+    namespaced("batch", "cronjobs"),
+    cluster_wide(
         "admissionregistration.k8s.io",
         "validatingadmissionpolicies",
     ),
-    cluster(
+    cluster_wide(
         "admissionregistration.k8s.io",
         "validatingadmissionpolicybindings",
     ),
 ];
 
-const fn cluster(group: &'static str, resource: &'static str) -> Permission {
+const fn cluster_wide(group: &'static str, resource: &'static str) -> Permission {
     Permission {
         verb: "create",
         group,
@@ -105,7 +106,7 @@ const fn cluster(group: &'static str, resource: &'static str) -> Permission {
     }
 }
 
-const fn own(group: &'static str, resource: &'static str) -> Permission {
+const fn namespaced(group: &'static str, resource: &'static str) -> Permission {
     Permission {
         verb: "create",
         group,
@@ -114,8 +115,8 @@ const fn own(group: &'static str, resource: &'static str) -> Permission {
     }
 }
 
-fn not_installed(facts: &Facts) -> Verdict {
-    Ok(match see(&facts.objects.config)? {
+fn not_installed(facts: &Facts) -> CheckResult {
+    Ok(match fact_ref(&facts.objects.config)? {
         None => Outcome::ok(""),
         Some(_) => Outcome::fail(format!(
             "namespace {} has a control plane already (ConfigMap linkerd-config)",
@@ -125,23 +126,26 @@ fn not_installed(facts: &Facts) -> Verdict {
 }
 
 fn allowed(facts: &Facts, namespaced: bool) -> Outcome {
-    let mine = facts
+    let reviews = facts
         .access
         .iter()
-        .filter(|access| access.who.is_none() && access.what.namespaced == namespaced);
-    let wrong = mine.filter_map(|access| match &access.allowed {
+        .filter(|access| access.account.is_none() && access.permission.namespaced == namespaced);
+    let wrong = reviews.filter_map(|access| match &access.allowed {
         Ok(true) => None,
-        Ok(false) => Some(format!("you may not {}", access.what)),
-        Err(error) => Some(format!("may you {}? {error}", access.what)),
+        Ok(false) => Some(format!("you may not {}", access.permission)),
+        Err(error) => Some(format!(
+            "cannot determine whether you may {}: {error}",
+            access.permission
+        )),
     });
     Outcome::fail_if(wrong.collect(), "")
 }
 
-/// Images are built for these.
+/// The architectures of the container images.
 const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];
 
-fn nodes(facts: &Facts) -> Verdict {
-    let nodes = see(&facts.objects.nodes)?;
+fn nodes(facts: &Facts) -> CheckResult {
+    let nodes = fact_ref(&facts.objects.nodes)?;
     let (mut wrong, mut kernels) = (Vec::new(), Vec::new());
     for node in nodes {
         let Some(info) = node
@@ -159,7 +163,7 @@ fn nodes(facts: &Facts) -> Verdict {
             ));
         } else if !ARCHITECTURES.contains(&info.architecture.as_str()) {
             wrong.push(format!(
-                "node {name} is {}: there are images for {}",
+                "node {name} is {}: images exist only for {}",
                 info.architecture,
                 ARCHITECTURES.join(", ")
             ));
@@ -178,9 +182,9 @@ fn nodes(facts: &Facts) -> Verdict {
     ))
 }
 
-/// The agent uses the node's network and directories, which only this level admits. A namespace
-/// without the label has the cluster's default, mostly privileged.
-fn pod_security(facts: &Facts) -> Verdict {
+/// The agent uses the network and directories of the node, which only the level `privileged`
+/// admits. A namespace without the label has the cluster's default, which is usually privileged.
+fn pod_security(facts: &Facts) -> CheckResult {
     let level = facts
         .namespace(&facts.control_namespace)
         .and_then(|namespace| {

@@ -1,4 +1,4 @@
-//! Every check passes on a healthy cluster, and each notices a fault of its own.
+//! All checks pass on a healthy cluster, and each reports an injected fault.
 
 use std::collections::BTreeSet;
 
@@ -14,21 +14,21 @@ mod unlisted;
 
 use faults::{FAULTS, Fault, change_pod, not_ready, pre};
 
-/// Every fault that is planted.
+/// Returns all faults.
 fn all_faults() -> impl Iterator<Item = &'static Fault> {
     [FAULTS, objects::FAULTS, unlisted::FAULTS]
         .into_iter()
         .flatten()
 }
 
-fn find<'a>(reports: &'a [CategoryReport], anchor: &str) -> Option<&'a Report> {
+fn find<'a>(reports: &'a [CategoryReport], check: &str) -> Option<&'a Report> {
     let mut all = reports.iter().flat_map(|category| &category.checks);
-    all.find(|report| report.name == anchor)
+    all.find(|report| report.name == check)
 }
 
 #[test]
-fn nothing_is_wrong_with_a_healthy_cluster() {
-    for report in judge(&healthy())
+fn all_checks_pass_on_a_healthy_cluster() {
+    for report in evaluate(&healthy())
         .iter()
         .flat_map(|category| &category.checks)
     {
@@ -42,7 +42,10 @@ fn nothing_is_wrong_with_a_healthy_cluster() {
     }
     let mut facts = healthy();
     pre(&mut facts);
-    for report in judge(&facts).iter().flat_map(|category| &category.checks) {
+    for report in evaluate(&facts)
+        .iter()
+        .flat_map(|category| &category.checks)
+    {
         assert_eq!(
             report.mark,
             Mark::Ok,
@@ -54,17 +57,17 @@ fn nothing_is_wrong_with_a_healthy_cluster() {
 }
 
 #[test]
-fn every_planted_fault_is_named() {
+fn every_fault_is_reported_as_root_cause() {
     for fault in all_faults() {
         let mut facts = healthy();
-        (fault.plant)(&mut facts);
-        let reports = judge(&facts);
-        let report = find(&reports, fault.anchor)
-            .unwrap_or_else(|| panic!("{}: the check did not run", fault.anchor));
+        (fault.inject)(&mut facts);
+        let reports = evaluate(&facts);
+        let report = find(&reports, fault.check)
+            .unwrap_or_else(|| panic!("{}: the check did not run", fault.check));
         let detail = report.detail.join("\n");
-        assert_eq!(report.mark, fault.mark, "{}: {detail}", fault.anchor);
-        assert!(detail.contains(fault.says), "{}: {detail}", fault.anchor);
-        assert_eq!(report.cause, None, "{}: it is the root cause", fault.anchor);
+        assert_eq!(report.mark, fault.mark, "{}: {detail}", fault.check);
+        assert!(detail.contains(fault.message), "{}: {detail}", fault.check);
+        assert_eq!(report.cause, None, "{}: must be a root cause", fault.check);
         assert!(!report.advice.is_empty() && !report.hint.is_empty());
         for placeholder in ["{ns}", "{upgrade}"] {
             assert!(!report.advice.contains(placeholder), "{}", report.advice);
@@ -79,20 +82,19 @@ fn every_planted_fault_is_named() {
     }
 }
 
-/// No check without a fault that it was seen to notice.
 #[test]
 fn every_check_has_a_fault() {
-    let planted: BTreeSet<&str> = all_faults().map(|fault| fault.anchor).collect();
-    let checks: BTreeSet<&str> = anchors().into_iter().collect();
-    assert_eq!(planted, checks);
+    let with_fault: BTreeSet<&str> = all_faults().map(|fault| fault.check).collect();
+    let checks: BTreeSet<&str> = check_ids().into_iter().collect();
+    assert_eq!(with_fault, checks);
 }
 
-/// Who may not read Secrets still learns the rest.
+/// A user without access to Secrets still gets all other results.
 #[test]
-fn what_cannot_be_seen_says_so() {
+fn unreadable_fact_is_reported_and_others_are_checked() {
     let mut facts = healthy();
     facts.objects.webhook_secret = Err("cannot read the injector's Secret: forbidden".to_owned());
-    let reports = judge(&facts);
+    let reports = evaluate(&facts);
     let report = find(&reports, "l5d-proxy-injector-webhook-cert-valid").unwrap();
     assert_eq!(
         report.detail,
@@ -101,32 +103,32 @@ fn what_cannot_be_seen_says_so() {
     assert_eq!(find(&reports, "webhook-injects").unwrap().mark, Mark::Ok);
 }
 
-/// What ten checks need is missing once.
+/// Ten checks use the missing ConfigMap.
 #[test]
-fn the_same_obstacle_is_named_once() {
+fn missing_fact_is_reported_once() {
     let mut facts = healthy();
     facts.objects.config = Ok(None);
-    let reports = judge(&facts);
+    let reports = evaluate(&facts);
     let checks = reports.iter().flat_map(|category| &category.checks);
     let failed = checks.filter(|report| report.mark != Mark::Ok);
     let failed: Vec<&str> = failed.map(|report| report.name).collect();
     assert_eq!(failed, ["l5d-existence-linkerd-config"]);
 }
 
-/// A Gateway API that is not there cannot change.
+/// Such as GRPCRoute without the Gateway API.
 #[test]
-fn a_kind_that_is_not_served_need_not_be_followed() {
+fn unserved_kind_need_not_be_synced() {
     let mut facts = healthy();
     let text =
         "source_kind_served{kind=\"GrpcRoute\"} 0\nsource_kind_synced{kind=\"GrpcRoute\"} 0\n";
     facts.controllers[1].metrics = Ok(metrics::parse(text));
-    let reports = judge(&facts);
+    let reports = evaluate(&facts);
     assert_eq!(find(&reports, "controllers-follow").unwrap().mark, Mark::Ok);
 }
 
-/// Such a proxy is not asked, so nothing but its pod says so.
+/// Such a proxy is not queried, so that only the state of its pod shows it.
 #[test]
-fn a_proxy_that_has_not_started_is_not_ready() {
+fn proxy_that_has_not_started_is_reported_as_not_ready() {
     let mut facts = healthy();
     facts.proxies.retain(|proxy| proxy.pod != "web-0");
     change_pod(&mut facts, "web-0", |pod| {
@@ -135,28 +137,27 @@ fn a_proxy_that_has_not_started_is_not_ready() {
             "state": {"waiting": {"reason": "PodInitializing"}}
         }]);
     });
-    let reports = judge(&facts);
+    let reports = evaluate(&facts);
     let report = find(&reports, "l5d-data-plane-ready").unwrap();
     assert_eq!(report.detail, ["shop/web-0: its proxy has not started yet"]);
 }
 
-/// The agent's own check says why it is not ready; that it does not answer either is no second
-/// fault.
+/// `agent-ready` reports the agent, so that `agent-answers` must not.
 #[test]
-fn an_agent_that_is_not_ready_is_named_once() {
+fn unready_agent_is_reported_once() {
     let mut facts = healthy();
     not_ready(&mut facts, "mesh-agent-b");
     facts.agents[1].status = Err("cannot reach port 9993".to_owned());
-    let reports = judge(&facts);
+    let reports = evaluate(&facts);
     assert_eq!(find(&reports, "agent-ready").unwrap().mark, Mark::Fail);
     assert_eq!(find(&reports, "agent-answers").unwrap().mark, Mark::Ok);
 }
 
 #[test]
-fn a_check_can_end_the_run() {
+fn failure_of_first_check_aborts_the_run() {
     let mut facts = healthy();
-    facts.server = Err("no".to_owned());
-    let reports = judge(&facts);
+    facts.api_server = Err("no".to_owned());
+    let reports = evaluate(&facts);
     assert_eq!(
         reports
             .iter()
@@ -166,23 +167,23 @@ fn a_check_can_end_the_run() {
     );
 }
 
-fn anchors() -> Vec<&'static str> {
+fn check_ids() -> Vec<&'static str> {
     let all = CATEGORIES.iter().flat_map(|category| category.checks);
-    all.map(|check| check.anchor).collect()
+    all.map(|check| check.id).collect()
 }
 
-/// Every check has a section of its own in the guide, and every section belongs to a check.
+/// Every check has one section in the guide, and every section belongs to a check.
 #[test]
-fn guide_and_checks_agree() {
+fn guide_has_one_section_for_each_check() {
     let sections: Vec<&str> = explain::sections().map(|(id, _text)| id).collect();
     let unique: BTreeSet<&str> = sections.iter().copied().collect();
-    assert_eq!(unique.len(), sections.len(), "a section is there twice");
-    assert_eq!(unique, anchors().into_iter().collect());
+    assert_eq!(unique.len(), sections.len(), "duplicate section");
+    assert_eq!(unique, check_ids().into_iter().collect());
     for (id, text) in explain::sections() {
-        assert!(!text.is_empty(), "{id} says nothing");
+        assert!(!text.is_empty(), "{id} is empty");
         for link in text.split("](#").skip(1) {
             let target = link.split(')').next().unwrap();
-            assert!(unique.contains(target), "{id} points to {target}");
+            assert!(unique.contains(target), "{id} refers to {target}");
         }
     }
 }

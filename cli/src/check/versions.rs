@@ -1,36 +1,36 @@
-//! Versions: of this program, the control plane and its proxies.
+//! The versions of this program, the control plane and its proxies.
 
 use mesh_core::annotation;
 use mesh_k8s::kinds::ResourceExt;
 
 use super::{
-    Category, Check, Ends, Facts, Line, On, Outcome, Place, Verdict,
+    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome,
     control_plane::COMPONENTS,
-    facts::{full_name, proxy_container, see},
-    repair,
+    facts::{fact_ref, full_name, proxy_container},
+    fix,
 };
 
 pub(super) const CATEGORY: Category = Category {
     name: "control-plane-version",
-    applies: |facts| facts.place == Place::Cluster && facts.is_installed_mode(),
+    applies: |facts| facts.environment == Environment::Cluster && facts.is_installed_mode(),
     checks: &[
         Check {
-            anchor: "l5d-version-control",
-            description: "the control plane runs one version, the one that is written down",
+            id: "l5d-version-control",
+            description: "the control plane runs the configured version",
             advice: "{upgrade}",
             explained_by: &[&["control-plane-containers"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: control,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: control,
         },
         Check {
-            anchor: "l5d-version-cli",
-            description: "this program is of the control plane's version",
+            id: "l5d-version-cli",
+            description: "meshctl has the control plane's version",
             advice: "use the meshctl of the same release as the control plane",
             explained_by: &[],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: |facts| {
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: |facts| {
                 let version = facts.values()?.linkerd_version;
                 Ok(if version == facts.cli_version {
                     Outcome::ok("")
@@ -43,25 +43,25 @@ pub(super) const CATEGORY: Category = Category {
             },
         },
         Check {
-            anchor: "l5d-cp-proxy-version",
-            description: "the control plane's proxies are of its version",
+            id: "l5d-cp-proxy-version",
+            description: "the control plane's proxies have its version",
             advice: "kubectl -n {ns} rollout restart deployment",
             explained_by: &[&["l5d-version-control"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: own_proxies,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: own_proxies,
         },
     ],
 };
 
-fn control(facts: &Facts) -> Verdict {
+fn control(facts: &Facts) -> CheckResult {
     let values = facts.values()?;
     let expected = match values.controller_image_version.as_str() {
         "" => values.linkerd_version.as_str(),
         version => version,
     };
     let mut wrong = Vec::new();
-    for deployment in see(&facts.objects.deployments)? {
+    for deployment in fact_ref(&facts.objects.deployments)? {
         let name = deployment.name_any();
         if !COMPONENTS
             .iter()
@@ -78,7 +78,7 @@ fn control(facts: &Facts) -> Verdict {
             let of_controller = image.starts_with(&format!("{}:", values.controller_image));
             if of_controller && tag(image) != expected {
                 wrong.push(format!(
-                    "container {} of Deployment {name} is {}, linkerd-config says {expected}",
+                    "container {} of Deployment {name} is {}, linkerd-config has {expected}",
                     container.name,
                     tag(image)
                 ));
@@ -88,13 +88,13 @@ fn control(facts: &Facts) -> Verdict {
     Ok(Outcome::warn_if(wrong, expected))
 }
 
-fn own_proxies(facts: &Facts) -> Verdict {
+fn own_proxies(facts: &Facts) -> CheckResult {
     let expected = facts.values()?.proxy_version().to_owned();
     let wrong = facts.control_pods()?.filter_map(|pod| {
         let image = proxy_container(pod)?.image.as_deref()?;
         (tag(image) != expected).then(|| {
             format!(
-                "the proxy of {} is {}, linkerd-config says {expected}",
+                "the proxy of {} is {}, linkerd-config has {expected}",
                 full_name(pod),
                 tag(image)
             )
@@ -103,17 +103,17 @@ fn own_proxies(facts: &Facts) -> Verdict {
     Ok(Outcome::warn_if(wrong.collect(), expected.as_str()))
 }
 
-/// The versions of the scope's proxies against the one that is injected now.
-pub(super) fn data_plane(facts: &Facts) -> Verdict {
+/// Compares the versions of the scope's proxies with the version that the injector adds.
+pub(super) fn data_plane(facts: &Facts) -> CheckResult {
     let expected = facts.values()?.proxy_version().to_owned();
     let wrong = facts.meshed_pods()?.filter_map(|pod| {
         let version = pod.annotations().get(annotation::PROXY_VERSION)?;
         (*version != expected).then(|| {
-            let line = Line::new(format!(
+            let line = Finding::new(format!(
                 "{} has {version}, new pods get {expected}",
                 full_name(pod)
             ));
-            line.fixed_by(repair::restart(pod))
+            line.with_fix(fix::restart_command(pod))
         })
     });
     Ok(Outcome::warn_if(

@@ -1,5 +1,5 @@
-//! The injector's webhook: is it registered, is its certificate one that the API server accepts,
-//! and does it answer.
+//! The injector's webhook: its registration, its certificate and whether the API server can call
+//! it.
 
 use mesh_core::annotation;
 use mesh_k8s::{
@@ -9,11 +9,11 @@ use mesh_k8s::{
 use x509_parser::certificate::X509Certificate;
 
 use super::{
-    Category, Check, Ends, Facts, Line, On, Outcome, Place, Verdict,
+    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome,
     causes::{NOT_RUNNING, WEBHOOK},
-    certificate::{self, expires_soon, time_problem},
+    certificate::{self, check_expiry, time_problem},
     count,
-    facts::{Seen, Trial, see},
+    facts::{Fact, InjectionDryRun, fact_ref},
 };
 use crate::clients::tls;
 
@@ -25,41 +25,41 @@ pub(super) const SERVICE: &str = "linkerd-proxy-injector";
 
 pub(super) const CATEGORY: Category = Category {
     name: "linkerd-webhooks-and-apisvc-tls",
-    applies: |facts| facts.place == Place::Cluster && facts.is_installed_mode(),
+    applies: |facts| facts.environment == Environment::Cluster && facts.is_installed_mode(),
     checks: &[
         Check {
-            anchor: "l5d-existence-mwc",
+            id: "l5d-existence-mwc",
             description: "the injector is registered with the API server",
             advice: "{upgrade}",
             explained_by: &[],
-            ends: Ends::Category,
-            on: On::Cluster,
-            look: registered,
+            on_failure: OnFailure::SkipCategory,
+            applies_to: AppliesTo::Cluster,
+            run: registered,
         },
         Check {
-            anchor: "l5d-proxy-injector-webhook-cert-valid",
+            id: "l5d-proxy-injector-webhook-cert-valid",
             description: "the API server accepts the injector's certificate",
-            advice: "kubectl -n {ns} delete secret linkerd-proxy-injector-k8s-tls && kubectl -n {ns} rollout restart deployment linkerd-proxy-injector (not for a certificate you gave)",
+            advice: "kubectl -n {ns} delete secret linkerd-proxy-injector-k8s-tls && kubectl -n {ns} rollout restart deployment linkerd-proxy-injector (not for a certificate that you provided)",
             explained_by: &[&["controllers-permissions"], NOT_RUNNING],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: certificate_valid,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: certificate_valid,
         },
         Check {
-            anchor: "l5d-proxy-injector-webhook-cert-not-expiring-soon",
-            description: "the injector's certificate is valid for long enough",
-            advice: "kubectl -n {ns} logs deployment/linkerd-proxy-injector -c proxy-injector; renew a certificate you gave",
+            id: "l5d-proxy-injector-webhook-cert-not-expiring-soon",
+            description: "the injector's certificate does not expire soon",
+            advice: "kubectl -n {ns} logs deployment/linkerd-proxy-injector -c proxy-injector; renew a certificate that you provided",
             explained_by: &[&[
                 "controllers-permissions",
                 "l5d-proxy-injector-webhook-cert-valid",
             ]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: not_expiring_soon,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: not_expiring_soon,
         },
         Check {
-            anchor: "webhook-presents",
-            description: "every injector presents that certificate",
+            id: "webhook-presents",
+            description: "all injector pods present an accepted certificate",
             advice: "kubectl -n {ns} rollout restart deployment linkerd-proxy-injector",
             explained_by: &[
                 NOT_RUNNING,
@@ -68,58 +68,54 @@ pub(super) const CATEGORY: Category = Category {
                     "l5d-api-control-ready",
                 ],
             ],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: presented,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: presented,
         },
         Check {
-            anchor: "webhook-injects",
-            description: "a pod that asks for the mesh gets a proxy (tried with a dry run)",
-            advice: "a NetworkPolicy or firewall must admit the API server to port 8443 of the injector's pods",
+            id: "webhook-injects",
+            description: "pods with the injection annotation get a proxy (by a dry run)",
+            advice: "allow the API server to connect to port 8443 of the injector's pods in NetworkPolicies and firewalls",
             explained_by: &[NOT_RUNNING, WEBHOOK],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: injects,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: injects,
         },
         Check {
-            anchor: "namespace-excluded",
-            description: "every namespace that asks for the mesh reaches the injector",
+            id: "namespace-excluded",
+            description: "no namespace with the injection annotation is excluded from the injector",
             advice: "kubectl label namespace NAMESPACE config.linkerd.io/admission-webhooks-",
             explained_by: &[&["webhook-injects"]],
-            ends: Ends::Nothing,
-            on: On::Cluster,
-            look: excluded,
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run: excluded,
         },
     ],
 };
 
-/// By this label a namespace keeps the webhooks away.
+/// The label that excludes a namespace from webhooks.
 const ADMISSION: &str = "config.linkerd.io/admission-webhooks";
 
-fn webhook(facts: &Facts) -> Seen<&MutatingWebhook> {
-    let configuration = see(&facts.objects.webhooks)?.as_ref();
+fn webhook(facts: &Facts) -> Fact<&MutatingWebhook> {
+    let configuration = fact_ref(&facts.objects.webhooks)?.as_ref();
     let configuration = configuration.ok_or_else(|| {
-        format!("MutatingWebhookConfiguration {CONFIGURATION} is missing: nothing is injected")
+        format!("MutatingWebhookConfiguration {CONFIGURATION} is missing: no pod is injected")
     })?;
     let webhooks = configuration.webhooks.as_deref().unwrap_or_default();
     webhooks.first().ok_or_else(|| {
         format!(
-            "MutatingWebhookConfiguration {} names no webhook",
+            "MutatingWebhookConfiguration {} has no webhook",
             configuration.name_any()
         )
     })
 }
 
-fn registered(facts: &Facts) -> Verdict {
+fn registered(facts: &Facts) -> CheckResult {
     let webhook = webhook(facts)?;
     let Some(service) = &webhook.client_config.service else {
         return Ok(Outcome::warn(format!(
-            "it is registered at {}, not at a Service",
-            webhook
-                .client_config
-                .url
-                .as_deref()
-                .unwrap_or("no address at all")
+            "the webhook is registered at {}, not at a Service",
+            webhook.client_config.url.as_deref().unwrap_or("no address")
         )));
     };
     let right = service.name == SERVICE && service.namespace == facts.control_namespace;
@@ -128,14 +124,14 @@ fn registered(facts: &Facts) -> Verdict {
         Outcome::ok(format!("failurePolicy {policy}"))
     } else {
         Outcome::fail(format!(
-            "it is registered at Service {}/{}, the injector of this control plane is {}/{SERVICE}",
+            "the webhook is registered at Service {}/{}, but the injector of this control plane is {}/{SERVICE}",
             service.namespace, service.name, facts.control_namespace
         ))
     })
 }
 
-/// What the API server trusts when it calls the webhook.
-fn ca_bundle(facts: &Facts) -> Seen<Vec<Vec<u8>>> {
+/// Returns the trust anchors with which the API server verifies the injector.
+fn ca_bundle(facts: &Facts) -> Fact<Vec<Vec<u8>>> {
     match &webhook(facts)?.client_config.ca_bundle {
         Some(bundle) if !bundle.0.is_empty() => {
             certificate::read_pem(&bundle.0, "the webhook's caBundle")
@@ -146,8 +142,8 @@ fn ca_bundle(facts: &Facts) -> Seen<Vec<Vec<u8>>> {
     }
 }
 
-fn serving_chain(facts: &Facts) -> Seen<Vec<Vec<u8>>> {
-    let secret = see(&facts.objects.webhook_secret)?
+fn serving_chain(facts: &Facts) -> Fact<Vec<Vec<u8>>> {
+    let secret = fact_ref(&facts.objects.webhook_secret)?
         .as_ref()
         .ok_or_else(|| format!("Secret {SECRET} is missing"))?;
     let text = secret
@@ -162,7 +158,7 @@ fn server_name(facts: &Facts) -> String {
     format!("{SERVICE}.{}.svc", facts.control_namespace)
 }
 
-fn certificate_valid(facts: &Facts) -> Verdict {
+fn certificate_valid(facts: &Facts) -> CheckResult {
     let (bundle, chain) = (ca_bundle(facts)?, serving_chain(facts)?);
     let leaf = certificate::parse(&chain[0], SECRET)?;
     let wrong = match time_problem(&leaf, facts.now) {
@@ -177,38 +173,40 @@ fn certificate_valid(facts: &Facts) -> Verdict {
     Ok(Outcome::fail_if(wrong, ""))
 }
 
-fn not_expiring_soon(facts: &Facts) -> Verdict {
+fn not_expiring_soon(facts: &Facts) -> CheckResult {
     let chain = serving_chain(facts)?;
     let leaf = certificate::parse(&chain[0], SECRET)?;
     let validity = leaf.validity();
-    let life = validity.not_after.timestamp() - validity.not_before.timestamp();
-    // One that the injector made lives shorter than Linkerd's warning, and is renewed with a third
-    // of its life left.
+    let lifetime = validity.not_after.timestamp() - validity.not_before.timestamp();
+    // The injector's own certificate is valid for less time than Linkerd's warning threshold. It is
+    // renewed with a third of its validity left.
     if time_problem(&leaf, facts.now).is_some() {
-        return Ok(Outcome::ok("not valid now, as the check before says"));
+        return Ok(Outcome::ok(
+            "not valid now, which the previous check reports",
+        ));
     }
-    if life <= 120 * 24 * 3600 {
-        let left = certificate::left(&leaf, facts.now);
-        let late = left < u64::try_from(life).unwrap_or(0) / 4;
-        let text = format!("{} left", certificate::span(left));
-        return Ok(if late {
+    if lifetime <= 120 * 24 * 3600 {
+        let left = certificate::remaining_seconds(&leaf, facts.now);
+        let is_overdue = left < u64::try_from(lifetime).unwrap_or(0) / 4;
+        let text = format!("{} left", certificate::format_duration(left));
+        return Ok(if is_overdue {
             Outcome::warn(format!("{text}: it should have been renewed"))
         } else {
             Outcome::ok(text)
         });
     }
-    Ok(expires_soon(&[X509Certificate::clone(&leaf)], facts.now))
+    Ok(check_expiry(&[X509Certificate::clone(&leaf)], facts.now))
 }
 
-fn presented(facts: &Facts) -> Verdict {
+fn presented(facts: &Facts) -> CheckResult {
     let bundle = ca_bundle(facts)?;
     let mut wrong = Vec::new();
     for (pod, chain) in &facts.webhook.presented {
-        let verdict = match chain {
+        let result = match chain {
             Ok(chain) => tls::verify_chain(chain, &bundle, &server_name(facts), facts.now),
             Err(reason) => Err(reason.clone()),
         };
-        if let Err(reason) = verdict {
+        if let Err(reason) = result {
             wrong.push(format!("{pod}: {reason}"));
         }
     }
@@ -221,48 +219,48 @@ fn presented(facts: &Facts) -> Verdict {
     ))
 }
 
-fn injects(facts: &Facts) -> Verdict {
-    Ok(match see(&facts.webhook.trial)? {
-        Trial::Injected => Outcome::ok(""),
-        Trial::LeftAlone => {
-            let without = "the API server created the pod without a proxy";
-            Outcome::fail(match left_out(facts)? {
-                Some(reason) => Line::new(format!("{without}: {reason}"))
-                    .fixed_by(format!(
+fn injects(facts: &Facts) -> CheckResult {
+    Ok(match fact_ref(&facts.webhook.dry_run)? {
+        InjectionDryRun::Injected => Outcome::ok(""),
+        InjectionDryRun::NotInjected => {
+            let text = "the API server created the pod without a proxy";
+            Outcome::fail(match exclusion_reason(facts)? {
+                Some(reason) => Finding::new(format!("{text}: {reason}"))
+                    .with_fix(format!(
                         "kubectl delete mutatingwebhookconfiguration {CONFIGURATION}, then {{upgrade}}"
                     ))
-                    .own(),
-                None => Line::new(format!("{without}: it could not call the injector")),
+                    .as_root_cause(),
+                None => Finding::new(format!("{text}: it could not call the injector")),
             })
         }
-        // The pod was injected or not; the namespace is full either way.
-        Trial::Refused(reason) if reason.contains("exceeded quota") => Outcome::ok(format!(
-            "not tried: {reason}; choose another namespace with -n"
-        )),
-        Trial::Refused(reason) => {
-            Outcome::fail(format!("the API server refused the pod: {reason}"))
+        // Quota is checked after injection, so that the dry run has no result.
+        InjectionDryRun::Rejected(reason) if reason.contains("exceeded quota") => Outcome::ok(
+            format!("not attempted: {reason}; select another namespace with -n"),
+        ),
+        InjectionDryRun::Rejected(reason) => {
+            Outcome::fail(format!("the API server rejected the pod: {reason}"))
         }
-        Trial::NotTried(reason) => Outcome::ok(format!("not tried: {reason}")),
-        Trial::Forbidden => Outcome::warn(
-            "you may not create pods in the namespace it was tried in; choose another with -n",
+        InjectionDryRun::NotAttempted(reason) => Outcome::ok(format!("not attempted: {reason}")),
+        InjectionDryRun::Forbidden => Outcome::warn(
+            "you may not create pods in the namespace of the dry run; select another with -n",
         ),
     })
 }
 
-/// What in the registration keeps the trial's pod from the injector.
-fn left_out(facts: &Facts) -> Seen<Option<String>> {
+/// Returns the part of the registration that excludes the pod of the dry run.
+fn exclusion_reason(facts: &Facts) -> Fact<Option<String>> {
     let webhook = webhook(facts)?;
-    let name = trial_namespace(facts).unwrap_or_default();
+    let name = dry_run_namespace(facts).unwrap_or_default();
     let namespace = facts.namespace(&name);
     Ok(
         if namespace.is_some_and(|namespace| !admits(webhook, namespace)) {
             Some(format!(
-                "the registration's namespaceSelector leaves namespace {name} out"
+                "the registration's namespaceSelector excludes namespace {name}"
             ))
         } else if !selects(webhook.object_selector.as_ref(), None) {
-            Some("the registration's objectSelector leaves ordinary pods out".to_owned())
+            Some("the registration's objectSelector excludes pods without labels".to_owned())
         } else if !covers_pods(webhook) {
-            Some("the registration's rules leave the creation of pods out".to_owned())
+            Some("the registration's rules do not include the creation of pods".to_owned())
         } else {
             None
         },
@@ -294,25 +292,25 @@ fn covers_pods(webhook: &MutatingWebhook) -> bool {
     })
 }
 
-fn keeps_webhooks_away(namespace: &Namespace) -> bool {
+fn excludes_webhooks(namespace: &Namespace) -> bool {
     namespace
         .labels()
         .get(ADMISSION)
         .is_some_and(|value| value == "disabled")
 }
 
-fn asks_for_mesh(namespace: &Namespace) -> bool {
+fn requests_injection(namespace: &Namespace) -> bool {
     let mode = namespace.annotations().get(annotation::INJECT);
     mode.is_some_and(|mode| mode == "enabled" || mode == "ingress")
 }
 
-/// Where a pod is created for trial: in the namespace of `-n`, in one that is meshed, or in
-/// `default`. The error says why nowhere.
-pub(super) fn trial_namespace(facts: &Facts) -> Result<String, String> {
+/// Returns the namespace for the dry run: that of `-n`, a meshed one or `default`; or why there is
+/// none.
+pub(super) fn dry_run_namespace(facts: &Facts) -> Result<String, String> {
     if let Some(name) = facts.scope.namespace() {
         return match facts.namespace(name) {
-            Some(namespace) => suits(namespace).map(|()| name.to_owned()),
-            // Where the namespaces cannot be listed the API server says whether it exists.
+            Some(namespace) => check_usable(namespace).map(|()| name.to_owned()),
+            // If the namespaces cannot be listed, the dry run shows whether it exists.
             None => Ok(name.to_owned()),
         };
     }
@@ -322,10 +320,14 @@ pub(super) fn trial_namespace(facts: &Facts) -> Result<String, String> {
     let usable: Vec<&Namespace> = all
         .iter()
         .filter(|namespace| {
-            namespace.name_any() != facts.control_namespace && suits(namespace).is_ok()
+            namespace.name_any() != facts.control_namespace && check_usable(namespace).is_ok()
         })
         .collect();
-    let meshed = || usable.iter().filter(|namespace| asks_for_mesh(namespace));
+    let meshed = || {
+        usable
+            .iter()
+            .filter(|namespace| requests_injection(namespace))
+    };
     let is_default = |namespace: &&&Namespace| namespace.name_any() == "default";
     let chosen = meshed()
         .find(|namespace| admitted(namespace))
@@ -335,52 +337,53 @@ pub(super) fn trial_namespace(facts: &Facts) -> Result<String, String> {
     match chosen {
         Some(namespace) => Ok(namespace.name_any()),
         None if all.is_empty() => Ok("default".to_owned()),
-        None => Err("every namespace is being deleted or keeps webhooks away".to_owned()),
+        None => Err("all namespaces are being deleted or exclude webhooks".to_owned()),
     }
 }
 
-fn suits(namespace: &Namespace) -> Result<(), String> {
+fn check_usable(namespace: &Namespace) -> Result<(), String> {
     let name = namespace.name_any();
     if namespace.metadata.deletion_timestamp.is_some() {
         Err(format!("namespace {name} is being deleted"))
-    } else if keeps_webhooks_away(namespace) {
+    } else if excludes_webhooks(namespace) {
         Err(format!(
-            "namespace {name} keeps the injector away by its label {ADMISSION}: disabled"
+            "namespace {name} excludes the injector by its label {ADMISSION}: disabled"
         ))
     } else {
         Ok(())
     }
 }
 
-/// Namespaces that ask for the mesh and are not sent to the injector.
-fn excluded(facts: &Facts) -> Verdict {
+/// Finds namespaces with the injection annotation whose pods are not sent to the injector.
+fn excluded(facts: &Facts) -> CheckResult {
     let webhook = webhook(facts)?;
     let mut wrong = Vec::new();
-    let query = see(&facts.objects.namespaces)?.iter().filter(|namespace| {
-        asks_for_mesh(namespace)
-            && namespace.metadata.deletion_timestamp.is_none()
-            && facts.scope.contains(&namespace.name_any())
-    });
-    for namespace in query.filter(|namespace| !admits(webhook, namespace)) {
+    let namespaces = fact_ref(&facts.objects.namespaces)?
+        .iter()
+        .filter(|namespace| {
+            requests_injection(namespace)
+                && namespace.metadata.deletion_timestamp.is_none()
+                && facts.scope.contains(&namespace.name_any())
+        });
+    for namespace in namespaces.filter(|namespace| !admits(webhook, namespace)) {
         let name = namespace.name_any();
-        wrong.push(if keeps_webhooks_away(namespace) {
-            Line::new(format!(
-                "namespace {name} asks for the mesh, and keeps the injector away by its label {ADMISSION}: disabled"
+        wrong.push(if excludes_webhooks(namespace) {
+            Finding::new(format!(
+                "namespace {name} has the injection annotation, but excludes the injector by its label {ADMISSION}: disabled"
             ))
-            .fixed_by(format!("kubectl label namespace {name} {ADMISSION}-"))
-            .own()
+            .with_fix(format!("kubectl label namespace {name} {ADMISSION}-"))
+            .as_root_cause()
         } else {
-            Line::new(format!(
-                "namespace {name} asks for the mesh, and the registration's namespaceSelector leaves it out"
+            Finding::new(format!(
+                "namespace {name} has the injection annotation, but the registration's namespaceSelector excludes it"
             ))
-            .fixed_by(format!("kubectl annotate namespace {name} {}-, or correct proxyInjector.namespaceSelector and {{upgrade}}", annotation::INJECT))
+            .with_fix(format!("kubectl annotate namespace {name} {}-, or correct proxyInjector.namespaceSelector and {{upgrade}}", annotation::INJECT))
         });
     }
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-/// What follows for the whole cluster while no injector is ready; nothing where the API server goes
-/// on without it.
+/// Describes the consequence for the cluster if no injector is ready and its failurePolicy is Fail.
 pub(super) fn fails_closed(facts: &Facts) -> Option<&'static str> {
     let policy = webhook(facts).ok()?.failure_policy.as_deref();
     let is_injector = |pod: &&mesh_k8s::kinds::Pod| {

@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use self::table::{Row, rows};
 use crate::{
     check::gather::policies,
-    commands::diagnostics::find,
+    commands::diagnostics::find_pods,
     global::Global,
     mesh::Mesh,
     output::{
@@ -29,25 +29,25 @@ pub(crate) struct Args {
 }
 
 #[derive(serde::Serialize)]
-struct Answer {
+struct Output {
     authorizations: Vec<Row>,
 }
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let mesh = Mesh::find(global).await?;
-    let pods = find(&mesh, &args.resource, global).await?;
+    let pods = find_pods(&mesh, &args.resource, global).await?;
     let objects = policies(&mesh).await.map_err(anyhow::Error::msg)?;
     let rows = rows(&pods, &objects);
     if rows.is_empty() {
         output::note(&format!(
-            "no Server chooses {}: the default policy of its pods applies",
+            "no Server selects {}: the default policy of its pods applies",
             args.resource
         ));
     }
     match args.output {
         Format::Json => output::json(
             "Authorizations",
-            &Answer {
+            &Output {
                 authorizations: rows,
             },
         ),

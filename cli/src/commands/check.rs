@@ -15,37 +15,37 @@ use crate::{
 };
 
 /// Examples:
-///   meshctl check --pre                    before installing
-///   meshctl check --proxy -n shop          the pods of shop, too
+///   meshctl check --pre                    before the installation
+///   meshctl check --proxy -n shop          include the pods of namespace shop
 ///   meshctl check --wait 2m -o short
-///   meshctl check explain agent-cni        what a row means and how to repair it
+///   meshctl check explain agent-cni        explain a row and its repair
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Can the mesh be installed on this cluster, by you?
+    /// Check whether you can install the mesh on this cluster
     #[arg(long, conflicts_with_all = ["crds", "proxy"])]
     pre: bool,
-    /// Only whether the custom resources are there
+    /// Check only whether the custom resource definitions are installed
     #[arg(long, conflicts_with = "proxy")]
     crds: bool,
-    /// The meshed pods and the policies too: of -n NAMESPACE, or of all
+    /// Check meshed pods and policies, too: of -n NAMESPACE, or of all namespaces
     #[arg(long)]
     proxy: bool,
-    /// table: everything; short: only what is not in order; json: for programs
+    /// table: all rows; short: only rows with problems; json: for programs
     #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
     output: OutputFormat,
-    /// Look again until everything is in order, for at most this long (10s, 2m)
+    /// Repeat the checks until all pass, for at most this long (10s, 2m)
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = mesh_core::units::parse_duration)]
     wait: Duration,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Print what the guide says of a check, by the ID that its row shows
+    /// Print the guide's section about a check
     Explain {
-        /// As in `see: meshctl check explain ID`, or the `name` of -o json
+        /// The ID in the row (`see: meshctl check explain ID`) or the `name` in -o json
         id: String,
     },
 }
@@ -59,13 +59,13 @@ enum OutputFormat {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer<'a> {
+struct Output<'a> {
     success: bool,
     categories: &'a [CategoryReport],
 }
 
-/// Between two looks of `--wait`; a look at a cluster takes about as long.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Pause between two attempts of `--wait`; querying a cluster takes about as long.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     if let Some(Command::Explain { id }) = &args.command {
@@ -84,24 +84,24 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         None => Scope::All,
     };
     let deadline = Instant::now() + args.wait;
-    let mut progress = Progress::new("looking");
+    let mut progress = Progress::new("querying the mesh");
     let reports = loop {
         let facts = progress
             .run(gather::facts(mesh.as_ref(), mode, scope.clone()))
             .await;
-        let reports = check::judge(&facts);
+        let reports = check::evaluate(&facts);
         if check::success(&reports) || Instant::now() >= deadline {
             break reports;
         }
-        progress.set_text(&obstacle(&reports));
-        progress.run(tokio::time::sleep(LOOK_AGAIN)).await;
+        progress.set_text(&first_failure(&reports));
+        progress.run(tokio::time::sleep(RETRY_INTERVAL)).await;
     };
     progress.clear();
     let success = check::success(&reports);
     match args.output {
         OutputFormat::Json => output::json(
             "Check",
-            &Answer {
+            &Output {
                 success,
                 categories: &reports,
             },
@@ -118,21 +118,21 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     }
 }
 
-/// What was named must be there; without a name, a machine without a node is a machine all the
-/// same.
+/// Returns the mesh to check. A mesh that flags select must exist; without flags and without a
+/// mesh, only the machine is checked.
 async fn find(global: &Global) -> anyhow::Result<Option<Mesh>> {
-    let named = global.local_name().is_some() || global.has_cluster_flag();
+    let is_explicit = global.local_name().is_some() || global.has_cluster_flag();
     match Mesh::find(global).await {
         Ok(mesh) => Ok(Some(mesh)),
         Err(error)
-            if !named
+            if !is_explicit
                 && matches!(
                     error.downcast_ref::<Failure>(),
                     Some(Failure::Unreachable(_))
                 ) =>
         {
             output::note(
-                "no local node runs and there is no kubeconfig: only the machine is checked; `meshctl local up DIR` starts a node",
+                "no local node is up and there is no kubeconfig: checking only the machine; `meshctl local up DIR` starts a node",
             );
             Ok(None)
         }
@@ -140,13 +140,13 @@ async fn find(global: &Global) -> anyhow::Result<Option<Mesh>> {
     }
 }
 
-/// What `--wait` waits for.
-fn obstacle(reports: &[CategoryReport]) -> String {
+/// Describes the first failure that `--wait` waits for.
+fn first_failure(reports: &[CategoryReport]) -> String {
     let all = reports.iter().flat_map(|category| &category.checks);
     let mut failed = all.filter(|report| report.mark == Mark::Fail && report.cause.is_none());
     let first = failed.next().map_or_else(String::new, |report| {
         format!(
-            "not yet: {}: {}",
+            "waiting: {}: {}",
             report.description,
             report
                 .detail
@@ -179,11 +179,11 @@ pub(super) fn render(
             text += &format!("{name}\n{}\n{rows}\n", "-".repeat(name.len()));
         }
     }
-    let verdict = if success { Mark::Ok } else { Mark::Fail };
-    text + &format!("Status check results are {}\n", verdict.show())
+    let mark = if success { Mark::Ok } else { Mark::Fail };
+    text + &format!("Status check results are {}\n", mark.show())
 }
 
-/// What has consequences, once, before them.
+/// Renders the root causes that have consequences.
 fn root_causes(reports: &[CategoryReport]) -> String {
     let all = || reports.iter().flat_map(|category| &category.checks);
     let mut text = String::new();
@@ -193,8 +193,8 @@ fn root_causes(reports: &[CategoryReport]) -> String {
             rows => format!("{rows} rows below follow from it"),
         };
         text += &format!(
-            "{}    {rows}: repair it, then look again\n",
-            whole_row(cause)
+            "{}    {rows}: repair it, then check again\n",
+            full_row(cause)
         );
     }
     match text.is_empty() {
@@ -206,15 +206,15 @@ fn root_causes(reports: &[CategoryReport]) -> String {
     }
 }
 
-/// The rows that follow from this one.
+/// Returns the rows that are consequences of `cause`.
 fn consequences<'a>(cause: &Report, reports: &'a [CategoryReport]) -> Vec<&'a Report> {
     let all = reports.iter().flat_map(|category| &category.checks);
     all.filter(|report| report.cause == Some(cause.name))
         .collect()
 }
 
-/// More than this of one kind of trouble fills the screen and helps no reader; JSON has all of it.
-const SHOWN: usize = 10;
+/// Maximum number of problems in a row of the table; JSON has all of them.
+const MAX_DETAILS: usize = 10;
 
 fn row(report: &Report, reports: &[CategoryReport]) -> String {
     let line = format!("{} {}", report.mark.show(), report.description);
@@ -230,18 +230,18 @@ fn row(report: &Report, reports: &[CategoryReport]) -> String {
     if !consequences(report, reports).is_empty() {
         return format!("{line} (a root cause, see above)\n");
     }
-    whole_row(report)
+    full_row(report)
 }
 
-fn whole_row(report: &Report) -> String {
+fn full_row(report: &Report) -> String {
     let mut text = format!("{} {}\n", report.mark.show(), report.description);
-    for detail in report.detail.iter().take(SHOWN) {
+    for detail in report.detail.iter().take(MAX_DETAILS) {
         text += &format!("    {detail}\n");
     }
-    if report.detail.len() > SHOWN {
+    if report.detail.len() > MAX_DETAILS {
         text += &format!(
             "    and {} more; -o json has all\n",
-            report.detail.len() - SHOWN
+            report.detail.len() - MAX_DETAILS
         );
     }
     for fix in &report.fixes {
@@ -256,7 +256,7 @@ mod tests {
 
     fn report(mark: Mark, detail: &[&str]) -> Report {
         let detail: Vec<String> = detail.iter().map(|line| (*line).to_owned()).collect();
-        Report::of_test(
+        Report::for_test(
             ("agent-ready", "a ready agent runs on every node"),
             mark,
             detail,
@@ -264,11 +264,12 @@ mod tests {
         )
     }
 
-    /// A cause is said in full once, above everything; its consequences name it and have no advice.
+    /// The root cause is shown in full once, above all categories; its consequences name it and
+    /// have no advice.
     #[test]
-    fn a_root_cause_comes_first_and_once() {
+    fn root_cause_is_shown_first_and_once() {
         let cause = report(Mark::Fail, &["node a has no pod"]);
-        let mut consequence = Report::of_test(
+        let mut consequence = Report::for_test(
             (
                 "pods-enrolled",
                 "connections of every meshed pod are redirected",
@@ -289,14 +290,14 @@ mod tests {
         assert_eq!(text.matches("try: ").count(), 1);
         assert_eq!(
             lines[6],
-            "    one row below follows from it: repair it, then look again"
+            "    one row below follows from it: repair it, then check again"
         );
         assert!(lines[10].ends_with("a ready agent runs on every node (a root cause, see above)"));
         assert!(lines[11].ends_with("redirected (follows from agent-ready)"));
     }
 
     #[test]
-    fn a_row_that_is_wrong_says_what_to_try() {
+    fn failed_row_has_details_and_advice() {
         let text = row(
             &report(Mark::Fail, &["node a has no pod", "node b has no pod"]),
             &[],
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lists_are_cut() {
+    fn long_details_are_truncated() {
         let lines: Vec<String> = (0..25).map(|number| number.to_string()).collect();
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         let text = row(&report(Mark::Warn, &lines), &[]);
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_names_the_first_obstacle() {
+    fn wait_shows_the_first_failure() {
         let category = CategoryReport {
             category_name: "mesh-agent",
             checks: vec![
@@ -332,8 +333,8 @@ mod tests {
             ],
         };
         assert_eq!(
-            obstacle(&[category]),
-            "not yet: a ready agent runs on every node: node a has no pod (and 1 more)"
+            first_failure(&[category]),
+            "waiting: a ready agent runs on every node: node a has no pod (and 1 more)"
         );
     }
 }

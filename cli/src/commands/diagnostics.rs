@@ -1,5 +1,4 @@
-//! `meshctl diagnostics`: what the controllers and the proxies believe, asked over their own
-//! interfaces.
+//! `meshctl diagnostics`: queries controllers, agents and proxies over their own interfaces.
 
 mod endpoints;
 mod metrics;
@@ -9,7 +8,7 @@ mod sysdump;
 
 use clap::Subcommand;
 
-pub(crate) use self::metrics::find;
+pub(crate) use self::metrics::find_pods;
 
 use crate::{
     clients::controllers::{self, QueryContext},
@@ -21,42 +20,42 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// The endpoints that the destination controller gives to proxies
+enum Command {
+    /// Show the endpoints that the destination controller sends to proxies
     #[command(visible_alias = "ep")]
     Endpoints(endpoints::Args),
-    /// The profile that the destination controller gives for a name or an address
+    /// Show the profile that the destination controller sends for a name or an address
     Profile {
         /// NAME.NAMESPACE.svc.cluster.local:PORT, or IP:PORT
         target: String,
         #[command(flatten)]
-        as_whom: QuerySource,
+        source: QuerySource,
     },
-    /// The policy that the policy controller gives: of a pod's port inbound, or of a Service
-    /// outbound
+    /// Show the policy that the policy controller sends: inbound of a pod's port, or outbound of a
+    /// Service
     Policy(policy::Args),
-    /// The enrolled pods, the tier each was enrolled on, and where its connections went
+    /// Show the enrolled pods with tier and connection counters
     Redirection(redirection::Args),
-    /// The metrics of a pod's proxy, or of the proxies of a workload
-    ProxyMetrics(metrics::OfProxies),
-    /// The metrics of every controller
+    /// Print the metrics of a pod's proxy, or of the proxies of a workload
+    ProxyMetrics(metrics::ProxyMetricsArgs),
+    /// Print the metrics of all controllers
     #[command(visible_alias = "cp-metrics")]
     ControllerMetrics,
-    /// Everything that a bug report needs, in one archive, without secrets
+    /// Write an archive for a bug report, without secrets
     Sysdump(sysdump::Args),
 }
 
-/// On whose behalf a controller is asked.
+/// The controller pod to query, and the client on whose behalf the query is sent.
 #[derive(Debug, clap::Args)]
 pub(crate) struct QuerySource {
-    /// The pod of the destination controller to ask, instead of any ready one
+    /// Pod of the destination controller to query; default: any ready one
     #[arg(long, value_name = "POD")]
     destination_pod: Option<String>,
-    /// The context token, as proxies say who they are: {"ns":"shop","nodeName":"a"}
+    /// Context token, with which proxies identify themselves: {"ns":"shop","nodeName":"a"}
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
 }
@@ -73,16 +72,16 @@ impl QuerySource {
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let mesh = Mesh::find(global).await?;
-    match &args.what {
-        What::Endpoints(args) => endpoints::run(&mesh, args).await,
-        What::Profile { target, as_whom } => {
-            let profile = controllers::profile(&as_whom.query(&mesh, ""), target).await?;
+    match &args.command {
+        Command::Endpoints(args) => endpoints::run(&mesh, args).await,
+        Command::Profile { target, source } => {
+            let profile = controllers::profile(&source.query(&mesh, ""), target).await?;
             output::line(&format!("{profile:#?}"))
         }
-        What::Policy(args) => policy::run(&mesh, args, global).await,
-        What::Redirection(args) => redirection::run(&mesh, args, global).await,
-        What::ProxyMetrics(args) => metrics::of_proxies(&mesh, args, global).await,
-        What::ControllerMetrics => metrics::of_controllers(&mesh).await,
-        What::Sysdump(args) => Box::pin(sysdump::run(&mesh, args, global)).await,
+        Command::Policy(args) => policy::run(&mesh, args, global).await,
+        Command::Redirection(args) => redirection::run(&mesh, args, global).await,
+        Command::ProxyMetrics(args) => metrics::print_proxy_metrics(&mesh, args, global).await,
+        Command::ControllerMetrics => metrics::print_controller_metrics(&mesh).await,
+        Command::Sysdump(args) => Box::pin(sysdump::run(&mesh, args, global)).await,
     }
 }

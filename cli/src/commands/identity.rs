@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// NAME or NAMESPACE/NAME
     #[arg(required_unless_present = "selector")]
     pods: Vec<String>,
-    /// The pods with these labels, KEY=VALUE[,KEY=VALUE]
+    /// Select pods by labels, KEY=VALUE[,KEY=VALUE]
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "pods")]
     selector: Option<String>,
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
@@ -31,13 +31,13 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Answer {
-    pods: Vec<Presented>,
+struct Output {
+    pods: Vec<PresentedChain>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Presented {
+struct PresentedChain {
     pod: String,
     chain: Vec<Certificate>,
 }
@@ -57,16 +57,16 @@ struct Certificate {
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let mesh = Mesh::find(global).await?;
     let mut pods = Vec::new();
-    for pod in chosen(args, global, &mesh).await? {
-        pods.push(presented(&mesh, &pod).await?);
+    for pod in select_pods(args, global, &mesh).await? {
+        pods.push(fetch_chain(&mesh, &pod).await?);
     }
     match args.output {
-        Format::Json => output::json("Identity", &Answer { pods }),
+        Format::Json => output::json("Identity", &Output { pods }),
         Format::Table => output::text(&pods.iter().map(render).collect::<String>()),
     }
 }
 
-async fn chosen(args: &Args, global: &Global, mesh: &Mesh) -> anyhow::Result<Vec<MeshPod>> {
+async fn select_pods(args: &Args, global: &Global, mesh: &Mesh) -> anyhow::Result<Vec<MeshPod>> {
     let Some(selector) = &args.selector else {
         let mut pods = Vec::new();
         for name in &args.pods {
@@ -83,23 +83,23 @@ async fn chosen(args: &Args, global: &Global, mesh: &Mesh) -> anyhow::Result<Vec
         .collect();
     let wanted = wanted.ok_or_else(|| {
         Failure::Input(format!(
-            "{selector:?} is no selector: KEY=VALUE[,KEY=VALUE]"
+            "invalid selector {selector:?}: expected KEY=VALUE[,KEY=VALUE]"
         ))
     })?;
     let mut pods = mesh.pods(&mesh.scope(global)).await?;
     pods.retain(|pod| pod.is_meshed() && wanted.iter().all(|label| pod.labels.contains(label)));
     if pods.is_empty() {
-        output::note(&format!("no meshed pod has {selector}"));
+        output::note(&format!("no meshed pod has the labels {selector}"));
     }
     Ok(pods)
 }
 
-async fn presented(mesh: &Mesh, pod: &MeshPod) -> anyhow::Result<Presented> {
+async fn fetch_chain(mesh: &Mesh, pod: &MeshPod) -> anyhow::Result<PresentedChain> {
     let port = pod.admin_port()?;
     let control = pod
         .control_namespace
         .as_deref()
-        .with_context(|| format!("pod {pod} names no control plane"))?;
+        .with_context(|| format!("pod {pod} has no label for its control plane"))?;
     let name = mesh_core::identity::service_account(
         &pod.service_account,
         &pod.namespace,
@@ -109,8 +109,8 @@ async fn presented(mesh: &Mesh, pod: &MeshPod) -> anyhow::Result<Presented> {
     let connection = mesh.connect(pod, port).await?;
     let chain = tls::fetch_chain(connection, &name)
         .await
-        .with_context(|| format!("ask the proxy of {pod} for its certificate"))?;
-    Ok(Presented {
+        .with_context(|| format!("fetch the certificate of the proxy of {pod}"))?;
+    Ok(PresentedChain {
         pod: pod.to_string(),
         chain: chain
             .iter()
@@ -120,8 +120,8 @@ async fn presented(mesh: &Mesh, pod: &MeshPod) -> anyhow::Result<Presented> {
 }
 
 fn certificate(der: &[u8]) -> anyhow::Result<Certificate> {
-    let (_, certificate) = X509Certificate::from_der(der)
-        .context("the proxy presented something that is no certificate")?;
+    let (_, certificate) =
+        X509Certificate::from_der(der).context("the proxy presented an invalid certificate")?;
     let names = certificate
         .subject_alternative_name()?
         .map(|extension| extension.value.general_names.iter().map(name).collect());
@@ -144,7 +144,7 @@ fn name(name: &GeneralName<'_>) -> String {
     }
 }
 
-/// The names of the algorithms that the mesh issues and accepts; the number of any other.
+/// Returns the name of an algorithm that the mesh uses, or the OID of any other.
 fn algorithm(oid: &str) -> String {
     match oid {
         "1.2.840.10045.4.3.2" => "ECDSA-SHA256".to_owned(),
@@ -154,7 +154,7 @@ fn algorithm(oid: &str) -> String {
     }
 }
 
-fn render(pod: &Presented) -> String {
+fn render(pod: &PresentedChain) -> String {
     let mut text = format!(
         "POD {} ({})\n\n",
         pod.pod,

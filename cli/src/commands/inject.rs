@@ -1,7 +1,6 @@
-//! `meshctl inject`: adds the mesh's annotation to manifests, or with `--manual` the proxy itself.
-//!
-//! The change is a pure function of mesh-k8s, the one that the cluster's injector uses. Manifests
-//! go to standard output, the report to standard error, so that the result can be piped on.
+//! `meshctl inject`: adds the injection annotation to manifests, or with `--manual` the proxy
+//! itself. The injection is the function of mesh-k8s that the cluster's injector uses. Manifests go
+//! to standard output and the report to standard error, so that the result can be piped to kubectl.
 
 mod input;
 mod report;
@@ -35,20 +34,20 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// Files, folders, URLs (http:// or https://), or - for standard input
+    /// Files, directories, URLs (http:// or https://), or - for standard input
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Write the proxy into the manifests, instead of query the cluster's injector by an annotation
+    /// Add the proxy to the manifests, instead of the annotation for the cluster's injector
     #[arg(long)]
     manual: bool,
-    /// With --manual: the mesh's values from a file, instead of the cluster's ConfigMap
+    /// With --manual: read the values of the mesh from a file, instead of the cluster's ConfigMap
     /// linkerd-config
     #[arg(long, value_name = "FILE", requires = "manual")]
     values: Option<PathBuf>,
-    /// With --manual: the built-in values, and ask no cluster
+    /// With --manual: use the default values, without contacting a cluster
     #[arg(long, requires = "manual", conflicts_with = "values")]
     ignore_cluster: bool,
-    /// Inject in ingress mode: the proxy routes by the requests' headers
+    /// Inject in ingress mode: the proxy routes by request headers
     #[arg(long)]
     ingress: bool,
     #[command(flatten)]
@@ -57,10 +56,10 @@ pub(crate) struct Args {
     output: ManifestFormat,
 }
 
-/// Each becomes the annotation `config.linkerd.io/…` of its name.
+/// Flags that become annotations `config.linkerd.io/…`.
 #[derive(Debug, clap::Args)]
 struct Settings {
-    /// Ports whose bytes nobody looks into: 3306,5432,9000-9010
+    /// Ports without protocol detection: 3306,5432,9000-9010
     #[arg(long, value_name = "PORTS")]
     opaque_ports: Option<String>,
     /// Inbound ports that bypass the proxy
@@ -69,26 +68,26 @@ struct Settings {
     /// Outbound ports that bypass the proxy
     #[arg(long, value_name = "PORTS")]
     skip_outbound_ports: Option<String>,
-    /// Who may connect where no policy speaks: all-unauthenticated, all-authenticated, deny and so
+    /// Policy of ports that no Server selects: all-unauthenticated, all-authenticated, deny and so
     /// on
     #[arg(long, value_name = "POLICY")]
     default_inbound_policy: Option<String>,
-    /// Inbound ports on which the client must have an identity
+    /// Inbound ports that require clients with an identity
     #[arg(long, value_name = "PORTS")]
     require_identity_on_inbound_ports: Option<String>,
-    /// The proxy as a native sidecar, or with =false as an ordinary container
+    /// Add the proxy as a native sidecar, or with =false as an ordinary container
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     native_sidecar: Option<bool>,
-    /// Seconds that an ordinary container's proxy waits before it ends
+    /// Seconds that a proxy in an ordinary container waits before it exits
     #[arg(long, value_name = "SECONDS")]
     wait_before_exit_seconds: Option<u32>,
-    /// The debugging container, too
+    /// Add the debugging container, too
     #[arg(long)]
     enable_debug_sidecar: bool,
-    /// Time after which the init container's firewall forgets half-closed connections
+    /// Timeout of half-closed connections in connection tracking, set by the init container
     #[arg(long, value_name = "DURATION")]
     close_wait_timeout: Option<String>,
-    /// What the proxy logs
+    /// Log filter of the proxy
     #[arg(long, value_name = "FILTER")]
     proxy_log_level: Option<String>,
     /// The proxy's image, without tag
@@ -104,43 +103,44 @@ struct Settings {
     /// When images are pulled: Always, IfNotPresent or Never
     #[arg(long, value_name = "POLICY")]
     image_pull_policy: Option<String>,
-    /// Where the proxy takes connections from other pods
+    /// Port on which the proxy accepts connections from other pods
     #[arg(long, value_name = "PORT")]
     inbound_port: Option<u16>,
-    /// Where the proxy takes connections of the application
+    /// Port on which the proxy accepts connections of the application
     #[arg(long, value_name = "PORT")]
     outbound_port: Option<u16>,
-    /// Where the proxy serves /live, /ready and /metrics
+    /// Port on which the proxy serves /live, /ready and /metrics
     #[arg(long, value_name = "PORT")]
     admin_port: Option<u16>,
-    /// Where the proxy serves tap
+    /// Port on which the proxy serves tap
     #[arg(long, value_name = "PORT")]
     control_port: Option<u16>,
-    /// User of the proxy
+    /// User ID of the proxy
     #[arg(long, value_name = "UID")]
     proxy_uid: Option<u32>,
-    /// Group of the proxy
+    /// Group ID of the proxy
     #[arg(long, value_name = "GID")]
     proxy_gid: Option<u32>,
-    /// Ask for profiles of names outside the cluster too
+    /// Look up profiles of names outside the cluster, too
     #[arg(long)]
     enable_external_profiles: bool,
-    /// CPU that the proxy asks for
+    /// CPU request of the proxy
     #[arg(long, value_name = "QUANTITY", alias = "proxy-cpu")]
     proxy_cpu_request: Option<String>,
-    /// CPU that the proxy may use
+    /// CPU limit of the proxy
     #[arg(long, value_name = "QUANTITY")]
     proxy_cpu_limit: Option<String>,
-    /// Memory that the proxy asks for
+    /// Memory request of the proxy
     #[arg(long, value_name = "QUANTITY", alias = "proxy-memory")]
     proxy_memory_request: Option<String>,
-    /// Memory that the proxy may use
+    /// Memory limit of the proxy
     #[arg(long, value_name = "QUANTITY")]
     proxy_memory_limit: Option<String>,
 }
 
 impl Settings {
-    /// `values` have the names of the images that a registry is put before.
+    /// Returns the annotations of the flags. `values` has the image names to which `--registry`
+    /// applies.
     fn annotations(&self, values: &Values) -> BTreeMap<String, String> {
         let number = |value: Option<u32>| value.map(|value| value.to_string());
         let port = |value: Option<u16>| value.map(|value| value.to_string());
@@ -259,17 +259,17 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         .map_err(|error| Failure::Input(format!("{:#}", anyhow::Error::from(error))))?;
     output::text(&manifests::render(&documents, args.output)?)?;
     output::note(&report(&reports));
-    // The manifests were written all the same, so that one DaemonSet of the node's network does not
-    // keep a folder from being injected.
+    // All other manifests have been printed, so that one workload that cannot be injected does not
+    // block a directory.
     if reports.iter().any(Report::is_refused) {
         return Err(Failure::NegativeResult.into());
     }
     Ok(())
 }
 
-/// What the cluster's injector would go by: the values that are written down, and the anchors even
-/// where the mesh made them itself and nobody wrote them there.
-async fn in_force(cluster: &Cluster) -> anyhow::Result<Values> {
+/// Returns the values that the cluster's injector uses: those of linkerd-config, completed by trust
+/// anchors that the mesh created itself.
+async fn cluster_values(cluster: &Cluster) -> anyhow::Result<Values> {
     let mut values = cluster.values().await?;
     if values.identity_trust_anchors_pem.trim().is_empty() {
         values.identity_trust_anchors_pem = cluster.trust_anchors().await?;
@@ -287,13 +287,13 @@ async fn values(args: &Args, global: &Global) -> anyhow::Result<Values> {
             read_values(&text)
                 .map_err(|problem| Failure::Input(format!("{}: {problem}", path.display())))?
         }
-        None => in_force(&Cluster::connect(global).await?).await?,
+        None => cluster_values(&Cluster::connect(global).await?).await?,
     };
     values.namespace.clone_from(&global.linkerd_namespace);
     Ok(values)
 }
 
-/// Reads a file of values as Helm would, and says which of its keys have no effect.
+/// Reads a values file as Helm does, and prints which keys have no effect.
 fn read_values(text: &str) -> Result<Values, String> {
     let given = serde_norway::from_str(text).map_err(|error| format!("not YAML: {error}"))?;
     let values = Values::read_file(&given).map_err(|error| error.to_string())?;
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn values_files_may_have_null_and_keys_of_linkerd_but_no_typos() {
+    fn values_file_allows_null_and_linkerd_keys_but_no_typos() {
         let text = "{kubeAPI: {}, configReaders: null, proxy: {logLevel: debug, image: null}}";
         let values = read_values(text).unwrap();
         assert_eq!(
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_linkerd_are_understood() {
+    fn linkerd_flags_become_annotations() {
         let line = "inject --native-sidecar - --admin-port=5191 --control-port 5190 --inbound-port 5143 --outbound-port 5140 -v edge \
             --proxy-uid 3000 --proxy-gid 3001 --registry r.example/mesh/ --image-pull-policy Never --enable-external-profiles \
             --proxy-cpu 1 --proxy-memory 64Mi";

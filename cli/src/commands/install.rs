@@ -1,28 +1,29 @@
-//! `meshctl install [--crds]`: the manifests of a mesh, on standard output.
+//! `meshctl install [--crds]`: prints the manifests of the mesh.
 
 use crate::{
     global::Global,
-    install::{self, Chart, Order, flags::ValueFlags, manifest, preflight},
+    install::{self, Chart, RenderRequest, flags::ValueFlags, manifest, preflight},
     output::manifests::ManifestFormat,
 };
 
 const EXAMPLES: &str = "\
 Examples:
-  meshctl install --crds | kubectl apply -f -     first the custom resources,
+  meshctl install --crds | kubectl apply -f -     first the custom resource definitions,
   meshctl install | kubectl apply -f -            then the control plane and the node agents
-  meshctl install --ha --set proxy.logLevel=info  with values of the chart
-  meshctl install --ignore-cluster > mesh.yaml    without query a cluster
+  meshctl install --ha --set proxy.logLevel=info  set values of the chart
+  meshctl install --ignore-cluster > mesh.yaml    without contacting a cluster
 
-The program helm renders the charts. Values are described in docs/reference/values.md.";
+The charts are rendered by the program helm. docs/reference/values.md describes their values.";
 
-/// Print the manifests of a mesh: the custom resources with --crds, the control plane without
+/// Print the manifests of the mesh: with --crds the custom resource definitions, otherwise the
+/// control plane
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The custom resources, which must be there first
+    /// Print the custom resource definitions, which must be applied first
     #[arg(long)]
     crds: bool,
-    /// Ask no cluster whether it is fit for the mesh
+    /// Do not check whether the cluster is suitable for the mesh
     #[arg(long)]
     ignore_cluster: bool,
     #[arg(short, long, value_enum, default_value_t = ManifestFormat::Yaml)]
@@ -32,27 +33,27 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
-    let found = if args.ignore_cluster {
+    let cluster_info = if args.ignore_cluster {
         None
     } else {
         let cluster = preflight::connect(global).await?;
-        let found = preflight::survey(&cluster).await?;
+        let cluster_info = preflight::inspect(&cluster).await?;
         if !args.crds {
-            preflight::free(&cluster).await?;
+            preflight::ensure_installable(&cluster).await?;
         }
-        Some(found)
+        Some(cluster_info)
     };
-    let values = found.as_ref().and_then(|found| found.values.as_ref());
-    let manifests = install::render(&Order {
+    let values = cluster_info.as_ref().and_then(|info| info.values.as_ref());
+    let manifests = install::render(&RenderRequest {
         chart: if args.crds {
             Chart::Crds
         } else {
             Chart::ControlPlane
         },
         namespace: &global.linkerd_namespace,
-        kubernetes: found.as_ref().map(|found| found.version.as_str()),
+        kubernetes_version: cluster_info.as_ref().map(|info| info.version.as_str()),
         stored: None,
-        found: values.filter(|_| !args.crds),
+        detected: values.filter(|_| !args.crds),
         flags: &args.values,
     })?;
     manifest::print(&manifests, args.output)

@@ -20,30 +20,30 @@ use crate::{commands::on_runtime, exit::Failure, global::Global, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start a node and run the manifests of a folder
+    /// Start a node that runs the manifests of a directory
     Up(up::Args),
     /// Show a node's pods and Services
     Status(status::Args),
     /// Run a command in a container
     Exec(Exec),
-    /// Print what a container wrote
+    /// Print the logs of a container
     Logs(logs::Args),
-    /// Read the manifests again: start, stop and replace pods as they say
+    /// Apply changed manifests: start, stop and replace pods
     Apply(up::Apply),
-    /// End a node and remove everything of it, also after a crash
-    Down(Which),
-    /// The node's daemon
+    /// Stop a node and remove everything it created, also after a crash
+    Down(NodeSelector),
+    /// Run the node's daemon
     #[command(hide = true)]
     Run { name: String },
-    /// What becomes a container's program
+    /// Set up a container and execute its program
     #[command(hide = true)]
     ExecStub { task: PathBuf },
 }
 
-/// Which node; `--local NAME` says it too.
+/// Selects a node by its directory; `--local NAME` selects one by name.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Which {
-    /// The folder it runs; needed only when several nodes are up
+pub(crate) struct NodeSelector {
+    /// Directory of the node; required only when several nodes are up
     dir: Option<PathBuf>,
 }
 
@@ -53,12 +53,12 @@ pub(crate) struct Which {
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Exec {
-    /// NAME or NAMESPACE/NAME; the beginning of a name will do where only one pod has it
+    /// NAME or NAMESPACE/NAME; a prefix of NAME is sufficient if it is unique
     pod: String,
-    /// The pod's first container when none is named
+    /// Container; default: the first container of the pod
     #[arg(short, long)]
     container: Option<String>,
-    /// The program, looked up in the container's PATH, and its arguments
+    /// Program, which is looked up in the container's PATH, and its arguments
     #[arg(last = true, required = true)]
     command: Vec<String>,
 }
@@ -70,16 +70,16 @@ pub(crate) fn run(command: Command, global: &Global) -> anyhow::Result<()> {
         Command::Status(args) => status::run(&args, global),
         Command::Exec(args) => exec(args, global),
         Command::Logs(args) => on_runtime(logs::run(args, global)),
-        Command::Down(which) => on_runtime(down(which, global)),
+        Command::Down(selector) => on_runtime(down(selector, global)),
         Command::Run { name } => {
-            let name = name.parse().context("name of the node")?;
+            let name = name.parse().context("parse the name of the node")?;
             Ok(node::main(Instance::new(name))?)
         }
         Command::ExecStub { task } => Err(stub::run(&task).into()),
     }
 }
 
-/// Gives the errors of the library the exit codes of this program.
+/// Converts an error of mesh-local to an error with a suitable exit code.
 pub(super) fn failed(error: ClientError) -> anyhow::Error {
     let kind = match &error {
         ClientError::Unreachable { .. } => Failure::Unreachable,
@@ -99,13 +99,13 @@ fn exec(args: Exec, global: &Global) -> anyhow::Result<()> {
     }
 }
 
-async fn down(which: Which, global: &Global) -> anyhow::Result<()> {
-    let instance = find::node(global, which.dir.as_deref())?;
+async fn down(selector: NodeSelector, global: &Global) -> anyhow::Result<()> {
+    let instance = find::node(global, selector.dir.as_deref())?;
     if !instance.state().exists() {
-        output::note(&format!("no node {} is up", instance.name()));
+        output::note(&format!("node {} is not up", instance.name()));
         return Ok(());
     }
     Box::pin(client::down(&instance)).await.map_err(failed)?;
-    output::note(&format!("{} is down", instance.name()));
+    output::note(&format!("node {} is down", instance.name()));
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! `meshctl prune`: what is in the cluster of the mesh and no more in its manifests.
+//! `meshctl prune`: finds objects of the mesh in the cluster that are no longer part of its
+//! manifests.
 
 use std::collections::HashSet;
 
@@ -6,10 +7,10 @@ use crate::{
     cluster::Cluster,
     global::Global,
     install::{
-        self, Chart, Order,
+        self, Chart, RenderRequest,
         flags::ValueFlags,
         inventory,
-        manifest::{self, Name},
+        manifest::{self, ObjectName},
         preflight,
     },
     output::manifests::ManifestFormat,
@@ -19,9 +20,9 @@ const EXAMPLES: &str = "\
 Example, after an upgrade:
   meshctl prune | kubectl delete -f -
 
-Nothing is printed when there is nothing to delete.";
+The output is empty if there is nothing to delete.";
 
-/// Print what older versions, or other values, left in the cluster
+/// Print the objects that older versions or other values left in the cluster
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -33,34 +34,34 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let cluster = Cluster::connect(global).await?;
-    let found = preflight::survey(&cluster).await?;
-    let stored = preflight::stored(&cluster).await?;
-    let mut order = Order {
+    let cluster_info = preflight::inspect(&cluster).await?;
+    let stored = preflight::stored_overrides(&cluster).await?;
+    let mut request = RenderRequest {
         chart: Chart::ControlPlane,
         namespace: &global.linkerd_namespace,
-        kubernetes: Some(&found.version),
+        kubernetes_version: Some(&cluster_info.version),
         stored: Some(&stored),
-        found: found.values.as_ref(),
+        detected: cluster_info.values.as_ref(),
         flags: &args.values,
     };
-    let mut wanted: HashSet<Name> = names(&install::render(&order)?);
+    let mut wanted: HashSet<ObjectName> = names(&install::render(&request)?);
     let none = ValueFlags::default();
-    order = Order {
+    request = RenderRequest {
         chart: Chart::Crds,
         stored: None,
-        found: None,
+        detected: None,
         flags: &none,
-        ..order
+        ..request
     };
-    wanted.extend(names(&install::render(&order)?));
-    let objects = inventory::take(&cluster).await?;
-    let left = inventory::left_over(objects, &wanted);
-    if left.is_empty() {
+    wanted.extend(names(&install::render(&request)?));
+    let objects = inventory::list_objects(&cluster).await?;
+    let obsolete = inventory::obsolete(objects, &wanted);
+    if obsolete.is_empty() {
         return Ok(());
     }
-    manifest::print(&left, args.output)
+    manifest::print(&obsolete, args.output)
 }
 
-fn names(manifests: &[manifest::Manifest]) -> HashSet<Name> {
+fn names(manifests: &[manifest::Manifest]) -> HashSet<ObjectName> {
     manifests.iter().map(manifest::Manifest::name).collect()
 }

@@ -1,4 +1,5 @@
-//! `meshctl stat`: the golden numbers of every workload, straight from the proxies.
+//! `meshctl stat`: shows success rate, request rate and latency of workloads from the metrics of
+//! their proxies.
 
 mod workload;
 
@@ -7,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 use futures_util::{StreamExt as _, stream};
 use serde::Serialize;
 
-use self::workload::{Counts, Numbers};
+use self::workload::{Counters, WorkloadStats};
 use crate::{
     clients::{self, controllers::ADMIN_PORTS, http, metrics},
     global::Global,
@@ -24,13 +25,13 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// Count over this time
+    /// Time over which to count
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = mesh_core::units::parse_duration)]
     window: Duration,
-    /// Count since the proxies started, instead of over a window; there is no rate then
+    /// Count since the proxies started instead of over a window, without request rates
     #[arg(long, conflicts_with_all = ["window", "watch"])]
     total: bool,
-    /// Show it again and again until interrupted
+    /// Repeat until interrupted
     #[arg(short, long)]
     watch: bool,
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
@@ -39,7 +40,7 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer {
+struct Output {
     workloads: Vec<Row>,
 }
 
@@ -48,15 +49,15 @@ struct Answer {
 struct Row {
     namespace: String,
     workload: String,
-    /// Proxies that answered, of all pods of the workload.
+    /// The number of proxies that responded.
     meshed: usize,
     pods: usize,
     #[serde(flatten)]
-    numbers: Numbers,
+    stats: WorkloadStats,
 }
 
-/// What one pass over the proxies brought, by namespace and workload.
-type Scrape = BTreeMap<(String, String), (usize, usize, Counts)>;
+/// Meshed pods, all pods and counters by namespace and workload.
+type Scrape = BTreeMap<(String, String), (usize, usize, Counters)>;
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let mesh = Mesh::find(global).await?;
@@ -71,7 +72,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         tokio::time::sleep(args.window).await;
         let now = scrape(&mesh, &scope).await?;
         if now.is_empty() {
-            output::note("no pods there; -n NAMESPACE or -A chooses others");
+            output::note("no pods found; select other namespaces with -n NAMESPACE or -A");
         }
         show(args, rows(&before, &now, Some(start.elapsed())))?;
         if !args.watch {
@@ -84,19 +85,19 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
 async fn scrape(mesh: &Mesh, scope: &Scope) -> anyhow::Result<Scrape> {
     let pods = mesh.pods(scope).await?;
     let pods: Vec<&MeshPod> = pods.iter().filter(|pod| !pod.is_terminal).collect();
-    let answers = stream::iter(pods.iter().map(|pod| ask(mesh, pod)));
-    let answers: Vec<Option<anyhow::Result<String>>> =
-        answers.buffered(clients::MAX_CONCURRENT).collect().await;
+    let responses = stream::iter(pods.iter().map(|pod| fetch_metrics(mesh, pod)));
+    let responses: Vec<Option<anyhow::Result<String>>> =
+        responses.buffered(clients::MAX_CONCURRENT).collect().await;
     let mut scrape = Scrape::new();
-    for (pod, answer) in pods.iter().zip(answers) {
+    for (pod, response) in pods.iter().zip(responses) {
         let workload = format!("{}/{}", pod.owner.kind, pod.owner.name);
-        let (meshed, pods, counts) = scrape.entry((pod.namespace.clone(), workload)).or_default();
+        let (meshed, pods, counters) = scrape.entry((pod.namespace.clone(), workload)).or_default();
         *pods += 1;
-        match answer {
+        match response {
             None => {}
             Some(Ok(text)) => {
                 *meshed += 1;
-                counts.add(&metrics::parse(&text), &admin_ports(pod));
+                counters.add(&metrics::parse(&text), &admin_ports(pod));
             }
             Some(Err(error)) => output::note(&format!("{pod}: {error:#}")),
         }
@@ -104,7 +105,7 @@ async fn scrape(mesh: &Mesh, scope: &Scope) -> anyhow::Result<Scrape> {
     Ok(scrape)
 }
 
-/// Of the controllers in a pod.
+/// Returns the admin ports of the controllers in a pod.
 fn admin_ports(pod: &MeshPod) -> Vec<u16> {
     let own = ADMIN_PORTS
         .iter()
@@ -112,28 +113,29 @@ fn admin_ports(pod: &MeshPod) -> Vec<u16> {
     own.map(|(_, _, port)| *port).collect()
 }
 
-/// Nothing of a pod without a proxy.
-async fn ask(mesh: &Mesh, pod: &MeshPod) -> Option<anyhow::Result<String>> {
+/// Fetches the metrics of a pod's proxy; returns `None` if it has no proxy.
+async fn fetch_metrics(mesh: &Mesh, pod: &MeshPod) -> Option<anyhow::Result<String>> {
     let port = pod.admin_port?;
     Some(http::get_from_pod(mesh, pod, port, "/metrics").await)
 }
 
-/// The difference of two scrapes; a workload that was not there before counts from nothing.
+/// Computes the rows from the difference of two scrapes. The counters of a new workload start at
+/// zero.
 fn rows(before: &Scrape, now: &Scrape, window: Option<Duration>) -> Vec<Row> {
-    let none = Counts::default();
-    let row = |((namespace, workload), (meshed, pods, counts)): (
+    let none = Counters::default();
+    let row = |((namespace, workload), (meshed, pods, counters)): (
         &(String, String),
-        &(usize, usize, Counts),
+        &(usize, usize, Counters),
     )| {
         let earlier = before
             .get(&(namespace.clone(), workload.clone()))
-            .map_or(&none, |(_, _, counts)| counts);
+            .map_or(&none, |(_, _, counters)| counters);
         Row {
             namespace: namespace.clone(),
             workload: workload.clone(),
             meshed: *meshed,
             pods: *pods,
-            numbers: counts.since(earlier, window),
+            stats: counters.since(earlier, window),
         }
     };
     now.iter().map(row).collect()
@@ -141,7 +143,7 @@ fn rows(before: &Scrape, now: &Scrape, window: Option<Duration>) -> Vec<Row> {
 
 fn show(args: &Args, rows: Vec<Row>) -> anyhow::Result<()> {
     match args.output {
-        Format::Json => output::json("Stat", &Answer { workloads: rows }),
+        Format::Json => output::json("Stat", &Output { workloads: rows }),
         Format::Table if args.watch && output::is_terminal() => output::redraw(&render(&rows)),
         Format::Table => output::text(&render(&rows)),
     }
@@ -162,7 +164,7 @@ fn render(rows: &[Row]) -> String {
         ("TCP_CONN", right),
     ]);
     for row in rows {
-        let numbers = &row.numbers;
+        let stats = &row.stats;
         let percent = |share: Option<f64>| {
             share.map_or(String::new(), |share| format!("{:.2}%", share * 100.0))
         };
@@ -172,13 +174,13 @@ fn render(rows: &[Row]) -> String {
             row.namespace.clone(),
             row.workload.clone(),
             format!("{}/{}", row.meshed, row.pods),
-            percent(numbers.success_rate),
-            numbers.rps.map_or(String::new(), |rps| format!("{rps:.1}")),
-            millis(numbers.latency_ms_p50),
-            millis(numbers.latency_ms_p95),
-            millis(numbers.latency_ms_p99),
-            percent(numbers.secured),
-            numbers.tcp_connections.to_string(),
+            percent(stats.success_rate),
+            stats.rps.map_or(String::new(), |rps| format!("{rps:.1}")),
+            millis(stats.latency_ms_p50),
+            millis(stats.latency_ms_p95),
+            millis(stats.latency_ms_p99),
+            percent(stats.secured),
+            stats.tcp_connections.to_string(),
         ]);
     }
     table.render()

@@ -1,5 +1,4 @@
-//! `meshctl status`: one screen of truth. Everything is shown that could be seen, and then what is
-//! wrong.
+//! `meshctl status`: shows the state of the mesh and its problems on one screen.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +9,7 @@ use mesh_k8s::{
 };
 use serde::Serialize;
 
-use super::version::counted;
+use super::version::format_counts;
 use crate::{
     check::{self, CategoryReport, Facts, Mode, facts::proxy_container, gather},
     exit::Failure,
@@ -81,7 +80,7 @@ struct Proxies {
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Trust {
-    /// Until the first of them expires.
+    /// The time until the first anchor expires.
     anchors: Option<String>,
     issuer: Option<String>,
 }
@@ -98,26 +97,26 @@ struct Problem {
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let mesh = Mesh::find(global).await?;
-    let mut progress = Progress::new("looking");
+    let mut progress = Progress::new("querying the mesh");
     let mode = Mode::Installed { proxies: false };
     let facts = progress
         .run(gather::facts(Some(&mesh), mode, Scope::All))
         .await;
     progress.clear();
-    if let (Mesh::Cluster(_), Err(reason)) = (&mesh, &facts.server) {
+    if let (Mesh::Cluster(_), Err(reason)) = (&mesh, &facts.api_server) {
         return Err(Failure::Unreachable(reason.clone()).into());
     }
     if let Ok(namespaces) = &facts.objects.namespaces
         && facts.namespace(&facts.control_namespace).is_none()
     {
         return Err(Failure::Unreachable(format!(
-            "no mesh is installed in namespace {}; -L chooses another of the {} there are, `meshctl check --pre` says whether it can be installed",
+            "no mesh is installed in namespace {}; -L selects another of the {} namespaces, `meshctl check --pre` shows whether the mesh can be installed",
             facts.control_namespace,
             namespaces.len()
         ))
         .into());
     }
-    let status = Status::of(&mesh, &facts, &check::judge(&facts));
+    let status = Status::new(&mesh, &facts, &check::evaluate(&facts));
     match args.output {
         Format::Json => output::json("Status", &status),
         Format::Table => output::text(&render(&status)),
@@ -125,7 +124,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
 }
 
 impl Status {
-    fn of(mesh: &Mesh, facts: &Facts, reports: &[CategoryReport]) -> Self {
+    fn new(mesh: &Mesh, facts: &Facts, reports: &[CategoryReport]) -> Self {
         let place = match mesh {
             Mesh::Local(node) => format!("local node {}", node.instance.name()),
             Mesh::Cluster(cluster) => format!("context {}", cluster.context),
@@ -185,14 +184,14 @@ fn components(facts: &Facts) -> Vec<Component> {
 
 fn restarts(pod: &Pod) -> i32 {
     let Some(status) = &pod.status else { return 0 };
-    let of = |containers: &Option<Vec<mesh_k8s::kinds::core::ContainerStatus>>| -> i32 {
+    let sum = |containers: &Option<Vec<mesh_k8s::kinds::core::ContainerStatus>>| -> i32 {
         containers
             .iter()
             .flatten()
             .map(|container| container.restart_count)
             .sum()
     };
-    of(&status.container_statuses) + of(&status.init_container_statuses)
+    sum(&status.container_statuses) + sum(&status.init_container_statuses)
 }
 
 fn agents(facts: &Facts) -> Agents {
@@ -243,13 +242,13 @@ fn is_proxy_ready(pod: &Pod) -> bool {
     let of_proxy = init
         .chain(status.container_statuses.iter().flatten())
         .find(|container| container.name == pod::PROXY_CONTAINER);
-    // A local node reports pods, not containers.
+    // A local node reports no container states.
     of_proxy.map_or_else(|| pod::is_ready(pod), |container| container.ready)
 }
 
 fn problems(reports: &[CategoryReport]) -> Vec<Problem> {
     let all = reports.iter().flat_map(|category| &category.checks);
-    // Consequences go with their root cause.
+    // A root cause stands for its consequences.
     all.filter(|report| report.mark != Mark::Ok && report.cause.is_none())
         .map(|report| Problem {
             check: report.name,
@@ -300,13 +299,13 @@ fn render(status: &Status) -> String {
         (
             "Agents",
             format!(
-                "{} of {} nodes answer, {} pods enrolled",
+                "{} of {} nodes respond, {} pods enrolled",
                 agents.answering, agents.nodes, agents.enrolled_pods
             ),
         ),
         ("  tier", unknown(tiers.join(", "))),
-        ("  version", unknown(counted(&agents.versions))),
-        ("  kernel", unknown(counted(&agents.kernels))),
+        ("  version", unknown(format_counts(&agents.versions))),
+        ("  kernel", unknown(format_counts(&agents.kernels))),
         (
             "Proxies",
             format!(
@@ -314,7 +313,10 @@ fn render(status: &Status) -> String {
                 status.proxies.ready, status.proxies.pods, status.proxies.namespaces
             ),
         ),
-        ("  version", unknown(counted(&status.proxies.versions))),
+        (
+            "  version",
+            unknown(format_counts(&status.proxies.versions)),
+        ),
         (
             "Trust",
             format!(
@@ -329,7 +331,7 @@ fn render(status: &Status) -> String {
         text += &format!("{key:<10} {value}\n");
     }
     if status.problems.is_empty() {
-        return text + &format!("\n{} nothing is wrong\n", Mark::Ok.show());
+        return text + &format!("\n{} no problems\n", Mark::Ok.show());
     }
     text.push('\n');
     for problem in &status.problems {
@@ -340,5 +342,5 @@ fn render(status: &Status) -> String {
             [first, rest @ ..] => text += &format!(": {first} (and {} more)\n", rest.len()),
         }
     }
-    text + "\n`meshctl check` says how to repair each.\n"
+    text + "\n`meshctl check` shows how to repair each.\n"
 }

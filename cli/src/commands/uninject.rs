@@ -1,4 +1,4 @@
-//! `meshctl uninject`: takes out of manifests what `inject` or the cluster's injector put in.
+//! `meshctl uninject`: removes from manifests what `inject` or the cluster's injector added.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// Files, folders, URLs (http:// or https://), or - for standard input
+    /// Files, directories, URLs (http:// or https://), or - for standard input
     #[arg(required = true)]
     files: Vec<PathBuf>,
     #[arg(short, long, value_enum, default_value_t = ManifestFormat::Yaml)]

@@ -1,4 +1,4 @@
-//! `meshctl uninstall`: what is to be deleted, in the order in which it is to be deleted.
+//! `meshctl uninstall`: prints the objects of the mesh in the order of their deletion.
 
 use anyhow::bail;
 use kube::api::ListParams;
@@ -16,33 +16,33 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   meshctl uninstall | kubectl delete -f -
-  meshctl uninstall --crds | kubectl delete -f -    the custom resources too, and every policy with them
+  meshctl uninstall --crds | kubectl delete -f -    include the custom resource definitions, and with them all policies
 
-A mesh that Helm installed is taken away by `helm uninstall`.";
+To remove a mesh that Helm installed, use `helm uninstall`.";
 
-/// Print everything that belongs to the mesh, for deletion
+/// Print all objects of the mesh, for deletion
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Even where pods have proxies, which will not be able to start anew or to renew their
-    /// certificates
+    /// Print the objects even if pods still have proxies, which can then neither restart nor renew
+    /// their certificates
     #[arg(short, long)]
     force: bool,
-    /// The custom resources too; with them every policy of the cluster is deleted
+    /// Include the custom resource definitions; deleting them deletes all policies of the cluster
     #[arg(long)]
     crds: bool,
     #[arg(short, long, value_enum, default_value_t = ManifestFormat::Yaml)]
     output: ManifestFormat,
 }
 
-/// So many pods are named; the number says the rest.
-const NAMED: usize = 10;
+/// Maximum number of pods that the warning lists.
+const MAX_LISTED: usize = 10;
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let cluster = Cluster::connect(global).await?;
-    if !args.force && preflight::is_helms(&cluster).await? {
+    if !args.force && preflight::is_installed_by_helm(&cluster).await? {
         bail!(
-            "namespace {} has a mesh that Helm installed: use `helm uninstall` for it, or --force to print its objects all the same",
+            "namespace {} has a mesh that Helm installed: use `helm uninstall`, or --force to print its objects anyway",
             cluster.control_namespace
         );
     }
@@ -50,41 +50,42 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     if !meshed.is_empty() {
         let listed = meshed
             .iter()
-            .take(NAMED)
+            .take(MAX_LISTED)
             .cloned()
             .collect::<Vec<_>>()
             .join("\n  ");
-        let said = format!(
+        let warning = format!(
             "pods with a proxy of this mesh: {}\n  {listed}\nRemove the annotation linkerd.io/inject and restart their workloads first",
             meshed.len()
         );
         if !args.force {
-            bail!("{said}, or use --force");
+            bail!("{warning}, or use --force");
         }
-        output::note(&format!("warning: {said}"));
+        output::note(&format!("warning: {warning}"));
     }
-    let objects = inventory::take(&cluster).await?;
+    let objects = inventory::list_objects(&cluster).await?;
     let manifests: Vec<_> = inventory::for_deletion(objects, args.crds);
     if manifests.is_empty() {
         let namespace = &cluster.control_namespace;
         return Err(Failure::Input(format!(
-            "there is no mesh in namespace {namespace}; -L chooses another namespace"
+            "namespace {namespace} has no mesh; -L selects another namespace"
         ))
         .into());
     }
     manifest::print(&manifests, args.output)
 }
 
-/// The pods with a proxy of this mesh outside the control plane, as namespace/name.
+/// Returns the pods with a proxy of this mesh, except those of the control plane, as
+/// namespace/name.
 async fn meshed_pods(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
-    let ours = format!(
+    let selector = format!(
         "{}={},!{}",
         mesh_core::annotation::CONTROL_PLANE_NS,
         cluster.control_namespace,
         mesh_core::annotation::CONTROL_PLANE_COMPONENT
     );
     let pods: Vec<Pod> = cluster
-        .list(&Scope::All, ListParams::default().labels(&ours))
+        .list(&Scope::All, ListParams::default().labels(&selector))
         .await
         .map_err(|error| error::failed("list the pods", error))?;
     let name = |pod: &Pod| {

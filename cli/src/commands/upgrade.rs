@@ -1,5 +1,5 @@
-//! `meshctl upgrade [--crds]`: the manifests of the mesh that is there, as this version has them,
-//! with the values it was installed with.
+//! `meshctl upgrade [--crds]`: prints the manifests of this version with the values of the
+//! installed mesh.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,9 @@ use crate::{
     cluster::Cluster,
     exit::Failure,
     global::Global,
-    install::{self, Chart, Order, flags::ValueFlags, manifest, overrides::Overrides, preflight},
+    install::{
+        self, Chart, RenderRequest, flags::ValueFlags, manifest, overrides::Overrides, preflight,
+    },
     output::{self, manifests::ManifestFormat},
 };
 
@@ -19,23 +21,23 @@ const EXAMPLES: &str = "\
 Examples:
   meshctl upgrade --crds | kubectl apply -f -
   meshctl upgrade | kubectl apply -f -
-  meshctl prune | kubectl delete -f -            what older versions left behind
-  meshctl upgrade --set controllerReplicas=3     with another value than before
+  meshctl prune | kubectl delete -f -            delete objects of older versions
+  meshctl upgrade --set controllerReplicas=3     change a value
 
-Values of the installation are kept; those given here go over them.";
+Values of the installation are kept; the values of this command override them.";
 
 /// Print the manifests for upgrading the mesh
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The custom resources, which must be there first
+    /// Print the custom resource definitions, which must be applied first
     #[arg(long)]
     crds: bool,
-    /// Take the values from the output of an earlier `meshctl install` or `upgrade`, and ask no
-    /// cluster
+    /// Read the values from the output of an earlier `meshctl install` or `upgrade`, without
+    /// contacting a cluster
     #[arg(long, value_name = "FILE")]
     from_manifests: Option<PathBuf>,
-    /// Render even an issuer that running proxies do not trust
+    /// Print the manifests even if running proxies do not trust the new issuer
     #[arg(long)]
     force: bool,
     #[arg(short, long, value_enum, default_value_t = ManifestFormat::Yaml)]
@@ -45,40 +47,40 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
-    let (stored, found) = match &args.from_manifests {
+    let (stored, cluster_info) = match &args.from_manifests {
         Some(path) => {
             let text = std::fs::read_to_string(path)
                 .map_err(|error| Failure::Input(format!("{}: {error}", path.display())))?;
-            (Overrides::of_manifests(&text)?, None)
+            (Overrides::from_manifests(&text)?, None)
         }
         None => {
             let cluster = Cluster::connect(global).await?;
-            let found = preflight::survey(&cluster).await?;
-            let stored = preflight::stored(&cluster).await?;
+            let cluster_info = preflight::inspect(&cluster).await?;
+            let stored = preflight::stored_overrides(&cluster).await?;
             if !args.crds {
                 check_issuer(args, &cluster).await?;
             }
-            (stored, Some(found))
+            (stored, Some(cluster_info))
         }
     };
-    let values = found.as_ref().and_then(|found| found.values.as_ref());
-    let manifests = install::render(&Order {
+    let values = cluster_info.as_ref().and_then(|info| info.values.as_ref());
+    let manifests = install::render(&RenderRequest {
         chart: if args.crds {
             Chart::Crds
         } else {
             Chart::ControlPlane
         },
         namespace: &global.linkerd_namespace,
-        kubernetes: found.as_ref().map(|found| found.version.as_str()),
+        kubernetes_version: cluster_info.as_ref().map(|info| info.version.as_str()),
         stored: (!args.crds).then_some(&stored),
-        found: values.filter(|_| !args.crds),
+        detected: values.filter(|_| !args.crds),
         flags: &args.values,
     })?;
     manifest::print(&manifests, args.output)
 }
 
-/// A new issuer is of no use to proxies that do not trust it, and of harm to all connections
-/// between those that have its certificates and those that have not.
+/// Rejects an issuer that running proxies do not trust. Connections fail between proxies with
+/// certificates of different issuers if they do not trust both.
 async fn check_issuer(args: &Args, cluster: &Cluster) -> anyhow::Result<()> {
     let Some(issuer) = args.values.issuer_certificate()? else {
         return Ok(());
@@ -89,27 +91,27 @@ async fn check_issuer(args: &Args, cluster: &Cluster) -> anyhow::Result<()> {
     if is_signed_by(&issuer, &anchors)? {
         return Ok(());
     }
-    let trouble = "the new issuer is signed by none of the trust anchors that running proxies have";
+    let warning = "none of the trust anchors of running proxies signed the new issuer";
     if args.force {
-        output::note(&format!("warning: {trouble}"));
+        output::note(&format!("warning: {warning}"));
         return Ok(());
     }
     bail!(
-        "{trouble}: upgrade first with --identity-trust-anchors-file naming the old and the new anchors together, wait until every proxy has them \
-         (meshctl check --proxy), then upgrade with the new issuer; --force renders all the same"
+        "{warning}: upgrade first with --identity-trust-anchors-file and a file of both old and new anchors, wait until all proxies have them \
+         (meshctl check --proxy), then upgrade with the new issuer; --force prints the manifests anyway"
     )
 }
 
 fn is_signed_by(issuer: &str, anchors: &str) -> anyhow::Result<bool> {
-    let issuer =
-        pem(issuer).map_err(|error| Failure::Input(format!("the issuer's file: {error}")))?;
+    let issuer = pem(issuer)
+        .map_err(|error| Failure::Input(format!("the issuer's file is not valid PEM: {error}")))?;
     let chain: Vec<_> = issuer
         .iter()
         .map(Pem::parse_x509)
         .collect::<Result<_, _>>()?;
     if chain.is_empty() {
         bail!(Failure::Input(
-            "the issuer's file holds no certificate".to_owned()
+            "the issuer's file contains no certificate".to_owned()
         ));
     }
     let anchors = pem(anchors).context("read the cluster's trust anchors")?;

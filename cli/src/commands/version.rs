@@ -1,5 +1,4 @@
-//! `meshctl version`: of this program, of the control plane, of the agents and of the proxies, with
-//! counts.
+//! `meshctl version`: the versions of this program, the control plane, the agents and the proxies.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +16,13 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// Only this program's, and ask nobody
+    /// Print only the version of this program, without contacting a mesh
     #[arg(long)]
     client: bool,
-    /// Nothing but the version numbers
+    /// Print only the version numbers
     #[arg(long)]
     short: bool,
-    /// The proxies' too, of -n NAMESPACE or of all
+    /// Include the proxies of -n NAMESPACE, or of all namespaces
     #[arg(long)]
     proxy: bool,
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
@@ -34,10 +33,10 @@ pub(crate) struct Args {
 #[serde(rename_all = "camelCase")]
 struct Versions {
     client_version: String,
-    /// Absent when it was not asked for, `unavailable` when nobody answered.
+    /// `None` if it was not requested, `unavailable` if the control plane is unreachable.
     #[serde(skip_serializing_if = "Option::is_none")]
     server_version: Option<String>,
-    /// How many of each version.
+    /// The number of agents of each version.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     agents: BTreeMap<String, usize>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -52,11 +51,11 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         ..Default::default()
     };
     if !args.client {
-        let asked = match Mesh::find(global).await {
-            Ok(mesh) => ask(&mut versions, &mesh, args, global).await,
+        let result = match Mesh::find(global).await {
+            Ok(mesh) => query(&mut versions, &mesh, args, global).await,
             Err(error) => Err(error),
         };
-        if let Err(error) = asked {
+        if let Err(error) = result {
             versions.server_version = Some(UNAVAILABLE.to_owned());
             output::note(&format!("{error:#}"));
         }
@@ -67,14 +66,14 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     }
 }
 
-async fn ask(
+async fn query(
     versions: &mut Versions,
     mesh: &Mesh,
     args: &Args,
     global: &Global,
 ) -> anyhow::Result<()> {
     versions.server_version = Some(match mesh {
-        // A node runs the programs that lie beside this one.
+        // A local node runs the programs of this program's directory.
         Mesh::Local(_) => versions.client_version.clone(),
         Mesh::Cluster(cluster) => cluster.values().await?.linkerd_version,
     });
@@ -90,12 +89,12 @@ async fn ask(
             Some(namespace) => Scope::Namespace(namespace.clone()),
             None => Scope::All,
         };
-        versions.proxies = of_proxies(&mesh.pods(&scope).await?);
+        versions.proxies = proxy_versions(&mesh.pods(&scope).await?);
     }
     Ok(())
 }
 
-pub(super) fn of_proxies(pods: &[MeshPod]) -> BTreeMap<String, usize> {
+pub(super) fn proxy_versions(pods: &[MeshPod]) -> BTreeMap<String, usize> {
     let mut proxies = BTreeMap::new();
     for pod in pods
         .iter()
@@ -123,17 +122,17 @@ fn render(versions: &Versions, short: bool) -> String {
     }
     for (what, counts) in [("Agents", &versions.agents), ("Proxies", &versions.proxies)] {
         if !counts.is_empty() {
-            text += &format!("{what}: {}\n", counted(counts));
+            text += &format!("{what}: {}\n", format_counts(counts));
         }
     }
     if server.is_some_and(|server| server != versions.client_version && server != UNAVAILABLE) {
-        text += "This program is not of the control plane's version.\n";
+        text += "This program and the control plane have different versions.\n";
     }
     text
 }
 
-/// `0.1.0 (3), 0.2.0 (1)`.
-pub(super) fn counted(counts: &BTreeMap<String, usize>) -> String {
+/// Formats counts by version: `0.1.0 (3), 0.2.0 (1)`.
+pub(super) fn format_counts(counts: &BTreeMap<String, usize>) -> String {
     let all: Vec<String> = counts
         .iter()
         .map(|(version, count)| format!("{version} ({count})"))
@@ -146,14 +145,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_which_versions_run() {
+    fn output_has_all_versions_with_counts() {
         let versions = Versions {
             client_version: "0.2.0".to_owned(),
             server_version: Some("0.1.0".to_owned()),
             agents: [("0.1.0".to_owned(), 2)].into(),
             proxies: [("0.0.9".to_owned(), 1), ("0.1.0".to_owned(), 7)].into(),
         };
-        let expect = "Client version: 0.2.0\nServer version: 0.1.0\nAgents: 0.1.0 (2)\nProxies: 0.0.9 (1), 0.1.0 (7)\nThis program is not of the control plane's version.\n";
+        let expect = "Client version: 0.2.0\nServer version: 0.1.0\nAgents: 0.1.0 (2)\nProxies: 0.0.9 (1), 0.1.0 (7)\nThis program and the control plane have different versions.\n";
         assert_eq!(render(&versions, false), expect);
         assert_eq!(render(&versions, true), "0.2.0\n0.1.0\n");
     }

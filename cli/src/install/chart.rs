@@ -1,4 +1,4 @@
-//! The charts that this program carries.
+//! The embedded charts.
 
 use std::{
     fs,
@@ -7,13 +7,13 @@ use std::{
 
 use anyhow::Context;
 
-/// Paths below `helm/`, and what is in the files.
+/// Paths below `helm/` and the contents of the files.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/charts.rs"));
 
-/// Added to the control plane's chart: with it Helm tells all values as it understood them.
+/// A template that is added to the control plane's chart and renders the merged values.
 const VALUES_TEMPLATE: &str = "apiVersion: meshctl/v1\nkind: Values\nmetadata:\n  name: values\nvalues: {{ toJson .Values }}\n";
 
-/// The kind of the document that [`VALUES_TEMPLATE`] makes.
+/// The kind of the document that [`VALUES_TEMPLATE`] renders.
 pub(super) const VALUES_KIND: &str = "Values";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) enum Chart {
 }
 
 impl Chart {
-    /// The name of the chart, and of its release.
+    /// Returns the name of the chart and of its release.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Crds => "linkerd-crds",
@@ -31,7 +31,7 @@ impl Chart {
         }
     }
 
-    /// Writes the chart below a directory, and says where it is.
+    /// Writes the chart below a directory and returns its path.
     pub(super) fn write_to(self, directory: &Path) -> anyhow::Result<PathBuf> {
         let chart = directory.join(self.name());
         for (path, text) in self.files() {
@@ -57,7 +57,7 @@ impl Chart {
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
+        fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
     }
     fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_charts_are_there() {
+    fn both_charts_are_embedded() {
         for chart in [Chart::Crds, Chart::ControlPlane] {
             let names: Vec<&str> = chart.files().map(|(path, _)| path).collect();
             for file in [

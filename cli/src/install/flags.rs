@@ -1,5 +1,5 @@
-//! The flags of `install` and `upgrade`: Helm's own for values, and Linkerd's for those that people
-//! set most. Each of the latter is one value of the chart.
+//! The flags of `install` and `upgrade`: Helm's flags for values, and Linkerd's flags for common
+//! values of the chart.
 
 use std::path::{Path, PathBuf};
 
@@ -9,20 +9,20 @@ use crate::exit::Failure;
 
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct ValueFlags {
-    /// A file of values; may be repeated, the later wins
+    /// Values file; may be repeated, later files override earlier ones
     #[arg(short = 'f', long, value_name = "FILE", help_heading = "Values")]
     pub(crate) values: Vec<PathBuf>,
-    /// A value, as in controllerReplicas=3; may be repeated
+    /// Set a value, as in controllerReplicas=3; may be repeated
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Values")]
     set: Vec<String>,
-    /// A value that is text whatever it looks like
+    /// Set a value that is always a string
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Values")]
     set_string: Vec<String>,
-    /// A value from a file, as in identityTrustAnchorsPEM=ca.crt
+    /// Set a value to the content of a file, as in identityTrustAnchorsPEM=ca.crt
     #[arg(long, value_name = "KEY=FILE", help_heading = "Values")]
     set_file: Vec<String>,
-    /// Three of each controller on different nodes, disruption budgets, and no pod without the
-    /// proxy it asks for
+    /// Run three replicas of each controller on different nodes with disruption budgets, and reject
+    /// pods that cannot be injected
     #[arg(long, help_heading = "Values")]
     pub(crate) ha: bool,
     #[command(flatten)]
@@ -36,32 +36,33 @@ pub(crate) struct ValueFlags {
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Identity")]
 struct IdentityFlags {
-    /// The domain that identities end in
+    /// Trust domain, the suffix of identities
     #[arg(long, value_name = "DOMAIN")]
     identity_trust_domain: Option<String>,
-    /// The trust anchors, in PEM
+    /// Trust anchors, in PEM
     #[arg(long, value_name = "FILE")]
     identity_trust_anchors_file: Option<PathBuf>,
-    /// The issuer's certificate, in PEM
+    /// Certificate of the issuer, in PEM
     #[arg(long, value_name = "FILE", requires = "identity_issuer_key_file")]
     identity_issuer_certificate_file: Option<PathBuf>,
-    /// The issuer's key, in PEM
+    /// Private key of the issuer, in PEM
     #[arg(
         long,
         value_name = "FILE",
         requires = "identity_issuer_certificate_file"
     )]
     identity_issuer_key_file: Option<PathBuf>,
-    /// Somebody else makes the Secret linkerd-identity-issuer, cert-manager for example
+    /// Use a Secret linkerd-identity-issuer that another program creates, for example cert-manager
     #[arg(long)]
     identity_external_issuer: bool,
-    /// Somebody else makes the ConfigMap linkerd-identity-trust-roots, trust-manager for example
+    /// Use a ConfigMap linkerd-identity-trust-roots that another program creates, for example
+    /// trust-manager
     #[arg(long)]
     identity_external_ca: bool,
-    /// How long the proxies' certificates live
+    /// Validity of proxy certificates
     #[arg(long, value_name = "DURATION")]
     identity_issuance_lifetime: Option<String>,
-    /// How far the clocks of two nodes may be apart
+    /// Maximum clock skew between nodes
     #[arg(long, value_name = "DURATION")]
     identity_clock_skew_allowance: Option<String>,
 }
@@ -69,7 +70,7 @@ struct IdentityFlags {
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Control plane")]
 struct ControlPlaneFlags {
-    /// The domain of the cluster's names
+    /// DNS domain of the cluster
     #[arg(long, value_name = "DOMAIN")]
     cluster_domain: Option<String>,
     /// Registry and path of the images, as in registry.example/mesh
@@ -78,28 +79,29 @@ struct ControlPlaneFlags {
     /// When images are pulled: Always, IfNotPresent or Never
     #[arg(long, value_name = "POLICY")]
     image_pull_policy: Option<String>,
-    /// Pods of each controller
+    /// Replicas of each controller
     #[arg(long, value_name = "N")]
     controller_replicas: Option<u32>,
-    /// What the controllers log
+    /// Log level of the controllers
     #[arg(long, value_name = "LEVEL")]
     controller_log_level: Option<String>,
-    /// User of the controllers
+    /// User ID of the controllers
     #[arg(long, value_name = "UID")]
     controller_uid: Option<i64>,
-    /// Group of the controllers
+    /// Group ID of the controllers
     #[arg(long, value_name = "GID")]
     controller_gid: Option<i64>,
-    /// Carry HTTP/1 between proxies as it is
+    /// Do not upgrade HTTP/1 between proxies to HTTP/2
     #[arg(long)]
     disable_h2_upgrade: bool,
-    /// Accepted for Linkerd's scripts: nothing is reported to anybody
+    /// Accepted for scripts that were written for Linkerd; this mesh sends no heartbeats
     #[arg(long, hide = true)]
     disable_heartbeat: bool,
-    /// Accepted for Linkerd's scripts: endpoints always come from EndpointSlices
+    /// Accepted for scripts that were written for Linkerd; endpoints always come from
+    /// EndpointSlices
     #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     enable_endpoint_slices: Option<bool>,
-    /// Another CNI plugin redirects pods, instead of our node agent
+    /// Redirect pods by Linkerd's CNI plugin, instead of the node agent
     #[arg(long)]
     linkerd_cni_enabled: bool,
 }
@@ -110,55 +112,55 @@ struct ProxyFlags {
     /// The proxy's image, without tag
     #[arg(long, value_name = "IMAGE")]
     proxy_image: Option<String>,
-    /// Where connections from other pods arrive
+    /// Port on which the proxy accepts connections from other pods
     #[arg(long, value_name = "PORT")]
     inbound_port: Option<u16>,
-    /// Where connections of the application arrive
+    /// Port on which the proxy accepts connections of the application
     #[arg(long, value_name = "PORT")]
     outbound_port: Option<u16>,
-    /// The proxy's port of /live, /ready and /metrics
+    /// Port on which the proxy serves /live, /ready and /metrics
     #[arg(long, value_name = "PORT")]
     admin_port: Option<u16>,
-    /// The proxy's port of tap
+    /// Port on which the proxy serves tap
     #[arg(long, value_name = "PORT")]
     control_port: Option<u16>,
-    /// Ports and ranges that are left alone on the way into a pod
+    /// Inbound ports and ranges that bypass the proxy
     #[arg(long, value_name = "PORTS", value_delimiter = ',')]
     skip_inbound_ports: Option<Vec<String>>,
-    /// Ports and ranges that are left alone on the way out of a pod
+    /// Outbound ports and ranges that bypass the proxy
     #[arg(long, value_name = "PORTS", value_delimiter = ',')]
     skip_outbound_ports: Option<Vec<String>>,
-    /// User of the proxy
+    /// User ID of the proxy
     #[arg(long, value_name = "UID")]
     proxy_uid: Option<i64>,
-    /// Group of the proxy
+    /// Group ID of the proxy
     #[arg(long, value_name = "GID")]
     proxy_gid: Option<i64>,
-    /// What the proxy logs
+    /// Log filter of the proxy
     #[arg(long, value_name = "LEVEL")]
     proxy_log_level: Option<String>,
-    /// Processor time reserved for a proxy
+    /// CPU request of the proxy
     #[arg(long, value_name = "QUANTITY")]
     proxy_cpu_request: Option<String>,
-    /// Processor time a proxy may use
+    /// CPU limit of the proxy
     #[arg(long, value_name = "QUANTITY")]
     proxy_cpu_limit: Option<String>,
-    /// Memory reserved for a proxy
+    /// Memory request of the proxy
     #[arg(long, value_name = "QUANTITY")]
     proxy_memory_request: Option<String>,
-    /// Memory a proxy may use
+    /// Memory limit of the proxy
     #[arg(long, value_name = "QUANTITY")]
     proxy_memory_limit: Option<String>,
-    /// Who may connect to ports that no Server selects
+    /// Policy of ports that no Server selects
     #[arg(long, value_name = "POLICY")]
     default_inbound_policy: Option<String>,
-    /// Ask for profiles of names outside the cluster too
+    /// Look up profiles of names outside the cluster, too
     #[arg(long)]
     enable_external_profiles: bool,
 }
 
 impl ValueFlags {
-    /// Values that go over every file, by Helm's own flags.
+    /// Returns the flags of Helm for single values, which override all files.
     pub(super) fn settings(&self) -> Vec<(&'static str, String)> {
         let lists = [
             ("--set", &self.set),
@@ -171,16 +173,16 @@ impl ValueFlags {
         pairs.collect()
     }
 
-    /// The values that Linkerd's flags stand for.
+    /// Returns the values of Linkerd's flags.
     pub(super) fn overlay(&self) -> anyhow::Result<Value> {
         let mut overlay = Overlay::default();
-        self.identity.put(&mut overlay)?;
-        self.control_plane.put(&mut overlay);
-        self.proxy.put(&mut overlay);
+        self.identity.add_to(&mut overlay)?;
+        self.control_plane.add_to(&mut overlay);
+        self.proxy.add_to(&mut overlay);
         Ok(Value::Object(overlay.0))
     }
 
-    /// The PEM text of an issuer that these flags name in a file.
+    /// Reads the PEM file of the issuer, if the flags name one.
     pub(crate) fn issuer_certificate(&self) -> anyhow::Result<Option<String>> {
         let file = self.identity.identity_issuer_certificate_file.as_deref();
         file.map(read).transpose()
@@ -188,8 +190,8 @@ impl ValueFlags {
 }
 
 impl IdentityFlags {
-    fn put(&self, overlay: &mut Overlay) -> anyhow::Result<()> {
-        overlay.some("identityTrustDomain", self.identity_trust_domain.as_deref());
+    fn add_to(&self, overlay: &mut Overlay) -> anyhow::Result<()> {
+        overlay.set("identityTrustDomain", self.identity_trust_domain.as_deref());
         let files = [
             ("identityTrustAnchorsPEM", &self.identity_trust_anchors_file),
             (
@@ -199,110 +201,110 @@ impl IdentityFlags {
             ("identity.issuer.tls.keyPEM", &self.identity_issuer_key_file),
         ];
         for (path, file) in files {
-            overlay.some(path, file.as_deref().map(read).transpose()?);
+            overlay.set(path, file.as_deref().map(read).transpose()?);
         }
         let scheme = self.identity_external_issuer.then_some("kubernetes.io/tls");
-        overlay.some("identity.issuer.scheme", scheme);
-        overlay.some(
+        overlay.set("identity.issuer.scheme", scheme);
+        overlay.set(
             "identity.externalCA",
             self.identity_external_ca.then_some(true),
         );
         let lifetime = self.identity_issuance_lifetime.as_deref();
-        overlay.some("identity.issuer.issuanceLifetime", lifetime);
+        overlay.set("identity.issuer.issuanceLifetime", lifetime);
         let skew = self.identity_clock_skew_allowance.as_deref();
-        overlay.some("identity.issuer.clockSkewAllowance", skew);
+        overlay.set("identity.issuer.clockSkewAllowance", skew);
         Ok(())
     }
 }
 
 impl ControlPlaneFlags {
-    fn put(&self, overlay: &mut Overlay) {
-        overlay.some("clusterDomain", self.cluster_domain.as_deref());
+    fn add_to(&self, overlay: &mut Overlay) {
+        overlay.set("clusterDomain", self.cluster_domain.as_deref());
         if let Some(registry) = &self.registry {
             let image = |name: &str| Some(format!("{}/{name}", registry.trim_end_matches('/')));
-            overlay.some("controllerImage", image("controller"));
-            overlay.some("proxy.image.name", image("proxy"));
-            overlay.some("meshAgent.image.name", image("agent"));
-            overlay.some("debugContainer.image.name", image("debug"));
+            overlay.set("controllerImage", image("controller"));
+            overlay.set("proxy.image.name", image("proxy"));
+            overlay.set("meshAgent.image.name", image("agent"));
+            overlay.set("debugContainer.image.name", image("debug"));
         }
-        overlay.some("imagePullPolicy", self.image_pull_policy.as_deref());
-        overlay.some("controllerReplicas", self.controller_replicas);
-        overlay.some("controllerLogLevel", self.controller_log_level.as_deref());
-        overlay.some("controllerUID", self.controller_uid);
-        overlay.some("controllerGID", self.controller_gid);
-        overlay.some("enableH2Upgrade", self.disable_h2_upgrade.then_some(false));
-        // Without effect, which is said when the chart is rendered.
-        overlay.some("disableHeartBeat", self.disable_heartbeat.then_some(true));
-        overlay.some("enableEndpointSlices", self.enable_endpoint_slices);
+        overlay.set("imagePullPolicy", self.image_pull_policy.as_deref());
+        overlay.set("controllerReplicas", self.controller_replicas);
+        overlay.set("controllerLogLevel", self.controller_log_level.as_deref());
+        overlay.set("controllerUID", self.controller_uid);
+        overlay.set("controllerGID", self.controller_gid);
+        overlay.set("enableH2Upgrade", self.disable_h2_upgrade.then_some(false));
+        // These have no effect, which `render` reports.
+        overlay.set("disableHeartBeat", self.disable_heartbeat.then_some(true));
+        overlay.set("enableEndpointSlices", self.enable_endpoint_slices);
         if self.linkerd_cni_enabled {
-            overlay.some("cniEnabled", Some(true));
-            overlay.some("meshAgent.enabled", Some(false));
+            overlay.set("cniEnabled", Some(true));
+            overlay.set("meshAgent.enabled", Some(false));
         }
     }
 }
 
 impl ProxyFlags {
-    fn put(&self, overlay: &mut Overlay) {
-        overlay.some("proxy.image.name", self.proxy_image.as_deref());
-        overlay.some("proxy.ports.inbound", self.inbound_port);
-        overlay.some("proxy.ports.outbound", self.outbound_port);
-        overlay.some("proxy.ports.admin", self.admin_port);
-        overlay.some("proxy.ports.control", self.control_port);
+    fn add_to(&self, overlay: &mut Overlay) {
+        overlay.set("proxy.image.name", self.proxy_image.as_deref());
+        overlay.set("proxy.ports.inbound", self.inbound_port);
+        overlay.set("proxy.ports.outbound", self.outbound_port);
+        overlay.set("proxy.ports.admin", self.admin_port);
+        overlay.set("proxy.ports.control", self.control_port);
         let list = |ports: &Option<Vec<String>>| ports.as_ref().map(|ports| ports.join(","));
-        overlay.some(
+        overlay.set(
             "proxyInit.ignoreInboundPorts",
             list(&self.skip_inbound_ports),
         );
-        overlay.some(
+        overlay.set(
             "proxyInit.ignoreOutboundPorts",
             list(&self.skip_outbound_ports),
         );
-        overlay.some("proxy.uid", self.proxy_uid);
-        overlay.some("proxy.gid", self.proxy_gid);
-        overlay.some("proxy.logLevel", self.proxy_log_level.as_deref());
-        overlay.some(
+        overlay.set("proxy.uid", self.proxy_uid);
+        overlay.set("proxy.gid", self.proxy_gid);
+        overlay.set("proxy.logLevel", self.proxy_log_level.as_deref());
+        overlay.set(
             "proxy.resources.cpu.request",
             self.proxy_cpu_request.as_deref(),
         );
-        overlay.some("proxy.resources.cpu.limit", self.proxy_cpu_limit.as_deref());
-        overlay.some(
+        overlay.set("proxy.resources.cpu.limit", self.proxy_cpu_limit.as_deref());
+        overlay.set(
             "proxy.resources.memory.request",
             self.proxy_memory_request.as_deref(),
         );
-        overlay.some(
+        overlay.set(
             "proxy.resources.memory.limit",
             self.proxy_memory_limit.as_deref(),
         );
-        overlay.some(
+        overlay.set(
             "proxy.defaultInboundPolicy",
             self.default_inbound_policy.as_deref(),
         );
         let external = self.enable_external_profiles.then_some(true);
-        overlay.some("proxy.enableExternalProfiles", external);
+        overlay.set("proxy.enableExternalProfiles", external);
     }
 }
 
-/// Values by dotted path.
+/// Values that are set by dotted paths.
 #[derive(Debug, Default)]
 pub(super) struct Overlay(Map<String, Value>);
 
 impl Overlay {
-    pub(super) fn some(&mut self, path: &str, value: Option<impl Into<Value>>) {
+    pub(super) fn set(&mut self, path: &str, value: Option<impl Into<Value>>) {
         let Some(value) = value else {
             return;
         };
-        let mut place = &mut self.0;
+        let mut parent = &mut self.0;
         let (parents, last) = path.rsplit_once('.').unwrap_or(("", path));
         for name in parents.split('.').filter(|name| !name.is_empty()) {
-            let entry = place
+            let entry = parent
                 .entry(name)
                 .or_insert_with(|| Value::Object(Map::new()));
             let Value::Object(inner) = entry else {
-                unreachable!("no flag is both a value and a group of values: {path}");
+                unreachable!("a flag sets a group of values: {path}");
             };
-            place = inner;
+            parent = inner;
         }
-        place.insert(last.to_owned(), value.into());
+        parent.insert(last.to_owned(), value.into());
     }
 
     pub(super) fn into_value(self) -> Option<Value> {
@@ -354,17 +356,16 @@ mod tests {
         assert_eq!(overlay["proxy"]["resources"]["cpu"]["request"], "100m");
     }
 
-    /// A flag that sets a value which is none would be refused by the schema, but only by who uses
-    /// it.
+    /// The chart's schema would reject an unknown value, but only when the flag is used.
     #[test]
-    fn every_flag_sets_a_value_of_the_chart() {
-        fn check(path: &str, given: &Value, known: &Value) {
+    fn flags_set_known_values_of_the_chart() {
+        fn check(path: &str, given: &Value, schema: &Value) {
             for (name, value) in given.as_object().unwrap() {
-                let known = known["properties"]
+                let schema = schema["properties"]
                     .get(name)
-                    .unwrap_or_else(|| panic!("no value {path}.{name}"));
+                    .unwrap_or_else(|| panic!("unknown value {path}.{name}"));
                 if value.is_object() {
-                    check(&format!("{path}.{name}"), value, known);
+                    check(&format!("{path}.{name}"), value, schema);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The program `helm`, as far as it is needed: `helm template`.
+//! Runs the program `helm template`.
 
 use std::{
     io::ErrorKind,
@@ -15,13 +15,13 @@ pub(super) struct Template<'a> {
     pub(super) chart: &'a Path,
     pub(super) namespace: &'a str,
     pub(super) kubernetes: Option<&'a str>,
-    /// Files of values, the later over the earlier.
+    /// Values files; later ones override earlier ones.
     pub(super) files: &'a [PathBuf],
-    /// Single values as Helm's own flags, over all files.
+    /// Single values as flags of Helm, which override all files.
     pub(super) settings: &'a [(&'static str, String)],
 }
 
-/// The rendered documents. Helm asks no cluster for this.
+/// Renders a chart without contacting a cluster.
 pub(super) fn template(template: &Template<'_>) -> anyhow::Result<String> {
     let mut command = Command::new("helm");
     command
@@ -39,26 +39,29 @@ pub(super) fn template(template: &Template<'_>) -> anyhow::Result<String> {
     }
     let output = match command.output() {
         Err(error) if error.kind() == ErrorKind::NotFound => bail!(
-            "the program helm renders the charts and is not on the PATH: install Helm 3.14 or newer (https://helm.sh/docs/intro/install), or \
-             use the charts in helm/ of the source with the tool of your choice"
+            "the program helm, which renders the charts, is not on the PATH: install Helm 3.14 or newer (https://helm.sh/docs/intro/install), or \
+             use the charts in helm/ of the source with another tool"
         ),
         other => other.context("start helm")?,
     };
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(Failure::Input(reason(&said)).into());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        return Err(Failure::Input(reason(&stderr)).into());
     }
     String::from_utf8(output.stdout).context("helm's output is not UTF-8")
 }
 
-/// What Helm said, without the places in our own temporary files around what the chart itself said.
-fn reason(said: &str) -> String {
-    let said = said.trim().trim_start_matches("Error: ");
-    let said = said.split("\n\nUse --debug").next().unwrap_or(said);
-    let own_words = said
+/// Extracts the message of the chart from Helm's error output, without the names of temporary files
+/// around it.
+fn reason(stderr: &str) -> String {
+    let stderr = stderr.trim().trim_start_matches("Error: ");
+    let stderr = stderr.split("\n\nUse --debug").next().unwrap_or(stderr);
+    let chart_message = stderr
         .strip_prefix("execution error at (")
         .and_then(|rest| rest.split_once("): "));
-    own_words.map_or(said, |(_place, words)| words).to_owned()
+    chart_message
+        .map_or(stderr, |(_place, message)| message)
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -66,10 +69,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_chart_s_own_words_come_alone() {
-        let said = "Error: execution error at (linkerd-control-plane/templates/validate.yaml:9:4): clusterDomain is empty\n\nUse --debug flag to render out invalid YAML\n";
-        assert_eq!(reason(said), "clusterDomain is empty");
-        let said = "Error: values don't meet the specifications";
-        assert_eq!(reason(said), "values don't meet the specifications");
+    fn error_of_the_chart_is_extracted() {
+        let stderr = "Error: execution error at (linkerd-control-plane/templates/validate.yaml:9:4): clusterDomain is empty\n\nUse --debug flag to render out invalid YAML\n";
+        assert_eq!(reason(stderr), "clusterDomain is empty");
+        let stderr = "Error: values don't meet the specifications";
+        assert_eq!(reason(stderr), "values don't meet the specifications");
     }
 }

@@ -1,5 +1,5 @@
-//! What of the mesh is in a cluster: every object that carries its label, by the kinds that charts
-//! and controllers ever made.
+//! Finds the objects of the mesh in a cluster by their label, for all kinds that charts and
+//! controllers have ever created.
 
 use std::collections::HashSet;
 
@@ -10,12 +10,12 @@ use kube::{
 use mesh_core::annotation::CONTROL_PLANE_NS;
 use serde_json::json;
 
-use super::manifest::{Manifest, Name};
+use super::manifest::{Manifest, ObjectName};
 use crate::cluster::{Cluster, error};
 
-/// Group, version and kind, in the order in which objects are to be deleted: first webhooks, so
-/// that no pod waits for one that is gone; then the agents, which release the pods of their nodes
-/// while they still may; rights and names last.
+/// Group, version and kind in the order of deletion: first webhooks, so that they do not block pods
+/// after the injector is deleted; then agents, which release the pods of their nodes while they
+/// still have permissions; RBAC objects and namespaces last.
 const KINDS: [(&str, &str, &str); 20] = [
     (
         "admissionregistration.k8s.io",
@@ -58,8 +58,9 @@ const KINDS: [(&str, &str, &str); 20] = [
 const DEFINITION: &str = "CustomResourceDefinition";
 const NAMESPACE: &str = "Namespace";
 
-/// Made by the mesh itself rather than by its manifests, and of use as long as there is a mesh.
-const MADE_BY_CONTROLLERS: [&str; 5] = [
+/// Objects that controllers create and use as long as the mesh is installed; they are not part of
+/// the manifests.
+const CREATED_BY_CONTROLLERS: [&str; 5] = [
     "linkerd-config-overrides",
     "linkerd-identity-issuer",
     "linkerd-identity-trust-roots",
@@ -67,39 +68,39 @@ const MADE_BY_CONTROLLERS: [&str; 5] = [
     "linkerd-trust-anchor",
 ];
 
-/// One object, named well enough to be deleted.
+/// The type and name of an object, which are sufficient to delete it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct ObjectRef {
     api_version: String,
-    name: Name,
+    name: ObjectName,
 }
 
-/// Everything with the label of this control plane. A kind that the cluster does not serve has no
-/// objects.
-pub(crate) async fn take(cluster: &Cluster) -> anyhow::Result<Vec<Found>> {
-    let ours =
+/// Returns all objects with the label of this control plane. Kinds that the cluster does not serve
+/// are skipped.
+pub(crate) async fn list_objects(cluster: &Cluster) -> anyhow::Result<Vec<ObjectRef>> {
+    let selector =
         ListParams::default().labels(&format!("{CONTROL_PLANE_NS}={}", cluster.control_namespace));
     let mut found = Vec::new();
     for (group, version, kind) in KINDS {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
         let api: Api<DynamicObject> = Api::all_with(cluster.client.clone(), &resource);
-        let list = match api.list_metadata(&ours).await {
+        let list = match api.list_metadata(&selector).await {
             Err(error) if error::is_missing(&error) => continue,
             other => {
                 other.map_err(|error| error::failed(&format!("list {}", resource.plural), error))?
             }
         };
-        // What belongs to another object goes with it, and would be gone before its turn came.
-        let on_its_own = list.items.into_iter().filter(|object| {
+        // Kubernetes deletes objects together with their owners.
+        let without_owner = list.items.into_iter().filter(|object| {
             object
                 .metadata
                 .owner_references
                 .as_ref()
                 .is_none_or(Vec::is_empty)
         });
-        found.extend(on_its_own.map(|object| Found {
+        found.extend(without_owner.map(|object| ObjectRef {
             api_version: resource.api_version.clone(),
-            name: Name {
+            name: ObjectName {
                 kind: kind.to_owned(),
                 namespace: object.metadata.namespace,
                 name: object.metadata.name.unwrap_or_default(),
@@ -109,23 +110,23 @@ pub(crate) async fn take(cluster: &Cluster) -> anyhow::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// What uninstalling deletes. The custom resources only when asked for: every policy of the cluster
-/// goes with them.
-pub(crate) fn for_deletion(found: Vec<Found>, definitions: bool) -> Vec<Manifest> {
-    let kept = |found: &Found| definitions || found.name.kind != DEFINITION;
+/// Returns the objects that uninstalling deletes. Custom resource definitions are included on
+/// request only, because deleting them deletes all policies of the cluster.
+pub(crate) fn for_deletion(found: Vec<ObjectRef>, definitions: bool) -> Vec<Manifest> {
+    let kept = |found: &ObjectRef| definitions || found.name.kind != DEFINITION;
     found.into_iter().filter(kept).map(manifest).collect()
 }
 
-/// What no manifest of the mesh makes any more.
-pub(crate) fn left_over(found: Vec<Found>, wanted: &HashSet<Name>) -> Vec<Manifest> {
-    let left = found.into_iter().filter(|found| {
-        !wanted.contains(&found.name) && !MADE_BY_CONTROLLERS.contains(&found.name.name.as_str())
+/// Returns the objects that are no longer part of the manifests and that no controller created.
+pub(crate) fn obsolete(found: Vec<ObjectRef>, wanted: &HashSet<ObjectName>) -> Vec<Manifest> {
+    let obsolete = found.into_iter().filter(|found| {
+        !wanted.contains(&found.name) && !CREATED_BY_CONTROLLERS.contains(&found.name.name.as_str())
     });
-    left.map(manifest).collect()
+    obsolete.map(manifest).collect()
 }
 
-fn manifest(found: Found) -> Manifest {
-    let Name {
+fn manifest(found: ObjectRef) -> Manifest {
+    let ObjectName {
         kind,
         namespace,
         name,
@@ -147,10 +148,10 @@ fn manifest(found: Found) -> Manifest {
 mod tests {
     use super::*;
 
-    fn found(kind: &str, namespace: Option<&str>, name: &str) -> Found {
-        Found {
+    fn found(kind: &str, namespace: Option<&str>, name: &str) -> ObjectRef {
+        ObjectRef {
             api_version: "v1".into(),
-            name: Name {
+            name: ObjectName {
                 kind: kind.into(),
                 namespace: namespace.map(str::to_owned),
                 name: name.into(),
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn definitions_are_deleted_only_when_asked_for() {
+    fn definitions_are_deleted_on_request_only() {
         let all = vec![
             found("Service", Some("linkerd"), "a"),
             found(DEFINITION, None, "b"),
@@ -169,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_or_made_by_controllers_is_no_left_over() {
+    fn objects_of_manifests_and_controllers_are_not_obsolete() {
         let wanted = HashSet::from([found("Service", Some("linkerd"), "a").name]);
         let all = vec![
             found("Service", Some("linkerd"), "a"),
             found("Secret", Some("linkerd"), "linkerd-trust-anchor"),
             found("Service", Some("linkerd"), "old"),
         ];
-        let left = left_over(all, &wanted);
+        let left = obsolete(all, &wanted);
         assert_eq!(left.len(), 1);
         assert_eq!(
             left[0].text,

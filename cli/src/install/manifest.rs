@@ -1,4 +1,4 @@
-//! Rendered documents: taken apart, put in order, printed.
+//! Splits, orders and prints rendered manifests.
 
 use mesh_k8s::values::Redirection;
 use serde_json::{Value, json};
@@ -6,31 +6,31 @@ use serde_json::{Value, json};
 use super::chart::VALUES_KIND;
 use crate::output::{self, manifests::ManifestFormat};
 
-/// One document, as text and as what it says.
+/// A manifest as text and as a JSON object.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Manifest {
     pub(crate) text: String,
     pub(crate) object: Value,
 }
 
-/// By what an object is found in a cluster.
+/// The identification of an object in a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Name {
+pub(crate) struct ObjectName {
     pub(crate) kind: String,
     pub(crate) namespace: Option<String>,
     pub(crate) name: String,
 }
 
 impl Manifest {
-    pub(crate) fn of(object: Value) -> anyhow::Result<Self> {
+    pub(crate) fn from_object(object: Value) -> anyhow::Result<Self> {
         let text = serde_norway::to_string(&object)?;
         Ok(Self { text, object })
     }
 
-    pub(crate) fn name(&self) -> Name {
+    pub(crate) fn name(&self) -> ObjectName {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let metadata = &self.object["metadata"];
-        Name {
+        ObjectName {
             kind: text(&self.object["kind"]).unwrap_or_default(),
             namespace: text(&metadata["namespace"]),
             name: text(&metadata["name"]).unwrap_or_default(),
@@ -48,7 +48,7 @@ impl Manifest {
     }
 }
 
-/// The documents of a stream that say something.
+/// Returns the documents of a YAML stream that are not empty.
 pub(crate) fn split(stream: &str) -> anyhow::Result<Vec<Manifest>> {
     let mut manifests = Vec::new();
     for text in format!("\n{stream}").split("\n---") {
@@ -63,21 +63,21 @@ pub(crate) fn split(stream: &str) -> anyhow::Result<Vec<Manifest>> {
     Ok(manifests)
 }
 
-/// Without Helm nobody waits for a hook; the Job that makes the certificates starts earliest when
-/// it is applied first.
+/// Moves Helm hooks to the front. kubectl does not wait for hooks, so that the Job that creates the
+/// certificates must start first.
 pub(crate) fn hooks_first(manifests: &mut [Manifest]) {
     manifests.sort_by_key(|manifest| !manifest.is_hook());
 }
 
-/// The control plane's namespace. Its own pods meet the restricted profile; the node agent needs
-/// the node's network and processes, and `linkerd-init` two capabilities, so the namespace permits
-/// more where one of them is.
+/// Returns the namespace of the control plane. Its controllers satisfy the Pod Security level
+/// `restricted`. The node agent uses the host's network and processes, and `linkerd-init` needs two
+/// capabilities; both require the level `privileged`.
 pub(crate) fn namespace(name: &str, redirection: Redirection) -> anyhow::Result<Manifest> {
     let profile = match redirection {
         Redirection::ForeignCni => "restricted",
         Redirection::Agent | Redirection::InitContainer => "privileged",
     };
-    Manifest::of(json!({
+    Manifest::from_object(json!({
         "apiVersion": "v1",
         "kind": "Namespace",
         "metadata": {
@@ -93,9 +93,9 @@ pub(crate) fn namespace(name: &str, redirection: Redirection) -> anyhow::Result<
     }))
 }
 
-/// Prints them as one stream of documents, Helm's own text, or as one List.
-pub(crate) fn print(manifests: &[Manifest], form: ManifestFormat) -> anyhow::Result<()> {
-    match form {
+/// Prints manifests as a YAML stream with Helm's text, or as a JSON List.
+pub(crate) fn print(manifests: &[Manifest], format: ManifestFormat) -> anyhow::Result<()> {
+    match format {
         ManifestFormat::Yaml => {
             let documents: Vec<String> = manifests
                 .iter()
@@ -119,7 +119,7 @@ mod tests {
         -----END X-----\n---\n# nothing\n---\nkind: Job\nmetadata: {name: b, annotations: {helm.sh/hook: pre-install}}\n";
 
     #[test]
-    fn documents_are_told_apart_from_what_is_in_them() {
+    fn split_ignores_separators_inside_documents() {
         let manifests = split(STREAM).unwrap();
         let names: Vec<String> = manifests
             .iter()
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_come_first_and_the_rest_keeps_its_order() {
+    fn hooks_move_to_the_front() {
         let mut manifests = split(STREAM).unwrap();
         hooks_first(&mut manifests);
         assert_eq!(manifests[0].name().kind, "Job");

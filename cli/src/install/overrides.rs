@@ -1,5 +1,5 @@
-//! The values that were given at installation: everything that differs from the chart's defaults,
-//! kept in a Secret because keys may be among them.
+//! The values of an installation that differ from the chart's defaults. They are stored in a
+//! Secret, because they may include private keys.
 
 use anyhow::Context;
 use mesh_k8s::values::Values;
@@ -8,21 +8,21 @@ use serde_json::{Map, Value, json};
 use super::manifest::{self, Manifest};
 use crate::exit::Failure;
 
-/// The Secret, and the only key in it.
+/// The name of the Secret and of its only key.
 pub(crate) const NAME: &str = "linkerd-config-overrides";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Overrides(String);
 
 impl Overrides {
-    /// Of complete values, those that are not the default.
-    pub(super) fn of(values: &Value) -> anyhow::Result<Self> {
+    /// Extracts the values that differ from the defaults.
+    pub(super) fn from_values(values: &Value) -> anyhow::Result<Self> {
         let defaults = serde_json::to_value(Values::default())?;
-        let given = difference(values, &defaults).unwrap_or_else(|| Value::Object(Map::new()));
-        Ok(Self(serde_norway::to_string(&given)?))
+        let overrides = difference(values, &defaults).unwrap_or_else(|| Value::Object(Map::new()));
+        Ok(Self(serde_norway::to_string(&overrides)?))
     }
 
-    /// As they were stored: a file of values.
+    /// Creates overrides from the stored values file.
     pub(crate) fn stored(text: String) -> Self {
         Self(text)
     }
@@ -32,7 +32,7 @@ impl Overrides {
     }
 
     pub(super) fn secret(&self, namespace: &str) -> anyhow::Result<Manifest> {
-        Manifest::of(json!({
+        Manifest::from_object(json!({
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {
@@ -46,10 +46,10 @@ impl Overrides {
         }))
     }
 
-    /// Those of an installation that was written to a file.
-    pub(crate) fn of_manifests(stream: &str) -> anyhow::Result<Self> {
+    /// Extracts the overrides from the output of `meshctl install`.
+    pub(crate) fn from_manifests(stream: &str) -> anyhow::Result<Self> {
         let manifests = manifest::split(stream)
-            .map_err(|error| Failure::Input(format!("the manifests: {error}")))?;
+            .map_err(|error| Failure::Input(format!("invalid manifests: {error}")))?;
         let secret = manifests.iter().find(|manifest| {
             let name = manifest.name();
             name.kind == "Secret" && name.name == NAME
@@ -64,12 +64,12 @@ impl Overrides {
     }
 }
 
-/// Takes the document out in which Helm told all values.
-pub(super) fn take_values(manifests: &mut Vec<Manifest>) -> anyhow::Result<Value> {
+/// Removes the document with the merged values from the manifests and returns the values.
+pub(super) fn extract_values(manifests: &mut Vec<Manifest>) -> anyhow::Result<Value> {
     let place = manifests.iter().position(Manifest::is_values);
-    let place = place.context("helm did not say which values it used")?;
+    let place = place.context("the output of helm has no values")?;
     let Value::Object(mut document) = manifests.remove(place).object else {
-        anyhow::bail!("helm's values are no object");
+        anyhow::bail!("the values in the output of helm are not an object");
     };
     let mut values = document.remove("values").unwrap_or_default();
     if let Some(values) = values.as_object_mut() {
@@ -78,7 +78,7 @@ pub(super) fn take_values(manifests: &mut Vec<Manifest>) -> anyhow::Result<Value
     Ok(values)
 }
 
-/// What of `values` is not in `defaults`; nothing when all is.
+/// Returns the part of `values` that differs from `defaults`, or `None` if they are equal.
 fn difference(values: &Value, defaults: &Value) -> Option<Value> {
     let (Value::Object(values), Value::Object(defaults)) = (values, defaults) else {
         return (values != defaults).then(|| values.clone());
@@ -101,27 +101,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_differs_is_kept() {
+    fn overrides_have_only_nondefault_values() {
         let mut values = serde_json::to_value(Values::default()).unwrap();
-        assert_eq!(Overrides::of(&values).unwrap().text().trim(), "{}");
+        assert_eq!(Overrides::from_values(&values).unwrap().text().trim(), "{}");
         values["controllerReplicas"] = json!(3);
         values["podLabels"] = json!({ "a": "b" });
         values["identity"]["issuer"]["tls"]["crtPEM"] = json!("PEM");
-        let overrides = Overrides::of(&values).unwrap();
+        let overrides = Overrides::from_values(&values).unwrap();
         let kept: Value = serde_norway::from_str(overrides.text()).unwrap();
         let expected = json!({ "controllerReplicas": 3, "podLabels": { "a": "b" }, "identity": { "issuer": { "tls": { "crtPEM": "PEM" } } } });
         assert_eq!(kept, expected);
     }
 
     #[test]
-    fn a_stored_secret_is_found_again() {
+    fn overrides_are_read_from_manifests() {
         let overrides = Overrides::stored("controllerReplicas: 3\n".into());
         let secret = overrides.secret("linkerd").unwrap();
         let stream = format!(
             "---\nkind: Namespace\nmetadata: {{name: a}}\n---\n{}",
             secret.text
         );
-        assert_eq!(Overrides::of_manifests(&stream).unwrap(), overrides);
-        assert!(Overrides::of_manifests("kind: Namespace\n").is_err());
+        assert_eq!(Overrides::from_manifests(&stream).unwrap(), overrides);
+        assert!(Overrides::from_manifests("kind: Namespace\n").is_err());
     }
 }

@@ -1,5 +1,4 @@
-//! What must be true of a cluster before something is rendered for it, and what is found out about
-//! it on the way.
+//! Checks a cluster before manifests are rendered for it, and detects the values that it needs.
 
 use anyhow::{anyhow, bail};
 use kube::{
@@ -19,65 +18,63 @@ use crate::{
     global::Global,
 };
 
-/// The oldest Kubernetes whose native sidecars, CEL rules and EndpointSlices are all there; the
-/// charts say the same.
-const OLDEST: (u32, u32) = (1, 31);
+/// The oldest supported version of Kubernetes, with native sidecars, CEL rules and EndpointSlices;
+/// the charts require the same.
+const MIN_VERSION: (u32, u32) = (1, 31);
 
-/// Definitions without which the policy service cannot start to be useful, one for each group.
+/// Definitions that the policy controller requires, one of each group.
 const DEFINITIONS: [&str; 2] = ["servers.policy.linkerd.io", "serviceprofiles.linkerd.io"];
 
-/// What was found out about a cluster.
-pub(crate) struct Found {
-    /// As in v1.36.3.
+/// The properties of a cluster that affect rendering.
+pub(crate) struct PreflightResult {
+    /// The version of Kubernetes, such as v1.36.3.
     pub(crate) version: String,
-    /// Values that this cluster needs.
+    /// Values that this cluster requires.
     pub(crate) values: Option<Value>,
 }
 
-/// The cluster to render for.
+/// Connects to the cluster that the manifests are for.
 pub(crate) async fn connect(global: &Global) -> anyhow::Result<Cluster> {
     let cluster = Cluster::connect(global).await;
     cluster.map_err(|error| {
         Failure::Input(format!(
-            "{error:#}; --ignore-cluster renders without query a cluster"
+            "{error:#}; --ignore-cluster renders without contacting a cluster"
         ))
         .into()
     })
 }
 
-/// Asks the cluster for what every rendering needs.
-pub(crate) async fn survey(cluster: &Cluster) -> anyhow::Result<Found> {
+/// Queries the properties that all manifests depend on.
+pub(crate) async fn inspect(cluster: &Cluster) -> anyhow::Result<PreflightResult> {
     let info = cluster.client.apiserver_version().await;
     let info = info.map_err(|error| unreachable(error, &cluster.server))?;
     let number = |text: &str| -> u32 {
         let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
         digits.parse().unwrap_or_default()
     };
-    if (number(&info.major), number(&info.minor)) < OLDEST {
+    if (number(&info.major), number(&info.minor)) < MIN_VERSION {
         bail!(
             "the cluster's Kubernetes is {}; the mesh needs {}.{} or newer",
             info.git_version,
-            OLDEST.0,
-            OLDEST.1
+            MIN_VERSION.0,
+            MIN_VERSION.1
         );
     }
-    Ok(Found {
+    Ok(PreflightResult {
         version: info.git_version,
         values: api_server_ports(cluster).await?,
     })
 }
 
-/// Is the cluster free for an installation?
-pub(crate) async fn free(cluster: &Cluster) -> anyhow::Result<()> {
+/// Checks that no mesh is installed and that the custom resource definitions are.
+pub(crate) async fn ensure_installable(cluster: &Cluster) -> anyhow::Result<()> {
     let namespace = &cluster.control_namespace;
     if is_installed(cluster).await? {
-        if is_helms(cluster).await? {
-            bail!(
-                "namespace {namespace} has a mesh that Helm installed: use `helm upgrade` for it"
-            );
+        if is_installed_by_helm(cluster).await? {
+            bail!("namespace {namespace} has a mesh that Helm installed: use `helm upgrade`");
         }
         bail!(
-            "namespace {namespace} has a mesh already: use `meshctl upgrade` for it, or --ignore-cluster to render all the same"
+            "namespace {namespace} already has a mesh: use `meshctl upgrade`, or --ignore-cluster to render anyway"
         );
     }
     let kind = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
@@ -85,10 +82,11 @@ pub(crate) async fn free(cluster: &Cluster) -> anyhow::Result<()> {
         Api::all_with(cluster.client.clone(), &ApiResource::from_gvk(&kind));
     for name in DEFINITIONS {
         let found = definitions.get_metadata_opt(name).await;
-        let found = found.map_err(|error| error::failed("look for the custom resources", error))?;
+        let found =
+            found.map_err(|error| error::failed("read the custom resource definitions", error))?;
         if found.is_none() {
             bail!(
-                "the cluster does not know {name}: run `meshctl install --crds | kubectl apply -f -` first"
+                "the cluster does not have {name}: run `meshctl install --crds | kubectl apply -f -` first"
             );
         }
     }
@@ -101,14 +99,14 @@ async fn is_installed(cluster: &Cluster) -> anyhow::Result<bool> {
         .is_some())
 }
 
-/// Is there a mesh that `meshctl` did not install?
-pub(crate) async fn is_helms(cluster: &Cluster) -> anyhow::Result<bool> {
-    let ours = control::<Secret>(cluster, overrides::NAME).await?.is_some();
-    Ok(!ours && is_installed(cluster).await?)
+/// Returns whether the mesh was installed by Helm instead of `meshctl`.
+pub(crate) async fn is_installed_by_helm(cluster: &Cluster) -> anyhow::Result<bool> {
+    let has_overrides = control::<Secret>(cluster, overrides::NAME).await?.is_some();
+    Ok(!has_overrides && is_installed(cluster).await?)
 }
 
-/// The values that an installation was made with.
-pub(crate) async fn stored(cluster: &Cluster) -> anyhow::Result<Overrides> {
+/// Returns the values of the installation.
+pub(crate) async fn stored_overrides(cluster: &Cluster) -> anyhow::Result<Overrides> {
     let namespace = &cluster.control_namespace;
     let Some(secret) = control::<Secret>(cluster, overrides::NAME).await? else {
         if !is_installed(cluster).await? {
@@ -117,7 +115,7 @@ pub(crate) async fn stored(cluster: &Cluster) -> anyhow::Result<Overrides> {
             );
         }
         bail!(
-            "namespace {namespace} has a mesh that Helm installed (there is no Secret {}): use `helm upgrade` for it",
+            "namespace {namespace} has a mesh that Helm installed (it has no Secret {}): use `helm upgrade`",
             overrides::NAME
         );
     };
@@ -127,20 +125,20 @@ pub(crate) async fn stored(cluster: &Cluster) -> anyhow::Result<Overrides> {
         .and_then(|data| data.get(overrides::NAME));
     let bytes = bytes.ok_or_else(|| {
         anyhow!(
-            "Secret {} of namespace {namespace} has no key of its own name",
+            "Secret {0} of namespace {namespace} has no key {0}",
             overrides::NAME
         )
     })?;
     let text = String::from_utf8(bytes.0.clone());
     Ok(Overrides::stored(text.map_err(|_not_text| {
         anyhow!(
-            "Secret {} of namespace {namespace} holds no text",
+            "Secret {} of namespace {namespace} is not valid UTF-8",
             overrides::NAME
         )
     })?))
 }
 
-/// The trust anchors that the proxies of this cluster follow.
+/// Returns the trust anchors of the proxies of this cluster.
 pub(crate) async fn trust_anchors(cluster: &Cluster) -> anyhow::Result<Option<String>> {
     let roots = control::<ConfigMap>(cluster, "linkerd-identity-trust-roots").await?;
     let bundle = roots.and_then(|roots| roots.data?.remove("ca-bundle.crt"));
@@ -163,8 +161,8 @@ where
     })
 }
 
-/// The ports of the API server where they are not the usual ones: the control plane's pods must
-/// reach it before they have a certificate.
+/// Returns the value for ports of the API server that differ from the default. The control plane's
+/// pods must reach them before they have certificates.
 async fn api_server_ports(cluster: &Cluster) -> anyhow::Result<Option<Value>> {
     let failed = |error| error::failed("read the Service kubernetes", error);
     let services = Api::<Service>::namespaced(cluster.client.clone(), "default");
@@ -180,24 +178,24 @@ async fn api_server_ports(cluster: &Cluster) -> anyhow::Result<Option<Value>> {
         .map(|port| port.port)
         .chain(of_slice.flatten().filter_map(|port| port.port));
     let mut overlay = Overlay::default();
-    overlay.some("proxyInit.kubeAPIServerPorts", unusual(ports));
+    overlay.set("proxyInit.kubeAPIServerPorts", nondefault_ports(ports));
     Ok(overlay.into_value())
 }
 
-/// The usual ports and these, when these are not all usual.
-fn unusual(ports: impl Iterator<Item = i32>) -> Option<String> {
-    const USUAL: [i32; 2] = [443, 6443];
-    let mut all = USUAL.to_vec();
+/// Returns the default ports and `ports`, or `None` if all of these are default ports.
+fn nondefault_ports(ports: impl Iterator<Item = i32>) -> Option<String> {
+    const DEFAULT: [i32; 2] = [443, 6443];
+    let mut all = DEFAULT.to_vec();
     all.extend(ports);
     all.sort_unstable();
     all.dedup();
     let texts: Vec<String> = all.iter().map(i32::to_string).collect();
-    (all != USUAL).then(|| texts.join(","))
+    (all != DEFAULT).then(|| texts.join(","))
 }
 
 fn unreachable(error: kube::Error, server: &str) -> anyhow::Error {
     let text = format!(
-        "{}: {server}; --ignore-cluster renders without query it",
+        "{}: {server}; --ignore-cluster renders without contacting it",
         error::explain(&error)
     );
     Failure::Unreachable(text).into()
@@ -208,11 +206,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn usual_ports_need_no_value() {
-        assert_eq!(unusual([443, 6443].into_iter()), None);
-        assert_eq!(unusual([].into_iter()), None);
+    fn default_ports_need_no_value() {
+        assert_eq!(nondefault_ports([443, 6443].into_iter()), None);
+        assert_eq!(nondefault_ports([].into_iter()), None);
         assert_eq!(
-            unusual([443, 16443].into_iter()).as_deref(),
+            nondefault_ports([443, 16443].into_iter()).as_deref(),
             Some("443,6443,16443")
         );
     }

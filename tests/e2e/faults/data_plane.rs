@@ -127,7 +127,7 @@ pub(super) const FAULTS: &[Fault] = &[
                 "spec": {"targetRef": {"group": "policy.linkerd.io", "kind": "Server", "name": "web"}, "requiredAuthenticationRefs": []}}' | kubectl apply -f -"#,
         ],
         check: "policy-references",
-        says: "is for Server web, which does not exist",
+        says: "targets Server web, which does not exist",
         also: &[],
         follow: &["apply the missing object"],
         names: &[(
@@ -142,7 +142,7 @@ pub(super) const FAULTS: &[Fault] = &[
             r#"kubectl -n faults patch server web --type=merge -p '{"spec": {"podSelector": {"matchLabels": {"app": "wbe"}}}}'"#,
         ],
         check: "policy-servers",
-        says: "Server faults/web (port http) chooses no pod",
+        says: "Server faults/web (port http) selects no pod",
         also: &[],
         follow: &["Compare its `podSelector`"],
         names: &[(

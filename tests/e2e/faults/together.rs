@@ -20,13 +20,13 @@ pub(super) const FAULTS: &[Planted] = &[
     Planted {
         plant: "kubectl create namespace faults-excluded && kubectl label namespace faults-excluded config.linkerd.io/admission-webhooks=disabled && kubectl annotate namespace faults-excluded linkerd.io/inject=enabled",
         check: "namespace-excluded",
-        says: "namespace faults-excluded asks for the mesh, and keeps the injector away",
+        says: "namespace faults-excluded has the injection annotation, but excludes the injector",
         repair: "kubectl label namespace faults-excluded config.linkerd.io/admission-webhooks-",
     },
     Planted {
         plant: r#"kubectl -n faults run host --image=mesh/test-apps:dev --overrides='{"spec": {"hostNetwork": true, "terminationGracePeriodSeconds": 1}}' --command -- sleep infinity"#,
         check: "pods-host-network",
-        says: "faults/host asks for the mesh by the annotation of namespace faults",
+        says: "faults/host has the injection annotation of namespace faults",
         repair: "kubectl -n faults annotate pod host --overwrite linkerd.io/inject=disabled",
     },
     Planted {
@@ -39,21 +39,21 @@ pub(super) const FAULTS: &[Planted] = &[
         plant: r#"echo '{"apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server", "metadata": {"name": "closed", "namespace": "faults"},
             "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "port": 8081}}' | kubectl apply -f -"#,
         check: "policy-authorizations",
-        says: "Server faults/closed refuses every request",
+        says: "Server faults/closed denies every request",
         repair: r#"kubectl -n faults patch server closed --type=merge -p '{"spec": {"accessPolicy": "all-authenticated"}}'"#,
     },
     Planted {
         plant: r#"echo '{"apiVersion": "policy.linkerd.io/v1alpha1", "kind": "MeshTLSAuthentication", "metadata": {"name": "misspelt", "namespace": "faults"},
             "spec": {"identities": ["web.faults.serviceaccount.identity.linkerd.cluster.locl"]}}' | kubectl apply -f -"#,
         check: "policy-identities",
-        says: "which this mesh gives to no client",
+        says: "which no client of this mesh has",
         repair: "kubectl -n faults delete meshtlsauthentication misspelt",
     },
     Planted {
         plant: r#"echo '{"apiVersion": "policy.linkerd.io/v1beta3", "kind": "HTTPRoute", "metadata": {"name": "lost", "namespace": "faults"},
             "spec": {"parentRefs": [{"group": "policy.linkerd.io", "kind": "Server", "name": "nowhere"}], "rules": [{}]}}' | kubectl apply -f -"#,
         check: "policy-references",
-        says: "HTTPRoute faults/lost is for Server faults/nowhere, which does not exist",
+        says: "HTTPRoute faults/lost has the parent Server faults/nowhere, which does not exist",
         repair: "kubectl -n faults delete httproutes.policy.linkerd.io lost",
     },
     Planted {

@@ -9,7 +9,7 @@ pub(super) const FAULTS: &[Fault] = &[
             "kubectl delete mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config",
         ],
         check: "l5d-existence-mwc",
-        says: "is missing: nothing is injected",
+        says: "is missing: no pod is injected",
         also: &[],
         follow: &[AN_UPGRADE],
         names: &[],
@@ -31,7 +31,7 @@ pub(super) const FAULTS: &[Fault] = &[
             r#"kubectl patch mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config --type=json -p '[{"op": "add", "path": "/webhooks/0/namespaceSelector/matchLabels", "value": {"mesh": "yes"}}]'"#,
         ],
         check: "webhook-injects",
-        says: "namespaceSelector leaves namespace faults out",
+        says: "namespaceSelector excludes namespace faults",
         also: &[],
         follow: &[
             "kubectl delete mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config",

@@ -1,4 +1,4 @@
-//! Objects that the chart makes, and whether what runs agrees with them.
+//! The objects of the chart, and whether the running control plane matches them.
 
 use std::net::IpAddr;
 
@@ -12,16 +12,16 @@ use mesh_k8s::{
 
 use super::{
     super::{
-        Facts, Line, Outcome, Verdict, count,
-        facts::{Seen, full_name, see},
-        repair,
+        CheckResult, Facts, Finding, Outcome, count,
+        facts::{Fact, fact_ref, full_name},
+        fix,
     },
     pods::COMPONENTS,
 };
 use crate::cluster::agent;
 
-pub(super) fn accounts(facts: &Facts) -> Verdict {
-    let there = see(&facts.objects.accounts)?;
+pub(super) fn accounts(facts: &Facts) -> CheckResult {
+    let there = fact_ref(&facts.objects.accounts)?;
     let mut wanted: Vec<String> = COMPONENTS
         .iter()
         .map(|component| format!("linkerd-{component}"))
@@ -33,16 +33,16 @@ pub(super) fn accounts(facts: &Facts) -> Verdict {
         .into_iter()
         .filter(|name| !there.iter().any(|account| account.name_any() == *name));
     let missing = missing.map(|name| {
-        Line::new(format!("ServiceAccount {name} is missing"))
-            .fixed_by("{upgrade}, then kubectl -n {ns} rollout restart deployment,daemonset")
+        Finding::new(format!("ServiceAccount {name} is missing"))
+            .with_fix("{upgrade}, then kubectl -n {ns} rollout restart deployment,daemonset")
     });
-    let mut wrong: Vec<Line> = missing.collect();
+    let mut wrong: Vec<Finding> = missing.collect();
     wrong.extend(orphans(facts, there)?);
     Ok(Outcome::fail_if(wrong, ""))
 }
 
-/// Pods that are older than their account: their tokens are of the one that was deleted.
-fn orphans(facts: &Facts, accounts: &[ServiceAccount]) -> Seen<Vec<Line>> {
+/// Finds pods that are older than their ServiceAccount, whose tokens belong to a deleted account.
+fn orphans(facts: &Facts, accounts: &[ServiceAccount]) -> Fact<Vec<Finding>> {
     let mut orphans = Vec::new();
     for pod in facts.live_pods()? {
         let account = accounts.iter().find(|account| {
@@ -53,19 +53,19 @@ fn orphans(facts: &Facts, accounts: &[ServiceAccount]) -> Seen<Vec<Line>> {
         if let (Some(account), Some(own)) = (account, pod.creation_timestamp())
             && own.0 < account.0
         {
-            let line = Line::new(format!(
-                "{} is older than its ServiceAccount {}: the API server refuses its token until it is restarted",
+            let line = Finding::new(format!(
+                "{} is older than its ServiceAccount {}: the API server rejects its token until it is restarted",
                 full_name(pod),
                 pod::service_account(pod)
             ));
-            orphans.push(line.fixed_by(repair::restart(pod)));
+            orphans.push(line.with_fix(fix::restart_command(pod)));
         }
     }
     Ok(orphans)
 }
 
-/// The Services by which proxies and the API server find the control plane. Others of its Services
-/// are looked at where they are.
+/// The Services through which proxies and the API server reach the control plane. Its other
+/// Services are checked only if they exist.
 const SERVICES: [(&str, i32); 4] = [
     ("linkerd-identity-headless", 8080),
     ("linkerd-dst-headless", 8086),
@@ -73,9 +73,9 @@ const SERVICES: [(&str, i32); 4] = [
     ("linkerd-proxy-injector", 443),
 ];
 
-pub(super) fn services(facts: &Facts) -> Verdict {
-    let services = see(&facts.objects.services)?;
-    let slices = see(&facts.objects.slices)?;
+pub(super) fn services(facts: &Facts) -> CheckResult {
+    let services = fact_ref(&facts.objects.services)?;
+    let slices = fact_ref(&facts.objects.slices)?;
     let own: Vec<&Service> = services
         .iter()
         .filter(|service| service.namespace().as_deref() == Some(&facts.control_namespace))
@@ -91,11 +91,11 @@ pub(super) fn services(facts: &Facts) -> Verdict {
     let missing = SERVICES
         .iter()
         .filter(|(name, _port)| !own.iter().any(|service| service.name_any() == *name));
-    let mut wrong: Vec<Line> = missing
+    let mut wrong: Vec<Finding> = missing
         .map(|(name, _port)| {
-            Line::new(format!("Service {name} is missing"))
-                .fixed_by("{upgrade}")
-                .own()
+            Finding::new(format!("Service {name} is missing"))
+                .with_fix("{upgrade}")
+                .as_root_cause()
         })
         .collect();
     for service in &own {
@@ -104,12 +104,12 @@ pub(super) fn services(facts: &Facts) -> Verdict {
         let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
         let has = |port: i32| ports.into_iter().flatten().any(|one| one.port == port);
         if let Some((_, port)) = wanted.filter(|(_, port)| !has(*port)) {
-            let line = Line::new(format!(
-                "Service {name} has not the port {port} at which it is called"
+            let line = Finding::new(format!(
+                "Service {name} lacks port {port}, which its clients use"
             ));
-            wrong.push(line.fixed_by("{upgrade}").own());
+            wrong.push(line.with_fix("{upgrade}").as_root_cause());
         }
-        if !slices.iter().any(|slice| leads_somewhere(slice, &name)) {
+        if !slices.iter().any(|slice| has_ready_endpoint(slice, &name)) {
             wrong.push(without_endpoint(facts, service)?);
         }
     }
@@ -119,16 +119,16 @@ pub(super) fn services(facts: &Facts) -> Verdict {
     ))
 }
 
-/// Either its selector chooses no pod, or none that it chooses is ready, which has a cause of its
-/// own.
-fn without_endpoint(facts: &Facts, service: &Service) -> Seen<Line> {
+/// Describes a Service without ready endpoints: its selector matches no pod, which is a root cause,
+/// or no pod that it matches is ready, which another check explains.
+fn without_endpoint(facts: &Facts, service: &Service) -> Fact<Finding> {
     let name = service.name_any();
     let selector = service
         .spec
         .as_ref()
         .and_then(|spec| spec.selector.as_ref());
     let component = service.labels().get(annotation::CONTROL_PLANE_COMPONENT);
-    let chosen = facts.live_pods()?.any(|pod| {
+    let is_selected = facts.live_pods()?.any(|pod| {
         pod.namespace() == service.namespace()
             && select::service_matches(selector, pod.metadata.labels.as_ref())
     });
@@ -137,25 +137,25 @@ fn without_endpoint(facts: &Facts, service: &Service) -> Seen<Line> {
             pods.any(|pod| pod::label(pod, annotation::CONTROL_PLANE_COMPONENT) == Some(component))
         })
     });
-    let leads = format!("Service {name} leads to no ready pod");
+    let text = format!("Service {name} has no ready endpoint");
     Ok(match selector {
-        Some(selector) if !chosen && there => {
+        Some(selector) if !is_selected && there => {
             let selector: Vec<String> = selector
                 .iter()
                 .map(|(key, value)| format!("{key}={value}"))
                 .collect();
-            Line::new(format!(
-                "{leads}: its selector {} chooses none",
+            Finding::new(format!(
+                "{text}: its selector {} matches no pod",
                 selector.join(",")
             ))
-            .fixed_by("{upgrade}")
-            .own()
+            .with_fix("{upgrade}")
+            .as_root_cause()
         }
-        _ => Line::new(leads).fixed_by("kubectl -n {ns} get pods -o wide"),
+        _ => Finding::new(text).with_fix("kubectl -n {ns} get pods -o wide"),
     })
 }
 
-fn leads_somewhere(slice: &EndpointSlice, service: &str) -> bool {
+fn has_ready_endpoint(slice: &EndpointSlice, service: &str) -> bool {
     slice
         .labels()
         .get("kubernetes.io/service-name")
@@ -170,26 +170,31 @@ fn leads_somewhere(slice: &EndpointSlice, service: &str) -> bool {
         })
 }
 
-pub(super) fn permissions(facts: &Facts) -> Verdict {
-    let (mut wrong, mut unseen) = (Vec::new(), None);
+pub(super) fn permissions(facts: &Facts) -> CheckResult {
+    let (mut wrong, mut unknown) = (Vec::new(), None);
     for access in &facts.access {
-        let Some(who) = access.who else { continue };
+        let Some(account) = access.account else {
+            continue;
+        };
         match &access.allowed {
             Ok(true) => {}
-            Ok(false) => wrong.push(format!("ServiceAccount {who} may not {}", access.what)),
-            Err(reason) => unseen = Some(reason),
+            Ok(false) => wrong.push(format!(
+                "ServiceAccount {account} may not {}",
+                access.permission
+            )),
+            Err(reason) => unknown = Some(reason),
         }
     }
-    Ok(match unseen {
+    Ok(match unknown {
         Some(reason) if wrong.is_empty() => {
-            Outcome::warn(format!("you may not ask what they may do: {reason}"))
+            Outcome::warn(format!("you may not query their permissions: {reason}"))
         }
         _ => Outcome::fail_if(wrong, ""),
     })
 }
 
-/// The blocks of `clusterNetworks`.
-fn networks(facts: &Facts) -> Seen<Vec<IpNet>> {
+/// Returns the address ranges of `clusterNetworks`.
+fn networks(facts: &Facts) -> Fact<Vec<IpNet>> {
     let text = facts.values()?.cluster_networks;
     text.split(',')
         .map(str::trim)
@@ -197,15 +202,15 @@ fn networks(facts: &Facts) -> Seen<Vec<IpNet>> {
         .map(|block| {
             block
                 .parse()
-                .map_err(|_bad| format!("clusterNetworks: {block:?} is no block of addresses"))
+                .map_err(|_bad| format!("clusterNetworks: {block:?} is not a CIDR block"))
         })
         .collect()
 }
 
-pub(super) fn node_networks(facts: &Facts) -> Verdict {
+pub(super) fn node_networks(facts: &Facts) -> CheckResult {
     let networks = networks(facts)?;
     let mut wrong = Vec::new();
-    for node in see(&facts.objects.nodes)? {
+    for node in fact_ref(&facts.objects.nodes)? {
         let blocks = node.spec.as_ref().and_then(|spec| spec.pod_cidrs.as_ref());
         for block in blocks.into_iter().flatten() {
             let inside = block
@@ -213,7 +218,7 @@ pub(super) fn node_networks(facts: &Facts) -> Verdict {
                 .is_ok_and(|block| networks.iter().any(|network| network.contains(&block)));
             if !inside {
                 wrong.push(format!(
-                    "node {}: {block} is in no block of clusterNetworks",
+                    "node {}: {block} is not part of clusterNetworks",
                     node.name_any()
                 ));
             }
@@ -222,7 +227,7 @@ pub(super) fn node_networks(facts: &Facts) -> Verdict {
     Ok(Outcome::fail_if(wrong, ""))
 }
 
-pub(super) fn addresses(facts: &Facts) -> Verdict {
+pub(super) fn addresses(facts: &Facts) -> CheckResult {
     let networks = networks(facts)?;
     let is_outside = |ip: &IpAddr| !networks.iter().any(|network| network.contains(ip));
     let mut wrong = Vec::new();
@@ -231,7 +236,7 @@ pub(super) fn addresses(facts: &Facts) -> Verdict {
             wrong.push(format!("pod {} has {ip}", full_name(pod)));
         }
     }
-    for service in see(&facts.objects.services)? {
+    for service in fact_ref(&facts.objects.services)? {
         let ip = service
             .spec
             .as_ref()
@@ -250,23 +255,23 @@ pub(super) fn addresses(facts: &Facts) -> Verdict {
     Ok(Outcome::fail_if(wrong, ""))
 }
 
-/// Keys that only Linkerd's chart has. They are accepted so that its values files can be used, and
-/// not silently.
-pub(super) fn without_effect(facts: &Facts) -> Verdict {
+/// Reports keys that only Linkerd's chart supports. They are accepted so that its values files can
+/// be used.
+pub(super) fn without_effect(facts: &Facts) -> CheckResult {
     let text = facts.values_text()?;
-    let given = serde_norway::from_str(&text)
+    let values = serde_norway::from_str(&text)
         .map_err(|error| format!("the values of ConfigMap linkerd-config: {error}"))?;
-    let keys = ignored_keys(&given);
-    let lines = keys
+    let keys = ignored_keys(&values);
+    let findings = keys
         .iter()
         .map(|key| format!("{}: {}", key.path, key.reason));
-    Ok(Outcome::warn_if(lines.collect(), ""))
+    Ok(Outcome::warn_if(findings.collect(), ""))
 }
 
-/// What the controllers were told when they started, against what is written down now: a value that
-/// was edited by hand is in force for new pods alone, and proxies that disagree with their control
-/// plane about a domain trust nobody.
-pub(super) fn drift(facts: &Facts) -> Verdict {
+/// Compares the arguments of the controllers with linkerd-config. A value that was edited by hand
+/// applies only to new pods, and proxies whose trust domain differs from that of their control
+/// plane trust no certificate.
+pub(super) fn drift(facts: &Facts) -> CheckResult {
     let values = facts.values()?;
     let expected = [
         (
@@ -281,7 +286,7 @@ pub(super) fn drift(facts: &Facts) -> Verdict {
         ),
     ];
     let mut wrong = Vec::new();
-    for deployment in see(&facts.objects.deployments)? {
+    for deployment in fact_ref(&facts.objects.deployments)? {
         let spec = deployment
             .spec
             .as_ref()
@@ -289,10 +294,10 @@ pub(super) fn drift(facts: &Facts) -> Verdict {
         for container in spec.iter().flat_map(|spec| &spec.containers) {
             let words = container.command.iter().chain(&container.args).flatten();
             for (what, flag, value) in &expected {
-                let given = argument(words.clone(), flag);
-                if let Some(given) = given.filter(|given| given != value) {
+                let actual = argument(words.clone(), flag);
+                if let Some(actual) = actual.filter(|actual| actual != value) {
                     wrong.push(format!(
-                        "{what}: container {} of Deployment {} has {given:?}, linkerd-config says {value:?}",
+                        "{what}: container {} of Deployment {} has {actual:?}, linkerd-config has {value:?}",
                         container.name,
                         deployment.name_any()
                     ));
@@ -303,7 +308,7 @@ pub(super) fn drift(facts: &Facts) -> Verdict {
     Ok(Outcome::fail_if(wrong, ""))
 }
 
-/// The value of a flag, as one argument or two.
+/// Returns the value of a flag, which is one argument or two.
 fn argument<'a>(mut words: impl Iterator<Item = &'a String>, flag: &str) -> Option<&'a str> {
     while let Some(word) = words.next() {
         match word.strip_prefix(flag) {

@@ -1,4 +1,4 @@
-//! Workloads and pods of the control plane.
+//! The workloads and pods of the control plane.
 
 use mesh_core::annotation;
 use mesh_k8s::{
@@ -10,17 +10,17 @@ use mesh_k8s::{
 };
 
 use super::super::{
-    Facts, Line, Outcome, Verdict, count,
-    facts::{Place, Seen, full_name, see},
-    repair, webhook,
+    CheckResult, Facts, Finding, Outcome, count,
+    facts::{Environment, Fact, fact_ref, full_name},
+    fix, webhook,
 };
 use crate::{clients::metrics::Sample, cluster::agent};
 
-/// The components, by the label of their pods; each is the Deployment `linkerd-NAME`.
+/// The components by the label of their pods; each is a Deployment `linkerd-NAME`.
 pub(in crate::check) const COMPONENTS: [&str; 3] = ["identity", "destination", "proxy-injector"];
 
-pub(super) fn workloads(facts: &Facts) -> Verdict {
-    let deployments = see(&facts.objects.deployments)?;
+pub(super) fn workloads(facts: &Facts) -> CheckResult {
+    let deployments = fact_ref(&facts.objects.deployments)?;
     let mut wrong = Vec::new();
     for component in COMPONENTS {
         let name = format!("linkerd-{component}");
@@ -29,25 +29,25 @@ pub(super) fn workloads(facts: &Facts) -> Verdict {
             .find(|deployment| deployment.name_any() == name);
         let problem = match found {
             None => Some(
-                Line::new(format!(
+                Finding::new(format!(
                     "Deployment {name} is missing{}",
-                    closed(facts, component)
+                    fail_closed_notice(facts, component)
                 ))
-                .fixed_by("{upgrade}"),
+                .with_fix("{upgrade}"),
             ),
             Some(deployment) => deployment_problem(facts, component, deployment),
         };
         wrong.extend(problem);
     }
     if facts.has_agents() {
-        let sets = see(&facts.objects.daemon_sets)?;
+        let sets = fact_ref(&facts.objects.daemon_sets)?;
         match sets.iter().find(|set| set.name_any() == agent::NAME) {
             None => wrong.push(
-                Line::new(format!(
-                    "DaemonSet {} is missing: no node redirects its pods",
+                Finding::new(format!(
+                    "DaemonSet {} is missing: pods are not redirected on any node",
                     agent::NAME
                 ))
-                .fixed_by("{upgrade}"),
+                .with_fix("{upgrade}"),
             ),
             Some(set) => wrong.extend(daemon_set_problem(facts, set)),
         }
@@ -55,30 +55,31 @@ pub(super) fn workloads(facts: &Facts) -> Verdict {
     Ok(Outcome::fail_if(wrong, ""))
 }
 
-/// What an injector that is away means for the cluster.
-fn closed(facts: &Facts, component: &str) -> &'static str {
+/// Describes the consequence of a missing injector for the cluster.
+fn fail_closed_notice(facts: &Facts, component: &str) -> &'static str {
     match component {
         "proxy-injector" => webhook::fails_closed(facts).unwrap_or_default(),
         _ => "",
     }
 }
 
-/// Pods that were never made: quota, admission and missing service accounts show here.
-fn deployment_problem(facts: &Facts, component: &str, deployment: &Deployment) -> Option<Line> {
+/// Finds pods that a Deployment could not create, because of quotas, admission or missing service
+/// accounts.
+fn deployment_problem(facts: &Facts, component: &str, deployment: &Deployment) -> Option<Finding> {
     let wanted = deployment
         .spec
         .as_ref()
         .and_then(|spec| spec.replicas)
         .unwrap_or(1);
     let status = deployment.status.as_ref();
-    let made = status.and_then(|status| status.replicas).unwrap_or(0);
+    let created = status.and_then(|status| status.replicas).unwrap_or(0);
     let name = deployment.name_any();
-    let consequence = closed(facts, component);
+    let consequence = fail_closed_notice(facts, component);
     if wanted == 0 {
         return Some(
-            Line::new(format!("Deployment {name} is scaled to 0{consequence}")).fixed_by(format!(
-                "kubectl -n {{ns}} scale deployment {name} --replicas=1"
-            )),
+            Finding::new(format!("Deployment {name} is scaled to 0{consequence}")).with_fix(
+                format!("kubectl -n {{ns}} scale deployment {name} --replicas=1"),
+            ),
         );
     }
     let conditions = status
@@ -91,39 +92,40 @@ fn deployment_problem(facts: &Facts, component: &str, deployment: &Deployment) -
     let describe = format!("kubectl -n {{ns}} describe deployment {name}");
     match failure {
         Some(message) => {
-            let line = Line::new(format!(
-                "Deployment {name} cannot make its pods: {message}{consequence}"
+            let line = Finding::new(format!(
+                "Deployment {name} cannot create its pods: {message}{consequence}"
             ));
-            Some(line.fixed_by(match quota(&message) {
+            Some(line.with_fix(match quota(&message) {
                 Some(quota) => format!(
                     "kubectl -n {{ns}} delete resourcequota {quota}, or raise it: kubectl -n {{ns}} edit resourcequota {quota}"
                 ),
-                None => format!("take away what the message names; {describe} has every attempt"),
+                None => format!("remove the obstacle that the message names; {describe} shows every attempt"),
             }))
         }
-        None if made < wanted => Some(
-            Line::new(format!(
-                "Deployment {name} made {made} of {wanted} pods{consequence}"
+        None if created < wanted => Some(
+            Finding::new(format!(
+                "Deployment {name} created {created} of {wanted} pods{consequence}"
             ))
-            .fixed_by(describe),
+            .with_fix(describe),
         ),
         None => None,
     }
 }
 
-/// The name in `exceeded quota: NAME, requested: …`.
+/// Returns the name in `exceeded quota: NAME, requested: …`.
 fn quota(message: &str) -> Option<&str> {
     let (_, rest) = message.split_once("exceeded quota: ")?;
     rest.split(',').next()
 }
 
-/// A DaemonSet has no condition that says why a pod was refused; its events do.
-fn daemon_set_problem(facts: &Facts, set: &DaemonSet) -> Option<Line> {
+/// Finds pods that a DaemonSet could not create. Only its events have the reason, because it has no
+/// condition for it.
+fn daemon_set_problem(facts: &Facts, set: &DaemonSet) -> Option<Finding> {
     let status = set.status.as_ref()?;
     let name = set.name_any();
     (status.current_number_scheduled < status.desired_number_scheduled).then(|| {
-        Line::new(format!(
-            "DaemonSet {name} made {} of {} pods{}",
+        Finding::new(format!(
+            "DaemonSet {name} created {} of {} pods{}",
             status.current_number_scheduled,
             status.desired_number_scheduled,
             facts
@@ -131,38 +133,40 @@ fn daemon_set_problem(facts: &Facts, set: &DaemonSet) -> Option<Line> {
                 .map(|warning| format!(": {}", warning.trim()))
                 .unwrap_or_default()
         ))
-        .fixed_by(format!("kubectl -n {{ns}} describe daemonset {name}"))
+        .with_fix(format!("kubectl -n {{ns}} describe daemonset {name}"))
     })
 }
 
-pub(super) fn unschedulable(facts: &Facts) -> Verdict {
-    let (mut wrong, mut nothing_runs) = (Vec::new(), false);
+pub(super) fn unschedulable(facts: &Facts) -> CheckResult {
+    let (mut wrong, mut is_component_down) = (Vec::new(), false);
     for pod in own_pods(facts)? {
         let conditions = pod
             .status
             .as_ref()
             .and_then(|status| status.conditions.as_ref());
-        let refused = conditions.into_iter().flatten().find(|condition| {
+        let unscheduled = conditions.into_iter().flatten().find(|condition| {
             condition.type_ == "PodScheduled"
                 && condition.status == "False"
                 && condition.reason.as_deref() == Some("Unschedulable")
         });
-        let Some(condition) = refused else { continue };
-        let why = condition.message.as_deref().unwrap_or("no node fits");
+        let Some(condition) = unscheduled else {
+            continue;
+        };
+        let reason = condition.message.as_deref().unwrap_or("no node fits");
         let selector = unmatched_selector(facts, pod);
-        let line = Line::new(match &selector {
+        let line = Finding::new(match &selector {
             Some(selector) => format!(
-                "{}: no node has the label {selector} of its nodeSelector ({why})",
+                "{}: no node has the label {selector} of its nodeSelector ({reason})",
                 full_name(pod)
             ),
-            None => format!("{}: {why}", full_name(pod)),
+            None => format!("{}: {reason}", full_name(pod)),
         });
-        wrong.push(line.fixed_by(match selector {
+        wrong.push(line.with_fix(match selector {
             Some(selector) => format!(
                 "kubectl label node NODE {selector}, or correct nodeSelector in the values and {{upgrade}}"
             ),
             None => format!(
-                "make room, or correct nodeSelector and tolerations in the values and {{upgrade}}; kubectl -n {{ns}} describe pod {} has the events",
+                "free resources, or correct nodeSelector and tolerations in the values and {{upgrade}}; kubectl -n {{ns}} describe pod {} shows the events",
                 pod.name_any()
             ),
         }));
@@ -170,16 +174,16 @@ pub(super) fn unschedulable(facts: &Facts) -> Verdict {
         let mut others = facts
             .control_pods()?
             .filter(|other| pod::label(other, annotation::CONTROL_PLANE_COMPONENT) == component);
-        nothing_runs |= !others.any(pod::is_ready);
+        is_component_down |= !others.any(pod::is_ready);
     }
-    Ok(if nothing_runs {
+    Ok(if is_component_down {
         Outcome::fail_if(wrong, "")
     } else {
         Outcome::warn_if(wrong, "")
     })
 }
 
-/// The first label of a pod's node selector that no node has.
+/// Returns the first label of the pod's node selector that no node has.
 fn unmatched_selector(facts: &Facts, pod: &Pod) -> Option<String> {
     let selector = pod.spec.as_ref()?.node_selector.as_ref()?;
     let nodes = facts.objects.nodes.as_ref().ok()?;
@@ -191,11 +195,11 @@ fn unmatched_selector(facts: &Facts, pod: &Pod) -> Option<String> {
     missing.map(|(key, value)| format!("{key}={value}"))
 }
 
-pub(super) fn containers(facts: &Facts) -> Verdict {
-    // Those of the agents are said with their nodes.
+pub(super) fn containers(facts: &Facts) -> CheckResult {
+    // `agent-ready` reports the containers of agents with their nodes.
     let pods = own_pods(facts)?
         .into_iter()
-        .filter(|pod| !is_agent(pod) && !facts.is_on_lost_node(pod));
+        .filter(|pod| !is_agent(pod) && !facts.is_on_unready_node(pod));
     Ok(Outcome::fail_if(
         pods.flat_map(|pod| container_problems(pod, facts.clock()))
             .collect(),
@@ -203,58 +207,63 @@ pub(super) fn containers(facts: &Facts) -> Verdict {
     ))
 }
 
-/// Is the pod one of the agent's DaemonSet?
+/// Returns whether the pod belongs to the agent's DaemonSet.
 pub(in crate::check) fn is_agent(pod: &Pod) -> bool {
     pod.owner_references()
         .iter()
         .any(|owner| owner.kind == "DaemonSet" && owner.name == agent::NAME)
 }
 
-/// The control plane's pods and the agents'.
-fn own_pods(facts: &Facts) -> Seen<Vec<&Pod>> {
+/// Returns the pods in the control plane's namespace, which include the agents.
+fn own_pods(facts: &Facts) -> Fact<Vec<&Pod>> {
     let in_namespace = |pod: &&Pod| pod.namespace().as_deref() == Some(&facts.control_namespace);
     Ok(facts.live_pods()?.filter(in_namespace).collect())
 }
 
-/// Containers that cannot start or do not stay up, each with the kubelet's reason and what to do
-/// about it.
-pub(in crate::check) fn container_problems(pod: &Pod, now: u64) -> Vec<Line> {
+/// Finds containers that cannot start or that crash, each with the kubelet's reason and a repair.
+pub(in crate::check) fn container_problems(pod: &Pod, now: u64) -> Vec<Finding> {
     container_statuses(pod)
         .filter_map(|container| container_line(pod, container, now))
         .collect()
 }
 
-/// The same of one container.
-pub(in crate::check) fn problem_of(pod: &Pod, container: &str, now: u64) -> Option<Line> {
+/// Returns the problem of one container.
+pub(in crate::check) fn container_problem_of(
+    pod: &Pod,
+    container: &str,
+    now: u64,
+) -> Option<Finding> {
     let mut own = container_statuses(pod).filter(|status| status.name == container);
     own.find_map(|status| container_line(pod, status, now))
 }
 
-fn container_line(pod: &Pod, container: &ContainerStatus, now: u64) -> Option<Line> {
-    let problem = container_problem(container).or_else(|| does_not_stay_up(pod, container, now))?;
-    let line = Line::new(format!(
+fn container_line(pod: &Pod, container: &ContainerStatus, now: u64) -> Option<Finding> {
+    let problem =
+        container_problem(container).or_else(|| restarts_repeatedly(pod, container, now))?;
+    let line = Finding::new(format!(
         "{}, container {}: {problem}",
         full_name(pod),
         container.name
     ));
-    Some(line.fixed_by(container_fix(pod, container)))
+    Some(line.with_fix(container_fix(pod, container)))
 }
 
-/// A container that never ran has no log.
+/// Returns the repair for a container. The log helps only if the container has run.
 fn container_fix(pod: &Pod, container: &ContainerStatus) -> String {
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
-    let undo = repair::workload(pod)
+    let undo = fix::workload(pod)
         .map(|workload| format!("kubectl -n {namespace} rollout undo {workload}"));
     let waiting = container
         .state
         .as_ref()
         .and_then(|state| state.waiting.as_ref())
         .and_then(|waiting| waiting.reason.as_deref());
-    let ended = container
+    let terminated = container
         .last_state
         .as_ref()
         .and_then(|state| state.terminated.as_ref());
-    if waiting.is_none() && ended.is_some_and(|ended| ended.reason.as_deref() == Some("OOMKilled"))
+    if waiting.is_none()
+        && terminated.is_some_and(|terminated| terminated.reason.as_deref() == Some("OOMKilled"))
     {
         return match container.name.as_str() {
             pod::PROXY_CONTAINER => "raise the annotation config.linkerd.io/proxy-memory-limit of the workload's template, or the value proxy.resources.memory.limit".to_owned(),
@@ -276,7 +285,7 @@ fn container_fix(pod: &Pod, container: &ContainerStatus) -> String {
                 node.map_or_else(|| "its node".to_owned(), |node| format!("node {node}")),
             );
             match undo {
-                Some(undo) => format!("{undo}, where a change brought it; else {load}"),
+                Some(undo) => format!("{undo}, if a change caused it; otherwise {load}"),
                 None => load,
             }
         }
@@ -287,21 +296,21 @@ fn container_fix(pod: &Pod, container: &ContainerStatus) -> String {
             "kubectl -n {namespace} logs {name} -c {} --previous{}",
             container.name,
             undo.map_or_else(String::new, |undo| format!(
-                "; {undo}, where a change brought it"
+                "; {undo}, if a change caused it"
             ))
         ),
     }
 }
 
-/// Whether there is a process to ask: a container that waits for its image or for its next start
-/// has none. Where nobody wrote down what runs, it may.
-pub(in crate::check) fn may_answer(pod: &Pod, container: &str) -> bool {
+/// Returns whether the container may have a process that responds to requests. A container that
+/// waits for its image or a restart has none; a local node reports no container states.
+pub(in crate::check) fn can_respond(pod: &Pod, container: &str) -> bool {
     let own = container_statuses(pod).find(|status| status.name == container);
     let state = own.and_then(|status| status.state.as_ref());
     state.is_none_or(|state| state.running.is_some())
 }
 
-/// Of the init containers first, as they start.
+/// Returns the states of all containers, init containers first.
 fn container_statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     let status = pod.status.as_ref();
     let init = status.and_then(|status| status.init_container_statuses.as_ref());
@@ -309,18 +318,18 @@ fn container_statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     init.into_iter().flatten().chain(main.into_iter().flatten())
 }
 
-/// A container that runs now, was started anew in the last two minutes, and at least the third
-/// time; or that the kernel ended within an hour for want of memory.
-fn does_not_stay_up(pod: &Pod, container: &ContainerStatus, now: u64) -> Option<String> {
+/// Describes a running container that restarted within the last two minutes and at least three
+/// times in total, or that exceeded its memory limit within the last hour.
+fn restarts_repeatedly(pod: &Pod, container: &ContainerStatus, now: u64) -> Option<String> {
     const RESTARTS: i32 = 3;
-    const LATELY: u64 = 120;
+    const RECENT: u64 = 120;
     const HOUR: u64 = 3600;
     let running = container.state.as_ref()?.running.as_ref()?;
-    let ended = container.last_state.as_ref()?.terminated.as_ref()?;
+    let terminated = container.last_state.as_ref()?.terminated.as_ref()?;
     let started = u64::try_from(running.started_at.as_ref()?.0.as_second()).ok()?;
     let since = now.saturating_sub(started);
-    let out_of_memory = ended.reason.as_deref() == Some("OOMKilled") && since < HOUR;
-    let again = container.restart_count >= RESTARTS && since < LATELY;
+    let out_of_memory = terminated.reason.as_deref() == Some("OOMKilled") && since < HOUR;
+    let again = container.restart_count >= RESTARTS && since < RECENT;
     if !out_of_memory && !again {
         return None;
     }
@@ -331,21 +340,22 @@ fn does_not_stay_up(pod: &Pod, container: &ContainerStatus, now: u64) -> Option<
         .find(|one| one.name == container.name);
     let limit = of_spec
         .and_then(|one| one.resources.as_ref()?.limits.as_ref()?.get("memory"))
-        .map_or_else(String::new, |limit| format!(" (its limit is {})", limit.0));
+        .map_or_else(String::new, |limit| format!(" ({})", limit.0));
     Some(match out_of_memory {
         true => format!(
-            "OOMKilled: it needed more memory than it may have{limit}, {} times so far",
+            "OOMKilled: exceeded its memory limit{limit}, {} restarts",
             container.restart_count
         ),
         false => format!(
-            "it does not stay up: ended {} times, last with code {}",
-            container.restart_count, ended.exit_code
+            "it keeps restarting: exited {} times, last with code {}",
+            container.restart_count, terminated.exit_code
         ),
     })
 }
 
-/// Waiting for these is a matter of seconds, or of another container that is named itself.
-const HARMLESS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+/// Waiting reasons that last for seconds, or that another container causes, which is reported
+/// itself.
+const TRANSIENT: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 fn container_problem(container: &ContainerStatus) -> Option<String> {
     let waiting = container
@@ -355,17 +365,17 @@ fn container_problem(container: &ContainerStatus) -> Option<String> {
     let reason = waiting
         .reason
         .as_deref()
-        .filter(|reason| !HARMLESS.contains(reason))?;
-    let ended = container
+        .filter(|reason| !TRANSIENT.contains(reason))?;
+    let terminated = container
         .last_state
         .as_ref()
         .and_then(|state| state.terminated.as_ref());
-    let last = ended.map(|ended| {
+    let last = terminated.map(|terminated| {
         format!(
-            ", ended {} times, last with code {}{}",
+            ", exited {} times, last with code {}{}",
             container.restart_count,
-            ended.exit_code,
-            ended
+            terminated.exit_code,
+            terminated
                 .message
                 .as_deref()
                 .map(|message| format!(": {}", message.trim()))
@@ -384,63 +394,61 @@ fn container_problem(container: &ContainerStatus) -> Option<String> {
     ))
 }
 
-pub(super) fn ready(facts: &Facts) -> Verdict {
+pub(super) fn ready(facts: &Facts) -> CheckResult {
     let pods: Vec<&Pod> = facts.control_pods()?.collect();
-    let components: &[&str] = match facts.place {
-        Place::Cluster => &COMPONENTS,
-        // Pods of a local node are patched by the node itself.
+    let components: &[&str] = match facts.environment {
+        Environment::Cluster => &COMPONENTS,
+        // A local node patches its pods itself and has no injector.
         _ => &COMPONENTS[..2],
     };
-    let (mut wrong, mut away) = (Vec::new(), false);
+    let (mut wrong, mut is_component_down) = (Vec::new(), false);
     for component in components {
         let own: Vec<&&Pod> = pods
             .iter()
             .filter(|pod| pod::label(pod, annotation::CONTROL_PLANE_COMPONENT) == Some(*component))
             .collect();
-        let late: Vec<String> = own
+        let unready: Vec<String> = own
             .iter()
             .filter(|pod| !pod::is_ready(pod))
-            .map(|pod| match unready(facts, pod) {
+            .map(|pod| match unready_cause(facts, pod) {
                 Some(reason) => format!("{} ({reason})", full_name(pod)),
                 None => full_name(pod),
             })
             .collect();
         if own.is_empty() {
-            let consequence = closed(facts, component);
-            wrong.push(Line::new(format!(
-                "there is no pod of {component}{consequence}"
-            )));
-        } else if !late.is_empty() {
-            let consequence = match late.len() == own.len() {
-                true => closed(facts, component),
+            let consequence = fail_closed_notice(facts, component);
+            wrong.push(Finding::new(format!("{component} has no pod{consequence}")));
+        } else if !unready.is_empty() {
+            let consequence = match unready.len() == own.len() {
+                true => fail_closed_notice(facts, component),
                 false => "",
             };
-            let line = Line::new(format!(
+            let line = Finding::new(format!(
                 "{component} is not ready: {}{consequence}",
-                late.join(", ")
+                unready.join(", ")
             ));
-            wrong.push(match facts.place {
-                Place::Cluster => line.fixed_by(format!(
+            wrong.push(match facts.environment {
+                Environment::Cluster => line.with_fix(format!(
                     "kubectl -n {{ns}} logs deployment/linkerd-{component} --all-containers"
                 )),
-                _ => line.fixed_by(
-                    "meshctl local status; meshctl local logs tells why a pod is not ready",
+                _ => line.with_fix(
+                    "meshctl local status; meshctl local logs shows why a pod is not ready",
                 ),
             });
         }
-        away |= late.len() == own.len();
+        is_component_down |= unready.len() == own.len();
     }
-    Ok(match (wrong.is_empty(), away) {
+    Ok(match (wrong.is_empty(), is_component_down) {
         (true, _) => Outcome::ok(components.join(", ")),
         (false, true) => Outcome::Fail(wrong),
-        // The others answer.
+        // Each component has a ready replica.
         (false, false) => Outcome::Warn(wrong),
     })
 }
 
-/// Which container is not ready and how its probe fails; or what else was said of the pod.
-fn unready(facts: &Facts, pod: &Pod) -> Option<String> {
-    if facts.is_on_lost_node(pod) {
+/// Returns which container is not ready and how its probe fails, or the last warning about the pod.
+fn unready_cause(facts: &Facts, pod: &Pod) -> Option<String> {
+    if facts.is_on_unready_node(pod) {
         return Some("its node is not Ready".to_owned());
     }
     let name = pod.name_any();
@@ -470,26 +478,26 @@ fn unready(facts: &Facts, pod: &Pod) -> Option<String> {
         };
         format!(" GET {} on port {port}", get.path.as_deref().unwrap_or("/"))
     });
-    let said = facts
+    let warning = facts
         .container_warning(&name, &failing.name)
         .or_else(|| facts.last_warning("Pod", &name));
     Some(format!(
         "container {}: its readiness probe{probe} fails{}",
         failing.name,
-        said.map_or_else(String::new, |said| format!(": {}", said.trim()))
+        warning.map_or_else(String::new, |warning| format!(": {}", warning.trim()))
     ))
 }
 
-pub(super) fn controllers_ready(facts: &Facts) -> Verdict {
+pub(super) fn controllers_ready(facts: &Facts) -> CheckResult {
     let wrong = facts.controllers.iter().filter_map(|controller| {
         let reason = controller.ready.as_ref().err()?;
-        let line = Line::new(format!(
+        let line = Finding::new(format!(
             "{} in {}: {reason}",
             controller.name, controller.pod
         ));
-        Some(match facts.place {
-            Place::Cluster => line.fixed_by(format!(
-                "kubectl -n {{ns}} logs {} -c {}: it names what cannot be read",
+        Some(match facts.environment {
+            Environment::Cluster => line.with_fix(format!(
+                "kubectl -n {{ns}} logs {} -c {}: the log names the invalid object",
                 pod_name(&controller.pod),
                 controller.name
             )),
@@ -506,14 +514,14 @@ pub(super) fn controllers_ready(facts: &Facts) -> Verdict {
     Ok(Outcome::fail_if(wrong.collect(), names.join(", ")))
 }
 
-/// Without the namespace.
+/// Removes the namespace from `namespace/name`.
 fn pod_name(full: &str) -> &str {
     full.rsplit('/').next().unwrap_or(full)
 }
 
-/// What a controller cannot follow it remembers, so it goes on answering with what was: nothing
-/// else shows it.
-pub(super) fn controllers_follow(facts: &Facts) -> Verdict {
+/// Finds kinds whose watch has failed. The controller keeps serving its last state of them, which
+/// nothing else shows.
+pub(super) fn controllers_follow(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     for controller in &facts.controllers {
         let samples = controller.metrics.as_deref().unwrap_or_default();
@@ -522,14 +530,14 @@ pub(super) fn controllers_follow(facts: &Facts) -> Verdict {
                 sample.name == name && sample.labels == kind.labels && sample.value == value
             })
         };
-        // A kind that is not served cannot change.
+        // Objects of a kind that is not served cannot change.
         let stale = samples
             .iter()
             .filter(|kind| is(SYNCED, kind, 0.0) && kind.name == SERVED && kind.value == 1.0);
         let kinds: Vec<&str> = stale.map(|kind| kind.label("kind")).collect();
         if !kinds.is_empty() {
             wrong.push(format!(
-                "{} in {} learns of no change of: {}",
+                "{} in {} receives no changes of: {}",
                 controller.name,
                 controller.pod,
                 kinds.join(", ")
@@ -539,11 +547,11 @@ pub(super) fn controllers_follow(facts: &Facts) -> Verdict {
     Ok(Outcome::fail_if(wrong, ""))
 }
 
-/// The controllers' own word, from their metrics.
+/// Metrics of the controllers.
 const SERVED: &str = "source_kind_served";
 const SYNCED: &str = "source_kind_synced";
 
-pub(super) fn proxies(facts: &Facts) -> Verdict {
+pub(super) fn proxies(facts: &Facts) -> CheckResult {
     let own: Vec<_> = facts
         .proxies
         .iter()
@@ -554,13 +562,13 @@ pub(super) fn proxies(facts: &Facts) -> Verdict {
     }
     let wrong = own.iter().filter_map(|proxy| {
         let reason = proxy.ready.as_ref().err()?;
-        let line = Line::new(format!("{}/{}: {reason}", proxy.namespace, proxy.pod));
-        Some(match facts.place {
-            Place::Cluster => line.fixed_by(format!(
+        let line = Finding::new(format!("{}/{}: {reason}", proxy.namespace, proxy.pod));
+        Some(match facts.environment {
+            Environment::Cluster => line.with_fix(format!(
                 "kubectl -n {{ns}} logs {} -c linkerd-proxy",
                 proxy.pod
             )),
-            _ => line.fixed_by(format!("meshctl local logs {} -c linkerd-proxy", proxy.pod)),
+            _ => line.with_fix(format!("meshctl local logs {} -c linkerd-proxy", proxy.pod)),
         })
     });
     Ok(Outcome::fail_if(
@@ -569,8 +577,8 @@ pub(super) fn proxies(facts: &Facts) -> Verdict {
     ))
 }
 
-pub(super) fn replicas(facts: &Facts) -> Verdict {
-    let deployments = see(&facts.objects.deployments)?;
+pub(super) fn replicas(facts: &Facts) -> CheckResult {
+    let deployments = fact_ref(&facts.objects.deployments)?;
     let single = deployments.iter().filter(|deployment| {
         let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas);
         COMPONENTS
@@ -580,7 +588,7 @@ pub(super) fn replicas(facts: &Facts) -> Verdict {
     });
     let wrong = single.map(|deployment| {
         format!(
-            "Deployment {} runs once though highAvailability is on",
+            "Deployment {} has one replica although highAvailability is on",
             deployment.name_any()
         )
     });

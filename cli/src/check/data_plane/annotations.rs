@@ -1,4 +1,4 @@
-//! Annotations and labels that do not mean what their author thought.
+//! Annotations and labels that do not have the intended effect.
 
 use std::collections::BTreeSet;
 
@@ -12,27 +12,27 @@ use mesh_k8s::{
 
 use super::{
     super::{
-        Facts, Line, Outcome, Verdict,
-        facts::{Seen, full_name, see},
-        repair,
+        CheckResult, Facts, Finding, Outcome,
+        facts::{Fact, fact_ref, full_name},
+        fix,
     },
     in_scope,
 };
 
-pub(super) fn inject_values(facts: &Facts) -> Verdict {
+pub(super) fn inject_values(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
-    let mut judge = |what: String, meta: &ObjectMeta| {
+    let mut inspect = |what: String, meta: &ObjectMeta| {
         let value = meta
             .annotations
             .as_ref()
             .and_then(|all| all.get(keys::INJECT));
         if let Some(value) = value.filter(|value| !INJECT_VALUES.contains(&value.as_str())) {
-            let line = Line::new(format!(
-                "{what}: {}: {value:?} is none of {}",
+            let line = Finding::new(format!(
+                "{what}: {}: {value:?} is not one of {}",
                 keys::INJECT,
                 INJECT_VALUES.join(", ")
             ));
-            wrong.push(line.fixed_by(match what.strip_prefix("namespace ") {
+            wrong.push(line.with_fix(match what.strip_prefix("namespace ") {
                 Some(name) => format!(
                     "kubectl annotate namespace {name} --overwrite {}=enabled",
                     keys::INJECT
@@ -44,23 +44,23 @@ pub(super) fn inject_values(facts: &Facts) -> Verdict {
             }));
         }
     };
-    for namespace in see(&facts.objects.namespaces)? {
+    for namespace in fact_ref(&facts.objects.namespaces)? {
         if facts.scope.contains(&namespace.name_any()) {
-            judge(
+            inspect(
                 format!("namespace {}", namespace.name_any()),
                 &namespace.metadata,
             );
         }
     }
     for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
-        judge(format!("pod {}", full_name(pod)), &pod.metadata);
+        inspect(format!("pod {}", full_name(pod)), &pod.metadata);
     }
     Ok(Outcome::fail_if(wrong, ""))
 }
 
 const INJECT_VALUES: [&str; 3] = ["enabled", "ingress", "disabled"];
 
-/// Labels under the mesh's prefixes that are no labels of the mesh.
+/// Returns labels with keys that the mesh reads only as annotations.
 fn misplaced(meta: &ObjectMeta) -> Vec<&str> {
     let labels = meta.labels.iter().flat_map(|labels| labels.keys());
     labels
@@ -72,15 +72,15 @@ fn misplaced(meta: &ObjectMeta) -> Vec<&str> {
         .collect()
 }
 
-pub(super) fn pod_labels(facts: &Facts) -> Verdict {
+pub(super) fn pod_labels(facts: &Facts) -> CheckResult {
     let wrong = facts.meshed_pods()?.flat_map(|pod| {
         misplaced(&pod.metadata).into_iter().map(move |key| {
-            let line = Line::new(format!(
+            let line = Finding::new(format!(
                 "{} has {key} as a label, where it has no effect",
                 full_name(pod)
             ));
-            match repair::workload(pod) {
-                Some(workload) => line.fixed_by(format!(
+            match fix::workload(pod) {
+                Some(workload) => line.with_fix(format!(
                     "kubectl -n {} edit {workload}: move {key} from the template's labels to its annotations",
                     pod.namespace().unwrap_or_default()
                 )),
@@ -91,9 +91,9 @@ pub(super) fn pod_labels(facts: &Facts) -> Verdict {
     Ok(Outcome::warn_if(wrong.collect(), ""))
 }
 
-pub(super) fn namespace_labels(facts: &Facts) -> Verdict {
+pub(super) fn namespace_labels(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
-    for namespace in see(&facts.objects.namespaces)? {
+    for namespace in fact_ref(&facts.objects.namespaces)? {
         let name = namespace.name_any();
         if !facts.scope.contains(&name) {
             continue;
@@ -104,10 +104,10 @@ pub(super) fn namespace_labels(facts: &Facts) -> Verdict {
                 true => ": nothing is injected there",
                 false => "",
             };
-            let line = Line::new(format!(
+            let line = Finding::new(format!(
                 "namespace {name} has {key} as a label, where it has no effect{effect}"
             ));
-            wrong.push(line.fixed_by(format!(
+            wrong.push(line.with_fix(format!(
                 "kubectl label namespace {name} {key}- && kubectl annotate namespace {name} --overwrite {key}={value}"
             )));
         }
@@ -116,7 +116,7 @@ pub(super) fn namespace_labels(facts: &Facts) -> Verdict {
 }
 
 fn services(facts: &Facts) -> Result<impl Iterator<Item = &Service>, String> {
-    let all = see(&facts.objects.services)?.iter();
+    let all = fact_ref(&facts.objects.services)?.iter();
     Ok(all.filter(|service| {
         facts
             .scope
@@ -132,14 +132,14 @@ fn service_name(service: &Service) -> String {
     )
 }
 
-pub(super) fn service_labels(facts: &Facts) -> Verdict {
+pub(super) fn service_labels(facts: &Facts) -> CheckResult {
     let wrong = services(facts)?.flat_map(|service| {
         let name = service_name(service);
         misplaced(&service.metadata)
             .into_iter()
             .map(move |key| {
                 let value = service.labels().get(key).map_or("", String::as_str);
-                Line::new(format!("{name} has {key} as a label, where it has no effect")).fixed_by(
+                Finding::new(format!("{name} has {key} as a label, where it has no effect")).with_fix(
                     format!(
                         "kubectl -n {0} label service {1} {key}- && kubectl -n {0} annotate service {1} {key}={value}",
                         service.namespace().unwrap_or_default(),
@@ -151,18 +151,18 @@ pub(super) fn service_labels(facts: &Facts) -> Verdict {
     Ok(Outcome::warn_if(wrong.collect(), ""))
 }
 
-/// The mark is a label: mirrors select by it.
+/// The label that exports a Service; mirrors select Services by it.
 const EXPORTED: &str = "mirror.linkerd.io/exported";
 
-pub(super) fn service_annotations(facts: &Facts) -> Verdict {
+pub(super) fn service_annotations(facts: &Facts) -> CheckResult {
     let wrong = services(facts)?
         .filter(|service| service.annotations().contains_key(EXPORTED))
         .map(|service| {
-            let line = Line::new(format!(
+            let line = Finding::new(format!(
                 "{} has {EXPORTED} as an annotation, where it has no effect",
                 service_name(service)
             ));
-            line.fixed_by(format!(
+            line.with_fix(format!(
                 "kubectl -n {0} annotate service {1} {EXPORTED}- && kubectl -n {0} label service {1} {EXPORTED}=true",
                 service.namespace().unwrap_or_default(),
                 service.name_any()
@@ -171,47 +171,47 @@ pub(super) fn service_annotations(facts: &Facts) -> Verdict {
     Ok(Outcome::warn_if(wrong.collect(), ""))
 }
 
-pub(super) fn unknown(facts: &Facts) -> Verdict {
+pub(super) fn unknown(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
-    let mut judge = |what: String, meta: &ObjectMeta| {
+    let mut inspect = |what: String, meta: &ObjectMeta| {
         let annotations = meta.annotations.iter().flat_map(|all| all.keys());
         for key in annotations {
             if let Some(name) = key.strip_prefix(keys::CONFIG_PREFIX)
                 && !SETTINGS.contains(&name)
             {
-                let line = Line::new(format!("{what}: {key} is not a setting of the mesh"));
+                let line = Finding::new(format!("{what}: {key} is not a setting of the mesh"));
                 wrong.push(match what.strip_prefix("namespace ") {
                     Some(name) => {
-                        line.fixed_by(format!("kubectl annotate namespace {name} {key}-"))
+                        line.with_fix(format!("kubectl annotate namespace {name} {key}-"))
                     }
                     None => line,
                 });
             }
         }
     };
-    for namespace in see(&facts.objects.namespaces)? {
+    for namespace in fact_ref(&facts.objects.namespaces)? {
         if facts.scope.contains(&namespace.name_any()) {
-            judge(
+            inspect(
                 format!("namespace {}", namespace.name_any()),
                 &namespace.metadata,
             );
         }
     }
     for service in services(facts)? {
-        judge(service_name(service), &service.metadata);
+        inspect(service_name(service), &service.metadata);
     }
     let values = facts.values()?;
-    let mut refused = BTreeSet::new();
+    let mut rejected = BTreeSet::new();
     for pod in facts.meshed_pods()? {
-        refused.extend(objections(facts, &values, pod)?);
+        rejected.extend(annotation_problems(facts, &values, pod)?);
     }
-    wrong.extend(refused.into_iter().map(Line::from));
+    wrong.extend(rejected.into_iter().map(Finding::from));
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-/// What the injector says about the annotations that are in force for a pod, when it is given the
-/// pod as it was before.
-fn objections(facts: &Facts, values: &Values, pod: &Pod) -> Seen<Vec<String>> {
+/// Returns the messages of the injector about the annotations of a pod. The pod is reverted to its
+/// state before injection and injected again.
+fn annotation_problems(facts: &Facts, values: &Values, pod: &Pod) -> Fact<Vec<String>> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", full_name(pod));
     let mut before = serde_json::to_value(pod).map_err(|error| failed(&error))?;
     inject::uninject(&mut before);
@@ -225,14 +225,13 @@ fn objections(facts: &Facts, values: &Values, pod: &Pod) -> Seen<Vec<String>> {
     };
     match inject::patch(values, &namespace.unwrap_or_default(), &before, &owner) {
         Ok(outcome) => Ok(outcome.warnings),
-        // The pod runs, so it was admitted before its annotations were checked, or around the
-        // injector.
+        // The pod was admitted with these annotations: by an older injector, or without one.
         Err(InjectError::Annotations(problems)) => Ok(problems),
         Err(error) => Err(failed(&error)),
     }
 }
 
-/// Every annotation under `config.linkerd.io/`, as docs/reference/annotations.md describes them.
+/// All annotations under `config.linkerd.io/`; docs/reference/annotations.md describes them.
 const SETTINGS: [&str; 49] = [
     "access-log",
     "admin-port",
@@ -285,7 +284,7 @@ const SETTINGS: [&str; 49] = [
     "skip-subnets",
 ];
 
-pub(super) fn opaque_ports(facts: &Facts) -> Verdict {
+pub(super) fn opaque_ports(facts: &Facts) -> CheckResult {
     let pods: Vec<&Pod> = facts.meshed_pods()?.collect();
     let mut wrong = Vec::new();
     for service in services(facts)? {
@@ -293,20 +292,20 @@ pub(super) fn opaque_ports(facts: &Facts) -> Verdict {
             .spec
             .as_ref()
             .and_then(|spec| spec.selector.as_ref());
-        let chosen = pods.iter().find(|pod| {
+        let selected = pods.iter().find(|pod| {
             pod.namespace() == service.namespace()
                 && select::service_matches(selector, pod.metadata.labels.as_ref())
         });
-        if let Some(pod) = chosen {
-            wrong.extend(disagreements(service, pod));
+        if let Some(pod) = selected {
+            wrong.extend(opaque_port_mismatches(service, pod));
         }
     }
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-/// Ports that the Service's clients treat otherwise than the pod's proxy does. Without an
-/// annotation on either side both follow the same default.
-fn disagreements(service: &Service, pod: &Pod) -> Vec<Line> {
+/// Finds ports that are opaque either for clients of the Service or for the pod's proxy. Without
+/// annotations both use the same default.
+fn opaque_port_mismatches(service: &Service, pod: &Pod) -> Vec<Finding> {
     let annotation = service.annotations().get(keys::OPAQUE_PORTS);
     let of_service = annotation.map(|list| ports::resolve_list(pod.spec.as_ref(), list));
     let of_pod = ports::opaque(pod);
@@ -330,16 +329,16 @@ fn disagreements(service: &Service, pod: &Pod) -> Vec<Line> {
                     format!("pod {} port {target}", full_name(pod)),
                 );
                 let (opaque, not) = if here { (yes, no) } else { (no, yes) };
-                let line = Line::new(format!("{opaque} is opaque, {not} is not"));
+                let line = Finding::new(format!("{opaque} is opaque, {not} is not"));
                 let both = pod::annotation(pod, keys::OPAQUE_PORTS);
-                wrong.push(line.fixed_by(format!(
+                wrong.push(line.with_fix(format!(
                     "kubectl -n {} annotate service {} {}",
                     service.namespace().unwrap_or_default(),
                     service.name_any(),
                     match both {
                         Some(ports) => format!("--overwrite {}={ports}", keys::OPAQUE_PORTS),
                         None => format!(
-                            "{}-, or give the pods' template the same ports",
+                            "{}-, or set the same ports in the pod template",
                             keys::OPAQUE_PORTS
                         ),
                     }

@@ -1,18 +1,19 @@
-//! Meshed pods whose application and proxy get in each other's way.
+//! Conflicts between application and proxy in meshed pods.
 
 use mesh_k8s::{
     kinds::{Pod, ResourceExt},
     pod::{self, ports as pod_ports},
 };
 
-use super::super::{Facts, Line, Outcome, Verdict, facts::full_name, repair};
+use super::super::{CheckResult, Facts, Finding, Outcome, facts::full_name, fix};
 
-/// The outbound port has no name in [`pod_ports::ProxyPorts`]; connections to it never leave the
-/// pod.
+/// The outbound port is not part of [`pod_ports::ProxyPorts`], because only the pod itself connects
+/// to it.
 const OUTBOUND: &str = "LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR";
 
-/// Two programs of one pod cannot listen on one port: whichever comes second does not start.
-pub(super) fn ports(facts: &Facts) -> Verdict {
+/// Finds containers that use a port of the proxy. The program that starts second cannot listen on
+/// it.
+pub(super) fn ports(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     for pod in facts.meshed_pods()? {
         let (Some(spec), Some(own)) = (&pod.spec, pod_ports::of_proxy(pod)) else {
@@ -40,47 +41,48 @@ pub(super) fn ports(facts: &Facts) -> Verdict {
             {
                 continue;
             }
-            let line = Line::new(format!(
+            let line = Finding::new(format!(
                 "container {} of {} has port {}, on which the proxy listens",
                 container.name,
                 full_name(pod),
                 port.container_port
             ));
-            wrong.push(line.fixed_by(format!(
-                "choose another port in {}, or move the proxy's by an annotation (config.linkerd.io/inbound-port, outbound-port, control-port, admin-port)",
-                repair::workload(pod).unwrap_or_else(|| format!("pod {}", full_name(pod)))
+            wrong.push(line.with_fix(format!(
+                "change the port in {}, or that of the proxy by an annotation (config.linkerd.io/inbound-port, outbound-port, control-port, admin-port)",
+                fix::workload(pod).unwrap_or_else(|| format!("pod {}", full_name(pod)))
             )));
         }
     }
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-/// A proxy that is an ordinary container does not end when its Job's work is done.
-pub(super) fn jobs(facts: &Facts) -> Verdict {
+/// Finds Jobs that do not complete because their proxy is an ordinary container, which keeps
+/// running.
+pub(super) fn jobs(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     for pod in facts.meshed_pods()? {
         let job = pod
             .owner_references()
             .iter()
             .find(|owner| owner.kind == "Job");
-        let Some(job) = job.filter(|_| is_held_open(pod)) else {
+        let Some(job) = job.filter(|_| is_kept_running_by_proxy(pod)) else {
             continue;
         };
         let namespace = pod.namespace().unwrap_or_default();
-        let line = Line::new(format!(
-            "{} of Job {} has done its work, and its proxy runs on: the Job does not complete",
+        let line = Finding::new(format!(
+            "{} of Job {} has finished, but its proxy keeps running: the Job does not complete",
             full_name(pod),
             job.name
         ));
-        wrong.push(line.fixed_by(format!(
-            "kubectl -n {namespace} delete job {}; in its template: config.linkerd.io/proxy-enable-native-sidecar: \"true\", whose proxy ends with the work",
+        wrong.push(line.with_fix(format!(
+            "kubectl -n {namespace} delete job {}; in its template: config.linkerd.io/proxy-enable-native-sidecar: \"true\", whose proxy exits with the Job",
             job.name
         )));
     }
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-fn is_held_open(pod: &Pod) -> bool {
+fn is_kept_running_by_proxy(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     let statuses = status.and_then(|status| status.container_statuses.as_ref());
     let (mut proxy_runs, mut others) = (false, 0_usize);

@@ -1,4 +1,4 @@
-//! Whether the connections of meshed pods reach their proxies.
+//! Redirection of the connections of meshed pods to their proxies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,13 @@ use mesh_k8s::{
 };
 
 use super::super::{
-    Facts, Line, Outcome, Place, Verdict, count,
+    CheckResult, Environment, Facts, Finding, Outcome, count,
     facts::{full_name, proxy_container},
-    identity::left_out,
-    repair,
+    fix,
+    identity::excluded_new_pods,
 };
 
-/// What redirects a pod itself, so that no agent needs to.
+/// Containers of pods that are redirected without an agent.
 const INIT: &str = "linkerd-init";
 const VALIDATOR: &str = "linkerd-network-validator";
 
@@ -25,8 +25,8 @@ fn has_container(pod: &Pod, name: &str) -> bool {
         .is_some_and(|spec| pod::containers(spec).any(|container| container.name == name))
 }
 
-/// Every meshed pod is known to the agent of its node.
-pub(super) fn enrolled(facts: &Facts) -> Verdict {
+/// Verifies that the agent of its node has enrolled every meshed pod.
+pub(super) fn enrolled(facts: &Facts) -> CheckResult {
     if facts.agents.is_empty() {
         return Ok(Outcome::ok("no agents"));
     }
@@ -35,20 +35,21 @@ pub(super) fn enrolled(facts: &Facts) -> Verdict {
         .iter()
         .map(|agent| (agent.node.as_str(), &agent.pods))
         .collect();
-    let (mut wrong, mut silent) = (Vec::new(), BTreeSet::new());
+    let (mut wrong, mut unknown) = (Vec::new(), BTreeSet::new());
     let (mut redirected, mut new) = (0_usize, 0_usize);
     let control = facts
         .control_pods()?
         .filter(|pod| proxy_container(pod).is_some());
     for pod in facts.meshed_pods()?.chain(control) {
-        let running =
-            !pod::ips(pod).is_empty() && !pod::is_host_network(pod) && !facts.is_on_lost_node(pod);
+        let running = !pod::ips(pod).is_empty()
+            && !pod::is_host_network(pod)
+            && !facts.is_on_unready_node(pod);
         if !running || has_container(pod, INIT) || has_container(pod, VALIDATOR) {
             continue;
         }
-        let node = match facts.place {
-            // A local node has one agent, and its pods name no node.
-            Place::Node => facts.agents[0].node.as_str(),
+        let node = match facts.environment {
+            // A local node has one agent, and its pods have no node name.
+            Environment::LocalNode => facts.agents[0].node.as_str(),
             _ => {
                 let spec = pod.spec.as_ref();
                 spec.and_then(|spec| spec.node_name.as_deref())
@@ -57,43 +58,44 @@ pub(super) fn enrolled(facts: &Facts) -> Verdict {
         };
         match by_node.get(node) {
             Some(Ok(enrolled)) => {
-                let known = enrolled.iter().any(|status| {
+                let is_enrolled = enrolled.iter().any(|status| {
                     Some(&status.pod.namespace) == pod.namespace().as_ref()
                         && status.pod.name == pod.name_any()
                 });
-                redirected += usize::from(known);
-                if !known && facts.is_new(pod) {
+                redirected += usize::from(is_enrolled);
+                if !is_enrolled && facts.is_new(pod) {
                     new += 1;
-                } else if !known {
-                    let line = Line::new(format!(
-                        "{} is not enrolled on node {node}: its traffic goes around the proxy",
+                } else if !is_enrolled {
+                    let line = Finding::new(format!(
+                        "{} is not enrolled on node {node}: its traffic bypasses the proxy",
                         full_name(pod)
                     ));
-                    wrong.push(match facts.place {
-                        Place::Cluster => line.fixed_by(repair::restart(pod)),
-                        _ => line.fixed_by("meshctl local logs --agent"),
+                    wrong.push(match facts.environment {
+                        Environment::Cluster => line.with_fix(fix::restart_command(pod)),
+                        _ => line.with_fix("meshctl local logs --agent"),
                     });
                 }
             }
             Some(Err(_)) | None => {
-                silent.insert(node.to_owned());
+                unknown.insert(node.to_owned());
             }
         }
     }
-    if wrong.is_empty() && !silent.is_empty() {
-        let nodes: Vec<String> = silent.into_iter().collect();
+    if wrong.is_empty() && !unknown.is_empty() {
+        let nodes: Vec<String> = unknown.into_iter().collect();
         return Ok(Outcome::warn(format!(
-            "the agents of these nodes were not heard, and neither about their pods: {}",
+            "the agents of these nodes did not respond, so that the state of their pods is unknown: {}",
             nodes.join(", ")
         )));
     }
-    let ok = count(redirected, "pod", "pods") + &left_out(new);
+    let ok = count(redirected, "pod", "pods") + &excluded_new_pods(new);
     Ok(Outcome::fail_if(wrong, ok))
 }
 
-/// Pods keep the way they were injected with until they are replaced.
-pub(super) fn way(facts: &Facts) -> Verdict {
-    let way = facts.values()?.redirection();
+/// Finds pods that were injected with another way of redirection, which they keep until they are
+/// replaced.
+pub(super) fn mode(facts: &Facts) -> CheckResult {
+    let current = facts.values()?.redirection();
     let mut wrong = Vec::new();
     for pod in facts.meshed_pods()? {
         let own = if has_container(pod, INIT) {
@@ -103,21 +105,21 @@ pub(super) fn way(facts: &Facts) -> Verdict {
         } else {
             Redirection::Agent
         };
-        if own != way {
-            let line = Line::new(format!(
+        if own != current {
+            let line = Finding::new(format!(
                 "{} is redirected by {}, new pods by {}",
                 full_name(pod),
                 name(own),
-                name(way)
+                name(current)
             ));
-            wrong.push(line.fixed_by(repair::restart(pod)));
+            wrong.push(line.with_fix(fix::restart_command(pod)));
         }
     }
-    Ok(Outcome::warn_if(wrong, name(way)))
+    Ok(Outcome::warn_if(wrong, name(current)))
 }
 
-fn name(way: Redirection) -> &'static str {
-    match way {
+fn name(redirection: Redirection) -> &'static str {
+    match redirection {
         Redirection::Agent => "the node agent",
         Redirection::ForeignCni => "another CNI plugin",
         Redirection::InitContainer => "an init container",

@@ -1,5 +1,5 @@
-//! What you, and the controllers, may do: asked of the API server, which knows better than any
-//! reading of roles.
+//! Queries the permissions of the user and of the controllers. The API server evaluates them,
+//! because roles alone do not show what its authorizers allow.
 
 use futures_util::{StreamExt as _, stream};
 use kube::{Api, api::PostParams};
@@ -10,43 +10,56 @@ use mesh_k8s::kinds::authorization::{
 
 use super::{
     super::{
-        facts::{Access, Permission, Seen},
+        facts::{AccessReview, Fact, Permission},
         setup::NEEDED,
     },
-    seen,
+    to_fact,
 };
 use crate::{clients, cluster::Cluster};
 
-/// What each controller cannot work without. Roles grant more; this is what breaks the mesh when it
-/// is missing.
+/// The permissions that each controller requires. Their roles grant more; the mesh fails without
+/// these.
 const CONTROLLERS: [(&str, Permission); 12] = [
     (
         "linkerd-identity",
-        all("create", "authentication.k8s.io", "tokenreviews"),
+        cluster_wide("create", "authentication.k8s.io", "tokenreviews"),
     ),
-    ("linkerd-destination", all("list", "", "pods")),
-    ("linkerd-destination", all("watch", "", "pods")),
-    ("linkerd-destination", all("list", "", "services")),
+    ("linkerd-destination", cluster_wide("list", "", "pods")),
+    ("linkerd-destination", cluster_wide("watch", "", "pods")),
+    ("linkerd-destination", cluster_wide("list", "", "services")),
     (
         "linkerd-destination",
-        all("list", "discovery.k8s.io", "endpointslices"),
-    ),
-    ("linkerd-destination", all("list", "apps", "replicasets")),
-    (
-        "linkerd-destination",
-        all("list", "policy.linkerd.io", "servers"),
+        cluster_wide("list", "discovery.k8s.io", "endpointslices"),
     ),
     (
         "linkerd-destination",
-        all("list", "policy.linkerd.io", "authorizationpolicies"),
+        cluster_wide("list", "apps", "replicasets"),
     ),
-    ("linkerd-proxy-injector", all("list", "", "namespaces")),
-    ("linkerd-proxy-injector", all("get", "apps", "replicasets")),
-    ("mesh-agent", all("list", "", "pods")),
-    ("mesh-agent", all("watch", "", "pods")),
+    (
+        "linkerd-destination",
+        cluster_wide("list", "policy.linkerd.io", "servers"),
+    ),
+    (
+        "linkerd-destination",
+        cluster_wide("list", "policy.linkerd.io", "authorizationpolicies"),
+    ),
+    (
+        "linkerd-proxy-injector",
+        cluster_wide("list", "", "namespaces"),
+    ),
+    (
+        "linkerd-proxy-injector",
+        cluster_wide("get", "apps", "replicasets"),
+    ),
+    ("mesh-agent", cluster_wide("list", "", "pods")),
+    ("mesh-agent", cluster_wide("watch", "", "pods")),
 ];
 
-const fn all(verb: &'static str, group: &'static str, resource: &'static str) -> Permission {
+const fn cluster_wide(
+    verb: &'static str,
+    group: &'static str,
+    resource: &'static str,
+) -> Permission {
     Permission {
         verb,
         group,
@@ -55,82 +68,88 @@ const fn all(verb: &'static str, group: &'static str, resource: &'static str) ->
     }
 }
 
-pub(super) async fn of_user(cluster: &Cluster) -> Vec<Access> {
-    let asked = NEEDED.into_iter().map(|what| async move {
-        Access {
-            who: None,
-            what,
-            allowed: may_i(cluster, what).await,
+pub(super) async fn of_user(cluster: &Cluster) -> Vec<AccessReview> {
+    let reviews = NEEDED.into_iter().map(|permission| async move {
+        AccessReview {
+            account: None,
+            permission,
+            allowed: is_user_allowed(cluster, permission).await,
         }
     });
-    stream::iter(asked)
+    stream::iter(reviews)
         .buffered(clients::MAX_CONCURRENT)
         .collect()
         .await
 }
 
-pub(super) async fn of_controllers(cluster: &Cluster, agents: bool) -> Vec<Access> {
-    let asked = CONTROLLERS
+pub(super) async fn of_controllers(cluster: &Cluster, agents: bool) -> Vec<AccessReview> {
+    let reviews = CONTROLLERS
         .into_iter()
-        .filter(|(who, _)| agents || *who != crate::cluster::agent::NAME)
-        .map(|(who, what)| async move {
-            Access {
-                who: Some(who),
-                what,
-                allowed: may(cluster, who, what).await,
+        .filter(|(account, _)| agents || *account != crate::cluster::agent::NAME)
+        .map(|(account, permission)| async move {
+            AccessReview {
+                account: Some(account),
+                permission,
+                allowed: is_account_allowed(cluster, account, permission).await,
             }
         });
-    stream::iter(asked)
+    stream::iter(reviews)
         .buffered(clients::MAX_CONCURRENT)
         .collect()
         .await
 }
 
-async fn may_i(cluster: &Cluster, what: Permission) -> Seen<bool> {
+async fn is_user_allowed(cluster: &Cluster, permission: Permission) -> Fact<bool> {
     let review = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {
-            resource_attributes: Some(attributes(cluster, what)),
+            resource_attributes: Some(attributes(cluster, permission)),
             ..Default::default()
         },
         ..Default::default()
     };
     let api: Api<SelfSubjectAccessReview> = Api::all(cluster.client.clone());
-    let answer = seen(
-        "ask what you may do",
+    let review = to_fact(
+        "query your permissions",
         api.create(&PostParams::default(), &review).await,
     )?;
-    Ok(answer.status.is_some_and(|status| status.allowed))
+    Ok(review.status.is_some_and(|status| status.allowed))
 }
 
-async fn may(cluster: &Cluster, who: &str, what: Permission) -> Seen<bool> {
+async fn is_account_allowed(
+    cluster: &Cluster,
+    account: &str,
+    permission: Permission,
+) -> Fact<bool> {
     let namespace = &cluster.control_namespace;
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
-            user: Some(format!("system:serviceaccount:{namespace}:{who}")),
+            user: Some(format!("system:serviceaccount:{namespace}:{account}")),
             groups: Some(vec![
                 "system:serviceaccounts".to_owned(),
                 format!("system:serviceaccounts:{namespace}"),
                 "system:authenticated".to_owned(),
             ]),
-            resource_attributes: Some(attributes(cluster, what)),
+            resource_attributes: Some(attributes(cluster, permission)),
             ..Default::default()
         },
         ..Default::default()
     };
     let api: Api<SubjectAccessReview> = Api::all(cluster.client.clone());
-    let answer = seen(
-        "ask what the controllers may do",
+    let review = to_fact(
+        "query the permissions of the controllers",
         api.create(&PostParams::default(), &review).await,
     )?;
-    Ok(answer.status.is_some_and(|status| status.allowed))
+    Ok(review.status.is_some_and(|status| status.allowed))
 }
 
-fn attributes(cluster: &Cluster, what: Permission) -> ResourceAttributes {
+fn attributes(cluster: &Cluster, permission: Permission) -> ResourceAttributes {
     ResourceAttributes {
-        verb: Some(what.verb.to_owned()),
-        group: Some(what.group.to_owned()),
-        resource: Some(what.resource.to_owned()),
-        namespace: what.namespaced.then(|| cluster.control_namespace.clone()),
+        verb: Some(permission.verb.to_owned()),
+        group: Some(permission.group.to_owned()),
+        resource: Some(permission.resource.to_owned()),
+        namespace: permission
+            .namespaced
+            .then(|| cluster.control_namespace.clone()),
         ..Default::default()
     }
 }

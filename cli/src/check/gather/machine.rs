@@ -1,10 +1,10 @@
-//! This machine, from its own files.
+//! Reads the properties of this machine from the file system.
 
 use std::{fs, path::Path};
 
 use super::super::{facts::Machine, machine::BTF};
 
-pub(super) fn look() -> Machine {
+pub(super) fn read() -> Machine {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     Machine {
         root: nix::unistd::geteuid().is_root(),

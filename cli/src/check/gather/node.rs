@@ -1,4 +1,5 @@
-//! The objects of a local node: its pods as it wrote them down, its policies as the user did.
+//! Reads the objects of a local node: the pods that the node wrote and the policies in the user's
+//! manifests.
 
 use std::{fs, path::Path};
 
@@ -7,19 +8,20 @@ use mesh_local::settings::Settings;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::super::facts::Seen;
+use super::super::facts::Fact;
 use crate::node::Node;
 
-pub(super) fn pods(node: &Node) -> Seen<Vec<Pod>> {
+pub(super) fn pods(node: &Node) -> Fact<Vec<Pod>> {
     node.objects("Pod").map_err(|error| format!("{error:#}"))
 }
 
-/// Documents that cannot be read are left out here: the controllers' logs name them.
-pub(super) fn policies(node: &Node) -> Seen<Vec<Value>> {
+/// Returns the policy objects of the manifests. Invalid documents are skipped, because the
+/// controllers log them.
+pub(super) fn policies(node: &Node) -> Fact<Vec<Value>> {
     let settings = Settings::read(&node.instance).map_err(|error| error.to_string())?;
-    let folder = &settings.manifests;
-    let entries = fs::read_dir(folder)
-        .map_err(|error| format!("cannot read the folder {}: {error}", folder.display()))?;
+    let directory = &settings.manifests;
+    let entries = fs::read_dir(directory)
+        .map_err(|error| format!("cannot read the directory {}: {error}", directory.display()))?;
     let mut all = Vec::new();
     for path in entries.flatten().map(|entry| entry.path()) {
         if is_manifest(&path) {

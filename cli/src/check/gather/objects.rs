@@ -1,4 +1,4 @@
-//! The objects of a cluster, every kind at the same time.
+//! Reads the objects of a cluster, all kinds concurrently.
 
 use std::collections::BTreeSet;
 
@@ -11,18 +11,18 @@ use serde_json::Value;
 
 use super::{
     super::{
-        facts::{Facts, Seen},
+        facts::{Fact, Facts},
         identity::TRUST_ROOTS,
         webhook,
     },
-    seen, within,
+    to_fact, within,
 };
 use crate::{
     cluster::{Cluster, error},
     mesh::Scope,
 };
 
-/// The groups whose kinds the mesh reads.
+/// The API groups that the mesh uses.
 const GROUPS: [&str; 4] = [
     "policy.linkerd.io",
     "linkerd.io",
@@ -30,11 +30,10 @@ const GROUPS: [&str; 4] = [
     "gateway.networking.k8s.io",
 ];
 
-/// Which kinds the API server serves, in which versions; asked of discovery, which everybody may
-/// read.
-pub(super) async fn served(cluster: &Cluster) -> Seen<BTreeSet<String>> {
-    let what = "ask which kinds are served";
-    let groups = seen(what, cluster.client.list_api_groups().await)?;
+/// Returns the kinds and versions that the API server serves. Any user may read discovery.
+pub(super) async fn served(cluster: &Cluster) -> Fact<BTreeSet<String>> {
+    let what = "query which kinds are served";
+    let groups = to_fact(what, cluster.client.list_api_groups().await)?;
     let mut served = BTreeSet::new();
     for group in groups
         .groups
@@ -49,17 +48,17 @@ pub(super) async fn served(cluster: &Cluster) -> Seen<BTreeSet<String>> {
                         .iter()
                         .map(|resource| format!("{version}/{}", resource.kind)),
                 ),
-                // A definition that was made or deleted this moment is in the one list and not in
-                // the other.
+                // A definition that is created or deleted concurrently may be in one of the lists
+                // only.
                 Err(error) if error::is_missing(&error) => {}
-                Err(error) => return seen(what, Err(error)),
+                Err(error) => return to_fact(what, Err(error)),
             }
         }
     }
     Ok(served)
 }
 
-pub(super) async fn look(cluster: &Cluster, facts: &mut Facts) {
+pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
     let control = facts.control_namespace.clone();
     let (own, all) = (within(&control), (Scope::All, ListParams::default()));
     let by_name = ListParams::default().fields(&format!("metadata.name={TRUST_ROOTS}"));
@@ -74,12 +73,12 @@ pub(super) async fn look(cluster: &Cluster, facts: &mut Facts) {
             cluster.list(&all.0, all.1.clone()),
             configuration.get_opt(webhook::CONFIGURATION),
         );
-        objects.namespaces = seen("list the namespaces", namespaces);
-        objects.nodes = seen("list the nodes", nodes);
+        objects.namespaces = to_fact("list the namespaces", namespaces);
+        objects.nodes = to_fact("list the nodes", nodes);
         objects.leases = leases;
         objects.pods = pods;
-        objects.services = seen("list the Services", services);
-        objects.webhooks = seen("read the injector's webhook", webhooks);
+        objects.services = to_fact("list the Services", services);
+        objects.webhooks = to_fact("read the injector's webhook", webhooks);
     };
     Box::pin(first).await;
     let second = async {
@@ -91,11 +90,11 @@ pub(super) async fn look(cluster: &Cluster, facts: &mut Facts) {
             cluster.list(&own.0, own.1.clone()),
             config(cluster),
         );
-        objects.events = seen("list the control plane's events", events);
-        objects.slices = seen("list the control plane's EndpointSlices", slices);
-        objects.deployments = seen("list the control plane's Deployments", deployments);
-        objects.daemon_sets = seen("list the control plane's DaemonSets", daemon_sets);
-        objects.accounts = seen("list the control plane's ServiceAccounts", accounts);
+        objects.events = to_fact("list the control plane's events", events);
+        objects.slices = to_fact("list the control plane's EndpointSlices", slices);
+        objects.deployments = to_fact("list the control plane's Deployments", deployments);
+        objects.daemon_sets = to_fact("list the control plane's DaemonSets", daemon_sets);
+        objects.accounts = to_fact("list the control plane's ServiceAccounts", accounts);
         objects.config = config;
     };
     let third = async {
@@ -106,8 +105,8 @@ pub(super) async fn look(cluster: &Cluster, facts: &mut Facts) {
             policies(cluster),
         );
         (
-            seen("list the ConfigMaps of trust roots", trust_roots),
-            seen("read the injector's Secret", secret),
+            to_fact("list the ConfigMaps of trust roots", trust_roots),
+            to_fact("read the injector's Secret", secret),
             cilium,
             policies,
         )
@@ -120,35 +119,35 @@ pub(super) async fn look(cluster: &Cluster, facts: &mut Facts) {
     objects.policies = policies;
 }
 
-pub(super) async fn pods(cluster: &Cluster) -> Seen<Vec<Pod>> {
-    seen(
+pub(super) async fn pods(cluster: &Cluster) -> Fact<Vec<Pod>> {
+    to_fact(
         "list the pods",
         cluster.list(&Scope::All, ListParams::default()).await,
     )
 }
 
-/// Where nodes renew their heartbeats.
-pub(super) async fn leases(cluster: &Cluster) -> Seen<Vec<Lease>> {
+/// Returns the leases that nodes renew as their heartbeat.
+pub(super) async fn leases(cluster: &Cluster) -> Fact<Vec<Lease>> {
     let (scope, params) = within("kube-node-lease");
-    seen("list the nodes' leases", cluster.list(&scope, params).await)
+    to_fact("list the nodes' leases", cluster.list(&scope, params).await)
 }
 
-pub(super) async fn config(cluster: &Cluster) -> Seen<Option<ConfigMap>> {
-    seen(
+pub(super) async fn config(cluster: &Cluster) -> Fact<Option<ConfigMap>> {
+    to_fact(
         "read ConfigMap linkerd-config",
         cluster.control_object("linkerd-config").await,
     )
 }
 
-pub(super) async fn cilium(cluster: &Cluster) -> Seen<Option<ConfigMap>> {
+pub(super) async fn cilium(cluster: &Cluster) -> Fact<Option<ConfigMap>> {
     let api: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), "kube-system");
-    seen(
+    to_fact(
         "read Cilium's configuration",
         api.get_opt("cilium-config").await,
     )
 }
 
-/// Group, version, kind and plural of what policies are made of.
+/// Group, version, kind and plural name of the policy kinds.
 const POLICIES: [(&str, &str, &str, &str); 9] = [
     ("policy.linkerd.io", "v1beta3", "Server", "servers"),
     (
@@ -186,9 +185,9 @@ const POLICIES: [(&str, &str, &str, &str); 9] = [
     ("gateway.networking.k8s.io", "v1", "GRPCRoute", "grpcroutes"),
 ];
 
-/// As they are, so that one that cannot be read is an object with a name and not the end of the
-/// list.
-pub(super) async fn policies(cluster: &Cluster) -> Seen<Vec<Value>> {
+/// Returns the policy objects in JSON, so that an invalid object does not fail the list and can be
+/// named.
+pub(super) async fn policies(cluster: &Cluster) -> Fact<Vec<Value>> {
     let mut all = Vec::new();
     for (group, version, kind, plural) in POLICIES {
         let kind_of = GroupVersionKind::gvk(group, version, kind);
@@ -204,9 +203,9 @@ pub(super) async fn policies(cluster: &Cluster) -> Seen<Vec<Value>> {
                     all.push(value);
                 }
             }
-            // Not served: a check of its own says so.
+            // The kind is not served, which `l5d-existence-crd` or `gateway-api-crd` reports.
             Err(error) if error::is_missing(&error) => {}
-            Err(error) => return seen(&format!("list {plural}.{group}"), Err(error)),
+            Err(error) => return to_fact(&format!("list {plural}.{group}"), Err(error)),
         }
     }
     Ok(all)

@@ -1,4 +1,4 @@
-//! Trust anchors and issuer, from the files of a node or the objects of a cluster.
+//! Reads trust anchors and issuer from the files of a node or the objects of a cluster.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use mesh_local::pki;
 use super::{
     super::{
         certificate::read_pem,
-        facts::{Facts, Seen, Trust, see},
+        facts::{Fact, Facts, Trust, fact_ref},
         identity::{BUNDLE_KEY, TRUST_ROOTS},
     },
-    seen,
+    to_fact,
 };
 use crate::{clients::tls, cluster::Cluster, node::Node};
 
@@ -24,24 +24,24 @@ pub(super) fn of_node(node: &Node) -> Trust {
     let chain = certificates(&issuer.join("crt.pem"));
     Trust {
         anchors: certificates(&anchors.join(BUNDLE_KEY)),
-        key: read(&issuer.join("key.pem")).and_then(|key| belongs(&chain, &key)),
+        key: read(&issuer.join("key.pem")).and_then(|key| check_key(&chain, &key)),
         issuer: chain,
     }
 }
 
-fn read(path: &Path) -> Seen<Vec<u8>> {
+fn read(path: &Path) -> Fact<Vec<u8>> {
     std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
-fn belongs(chain: &Seen<Vec<Vec<u8>>>, key: &[u8]) -> Seen<()> {
-    let leaf = see(chain)?.first().cloned().unwrap_or_default();
+fn check_key(chain: &Fact<Vec<Vec<u8>>>, key: &[u8]) -> Fact<()> {
+    let leaf = fact_ref(chain)?.first().cloned().unwrap_or_default();
     tls::check_key_matches(&leaf, key)
-        .map_err(|reason| format!("the issuer's key does not belong to its certificate: {reason}"))
+        .map_err(|reason| format!("the issuer's key does not match its certificate: {reason}"))
 }
 
 pub(super) async fn of_cluster(cluster: &Cluster, facts: &Facts) -> Trust {
     let secret = cluster.control_object::<Secret>(ISSUER).await;
-    let secret = seen(&format!("read Secret {ISSUER}"), secret).and_then(|secret| {
+    let secret = to_fact(&format!("read Secret {ISSUER}"), secret).and_then(|secret| {
         secret.ok_or_else(|| {
             format!(
                 "namespace {} has no Secret {ISSUER}",
@@ -49,21 +49,21 @@ pub(super) async fn of_cluster(cluster: &Cluster, facts: &Facts) -> Trust {
             )
         })
     });
-    let chain = see(&secret).and_then(|secret| {
+    let chain = fact_ref(&secret).and_then(|secret| {
         let text = entry(secret, ["crt.pem", "tls.crt"])?;
         read_pem(&text, &format!("Secret {ISSUER}"))
     });
     Trust {
         anchors: anchors(facts),
-        key: see(&secret)
+        key: fact_ref(&secret)
             .and_then(|secret| entry(secret, ["key.pem", "tls.key"]))
-            .and_then(|key| belongs(&chain, &key)),
+            .and_then(|key| check_key(&chain, &key)),
         issuer: chain,
     }
 }
 
-/// Linkerd's name of the entry, or Kubernetes'.
-fn entry(secret: &Secret, keys: [&str; 2]) -> Seen<Vec<u8>> {
+/// Returns the entry of a Secret under Linkerd's key or that of type kubernetes.io/tls.
+fn entry(secret: &Secret, keys: [&str; 2]) -> Fact<Vec<u8>> {
     let data = secret.data.as_ref();
     let found = keys
         .iter()
@@ -78,8 +78,8 @@ fn entry(secret: &Secret, keys: [&str; 2]) -> Seen<Vec<u8>> {
     })
 }
 
-fn anchors(facts: &Facts) -> Seen<Vec<Vec<u8>>> {
-    let maps = see(&facts.objects.trust_roots)?;
+fn anchors(facts: &Facts) -> Fact<Vec<Vec<u8>>> {
+    let maps = fact_ref(&facts.objects.trust_roots)?;
     let own = maps
         .iter()
         .find(|map| map.namespace().as_deref() == Some(&facts.control_namespace));

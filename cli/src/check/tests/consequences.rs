@@ -1,29 +1,30 @@
-//! One fault has one root cause, however many rows it makes fail.
+//! A fault has one root cause, however many rows fail.
 
 use serde_json::json;
 
 use super::{
     super::{
         CATEGORIES, Facts, Mark,
-        facts::Trial,
-        fixture::{Authority, NOW},
-        trace,
+        facts::InjectionDryRun,
+        fixture::{NOW, TestCa},
+        root_cause,
     },
+    evaluate,
     faults::{change_pod, not_ready},
-    find, healthy, judge,
+    find, healthy,
 };
 use crate::clients::metrics;
 
-/// The rows that fail, each with its root cause.
+/// Returns the rows that are not OK, each with its root cause.
 fn roots(facts: &Facts) -> Vec<(&'static str, Option<&'static str>)> {
-    let reports = judge(facts);
+    let reports = evaluate(facts);
     let all = reports.iter().flat_map(|category| &category.checks);
     all.filter(|report| report.mark != Mark::Ok)
         .map(|report| (report.name, report.cause))
         .collect()
 }
 
-/// Every row but the cause follows from it.
+/// Asserts that all rows but `cause` are consequences of it.
 fn assert_one_root(facts: &Facts, cause: &'static str, rows: usize) {
     let roots = roots(facts);
     assert_eq!(roots.len(), rows, "{roots:?}");
@@ -33,9 +34,9 @@ fn assert_one_root(facts: &Facts, cause: &'static str, rows: usize) {
     }
 }
 
-/// A day after the issuer ended: no proxy has a certificate, so none is ready, so no Service leads
-/// anywhere.
-fn nothing_is_issued(facts: &mut Facts) {
+/// The state a day after the issuer expired: no proxy has a certificate and is ready, and no
+/// Service has ready endpoints.
+fn stop_issuing(facts: &mut Facts) {
     let expired = "control_identity_cert_expiration_timestamp_seconds 1767225599\n";
     for proxy in &mut facts.proxies {
         proxy.ready = Err("answers 503: waiting for a certificate".to_owned());
@@ -51,32 +52,32 @@ fn nothing_is_issued(facts: &mut Facts) {
     }
     facts.controllers[3].ready = Err("answers 503: waiting for its certificate".to_owned());
     facts.webhook.presented.clear();
-    facts.webhook.trial = Ok(Trial::LeftAlone);
+    facts.webhook.dry_run = Ok(InjectionDryRun::NotInjected);
 }
 
 #[test]
-fn an_expired_issuer_is_one_fault() {
+fn expired_issuer_is_one_root_cause() {
     let mut facts = healthy();
-    let anchor = Authority::new("root", 365);
+    let anchor = TestCa::new("root", 365);
     facts.trust.anchors = Ok(vec![anchor.der()]);
     facts.trust.issuer = Ok(vec![anchor.intermediate("identity", -1)]);
-    nothing_is_issued(&mut facts);
+    stop_issuing(&mut facts);
     assert_one_root(&facts, "l5d-identity-issuer-cert-is-time-valid", 9);
     assert_eq!(facts.now, NOW);
 }
 
 #[test]
-fn so_is_an_issuer_that_may_not_sign() {
+fn issuer_that_may_not_sign_is_one_root_cause() {
     let mut facts = healthy();
-    let anchor = Authority::new("root", 365);
+    let anchor = TestCa::new("root", 365);
     facts.trust.anchors = Ok(vec![anchor.der()]);
     facts.trust.issuer = Ok(vec![anchor.without_signing("identity", 300)]);
-    nothing_is_issued(&mut facts);
+    stop_issuing(&mut facts);
     assert_one_root(&facts, "issuer-may-sign", 9);
 }
 
 #[test]
-fn an_injector_that_is_scaled_to_nothing_is_one_fault() {
+fn injector_scaled_to_zero_is_one_root_cause() {
     let mut facts = healthy();
     let deployment = &mut facts.objects.deployments.as_mut().unwrap()[2];
     deployment.spec.as_mut().unwrap().replicas = Some(0);
@@ -87,12 +88,12 @@ fn an_injector_that_is_scaled_to_nothing_is_one_fault() {
     });
     facts.objects.slices.as_mut().unwrap()[3].endpoints.clear();
     facts.webhook.presented.clear();
-    facts.webhook.trial = Ok(Trial::LeftAlone);
+    facts.webhook.dry_run = Ok(InjectionDryRun::NotInjected);
     assert_one_root(&facts, "control-plane-deployments", 6);
 }
 
 #[test]
-fn agents_that_nothing_lets_in_are_one_fault() {
+fn pod_security_that_rejects_agents_is_one_root_cause() {
     let mut facts = healthy();
     let namespace = &mut facts.objects.namespaces.as_mut().unwrap()[0];
     let labels = namespace.metadata.labels.as_mut().unwrap();
@@ -118,7 +119,7 @@ fn agents_that_nothing_lets_in_are_one_fault() {
 }
 
 #[test]
-fn a_container_that_cannot_start_explains_its_pod() {
+fn failed_container_explains_unready_pod() {
     let mut facts = healthy();
     for number in 0..2 {
         let name = format!("linkerd-destination-{number}");
@@ -134,23 +135,22 @@ fn a_container_that_cannot_start_explains_its_pod() {
     assert_one_root(&facts, "control-plane-containers", 3);
 }
 
-/// A Service whose selector chooses nothing is a fault of its own, though a pod is not ready as
-/// well.
+/// A missing Service is a root cause even if another check could explain the row.
 #[test]
-fn what_a_check_knows_to_be_its_own_is_no_consequence() {
+fn finding_marked_as_root_cause_is_not_a_consequence() {
     let mut facts = healthy();
     not_ready(&mut facts, "linkerd-destination-0");
     not_ready(&mut facts, "linkerd-destination-1");
     let services = facts.objects.services.as_mut().unwrap();
     services.retain(|service| service.metadata.name.as_deref() != Some("linkerd-policy"));
-    let reports = judge(&facts);
+    let reports = evaluate(&facts);
     let row = find(&reports, "control-plane-endpoints").unwrap();
     assert_eq!((row.mark, row.cause), (Mark::Fail, None));
 }
 
-/// A pod that cannot be placed while another answers breaks nothing.
+/// An unschedulable pod breaks nothing while another replica is ready.
 #[test]
-fn a_warning_explains_no_failure() {
+fn warning_explains_warnings_but_no_failures() {
     let mut facts = healthy();
     change_pod(&mut facts, "linkerd-identity-1", |pod| {
         pod["status"]["conditions"] = json!([{
@@ -158,24 +158,24 @@ fn a_warning_explains_no_failure() {
         }]);
     });
     facts.controllers[2].ready = Err("answers 503: waiting for servers".to_owned());
-    let reports = judge(&facts);
+    let reports = evaluate(&facts);
     assert_eq!(find(&reports, "controllers-ready").unwrap().cause, None);
-    // Of the pod itself it does.
+    // It explains the warning about the pod itself.
     let ready = find(&reports, "l5d-api-control-ready").unwrap();
     assert_eq!(ready.cause, Some("l5d-existence-unschedulable-pods"));
 }
 
-/// Every cause is a check, and no way back leads in a circle.
+/// Every cause is a check, and explanations have no cycle.
 #[test]
-fn causes_exist_and_come_to_an_end() {
+fn causes_exist_and_have_no_cycle() {
     for check in CATEGORIES.iter().flat_map(|category| category.checks) {
-        let mut reached = vec![check.anchor];
+        let mut reached = vec![check.id];
         let mut next = 0;
         while let Some(name) = reached.get(next).copied() {
-            let found = trace::check(name);
-            let found = found.unwrap_or_else(|| panic!("{}: {name} is not a check", check.anchor));
+            let found = root_cause::check(name);
+            let found = found.unwrap_or_else(|| panic!("{}: {name} is not a check", check.id));
             for cause in found.explained_by.iter().copied().flatten() {
-                assert_ne!(*cause, check.anchor, "by way of {name}");
+                assert_ne!(*cause, check.id, "through {name}");
                 if !reached.contains(cause) {
                     reached.push(cause);
                 }

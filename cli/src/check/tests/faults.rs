@@ -1,4 +1,4 @@
-//! A fault for every check.
+//! Faults for the checks.
 
 use mesh_core::node::{SelfTestOutcome, Tier, WaitingPod};
 use mesh_k8s::kinds::{Namespace, Pod};
@@ -6,44 +6,44 @@ use serde_json::{Value, json};
 
 use super::super::{
     Facts, Mark,
-    facts::{self, Mode, Place, Trial},
-    fixture::{self, Authority, NOW, SERVER_NAME, pod},
+    facts::{self, Environment, InjectionDryRun, Mode},
+    fixture::{self, NOW, SERVER_NAME, TestCa, pod},
     setup,
 };
 use crate::{clients::metrics, mesh::Scope};
 
-/// A fault by the check that must name it: what it does to a healthy cluster, and what the report
-/// must say.
+/// A fault: the change of a healthy cluster, the check that must report it and a part of the
+/// message.
 pub(super) struct Fault {
-    pub(super) anchor: &'static str,
+    pub(super) check: &'static str,
     pub(super) mark: Mark,
-    pub(super) says: &'static str,
-    pub(super) plant: fn(&mut Facts),
+    pub(super) message: &'static str,
+    pub(super) inject: fn(&mut Facts),
 }
 
 pub(super) const fn fails(
-    anchor: &'static str,
-    says: &'static str,
-    plant: fn(&mut Facts),
+    check: &'static str,
+    message: &'static str,
+    inject: fn(&mut Facts),
 ) -> Fault {
     Fault {
-        anchor,
+        check,
         mark: Mark::Fail,
-        says,
-        plant,
+        message,
+        inject,
     }
 }
 
 pub(super) const fn warns(
-    anchor: &'static str,
-    says: &'static str,
-    plant: fn(&mut Facts),
+    check: &'static str,
+    message: &'static str,
+    inject: fn(&mut Facts),
 ) -> Fault {
     Fault {
-        anchor,
+        check,
         mark: Mark::Warn,
-        says,
-        plant,
+        message,
+        inject,
     }
 }
 
@@ -95,15 +95,15 @@ pub(super) fn pre(facts: &mut Facts) {
 
 pub(super) const FAULTS: &[Fault] = &[
     fails("k8s-api", "connection refused", |facts| {
-        facts.server = Err("cannot reach https://x: connection refused".to_owned());
+        facts.api_server = Err("cannot reach https://x: connection refused".to_owned());
     }),
     fails("k8s-version", "v1.30.4", |facts| {
-        let server = facts.server.as_mut().unwrap();
+        let server = facts.api_server.as_mut().unwrap();
         server.version = "v1.30.4".to_owned();
         server.major_minor = Some((1, 30));
     }),
     warns("pre-k8s-clock-skew", "120 s ahead of this", |facts| {
-        facts.server.as_mut().unwrap().clock = Some(NOW + 120);
+        facts.api_server.as_mut().unwrap().clock = Some(NOW + 120);
     }),
     warns("pre-k8s-clock-skew", "node b: its heartbeat is", |facts| {
         let lease = &mut facts.objects.leases.as_mut().unwrap()[1];
@@ -112,7 +112,7 @@ pub(super) const FAULTS: &[Fault] = &[
         *lease = serde_json::from_value(value).unwrap();
     }),
     warns("gateway-api-crd", "GRPCRoute", |facts| {
-        let server = facts.server.as_mut().unwrap();
+        let server = facts.api_server.as_mut().unwrap();
         let served = server.served.as_mut().unwrap();
         served.remove("gateway.networking.k8s.io/v1/GRPCRoute");
     }),
@@ -124,18 +124,18 @@ pub(super) const FAULTS: &[Fault] = &[
         "you may not create clusterroles",
         |facts| {
             pre(facts);
-            facts.access = vec![facts::Access {
-                who: None,
-                what: setup::NEEDED[2],
+            facts.access = vec![facts::AccessReview {
+                account: None,
+                permission: setup::NEEDED[2],
                 allowed: Ok(false),
             }];
         },
     ),
     fails("pre-k8s", "you may not create secrets", |facts| {
         pre(facts);
-        facts.access = vec![facts::Access {
-            who: None,
-            what: setup::NEEDED[9],
+        facts.access = vec![facts::AccessReview {
+            account: None,
+            permission: setup::NEEDED[9],
             allowed: Ok(false),
         }];
     }),
@@ -158,14 +158,14 @@ pub(super) const FAULTS: &[Fault] = &[
         "l5d-existence-crd",
         "policy.linkerd.io/v1beta3/Server",
         |facts| {
-            let server = facts.server.as_mut().unwrap();
+            let server = facts.api_server.as_mut().unwrap();
             let served = server.served.as_mut().unwrap();
             served.remove("policy.linkerd.io/v1beta3/Server");
         },
     ),
     fails(
         "l5d-existence-ns",
-        "there is no namespace linkerd",
+        "namespace linkerd does not exist",
         |facts| {
             remove_namespace(facts, "linkerd");
         },
@@ -183,7 +183,7 @@ pub(super) const FAULTS: &[Fault] = &[
             facts.objects.accounts.as_mut().unwrap().pop();
         },
     ),
-    fails("l5d-existence-sa", "refuses its token", |facts| {
+    fails("l5d-existence-sa", "rejects its token", |facts| {
         let account = &mut facts.objects.accounts.as_mut().unwrap()[0];
         account.metadata.creation_timestamp = Some(time("2026-01-01T00:00:01Z"));
         let name = account.metadata.name.clone();
@@ -257,7 +257,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     fails(
         "control-plane-endpoints",
-        "linkerd-policy leads to no",
+        "linkerd-policy has no ready endpoint",
         |facts| {
             let slice = &mut facts.objects.slices.as_mut().unwrap()[2];
             slice.endpoints.clear();
@@ -326,20 +326,20 @@ pub(super) const FAULTS: &[Fault] = &[
             Err("namespace linkerd has no Secret linkerd-identity-issuer".to_owned());
     }),
     fails("l5d-identity-cert-config-valid", "key", |facts| {
-        facts.trust.key = Err("the issuer's key does not belong to its certificate".to_owned());
+        facts.trust.key = Err("the issuer's key does not match its certificate".to_owned());
     }),
     fails(
         "l5d-identity-trustAnchors-are-time-valid",
         "expired on",
         |facts| {
-            facts.trust.anchors = Ok(vec![Authority::new("old", -1).der()]);
+            facts.trust.anchors = Ok(vec![TestCa::new("old", -1).der()]);
         },
     ),
     warns(
         "l5d-identity-trustAnchors-not-expiring-soon",
         "30 days",
         |facts| {
-            facts.trust.anchors = Ok(vec![Authority::new("old", 30).der()]);
+            facts.trust.anchors = Ok(vec![TestCa::new("old", 30).der()]);
         },
     ),
     fails(
@@ -360,21 +360,21 @@ pub(super) const FAULTS: &[Fault] = &[
         "l5d-identity-issuer-cert-is-time-valid",
         "expired on",
         |facts| {
-            facts.trust.issuer = Ok(vec![Authority::new("old", -1).der()]);
+            facts.trust.issuer = Ok(vec![TestCa::new("old", -1).der()]);
         },
     ),
     warns(
         "l5d-identity-issuer-cert-not-expiring-soon",
         "10 days",
         |facts| {
-            facts.trust.issuer = Ok(vec![Authority::new("old", 10).der()]);
+            facts.trust.issuer = Ok(vec![TestCa::new("old", 10).der()]);
         },
     ),
     fails(
         "l5d-identity-issuer-cert-issued-by-trust-anchor",
         "no trust anchor",
         |facts| {
-            facts.trust.issuer = Ok(vec![Authority::new("stranger", 365).der()]);
+            facts.trust.issuer = Ok(vec![TestCa::new("stranger", 365).der()]);
         },
     ),
     fails(
@@ -428,7 +428,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "l5d-proxy-injector-webhook-cert-valid",
         "not accepted",
         |facts| {
-            fixture::set_ca_bundle(facts, &Authority::new("stranger", 365).pem());
+            fixture::set_ca_bundle(facts, &TestCa::new("stranger", 365).pem());
         },
     ),
     fails(
@@ -442,7 +442,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "l5d-proxy-injector-webhook-cert-not-expiring-soon",
         "20 days",
         |facts| {
-            let authority = Authority::new("webhook", 365);
+            let authority = TestCa::new("webhook", 365);
             let (der, pem) = authority.server(SERVER_NAME, 20);
             facts.objects.webhook_secret = Ok(Some(fixture::webhook_secret(&pem)));
             fixture::set_ca_bundle(facts, &authority.pem());
@@ -452,26 +452,26 @@ pub(super) const FAULTS: &[Fault] = &[
         },
     ),
     fails("webhook-presents", "linkerd-proxy-injector-0", |facts| {
-        let (der, _) = Authority::new("stranger", 365).server(SERVER_NAME, 365);
+        let (der, _) = TestCa::new("stranger", 365).server(SERVER_NAME, 365);
         for chain in facts.webhook.presented.values_mut() {
             *chain = Ok(vec![der.clone()]);
         }
     }),
     fails("webhook-injects", "without a proxy", |facts| {
-        facts.webhook.trial = Ok(Trial::LeftAlone);
+        facts.webhook.dry_run = Ok(InjectionDryRun::NotInjected);
     }),
-    fails("webhook-injects", "leaves namespace shop out", |facts| {
-        facts.webhook.trial = Ok(Trial::LeftAlone);
+    fails("webhook-injects", "excludes namespace shop", |facts| {
+        facts.webhook.dry_run = Ok(InjectionDryRun::NotInjected);
         let configuration = facts.objects.webhooks.as_mut().unwrap().as_mut().unwrap();
         let webhooks = configuration.webhooks.as_mut().unwrap();
         let selector = json!({"matchLabels": {"mesh": "yes"}});
         webhooks[0].namespace_selector = serde_json::from_value(selector).unwrap();
     }),
     fails("webhook-injects", "unknown authority", |facts| {
-        let words = "failed calling webhook: x509: certificate signed by unknown authority";
-        facts.webhook.trial = Ok(Trial::Refused(words.to_owned()));
+        let message = "failed calling webhook: x509: certificate signed by unknown authority";
+        facts.webhook.dry_run = Ok(InjectionDryRun::Rejected(message.to_owned()));
     }),
-    fails("agent-ready", "node b has no pod of the agent", |facts| {
+    fails("agent-ready", "node b has no agent pod", |facts| {
         pods(facts).retain(|pod| pod.metadata.name.as_deref() != Some("mesh-agent-b"));
     }),
     fails("agent-ready", "CrashLoopBackOff", |facts| {
@@ -567,7 +567,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     fails(
         "l5d-data-plane-exists",
-        "there is no namespace gone",
+        "namespace gone does not exist",
         |facts| {
             facts.scope = Scope::Namespace("gone".to_owned());
         },
@@ -575,7 +575,7 @@ pub(super) const FAULTS: &[Fault] = &[
     fails("pods-meshed", "shop/late has no proxy", |facts| {
         pods(facts).push(pod("shop", "late", "a", false));
     }),
-    warns("pods-host-network", "uses the node's network", |facts| {
+    warns("pods-host-network", "uses the host network", |facts| {
         let mut host = pod("shop", "host", "a", false);
         host.spec.as_mut().unwrap().host_network = Some(true);
         let mode = [("linkerd.io/inject".to_owned(), "enabled".to_owned())];
@@ -598,7 +598,7 @@ pub(super) const FAULTS: &[Fault] = &[
                 .retain(|pod| pod.pod.name != "web-1");
         },
     ),
-    warns("pods-enrolled", "were not heard", |facts| {
+    warns("pods-enrolled", "did not respond", |facts| {
         facts.agents.remove(1);
     }),
     fails("l5d-data-plane-ready", "not redirected", |facts| {
@@ -677,7 +677,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     fails("policy-readable", "Server shop/web", |facts| {
         policy(facts, "Server", |server| {
-            server["spec"]["accessPolicy"] = json!("everybody");
+            server["spec"]["accessPolicy"] = json!("everyone");
         });
     }),
     fails(
@@ -694,14 +694,14 @@ pub(super) const FAULTS: &[Fault] = &[
             policy["spec"]["requiredAuthenticationRefs"][0]["name"] = json!("gone");
         });
     }),
-    warns("policy-servers", "chooses no pod", |facts| {
+    warns("policy-servers", "selects no pod", |facts| {
         policy(facts, "Server", |server| {
             server["spec"]["podSelector"] = json!({"matchLabels": {"app": "wbe"}});
         });
     }),
     warns(
         "l5d-control-plane-replicas",
-        "linkerd-identity runs once",
+        "linkerd-identity has one replica",
         |facts| {
             let deployment = &mut facts.objects.deployments.as_mut().unwrap()[0];
             deployment.spec.as_mut().unwrap().replicas = Some(1);
@@ -714,9 +714,9 @@ pub(super) const FAULTS: &[Fault] = &[
     warns("bpffs", "no bpf", machine),
 ];
 
-/// A machine with nothing on it.
+/// Replaces the cluster by a machine that meets no prerequisite.
 fn machine(facts: &mut Facts) {
-    facts.place = Place::Machine;
+    facts.environment = Environment::Machine;
 }
 
 pub(super) fn time(text: &str) -> mesh_k8s::kinds::Time {

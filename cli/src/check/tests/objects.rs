@@ -1,5 +1,4 @@
-//! Faults in objects that everything else agrees with, so that nothing but a look at the object
-//! itself shows them.
+//! Faults that show only in the object itself.
 
 use mesh_core::node::{Repair, RepairKind};
 use serde_json::json;
@@ -7,25 +6,26 @@ use serde_json::json;
 use super::{
     super::{
         Facts, Mark,
-        facts::Trial,
-        fixture::{self, Authority, NOW, pod},
+        facts::InjectionDryRun,
+        fixture::{self, NOW, TestCa, pod},
     },
+    evaluate,
     faults::{
         Fault, change_pod, fails, not_ready, pod_named, pods, policy, set_value, time, warns,
     },
-    find, healthy, judge,
+    find, healthy,
 };
 use crate::{clients::metrics, mesh::Scope};
 
 pub(super) const FAULTS: &[Fault] = &[
-    fails("issuer-may-sign", "do not say CA:TRUE", |facts| {
-        let anchor = Authority::new("root", 365);
+    fails("issuer-may-sign", "lack CA:TRUE", |facts| {
+        let anchor = TestCa::new("root", 365);
         let (der, _) = anchor.server("identity.linkerd.cluster.local", 300);
         facts.trust.anchors = Ok(vec![anchor.der()]);
         facts.trust.issuer = Ok(vec![der]);
     }),
     fails("issuer-may-sign", "lacks keyCertSign", |facts| {
-        let anchor = Authority::new("root", 365);
+        let anchor = TestCa::new("root", 365);
         facts.trust.anchors = Ok(vec![anchor.der()]);
         facts.trust.issuer = Ok(vec![anchor.without_signing("identity", 300)]);
     }),
@@ -33,7 +33,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "l5d-identity-trustAnchors-not-expiring-soon",
         "the issuer does not need it",
         |facts| {
-            let old = Authority::new("old", 10).der();
+            let old = TestCa::new("old", 10).der();
             facts.trust.anchors.as_mut().unwrap().push(old);
         },
     ),
@@ -53,14 +53,14 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     fails(
         "trust-roots-published",
-        "pods web-0, web-1 trust the old ones",
+        "pods web-0, web-1 trust the old anchors",
         |facts| {
             facts.objects.trust_roots.as_mut().unwrap()[1] = fixture::trust_roots("shop", "stale");
         },
     ),
     fails(
         "control-plane-endpoints",
-        "linkerd-dst leads to no",
+        "linkerd-dst has no ready endpoint",
         |facts| {
             let service = json!({
                 "metadata": {
@@ -107,7 +107,7 @@ pub(super) const FAULTS: &[Fault] = &[
             let failed = "Readiness probe failed: HTTP probe failed with statuscode: 503";
             facts.objects.events = Ok(vec![
                 serde_json::from_value(event("policy", failed)).unwrap(),
-                serde_json::from_value(event("destination", "of an hour ago")).unwrap(),
+                serde_json::from_value(event("destination", "an old event")).unwrap(),
             ]);
         },
     ),
@@ -148,9 +148,9 @@ pub(super) const FAULTS: &[Fault] = &[
     }),
     warns(
         "nodes-ready",
-        "node b is not Ready (Kubelet stopped posting node status.): the mesh cannot be asked about the 1 meshed pod there",
+        "node b is not Ready (Kubelet stopped posting node status.): the state of the 1 meshed pod there is unknown",
         |facts| {
-            lose_node(facts);
+            make_node_unready(facts);
         },
     ),
     warns(
@@ -164,7 +164,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     warns(
         "pods-host-network",
-        "shop/host asks for the mesh by the annotation of namespace shop but uses the node's network",
+        "shop/host has the injection annotation of namespace shop but uses the host network",
         |facts| {
             let mut host = pod("shop", "host", "a", false);
             host.spec.as_mut().unwrap().host_network = Some(true);
@@ -173,7 +173,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     fails(
         "pods-marked-meshed",
-        "plain/batch has the label linkerd.io/control-plane-ns and no proxy",
+        "plain/batch has the label linkerd.io/control-plane-ns but no proxy",
         |facts| {
             let pod = pod_named(facts, "batch");
             let labels = pod.metadata.labels.as_mut().unwrap();
@@ -185,7 +185,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     warns(
         "policy-authorizations",
-        "Server shop/web refuses every request to port http of shop/web-0 and 1 pod more",
+        "Server shop/web denies every request to port http of shop/web-0 and 1 pod more",
         |facts| {
             let policies = facts.objects.policies.as_mut().unwrap();
             policies.retain(|object| object["kind"] != "AuthorizationPolicy");
@@ -205,16 +205,16 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     warns(
         "repairs",
-        "node b: the agent made the program mesh-cni executable again, which could not be executed: once in the last day, the last time 3 minutes ago (2025-12-31T23:56:40Z); /opt/cni/bin/mesh-cni",
+        "node b: the agent made the program mesh-cni executable again: once in the last day, the last time 3 minutes ago (2025-12-31T23:56:40Z); /opt/cni/bin/mesh-cni",
         |facts| {
             repair(facts, RepairKind::PluginNotExecutable);
         },
     ),
     warns(
         "repairs",
-        "put back the caBundle of its registration, which was another's or was taken away: 3 times in the last day, the last time 10 minutes ago (2025-12-31T23:50:00Z)",
+        "restored the caBundle of its registration, which was altered or removed: 3 times in the last day, the last time 10 minutes ago (2025-12-31T23:50:00Z)",
         |facts| {
-            // Two replicas have told: one of two repairs, the other of one.
+            // Two replicas report two repairs and one.
             for (index, (times, at)) in [(2, NOW - 3600), (1, NOW - 600)].into_iter().enumerate() {
                 let text = format!(
                     "mesh_injector_repairs_last_day{{found=\"ca-bundle-altered\"}} {times}\n\
@@ -227,10 +227,12 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     warns(
         "namespace-excluded",
-        "keeps the injector away by its label",
+        "excludes the injector by its label",
         |facts| {
             exclude_shop(facts);
-            facts.webhook.trial = Ok(Trial::NotTried("there is nowhere to try it".to_owned()));
+            facts.webhook.dry_run = Ok(InjectionDryRun::NotAttempted(
+                "no suitable namespace".to_owned(),
+            ));
         },
     ),
 ];
@@ -244,18 +246,17 @@ fn repair(facts: &mut Facts, kind: RepairKind) {
     }];
 }
 
-/// An agent that comes later than a pod redirects it where it stands: that is how every node
-/// begins.
+/// On every new node the agent enrols the pods that started before it.
 #[test]
-fn pods_that_were_enrolled_in_place_are_no_damage() {
+fn enrolment_in_place_is_not_a_warning() {
     let mut facts = healthy();
     repair(&mut facts, RepairKind::NotEnrolled);
-    let reports = judge(&facts);
+    let reports = evaluate(&facts);
     let row = find(&reports, "repairs").unwrap();
     assert_eq!(row.mark, Mark::Ok);
     assert_eq!(
         row.detail,
-        ["1 pod that started without the plugin, enrolled in place"]
+        ["enrolled 1 pod in place that started without the plugin"]
     );
 }
 
@@ -280,7 +281,7 @@ fn cannot_pull(facts: &mut Facts, name: &str, container: &str) {
     });
 }
 
-fn lose_node(facts: &mut Facts) {
+fn make_node_unready(facts: &mut Facts) {
     let node = &mut facts.objects.nodes.as_mut().unwrap()[1];
     let ready = json!([{
         "type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."
@@ -299,17 +300,16 @@ fn exclude_shop(facts: &mut Facts) {
     webhook.namespace_selector = serde_json::from_value(selector).unwrap();
 }
 
-fn advice(facts: &Facts, anchor: &str) -> String {
-    find(&judge(facts), anchor).unwrap().advice.clone()
+fn advice(facts: &Facts, check: &str) -> String {
+    find(&evaluate(facts), check).unwrap().advice.clone()
 }
 
-/// The names that the check knows stand in the command.
 #[test]
-fn hints_have_the_names_in_them() {
-    let with = |plant: fn(&mut Facts), anchor: &str| {
+fn advice_has_the_names_of_objects() {
+    let with = |inject: fn(&mut Facts), check: &str| {
         let mut facts = healthy();
-        plant(&mut facts);
-        advice(&facts, anchor)
+        inject(&mut facts);
+        advice(&facts, check)
     };
     let excluded = with(exclude_shop, "namespace-excluded");
     assert_eq!(
@@ -324,7 +324,7 @@ fn hints_have_the_names_in_them() {
         image.starts_with("kubectl -n shop rollout undo deployment/web"),
         "{image}"
     );
-    assert!(!image.contains(" logs "), "it never ran: {image}");
+    assert!(!image.contains(" logs "), "it has no log: {image}");
     let meshed = with(
         |facts| {
             let mut late = pod("shop", "late-7f-x", "a", false);
@@ -339,9 +339,8 @@ fn hints_have_the_names_in_them() {
     assert_eq!(meshed, "kubectl -n shop rollout restart deployment/late");
 }
 
-/// An upgrade is typed as the mesh was installed: nothing needs a checkout of the sources.
 #[test]
-fn an_upgrade_is_made_by_what_installed() {
+fn upgrade_command_depends_on_the_installing_tool() {
     let upgrade = |release: Option<&str>| {
         let mut facts = healthy();
         facts.objects.deployments.as_mut().unwrap().remove(0);
@@ -354,9 +353,9 @@ fn an_upgrade_is_made_by_what_installed() {
     assert!(upgrade(Some("mesh")).starts_with("helm upgrade mesh CHART -n linkerd --reuse-values"));
 }
 
-/// The registration is right, so deleting it would disable injection for the whole cluster.
+/// The registration is correct, and deleting it would disable injection for the whole cluster.
 #[test]
-fn a_namespace_that_excludes_itself_is_not_the_registrations_fault() {
+fn namespace_that_excludes_itself_does_not_fail_the_webhook() {
     let mut facts = healthy();
     exclude_shop(&mut facts);
     facts
@@ -365,41 +364,40 @@ fn a_namespace_that_excludes_itself_is_not_the_registrations_fault() {
         .as_mut()
         .unwrap()
         .push(serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap());
-    let reports = judge(&facts);
+    let reports = evaluate(&facts);
     assert_eq!(find(&reports, "webhook-injects").unwrap().mark, Mark::Ok);
-    // Nor is a pod tried there.
+    // The dry run uses another namespace.
     assert_eq!(
-        super::super::webhook::trial_namespace(&facts).unwrap(),
+        super::super::webhook::dry_run_namespace(&facts).unwrap(),
         "default"
     );
     facts.scope = Scope::Namespace("shop".to_owned());
-    let reason = super::super::webhook::trial_namespace(&facts).unwrap_err();
-    assert!(reason.contains("shop keeps the injector away"), "{reason}");
-    facts.webhook.trial = Ok(Trial::NotTried(reason));
+    let reason = super::super::webhook::dry_run_namespace(&facts).unwrap_err();
+    assert!(reason.contains("shop excludes the injector"), "{reason}");
+    facts.webhook.dry_run = Ok(InjectionDryRun::NotAttempted(reason));
     assert_eq!(
-        find(&judge(&facts), "webhook-injects").unwrap().mark,
+        find(&evaluate(&facts), "webhook-injects").unwrap().mark,
         Mark::Ok
     );
 }
 
 #[test]
-fn a_namespace_that_is_being_deleted_is_not_tried() {
+fn dry_run_skips_namespace_that_is_being_deleted() {
     let mut facts = healthy();
     facts.objects.namespaces.as_mut().unwrap()[1]
         .metadata
         .deletion_timestamp = Some(time("2026-01-01T00:00:00Z"));
     assert_eq!(
-        super::super::webhook::trial_namespace(&facts).unwrap(),
+        super::super::webhook::dry_run_namespace(&facts).unwrap(),
         "plain"
     );
 }
 
-/// An injector that is away stops nothing while the API server goes on without it.
 #[test]
-fn an_injector_that_fails_open_blocks_no_pod() {
+fn missing_injector_with_policy_ignore_blocks_no_pods() {
     let mut facts = healthy();
     without_injector(&mut facts, "Ignore");
-    let reports = judge(&facts);
+    let reports = evaluate(&facts);
     let row = find(&reports, "control-plane-deployments").unwrap();
     assert_eq!(
         row.detail,
@@ -407,13 +405,14 @@ fn an_injector_that_fails_open_blocks_no_pod() {
     );
 }
 
-/// What another policy allows, or the Server itself, is not refused.
 #[test]
-fn a_server_with_an_authorization_refuses_nothing() {
+fn server_that_allows_clients_is_ok() {
     let mark = |change: fn(&mut Facts)| {
         let mut facts = healthy();
         change(&mut facts);
-        find(&judge(&facts), "policy-authorizations").unwrap().mark
+        find(&evaluate(&facts), "policy-authorizations")
+            .unwrap()
+            .mark
     };
     let for_namespace: fn(&mut Facts) = |facts| {
         policy(facts, "AuthorizationPolicy", |policy| {
@@ -444,28 +443,26 @@ fn a_server_with_an_authorization_refuses_nothing() {
     assert_eq!(mark(by_route), Mark::Ok);
 }
 
-/// Copies of the trust anchors need a minute to arrive.
+/// Copies of changed trust anchors need a minute to propagate.
 #[test]
-fn anchors_on_their_way_are_no_fault() {
+fn propagating_trust_anchors_are_ok() {
     let mark = |changed: &str| {
         let mut facts = healthy();
         let maps = facts.objects.trust_roots.as_mut().unwrap();
-        maps[1] = fixture::trust_roots("shop", "of before");
+        maps[1] = fixture::trust_roots("shop", "old");
         maps[0].metadata.managed_fields =
             serde_json::from_value(json!([{"manager": "kubectl", "time": changed}])).unwrap();
-        find(&judge(&facts), "trust-roots-published").unwrap().mark
+        find(&evaluate(&facts), "trust-roots-published")
+            .unwrap()
+            .mark
     };
     assert_eq!(mark("2025-12-31T23:59:30Z"), Mark::Ok);
     assert_eq!(mark("2025-12-31T23:58:00Z"), Mark::Fail);
 }
 
-/// The same certificates in another order, with other words between them, are the same anchors.
 #[test]
-fn the_form_of_a_bundle_does_not_matter() {
-    let (one, other) = (
-        Authority::new("a", 365).pem(),
-        Authority::new("b", 365).pem(),
-    );
+fn bundles_are_compared_without_order_and_comments() {
+    let (one, other) = (TestCa::new("a", 365).pem(), TestCa::new("b", 365).pem());
     let mut facts = healthy();
     facts.objects.trust_roots = Ok(vec![
         fixture::trust_roots("linkerd", &format!("{one}{other}")),
@@ -475,14 +472,15 @@ fn the_form_of_a_bundle_does_not_matter() {
         ),
     ]);
     assert_eq!(
-        find(&judge(&facts), "trust-roots-published").unwrap().mark,
+        find(&evaluate(&facts), "trust-roots-published")
+            .unwrap()
+            .mark,
         Mark::Ok
     );
 }
 
-/// A pod that was made this moment has had no time.
 #[test]
-fn pods_that_are_seconds_old_are_left_out() {
+fn new_pods_are_excluded() {
     let reports = |created: &str| {
         let mut facts = healthy();
         pod_named(&mut facts, "web-1").metadata.creation_timestamp = Some(time(created));
@@ -490,22 +488,22 @@ fn pods_that_are_seconds_old_are_left_out() {
         let new = facts.is_new(&pod);
         let proxy = facts.proxies.iter_mut().find(|proxy| proxy.pod == "web-1");
         let proxy = proxy.unwrap();
-        proxy.new = new;
+        proxy.is_new = new;
         proxy.ready = Err("answers 503".to_owned());
         proxy.metrics = Err("cannot connect".to_owned());
         facts.agents[1].pods = Ok(Vec::new());
-        judge(&facts)
+        evaluate(&facts)
     };
     let young = reports("2025-12-31T23:59:50Z");
-    for anchor in [
+    for check in [
         "pods-enrolled",
         "l5d-data-plane-ready",
         "proxy-certificates",
     ] {
-        let row = find(&young, anchor).unwrap();
-        assert_eq!(row.mark, Mark::Ok, "{anchor}: {:?}", row.detail);
+        let row = find(&young, check).unwrap();
+        assert_eq!(row.mark, Mark::Ok, "{check}: {:?}", row.detail);
         assert!(
-            row.detail[0].ends_with("without 1 pod younger than 30 s"),
+            row.detail[0].ends_with("excluding 1 pod younger than 30 s"),
             "{:?}",
             row.detail
         );
@@ -514,16 +512,16 @@ fn pods_that_are_seconds_old_are_left_out() {
     assert_eq!(find(&old, "pods-enrolled").unwrap().mark, Mark::Fail);
 }
 
-/// What a lost node runs cannot be asked; one row says so.
+/// Pods on a node that is not Ready are not queried.
 #[test]
-fn a_lost_node_is_one_row() {
+fn unready_node_is_reported_once() {
     let mut facts = healthy();
-    lose_node(&mut facts);
+    make_node_unready(&mut facts);
     not_ready(&mut facts, "mesh-agent-b");
     facts.agents[1].status = Err("cannot reach port 9993".to_owned());
     facts.agents[1].pods = Err("cannot reach port 9993".to_owned());
     facts.proxies.retain(|proxy| proxy.pod != "web-1");
-    let reports = judge(&facts);
+    let reports = evaluate(&facts);
     let all = reports.iter().flat_map(|category| &category.checks);
     let wrong: Vec<&str> = all
         .filter(|report| report.mark != Mark::Ok)
@@ -532,29 +530,28 @@ fn a_lost_node_is_one_row() {
     assert_eq!(wrong, ["nodes-ready"]);
 }
 
-/// What has ended does not end soon as well.
 #[test]
-fn an_expired_certificate_does_not_expire_soon() {
+fn expired_certificate_is_not_reported_as_expiring_soon() {
     let mut facts = healthy();
-    facts.trust.issuer = Ok(vec![Authority::new("old", -1).der()]);
-    facts.trust.anchors = Ok(vec![Authority::new("old", -1).der()]);
-    let (_, pem) = Authority::new("webhook", 365).server(fixture::SERVER_NAME, -1);
+    facts.trust.issuer = Ok(vec![TestCa::new("old", -1).der()]);
+    facts.trust.anchors = Ok(vec![TestCa::new("old", -1).der()]);
+    let (_, pem) = TestCa::new("webhook", 365).server(fixture::SERVER_NAME, -1);
     facts.objects.webhook_secret = Ok(Some(fixture::webhook_secret(&pem)));
-    let reports = judge(&facts);
-    for anchor in [
+    let reports = evaluate(&facts);
+    for check in [
         "l5d-identity-trustAnchors-not-expiring-soon",
         "l5d-identity-issuer-cert-not-expiring-soon",
         "l5d-proxy-injector-webhook-cert-not-expiring-soon",
     ] {
-        assert_eq!(find(&reports, anchor).unwrap().mark, Mark::Ok, "{anchor}");
+        assert_eq!(find(&reports, check).unwrap().mark, Mark::Ok, "{check}");
     }
     assert_eq!(facts.now, NOW);
 }
 
 #[test]
-fn one_missing_kind_hides_nothing() {
+fn missing_kind_does_not_skip_other_checks() {
     let mut facts = healthy();
-    let server = facts.server.as_mut().unwrap();
+    let server = facts.api_server.as_mut().unwrap();
     let served = server.served.as_mut().unwrap();
     served.remove("linkerd.io/v1alpha2/ServiceProfile");
     set_value(
@@ -562,7 +559,7 @@ fn one_missing_kind_hides_nothing() {
         "identityTrustDomain: cluster.local",
         "identityTrustDomain: other",
     );
-    let reports = judge(&facts);
+    let reports = evaluate(&facts);
     assert_eq!(
         find(&reports, "l5d-existence-crd").unwrap().mark,
         Mark::Fail

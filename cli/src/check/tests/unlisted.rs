@@ -1,22 +1,23 @@
-//! Faults that were thought of last, to see whether the checks name what they were not written for.
-//! Those that were not named at the first try got a check; those that cannot be named stand at the
-//! end, with the reason.
+//! Faults that were collected after the checks were written, to find what the checks miss. Faults
+//! that were not reported got a check; those that cannot be reported are at the end, with the
+//! reason.
 
 use serde_json::json;
 
 use super::{
-    super::{Facts, Mark, facts::Trial},
+    super::{Facts, Mark, facts::InjectionDryRun},
+    evaluate,
     faults::{Fault, change_pod, fails, policy, warns},
-    find, healthy, judge,
+    find, healthy,
 };
 use crate::clients::metrics;
 
 pub(super) const FAULTS: &[Fault] = &[
     fails(
         "webhook-injects",
-        "rules leave the creation of pods out",
+        "rules do not include the creation of pods",
         |facts| {
-            facts.webhook.trial = Ok(Trial::LeftAlone);
+            facts.webhook.dry_run = Ok(InjectionDryRun::NotInjected);
             let configuration = facts.objects.webhooks.as_mut().unwrap().as_mut().unwrap();
             let rules = json!([{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["services"]}]);
             configuration.webhooks.as_mut().unwrap()[0].rules =
@@ -25,7 +26,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     fails(
         "control-plane-endpoints",
-        "linkerd-policy has not the port 8090",
+        "linkerd-policy lacks port 8090",
         |facts| {
             let services = facts.objects.services.as_mut().unwrap();
             let service = services
@@ -37,7 +38,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     fails(
         "control-plane-containers",
-        "it does not stay up: ended 7 times, last with code 1",
+        "it keeps restarting: exited 7 times, last with code 1",
         |facts| {
             change_pod(facts, "linkerd-destination-0", |pod| {
                 pod["status"]["containerStatuses"] = json!([{
@@ -50,7 +51,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     fails(
         "data-plane-containers",
-        "OOMKilled: it needed more memory than it may have (its limit is 20Mi), 2 times",
+        "OOMKilled: exceeded its memory limit (20Mi), 2 restarts",
         |facts| {
             change_pod(facts, "web-0", |pod| {
                 pod["spec"]["containers"][1]["resources"] = json!({"limits": {"memory": "20Mi"}});
@@ -73,7 +74,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     warns(
         "jobs-finish",
-        "shop/web-1 of Job report has done its work",
+        "shop/web-1 of Job report has finished",
         |facts| {
             change_pod(facts, "web-1", |pod| {
                 pod["metadata"]["ownerReferences"] = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "report", "uid": "u"}]);
@@ -91,7 +92,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     warns(
         "policy-skipped-ports",
-        "port 8080 of shop/web-0, which goes around the proxy",
+        "port 8080 of shop/web-0, which bypasses the proxy",
         |facts| {
             change_pod(facts, "web-0", |pod| {
                 pod["metadata"]["annotations"]["config.linkerd.io/skip-inbound-ports"] =
@@ -101,7 +102,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     warns(
         "policy-identities",
-        "which this mesh gives to no client",
+        "which no client of this mesh has",
         |facts| {
             policy(facts, "MeshTLSAuthentication", |object| {
                 object["spec"]["identities"] =
@@ -111,7 +112,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     fails(
         "policy-references",
-        "HTTPRoute shop/get is for Server shop/wbe, which does not exist",
+        "HTTPRoute shop/get has the parent Server shop/wbe, which does not exist",
         |facts| {
             let route = json!({
                 "apiVersion": "policy.linkerd.io/v1beta3", "kind": "HTTPRoute",
@@ -123,9 +124,8 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
 ];
 
-/// What restarted long ago and has run since is in order.
 #[test]
-fn old_restarts_are_forgotten() {
+fn container_that_runs_since_old_restarts_is_ok() {
     let mut facts = healthy();
     for (name, reason) in [("web-0", "OOMKilled"), ("web-1", "Error")] {
         change_pod(&mut facts, name, |pod| {
@@ -136,16 +136,16 @@ fn old_restarts_are_forgotten() {
             }]);
         });
     }
-    let reports = judge(&facts);
+    let reports = evaluate(&facts);
     let row = find(&reports, "data-plane-containers").unwrap();
     assert_eq!(row.mark, Mark::Ok, "{:?}", row.detail);
 }
 
-/// A NetworkPolicy that keeps proxies from the control plane is not named: whether the cluster's
-/// network plugin enforces NetworkPolicies cannot be asked of the API server. The rows of the
-/// proxies say what they wait for, and the guide has NetworkPolicies among the causes.
+/// A NetworkPolicy that blocks proxies from the control plane is not reported, because the API
+/// server does not know whether the network plugin enforces it. The rows of the proxies show what
+/// they wait for, and the guide lists NetworkPolicies among the causes.
 #[test]
-fn a_network_policy_shows_in_what_the_proxies_wait_for() {
+fn blocked_proxies_are_reported_with_what_they_wait_for() {
     let mut facts = healthy();
     for proxy in facts
         .proxies
@@ -155,7 +155,7 @@ fn a_network_policy_shows_in_what_the_proxies_wait_for() {
         proxy.ready = Err("answers 503: waiting for a certificate".to_owned());
         proxy.metrics = Ok(metrics::parse(""));
     }
-    let reports = judge(&facts);
+    let reports = evaluate(&facts);
     let roots: Vec<&str> = reports
         .iter()
         .flat_map(|category| &category.checks)

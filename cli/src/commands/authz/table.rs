@@ -1,4 +1,4 @@
-//! The rows of `meshctl authz`, as a pure function of pods and policy objects.
+//! Computes the rows of `meshctl authz` from pods and policy objects.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::mesh::MeshPod;
 
-/// One way in: a Server's port, perhaps by a route of it, and what authorizes its clients.
+/// A Server's port, optionally a route of it, and an authorization of its clients.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Row {
@@ -24,20 +24,21 @@ pub(super) struct Row {
     pub(super) authorization_policy: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) server_authorization: Option<String>,
-    /// Who may come in where no authorization speaks.
+    /// The policy for clients without authorization.
     pub(super) access_policy: String,
 }
 
-/// Every way into the pods, one row for each authorization of it, and one for a way without any.
+/// Returns a row for each authorization of the pods' Servers and routes, and one for each without
+/// authorization.
 pub(super) fn rows(pods: &[MeshPod], objects: &[Value]) -> Vec<Row> {
     let policies: Vec<AuthorizationPolicy> = read(objects, "AuthorizationPolicy");
     let routes: Vec<PolicyHttpRoute> = read(objects, "HTTPRoute");
     let mut rows = Vec::new();
     for server in read::<Server>(objects, "Server") {
-        if !pods.iter().any(|pod| chooses(&server, pod)) {
+        if !pods.iter().any(|pod| selects(&server, pod)) {
             continue;
         }
-        let way = Row {
+        let base = Row {
             server: server.name_any(),
             port: server.spec.port.to_string(),
             route: None,
@@ -45,12 +46,12 @@ pub(super) fn rows(pods: &[MeshPod], objects: &[Value]) -> Vec<Row> {
             server_authorization: None,
             access_policy: server.spec.access_policy.to_string(),
         };
-        rows.extend(of_server(&server, &way, &policies, objects));
+        rows.extend(rows_of_server(&server, &base, &policies, objects));
         let of_server = routes
             .iter()
-            .filter(|route| route.namespace() == server.namespace() && leads_to(route, &server));
+            .filter(|route| route.namespace() == server.namespace() && has_parent(route, &server));
         for route in of_server {
-            rows.extend(of_route(route, &way, &policies));
+            rows.extend(rows_of_route(route, &base, &policies));
         }
     }
     rows.sort();
@@ -58,9 +59,9 @@ pub(super) fn rows(pods: &[MeshPod], objects: &[Value]) -> Vec<Row> {
     rows
 }
 
-fn of_server(
+fn rows_of_server(
     server: &Server,
-    way: &Row,
+    base: &Row,
     policies: &[AuthorizationPolicy],
     objects: &[Value],
 ) -> Vec<Row> {
@@ -76,26 +77,30 @@ fn of_server(
         .filter(applies)
         .map(|policy| Row {
             authorization_policy: Some(policy.name_any()),
-            ..way.clone()
+            ..base.clone()
         })
         .collect();
-    let older = objects
+    let server_authorizations = objects
         .iter()
         .filter(|object| object["kind"] == "ServerAuthorization" && authorizes(object, server));
-    rows.extend(older.map(|object| Row {
+    rows.extend(server_authorizations.map(|object| Row {
         server_authorization: object["metadata"]["name"].as_str().map(str::to_owned),
-        ..way.clone()
+        ..base.clone()
     }));
     if rows.is_empty() {
-        rows.push(way.clone());
+        rows.push(base.clone());
     }
     rows
 }
 
-fn of_route(route: &PolicyHttpRoute, way: &Row, policies: &[AuthorizationPolicy]) -> Vec<Row> {
-    let way = Row {
+fn rows_of_route(
+    route: &PolicyHttpRoute,
+    base: &Row,
+    policies: &[AuthorizationPolicy],
+) -> Vec<Row> {
+    let base = Row {
         route: Some(route.name_any()),
-        ..way.clone()
+        ..base.clone()
     };
     let own = policies.iter().filter(|policy| {
         let target = &policy.spec.target_ref;
@@ -106,13 +111,13 @@ fn of_route(route: &PolicyHttpRoute, way: &Row, policies: &[AuthorizationPolicy]
     let rows: Vec<Row> = own
         .map(|policy| Row {
             authorization_policy: Some(policy.name_any()),
-            ..way.clone()
+            ..base.clone()
         })
         .collect();
-    if rows.is_empty() { vec![way] } else { rows }
+    if rows.is_empty() { vec![base] } else { rows }
 }
 
-fn chooses(server: &Server, pod: &MeshPod) -> bool {
+fn selects(server: &Server, pod: &MeshPod) -> bool {
     let labels: BTreeMap<String, String> = pod.labels.iter().cloned().collect();
     server.namespace().as_deref() == Some(&pod.namespace)
         && server
@@ -122,14 +127,14 @@ fn chooses(server: &Server, pod: &MeshPod) -> bool {
             .is_some_and(|selector| select::matches(selector, Some(&labels)))
 }
 
-fn leads_to(route: &PolicyHttpRoute, server: &Server) -> bool {
+fn has_parent(route: &PolicyHttpRoute, server: &Server) -> bool {
     let parents = route.spec.parent_refs.iter().flatten();
     parents
         .filter(|parent| parent.kind.as_deref() == Some("Server"))
         .any(|parent| parent.name == server.name_any())
 }
 
-/// Does an authorization of the older kind choose the Server, by name or by labels?
+/// Returns whether a ServerAuthorization selects the Server by name or by labels.
 fn authorizes(object: &Value, server: &Server) -> bool {
     let reference = &object["spec"]["server"];
     let same_namespace = object["metadata"]["namespace"].as_str() == server.namespace().as_deref();
@@ -141,7 +146,7 @@ fn authorizes(object: &Value, server: &Server) -> bool {
     same_namespace && (by_name || by_labels)
 }
 
-/// What can be read; the check `policy-readable` names the rest.
+/// Returns the valid objects of a kind; the check `policy-readable` reports the others.
 fn read<T: DeserializeOwned>(objects: &[Value], kind: &str) -> Vec<T> {
     objects
         .iter()

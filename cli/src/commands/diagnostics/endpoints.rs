@@ -19,7 +19,7 @@ pub(super) struct Args {
     #[arg(required = true)]
     authorities: Vec<String>,
     #[command(flatten)]
-    as_whom: QuerySource,
+    source: QuerySource,
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
 }
@@ -42,7 +42,7 @@ struct Row {
 }
 
 pub(super) async fn run(mesh: &Mesh, args: &Args) -> anyhow::Result<()> {
-    let query = args.as_whom.query(mesh, "");
+    let query = args.source.query(mesh, "");
     let mut rows = Vec::new();
     for authority in &args.authorities {
         match controllers::endpoints(&query, authority).await? {

@@ -15,31 +15,31 @@ use crate::{
 ///   meshctl diagnostics proxy-metrics deployment/web -n shop
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
-pub(super) struct OfProxies {
+pub(super) struct ProxyMetricsArgs {
     /// NAME or NAMESPACE/NAME of a pod, or KIND/NAME of a workload with -n NAMESPACE
     resource: String,
 }
 
-pub(super) async fn of_proxies(
+pub(super) async fn print_proxy_metrics(
     mesh: &Mesh,
-    args: &OfProxies,
+    args: &ProxyMetricsArgs,
     global: &Global,
 ) -> anyhow::Result<()> {
-    let pods = find(mesh, &args.resource, global).await?;
-    // One pod's metrics are for programs: nothing but what the proxy said.
+    let pods = find_pods(mesh, &args.resource, global).await?;
+    // The metrics of a single pod are printed unchanged, for other programs.
     if let [pod] = pods.as_slice() {
         let port = pod.admin_port()?;
         return output::text(&http::get_from_pod(mesh, pod, port, "/metrics").await?);
     }
-    let asked: Vec<(&MeshPod, String, u16)> = pods
+    let targets: Vec<(&MeshPod, String, u16)> = pods
         .iter()
         .filter_map(|pod| Some((pod, "linkerd-proxy".to_owned(), pod.admin_port?)))
         .collect();
-    sections(mesh, &asked).await
+    sections(mesh, &targets).await
 }
 
-/// A pod by its name, or the meshed pods of a workload.
-pub(crate) async fn find(
+/// Returns a pod by its name, or the meshed pods of a workload.
+pub(crate) async fn find_pods(
     mesh: &Mesh,
     resource: &str,
     global: &Global,
@@ -53,13 +53,13 @@ pub(crate) async fn find(
     let mut pods = mesh.pods(&mesh.scope(global)).await?;
     pods.retain(|pod| pod.owner.kind == kind && pod.owner.name == name && !pod.is_terminal);
     if pods.is_empty() {
-        let message = format!("there are no pods of {kind}/{name}; choose the namespace with -n");
+        let message = format!("{kind}/{name} has no pods; select the namespace with -n");
         return Err(Failure::Input(message).into());
     }
     Ok(pods)
 }
 
-/// The kind as pods' owners have it, by kubectl's names. Pods themselves are found by name.
+/// Returns the kind of a pod's owner for a resource name of kubectl.
 fn kind_of(kind: &str) -> Option<&'static str> {
     match kind.to_ascii_lowercase().as_str() {
         "deployment" | "deployments" | "deploy" => Some("deployment"),
@@ -72,37 +72,37 @@ fn kind_of(kind: &str) -> Option<&'static str> {
     }
 }
 
-pub(super) async fn of_controllers(mesh: &Mesh) -> anyhow::Result<()> {
+pub(super) async fn print_controller_metrics(mesh: &Mesh) -> anyhow::Result<()> {
     let scope = Scope::Namespace(mesh.control_namespace().to_owned());
     let pods = mesh.pods(&scope).await?;
-    let mut asked = Vec::new();
+    let mut targets = Vec::new();
     for pod in pods.iter().filter(|pod| !pod.is_terminal) {
         for (component, container, port) in ADMIN_PORTS {
             let has = pod.containers.iter().any(|name| name == container);
             if pod.component.as_deref() == Some(component) && has {
-                asked.push((pod, container.to_owned(), port));
+                targets.push((pod, container.to_owned(), port));
             }
         }
     }
-    if asked.is_empty() {
+    if targets.is_empty() {
         let message = format!(
-            "namespace {} has no controllers; -L chooses another",
+            "namespace {} has no controllers; -L selects another",
             mesh.control_namespace()
         );
         return Err(Failure::Unreachable(message).into());
     }
-    sections(mesh, &asked).await
+    sections(mesh, &targets).await
 }
 
-/// One section for each, introduced by a comment, as Prometheus' format allows.
-async fn sections(mesh: &Mesh, asked: &[(&MeshPod, String, u16)]) -> anyhow::Result<()> {
-    let answers = stream::iter(asked.iter().map(async |(pod, container, port)| {
-        let answer = http::get_from_pod(mesh, pod, *port, "/metrics").await;
-        (pod.to_string(), container.clone(), answer)
+/// Prints a section for each target, which begins with a comment, as the Prometheus format allows.
+async fn sections(mesh: &Mesh, targets: &[(&MeshPod, String, u16)]) -> anyhow::Result<()> {
+    let responses = stream::iter(targets.iter().map(async |(pod, container, port)| {
+        let response = http::get_from_pod(mesh, pod, *port, "/metrics").await;
+        (pod.to_string(), container.clone(), response)
     }));
-    let answers: Vec<_> = answers.buffered(clients::MAX_CONCURRENT).collect().await;
-    for (pod, container, answer) in answers {
-        match answer {
+    let responses: Vec<_> = responses.buffered(clients::MAX_CONCURRENT).collect().await;
+    for (pod, container, response) in responses {
+        match response {
             Ok(text) => output::text(&format!("# POD {pod} CONTAINER {container}\n{text}\n"))?,
             Err(error) => output::note(&format!("{pod}, {container}: {error:#}")),
         }
@@ -115,7 +115,7 @@ mod tests {
     use super::kind_of;
 
     #[test]
-    fn kinds_as_kubectl_has_them() {
+    fn resource_names_of_kubectl_are_accepted() {
         assert_eq!(kind_of("deploy"), Some("deployment"));
         assert_eq!(kind_of("StatefulSets"), Some("statefulset"));
         assert_eq!(kind_of("shop"), None);

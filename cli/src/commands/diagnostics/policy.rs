@@ -15,14 +15,14 @@ pub(super) struct Args {
     /// outbound policy
     resource: String,
     port: u16,
-    /// The namespace that the traffic comes from
+    /// Namespace that the traffic comes from
     #[arg(long, default_value = "default")]
     source_namespace: String,
     #[command(flatten)]
-    as_whom: QuerySource,
+    source: QuerySource,
 }
 
-/// What a resource is, as it was typed.
+/// A parsed resource argument.
 #[derive(Debug, PartialEq)]
 enum Resource<'a> {
     Pod(&'a str),
@@ -42,12 +42,12 @@ fn parse(resource: &str) -> Option<Resource<'_>> {
 pub(super) async fn run(mesh: &Mesh, args: &Args, global: &Global) -> anyhow::Result<()> {
     let resource = parse(&args.resource).ok_or_else(|| {
         Failure::Input(format!(
-            "{:?} is none of pod/[NAMESPACE/]NAME, svc/NAME and NAME.NAMESPACE.svc.cluster.local",
+            "invalid resource {:?}: expected pod/[NAMESPACE/]NAME, svc/NAME or NAME.NAMESPACE.svc.cluster.local",
             args.resource
         ))
     })?;
     let source = serde_json::json!({ "ns": args.source_namespace, "pod": "meshctl" }).to_string();
-    let query = args.as_whom.query(mesh, &source);
+    let query = args.source.query(mesh, &source);
     let outbound = async |name: &str| {
         let target = Target::Authority(format!("{name}:{}", args.port).into());
         controllers::outbound_policy(&query, &target).await
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resources_as_people_type_them() {
+    fn pods_services_and_names_are_parsed() {
         assert_eq!(parse("po/a"), Some(Resource::Pod("a")));
         assert_eq!(parse("pod/shop/a"), Some(Resource::Pod("shop/a")));
         assert_eq!(parse("svc/a"), Some(Resource::Service("a")));

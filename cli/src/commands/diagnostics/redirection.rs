@@ -45,7 +45,7 @@ pub(super) async fn run(mesh: &Mesh, args: &Args, global: &Global) -> anyhow::Re
             }
         }
     }
-    // What some nodes say is worth showing when others are silent.
+    // If some agents fail, the pods of the other nodes are still shown.
     if let Some(error) = failed.filter(|_| pods.is_empty()) {
         return Err(error);
     }
@@ -80,7 +80,7 @@ fn render(pods: Vec<Row>) -> String {
         let pod = row.status;
         let counted = pod.connections.iter().filter(|(_, count)| **count > 0);
         let counted: Vec<String> = counted
-            .map(|(verdict, count)| format!("{verdict}={count}"))
+            .map(|(outcome, count)| format!("{outcome}={count}"))
             .collect();
         table.row(vec![
             pod.pod.namespace,

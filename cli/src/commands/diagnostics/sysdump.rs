@@ -1,7 +1,6 @@
-//! `meshctl diagnostics sysdump`: one archive for a bug report.
-//!
-//! Secrets are not read. Of the values, what is a key or looks like one is taken out. What could
-//! not be collected is in the archive too, with the reason.
+//! `meshctl diagnostics sysdump`: writes an archive for a bug report. Secrets are not read, and
+//! private keys and the like are redacted from the values. The archive lists what could not be
+//! collected, with the reasons.
 
 mod cluster;
 mod node;
@@ -22,15 +21,15 @@ use crate::{
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The archive to write, instead of meshctl-sysdump-TIME.tar.gz in this folder
+    /// Archive to write; default: meshctl-sysdump-TIME.tar.gz in the current directory
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Lines of each container's log
+    /// Maximum number of log lines of each container
     #[arg(long, value_name = "LINES", default_value_t = 2000)]
     log_lines: i64,
 }
 
-/// Files by name, in the order they were collected.
+/// The collected files in order, and the failures.
 #[derive(Default)]
 pub(super) struct Dump {
     files: Vec<(String, Vec<u8>)>,
@@ -45,7 +44,7 @@ pub(super) async fn run(mesh: &Mesh, args: &Args, global: &Global) -> anyhow::Re
         .map_or(Scope::All, Scope::Namespace);
     let mode = Mode::Installed { proxies: true };
     let facts = Box::pin(gather::facts(Some(mesh), mode, scope)).await;
-    let reports = check::judge(&facts);
+    let reports = check::evaluate(&facts);
     dump.json("check.json", &reports);
     for agent in mesh.agents().await.unwrap_or_default() {
         let base = format!("agents/{}", agent.node);
@@ -59,7 +58,7 @@ pub(super) async fn run(mesh: &Mesh, args: &Args, global: &Global) -> anyhow::Re
     }
     let versions = serde_json::json!({
         "client": env!("CARGO_PKG_VERSION"),
-        "server": facts.server.as_ref().map(|server| server.version.clone()).ok(),
+        "server": facts.api_server.as_ref().map(|server| server.version.clone()).ok(),
         "mesh": facts.values().map(|values| values.linkerd_version).ok(),
     });
     dump.json("versions.json", &versions);

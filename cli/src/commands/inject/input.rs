@@ -1,4 +1,4 @@
-//! What is injected: files, folders, standard input, and manifests from the web.
+//! The input of `inject`: files, directories, standard input and URLs.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -10,16 +10,16 @@ use serde_json::Value;
 
 use crate::{exit::Failure, output::manifests};
 
-/// From the first name lookup to the last byte.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit of a download, including name lookup and redirections.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Larger manifests come as files. The release manifests of large projects have two or three.
+/// Size limit of a download. The release manifests of large projects have two or three MiB.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 
-/// Download pages send their visitors on once or twice.
+/// Maximum number of redirections; download pages use one or two.
 const MAX_REDIRECTS: usize = 5;
 
-/// The documents of all files, in their order.
+/// Reads the documents of all files in order.
 pub(crate) async fn read(paths: &[PathBuf]) -> Result<Vec<Value>, Failure> {
     let mut documents = Vec::new();
     for path in paths {
@@ -32,11 +32,11 @@ pub(crate) async fn read(paths: &[PathBuf]) -> Result<Vec<Value>, Failure> {
             }
             None => {
                 let word = path.to_str().unwrap_or_default();
-                // Such a word was the value of a flag that wants an equals sign, as all flags of
-                // Linkerd's that are true or false.
+                // The argument was meant as the value of a boolean flag, which requires an equals
+                // sign as in Linkerd.
                 if matches!(word, "true" | "false") && !path.exists() {
                     return Err(Failure::Input(format!(
-                        "there is no file {word:?}: the value of a flag that is true or false follows an equals sign, as in --native-sidecar={word}"
+                        "file {word:?} does not exist: the value of a boolean flag follows an equals sign, as in --native-sidecar={word}"
                     )));
                 }
                 documents.extend(manifests::read(std::slice::from_ref(path))?);
@@ -55,46 +55,47 @@ fn url(path: &std::path::Path) -> Option<&str> {
 }
 
 async fn fetch(url: &str) -> anyhow::Result<String> {
-    let fetched = tokio::time::timeout(PATIENCE, follow(url)).await;
-    fetched.map_err(|_elapsed| anyhow::anyhow!("not done within {} s", PATIENCE.as_secs()))?
+    let fetched = tokio::time::timeout(FETCH_TIMEOUT, fetch_following_redirects(url)).await;
+    fetched
+        .map_err(|_elapsed| anyhow::anyhow!("not complete within {} s", FETCH_TIMEOUT.as_secs()))?
 }
 
-/// Goes from place to place until there is a body.
-async fn follow(url: &str) -> anyhow::Result<String> {
+/// Follows redirections until a response has a body.
+async fn fetch_following_redirects(url: &str) -> anyhow::Result<String> {
     let mut uri: Uri = url.parse()?;
     for _ in 0..=MAX_REDIRECTS {
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         let request = Request::get(path).body(Body::empty())?;
         let server = Uri::builder()
             .scheme(uri.scheme_str().unwrap_or_default())
-            .authority(uri.authority().context("the URL names no server")?.as_str())
+            .authority(uri.authority().context("the URL has no host")?.as_str())
             .path_and_query("/")
             .build()?;
-        // The Kubernetes client verifies certificates with the machine's authorities and sends no
-        // credentials with this configuration.
+        // With this configuration the Kubernetes client verifies certificates with the system's
+        // root certificates and sends no credentials.
         let client = Client::try_from(Config::new(server))?;
         let response = client.send(request).await?;
         let status = response.status();
         if status.is_redirection() {
             let to = response.headers().get(LOCATION);
-            let to = to.with_context(|| format!("{status} without a location"))?;
-            uri = resolved(&uri, to.to_str()?)?;
+            let to = to.with_context(|| format!("{status} without a Location header"))?;
+            uri = resolve_location(&uri, to.to_str()?)?;
             continue;
         }
-        anyhow::ensure!(status.is_success(), "the server answered {status}");
+        anyhow::ensure!(status.is_success(), "the server returned {status}");
         let body = Limited::new(response.into_body(), MAX_BYTES)
             .collect()
             .await;
-        let body = body.map_err(|error| {
-            anyhow::anyhow!("{error}; at most {} MiB are read", MAX_BYTES >> 20)
-        })?;
+        let body =
+            body.map_err(|error| anyhow::anyhow!("{error}; the limit is {} MiB", MAX_BYTES >> 20))?;
         return Ok(String::from_utf8(body.to_bytes().into())?);
     }
     anyhow::bail!("more than {MAX_REDIRECTS} redirections")
 }
 
-/// A location may be a path of the same server. Never from HTTPS to HTTP.
-fn resolved(from: &Uri, to: &str) -> anyhow::Result<Uri> {
+/// Resolves a Location header, which may be a path on the same server. Redirections from HTTPS to
+/// HTTP are rejected.
+fn resolve_location(from: &Uri, to: &str) -> anyhow::Result<Uri> {
     let to: Uri = to.parse()?;
     let mut parts = to.into_parts();
     if parts.authority.is_none() {
@@ -119,8 +120,8 @@ mod tests {
 
     use super::*;
 
-    /// Answers each request by its path, one a connection; says where.
-    async fn server(answer: fn(&str) -> String) -> String {
+    /// Starts a server that responds to one request for each connection, and returns its URL.
+    async fn server(respond: fn(&str) -> String) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         tokio::spawn(async move {
@@ -128,17 +129,20 @@ mod tests {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut request = vec![0; 4096];
                 let length = stream.read(&mut request).await.unwrap();
-                let head = String::from_utf8_lossy(&request[..length]).into_owned();
-                assert!(!head.to_lowercase().contains("authorization"), "{head}");
-                let path = head.split(' ').nth(1).unwrap_or_default();
-                // A client that has read enough is gone.
-                let _gone = stream.write_all(answer(path).as_bytes()).await;
+                let request = String::from_utf8_lossy(&request[..length]).into_owned();
+                assert!(
+                    !request.to_lowercase().contains("authorization"),
+                    "{request}"
+                );
+                let path = request.split(' ').nth(1).unwrap_or_default();
+                // The client closes the connection when it has reached its limit.
+                let _ignored = stream.write_all(respond(path).as_bytes()).await;
             }
         });
         format!("http://{addr}")
     }
 
-    fn answer(path: &str) -> String {
+    fn respond(path: &str) -> String {
         let ok = |body: &str| {
             let length = body.len();
             format!(
@@ -161,8 +165,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn manifests_are_read_from_the_web_within_limits() {
-        let server = server(answer).await;
+    async fn download_limits_redirections_and_size() {
+        let server = server(respond).await;
         let read = async |path: &str| read(&[format!("{server}{path}").into()]).await;
         for path in ["/shop.yaml?a=b", "/moved"] {
             assert_eq!(read(path).await.unwrap().len(), 2, "{path}");
@@ -175,17 +179,20 @@ mod tests {
         );
         assert!(error("/round").await.contains("more than 5 redirections"));
         let large = error("/large").await;
-        assert!(large.contains("at most 16 MiB are read"), "{large}");
+        assert!(large.contains("the limit is 16 MiB"), "{large}");
     }
 
     #[test]
-    fn redirections_stay_encrypted() {
+    fn redirection_from_https_to_http_is_rejected() {
         let from: Uri = "https://a.example/x".parse().unwrap();
-        assert_eq!(resolved(&from, "/y").unwrap(), "https://a.example/y");
         assert_eq!(
-            resolved(&from, "https://b.example/").unwrap(),
+            resolve_location(&from, "/y").unwrap(),
+            "https://a.example/y"
+        );
+        assert_eq!(
+            resolve_location(&from, "https://b.example/").unwrap(),
             "https://b.example/"
         );
-        assert!(resolved(&from, "http://a.example/y").is_err());
+        assert!(resolve_location(&from, "http://a.example/y").is_err());
     }
 }

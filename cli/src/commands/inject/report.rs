@@ -1,4 +1,4 @@
-//! What became of each object of the manifests, one line each.
+//! The report of `inject` and `uninject`: one line for each changed object.
 
 use mesh_k8s::manifest::{Outcome, Report};
 
@@ -6,10 +6,10 @@ use crate::output::count;
 
 pub(crate) fn report(reports: &[Report]) -> String {
     let mut lines = Vec::new();
-    let (untouched, told): (Vec<&Report>, Vec<&Report>) = reports
+    let (untouched, changed): (Vec<&Report>, Vec<&Report>) = reports
         .iter()
         .partition(|report| report.outcome == Outcome::Untouched && report.warnings.is_empty());
-    for report in told {
+    for report in changed {
         let object = name(report);
         let outcome = match &report.outcome {
             Outcome::Injected => "injected".to_owned(),
@@ -20,7 +20,7 @@ pub(crate) fn report(reports: &[Report]) -> String {
                 format!("skipped: {}", reasons.join("; "))
             }
             Outcome::Refused(problems) => format!("refused: {}", problems.join("; ")),
-            Outcome::Untouched => "left as it is".to_owned(),
+            Outcome::Untouched => "unchanged".to_owned(),
         };
         lines.push(format!("{object} {outcome}"));
         for warning in &report.warnings {
@@ -28,10 +28,10 @@ pub(crate) fn report(reports: &[Report]) -> String {
         }
     }
     match (untouched.len(), lines.is_empty()) {
-        (0, true) => lines.push("there is no object in the input".to_owned()),
+        (0, true) => lines.push("the input has no objects".to_owned()),
         (0, false) => {}
         (others, _) => lines.push(format!(
-            "{} as before",
+            "{} unchanged",
             count(others, "other object", "other objects")
         )),
     }
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn every_object_has_a_line() {
+    fn report_has_a_line_for_each_changed_object() {
         let reports = [
             one("deployment", Outcome::Injected, &["it has UDP ports"]),
             one(
@@ -76,7 +76,7 @@ mod tests {
             ),
             one("configmap", Outcome::Untouched, &[]),
         ];
-        let expect = "deployment shop/web injected\n  warning: it has UDP ports\ndaemonset shop/web skipped: hostNetwork is enabled\n1 other object as before";
+        let expect = "deployment shop/web injected\n  warning: it has UDP ports\ndaemonset shop/web skipped: hostNetwork is enabled\n1 other object unchanged";
         assert_eq!(report(&reports), expect);
     }
 }

@@ -1,4 +1,4 @@
-//! Which node and which pod a command means.
+//! Finds the node and the pod that a command operates on.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use mesh_local::{
 use super::failed;
 use crate::{exit::Failure, global::Global};
 
-/// `--local` goes before the folder, the folder before the only node there is.
+/// Returns the node of `--local`, or else of the directory, or else the only node of this machine.
 pub(super) fn node(global: &Global, dir: Option<&Path>) -> anyhow::Result<Instance> {
     let input = |error: &dyn std::error::Error| Failure::Input(error.to_string());
     if let Some(name) = global.local_name() {
@@ -33,48 +33,48 @@ pub(super) fn node(global: &Global, dir: Option<&Path>) -> anyhow::Result<Instan
     })
 }
 
-/// The pod of that name, or the only one whose name begins so.
+/// Returns the pod of that name, or the only one with that prefix.
 pub(super) fn pod(instance: &Instance, wanted: &str) -> anyhow::Result<Key> {
     let status = client::status(instance).map_err(failed)?;
     let pods = status.pods.iter();
     let keys: Vec<Key> = pods
         .map(|pod| Key::new(&pod.namespace, &pod.name))
         .collect();
-    choose(&keys, wanted).map_err(|message| Failure::Input(message).into())
+    resolve(&keys, wanted).map_err(|message| Failure::Input(message).into())
 }
 
-fn choose(pods: &[Key], wanted: &str) -> Result<Key, String> {
+fn resolve(pods: &[Key], wanted: &str) -> Result<Key, String> {
     let (namespace, name) = match wanted.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),
         None => (None, wanted),
     };
-    let there: Vec<&Key> = pods
+    let candidates: Vec<&Key> = pods
         .iter()
         .filter(|pod| namespace.is_none_or(|namespace| pod.namespace == namespace))
         .collect();
-    let of = |fits: &dyn Fn(&str) -> bool| -> Vec<&Key> {
-        there
+    let select = |matches: &dyn Fn(&str) -> bool| -> Vec<&Key> {
+        candidates
             .iter()
             .copied()
-            .filter(|pod| fits(&pod.name))
+            .filter(|pod| matches(&pod.name))
             .collect()
     };
-    let exact = of(&|pod| pod == name);
-    let beginning = format!("{name}-");
+    let exact = select(&|pod| pod == name);
+    let prefix = format!("{name}-");
     let found = if exact.is_empty() {
-        of(&|pod| pod.starts_with(&beginning))
+        select(&|pod| pod.starts_with(&prefix))
     } else {
         exact
     };
     match found.as_slice() {
         [one] => Ok((*one).clone()),
         [] => Err(format!(
-            "there is no pod {wanted:?}; `meshctl local status` lists the pods"
+            "pod {wanted:?} does not exist; `meshctl local status` lists the pods"
         )),
         several => {
             let names: Vec<String> = several.iter().map(ToString::to_string).collect();
             Err(format!(
-                "{wanted:?} can be any of {}; write one in full",
+                "{wanted:?} is ambiguous: {}; write the full name",
                 names.join(", ")
             ))
         }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_by_name_namespace_and_beginning() {
+    fn pods_are_found_by_name_namespace_and_prefix() {
         let pods = [
             ("a", "client"),
             ("a", "web-1-x"),
@@ -96,7 +96,7 @@ mod tests {
         ]
         .map(|(namespace, name)| Key::new(namespace, name));
         let check = |wanted: &str, expect: Option<(&str, &str)>| {
-            let found = choose(&pods, wanted).ok();
+            let found = resolve(&pods, wanted).ok();
             assert_eq!(
                 found,
                 expect.map(|(namespace, name)| Key::new(namespace, name)),

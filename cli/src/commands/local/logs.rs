@@ -1,4 +1,4 @@
-//! `meshctl local logs`: what a container wrote, from the beginning, and on.
+//! `meshctl local logs`: prints the log of a container and follows it.
 
 use std::{
     fs,
@@ -18,28 +18,28 @@ use crate::{exit::Failure, global::Global, output};
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// NAME or NAMESPACE/NAME; the beginning of a name will do where only one pod has it
+    /// NAME or NAMESPACE/NAME; a prefix of NAME is sufficient if it is unique
     #[arg(required_unless_present_any = ["node", "agent", "dns"])]
     pod: Option<String>,
-    /// The container; needed when the pod has several
+    /// Container; required when the pod has several
     #[arg(short, long)]
     container: Option<String>,
-    /// Go on with what is written from now on
+    /// Follow the log
     #[arg(short, long)]
     follow: bool,
-    /// The node's own log
+    /// Print the log of the node's daemon
     #[arg(long, conflicts_with_all = ["pod", "agent", "dns"])]
     node: bool,
-    /// The log of the node's agent
+    /// Print the log of the node's agent
     #[arg(long, conflicts_with_all = ["pod", "dns"])]
     agent: bool,
-    /// The log of the node's DNS server
+    /// Print the log of the node's DNS server
     #[arg(long, conflicts_with = "pod")]
     dns: bool,
 }
 
-/// Between two looks at a file that is followed.
-const POLL: Duration = Duration::from_millis(200);
+/// Interval in which a followed log is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
     let instance = find::node(global, None)?;
@@ -63,26 +63,27 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
         if !args.follow {
             return Ok(());
         }
-        tokio::time::sleep(POLL).await;
-        rewind_if_cut(&mut file)?;
+        tokio::time::sleep(POLL_INTERVAL).await;
+        rewind_if_truncated(&mut file)?;
     }
 }
 
-/// The node empties a log that has grown too long; what follows is at its beginning.
-fn rewind_if_cut(file: &mut fs::File) -> io::Result<()> {
+/// Continues at the beginning of a log that the node has truncated because of its size.
+fn rewind_if_truncated(file: &mut fs::File) -> io::Result<()> {
     if file.metadata()?.len() < file.stream_position()? {
         file.rewind()?;
     }
     Ok(())
 }
 
-/// The log of the named container, or of the only one beside the proxy.
+/// Returns the log of the named container, or of the only container except the proxy.
 fn container_log(any: &Path, container: Option<&str>) -> anyhow::Result<PathBuf> {
-    let folder = any.parent().unwrap_or(any);
+    let directory = any.parent().unwrap_or(any);
     if let Some(name) = container {
-        return Ok(folder.join(format!("{name}.log")));
+        return Ok(directory.join(format!("{name}.log")));
     }
-    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
+    let entries =
+        fs::read_dir(directory).with_context(|| format!("read {}", directory.display()))?;
     let mut names: Vec<String> = entries
         .flatten()
         .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".log")?.to_owned()))
@@ -91,9 +92,9 @@ fn container_log(any: &Path, container: Option<&str>) -> anyhow::Result<PathBuf>
     let proxy = mesh_k8s::pod::PROXY_CONTAINER;
     let others: Vec<&String> = names.iter().filter(|name| *name != proxy).collect();
     match others.as_slice() {
-        [one] => Ok(folder.join(format!("{one}.log"))),
+        [one] => Ok(directory.join(format!("{one}.log"))),
         _ => {
-            Err(Failure::Input(format!("choose a container with -c: {}", names.join(", "))).into())
+            Err(Failure::Input(format!("select a container with -c: {}", names.join(", "))).into())
         }
     }
 }

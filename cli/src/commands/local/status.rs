@@ -1,4 +1,4 @@
-//! `meshctl local status`: what runs.
+//! `meshctl local status`: shows the pods and Services of a node.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::{
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The folder the node runs; needed only when several nodes are up
+    /// Directory of the node; required only when several nodes are up
     dir: Option<PathBuf>,
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
@@ -28,20 +28,20 @@ pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         Format::Json => output::json("LocalNode", &status),
         Format::Table => {
             print(&status)?;
-            complain(&status);
+            print_problems(&status);
             Ok(())
         }
     }
 }
 
-/// The tables of pods and Services.
+/// Prints the tables of pods and Services.
 pub(super) fn print(status: &NodeStatus) -> anyhow::Result<()> {
     let redirect = match status.tier {
         Some(tier) => format!("redirect tier {tier}"),
         None => "no mesh".to_owned(),
     };
-    let folder = status.manifests.display();
-    output::line(&format!("node {}: {folder}, {redirect}\n", status.name))?;
+    let directory = status.manifests.display();
+    output::line(&format!("node {}: {directory}, {redirect}\n", status.name))?;
     let mut pods = Table::new(&[
         ("NAMESPACE", Align::Left),
         ("NAME", Align::Left),
@@ -84,8 +84,8 @@ pub(super) fn print(status: &NodeStatus) -> anyhow::Result<()> {
     output::text(&format!("\n{}", services.render()))
 }
 
-/// What is wrong, beside the answer.
-pub(super) fn complain(status: &NodeStatus) {
+/// Prints problems to standard error.
+pub(super) fn print_problems(status: &NodeStatus) {
     for pod in &status.pods {
         if !pod.message.is_empty() {
             output::note(&format!(

@@ -1,5 +1,4 @@
-//! `meshctl local up` and `apply`: make what runs what the manifests say, and wait until it is
-//! ready.
+//! `meshctl local up` and `apply`: apply manifests and wait until all pods are ready.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -22,30 +21,31 @@ use crate::{exit::Failure, global::Global, output};
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// The folder of manifests
+    /// Directory of manifests
     dir: PathBuf,
-    /// The node's name; the folder's when none is given
+    /// Name of the node; default: the name of the directory
     #[arg(long)]
     name: Option<Name>,
-    /// Force how connections reach the proxies: full, split, nft or iptables
+    /// Force the redirection tier: full, split, nft or iptables
     #[arg(long)]
     tier: Option<Tier>,
-    /// Run the pods alone: no agent, no control plane, no proxies
+    /// Run the pods without agent, control plane and proxies
     #[arg(long)]
     no_mesh: bool,
-    /// Give pods no IPv6 addresses
+    /// Do not assign IPv6 addresses to pods
     #[arg(long)]
     ipv4_only: bool,
-    /// The pods' addresses, instead of a free /24 of 10.240.0.0/17
+    /// Address range of pods; default: a free /24 of 10.240.0.0/17
     #[arg(long, value_name = "BLOCK")]
     pod_cidr: Option<Ipv4Net>,
-    /// The Services' addresses, instead of a free /24 of 10.240.128.0/17
+    /// Address range of Services; default: a free /24 of 10.240.128.0/17
     #[arg(long, value_name = "BLOCK")]
     service_cidr: Option<Ipv4Net>,
-    /// Where mesh-agent, mesh-cni, mesh-proxy and mesh-controller are, instead of beside meshctl
+    /// Directory of mesh-agent, mesh-cni, mesh-proxy and mesh-controller; default: the directory of
+    /// meshctl
     #[arg(long, value_name = "DIR", env = "MESHCTL_BIN_DIR")]
     bin_dir: Option<PathBuf>,
-    /// Where the CNI plugins ptp, host-local, portmap and loopback are
+    /// Directories of the CNI plugins ptp, host-local, portmap and loopback
     #[arg(
         long,
         value_name = "DIR",
@@ -60,7 +60,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Apply {
-    /// The folder the node runs; needed only when several nodes are up
+    /// Directory of the node; required only when several nodes are up
     dir: Option<PathBuf>,
     #[command(flatten)]
     wait: Wait,
@@ -68,15 +68,15 @@ pub(crate) struct Apply {
 
 #[derive(Debug, clap::Args)]
 struct Wait {
-    /// How long to wait until every pod is ready
+    /// Time to wait until all pods are ready
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = mesh_core::units::parse_duration)]
     timeout: Duration,
-    /// Do not wait
+    /// Do not wait for pods
     #[arg(long, conflicts_with = "timeout")]
     no_wait: bool,
 }
 
-const POLL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
     let instance = match args.name {
@@ -87,7 +87,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
         Some(dir) => {
             std::path::absolute(&dir).with_context(|| format!("find {}", dir.display()))?
         }
-        None => beside_this_program()?,
+        None => program_directory()?,
     };
     let options = Options {
         manifests: args.dir,
@@ -107,7 +107,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
     if let Err(error) = &outcome
         && let Some(ClientError::Failed(_)) = error.downcast_ref()
     {
-        // A node that could not start leaves nothing to look at but its message.
+        // The error message has all information about a failed start.
         Box::pin(client::down(&instance)).await.map_err(failed)?;
     }
     finish(&outcome?)
@@ -120,7 +120,7 @@ pub(crate) async fn apply(args: Apply, global: &Global) -> anyhow::Result<()> {
     finish(&outcome?)
 }
 
-/// Follows the node until everything is ready, with a line for each pod that changes.
+/// Polls the node until all pods are ready, and prints a line for each change of a pod.
 async fn wait(
     wait: &Wait,
     mut poll: impl FnMut() -> Result<Option<NodeStatus>, ClientError>,
@@ -130,24 +130,24 @@ async fn wait(
     loop {
         let status = poll().map_err(failed)?;
         if let Some(status) = status {
-            tell(&status, &mut shown);
+            print_changes(&status, &mut shown);
             if status.ready || wait.no_wait {
                 return Ok(status);
             }
             if Instant::now() >= deadline {
                 status::print(&status)?;
-                status::complain(&status);
+                status::print_problems(&status);
                 return Err(Failure::TimedOut(unready(&status)).into());
             }
         } else if Instant::now() >= deadline {
-            let text = "the node did not answer; its log: meshctl local logs --node";
+            let text = "no response from the node; its log: meshctl local logs --node";
             return Err(Failure::TimedOut(text.into()).into());
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-fn tell(status: &NodeStatus, shown: &mut BTreeMap<(String, String), String>) {
+fn print_changes(status: &NodeStatus, shown: &mut BTreeMap<(String, String), String>) {
     for pod in &status.pods {
         let line = format!("{} {}", status::ready(pod), pod.status);
         let key = (pod.namespace.clone(), pod.name.clone());
@@ -163,15 +163,15 @@ fn tell(status: &NodeStatus, shown: &mut BTreeMap<(String, String), String>) {
     }
 }
 
-/// Prints what runs. Manifests that cannot be used make the command fail, though the rest runs.
+/// Prints the status. The command fails if there are invalid manifests, although the others run.
 fn finish(status: &NodeStatus) -> anyhow::Result<()> {
     output::note("");
     status::print(status)?;
-    status::complain(status);
+    status::print_problems(status);
     match status.problems.len() {
         0 => Ok(()),
-        1 => Err(Failure::Input("one manifest cannot be used; the rest runs".into()).into()),
-        n => Err(Failure::Input(format!("{n} manifests cannot be used; the rest runs")).into()),
+        1 => Err(Failure::Input("one manifest is invalid; the others run".into()).into()),
+        n => Err(Failure::Input(format!("{n} manifests are invalid; the others run")).into()),
     }
 }
 
@@ -181,13 +181,15 @@ fn unready(status: &NodeStatus) -> String {
         .map(|pod| format!("{}/{}", pod.namespace, pod.name))
         .collect();
     format!(
-        "not ready: {}; look with: meshctl local logs POD, or undo with: meshctl local down",
+        "not ready: {}; see meshctl local logs POD, or clean up with meshctl local down",
         names.join(", ")
     )
 }
 
-fn beside_this_program() -> anyhow::Result<PathBuf> {
-    let own = std::env::current_exe().context("find this program")?;
-    let folder = own.parent().context("find the folder of this program")?;
-    Ok(folder.to_owned())
+fn program_directory() -> anyhow::Result<PathBuf> {
+    let program = std::env::current_exe().context("find this program")?;
+    let directory = program
+        .parent()
+        .context("find the directory of this program")?;
+    Ok(directory.to_owned())
 }

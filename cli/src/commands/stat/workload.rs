@@ -1,4 +1,4 @@
-//! Adding up the proxies' counters, and what two sums say about the time between them.
+//! Sums the counters of proxies and computes rates from the difference of two sums.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use serde::Serialize;
 
 use crate::clients::metrics::Sample;
 
-/// The inbound counters of a workload's proxies. Probes, and requests to the admin ports of proxies
-/// and controllers, are left out: the kubelet and Prometheus send them in plain text, and they say
-/// nothing of what the workload serves.
+/// The inbound counters of a workload's proxies. Probes and requests to admin ports of proxies and
+/// controllers are excluded: the kubelet and Prometheus send them in plain text, and they are not
+/// part of the workload's traffic.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Counts {
+pub(crate) struct Counters {
     success: f64,
     failure: f64,
     requests: f64,
-    /// Of the requests, those of clients with mutual TLS. Not of the responses: a stream that goes
-    /// on has none yet.
+    /// Requests of clients with mutual TLS. Requests are counted instead of responses, because an
+    /// open stream has no response yet.
     secured: f64,
     /// Upper bound in ms and cumulative count, ascending; the last bound is infinite.
     latency: Vec<(f64, f64)>,
     tcp_connections: f64,
-    /// Of the open connections, those with mutual TLS.
+    /// Open connections with mutual TLS.
     secured_connections: f64,
 }
 
-/// What is shown of a workload. A value is absent where there was nothing to measure.
+/// The statistics of a workload. A value is `None` if there was no traffic.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Numbers {
+pub(crate) struct WorkloadStats {
     pub(crate) responses: u64,
     /// 0 to 1.
     pub(crate) success_rate: Option<f64>,
@@ -40,11 +40,11 @@ pub(crate) struct Numbers {
     pub(crate) tcp_connections: u64,
 }
 
-/// The admin port of proxies.
+/// The default admin port of proxies.
 const ADMIN_PORT: u16 = 4191;
 
-impl Counts {
-    /// `admin` are the admin ports of the pod's own daemons, where it is one of the control plane.
+impl Counters {
+    /// Adds the samples of a proxy. `admin` has the admin ports of controllers in the pod.
     pub(crate) fn add(&mut self, samples: &[Sample], admin: &[u16]) {
         let is_admin = |sample: &Sample| {
             let port = sample.label("target_port").parse::<u16>();
@@ -97,18 +97,18 @@ impl Counts {
         }
     }
 
-    /// What happened since `earlier`. A counter that went back belongs to a restarted proxy: it
-    /// counts as nothing rather than as less than nothing.
-    pub(crate) fn since(&self, earlier: &Self, window: Option<Duration>) -> Numbers {
-        let grown = |now: f64, before: f64| (now - before).max(0.0);
+    /// Computes the statistics since `earlier`. A counter that decreased belongs to a restarted
+    /// proxy, and its difference is taken as zero.
+    pub(crate) fn since(&self, earlier: &Self, window: Option<Duration>) -> WorkloadStats {
+        let increase = |now: f64, before: f64| (now - before).max(0.0);
         let (success, failure) = (
-            grown(self.success, earlier.success),
-            grown(self.failure, earlier.failure),
+            increase(self.success, earlier.success),
+            increase(self.failure, earlier.failure),
         );
         let total = success + failure;
         let share = |part: f64, of: f64| (of > 0.0).then(|| part.min(of) / of);
-        let requests = grown(self.requests, earlier.requests);
-        let secured = share(grown(self.secured, earlier.secured), requests)
+        let requests = increase(self.requests, earlier.requests);
+        let secured = share(increase(self.secured, earlier.secured), requests)
             .or_else(|| share(self.secured_connections, self.tcp_connections));
         let before = |bound: f64| {
             earlier
@@ -120,9 +120,9 @@ impl Counts {
         let buckets: Vec<(f64, f64)> = self
             .latency
             .iter()
-            .map(|(bound, count)| (*bound, grown(*count, before(*bound))))
+            .map(|(bound, count)| (*bound, increase(*count, before(*bound))))
             .collect();
-        Numbers {
+        WorkloadStats {
             responses: total as u64,
             success_rate: share(success, total),
             rps: window.map(|window| total / window.as_secs_f64()),
@@ -135,8 +135,8 @@ impl Counts {
     }
 }
 
-/// As Prometheus' `histogram_quantile`: linear inside the bucket, and the last finite bound for
-/// what lies above it.
+/// Computes a quantile like `histogram_quantile` of Prometheus: interpolates linearly in the
+/// bucket, and returns the last finite bound for values above it.
 fn quantile(buckets: &[(f64, f64)], q: f64) -> Option<f64> {
     let total = buckets
         .last()
@@ -172,14 +172,14 @@ tcp_open_connections{direction=\"inbound\",peer=\"src\",target_port=\"8080\"} 4
 tcp_open_connections{direction=\"inbound\",peer=\"dst\"} 9
 ";
 
-    fn counts() -> Counts {
-        let mut counts = Counts::default();
-        counts.add(&parse(SCRAPE), &[]);
-        counts
+    fn counters() -> Counters {
+        let mut counters = Counters::default();
+        counters.add(&parse(SCRAPE), &[]);
+        counters
     }
 
-    /// As the proxy of a controller has it: streams of meshed clients that go on, and probes in
-    /// plain text.
+    /// The metrics of a controller's proxy: open streams of meshed clients, and probes in plain
+    /// text.
     const CONTROLLER: &str = "\
 request_total{direction=\"inbound\",target_port=\"8090\",tls=\"true\",route_kind=\"default\",route_name=\"default\"} 4
 request_total{direction=\"inbound\",target_port=\"9990\",tls=\"no_identity\",route_kind=\"default\",route_name=\"default\"} 6
@@ -191,21 +191,24 @@ tcp_open_connections{direction=\"inbound\",peer=\"src\",target_port=\"9990\",tls
 ";
 
     #[test]
-    fn a_meshed_controller_is_secured() {
-        let mut counts = Counts::default();
-        counts.add(&parse(CONTROLLER), &[9990]);
-        let all = counts.since(&Counts::default(), None);
+    fn probes_of_controllers_do_not_count_as_unsecured() {
+        let mut counters = Counters::default();
+        counters.add(&parse(CONTROLLER), &[9990]);
+        let all = counters.since(&Counters::default(), None);
         assert_eq!((all.secured, all.responses), (Some(1.0), 0));
         assert_eq!(all.tcp_connections, 2);
-        // Nothing was asked in between, and the connections are still there.
-        let lately = counts.since(&counts, Some(Duration::from_secs(2)));
-        assert_eq!((lately.secured, lately.success_rate), (Some(1.0), None));
+        // No requests since then, and the connections are still open.
+        let unchanged = counters.since(&counters, Some(Duration::from_secs(2)));
+        assert_eq!(
+            (unchanged.secured, unchanged.success_rate),
+            (Some(1.0), None)
+        );
     }
 
     #[test]
-    fn counts_what_the_application_served() {
-        let numbers = counts().since(&Counts::default(), Some(Duration::from_secs(2)));
-        let expect = Numbers {
+    fn inbound_traffic_of_the_application_is_counted() {
+        let numbers = counters().since(&Counters::default(), Some(Duration::from_secs(2)));
+        let expect = WorkloadStats {
             responses: 100,
             success_rate: Some(0.9),
             rps: Some(50.0),
@@ -219,8 +222,8 @@ tcp_open_connections{direction=\"inbound\",peer=\"src\",target_port=\"9990\",tls
     }
 
     #[test]
-    fn nothing_happened() {
-        let numbers = counts().since(&counts(), None);
+    fn statistics_without_traffic_are_empty() {
+        let numbers = counters().since(&counters(), None);
         assert_eq!(
             (
                 numbers.responses,

@@ -1,4 +1,4 @@
-//! What a cluster has to tell: objects of the control plane, policies, events, logs and metrics.
+//! Collects objects of the control plane, policies, events, logs and metrics of a cluster.
 
 use futures_util::{StreamExt as _, stream};
 use kube::{
@@ -49,7 +49,7 @@ where
 {
     let scope = Scope::Namespace(cluster.control_namespace.clone());
     match cluster.list::<K>(&scope, ListParams::default()).await {
-        // linkerd-config is in the archive already, without secrets.
+        // The archive already has linkerd-config, without secrets.
         Ok(mut objects) => {
             objects.retain(|object| object.meta().name.as_deref() != Some("linkerd-config"));
             dump.json(&format!("{name}.json"), &objects);
@@ -58,8 +58,8 @@ where
     }
 }
 
-/// The logs of every container of the control plane and the agents, of the run before a restart
-/// too.
+/// Collects the logs of all containers of the control plane and the agents, including those before
+/// a restart.
 async fn logs(cluster: &Cluster, lines: i64, dump: &mut Dump) {
     let scope = Scope::Namespace(cluster.control_namespace.clone());
     let pods: Vec<Pod> = match cluster.list(&scope, ListParams::default()).await {
@@ -67,7 +67,7 @@ async fn logs(cluster: &Cluster, lines: i64, dump: &mut Dump) {
         Err(error) => return dump.failed("logs", &error::explain(&error)),
     };
     let api: &Api<Pod> = &Api::namespaced(cluster.client.clone(), &cluster.control_namespace);
-    let mut asked = Vec::new();
+    let mut targets = Vec::new();
     for pod in &pods {
         let restarted = |name: &str| {
             let status = pod.status.as_ref();
@@ -77,13 +77,13 @@ async fn logs(cluster: &Cluster, lines: i64, dump: &mut Dump) {
                 .any(|container| container.name == name && container.restart_count > 0)
         };
         for container in pod.spec.iter().flat_map(pod::containers) {
-            asked.push((pod.name_any(), container.name.clone(), false));
+            targets.push((pod.name_any(), container.name.clone(), false));
             if restarted(&container.name) {
-                asked.push((pod.name_any(), container.name.clone(), true));
+                targets.push((pod.name_any(), container.name.clone(), true));
             }
         }
     }
-    let asked = asked
+    let targets = targets
         .into_iter()
         .map(|(pod, container, previous)| async move {
             let params = LogParams {
@@ -96,12 +96,12 @@ async fn logs(cluster: &Cluster, lines: i64, dump: &mut Dump) {
             let name = format!("logs/{pod}-{container}{suffix}.log");
             (name, api.logs(&pod, &params).await)
         });
-    let answers: Vec<_> = stream::iter(asked)
+    let results: Vec<_> = stream::iter(targets)
         .buffered(clients::MAX_CONCURRENT)
         .collect()
         .await;
-    for (name, answer) in answers {
-        match answer {
+    for (name, result) in results {
+        match result {
             Ok(text) => dump.add(&name, text),
             Err(error) => dump.failed(&name, &error::explain(&error)),
         }
@@ -111,27 +111,29 @@ async fn logs(cluster: &Cluster, lines: i64, dump: &mut Dump) {
 async fn metrics(mesh: &Mesh, dump: &mut Dump) {
     let scope = Scope::Namespace(mesh.control_namespace().to_owned());
     let pods = mesh.pods(&scope).await.unwrap_or_default();
-    let mut asked = Vec::new();
+    let mut targets = Vec::new();
     for pod in pods.iter().filter(|pod| !pod.is_terminal) {
         if let Some(port) = pod.admin_port {
-            asked.push((pod, "linkerd-proxy", port));
+            targets.push((pod, "linkerd-proxy", port));
         }
         for (component, container, port) in ADMIN_PORTS {
             if pod.component.as_deref() == Some(component) {
-                asked.push((pod, container, port));
+                targets.push((pod, container, port));
             }
         }
     }
-    let asked = asked.into_iter().map(|(pod, container, port)| async move {
-        let answer = http::get_from_pod(mesh, pod, port, "/metrics").await;
-        (format!("metrics/{}-{container}.txt", pod.name), answer)
-    });
-    let answers: Vec<_> = stream::iter(asked)
+    let targets = targets
+        .into_iter()
+        .map(|(pod, container, port)| async move {
+            let result = http::get_from_pod(mesh, pod, port, "/metrics").await;
+            (format!("metrics/{}-{container}.txt", pod.name), result)
+        });
+    let results: Vec<_> = stream::iter(targets)
         .buffered(clients::MAX_CONCURRENT)
         .collect()
         .await;
-    for (name, answer) in answers {
-        match answer {
+    for (name, result) in results {
+        match result {
             Ok(text) => dump.add(&name, text),
             Err(error) => dump.failed(&name, &error),
         }

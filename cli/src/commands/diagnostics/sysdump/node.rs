@@ -1,4 +1,4 @@
-//! What a local node has to tell: its logs and the objects it wrote.
+//! Collects the logs and objects of a local node.
 
 use std::{fs, path::Path};
 
@@ -7,11 +7,11 @@ use crate::node::Node;
 
 pub(super) fn collect(node: &Node, dump: &mut Dump) {
     let state = node.instance.state();
-    folder(&state.join("logs"), "logs", dump);
-    folder(&node.instance.objects(), "objects", dump);
+    directory(&state.join("logs"), "logs", dump);
+    directory(&node.instance.objects(), "objects", dump);
 }
 
-fn folder(path: &Path, name: &str, dump: &mut Dump) {
+fn directory(path: &Path, name: &str, dump: &mut Dump) {
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,
         Err(error) => return dump.failed(name, &error),
@@ -19,10 +19,9 @@ fn folder(path: &Path, name: &str, dump: &mut Dump) {
     for path in entries.flatten().map(|entry| entry.path()) {
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         let name = format!("{name}/{file}");
-        // A local node writes Secrets nowhere but into pods' volumes; the name says so should that
-        // change.
+        // A local node writes Secrets only into pod volumes. This skips them if that changes.
         if path.is_dir() {
-            folder(&path, &name, dump);
+            directory(&path, &name, dump);
         } else if !file.starts_with("secret_") {
             match fs::read(&path) {
                 Ok(content) => dump.add(&name, content),

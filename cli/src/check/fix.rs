@@ -1,4 +1,4 @@
-//! Commands that put things right, with the names that the facts have.
+//! Repair commands with the names of the cluster's objects filled in.
 
 use mesh_k8s::{
     kinds::{Pod, ResourceExt},
@@ -7,11 +7,11 @@ use mesh_k8s::{
 
 use super::Facts;
 
-/// Helm writes these on everything that it installs.
+/// Helm adds this annotation to every object that it installs.
 const RELEASE: &str = "meta.helm.sh/release-name";
 
-/// Fills in what differs from cluster to cluster.
-pub(super) fn fill(text: &str, facts: &Facts) -> String {
+/// Replaces the placeholders of an advice.
+pub(super) fn substitute(text: &str, facts: &Facts) -> String {
     if text.contains('{') {
         text.replace("{upgrade}", &upgrade(facts))
             .replace("{ns}", &facts.control_namespace)
@@ -20,7 +20,7 @@ pub(super) fn fill(text: &str, facts: &Facts) -> String {
     }
 }
 
-/// By what installed the mesh.
+/// Returns the upgrade command for the tool that installed the mesh.
 fn upgrade(facts: &Facts) -> String {
     let config = facts.objects.config.as_ref().ok().and_then(Option::as_ref);
     let config = config.map(|config| &config.metadata);
@@ -41,11 +41,11 @@ fn upgrade(facts: &Facts) -> String {
     }
 }
 
-/// `kind/name` of what makes the pod again, if anything does.
+/// Returns the `kind/name` of the workload that recreates the pod, if there is one.
 pub(super) fn workload(pod: &Pod) -> Option<String> {
     let owner = pod.owner_references().first()?;
     let kind = owner.kind.to_ascii_lowercase();
-    // A Deployment's pods are its ReplicaSet's; the label is the end of that one's name.
+    // The owner of a Deployment's pods is a ReplicaSet, whose name ends in the value of this label.
     let of_deployment = (kind == "replicaset")
         .then(|| pod::label(pod, "pod-template-hash"))
         .flatten()
@@ -56,8 +56,8 @@ pub(super) fn workload(pod: &Pod) -> Option<String> {
     })
 }
 
-/// Makes the pod anew.
-pub(super) fn restart(pod: &Pod) -> String {
+/// Returns the command that replaces the pod.
+pub(super) fn restart_command(pod: &Pod) -> String {
     let namespace = pod.namespace().unwrap_or_default();
     match workload(pod) {
         Some(workload) if !workload.starts_with("job/") && !workload.starts_with("replicaset/") => {

@@ -1,12 +1,11 @@
-//! What the daemons themselves say: agents, controllers, proxies and injectors, all asked at the
-//! same time.
+//! Queries agents, controllers, proxies and injectors concurrently.
 
 use futures_util::{StreamExt as _, stream};
 use mesh_k8s::{kinds::Pod, pod::PROXY_CONTAINER};
 
 use super::super::{
     control_plane::{self, COMPONENTS},
-    facts::{Agent, Controller, Facts, Mode, Place, Proxy, Seen},
+    facts::{Agent, Controller, Environment, Fact, Facts, Mode, Proxy},
     webhook,
 };
 use crate::{
@@ -14,14 +13,14 @@ use crate::{
     mesh::{Mesh, MeshPod},
 };
 
-/// Where the injector answers the API server.
+/// The port at which the API server calls the injector.
 const WEBHOOK_PORT: u16 = 8443;
 
-pub(super) async fn ask(mesh: &Mesh, facts: &mut Facts) {
+pub(super) async fn query(mesh: &Mesh, facts: &mut Facts) {
     let control = facts.control_namespace.clone();
-    let proxies_too = facts.place == Place::Node || facts.mode == Mode::Installed { proxies: true };
-    // Where the pods cannot be listed, their own check says why. Whose they are does not matter
-    // here.
+    let all_proxies = facts.environment == Environment::LocalNode
+        || facts.mode == Mode::Installed { proxies: true };
+    // If the pods cannot be listed, their own check reports it. The owners are not used here.
     let live: Vec<&Pod> = facts.live_pods().map(Iterator::collect).unwrap_or_default();
     let pods: Vec<MeshPod> = live.iter().map(|pod| MeshPod::new(pod, &[])).collect();
     let own: Vec<(&Pod, &MeshPod)> = live
@@ -29,29 +28,30 @@ pub(super) async fn ask(mesh: &Mesh, facts: &mut Facts) {
         .copied()
         .zip(&pods)
         .filter(|(object, pod)| {
-            pod.namespace == control && pod.component.is_some() && !facts.is_on_lost_node(object)
+            pod.namespace == control && pod.component.is_some() && !facts.is_on_unready_node(object)
         })
         .collect();
-    let asked = live.iter().zip(&pods).filter(|(object, pod)| {
+    let queried = live.iter().zip(&pods).filter(|(object, pod)| {
         let wanted =
-            pod.namespace == control || proxies_too && facts.scope.contains(&pod.namespace);
+            pod.namespace == control || all_proxies && facts.scope.contains(&pod.namespace);
         let runs = pod.ip.is_some()
-            && control_plane::may_answer(object, PROXY_CONTAINER)
-            && !facts.is_on_lost_node(object);
+            && control_plane::can_respond(object, PROXY_CONTAINER)
+            && !facts.is_on_unready_node(object);
         pod.is_meshed() && runs && wanted
     });
-    let asked = asked.map(|(object, pod)| {
-        // Nothing works before the control plane does, however young it is.
+    let queried = queried.map(|(object, pod)| {
+        // Pods of the control plane are checked whatever their age, because nothing works without
+        // them.
         let new = pod.namespace != control && facts.is_new(object);
         proxy(mesh, pod, new)
     });
-    let proxies = stream::iter(asked).buffered(clients::MAX_CONCURRENT);
+    let proxies = stream::iter(queried).buffered(clients::MAX_CONCURRENT);
     let controllers = own.iter().flat_map(|(object, pod)| {
         let of_pod = ADMIN_PORTS.iter().filter(|(component, name, _)| {
             pod.component.as_deref() == Some(component)
                 && pod.containers.iter().any(|container| container == name)
-                // A check of its own says why a container does not run.
-                && control_plane::may_answer(object, name)
+                // `control-plane-containers` reports why a container does not run.
+                && control_plane::can_respond(object, name)
         });
         of_pod.map(|(_, name, port)| controller(mesh, pod, name, *port))
     });
@@ -59,7 +59,7 @@ pub(super) async fn ask(mesh: &Mesh, facts: &mut Facts) {
     let injectors = own
         .iter()
         .filter(|(_, pod)| pod.component.as_deref() == Some(COMPONENTS[2]) && pod.ready);
-    let injectors = injectors.map(|(_, pod)| presented(mesh, pod, &control));
+    let injectors = injectors.map(|(_, pod)| presented_chain(mesh, pod, &control));
     let injectors = stream::iter(injectors).buffered(clients::MAX_CONCURRENT);
     let (proxies, controllers, injectors, agents) = tokio::join!(
         proxies.collect::<Vec<_>>(),
@@ -81,31 +81,31 @@ pub(super) async fn ask(mesh: &Mesh, facts: &mut Facts) {
         .collect();
 }
 
-fn text<T>(result: anyhow::Result<T>) -> Seen<T> {
+fn text<T>(result: anyhow::Result<T>) -> Fact<T> {
     result.map_err(|error| format!("{error:#}"))
 }
 
 async fn proxy(mesh: &Mesh, pod: &MeshPod, new: bool) -> Proxy {
-    let ask = async |path: &str| {
+    let get = async |path: &str| {
         let connection = mesh.connect(pod, pod.admin_port()?).await?;
-        http::get(connection, "its admin port", path).await
+        http::get(connection, "the admin port", path).await
     };
-    let (ready, scrape) = tokio::join!(ask("/ready"), ask("/metrics"));
+    let (ready, scrape) = tokio::join!(get("/ready"), get("/metrics"));
     Proxy {
         namespace: pod.namespace.clone(),
         pod: pod.name.clone(),
-        new,
+        is_new: new,
         ready: text(ready.map(|_body| ())),
         metrics: text(scrape.map(|body| metrics::parse(&body))),
     }
 }
 
 async fn controller(mesh: &Mesh, pod: &MeshPod, name: &'static str, port: u16) -> Controller {
-    let ask = async |path: &str| {
+    let get = async |path: &str| {
         let connection = mesh.connect(pod, port).await?;
-        http::get(connection, &format!("its port {port}"), path).await
+        http::get(connection, &format!("port {port}"), path).await
     };
-    let (ready, scrape) = tokio::join!(ask("/ready"), ask("/metrics"));
+    let (ready, scrape) = tokio::join!(get("/ready"), get("/metrics"));
     Controller {
         pod: pod.to_string(),
         name,
@@ -114,11 +114,15 @@ async fn controller(mesh: &Mesh, pod: &MeshPod, name: &'static str, port: u16) -
     }
 }
 
-async fn presented(mesh: &Mesh, pod: &MeshPod, namespace: &str) -> (String, Seen<Vec<Vec<u8>>>) {
+async fn presented_chain(
+    mesh: &Mesh,
+    pod: &MeshPod,
+    namespace: &str,
+) -> (String, Fact<Vec<Vec<u8>>>) {
     let name = format!("{}.{namespace}.svc", webhook::SERVICE);
-    let look = async {
+    let chain = async {
         let connection = mesh.connect(pod, WEBHOOK_PORT).await?;
         tls::fetch_chain(connection, &name).await
     };
-    (pod.to_string(), text(look.await))
+    (pod.to_string(), text(chain.await))
 }

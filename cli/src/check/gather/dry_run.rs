@@ -1,13 +1,13 @@
-//! Creates a pod that asks for the mesh, as a dry run: the API server calls the injector as for a
-//! real one, and keeps nothing.
+//! Creates a pod with the injection annotation as a dry run: the API server calls the injector, but
+//! does not store the pod.
 
 use kube::{Api, api::PostParams};
 use mesh_k8s::{kinds::Pod, pod::PROXY_CONTAINER};
 
-use super::super::facts::{Seen, Trial};
+use super::super::facts::{Fact, InjectionDryRun};
 use crate::cluster::{Cluster, error};
 
-/// As restricted as any namespace may ask for, so that nothing but the injector decides.
+/// Satisfies the restricted Pod Security Standard, so that only the injector affects the result.
 const POD: &str = r#"{
   "apiVersion": "v1", "kind": "Pod",
   "metadata": {"generateName": "meshctl-check-", "annotations": {"linkerd.io/inject": "enabled"}},
@@ -22,7 +22,7 @@ const POD: &str = r#"{
   }
 }"#;
 
-pub(super) async fn run(cluster: &Cluster, namespace: &str) -> Seen<Trial> {
+pub(super) async fn run(cluster: &Cluster, namespace: &str) -> Fact<InjectionDryRun> {
     let pod: Pod = serde_json::from_str(POD).map_err(|error| error.to_string())?;
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
     let params = PostParams {
@@ -35,19 +35,20 @@ pub(super) async fn run(cluster: &Cluster, namespace: &str) -> Seen<Trial> {
             let injected =
                 mesh_k8s::pod::containers(&spec).any(|container| container.name == PROXY_CONTAINER);
             Ok(if injected {
-                Trial::Injected
+                InjectionDryRun::Injected
             } else {
-                Trial::LeftAlone
+                InjectionDryRun::NotInjected
             })
         }
         Err(failure) if error::is_forbidden(&failure) && !from_admission(&failure) => {
-            Ok(Trial::Forbidden)
+            Ok(InjectionDryRun::Forbidden)
         }
-        Err(failure) => Ok(Trial::Refused(error::explain(&failure))),
+        Err(failure) => Ok(InjectionDryRun::Rejected(error::explain(&failure))),
     }
 }
 
-/// Admission refuses with 403 as well; authorization names the user.
+/// Returns whether admission rejected the pod. Authorization uses status 403 as well, with another
+/// message.
 fn from_admission(failure: &kube::Error) -> bool {
     !error::explain(failure).contains("cannot create resource")
 }

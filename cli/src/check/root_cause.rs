@@ -1,0 +1,54 @@
+//! Traces failures that are consequences of others back to their root causes.
+
+use std::collections::BTreeMap;
+
+use super::{CATEGORIES, CategoryReport, Check, Mark};
+
+/// Records the root cause of every row that is a consequence.
+pub(super) fn assign(reports: &mut [CategoryReport]) {
+    let outcomes: BTreeMap<&'static str, (Mark, bool)> = reports
+        .iter()
+        .flat_map(|category| &category.checks)
+        .map(|report| (report.name, (report.mark, report.is_root_cause)))
+        .collect();
+    for report in reports
+        .iter_mut()
+        .flat_map(|category| &mut category.checks)
+        .filter(|report| report.mark != Mark::Ok)
+    {
+        report.cause = root_cause(report.name, &outcomes);
+        if report.cause.is_some() {
+            report.advice.clear();
+            report.fixes.clear();
+        }
+    }
+}
+
+/// Returns the root cause of a failure, or `None` if the failure is a root cause itself. A test
+/// verifies that the explanations have no cycle.
+fn root_cause(
+    name: &'static str,
+    outcomes: &BTreeMap<&'static str, (Mark, bool)>,
+) -> Option<&'static str> {
+    let mut current = name;
+    while let Some((mark, false)) = outcomes.get(current) {
+        let explained_by = check(current).map_or(&[][..], |check| check.explained_by);
+        // The mesh still works after a warning, which therefore explains no failure.
+        let explains = |cause: &&&str| match outcomes.get(**cause) {
+            Some((Mark::Fail, _)) => true,
+            Some((Mark::Warn, _)) => *mark == Mark::Warn,
+            Some((Mark::Ok, _)) | None => false,
+        };
+        match explained_by.iter().copied().flatten().find(explains) {
+            Some(cause) => current = cause,
+            None => break,
+        }
+    }
+    (current != name).then_some(current)
+}
+
+/// Returns the check with the ID `name`. A check may be part of two categories.
+pub(super) fn check(name: &str) -> Option<&'static Check> {
+    let mut all = CATEGORIES.iter().flat_map(|category| category.checks);
+    all.find(|check| check.id == name)
+}
