@@ -301,7 +301,7 @@ fn read(file: &File) -> Result<(String, Chain), String> {
         let chain = Chain::read(&text)?;
         Ok((text, chain))
     };
-    list(text).map_err(|error| error.to_string())
+    list(text).map_err(|error| chain(&error))
 }
 
 /// Returns warnings about files with the entry that another program renamed so that no runtime

@@ -74,9 +74,10 @@ impl Maps {
             subnet_skips: open(&directory, "SUBNET_SKIPS")?,
             listeners: open(&directory, "LISTENERS")?,
             in_flight: open(&directory, "IN_FLIGHT")?,
-            in_flight_counts: match directory.join("IN_FLIGHT_COUNTS").exists() {
-                true => Some(open(&directory, "IN_FLIGHT_COUNTS")?),
-                false => None,
+            in_flight_counts: if directory.join("IN_FLIGHT_COUNTS").exists() {
+                Some(open(&directory, "IN_FLIGHT_COUNTS")?)
+            } else {
+                None
             },
             stats: open(&directory, "STATS")?,
         })

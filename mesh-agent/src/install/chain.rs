@@ -34,7 +34,7 @@ struct Plugin {
 /// Why mesh-cni cannot be chained into a configuration.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChainError {
-    #[error("not a JSON CNI configuration: {0}")]
+    #[error("not a JSON CNI configuration")]
     Unreadable(#[source] serde_json::Error),
     #[error("the configuration has no name")]
     NoName,

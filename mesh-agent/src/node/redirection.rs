@@ -164,7 +164,7 @@ fn ebpf_error(error: ebpf::Error) -> RedirectionError {
     RedirectionError::Ebpf(Box::new(error))
 }
 
-fn needed<'a>(
+fn require_programs<'a>(
     programs: Option<&'a Programs>,
     pod: &PodRedirect,
 ) -> Result<&'a Programs, RedirectionError> {
