@@ -6,10 +6,10 @@ use std::rc::Rc;
 use http::Version;
 use mesh_core::endpoint::Http2Params;
 use mesh_proxy::error::DialError;
-use mesh_proxy::http::client::{Client, Dial, Params};
+use mesh_proxy::http::client::{Client, ClientConfig, Dial};
 use mesh_proxy::http::orig_proto::{self, Downgraded};
-use mesh_proxy::http::respond::{Asker, Disclosure};
-use mesh_proxy::http::{Handle, Protocol, Request, Reset, Response, respond, uri};
+use mesh_proxy::http::synthetic_response::{ErrorDetail, RequestContext};
+use mesh_proxy::http::{HttpHandler, Protocol, Request, Reset, Response, synthetic_response, uri};
 use mesh_proxy::transport::Io;
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
@@ -84,37 +84,37 @@ impl Forward {
         let pool = &worker().config.inbound.http1_pool;
         Self {
             hop,
-            client: Client::new(Dialer(to), &Params::new(pool, Http2Params::default())),
+            client: Client::new(Dialer(to), &ClientConfig::new(pool, Http2Params::default())),
         }
     }
 }
 
-impl Handle for Forward {
+impl HttpHandler for Forward {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
         if self.hop == Hop::Second {
             assert!(orig_proto::downgrade(request), "it was not carried");
         }
-        let asker = Asker::of(request);
+        let request_context = RequestContext::of(request);
         let downgraded = request.extensions().get::<Downgraded>().copied();
         let fallback = "192.0.2.1:80".parse().expect("an address");
         uri::set_authority(request, Some(fallback));
-        let is_carried = self.hop == Hop::First && orig_proto::may_upgrade(request);
+        let is_carried = self.hop == Hop::First && orig_proto::is_upgradable(request);
         let carried: Option<Version> = is_carried.then(|| orig_proto::upgrade(request));
         match self.client.send(request).await {
             Ok(mut response) => {
                 if let Some(version) = carried {
-                    orig_proto::restore(&mut response, version);
+                    orig_proto::downgrade_response(&mut response, version);
                 }
                 if let Some(Downgraded(version)) = downgraded {
-                    orig_proto::mark(&mut response, version);
+                    orig_proto::upgrade_response(&mut response, version);
                 }
                 Ok(response)
             }
             Err(error) => {
-                let disclosure = Disclosure {
+                let detail = ErrorDetail {
                     informational: false,
                 };
-                respond::error(asker, &error.into(), disclosure)
+                synthetic_response::error(request_context, &error.into(), detail)
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Errors of requests, and the table of their HTTP status, gRPC code, `error` label and whether the
 //! client's connection is closed. The inbound and outbound request paths raise them, and
-//! [`crate::http::respond`] converts them to responses.
+//! [`crate::http::synthetic_response`] converts them to responses.
 //!
 //! The values are Linkerd's; dashboards, retries and clients depend on them.
 

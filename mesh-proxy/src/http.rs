@@ -1,23 +1,25 @@
-//! The HTTP engine behind one seam, on the data threads: our own HTTP/1, and HTTP/2 by the package
+//! The HTTP engine of the data threads: an in-house HTTP/1 codec, and HTTP/2 by the crate
 //! `mesh-http2`.
 //!
-//! `inbound` and `outbound` implement [`Handle`]; [`server::serve`] calls them once per request of
-//! a connection. They answer by sending the request through a [`client::Client`], which owns the
-//! connections to one endpoint. Nothing outside this module names a codec, so they can be changed
-//! here.
+//! `inbound` and `outbound` implement [`HttpHandler`], which [`server::Server::serve`] calls
+//! once per request of a connection. They respond by sending the request through a
+//! [`client::Client`], which owns the connections to one endpoint. No code outside this module
+//! depends on a codec.
 //!
-//! What a client may cost is bounded by [`http1`] and [`http2`]; the numbers are
+//! [`http1`] and [`http2`] bound what a client can consume; the limits are
 //! [`crate::config::HttpLimits`].
 //!
 //! Everything runs on the thread of its connection: one local task per connection, and one per
-//! accepted HTTP/2 stream. Requests are sent on in the task that they arrived in.
+//! accepted HTTP/2 stream. A request is forwarded by the task that received it.
 
 use std::future::Future;
 
-pub mod admitted;
 pub mod body;
+mod body_metrics;
+mod body_timeout;
 mod buffers;
 pub mod client;
+pub mod delivery_failure;
 pub mod filter;
 pub mod grpc;
 pub mod headers;
@@ -25,12 +27,10 @@ mod http1;
 mod http2;
 mod idle;
 mod interim;
-mod measure;
 pub mod orig_proto;
-mod patience;
-pub mod respond;
+pub mod revocable;
 pub mod server;
-pub mod undelivered;
+pub mod synthetic_response;
 pub mod upgrade;
 pub mod uri;
 
@@ -41,7 +41,7 @@ pub use self::body::{Body, BodyError};
 pub type Request = http::Request<Body>;
 pub type Response = http::Response<Body>;
 
-/// How messages are framed on a connection. What a request *is* (HTTP/1.0, 1.1 or 2) stays in its
+/// The framing of messages on a connection. The version of a request (HTTP/1.0, 1.1 or 2) is its
 /// `version()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
@@ -49,18 +49,18 @@ pub enum Protocol {
     Http2,
 }
 
-/// Answers the requests of one accepted connection.
-pub trait Handle {
-    /// Every failure is an answer, except that a stream which the other side reset is reset towards
-    /// the client too.
+/// Responds to the requests of one accepted connection.
+pub trait HttpHandler {
+    /// Handles one request. Every failure becomes a response, except that a stream reset by the
+    /// server is also reset towards the client.
     ///
-    /// The request stays where it was read, and its body is taken out of it: it passes through a
-    /// dozen functions that wait, each of which would have room for it twice. What is left can be
-    /// sent once more.
+    /// The request is passed by reference, because it passes through a dozen async functions, each
+    /// of which would reserve memory for it twice. The handler takes the body out of it; the rest
+    /// can be sent again.
     fn handle(&self, request: &mut Request) -> impl Future<Output = Result<Response, Reset>>;
 }
 
-/// The stream is reset instead of answered. HTTP/1 connections are closed.
+/// The stream is reset instead of answered with a response. An HTTP/1 connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reset(pub ErrorCode);
 

@@ -56,7 +56,7 @@ fn target(text: &[u8], host: Option<HeaderValue>) {
 fn check(mut request: Request) {
     let before = request.uri().clone();
     let named = uri::authority(request.uri(), request.headers());
-    uri::mark_form(&mut request);
+    uri::record_form(&mut request);
     let fallback = "192.0.2.1:8080".parse().expect("an address");
     assert!(uri::set_authority(&mut request, Some(fallback)));
     let Some(authority) = request.uri().authority().cloned() else {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use http::HeaderMap;
 use http_body_util::BodyExt as _;
-use mesh_proxy::http::{Body, Handle, Protocol, Request, Reset, Response};
+use mesh_proxy::http::{Body, HttpHandler, Protocol, Request, Reset, Response};
 use tokio::join;
 
 use crate::input::Input;
@@ -17,7 +17,7 @@ use crate::world::{self, pipe, receive, send};
 
 const HEAD: &[u8] = b"POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n";
 
-/// These mean something else in a head, so they are left out (`http::headers::may_be_trailer`).
+/// These mean something else in a head, so they are left out (`http::headers::is_allowed_in_trailers`).
 const NEVER_TRAILERS: [&str; 26] = [
     "authorization",
     "cache-control",
@@ -129,7 +129,7 @@ fn receive_body(bytes: &[u8], how: u8) -> Received {
 /// Takes bodies.
 struct Collect(RefCell<Vec<Received>>);
 
-impl Handle for Collect {
+impl HttpHandler for Collect {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
         let received = match request.body_mut().collect().await {
             Ok(body) => {

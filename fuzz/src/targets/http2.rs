@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use http_body_util::BodyExt as _;
-use mesh_proxy::http::{Body, Handle, Protocol, Request, Reset, Response};
+use mesh_proxy::http::{Body, HttpHandler, Protocol, Request, Reset, Response};
 use tokio::join;
 
 use self::frames::Script;
@@ -71,7 +71,7 @@ struct Service {
     bodies: RefCell<usize>,
 }
 
-impl Handle for Service {
+impl HttpHandler for Service {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
         self.requests.set(self.requests.get() + 1);
         let _in_hand = InHand::new(self);

@@ -13,7 +13,7 @@ use http::header::CONTENT_LENGTH;
 use http_body_util::BodyExt as _;
 use mesh_core::endpoint::Http2Params;
 use mesh_proxy::error::DialError;
-use mesh_proxy::http::client::{Client, Dial, Params};
+use mesh_proxy::http::client::{Client, ClientConfig, Dial};
 use mesh_proxy::http::{Body, Protocol, Request};
 use mesh_proxy::transport::Io;
 use tokio::task::{spawn_local, yield_now};
@@ -41,7 +41,7 @@ pub(crate) fn run(input: &[u8]) {
         let servers = servers.clone();
         async move {
             let pool = &worker().config.inbound.http1_pool;
-            let params = Params::new(pool, Http2Params::default());
+            let params = ClientConfig::new(pool, Http2Params::default());
             let client = Client::new(Dialer(servers.clone()), &params);
             let requests = servers.script.questions.iter();
             let outcomes = join_all(requests.map(|question| ask(&client, *question))).await;

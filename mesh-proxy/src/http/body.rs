@@ -1,8 +1,7 @@
-//! [`Body`], the one body type of the proxy: what a connection delivers, or a few bytes of our own,
-//! with at most one observer and one set of time limits.
+//! [`Body`], the only body type of the proxy: the body that a connection receives, or a few local
+//! bytes, with at most one observer and one set of time limits.
 //!
-//! A body may also carry what belongs to its message and the connection it arrived on: see
-//! [`Link`].
+//! A body can also carry the context of its message and its connection: [`BodyContext`].
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -13,32 +12,32 @@ use futures_util::future::LocalBoxFuture;
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 
-pub use self::limits::{Limits, Progress, TimedOut};
-use super::admitted::Admission;
-use super::client::Lease;
+pub use self::timeouts::{ExchangeProgress, ExchangeTimeouts, TimeoutError};
+use super::client::ResponseGuard;
 use super::grpc;
 use super::http1;
-use super::interim::Interim;
+use super::interim::InterimSender;
+use super::revocable::RevocableRequest;
 use super::{ErrorCode, http2};
 use crate::transport::Io;
 
-mod limits;
+mod timeouts;
 
 /// The body of a request or response.
 #[derive(Default)]
 pub struct Body {
     content: Content,
     extras: Option<Box<Extras>>,
-    link: Option<Link>,
+    context: Option<BodyContext>,
 }
 
-/// What comes with a message besides its content.
-enum Link {
-    /// Of a response: given back when the body has ended well.
-    Lease(Lease),
-    /// Of a request: the way for responses before the response.
-    Interim(Interim),
-    /// Of a response that agrees to a tunnel: the connection that it came on.
+/// What a message carries besides its content.
+enum BodyContext {
+    /// Of a response: released when the body is complete.
+    Guard(ResponseGuard),
+    /// Of a request: sends interim responses to the client.
+    Interim(InterimSender),
+    /// Of a response that accepts a tunnel: the connection to the server.
     Tunnel(Box<Io>),
 }
 
@@ -47,73 +46,71 @@ enum Content {
     #[default]
     Empty,
     Full(Bytes),
-    Http1(http1::Incoming),
-    Http2(http2::Incoming),
+    Http1(http1::IncomingBody),
+    Http2(http2::IncomingBody),
 }
 
-/// What only some bodies have, in one allocation.
+/// Attributes that few bodies have, in one allocation.
 #[derive(Default)]
 struct Extras {
-    observer: Option<Box<dyn Observe>>,
-    /// The future of [`Limits::overrun`], and what must be told of frames.
-    limits: Option<(LocalBoxFuture<'static, TimedOut>, Rc<Progress>)>,
-    /// Of a response: the request was let through, and may not be any more.
-    admission: Option<Admission>,
-    /// Errors become trailers: the body belongs to a gRPC response. The flag says whether the
-    /// message is told too.
-    grpc: Option<GrpcErrors>,
+    observer: Option<Box<dyn BodyObserver>>,
+    /// The future of [`ExchangeTimeouts::expired`], and the progress that each frame updates.
+    timeouts: Option<(LocalBoxFuture<'static, TimeoutError>, Rc<ExchangeProgress>)>,
+    /// Of a response: the policy may revoke its request.
+    revocable: Option<RevocableRequest>,
+    /// The body belongs to a gRPC response: its error becomes trailers.
+    grpc: Option<GrpcErrorTrailers>,
     ended: bool,
 }
 
-/// How the error of a gRPC response's body is told.
+/// How the error of a gRPC response body is reported in trailers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GrpcErrors {
+pub struct GrpcErrorTrailers {
     pub with_message: bool,
 }
 
-/// Sees a body pass.
-pub trait Observe {
+/// Observes the frames of a body.
+pub trait BodyObserver {
     fn data(&mut self, bytes: usize);
-    /// Called once, when nothing more will pass.
-    fn end(&mut self, end: End<'_>);
+    /// Called once, after the last frame.
+    fn end(&mut self, end: BodyEnd<'_>);
 }
 
 /// How a body ended.
 #[derive(Clone, Copy, Debug)]
-pub enum End<'a> {
-    /// Completely, perhaps with trailers.
+pub enum BodyEnd<'a> {
     Complete(Option<&'a HeaderMap>),
     Failed(&'a BodyError),
-    /// The reader lost interest before the end.
+    /// The reader dropped the body before its end.
     Dropped,
 }
 
 /// Why a body could not be delivered.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    #[error("the body could not be read from the connection")]
+    #[error("could not read the body from the connection")]
     Http1(#[from] http1::Error),
-    #[error("the body could not be read from the connection")]
+    #[error("could not read the body from the connection")]
     Http2(#[from] mesh_http2::Error),
     #[error("timed out waiting for the response to complete: {0}")]
-    TimedOut(TimedOut),
+    TimedOut(TimeoutError),
 }
 
 impl BodyError {
-    /// The reason of an HTTP/2 reset by the other side.
+    /// The error code of an HTTP/2 stream reset by the peer.
     pub fn reset(&self) -> Option<ErrorCode> {
         match self {
-            Self::Http2(mesh_http2::Error::Reset(reason)) => Some(*reason),
+            Self::Http2(mesh_http2::Error::Reset(code)) => Some(*code),
             Self::Http1(_) | Self::Http2(_) | Self::TimedOut(_) => None,
         }
     }
 
-    /// The reason to reset the stream with on which the body was being sent on.
-    pub(super) fn reason(&self) -> ErrorCode {
+    /// The error code for the stream that the body was being forwarded on.
+    pub(super) fn error_code(&self) -> ErrorCode {
         match self {
             Self::Http2(error) => error.error_code().unwrap_or(ErrorCode::INTERNAL_ERROR),
             Self::Http1(_) => ErrorCode::INTERNAL_ERROR,
-            // The peer must not believe that it failed.
+            // A timeout is not a failure of the peer that receives this code.
             Self::TimedOut(_) => ErrorCode::CANCEL,
         }
     }
@@ -125,91 +122,91 @@ impl Body {
     }
 
     pub fn full(bytes: impl Into<Bytes>) -> Self {
-        Self::of(Content::Full(bytes.into()))
+        Self::from_content(Content::Full(bytes.into()))
     }
 
-    pub(super) fn http2(incoming: http2::Incoming) -> Self {
-        let content = if incoming.is_head_only() {
+    pub(super) fn http2(incoming: http2::IncomingBody) -> Self {
+        let content = if incoming.has_no_body() {
             Content::Empty
         } else {
             Content::Http2(incoming)
         };
-        Self::of(content)
+        Self::from_content(content)
     }
 
-    pub(super) fn http1(incoming: http1::Incoming) -> Self {
-        Self::of(Content::Http1(incoming))
+    pub(super) fn http1(incoming: http1::IncomingBody) -> Self {
+        Self::from_content(Content::Http1(incoming))
     }
 
     /// The body of a response that turned its connection into a tunnel.
     pub(super) fn tunnel(io: Box<Io>) -> Self {
         let mut body = Self::empty();
-        body.link = Some(Link::Tunnel(io));
+        body.context = Some(BodyContext::Tunnel(io));
         body
     }
 
-    /// Takes the tunnel's connection out.
+    /// Takes the tunnel's connection out of the body.
     pub(super) fn take_tunnel(&mut self) -> Option<Box<Io>> {
-        match self.link.take()? {
-            Link::Tunnel(io) => Some(io),
-            Link::Lease(_) | Link::Interim(_) => None,
+        match self.context.take()? {
+            BodyContext::Tunnel(io) => Some(io),
+            BodyContext::Guard(_) | BodyContext::Interim(_) => None,
         }
     }
 
-    /// Keeps the request listed as long as its response or tunnel lasts.
+    /// Keeps `revocable` until the response or tunnel completes.
     #[must_use]
-    pub fn admitted(mut self, admission: Admission) -> Self {
-        let is_tunnel = matches!(self.link, Some(Link::Tunnel(_)));
+    pub fn with_revocable(mut self, revocable: RevocableRequest) -> Self {
+        let is_tunnel = matches!(self.context, Some(BodyContext::Tunnel(_)));
         if is_tunnel || !self.is_empty() {
-            self.extras().admission = Some(admission);
+            self.extras().revocable = Some(revocable);
         }
         self
     }
 
-    /// Takes the admission out: who sends the body watches it.
-    pub(super) fn take_admission(&mut self) -> Option<Admission> {
-        self.extras.as_mut()?.admission.take()
+    /// Takes the revocable request out; the sender of the body then polls it.
+    pub(super) fn take_revocable(&mut self) -> Option<RevocableRequest> {
+        self.extras.as_mut()?.revocable.take()
     }
 
-    /// Lets the request's interim responses go to the client.
-    pub(super) fn with_interim(mut self, interim: Interim) -> Self {
-        self.link = Some(Link::Interim(interim));
+    /// Enables forwarding of the server's interim responses to the client.
+    pub(super) fn with_interim(mut self, interim: InterimSender) -> Self {
+        self.context = Some(BodyContext::Interim(interim));
         self
     }
 
-    pub(super) fn interim(&self) -> Option<Interim> {
-        match &self.link {
-            Some(Link::Interim(interim)) => Some(interim.clone()),
+    pub(super) fn interim(&self) -> Option<InterimSender> {
+        match &self.context {
+            Some(BodyContext::Interim(interim)) => Some(interim.clone()),
             _ => None,
         }
     }
 
-    fn of(content: Content) -> Self {
+    fn from_content(content: Content) -> Self {
         Self {
             content,
             extras: None,
-            link: None,
+            context: None,
         }
     }
 
-    /// Keeps `lease` until the end; see [`Lease`].
-    pub(super) fn leased(mut self, lease: Lease) -> Self {
+    /// Keeps `guard` until the body ends; see [`ResponseGuard`].
+    pub(super) fn with_guard(mut self, guard: ResponseGuard) -> Self {
         match &self.content {
-            Content::Empty => lease.give_back(),
-            _ => self.link = Some(Link::Lease(lease)),
+            Content::Empty => guard.release(),
+            _ => self.context = Some(BodyContext::Guard(guard)),
         }
         self
     }
 
-    /// Whether nothing is to come, so that the message can be sent again without its body being
+    /// Whether no data can follow, so that the message can be sent again without its body being
     /// read.
     pub fn is_empty(&self) -> bool {
         matches!(&self.content, Content::Empty)
     }
 
-    /// Whether the message ends with its head. A body that only turns out to be empty is one: some
-    /// servers of gRPC tell them apart.
-    pub(super) fn is_head_only(&self) -> bool {
+    /// Whether the message ends with its header section. A body that only turns out to be empty
+    /// does not count: some gRPC servers distinguish the two.
+    pub(super) fn has_no_body(&self) -> bool {
         match &self.content {
             Content::Empty => true,
             Content::Full(bytes) => bytes.is_empty(),
@@ -218,40 +215,41 @@ impl Body {
         }
     }
 
-    /// Adds `observer`, after any that is there. An empty body ends at once.
-    pub fn observe(&mut self, mut observer: Box<dyn Observe>) {
+    /// Adds `observer`, after an existing one. For an empty body the observer's end is called
+    /// immediately.
+    pub fn observe(&mut self, mut observer: Box<dyn BodyObserver>) {
         if self.is_empty() {
-            observer.end(End::Complete(None));
+            observer.end(BodyEnd::Complete(None));
             return;
         }
         let slot = &mut self.extras().observer;
         *slot = Some(match slot.take() {
             None => observer,
-            Some(first) => Box::new(Both(first, observer)),
+            Some(first) => Box::new(ObserverPair(first, observer)),
         });
     }
 
-    /// The body with `observer` added, as by [`observe`](Self::observe).
+    /// Returns the body with `observer` added, as by [`observe`](Self::observe).
     #[must_use]
-    pub fn observed(mut self, observer: Box<dyn Observe>) -> Self {
+    pub fn observed(mut self, observer: Box<dyn BodyObserver>) -> Self {
         self.observe(observer);
         self
     }
 
-    /// Fails with [`BodyError::TimedOut`] when `limits` are overrun.
+    /// Makes the body fail with [`BodyError::TimedOut`] when one of `timeouts` expires.
     #[must_use]
-    pub fn limited(mut self, limits: Limits) -> Self {
+    pub fn with_timeouts(mut self, timeouts: ExchangeTimeouts) -> Self {
         if !self.is_empty() {
-            let progress = limits.progress().clone();
-            let overrun = async move { limits.overrun().await };
-            self.extras().limits = Some((Box::pin(overrun), progress));
+            let progress = timeouts.progress().clone();
+            let expired = async move { timeouts.expired().await };
+            self.extras().timeouts = Some((Box::pin(expired), progress));
         }
         self
     }
 
-    /// Tells errors as gRPC trailers.
+    /// Reports errors as gRPC trailers.
     #[must_use]
-    pub fn with_grpc_errors(mut self, errors: GrpcErrors) -> Self {
+    pub fn with_grpc_error_trailers(mut self, errors: GrpcErrorTrailers) -> Self {
         if !self.is_empty() {
             self.extras().grpc = Some(errors);
         }
@@ -266,8 +264,8 @@ impl Body {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if let Some((overrun, _)) = self.extras.as_mut().and_then(|e| e.limits.as_mut())
-            && let Poll::Ready(timed_out) = overrun.as_mut().poll(cx)
+        if let Some((expired, _)) = self.extras.as_mut().and_then(|e| e.timeouts.as_mut())
+            && let Poll::Ready(timed_out) = expired.as_mut().poll(cx)
         {
             return Poll::Ready(Some(Err(BodyError::TimedOut(timed_out))));
         }
@@ -283,19 +281,19 @@ impl Body {
                 frame.map(|frame| frame.map_err(BodyError::Http2))
             }
         };
-        if let Some((_, progress)) = self.extras.as_ref().and_then(|e| e.limits.as_ref()) {
-            progress.frame();
+        if let Some((_, progress)) = self.extras.as_ref().and_then(|e| e.timeouts.as_ref()) {
+            progress.record_frame();
         }
         Poll::Ready(frame)
     }
 
-    /// Whether the end is known before it is polled for. HTTP/2's is not asked for with each frame,
-    /// which would cost a lock: whoever reads such a body polls it to its end.
-    fn ends_by_itself(&self) -> bool {
-        !matches!(self.content, Content::Http2(_)) && self.content_is_over()
+    /// Whether the end is known without polling. Always false for HTTP/2, whose readers poll a body
+    /// to its end, to save a lookup of the stream for each frame.
+    fn is_end_known(&self) -> bool {
+        !matches!(self.content, Content::Http2(_)) && self.is_content_complete()
     }
 
-    fn content_is_over(&self) -> bool {
+    fn is_content_complete(&self) -> bool {
         match &self.content {
             Content::Empty => true,
             Content::Full(bytes) => bytes.is_empty(),
@@ -304,14 +302,16 @@ impl Body {
         }
     }
 
-    /// Ends the body: the connection is free again when it `ended` completely.
-    fn finish(&mut self, end: End<'_>) {
-        // Before the lease: the connection must not be held any more when it is given back.
+    /// Ends the body. When it is complete, its connection can be reused.
+    fn finish(&mut self, end: BodyEnd<'_>) {
+        // Drop the content before releasing the guard: it holds the connection.
         self.content = Content::Empty;
-        if let Some(Link::Lease(lease)) = self.link.take_if(|link| matches!(link, Link::Lease(_)))
-            && matches!(end, End::Complete(_))
+        if let Some(BodyContext::Guard(guard)) = self
+            .context
+            .take_if(|context| matches!(context, BodyContext::Guard(_)))
+            && matches!(end, BodyEnd::Complete(_))
         {
-            lease.give_back();
+            guard.release();
         }
         if let Some(extras) = &mut self.extras {
             extras.end(end);
@@ -320,20 +320,20 @@ impl Body {
 }
 
 impl Extras {
-    fn end(&mut self, end: End<'_>) {
+    fn end(&mut self, end: BodyEnd<'_>) {
         if !std::mem::replace(&mut self.ended, true)
             && let Some(mut observer) = self.observer.take()
         {
             observer.end(end);
         }
-        self.limits = None;
+        self.timeouts = None;
     }
 }
 
 impl Drop for Body {
     fn drop(&mut self) {
         if let Some(extras) = &mut self.extras {
-            extras.end(End::Dropped);
+            extras.end(BodyEnd::Dropped);
         }
     }
 }
@@ -350,28 +350,28 @@ impl http_body::Body for Body {
         let frame = ready!(body.poll_content(cx));
         match frame {
             None => {
-                body.finish(End::Complete(None));
+                body.finish(BodyEnd::Complete(None));
                 Poll::Ready(None)
             }
             Some(Err(error)) => {
-                let told = body.extras.as_ref().and_then(|extras| extras.grpc);
-                body.finish(End::Failed(&error));
-                Poll::Ready(Some(match told {
-                    Some(told) if error.reset().is_none() => {
-                        Ok(Frame::trailers(grpc::error_trailers(&error, told)))
+                let errors = body.extras.as_ref().and_then(|extras| extras.grpc);
+                body.finish(BodyEnd::Failed(&error));
+                Poll::Ready(Some(match errors {
+                    Some(errors) if error.reset().is_none() => {
+                        Ok(Frame::trailers(grpc::error_trailers(&error, errors)))
                     }
                     _ => Err(error),
                 }))
             }
             Some(Ok(frame)) => {
                 if let Some(trailers) = frame.trailers_ref() {
-                    body.finish(End::Complete(Some(trailers)));
+                    body.finish(BodyEnd::Complete(Some(trailers)));
                 } else if let Some(data) = frame.data_ref() {
                     if let Some(observer) = body.extras.as_mut().and_then(|e| e.observer.as_mut()) {
                         observer.data(data.len());
                     }
-                    if body.ends_by_itself() {
-                        body.finish(End::Complete(None));
+                    if body.is_end_known() {
+                        body.finish(BodyEnd::Complete(None));
                     }
                 }
                 Poll::Ready(Some(Ok(frame)))
@@ -380,21 +380,21 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.content_is_over()
+        self.is_content_complete()
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
-            // Not "exactly 0", which would become a `content-length` that the sender did not send.
+            // Not `with_exact(0)`, which would add a `content-length` that the sender did not send.
             Content::Empty => SizeHint::default(),
             Content::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Content::Http1(incoming) => known(incoming.remaining()),
-            Content::Http2(incoming) => known(incoming.remaining()),
+            Content::Http1(incoming) => size_hint_of(incoming.remaining()),
+            Content::Http2(incoming) => size_hint_of(incoming.remaining()),
         }
     }
 }
 
-fn known(remaining: Option<u64>) -> SizeHint {
+fn size_hint_of(remaining: Option<u64>) -> SizeHint {
     remaining.map_or_else(SizeHint::default, SizeHint::with_exact)
 }
 
@@ -410,16 +410,15 @@ impl std::fmt::Debug for Body {
     }
 }
 
-/// Two observers in a row.
-struct Both(Box<dyn Observe>, Box<dyn Observe>);
+struct ObserverPair(Box<dyn BodyObserver>, Box<dyn BodyObserver>);
 
-impl Observe for Both {
+impl BodyObserver for ObserverPair {
     fn data(&mut self, bytes: usize) {
         self.0.data(bytes);
         self.1.data(bytes);
     }
 
-    fn end(&mut self, end: End<'_>) {
+    fn end(&mut self, end: BodyEnd<'_>) {
         self.0.end(end);
         self.1.end(end);
     }

@@ -1,9 +1,9 @@
-//! The connections to one endpoint: an HTTP/1 pool and a shared HTTP/2 connection, each made when
-//! first needed.
+//! The connections to one endpoint: an HTTP/1 pool and an HTTP/2 pool, whose connections are made
+//! on demand.
 //!
-//! A [`Client`] lives on one data thread and belongs to one endpoint: a balancer's member, a fixed
-//! address, or the application behind the inbound side. How a connection is made (TCP, TLS,
-//! transport header) is the business of its [`Dial`].
+//! A [`Client`] lives on one data thread and belongs to one endpoint: an endpoint of a balancer, a
+//! fixed address, or the application behind the inbound proxy. Its [`Dial`] makes connections (TCP,
+//! TLS, transport header).
 
 use std::future::Future;
 use std::rc::Rc;
@@ -11,9 +11,9 @@ use std::rc::Rc;
 use http::{Method, Version};
 use mesh_core::endpoint::Http2Params;
 
-pub use self::http1::Spare;
-use self::http1::{Loan, Pool};
-use self::http2::{Multiplexed, Stream};
+pub use self::http1::PoolHandle;
+use self::http1::{Pool, PoolGuard};
+use self::http2::{Http2Pool, StreamGuard};
 use super::{ErrorCode, Protocol, Request, Response, upgrade};
 use crate::config::Http1Pool;
 use crate::error::{DialError, Error, Kind as ErrorKind, chain};
@@ -23,26 +23,26 @@ use crate::transport::Io;
 mod http1;
 mod http2;
 
-/// Makes connections to one endpoint.
+/// Connects to one endpoint.
 pub trait Dial {
-    /// Connects completely: after TLS and any transport header.
+    /// Completes after TLS and any transport header.
     fn dial(&self, protocol: Protocol) -> impl Future<Output = Result<Io, DialError>>;
 }
 
-/// Learns when a server closes connections that it had kept open, which it does when it goes away.
-pub trait WatchServer {
-    /// The server has closed a connection, or has said that it will. The one that finds out what
-    /// this means may have a connection to `spare`.
-    fn connection_closed(self: Rc<Self>, spare: Option<Spare>);
+/// Is notified when a server closes idle connections, as servers do when they shut down.
+pub trait ServerWatcher {
+    /// The server has closed a connection, or has announced it. If the watcher connects to the
+    /// server to find out whether it still listens, it can add the connection to `pool`.
+    fn connection_closed(self: Rc<Self>, pool: Option<PoolHandle>);
 
-    /// Whether the last idle connection is kept although no request will use it: its end shows that
-    /// the server goes.
+    /// Whether the last idle connection is kept although no request will use it, because its end
+    /// shows that the server shuts down.
     fn keeps_last_idle(&self) -> bool;
 }
 
-/// Settings of the connections to endpoints.
+/// Settings of a [`Client`].
 #[derive(Clone, Copy, Debug)]
-pub struct Params {
+pub struct ClientConfig {
     pub pool: Http1Pool,
     pub http2: Http2Params,
 }
@@ -51,52 +51,52 @@ pub struct Params {
 pub struct Client<D> {
     dial: Rc<D>,
     http1: Rc<Pool>,
-    http2: Multiplexed<D>,
+    http2: Http2Pool<D>,
 }
 
-/// What a response holds of the connection it arrives on, until it has been read.
-pub enum Lease {
-    Http1(Loan),
-    Http2(Stream),
+/// Holds the connection or stream that a response arrives on until its body has been read.
+pub enum ResponseGuard {
+    Http1(PoolGuard),
+    Http2(StreamGuard),
 }
 
-/// A connection that is ready for one request.
+/// A connection, or a reserved stream, for one request.
 pub struct Connection {
-    kind: Kind,
+    kind: ConnectionKind,
 }
 
-enum Kind {
-    /// From the pool, or to go there.
+enum ConnectionKind {
+    /// Taken from the pool, or to be returned to it.
     Http1 {
-        conn: http1::Conn,
+        connection: http1::PooledConnection,
         pool: Rc<Pool>,
     },
-    /// For this request only.
-    Once(http1::Conn),
-    Http2(http2::Slot),
+    /// Used for this request only.
+    Dedicated(http1::PooledConnection),
+    Http2(http2::StreamReservation),
 }
 
-/// A request that got no response.
+/// Why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// No connection could be made, or the connection ended before anything was written to it; the
-    /// request is untouched.
-    #[error("{0}")]
-    Dial(#[source] DialError),
-    /// The connection failed after the request, or part of it, had been sent.
-    #[error("the connection failed before the response: {0}")]
+    /// No connection could be made, or it ended before anything was written to it. The request is
+    /// unchanged.
+    #[error(transparent)]
+    Dial(DialError),
+    /// The connection failed after at least a part of the request had been sent.
+    #[error("connection failed before the response")]
     Http1(#[from] super::http1::Error),
-    /// The same.
-    #[error("the connection failed before the response: {0}")]
+    /// The same for HTTP/2.
+    #[error("connection failed before the response")]
     Http2(#[source] mesh_http2::Error),
 }
 
-/// How often one request is given to another connection because the one before turned out to be
-/// dead, before the endpoint counts as failed. Dead connections are dropped as they are found, so a
-/// second round already means that the endpoint closes connections as soon as they are made.
+/// How often a request is moved to another connection because its connection was dead, before the
+/// endpoint counts as failed. Dead connections are removed when they are found, so a second attempt
+/// that fails means that the endpoint closes connections as soon as they are made.
 pub const MAX_DEAD_CONNECTIONS: usize = 3;
 
-impl Params {
+impl ClientConfig {
     pub fn new(pool: &Http1Pool, http2: Http2Params) -> Self {
         Self { pool: *pool, http2 }
     }
@@ -105,7 +105,7 @@ impl Params {
 impl From<SendError> for Error {
     fn from(error: SendError) -> Self {
         let kind = match (&error, error.reset()) {
-            (_, Some(reason)) => ErrorKind::Reset(reason),
+            (_, Some(code)) => ErrorKind::Reset(code),
             (SendError::Dial(error), None) if error.is_timeout() => ErrorKind::ConnectTimeout,
             _ => ErrorKind::Io,
         };
@@ -114,9 +114,9 @@ impl From<SendError> for Error {
 }
 
 impl From<ErrorCode> for StreamError {
-    /// How a reset by the other side counts.
-    fn from(reason: ErrorCode) -> Self {
-        match reason {
+    /// How a stream reset by the peer is counted.
+    fn from(code: ErrorCode) -> Self {
+        match code {
             ErrorCode::REFUSED_STREAM => Self::Refused,
             ErrorCode::ENHANCE_YOUR_CALM => Self::EnhanceYourCalm,
             ErrorCode::CANCEL => Self::Cancel,
@@ -132,17 +132,17 @@ impl From<&SendError> for StreamError {
 }
 
 impl SendError {
-    /// The reason when the other side reset the stream.
+    /// The error code, if the peer reset the stream.
     pub fn reset(&self) -> Option<ErrorCode> {
         match self {
             Self::Dial(_) | Self::Http1(_) => None,
-            Self::Http2(mesh_http2::Error::Reset(reason)) => Some(*reason),
+            Self::Http2(mesh_http2::Error::Reset(code)) => Some(*code),
             Self::Http2(_) => None,
         }
     }
 
-    /// Whether the server goes or is gone, and has certainly not begun with the request: it no
-    /// longer listens, or its GOAWAY excludes the stream.
+    /// Whether the server is shutting down or has exited, and has certainly not processed the request: it
+    /// no longer listens, or its GOAWAY excludes the stream.
     pub fn is_server_gone(&self) -> bool {
         match self {
             Self::Dial(error) => error.is_refused(),
@@ -151,8 +151,8 @@ impl SendError {
         }
     }
 
-    /// Whether the connection ended before anything was said of the request, as all do of a server
-    /// that is ended at once.
+    /// Whether the connection ended before the server responded in any way, as all connections of a
+    /// killed server do.
     pub fn is_connection_lost(&self) -> bool {
         use super::http1::Error;
         match self {
@@ -164,13 +164,13 @@ impl SendError {
         }
     }
 
-    /// Whether the other side said that it has not begun with the request, so that even a request
-    /// with effects may be sent again.
+    /// Whether the peer reported that it has not processed the request, so that even a request that
+    /// is not idempotent can be retried.
     pub fn is_unprocessed(&self) -> bool {
         match self {
             Self::Dial(_) => true,
             Self::Http1(_) => false,
-            // Streams above the last one that a GOAWAY names fail with it; those below go on.
+            // A GOAWAY fails only streams above its last stream id; the others continue.
             Self::Http2(error) => matches!(
                 error,
                 mesh_http2::Error::Reset(ErrorCode::REFUSED_STREAM)
@@ -181,23 +181,23 @@ impl SendError {
 }
 
 impl<D: Dial + 'static> Client<D> {
-    pub fn new(dial: D, params: &Params) -> Self {
-        Self::with(Rc::new(dial), params, None)
+    pub fn new(dial: D, config: &ClientConfig) -> Self {
+        Self::with(Rc::new(dial), config, None)
     }
 
-    /// A client whose server is watched by what connects to it.
-    pub fn watched(dial: D, params: &Params) -> Self
+    /// Returns a client whose `dial` is notified when the server closes connections.
+    pub fn with_watcher(dial: D, config: &ClientConfig) -> Self
     where
-        D: WatchServer,
+        D: ServerWatcher,
     {
         let dial = Rc::new(dial);
-        Self::with(dial.clone(), params, Some(dial))
+        Self::with(dial.clone(), config, Some(dial))
     }
 
-    fn with(dial: Rc<D>, params: &Params, watch: Option<Rc<dyn WatchServer>>) -> Self {
+    fn with(dial: Rc<D>, config: &ClientConfig, watcher: Option<Rc<dyn ServerWatcher>>) -> Self {
         Self {
-            http1: Pool::new(params.pool, watch.clone()),
-            http2: Multiplexed::new(dial.clone(), params, watch),
+            http1: Pool::new(config.pool, watcher.clone()),
+            http2: Http2Pool::new(dial.clone(), config, watcher),
             dial,
         }
     }
@@ -206,35 +206,37 @@ impl<D: Dial + 'static> Client<D> {
         &self.dial
     }
 
-    /// A connection for `request`, of the protocol that its version says.
+    /// Returns a connection for `request`, of the protocol of its version.
     pub async fn connect(&self, request: &Request) -> Result<Connection, DialError> {
         let kind = if request.version() == Version::HTTP_2 {
-            Kind::Http2(self.http2.slot().await?)
-        } else if needs_own_connection(request) {
-            Kind::Once(Box::pin(http1::connect(&*self.dial, self.http1.limits())).await?)
-        } else if let Some(conn) = self.http1.take() {
+            ConnectionKind::Http2(self.http2.reserve().await?)
+        } else if needs_dedicated_connection(request) {
+            ConnectionKind::Dedicated(
+                Box::pin(http1::connect(&*self.dial, self.http1.limits())).await?,
+            )
+        } else if let Some(connection) = self.http1.take() {
             let pool = self.http1.clone();
-            Kind::Http1 { conn, pool }
+            ConnectionKind::Http1 { connection, pool }
         } else {
-            let conn = Box::pin(http1::connect(&*self.dial, self.http1.limits())).await?;
+            let connection = Box::pin(http1::connect(&*self.dial, self.http1.limits())).await?;
             let pool = self.http1.clone();
-            Kind::Http1 { conn, pool }
+            ConnectionKind::Http1 { connection, pool }
         };
         Ok(Connection { kind })
     }
 
-    /// Sends `request`. Connections that died while they were idle are replaced without anybody
-    /// noticing, if the request was not written or can be written twice.
+    /// Sends `request`. If an idle connection turns out to be dead, retries on another one,
+    /// provided that the request was not written or is replayable.
     pub async fn send(&self, request: &mut Request) -> Result<Response, SendError> {
         let mut dead = 0;
         loop {
             let connection = self.connect(request).await.map_err(SendError::Dial)?;
-            let may_repeat = connection.is_reused() && is_replayable(request);
+            let is_retryable = connection.is_reused() && is_replayable(request);
             match connection.send(request).await {
                 Ok(response) => return Ok(response),
                 Err(error) if dead == MAX_DEAD_CONNECTIONS => return Err(error),
                 Err(SendError::Dial(_)) => {}
-                Err(SendError::Http1(_) | SendError::Http2(_)) if may_repeat => {}
+                Err(SendError::Http1(_) | SendError::Http2(_)) if is_retryable => {}
                 Err(error) => return Err(error),
             }
             dead += 1;
@@ -243,51 +245,49 @@ impl<D: Dial + 'static> Client<D> {
 }
 
 impl Connection {
-    /// Whether other requests have used the connection, so that the server may have closed it while
-    /// nobody looked.
+    /// Whether earlier requests have used the connection. The server may have closed it since.
     pub fn is_reused(&self) -> bool {
-        matches!(&self.kind, Kind::Http1 { conn, .. } if conn.reused)
+        matches!(&self.kind, ConnectionKind::Http1 { connection, .. } if connection.reused)
     }
 
-    /// Sends `request`, whose URI is absolute; HTTP/1's form is made here. Takes the body, unless
-    /// the request could not be written: [`SendError::Dial`].
+    /// Sends `request`, whose URI must be absolute, and converts it to the form that HTTP/1 needs.
+    /// Takes the body, unless the request could not be written ([`SendError::Dial`]).
     pub async fn send(self, request: &mut Request) -> Result<Response, SendError> {
-        let (conn, pool) = match self.kind {
-            Kind::Http2(slot) => return slot.send(request).await,
-            Kind::Http1 { conn, pool } => (conn, Some(pool)),
-            Kind::Once(conn) => (conn, None),
+        let (connection, pool) = match self.kind {
+            ConnectionKind::Http2(reservation) => return reservation.send(request).await,
+            ConnectionKind::Http1 { connection, pool } => (connection, Some(pool)),
+            ConnectionKind::Dedicated(connection) => (connection, None),
         };
-        let mut response = conn.send(request, pool.as_ref()).await?;
+        let mut response = connection.send(request, pool.as_ref()).await?;
         if !(request.method() == Method::CONNECT && response.status().is_success()) {
             let status = response.status();
-            upgrade::clean_response(response.headers_mut(), status);
+            upgrade::strip_response_headers(response.headers_mut(), status);
         }
         Ok(response)
     }
 }
 
-impl Lease {
-    /// The response has been read to its end. A lease that is dropped instead says that nobody
-    /// will.
-    pub(super) fn give_back(self) {
+impl ResponseGuard {
+    /// Releases the connection after the response has been read completely. Dropping the guard
+    /// instead closes the connection or resets the stream.
+    pub(super) fn release(self) {
         match self {
-            Self::Http1(loan) => loan.give_back(),
-            Self::Http2(stream) => stream.give_back(),
+            Self::Http1(guard) => guard.release(),
+            Self::Http2(stream) => stream.release(),
         }
     }
 }
 
-/// Whether a request gets a connection to itself: it takes the connection over, or is so
-/// old-fashioned that nobody knows what follows it.
-fn needs_own_connection(request: &Request) -> bool {
+/// Whether a request needs its own connection: it becomes a tunnel, or it does not support reuse.
+fn needs_dedicated_connection(request: &Request) -> bool {
     request.version() == Version::HTTP_10
         || request.method() == Method::CONNECT
         || upgrade::is_requested(request)
         || !request.headers().contains_key(http::header::HOST)
 }
 
-/// Whether sending a request twice does no more than sending it once, by its method and because
-/// there is no body to lose.
+/// Whether sending a request twice has the same effect as sending it once: the method is
+/// idempotent, and there is no body to lose.
 pub fn is_replayable(request: &Request) -> bool {
     request.method().is_idempotent() && request.body().is_empty() && !upgrade::is_requested(request)
 }

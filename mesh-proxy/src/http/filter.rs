@@ -1,4 +1,4 @@
-//! Applies the filters of a route's rule to a request and its response. Used by both directions.
+//! Applies the filters of a route rule to requests and responses, inbound and outbound.
 
 use http::{HeaderMap, HeaderValue};
 use mesh_core::route::filter::{Filter, Redirect};
@@ -7,8 +7,8 @@ use mesh_core::route::http::RequestHead;
 use super::Request;
 use crate::error::{Error, Kind};
 
-/// Applies `filters` in order. `prefix` is what the rule's match took of the path. An error means
-/// that the filter answers instead of the application.
+/// Applies `filters` in order. `prefix` is the length of the path prefix that the rule matched. An
+/// error means that the filter responds instead of the application.
 pub fn apply(
     filters: &[Filter],
     request: &mut Request,
@@ -42,7 +42,7 @@ pub fn apply(
     Ok(())
 }
 
-/// Applies what `filters` say of responses.
+/// Applies the response filters among `filters`.
 pub fn apply_to_response(filters: &[Filter], headers: &mut HeaderMap) {
     for filter in filters {
         if let Filter::ResponseHeaders(modifier) = filter {

@@ -1,18 +1,18 @@
-//! The little of gRPC that a proxy needs: telling a gRPC request from another, reading the status
-//! of a response, and writing one.
+//! The parts of gRPC that a proxy needs: recognising gRPC requests, and reading and writing the
+//! status of a response.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 
-use super::body::{BodyError, GrpcErrors};
+use super::body::{BodyError, GrpcErrorTrailers};
 use crate::error::grpc_code;
 
 pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 pub const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// Whether an error must be told in gRPC's form: HTTP/2 and a content type that begins with
-/// `application/grpc`.
+/// Whether errors must be reported as gRPC statuses: for HTTP/2 with a content type that begins
+/// with `application/grpc`.
 pub fn is_grpc(version: Version, headers: &HeaderMap) -> bool {
     version == Version::HTTP_2
         && headers
@@ -20,20 +20,20 @@ pub fn is_grpc(version: Version, headers: &HeaderMap) -> bool {
             .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// The `grpc-status` of headers or trailers, when there is one that is a number.
+/// Returns the `grpc-status` of headers or trailers, if it is a number.
 pub fn status(headers: &HeaderMap) -> Option<u16> {
     headers.get(GRPC_STATUS)?.to_str().ok()?.parse().ok()
 }
 
-/// Trailers that end a gRPC response which failed after its headers.
-pub(super) fn error_trailers(error: &BodyError, told: GrpcErrors) -> HeaderMap {
+/// Returns the trailers of a gRPC response whose body failed.
+pub(super) fn error_trailers(error: &BodyError, errors: GrpcErrorTrailers) -> HeaderMap {
     let code = match error {
         BodyError::TimedOut(..) => grpc_code::DEADLINE_EXCEEDED,
         BodyError::Http1(_) | BodyError::Http2(_) => grpc_code::UNAVAILABLE,
     };
     let mut trailers = HeaderMap::with_capacity(2);
     trailers.insert(GRPC_STATUS, code.into());
-    if told.with_message
+    if errors.with_message
         && let Ok(message) = HeaderValue::try_from(error.to_string())
     {
         trailers.insert(GRPC_MESSAGE, message);

@@ -1,4 +1,4 @@
-//! Headers that concern one connection only, and those of the mesh itself.
+//! Headers of one connection (hop-by-hop), and headers of the mesh.
 
 use http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
@@ -7,52 +7,51 @@ use http::header::{
     TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
 };
 
-/// Says which HTTP/1 version a request or response had before it was carried over HTTP/2.
+/// The HTTP/1 version that a request or response had before it was carried over HTTP/2.
 pub const ORIG_PROTO: HeaderName = HeaderName::from_static("l5d-orig-proto");
-/// Message of an error that the proxy made up.
+/// The message of an error response that the proxy synthesized.
 pub const PROXY_ERROR: HeaderName = HeaderName::from_static("l5d-proxy-error");
-/// `close`: the other proxy asks that the application's connection be closed.
+/// `close`: the peer's proxy requests that the application's connection be closed.
 pub const PROXY_CONNECTION: HeaderName = HeaderName::from_static("l5d-proxy-connection");
-/// Identity of the client, set by the inbound proxy.
+/// The client's identity, set by the inbound proxy.
 pub const CLIENT_ID: HeaderName = HeaderName::from_static("l5d-client-id");
-/// Canonical name of the destination, set for ServiceProfiles.
+/// The canonical name of the destination, set for ServiceProfiles.
 pub const DST_CANONICAL: HeaderName = HeaderName::from_static("l5d-dst-canonical");
-/// The identity that the client demands of the endpoint.
+/// The identity that the client requires of the endpoint.
 pub const REQUIRE_ID: HeaderName = HeaderName::from_static("l5d-require-id");
 
-/// What concerns one connection only, whether or not `connection` names it.
-static OF_CONNECTION: [HeaderName; 4] = [
+/// Hop-by-hop headers, whether or not `connection` lists them.
+static CONNECTION_HEADERS: [HeaderName; 4] = [
     CONNECTION,
     UPGRADE,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// Removes everything that only concerned the connection a message arrived on: what `connection`
-/// names, and the fixed list.
+/// Removes hop-by-hop headers: those that `connection` lists, and a fixed list.
 ///
-/// Framing headers and `host` stay even when a client names them: the message would be read
-/// differently behind the proxy than by it.
+/// Framing headers and `host` are kept even if a client lists them, because the next server would
+/// otherwise read a different message than this proxy.
 pub fn strip_connection_headers(headers: &mut HeaderMap) {
-    if !has_any(headers, &OF_CONNECTION) {
+    if !has_any(headers, &CONNECTION_HEADERS) {
         return;
     }
     if headers.contains_key(CONNECTION) {
-        for name in nominated(headers) {
+        for name in connection_options(headers) {
             if ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING].contains(&name) {
                 headers.remove(name);
             }
         }
     }
-    for name in &OF_CONNECTION {
+    for name in &CONNECTION_HEADERS {
         headers.remove(name);
     }
 }
 
-/// Fields without a meaning behind a body, because they say how a message is framed, sent on, or
-/// let through (RFC 9110, section 6.5.1). A recipient that merges trailers into the headers would
-/// read another message than the one that was judged.
-static NEVER_TRAILERS: [HeaderName; 26] = [
+/// Fields that must not be sent as trailers, because they affect framing, routing or authorization
+/// (RFC 9110, section 6.5.1). A recipient that merges trailers into the headers would read a
+/// different message than the one that was authorized.
+static FORBIDDEN_TRAILERS: [HeaderName; 26] = [
     AUTHORIZATION,
     CACHE_CONTROL,
     CONNECTION,
@@ -81,41 +80,40 @@ static NEVER_TRAILERS: [HeaderName; 26] = [
     FORWARDED,
 ];
 
-/// Whether a field may stand behind a body in HTTP/1. The mesh's own never do.
-pub fn may_be_trailer(name: &HeaderName) -> bool {
+/// Whether a field may be sent as an HTTP/1 trailer. Headers of the mesh may not.
+pub fn is_allowed_in_trailers(name: &HeaderName) -> bool {
     let text = name.as_str();
-    !(NEVER_TRAILERS.contains(name)
+    !(FORBIDDEN_TRAILERS.contains(name)
         || text.starts_with("if-")
         || text.starts_with("x-forwarded-")
-        || is_of_mesh(name))
+        || is_mesh_header(name))
 }
 
-/// Whether a field is one of the mesh's.
-fn is_of_mesh(name: &HeaderName) -> bool {
+fn is_mesh_header(name: &HeaderName) -> bool {
     name.as_str().starts_with("l5d-")
 }
 
-/// What one proxy of the mesh says to another, or an application to its own proxy. Clients must
-/// not say it to applications, which may pass headers on with requests of their own.
+/// Headers that proxies of the mesh exchange, and that an application sends to its own proxy.
+/// Clients must not send them to applications, which may copy headers to their own requests.
 static NOT_FOR_APPLICATIONS: [HeaderName; 5] = [
     ORIG_PROTO,
     PROXY_ERROR,
     PROXY_CONNECTION,
     REQUIRE_ID,
-    super::undelivered::UNDELIVERED,
+    super::delivery_failure::PROXY_UNDELIVERED,
 ];
 
-/// Removes from a request to the application what is not for applications.
+/// Removes [`NOT_FOR_APPLICATIONS`] from a request to the application.
 pub fn strip_for_application(headers: &mut HeaderMap) {
-    if headers.keys().any(is_of_mesh) {
+    if headers.keys().any(is_mesh_header) {
         for name in &NOT_FOR_APPLICATIONS {
             headers.remove(name);
         }
     }
 }
 
-/// Removes `names`. Most messages have none of them, and one look at all names costs less than to
-/// hash and find each of these.
+/// Removes `names`. Most messages have none of them, and one scan of all names costs less than a
+/// lookup of each.
 pub fn remove_all(headers: &mut HeaderMap, names: &[HeaderName]) {
     if has_any(headers, names) {
         for name in names {
@@ -124,13 +122,13 @@ pub fn remove_all(headers: &mut HeaderMap, names: &[HeaderName]) {
     }
 }
 
-/// Whether any of `names` is there.
+/// Whether `headers` has any of `names`.
 pub fn has_any(headers: &HeaderMap, names: &[HeaderName]) -> bool {
     headers.keys().any(|name| names.contains(name))
 }
 
-/// The header names that `connection` lists.
-fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
+/// The connection options: the header names that `connection` lists.
+fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
     headers
         .get_all(CONNECTION)
         .iter()
@@ -140,9 +138,9 @@ fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// Whether `connection` lists `token`.
-pub fn connection_lists(headers: &HeaderMap, token: &HeaderName) -> bool {
-    headers.contains_key(CONNECTION) && nominated(headers).contains(token)
+/// Whether `connection` lists `option`.
+pub fn has_connection_option(headers: &HeaderMap, option: &HeaderName) -> bool {
+    headers.contains_key(CONNECTION) && connection_options(headers).contains(option)
 }
 
 #[cfg(test)]
@@ -161,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_headers_go() {
+    fn hop_by_hop_headers_are_stripped() {
         let mut map = headers(&[
             ("connection", "keep-alive, X-Hop"),
             ("connection", "http2-settings"),
@@ -178,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_message_means_stands_in_front_of_its_body() {
+    fn fields_that_affect_framing_or_authorization_are_forbidden_in_trailers() {
         for name in [
             "grpc-status",
             "digest",
@@ -187,7 +185,7 @@ mod tests {
             "x-checksum",
         ] {
             let name = HeaderName::from_static(name);
-            assert!(may_be_trailer(&name), "{name}");
+            assert!(is_allowed_in_trailers(&name), "{name}");
         }
         for name in [
             "host",
@@ -201,12 +199,12 @@ mod tests {
             "l5d-orig-proto",
         ] {
             let name = HeaderName::from_static(name);
-            assert!(!may_be_trailer(&name), "{name}");
+            assert!(!is_allowed_in_trailers(&name), "{name}");
         }
     }
 
     #[test]
-    fn framing_cannot_be_nominated_away() {
+    fn connection_header_cannot_remove_framing_headers() {
         let pairs = [
             ("host", "a"),
             ("content-length", "3"),
@@ -222,9 +220,9 @@ mod tests {
     }
 
     #[test]
-    fn lists_tokens_in_any_case() {
+    fn connection_options_are_case_insensitive() {
         let map = headers(&[("connection", "keep-alive, Upgrade")]);
-        assert!(connection_lists(&map, &UPGRADE));
-        assert!(!connection_lists(&map, &HOST));
+        assert!(has_connection_option(&map, &UPGRADE));
+        assert!(!has_connection_option(&map, &HOST));
     }
 }

@@ -1,10 +1,11 @@
-//! HTTP/1, our own: what both sides of the proxy need to speak it on one connection.
+//! In-house HTTP/1 codec for one connection, used by the server and the client.
 //!
-//! Bytes become messages in pure functions: [`head`] reads heads, [`framing`] says how long the
-//! body is, [`chunked`] decodes one kind of it, [`encode`] writes heads. What they refuse and why
-//! is [`Refused`], how much they take [`limits`]. [`Connection`] applies them to a stream: whoever
-//! needs the next head or frame polls it out of there, in his own task. [`Outgoing`] writes bodies.
-//! On top stand [`server`], one loop per accepted connection, and [`super::client`].
+//! Pure functions convert bytes to messages: [`parse`] reads header sections, [`framing`]
+//! determines the length of a body, [`chunked`] decodes chunked bodies, [`encode`] writes header
+//! sections. They reject messages with [`MessageError`], and [`limits`] bounds them. [`Connection`]
+//! applies them to a stream: the task that needs the next header section or body frame polls the
+//! connection for it. [`OutgoingBody`] writes bodies. [`server`] is the loop of an accepted
+//! connection; the client is [`super::client`].
 //!
 //! There is no task and no channel per connection or request, and an idle connection holds no
 //! buffer. See docs/adr/0012.
@@ -20,75 +21,76 @@ mod chunked;
 mod connection;
 mod encode;
 mod framing;
-mod head;
 mod limits;
-mod outgoing;
-mod output;
-mod refused;
+mod message_error;
+mod outgoing_body;
+mod parse;
 mod request;
 pub(super) mod server;
+mod write_buffer;
 
-pub(super) use self::connection::{Connection, Incoming, Interim};
-use self::encode::Framing;
-pub(super) use self::framing::{Asked, BodyLength, decimal, tokens};
-pub(super) use self::head::{ResponseHead, response as read_response};
+pub(super) use self::connection::{Connection, IncomingBody, InterimSender};
+use self::encode::FramingHeaders;
+pub(super) use self::framing::{BodyLength, RequestMethod, list_elements, parse_decimal};
 pub(super) use self::limits::MAX_INTERIM_RESPONSES;
-use self::outgoing::Encoder;
-pub(super) use self::outgoing::Outgoing;
-pub(super) use self::refused::Refused;
-pub(super) use self::request::begin as begin_request;
+pub(super) use self::message_error::MessageError;
+use self::outgoing_body::BodyEncoder;
+pub(super) use self::outgoing_body::OutgoingBody;
+pub(super) use self::parse::{ParsedResponse, parse_response};
+pub(super) use self::request::begin_request;
 
 /// Why a connection, or a message on it, failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("reading from the connection failed")]
+    #[error("could not read from the connection")]
     Read(#[source] io::Error),
-    #[error("writing to the connection failed")]
+    #[error("could not write to the connection")]
     Write(#[source] io::Error),
-    #[error("the connection was closed within a message")]
+    #[error("connection closed within a message")]
     Incomplete,
-    #[error("the connection was closed before a response")]
+    #[error("connection closed before a response")]
     NoResponse,
-    #[error("the message was refused")]
-    Refused(#[from] Refused),
-    #[error("no complete head arrived within {0:?}")]
-    HeadTimeout(Duration),
-    #[error("nothing of the announced body arrived for {limit:?} (MESH_PROXY_HTTP_BODY_TIMEOUT)")]
+    #[error("invalid message")]
+    InvalidMessage(#[from] MessageError),
+    #[error("headers incomplete after {0:?} (MESH_PROXY_HTTP_HEAD_TIMEOUT)")]
+    HeaderTimeout(Duration),
+    #[error("no data of the declared body received for {limit:?} (MESH_PROXY_HTTP_BODY_TIMEOUT)")]
     BodyTimeout {
         limit: Duration,
-        /// The response has begun, so that there is no place for another.
-        is_answered: bool,
+        /// No other response can be sent, because one has begun.
+        response_started: bool,
     },
-    #[error("the body could not be read to be sent on")]
+    #[error("could not read the body to forward")]
     Body(#[source] Box<BodyError>),
-    #[error("the body is not as long as its head says")]
-    WrongLength,
-    #[error("a body of unknown length cannot be sent in HTTP/1.0")]
-    Unframed,
-    #[error("the connection cannot become a tunnel while it is in use")]
-    Busy,
+    #[error("body length does not match Content-Length")]
+    LengthMismatch,
+    #[error("HTTP/1.0 cannot frame a body of unknown length")]
+    UnframedBody,
+    #[error("connection in use, cannot become a tunnel")]
+    ConnectionInUse,
     #[error("the policy no longer allows the request")]
     Revoked,
 }
 
 impl Error {
-    /// Value of the `reason` label when the client is to blame.
+    /// Value of the `reason` label, if the client caused the error.
     pub(super) fn label(&self) -> Option<&'static str> {
         match self {
-            Self::Refused(refused) => Some(refused.label()),
-            Self::HeadTimeout(_) => Some("head_time"),
+            Self::InvalidMessage(error) => Some(error.label()),
+            Self::HeaderTimeout(_) => Some("head_time"),
             Self::BodyTimeout { .. } => Some("body_time"),
             _ => None,
         }
     }
 
-    /// What the client of a connection that failed this way is told before it is closed.
-    fn answer(&self) -> Option<StatusCode> {
+    /// Status of the response to the client before its connection is closed.
+    fn status(&self) -> Option<StatusCode> {
         match self {
-            Self::Refused(refused) => Some(refused.status()),
-            Self::HeadTimeout(_)
+            Self::InvalidMessage(error) => Some(error.status()),
+            Self::HeaderTimeout(_)
             | Self::BodyTimeout {
-                is_answered: false, ..
+                response_started: false,
+                ..
             } => Some(StatusCode::REQUEST_TIMEOUT),
             _ => None,
         }

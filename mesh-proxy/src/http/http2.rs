@@ -1,22 +1,22 @@
-//! HTTP/2: what both sides of the proxy need to speak it on one connection.
+//! HTTP/2 on one connection, used by the server and the client.
 //!
-//! What a connection is, with its frames, header tables, streams, windows and limits, is the
-//! package `mesh-http2`, which does no I/O. Here is what moves its bytes ([`Driver`]), and what its
-//! streams become: bodies that come ([`Incoming`]), bodies that go ([`Outgoing`]), heads
-//! ([`prepare_request`], [`prepare_response`]), pings ([`Pulse`]). On top stand [`server`], one
-//! loop per accepted connection, and [`super::client`]. See docs/adr/0017.
+//! The crate `mesh-http2` implements frames, header compression, streams, flow control and limits
+//! without I/O. This module does the I/O ([`Driver`]) and maps streams to messages: received bodies
+//! ([`IncomingBody`]), sent bodies ([`OutgoingBody`]), headers ([`prepare_request`],
+//! [`prepare_response`]) and pings ([`Pinger`]). [`server`] is the loop of an accepted connection;
+//! the client is [`super::client`]. See docs/adr/0017.
 //!
-//! A connection's task only moves bytes. An accepted stream has a task of its own. A stream that we
-//! open has none: whoever sends a request polls its body and awaits the response in his own, and
-//! only a body that goes on after the response's head gets one.
+//! The task of a connection only does I/O. An accepted stream has its own task. An opened stream
+//! has none: the task that sends a request polls its body and awaits the response. Only a body that
+//! continues after the response headers gets a task.
 
 mod driver;
-mod head;
-mod incoming;
-mod link;
-mod outgoing;
-mod pulse;
+mod headers;
+mod incoming_body;
+mod outgoing_body;
+mod ping;
 pub(super) mod server;
+mod shared_connection;
 
 use std::time::Instant;
 
@@ -24,86 +24,88 @@ use mesh_core::endpoint::KeepAlive;
 use mesh_http2::{BufferPool, Config, Limits, MAX_WINDOW, Role};
 
 pub(super) use self::driver::Driver;
-pub(super) use self::head::{declared_length, prepare_request, prepare_response};
-pub(super) use self::incoming::Incoming;
-use self::link::Writer;
-pub(super) use self::link::{Call, Interim, Link};
-pub(super) use self::outgoing::{Interrupted, Outgoing};
-use self::pulse::{Beat, Pulse};
-use super::buffers::{give_vector, take_vector};
+pub(super) use self::headers::{declared_length, prepare_request, prepare_response};
+pub(super) use self::incoming_body::IncomingBody;
+pub(super) use self::outgoing_body::{OutgoingBody, SendBodyError};
+use self::ping::{PingEvent, Pinger};
+use self::shared_connection::SendStream;
+pub(super) use self::shared_connection::{InterimSender, ResponseFuture, SharedConnection};
+use super::buffers::{return_write_buffer, take_write_buffer};
 use crate::config::{DEFAULT_STREAM_WINDOW, HttpLimits};
 
-/// Less would not hold a frame, and more would be kept for every client that reads slowly.
-const COLLECTED: (usize, usize) = (16 * 1024, 1024 * 1024);
+/// The range of the send buffer: less would not hold a frame, and more would be used by every
+/// client that reads slowly.
+const SEND_BUFFER_RANGE: (usize, usize) = (16 * 1024, 1024 * 1024);
 
-/// What each side has settings of its own for.
+/// Settings that differ between the server and the client.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
+pub(super) struct RoleConfig {
     pub(super) role: Role,
     pub(super) limits: HttpLimits,
-    pub(super) header_list: u32,
-    /// Streams at a time, whoever opens them.
-    pub(super) streams: u32,
-    pub(super) unseen_resets: u32,
+    pub(super) max_header_list_size: u32,
+    /// Maximum of concurrent streams, whichever peer opens them.
+    pub(super) max_streams: u32,
+    pub(super) max_pending_accept_resets: u32,
     pub(super) stream_window: u32,
     pub(super) connection_window: u32,
-    pub(super) adapts_windows: bool,
-    pub(super) max_frame: Option<u32>,
-    /// Bytes that are collected before streams have to wait.
-    pub(super) collected: Option<usize>,
+    pub(super) adaptive_window: bool,
+    pub(super) max_frame_size: Option<u32>,
+    /// Bytes that are buffered before streams must wait.
+    pub(super) send_buffer: Option<usize>,
     pub(super) keep_alive: Option<KeepAlive>,
 }
 
-impl Terms {
+impl RoleConfig {
     fn config(&self) -> Config {
         let limits = &self.limits;
-        let stream_window = self.first_stream_window();
+        let stream_window = self.initial_stream_window();
         Config {
             role: self.role,
             limits: Limits {
-                max_concurrent_streams: self.streams,
-                max_header_list_size: self.header_list,
+                max_concurrent_streams: self.max_streams,
+                max_header_list_size: self.max_header_list_size,
                 max_fields: limits.http1.fields,
                 idle_frames: limits.http2.idle_frames,
                 resets: limits.http2.resets,
                 stream_errors: limits.http2.mistakes,
-                pending_accept_resets: self.unseen_resets,
+                pending_accept_resets: self.max_pending_accept_resets,
             },
             stream_window,
-            connection_window: self.window_for(stream_window),
-            max_frame_size: self.max_frame,
+            connection_window: self.connection_window_for(stream_window),
+            max_frame_size: self.max_frame_size,
             output_limit: self
-                .collected
-                .map(|size| size.clamp(COLLECTED.0, COLLECTED.1)),
+                .send_buffer
+                .map(|size| size.clamp(SEND_BUFFER_RANGE.0, SEND_BUFFER_RANGE.1)),
             buffers: BufferPool {
-                acquire: take_vector,
-                release: give_vector,
+                acquire: take_write_buffer,
+                release: return_write_buffer,
             },
             clock: now,
         }
     }
 
-    /// What streams may be sent at first; windows that adapt begin with the protocol's.
-    fn first_stream_window(&self) -> u32 {
-        match self.adapts_windows {
-            true => DEFAULT_STREAM_WINDOW,
-            false => self.stream_window,
+    /// The initial window of streams. Adaptive windows start with the protocol's default.
+    fn initial_stream_window(&self) -> u32 {
+        if self.adaptive_window {
+            DEFAULT_STREAM_WINDOW
+        } else {
+            self.stream_window
         }
     }
 
-    /// The connection's window with room for what every stream may receive before it is read, at
-    /// least what is configured.
+    /// The connection's window: enough for what all streams may receive before it is read, and at
+    /// least the configured value.
     ///
-    /// Requests that wait for a place at an endpoint, and responses that a client does not read,
-    /// stay in the connection's window. Were it smaller than all of them, they could fill it, and
-    /// the others would never get the rest of their bodies: everything would stand still.
-    fn window_for(&self, stream_window: u32) -> u32 {
-        let all = stream_window.saturating_mul(self.streams);
+    /// Requests that wait for an endpoint, and responses that a client does not read, occupy the
+    /// connection's window. If they could fill it, the other streams would never receive the rest
+    /// of their bodies, and the connection would deadlock.
+    fn connection_window_for(&self, stream_window: u32) -> u32 {
+        let all = stream_window.saturating_mul(self.max_streams);
         self.connection_window.max(all).min(MAX_WINDOW)
     }
 }
 
-/// The clock of the runtime, which tests may stop.
+/// The runtime's clock, which tests can pause.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

@@ -1,21 +1,21 @@
-//! Ends accepted connections on which nothing happens. Called by the servers of both protocols.
+//! Detects idle accepted connections, for the servers of both protocols.
 
 use std::future::pending;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-/// Ready when nothing has `happened` for `period`, at the latest after twice that; never when there
-/// is no period. `happened` counts what keeps the connection in use. One timer for the life of a
-/// connection: it is looked at only while the connection waits, and no request touches it.
-pub(super) async fn idle(period: Option<Duration>, happened: impl Fn() -> u32) {
+/// Completes when `activity` has not changed for `period`, at the latest after twice that; never
+/// without a period. `activity` counts events on the connection. There is one timer per connection;
+/// it is polled only while the connection waits, and no request touches it.
+pub(super) async fn wait_until_idle(period: Option<Duration>, activity: impl Fn() -> u32) {
     let Some(period) = period else {
         return pending().await;
     };
     loop {
-        let seen = happened();
+        let before = activity();
         sleep(period).await;
-        if happened() == seen {
+        if activity() == before {
             return;
         }
     }
@@ -30,15 +30,15 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn rings_after_a_period_in_which_nothing_happened() {
-        let happened = Cell::new(0);
+    async fn completes_after_a_period_without_activity() {
+        let activity = Cell::new(0);
         let start = Instant::now();
-        let waits = idle(Some(Duration::from_secs(60)), || happened.get());
-        let works = async {
+        let idle = wait_until_idle(Some(Duration::from_secs(60)), || activity.get());
+        let busy = async {
             advance(Duration::from_secs(59)).await;
-            happened.set(1);
+            activity.set(1);
         };
-        tokio::join!(waits, works);
+        tokio::join!(idle, busy);
         assert_eq!(start.elapsed().as_secs(), 120);
     }
 }

@@ -1,28 +1,28 @@
-//! [`Interim`], the way of interim responses (1xx) to the client that a request came from: ahead of
-//! the response, on the request's own connection or stream.
+//! [`InterimSender`] sends interim responses (1xx) to the client of a request, before the response
+//! and on the request's own connection or stream.
 
 use http::{HeaderMap, StatusCode};
 
 use super::{http1, http2};
 
-/// Comes with the body of a request that was received, if its client understands interim responses.
+/// Carried by the body of a received request whose client understands interim responses.
 #[derive(Clone, Debug)]
-pub(super) enum Interim {
-    Http1(http1::Interim),
-    Http2(http2::Interim),
+pub(super) enum InterimSender {
+    Http1(http1::InterimSender),
+    Http2(http2::InterimSender),
 }
 
-impl Interim {
-    /// The server will say whether the client shall send its body.
-    pub(super) fn leave_expectation_to_server(&self) {
+impl InterimSender {
+    /// Leaves the 100 to the server instead of sending it when the body is first polled.
+    pub(super) fn forward_expectation(&self) {
         match self {
-            Self::Http1(interim) => interim.leave_expectation_to_server(),
-            // It is not ours in any case.
+            Self::Http1(interim) => interim.forward_expectation(),
+            // Over HTTP/2 the proxy never sends a 100 itself.
             Self::Http2(_) => {}
         }
     }
 
-    /// Whether the client waits for the server's word.
+    /// Whether the client waits for the server's 100.
     pub(super) fn is_awaited(&self) -> bool {
         match self {
             Self::Http1(interim) => interim.is_awaited(),
@@ -30,7 +30,7 @@ impl Interim {
         }
     }
 
-    /// Passes one on. For the request's own task: what is sent here is written when it has run.
+    /// Sends an interim response. To be called from the request's own task, which writes it.
     pub(super) fn send(&self, status: StatusCode, headers: HeaderMap) {
         match self {
             Self::Http1(interim) => interim.send(status, &headers),

@@ -1,9 +1,10 @@
-//! HTTP/1 carried over HTTP/2 between proxies, and restored at the far end.
+//! HTTP/1 carried over HTTP/2 between proxies.
 //!
-//! The outbound proxy [`upgrade`]s a request and [`restore`]s its response; the inbound proxy
-//! [`downgrade`]s the request and [`mark`]s the response. The version and form travel in
-//! `l5d-orig-proto`. It must be honoured from authenticated peers of the mesh only, and never reach
-//! an application: whoever else sends it would choose how its request is parsed.
+//! The outbound proxy applies [`upgrade`] to a request and [`downgrade_response`] to its response;
+//! the inbound proxy applies [`downgrade`] to the request and [`upgrade_response`] to the response.
+//! The version and form travel in `l5d-orig-proto`. The header is honoured only from authenticated
+//! peers of the mesh, and never reaches an application: any other sender would choose how its
+//! request is parsed.
 
 use http::header::{HeaderMap, HeaderValue, TE, TRANSFER_ENCODING};
 use http::{Method, Version};
@@ -17,20 +18,19 @@ const HTTP_11: HeaderValue = HeaderValue::from_static("HTTP/1.1");
 const HTTP_10_ABSOLUTE: HeaderValue = HeaderValue::from_static("HTTP/1.0; absolute-form");
 const HTTP_11_ABSOLUTE: HeaderValue = HeaderValue::from_static("HTTP/1.1; absolute-form");
 
-/// Marks (as an extension) a request that arrived over HTTP/2 and was made HTTP/1 again.
+/// Marks (as an extension) a request that was received over HTTP/2 and converted back to HTTP/1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Downgraded(pub Version);
 
-/// Whether a request may be carried as HTTP/2. Upgrades and `CONNECT` need a connection of their
-/// own.
-pub fn may_upgrade(request: &Request) -> bool {
+/// Whether a request can be carried over HTTP/2. Upgrades and `CONNECT` need their own connection.
+pub fn is_upgradable(request: &Request) -> bool {
     request.version() <= Version::HTTP_11
         && request.method() != Method::CONNECT
         && !upgrade::is_requested(request)
 }
 
-/// Makes an HTTP/1 request with an absolute URI ready for HTTP/2. Returns its version for
-/// [`restore`].
+/// Converts an HTTP/1 request with an absolute URI to HTTP/2. Returns its version for
+/// [`downgrade_response`].
 pub fn upgrade(request: &mut Request) -> Version {
     let version = request.version();
     let absolute = request.extensions().get::<AbsoluteForm>().is_some();
@@ -43,38 +43,38 @@ pub fn upgrade(request: &mut Request) -> Version {
     let headers = request.headers_mut();
     strip_connection_headers(headers);
     headers.remove(TRANSFER_ENCODING);
-    keep_trailers_only(headers);
+    reduce_te_to_trailers(headers);
     headers.insert(ORIG_PROTO, value);
     *request.version_mut() = Version::HTTP_2;
     version
 }
 
-/// Of `te`, HTTP/2 knows `trailers` and refuses a request with anything else (RFC 9113, section
-/// 8.2.2). The other codings would be this connection's in any case.
-fn keep_trailers_only(headers: &mut HeaderMap) {
+/// Reduces `te` to `trailers`, the only value that HTTP/2 allows (RFC 9113, section 8.2.2). The
+/// other codings are hop-by-hop in any case.
+fn reduce_te_to_trailers(headers: &mut HeaderMap) {
     if headers.contains_key(TE) {
         let wants_trailers = headers.get_all(TE).iter().any(|value| {
             let mut codings = value.as_bytes().split(|byte| *byte == b',');
             codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
         });
-        match wants_trailers {
-            true => drop(headers.insert(TE, HeaderValue::from_static("trailers"))),
-            false => drop(headers.remove(TE)),
+        headers.remove(TE);
+        if wants_trailers {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
         }
     }
 }
 
-/// Takes [`upgrade`] back on a request that was not sent.
-pub fn undo(request: &mut Request, version: Version) {
+/// Reverts [`upgrade`] on a request that was not sent.
+pub fn undo_upgrade(request: &mut Request, version: Version) {
     strip(request.headers_mut());
     *request.version_mut() = version;
 }
 
-/// Makes an HTTP/2 request what it was before [`upgrade`], except that its URI stays absolute.
-/// Returns whether it had been upgraded. The header is gone in any case.
+/// Converts a request back to what it was before [`upgrade`], except that its URI stays absolute.
+/// Removes the header. Returns whether the request had been upgraded.
 pub fn downgrade(request: &mut Request) -> bool {
     let value = request.headers_mut().remove(ORIG_PROTO);
-    // `CONNECT` is not carried.
+    // `CONNECT` is never upgraded.
     if request.version() != Version::HTTP_2 || *request.method() == Method::CONNECT {
         return false;
     }
@@ -83,15 +83,15 @@ pub fn downgrade(request: &mut Request) -> bool {
     };
     *request.version_mut() = version;
     request.extensions_mut().insert(Downgraded(version));
-    // The URI stays absolute; the client restores the form.
+    // The client restores the form.
     if absolute {
         request.extensions_mut().insert(AbsoluteForm);
     }
     true
 }
 
-/// Makes the response to a downgraded request ready for HTTP/2.
-pub fn mark(response: &mut Response, version: Version) {
+/// Converts the response to a downgraded request to HTTP/2.
+pub fn upgrade_response(response: &mut Response, version: Version) {
     let value = if version == Version::HTTP_10 {
         HTTP_10
     } else {
@@ -104,12 +104,12 @@ pub fn mark(response: &mut Response, version: Version) {
     *response.version_mut() = Version::HTTP_2;
 }
 
-/// Makes the response to an upgraded request HTTP/1 again.
-pub fn restore(response: &mut Response, sent: Version) {
+/// Converts the response to an upgraded request back to HTTP/1.
+pub fn downgrade_response(response: &mut Response, sent: Version) {
     *response.version_mut() = version_of(response.headers_mut()).unwrap_or(sent);
 }
 
-/// Takes the header away wherever it must not be honoured.
+/// Removes the header where it must not be honoured.
 pub fn strip(headers: &mut HeaderMap) {
     headers.remove(ORIG_PROTO);
 }
@@ -137,9 +137,9 @@ mod tests {
     use super::*;
     use crate::http::{Body, uri};
 
-    /// There and back again: what the far application sees is what the client sent.
+    /// The destination application receives what the client sent.
     #[test]
-    fn requests_survive_the_double_hop() {
+    fn upgraded_and_downgraded_request_equals_original() {
         let check = |version: Version, target: &str, host: Option<&str>| {
             let mut request = http::Request::builder().version(version).uri(target);
             if let Some(host) = host {
@@ -150,9 +150,9 @@ mod tests {
                 .header("transfer-encoding", "chunked")
                 .body(Body::empty())
                 .unwrap();
-            uri::mark_form(&mut request);
+            uri::record_form(&mut request);
             uri::unify_authority(&mut request).unwrap();
-            assert!(may_upgrade(&request));
+            assert!(is_upgradable(&request));
             assert!(uri::set_authority(
                 &mut request,
                 Some("10.0.0.1:80".parse().unwrap())
@@ -181,10 +181,10 @@ mod tests {
         check(Version::HTTP_10, "http://other/a?q", None);
     }
 
-    /// What is not `trailers` would have the far side reset the stream.
+    /// The peer would reset the stream for any other value.
     #[test]
-    fn codings_that_a_client_takes_are_not_carried() {
-        for (given, carried) in [
+    fn upgrade_reduces_te_to_trailers() {
+        for (given, expected) in [
             ("trailers", Some("trailers")),
             ("gzip", None),
             ("deflate;q=0.5, Trailers", Some("trailers")),
@@ -197,14 +197,14 @@ mod tests {
                 .unwrap();
             upgrade(&mut request);
             let te = request.headers().get("te").map(|te| te.to_str().unwrap());
-            assert_eq!(te, carried, "{given}");
+            assert_eq!(te, expected, "{given}");
         }
     }
 
-    /// `CONNECT` is not carried: a peer that says so of one would choose how the application reads
+    /// `CONNECT` is never upgraded: a peer that marks one would choose how the application reads
     /// it.
     #[test]
-    fn what_is_not_carried_stays_what_it_is() {
+    fn connect_and_http1_requests_are_not_downgraded() {
         for (method, version) in [
             (Method::CONNECT, Version::HTTP_2),
             (Method::GET, Version::HTTP_11),
@@ -223,21 +223,21 @@ mod tests {
     }
 
     #[test]
-    fn only_what_we_wrote_is_understood() {
+    fn unknown_orig_proto_values_are_ignored() {
         for value in ["HTTP/2", "HTTP/1.1 x", "", "http/1.1"] {
             assert_eq!(parse(&HeaderValue::from_str(value).unwrap()), None);
         }
     }
 
     #[test]
-    fn responses_regain_their_version() {
+    fn downgraded_response_regains_original_version() {
         let mut response = http::Response::builder()
             .header("transfer-encoding", "chunked")
             .body(Body::empty())
             .unwrap();
-        mark(&mut response, Version::HTTP_10);
+        upgrade_response(&mut response, Version::HTTP_10);
         assert_eq!(response.version(), Version::HTTP_2);
-        restore(&mut response, Version::HTTP_11);
+        downgrade_response(&mut response, Version::HTTP_11);
         assert_eq!(response.version(), Version::HTTP_10);
         assert!(response.headers().is_empty());
     }

@@ -1,13 +1,12 @@
-//! Serves HTTP on one accepted connection: calls the handler per request, keeps connection headers
-//! at the connection, ends it when it must. How, say [`super::http1::server`] and
+//! Serves HTTP on one accepted connection with [`super::http1::server`] or
 //! [`super::http2::server`].
 
 use std::rc::Rc;
 
 use mesh_runtime::drain::Watch;
 
-use super::http1::server::{Ended, Terms};
-use super::{Handle, Protocol, http1, http2, upgrade};
+use super::http1::server::{ServeConfig, ServeOutcome};
+use super::{HttpHandler, Protocol, http1, http2, upgrade};
 use crate::config::{Http2Server, HttpLimits};
 use crate::telemetry::labels::Direction;
 use crate::telemetry::refused::RefusedFamily;
@@ -19,21 +18,21 @@ use crate::worker::Worker;
 pub struct Server {
     http2: Http2Server,
     limits: HttpLimits,
-    refusals: Refusals,
-    /// Tunnels copy through it.
+    refusals: RefusalCounter,
+    /// The copy buffer of tunnels.
     scratch: Rc<Scratch>,
-    /// Tunnels outlive the connections they began on.
+    /// Tunnels outlive the connections that they began on.
     drain: Watch,
 }
 
-/// Counts what the clients of one listener are refused.
+/// Counts the rejected connections and requests of one listener's clients.
 #[derive(Clone, Debug)]
-pub(super) struct Refusals {
+pub(super) struct RefusalCounter {
     direction: Direction,
     family: RefusedFamily,
 }
 
-/// How serving a connection failed.
+/// Why serving a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error(transparent)]
@@ -51,7 +50,7 @@ impl Server {
                 Direction::Outbound => config.outbound.http2_server,
             },
             limits: config.http,
-            refusals: Refusals {
+            refusals: RefusalCounter {
                 direction,
                 family: worker.families.refused.clone(),
             },
@@ -79,7 +78,7 @@ impl Server {
                 max_send_buf_size: None,
             },
             limits,
-            refusals: Refusals {
+            refusals: RefusalCounter {
                 direction: Direction::Inbound,
                 family: crate::telemetry::Families::new(registry).refused,
             },
@@ -88,67 +87,71 @@ impl Server {
         }
     }
 
-    /// Serves `io` until it ends. While the proxy drains, requests in flight are finished and no
-    /// new ones are taken.
-    pub fn serve<H: Handle + 'static>(
+    /// Serves `io` until it ends. While the proxy drains, requests in flight are completed and no
+    /// new ones are accepted.
+    pub fn serve<H: HttpHandler + 'static>(
         &self,
         io: Io,
         protocol: Protocol,
         handler: Rc<H>,
     ) -> impl Future<Output = Result<(), ServeError>> {
-        self.serve_within(io, protocol, handler, self.drain.clone())
+        self.serve_with_drain(io, protocol, handler, self.drain.clone())
     }
 
-    /// The same for a connection of a part of the proxy that can be drained by itself.
-    pub async fn serve_within<H: Handle + 'static>(
+    /// The same for a connection with its own `drain`.
+    pub async fn serve_with_drain<H: HttpHandler + 'static>(
         &self,
         io: Io,
         protocol: Protocol,
         handler: Rc<H>,
         drain: Watch,
     ) -> Result<(), ServeError> {
-        // Boxed: connections of either kind would be as large as the larger one.
+        // Boxed, because otherwise every connection would be as large as the larger kind.
         match protocol {
             Protocol::Http1 => {
                 let ended = Box::pin(self.serve_http1(io, &*handler, &drain)).await?;
-                // A tunnel needs nothing of what went before, but the connection's place.
+                // A tunnel does not need the handler.
                 drop(handler);
-                if let Ended::Tunnel(ends) = ended {
-                    let (client, server, admission) = *ends;
-                    let joined = upgrade::join(client, server, &self.scratch, &self.drain);
-                    Box::pin(upgrade::while_admitted(joined, admission)).await;
+                if let ServeOutcome::Tunnel(connections) = ended {
+                    let (client, server, revocable) = *connections;
+                    let tunnel = upgrade::run_tunnel(client, server, &self.scratch, &self.drain);
+                    Box::pin(upgrade::until_revoked(tunnel, revocable)).await;
                 }
                 Ok(())
             }
             Protocol::Http2 => {
-                let terms = self.http2_terms(handler, drain);
-                Ok(Box::pin(http2::server::serve(io, terms)).await?)
+                let config = self.http2_config(handler, drain);
+                Ok(Box::pin(http2::server::serve(io, config)).await?)
             }
         }
     }
 
-    async fn serve_http1<H: Handle>(
+    async fn serve_http1<H: HttpHandler>(
         &self,
         io: Io,
         handler: &H,
         drain: &Watch,
-    ) -> Result<Ended, http1::Error> {
-        let terms = Terms {
+    ) -> Result<ServeOutcome, http1::Error> {
+        let config = ServeConfig {
             drain,
             handler,
             limits: &self.limits,
         };
-        // HTTP/2 has windows for it.
+        // Limits unsent data in the kernel; HTTP/2 has flow-control windows for this.
         io.limit_unsent();
-        let served = http1::server::serve(io, &terms).await;
+        let served = http1::server::serve(io, &config).await;
         if let Some(reason) = served.as_ref().err().and_then(http1::Error::label) {
             self.refusals.count(Protocol::Http1, reason);
         }
         served
     }
 
-    pub(super) fn http2_terms<H>(&self, handler: Rc<H>, drain: Watch) -> http2::server::Terms<H> {
-        http2::server::Terms {
+    pub(super) fn http2_config<H>(
+        &self,
+        handler: Rc<H>,
+        drain: Watch,
+    ) -> http2::server::ServeConfig<H> {
+        http2::server::ServeConfig {
             handler,
             params: self.http2,
             limits: self.limits,
@@ -158,7 +161,7 @@ impl Server {
     }
 }
 
-impl Refusals {
+impl RefusalCounter {
     pub(super) fn count(&self, protocol: Protocol, reason: &'static str) {
         self.family.http(self.direction, protocol, reason);
     }

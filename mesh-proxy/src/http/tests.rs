@@ -1,6 +1,5 @@
-//! The engine between a client and a server that speak raw bytes, with one hop and with two: what a
-//! server sees and a client gets must be what the other sent, except for what belongs to a
-//! connection. Real sockets, no TLS.
+//! The HTTP engine between a client and a server that send raw bytes, with one and two hops: each
+//! must receive what the other sent, except for hop-by-hop headers. Real sockets, no TLS.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -14,10 +13,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 
-use super::client::{Client, Dial, Params};
+use super::client::{Client, ClientConfig, Dial};
 use super::orig_proto::Downgraded;
-use super::respond::{Asker, Disclosure};
 use super::server::Server;
+use super::synthetic_response::{ErrorDetail, RequestContext};
 use super::*;
 use crate::config::{Http1Pool, HttpLimits};
 use crate::error::DialError;
@@ -27,86 +26,85 @@ mod hostile;
 mod http1;
 mod http2;
 
-/// How long hops keep connections that nothing runs on.
+/// How long hops keep idle connections.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// As they are, but for what no test would wait for.
+/// The default limits, except for those that no test would wait for.
 const LIMITS: HttpLimits = HttpLimits {
     body_time: Some(Duration::from_secs(5)),
     ..HttpLimits::DEFAULT
 };
 
 /// Connects without TLS.
-struct To(SocketAddr);
+struct PlainDial(SocketAddr);
 
-impl Dial for To {
+impl Dial for PlainDial {
     async fn dial(&self, _protocol: Protocol) -> Result<Io, DialError> {
         let tcp = TcpStream::connect(self.0).await;
         Ok(Io::plain(tcp.map_err(|_gone| DialError::Closed)?))
     }
 }
 
-/// Sends every request to one server; what `inbound` and `outbound` do around it is not what these
-/// tests are about.
+/// Forwards every request to one server, without what `inbound` and `outbound` add.
 struct Forward {
-    client: Client<To>,
+    client: Client<PlainDial>,
     role: Role,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// The only hop.
     Only,
-    /// Carries HTTP/1 as HTTP/2.
+    /// The first of two hops: upgrades HTTP/1 to HTTP/2.
     First,
-    /// Makes it HTTP/1 again.
+    /// The second of two hops: downgrades it to HTTP/1.
     Second,
 }
 
-impl Handle for Forward {
+impl HttpHandler for Forward {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
         if self.role == Role::Second {
             orig_proto::downgrade(request);
         }
-        let asker = Asker::of(request);
+        let request_context = RequestContext::of(request);
         let downgraded = request.extensions().get::<Downgraded>().copied();
         uri::set_authority(request, Some("192.0.2.1:80".parse().unwrap()));
-        let carry = self.role == Role::First && orig_proto::may_upgrade(request);
-        let carried = carry.then(|| orig_proto::upgrade(request));
+        let is_upgraded = self.role == Role::First && orig_proto::is_upgradable(request);
+        let upgraded_from = is_upgraded.then(|| orig_proto::upgrade(request));
         match self.client.send(request).await {
             Ok(mut response) => {
-                if let Some(version) = carried {
-                    orig_proto::restore(&mut response, version);
+                if let Some(version) = upgraded_from {
+                    orig_proto::downgrade_response(&mut response, version);
                 }
                 if let Some(Downgraded(version)) = downgraded {
-                    orig_proto::mark(&mut response, version);
+                    orig_proto::upgrade_response(&mut response, version);
                 }
                 Ok(response)
             }
             Err(error) => {
-                let disclosure = Disclosure {
+                let detail = ErrorDetail {
                     informational: false,
                 };
-                respond::error(asker, &error.into(), disclosure)
+                synthetic_response::error(request_context, &error.into(), detail)
             }
         }
     }
 }
 
-fn client_to(server: SocketAddr, limits: HttpLimits, http2: Http2Params) -> Client<To> {
-    Client::new(To(server), &params(limits, http2))
+fn client_to(server: SocketAddr, limits: HttpLimits, http2: Http2Params) -> Client<PlainDial> {
+    Client::new(PlainDial(server), &params(limits, http2))
 }
 
-fn params(limits: HttpLimits, http2: Http2Params) -> Params {
+fn params(limits: HttpLimits, http2: Http2Params) -> ClientConfig {
     let pool = Http1Pool {
         max_idle: 10,
         idle_timeout: IDLE_TIMEOUT,
         limits,
     };
-    Params::new(&pool, http2)
+    ClientConfig::new(&pool, http2)
 }
 
-/// Listens and forwards to `server`; returns where. The first hop is spoken to in `protocol`.
+/// Starts a hop in front of `server` and returns its address. Clients use `protocol`, except of the
+/// second hop.
 async fn hop(
     server: SocketAddr,
     role: Role,
@@ -147,7 +145,7 @@ async fn hop_with(
     addr
 }
 
-/// What the first hop has begun: upgrades arrive as HTTP/1, everything else as HTTP/2.
+/// Detects what the first hop sends: upgrade requests as HTTP/1, everything else as HTTP/2.
 async fn detect(tcp: &TcpStream) -> Protocol {
     let mut first = [0; 3];
     tcp.peek(&mut first).await.unwrap();
@@ -158,7 +156,7 @@ async fn detect(tcp: &TcpStream) -> Protocol {
     }
 }
 
-/// A chain of one or two hops in front of `server`.
+/// Starts a chain of one or two hops in front of `server` and returns its address.
 async fn chain(hops: usize, server: SocketAddr, drain: &drain::Watch) -> SocketAddr {
     if hops == 1 {
         return hop(server, Role::Only, Protocol::Http1, drain).await;
@@ -167,26 +165,26 @@ async fn chain(hops: usize, server: SocketAddr, drain: &drain::Watch) -> SocketA
     hop(second, Role::First, Protocol::Http1, drain).await
 }
 
-/// A server that answers each connection once `until` has arrived, and then closes it if `close`.
-/// Returns what it read, by connection.
+/// Starts a server that sends `response` whenever it has read up to `until`, and then closes the
+/// connection if `close`. Returns its address and the requests it reads.
 async fn scripted(
     until: &'static str,
-    answer: &'static str,
+    response: &'static str,
     close: bool,
 ) -> (SocketAddr, tokio::sync::mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
-    let (seen, sees) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, requests) = tokio::sync::mpsc::unbounded_channel();
     tokio::task::spawn_local(async move {
         while let Ok((mut tcp, _)) = listener.accept().await {
-            let seen = seen.clone();
+            let sender = sender.clone();
             tokio::task::spawn_local(async move {
                 loop {
                     let Some(request) = read_until(&mut tcp, until).await else {
                         return;
                     };
-                    seen.send(request).unwrap();
-                    tcp.write_all(answer.as_bytes()).await.unwrap();
+                    sender.send(request).unwrap();
+                    tcp.write_all(response.as_bytes()).await.unwrap();
                     if close {
                         return;
                     }
@@ -194,10 +192,10 @@ async fn scripted(
             });
         }
     });
-    (addr, sees)
+    (addr, requests)
 }
 
-/// What arrives up to and with `until`, or nothing when the connection ends before anything came.
+/// Reads up to and including `until`. Returns `None` if the connection ends before the first byte.
 async fn read_until(tcp: &mut TcpStream, until: &str) -> Option<String> {
     let mut text = String::new();
     while !text.ends_with(until) {
@@ -211,14 +209,14 @@ async fn read_until(tcp: &mut TcpStream, until: &str) -> Option<String> {
     Some(text)
 }
 
-/// Sends `request` through one and two hops to a server that waits for `until` and says `answer`;
-/// what the server sees and the client gets.
+/// Sends `request` through one and two hops to a server that reads up to `until` and sends
+/// `response`, and compares what the server and the client receive.
 struct Case {
     request: &'static str,
     until: &'static str,
-    sees: &'static str,
-    answer: &'static str,
-    gets: &'static str,
+    server_receives: &'static str,
+    response: &'static str,
+    client_receives: &'static str,
 }
 
 impl Case {
@@ -226,22 +224,30 @@ impl Case {
         for hops in [1, 2] {
             let case = &self;
             run(async |drain| {
-                let (server, mut sees) = scripted(case.until, case.answer, true).await;
+                let (server, mut requests) = scripted(case.until, case.response, true).await;
                 let proxy = chain(hops, server, &drain).await;
                 let mut client = TcpStream::connect(proxy).await.unwrap();
                 client.write_all(case.request.as_bytes()).await.unwrap();
                 client.shutdown().await.unwrap();
                 let mut gets = String::new();
                 client.read_to_string(&mut gets).await.unwrap();
-                assert_eq!(gets, case.gets, "{hops} hops: {:?}", case.request);
-                assert_eq!(sees.recv().await.unwrap(), case.sees, "{hops} hops");
+                assert_eq!(
+                    gets, case.client_receives,
+                    "{hops} hops: {:?}",
+                    case.request
+                );
+                assert_eq!(
+                    requests.recv().await.unwrap(),
+                    case.server_receives,
+                    "{hops} hops"
+                );
             })
             .await;
         }
     }
 }
 
-/// Runs a test on a local task set, with a limit that only a hang can reach.
+/// Runs a test on a local task set, with a time limit.
 async fn run(test: impl AsyncFnOnce(drain::Watch)) {
     let (_drain, watch) = drain::channel();
     run_local(test(watch)).await;
@@ -252,14 +258,14 @@ async fn run_local(test: impl Future<Output = ()>) {
     LocalSet::new()
         .run_until(limited)
         .await
-        .expect("the exchange hangs");
+        .expect("the exchange must complete within the time limit");
 }
 
 const END: &str = "\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
 #[tokio::test]
-async fn forms_of_the_request_line_survive() {
+async fn request_target_forms_are_preserved() {
     for request in [
         "GET /a?b=c HTTP/1.1\r\nhost: web\r\n\r\n",
         "GET http://other/a HTTP/1.1\r\nhost: other\r\n\r\n",
@@ -269,9 +275,9 @@ async fn forms_of_the_request_line_survive() {
         Case {
             request,
             until: END,
-            sees: request,
-            answer: OK,
-            gets: OK,
+            server_receives: request,
+            response: OK,
+            client_receives: OK,
         }
         .check()
         .await;
@@ -279,7 +285,7 @@ async fn forms_of_the_request_line_survive() {
 }
 
 #[tokio::test]
-async fn http10_stays_http10() {
+async fn http10_version_is_preserved() {
     for request in [
         "GET /a HTTP/1.0\r\n\r\n",
         "GET /a HTTP/1.0\r\nhost: web\r\n\r\n",
@@ -287,9 +293,9 @@ async fn http10_stays_http10() {
         Case {
             request,
             until: END,
-            sees: request,
-            answer: "HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
-            gets: "HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
+            server_receives: request,
+            response: "HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
+            client_receives: "HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
         }
         .check()
         .await;
@@ -297,29 +303,29 @@ async fn http10_stays_http10() {
 }
 
 #[tokio::test]
-async fn what_concerns_a_connection_stays_there() {
+async fn hop_by_hop_headers_are_not_forwarded() {
     Case {
         request: "GET / HTTP/1.1\r\nhost: web\r\nconnection: close, x-hop\r\nkeep-alive: timeout=5\r\nproxy-connection: close\r\nx-hop: 1\r\nx-end: 2\r\n\r\n",
         until: END,
-        sees: "GET / HTTP/1.1\r\nhost: web\r\nx-end: 2\r\n\r\n",
-        answer: "HTTP/1.1 200 OK\r\nconnection: close, x-hop\r\nx-hop: 1\r\ncontent-length: 2\r\n\r\nok",
-        gets: "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok",
+        server_receives: "GET / HTTP/1.1\r\nhost: web\r\nx-end: 2\r\n\r\n",
+        response: "HTTP/1.1 200 OK\r\nconnection: close, x-hop\r\nx-hop: 1\r\ncontent-length: 2\r\n\r\nok",
+        client_receives: "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok",
     }
     .check()
     .await;
     Case {
         request: "GET / HTTP/1.1\r\nhost: web\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAA\r\n\r\n",
         until: END,
-        sees: "GET / HTTP/1.1\r\nhost: web\r\n\r\n",
-        answer: OK,
-        gets: OK,
+        server_receives: "GET / HTTP/1.1\r\nhost: web\r\n\r\n",
+        response: OK,
+        client_receives: OK,
     }
     .check()
     .await;
 }
 
 #[tokio::test]
-async fn request_bodies_keep_their_framing() {
+async fn request_body_framing_is_preserved() {
     for (request, until) in [
         (
             "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 5\r\n\r\nhello",
@@ -338,9 +344,9 @@ async fn request_bodies_keep_their_framing() {
         Case {
             request,
             until,
-            sees: request,
-            answer: OK,
-            gets: OK,
+            server_receives: request,
+            response: OK,
+            client_receives: OK,
         }
         .check()
         .await;
@@ -348,14 +354,14 @@ async fn request_bodies_keep_their_framing() {
 }
 
 #[tokio::test]
-async fn response_bodies_keep_their_framing() {
+async fn response_body_framing_is_preserved_or_chunked() {
     const CHUNKED: &str =
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
     const GET: &str = "GET / HTTP/1.1\r\nhost: web\r\n\r\n";
-    for (answer, gets) in [
+    for (response, client_receives) in [
         (CHUNKED, CHUNKED),
-        // Ended by the server's closing: the client learns the end in a way that it can tell from a
-        // failure.
+        // The server ends the body by closing the connection. The client gets chunks instead, so
+        // that it can distinguish the end from a failure.
         ("HTTP/1.1 200 OK\r\n\r\nhello", CHUNKED),
         (
             "HTTP/1.1 204 No Content\r\n\r\n",
@@ -373,9 +379,9 @@ async fn response_bodies_keep_their_framing() {
         Case {
             request: GET,
             until: END,
-            sees: GET,
-            answer,
-            gets,
+            server_receives: GET,
+            response,
+            client_receives,
         }
         .check()
         .await;
@@ -383,22 +389,22 @@ async fn response_bodies_keep_their_framing() {
 }
 
 #[tokio::test]
-async fn head_has_the_length_but_no_body() {
+async fn head_response_keeps_content_length_without_body() {
     let request = "HEAD / HTTP/1.1\r\nhost: web\r\n\r\n";
-    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 55\r\n\r\n";
+    let response = "HTTP/1.1 200 OK\r\ncontent-length: 55\r\n\r\n";
     Case {
         request,
         until: END,
-        sees: request,
-        answer,
-        gets: answer,
+        server_receives: request,
+        response,
+        client_receives: response,
     }
     .check()
     .await;
 }
 
 #[tokio::test]
-async fn requests_that_mean_nothing_are_refused() {
+async fn requests_with_mismatched_target_form_are_rejected() {
     for request in [
         "CONNECT /a HTTP/1.1\r\nhost: web\r\n\r\n",
         "CONNECT web:80 HTTP/1.0\r\n\r\n",
@@ -406,20 +412,25 @@ async fn requests_that_mean_nothing_are_refused() {
     ] {
         for hops in [1, 2] {
             run(async |drain| {
-                let (server, _sees) = scripted(END, OK, true).await;
+                let (server, _requests) = scripted(END, OK, true).await;
                 let proxy = chain(hops, server, &drain).await;
                 let mut client = TcpStream::connect(proxy).await.unwrap();
                 client.write_all(request.as_bytes()).await.unwrap();
-                let answer = read_until(&mut client, END).await.unwrap();
-                assert!(answer.contains(" 400 "), "{request:?}: {answer:?}");
+                let response = read_until(&mut client, END).await.unwrap();
+                assert!(response.contains(" 400 "), "{request:?}: {response:?}");
             })
             .await;
         }
     }
 }
 
-/// Both ways, after the handshake, and with bytes that follow the handshake at once.
-async fn check_tunnel(request: &'static str, sees: &'static str, answer: &'static str) {
+/// Sends bytes in both directions: with the handshake, after it, and after the client has closed
+/// its half.
+async fn check_tunnel(
+    request: &'static str,
+    server_receives: &'static str,
+    response: &'static str,
+) {
     for hops in [1, 2] {
         run(async |drain| {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -428,11 +439,11 @@ async fn check_tunnel(request: &'static str, sees: &'static str, answer: &'stati
             let mut client = TcpStream::connect(proxy).await.unwrap();
             client.write_all(request.as_bytes()).await.unwrap();
             let (mut server, _) = listener.accept().await.unwrap();
-            assert_eq!(read_until(&mut server, END).await.unwrap(), sees);
-            server.write_all(answer.as_bytes()).await.unwrap();
+            assert_eq!(read_until(&mut server, END).await.unwrap(), server_receives);
+            server.write_all(response.as_bytes()).await.unwrap();
             server.write_all(b"server first").await.unwrap();
             let got = read_until(&mut client, "server first").await.unwrap();
-            assert_eq!(got, format!("{answer}server first"), "{hops} hops");
+            assert_eq!(got, format!("{response}server first"), "{hops} hops");
             client.write_all(b"ping").await.unwrap();
             assert_eq!(read_until(&mut server, "ping").await.unwrap(), "ping");
             client.shutdown().await.unwrap();
@@ -449,7 +460,7 @@ async fn check_tunnel(request: &'static str, sees: &'static str, answer: &'stati
 }
 
 #[tokio::test]
-async fn upgrades_become_tunnels() {
+async fn upgrade_request_becomes_tunnel() {
     check_tunnel(
         "GET /chat HTTP/1.1\r\nhost: web\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n\r\n",
         "GET /chat HTTP/1.1\r\nhost: web\r\nsec-websocket-key: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
@@ -459,7 +470,7 @@ async fn upgrades_become_tunnels() {
 }
 
 #[tokio::test]
-async fn connect_becomes_a_tunnel() {
+async fn connect_request_becomes_tunnel() {
     check_tunnel(
         "CONNECT web:443 HTTP/1.1\r\nhost: web:443\r\n\r\n",
         "CONNECT web:443 HTTP/1.1\r\nhost: web:443\r\n\r\n",
@@ -469,10 +480,10 @@ async fn connect_becomes_a_tunnel() {
 }
 
 #[tokio::test]
-async fn connections_are_kept_and_requests_may_be_pipelined() {
+async fn connection_is_kept_for_pipelined_requests() {
     for hops in [1, 2] {
         run(async |drain| {
-            let (server, mut sees) = scripted(END, OK, false).await;
+            let (server, mut requests) = scripted(END, OK, false).await;
             let proxy = chain(hops, server, &drain).await;
             let mut client = TcpStream::connect(proxy).await.unwrap();
             let requests = "GET /1 HTTP/1.1\r\nhost: a\r\n\r\nGET /2 HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -483,17 +494,17 @@ async fn connections_are_kept_and_requests_may_be_pipelined() {
             )
             .await;
             assert_eq!(both.unwrap(), format!("{OK}{OK}"));
-            assert!(sees.recv().await.unwrap().starts_with("GET /1 "));
-            assert!(sees.recv().await.unwrap().starts_with("GET /2 "));
+            assert!(requests.recv().await.unwrap().starts_with("GET /1 "));
+            assert!(requests.recv().await.unwrap().starts_with("GET /2 "));
         })
         .await;
     }
 }
 
 #[tokio::test]
-async fn a_server_that_closes_idle_connections_is_not_noticed() {
+async fn connections_closed_by_server_are_replaced_transparently() {
     run(async |drain| {
-        let (server, _sees) = scripted(END, OK, true).await;
+        let (server, _requests) = scripted(END, OK, true).await;
         let proxy = chain(1, server, &drain).await;
         let mut client = TcpStream::connect(proxy).await.unwrap();
         for _ in 0..200 {
@@ -508,26 +519,27 @@ async fn a_server_that_closes_idle_connections_is_not_noticed() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_gives_502_and_closes() {
+async fn unreachable_server_gives_502_and_closes() {
     for hops in [1, 2] {
         run(async |drain| {
-            let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let server = gone.local_addr().unwrap();
-            drop(gone);
+            let closed_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let server = closed_listener.local_addr().unwrap();
+            drop(closed_listener);
             let proxy = chain(hops, server, &drain).await;
             let mut client = TcpStream::connect(proxy).await.unwrap();
             client
                 .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
                 .await
                 .unwrap();
-            let answer = read_until(&mut client, END).await.unwrap();
-            assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
-            assert!(answer.contains("content-length: 0\r\n"), "{answer}");
-            // A carried request shares its connection, so only the hop that made the error closes.
+            let response = read_until(&mut client, END).await.unwrap();
+            assert!(response.starts_with("HTTP/1.1 502 "), "{response}");
+            assert!(response.contains("content-length: 0\r\n"), "{response}");
+            // An upgraded request shares its connection, so only the hop that synthesized the error
+            // closes it.
             assert_eq!(
-                answer.contains("connection: close\r\n"),
+                response.contains("connection: close\r\n"),
                 hops == 1,
-                "{answer}"
+                "{response}"
             );
         })
         .await;
@@ -535,7 +547,7 @@ async fn a_server_that_is_not_there_gives_502_and_closes() {
 }
 
 #[tokio::test]
-async fn the_drain_closes_idle_connections_and_finishes_busy_ones() {
+async fn drain_closes_idle_connections_and_completes_requests() {
     let (drain, watch) = drain::channel();
     let test = async move {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -551,14 +563,14 @@ async fn the_drain_closes_idle_connections_and_finishes_busy_ones() {
         tokio::task::spawn_local(drain.drain(Duration::from_secs(60)));
         assert_eq!(idle.read(&mut [0]).await.unwrap(), 0);
         app.write_all(OK.as_bytes()).await.unwrap();
-        let answer = read_until(&mut busy, "ok").await.unwrap();
-        assert!(answer.contains("connection: close\r\n"), "{answer}");
+        let response = read_until(&mut busy, "ok").await.unwrap();
+        assert!(response.contains("connection: close\r\n"), "{response}");
         assert_eq!(busy.read(&mut [0]).await.unwrap(), 0);
     };
     run_local(test).await;
 }
 
 #[test]
-fn versions_order_as_the_engine_assumes() {
+fn http_versions_are_ordered() {
     assert!(Version::HTTP_10 < Version::HTTP_11 && Version::HTTP_11 < Version::HTTP_2);
 }

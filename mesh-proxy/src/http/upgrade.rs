@@ -1,38 +1,38 @@
-//! `Upgrade` (WebSocket and whatever else) and `CONNECT`: requests that turn their connection into
-//! a tunnel.
+//! `Upgrade` (WebSocket and other protocols) and `CONNECT`: requests that turn their connection
+//! into a tunnel.
 //!
-//! [`accept`] recognises them as they arrive, and what it returns says whether a response agrees.
-//! Then [`join`] copies bytes between both connections until they end, which [`super::http1`] hands
-//! over with what it has read ahead. Tunnels within HTTP/2 are bodies like any other. The handlers
-//! in between need not know.
+//! [`take_request`] recognises them and returns what a response must accept. Then [`super::http1`]
+//! passes on both connections with the input it has already read, and [`run_tunnel`] copies bytes
+//! between them until both directions have ended. Tunnels within HTTP/2 are ordinary bodies.
+//! Handlers are not involved.
 
 use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 use http::{Method, StatusCode, Version};
 use mesh_runtime::drain::Watch;
 
-use super::admitted::Admission;
-use super::headers::{connection_lists, strip_connection_headers};
+use super::headers::{has_connection_option, strip_connection_headers};
+use super::revocable::RevocableRequest;
 use super::{Request, uri};
 use crate::transport::{self, Io, Scratch};
 
-/// Marks (as an extension) an HTTP/1.1 request that asks for another protocol.
+/// Marks (as an extension) an HTTP/1.1 request for another protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Requested;
+struct UpgradeRequested;
 
-/// A request that no server could understand. Answered with 400.
+/// A request with an invalid target. Answered with 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BadTarget;
+pub(super) struct InvalidTarget;
 
-/// A request that may become a tunnel.
+/// What a request may turn its connection into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum UpgradeRequest {
     Upgrade,
     Connect,
 }
 
-impl Wanted {
-    /// Whether a response of this status makes it one.
-    pub(super) fn is_agreed(self, status: StatusCode) -> bool {
+impl UpgradeRequest {
+    /// Whether a response of this status accepts the request.
+    pub(super) fn is_accepted_by(self, status: StatusCode) -> bool {
         match self {
             Self::Connect => status.is_success(),
             Self::Upgrade => status == StatusCode::SWITCHING_PROTOCOLS,
@@ -40,34 +40,34 @@ impl Wanted {
     }
 }
 
-/// Whether `request` asks for an upgrade; `CONNECT` is recognised by its method.
+/// Whether `request` requests an upgrade. `CONNECT` is recognised by its method.
 pub fn is_requested(request: &Request) -> bool {
-    request.extensions().get::<Requested>().is_some()
+    request.extensions().get::<UpgradeRequested>().is_some()
 }
 
-/// Cleans a request's connection headers, and says what it may become.
-pub(super) fn accept(request: &mut Request) -> Result<Option<Wanted>, BadTarget> {
+/// Removes hop-by-hop headers from a request, and returns what it may become.
+pub(super) fn take_request(request: &mut Request) -> Result<Option<UpgradeRequest>, InvalidTarget> {
     check_target(request)?;
-    let wanted = wanted_protocol(request);
+    let protocol = requested_protocol(request);
     strip_connection_headers(request.headers_mut());
-    if let Some(protocol) = &wanted {
+    if let Some(protocol) = &protocol {
         let headers = request.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol.clone());
-        request.extensions_mut().insert(Requested);
+        request.extensions_mut().insert(UpgradeRequested);
     }
-    Ok(match wanted {
-        _ if *request.method() == Method::CONNECT => Some(Wanted::Connect),
-        Some(_) => Some(Wanted::Upgrade),
+    Ok(match protocol {
+        _ if *request.method() == Method::CONNECT => Some(UpgradeRequest::Connect),
+        Some(_) => Some(UpgradeRequest::Upgrade),
         None => None,
     })
 }
 
-/// The protocol of a genuine upgrade. `h2c` is none: the proxy speaks HTTP/2 itself and the
-/// handshake would bypass it.
-fn wanted_protocol(request: &Request) -> Option<HeaderValue> {
+/// Returns the protocol of an upgrade. `h2c` does not count: the proxy supports HTTP/2 itself, and
+/// the handshake would bypass it.
+fn requested_protocol(request: &Request) -> Option<HeaderValue> {
     let headers = request.headers();
-    if request.version() != Version::HTTP_11 || !connection_lists(headers, &UPGRADE) {
+    if request.version() != Version::HTTP_11 || !has_connection_option(headers, &UPGRADE) {
         return None;
     }
     let protocol = headers.get(UPGRADE)?;
@@ -75,42 +75,46 @@ fn wanted_protocol(request: &Request) -> Option<HeaderValue> {
     (!tokens.any(|token| token.eq_ignore_ascii_case("h2c"))).then(|| protocol.clone())
 }
 
-/// Authority-form and `CONNECT` belong together, and HTTP/1.0 has neither.
-fn check_target(request: &Request) -> Result<(), BadTarget> {
+/// Rejects authority-form without `CONNECT` and `CONNECT` without authority-form, and both in
+/// HTTP/1.0.
+fn check_target(request: &Request) -> Result<(), InvalidTarget> {
     if request.version() == Version::HTTP_2 {
         return Ok(());
     }
     let connect = request.method() == Method::CONNECT;
     let authority_form = uri::is_authority_form(request.uri());
     if connect != authority_form || (connect && request.version() == Version::HTTP_10) {
-        return Err(BadTarget);
+        return Err(InvalidTarget);
     }
     Ok(())
 }
 
-/// Cleans the connection headers of a response that arrived over HTTP/1.
-pub(super) fn clean_response(headers: &mut HeaderMap, status: StatusCode) {
+/// Removes hop-by-hop headers from a response that was received over HTTP/1.
+pub(super) fn strip_response_headers(headers: &mut HeaderMap, status: StatusCode) {
     if status != StatusCode::SWITCHING_PROTOCOLS {
         strip_connection_headers(headers);
     }
 }
 
-/// Goes on until the tunnel ends or may not go on. Dropping it closes both connections.
-pub(super) async fn while_admitted(joined: impl Future<Output = ()>, admission: Option<Admission>) {
-    let Some(admission) = admission else {
-        return joined.await;
+/// Runs the tunnel until it ends or is no longer allowed. Dropping the future closes both
+/// connections.
+pub(super) async fn until_revoked(
+    tunnel: impl Future<Output = ()>,
+    revocable: Option<RevocableRequest>,
+) {
+    let Some(revocable) = revocable else {
+        return tunnel.await;
     };
     tokio::select! {
-        () = joined => {}
-        () = admission.revoked() => {
+        () = tunnel => {}
+        () = revocable.revoked() => {
             tracing::info!("Tunnel ended: the policy no longer allows it");
         }
     }
 }
 
-/// Copies between two connections until both directions have ended. The drain is told of the tunnel
-/// and waits for it.
-pub(super) async fn join(client: Io, server: Io, scratch: &Scratch, drain: &Watch) {
+/// Copies between two connections until both directions have ended. The drain waits for it.
+pub(super) async fn run_tunnel(client: Io, server: Io, scratch: &Scratch, drain: &Watch) {
     if let Err(error) = transport::copy::duplex(client, server, scratch, drain).await {
         tracing::debug!(%error, "Tunnel failed");
     }

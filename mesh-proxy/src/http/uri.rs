@@ -1,8 +1,8 @@
-//! The three forms of an HTTP/1 request target, and the authority of a request.
+//! The forms of an HTTP/1 request target, and the authority of a request.
 //!
-//! Inside the proxy a request has an absolute URI, so that routes, HTTP/2 and metrics see one
-//! shape. [`AbsoluteForm`] remembers that the client sent it that way, because the far application
-//! must get the form that the client used.
+//! Inside the proxy every request has an absolute URI, so that routes, HTTP/2 and metrics need only
+//! one form. [`AbsoluteForm`] records that the client used it, because the destination application
+//! must receive the client's form.
 
 use std::net::SocketAddr;
 
@@ -11,14 +11,14 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 
 use super::Request;
-use super::http1::Refused;
+use super::http1::MessageError;
 
-/// Marks (as an extension) a request whose request line carried an absolute URI.
+/// Marks (as an extension) a request whose request line had an absolute URI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbsoluteForm;
 
-/// The authority that a request names: its URI's, else its `host`. `None` also when `host` is no
-/// authority.
+/// Returns the authority of a request: that of its URI, else of `host`. `None` also if `host` is
+/// not an authority.
 pub fn authority(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
     if let Some(authority) = uri.authority() {
         return Some(authority.clone());
@@ -26,59 +26,59 @@ pub fn authority(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
     Authority::try_from(headers.get(HOST)?.as_bytes()).ok()
 }
 
-/// Leaves a request one authority, so that what is judged and routed by is what the application
-/// reads: that of its target, where it has one, replaces `host` (RFC 9112, section 3.2.2; RFC 9113,
-/// section 8.3.1). Several `host` fields, one that names no authority, and user information are
-/// refused.
-pub(super) fn unify_authority(request: &mut Request) -> Result<(), Refused> {
+/// Makes the authority of a request unique, so that the request is authorized and routed by the
+/// authority that the application reads: that of the target, if there is one, replaces `host` (RFC
+/// 9112, section 3.2.2; RFC 9113, section 8.3.1). Rejects several `host` fields, an invalid one,
+/// and user information.
+pub(super) fn unify_authority(request: &mut Request) -> Result<(), MessageError> {
     let Some(authority) = request.uri().authority() else {
-        // What HTTP/1 says of `host` was checked when it was read.
+        // For HTTP/1 the parser has checked `host`.
         return match request.version() {
             Version::HTTP_2 => check_host(request.headers()),
             _ => Ok(()),
         };
     };
     if authority.as_str().contains('@') {
-        return Err(Refused::Target);
+        return Err(MessageError::InvalidTarget);
     }
     let mut hosts = request.headers().get_all(HOST).iter();
     let Some(host) = hosts.next() else {
         return Ok(());
     };
     if hosts.next().is_some() {
-        return Err(Refused::SeveralHosts);
+        return Err(MessageError::MultipleHosts);
     }
-    // HTTP/1 without a name that is carried as HTTP/2; see `replace_untold_authority`.
+    // HTTP/1 without a host carried over HTTP/2; see `replace_unsent_authority`.
     let is_unnamed = host.is_empty() && request.version() == Version::HTTP_2;
     if !is_unnamed && host.as_bytes() != authority.as_str().as_bytes() {
-        let host = HeaderValue::from_str(authority.as_str()).map_err(|_invalid| Refused::Target)?;
+        let host = HeaderValue::from_str(authority.as_str())
+            .map_err(|_invalid| MessageError::InvalidTarget)?;
         request.headers_mut().insert(HOST, host);
     }
     Ok(())
 }
 
-/// A request without another authority may have no host, or an empty one: then it is for the
-/// address that was dialled.
-fn check_host(headers: &HeaderMap) -> Result<(), Refused> {
+/// Checks `host`. It may be missing or empty: the request is then for the dialled address.
+fn check_host(headers: &HeaderMap) -> Result<(), MessageError> {
     let mut hosts = headers.get_all(HOST).iter();
     let Some(host) = hosts.next() else {
         return Ok(());
     };
     if hosts.next().is_some() {
-        return Err(Refused::SeveralHosts);
+        return Err(MessageError::MultipleHosts);
     }
     let is_authority = || Authority::try_from(host.as_bytes()).is_ok();
     match host.as_bytes() {
         b"" => Ok(()),
         text if !text.contains(&b'@') && is_authority() => Ok(()),
-        _ => Err(Refused::Host),
+        _ => Err(MessageError::InvalidHost),
     }
 }
 
-/// Gives a request without an authority the one of its `host` header, else `fallback`, the address
+/// Gives a request without an authority that of its `host` header, else `fallback`, the address
 /// that the client connected to.
 ///
-/// Returns whether the request has an authority now; without a fallback it may have none.
+/// Returns whether the request now has an authority.
 pub fn set_authority(request: &mut Request, fallback: Option<SocketAddr>) -> bool {
     if request.uri().authority().is_some() {
         return true;
@@ -94,9 +94,9 @@ pub fn set_authority(request: &mut Request, fallback: Option<SocketAddr>) -> boo
     }
 }
 
-/// Replaces an authority that the application would not be told by `addr`, which is all that it can
-/// know: of an HTTP/1 request without `host` that was carried as HTTP/2 only the path is passed on.
-pub fn replace_untold_authority(request: &mut Request, addr: SocketAddr) {
+/// Replaces an authority that would not be sent to the application by `addr`. Of an HTTP/1 request
+/// without `host` that was carried over HTTP/2, only the path is forwarded.
+pub fn replace_unsent_authority(request: &mut Request, addr: SocketAddr) {
     let is_told = request.version() == Version::HTTP_2
         || request.method() == Method::CONNECT
         || request.uri().authority().is_none()
@@ -110,7 +110,7 @@ pub fn replace_untold_authority(request: &mut Request, addr: SocketAddr) {
     }
 }
 
-/// The default port is left out, as clients do.
+/// Omits the default port, as clients do.
 fn as_authority(addr: SocketAddr) -> String {
     match addr {
         SocketAddr::V4(addr) if addr.port() == 80 => addr.ip().to_string(),
@@ -118,7 +118,7 @@ fn as_authority(addr: SocketAddr) -> String {
     }
 }
 
-/// Makes `uri` absolute with this authority; the scheme stays, or becomes `http`.
+/// Makes `uri` absolute with this authority. The scheme stays, or becomes `http`.
 pub fn set_uri_authority(uri: &mut Uri, authority: Authority) {
     let mut parts = std::mem::take(uri).into_parts();
     parts.authority = Some(authority);
@@ -131,7 +131,7 @@ pub fn set_uri_authority(uri: &mut Uri, authority: Authority) {
     }
 }
 
-/// The target in the form that an HTTP/1 server expects: as the client sent it.
+/// Returns the target in the form that the client used.
 pub fn http1_form(request: &Request) -> Uri {
     if request.method() == Method::CONNECT || request.extensions().get::<AbsoluteForm>().is_some() {
         return request.uri().clone();
@@ -143,8 +143,8 @@ pub fn http1_form(request: &Request) -> Uri {
     Uri::from(path)
 }
 
-/// Remembers the form of the request line.
-pub fn mark_form(request: &mut Request) {
+/// Records the form of the request line.
+pub fn record_form(request: &mut Request) {
     if request.version() <= Version::HTTP_11
         && request.uri().scheme().is_some()
         && request.method() != Method::CONNECT
@@ -153,7 +153,7 @@ pub fn mark_form(request: &mut Request) {
     }
 }
 
-/// Whether the request line held only an authority, as `CONNECT` has it.
+/// Whether the request target was in authority-form, as for `CONNECT`.
 pub fn is_authority_form(uri: &Uri) -> bool {
     uri.authority().is_some() && uri.scheme().is_none() && uri.path_and_query().is_none()
 }

@@ -105,7 +105,10 @@ pub(super) async fn respond(
 ) -> Response {
     let is_served = client.ip().is_loopback() || PROBES.contains(&request.uri().path());
     if !is_served && memory.is_exceeded() {
-        return http::respond::status(request.version(), StatusCode::SERVICE_UNAVAILABLE);
+        return http::synthetic_response::status(
+            request.version(),
+            StatusCode::SERVICE_UNAVAILABLE,
+        );
     }
     let (head, body) = admin.respond(mem::take(request), client).await.into_parts();
     // Complete already, and cannot fail.

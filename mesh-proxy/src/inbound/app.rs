@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::config::Config;
 use crate::error::DialError;
 use crate::http::Protocol;
-use crate::http::client::{Client, Dial, Params, Spare, WatchServer};
+use crate::http::client::{Client, ClientConfig, Dial, PoolHandle, ServerWatcher};
 use crate::idle::IdleCache;
 use crate::telemetry::tcp::Transport;
 use crate::transport::Io;
@@ -30,7 +30,7 @@ use crate::worker::Worker;
 pub(super) struct Apps {
     config: Arc<Config>,
     transport: Arc<Transport>,
-    params: Params,
+    params: ClientConfig,
     clients: IdleCache<SocketAddr, Client<AppPort>>,
     drain: Watch,
 }
@@ -86,7 +86,7 @@ impl Apps {
         Self {
             config: worker.config.clone(),
             transport,
-            params: Params::new(&inbound.http1_pool, inbound.http2_client),
+            params: ClientConfig::new(&inbound.http1_pool, inbound.http2_client),
             clients: IdleCache::new(worker.config.discovery.inbound_idle),
             drain: worker.drain.clone(),
         }
@@ -108,7 +108,7 @@ impl Apps {
                 probe_again: Cell::new(false),
                 next_probe: Cell::new(Instant::now()),
             };
-            Client::watched(port, &self.params)
+            Client::with_watcher(port, &self.params)
         })
     }
 
@@ -177,7 +177,7 @@ impl AppPort {
     }
 
     /// Probes the application's listener, and again for connections that it closed meanwhile.
-    async fn probe_listener(self: Rc<Self>, spare: Option<Spare>) {
+    async fn probe_listener(self: Rc<Self>, spare: Option<PoolHandle>) {
         loop {
             if self.probe.get() == ProbeState::Scheduled {
                 sleep_until(self.next_probe.get()).await;
@@ -208,9 +208,9 @@ impl Dial for AppPort {
     }
 }
 
-impl WatchServer for AppPort {
+impl ServerWatcher for AppPort {
     /// Probes the listener: a refused connection means that the application has closed it.
-    fn connection_closed(self: Rc<Self>, spare: Option<Spare>) {
+    fn connection_closed(self: Rc<Self>, spare: Option<PoolHandle>) {
         if self.open.get() == 0 {
             return;
         }

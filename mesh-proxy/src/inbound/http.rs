@@ -17,13 +17,13 @@ use super::peer::Peer;
 use super::policy::{ActiveEnforcer, RoutePermit};
 use crate::error::{Error, Kind, Side};
 use crate::http::client::{Client, SendError, is_replayable};
+use crate::http::delivery_failure::{DeliveryFailure, PROXY_UNDELIVERED};
 use crate::http::headers::{CLIENT_ID, ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR};
 use crate::http::orig_proto::Downgraded;
-use crate::http::respond::{Asker, Disclosure};
-use crate::http::undelivered::{UNDELIVERED, Undelivered};
+use crate::http::synthetic_response::{ErrorDetail, RequestContext};
 use crate::http::{
-    ErrorCode, Handle, Protocol, Request, Reset, Response, filter, headers, orig_proto, respond,
-    uri,
+    ErrorCode, HttpHandler, Protocol, Request, Reset, Response, filter, headers, orig_proto,
+    synthetic_response, uri,
 };
 use crate::telemetry::http::Exchange;
 use crate::telemetry::labels;
@@ -34,7 +34,7 @@ mod observe;
 
 /// Response headers that proxies act upon. The proxy removes them from the application's responses.
 static PROXY_RESPONSE_HEADERS: [HeaderName; 4] =
-    [ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR, UNDELIVERED];
+    [ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR, PROXY_UNDELIVERED];
 
 /// Responds to the requests of one connection.
 struct RequestHandler {
@@ -91,14 +91,14 @@ impl Inbound {
         };
         let served = self
             .server
-            .serve_within(io, protocol, Rc::new(handler), drain);
+            .serve_with_drain(io, protocol, Rc::new(handler), drain);
         if let Err(error) = served.await {
             tracing::debug!(%client, error = &error as &dyn std::error::Error, "HTTP connection failed");
         }
     }
 }
 
-impl Handle for RequestHandler {
+impl HttpHandler for RequestHandler {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
         // Only peers of the mesh may declare the original protocol of a request. For other clients
         // it would be a way to choose how the application parses it.
@@ -107,16 +107,16 @@ impl Handle for RequestHandler {
         } else {
             orig_proto::strip(request.headers_mut());
         }
-        let asker = Asker::of(request);
+        let request_context = RequestContext::of(request);
         let downgraded = request.extensions().get::<Downgraded>().copied();
         match self.respond(request).await {
             Ok(mut response) => {
                 if let Some(Downgraded(version)) = downgraded {
-                    orig_proto::mark(&mut response, version);
+                    orig_proto::upgrade_response(&mut response, version);
                 }
                 Ok(response)
             }
-            Err(failure) => self.error_response(asker, &failure),
+            Err(failure) => self.error_response(request_context, &failure),
         }
     }
 }
@@ -161,7 +161,7 @@ struct RequestFailure {
     /// Whether the application has closed the connection without processing the request.
     is_app_gone: bool,
     /// Reported to the peer's balancer.
-    undelivered: Option<Undelivered>,
+    undelivered: Option<DeliveryFailure>,
 }
 
 impl RequestHandler {
@@ -182,19 +182,19 @@ impl RequestHandler {
         self.prepare(request)?;
         let head = RequestHead::from(&*request);
         let permit = self.enforcer.authorize_request(&self.peer, &head)?;
-        let admission = self.enforcer.admit(&self.peer, &head);
+        let revocable = self.enforcer.track(&self.peer, &head);
         filter::apply(permit.filters(), request, permit.prefix())?;
         self.enforcer.check_rate_limits(&self.peer, &permit)?;
         let mut response = tokio::select! {
             biased;
             sent = self.send(request, &permit) => sent?,
-            () = admission.revoked() => {
+            () = revocable.revoked() => {
                 let message = "the policy no longer allows the request";
                 return Err(Error::new(Kind::Unauthorized, message).into());
             }
         };
         filter::apply_to_response(permit.filters(), response.headers_mut());
-        Ok(response.map(|body| body.admitted(admission)))
+        Ok(response.map(|body| body.with_revocable(revocable)))
     }
 
     /// Brings a request into the form in which it is authorized and forwarded.
@@ -209,7 +209,7 @@ impl RequestHandler {
                 headers.remove(CLIENT_ID);
             }
         }
-        uri::replace_untold_authority(request, self.peer.target);
+        uri::replace_unsent_authority(request, self.peer.target);
         // A peer that names the target in a transport header must send the authority too.
         let fallback = (!self.peer.is_direct()).then_some(self.peer.target);
         if !uri::set_authority(request, fallback) {
@@ -242,7 +242,7 @@ impl RequestHandler {
             Err(error) => {
                 exchange.failed((&error).into());
                 Err(RequestFailure {
-                    undelivered: Undelivered::of(&error),
+                    undelivered: DeliveryFailure::from_send_error(&error),
                     is_app_gone: error.is_server_gone(),
                     error: error.into(),
                 })
@@ -250,7 +250,11 @@ impl RequestHandler {
         }
     }
 
-    fn error_response(&self, asker: Asker, failure: &RequestFailure) -> Result<Response, Reset> {
+    fn error_response(
+        &self,
+        request_context: RequestContext,
+        failure: &RequestFailure,
+    ) -> Result<Response, Reset> {
         let RequestFailure {
             error,
             undelivered,
@@ -274,13 +278,13 @@ impl RequestHandler {
             // The application would have closed the connection. Clients retry requests on a connection that was closed before the response (RFC 9112, section 9.3.1), but do not retry after a 502. A connection on which the application never responded gets the 502. Proxies of the mesh receive the more precise `undelivered` header.
             return Err(Reset(ErrorCode::REFUSED_STREAM));
         }
-        let disclosure = Disclosure {
+        let detail = ErrorDetail {
             informational: meshed,
         };
-        let mut response = respond::error(asker, error, disclosure)?;
+        let mut response = synthetic_response::error(request_context, error, detail)?;
         if let (Some(undelivered), true) = (undelivered, meshed) {
             // Lets the peer's balancer try another endpoint.
-            undelivered.tell(response.headers_mut());
+            undelivered.insert_into(response.headers_mut());
         }
         Ok(response)
     }

@@ -29,7 +29,9 @@ use super::peer::{Peer, client_tls};
 use super::rate_limit::{Exceeded, Limiter};
 use crate::discovery::{Basis, Current, PortPolicy, TooManyPorts};
 use crate::error::{Error, Kind};
-use crate::http::admitted::{Admission, Admits, Admitted, Facts};
+use crate::http::revocable::{
+    RequestAttributes, RequestTracker, RevocableRequest, RevocableRequests,
+};
 use crate::telemetry::http::Observers;
 use crate::telemetry::labels::{self, Direction, Permit, ServerTls, Target};
 use crate::telemetry::tcp::Transport;
@@ -50,7 +52,7 @@ pub(super) struct PolicyEnforcer {
     /// The number of [`ActiveEnforcer`]s.
     active: Cell<usize>,
     /// The authorized requests that are in flight.
-    admitted: Admitted,
+    revocable: RevocableRequests,
     /// Authorizes them again when the policy changes. Started by the first request.
     review_task: OnceCell<AbortOnDropHandle<()>>,
 }
@@ -127,7 +129,7 @@ impl PolicyEnforcer {
             policies: RefCell::new(policies),
             compiled: RefCell::new(Rc::new(compiled)),
             active: Cell::new(0),
-            admitted: Admitted::default(),
+            revocable: RevocableRequests::default(),
             review_task: OnceCell::new(),
         })
     }
@@ -278,8 +280,8 @@ impl PolicyEnforcer {
     fn review(&self) {
         let policy = self.current_policy();
         let revoked = self
-            .admitted
-            .review(|facts| policy.allows_admitted(facts, &self.tls));
+            .revocable
+            .revoke_denied(|facts| policy.allows_admitted(facts, &self.tls));
         if revoked > 0 {
             let labels = self.authz_labels(&policy, None, None);
             let terminated = self.worker.families.authz.http_terminate.with(&labels);
@@ -386,7 +388,7 @@ impl PolicyEnforcer {
 
 impl ActiveEnforcer {
     /// Registers an authorized request, so that it ends when the policy no longer allows it.
-    pub(super) fn admit(&self, peer: &Peer, head: &RequestHead<'_>) -> Admission {
+    pub(super) fn track(&self, peer: &Peer, head: &RequestHead<'_>) -> RevocableRequest {
         let enforcer = &self.0;
         enforcer.review_task.get_or_init(|| {
             let mut policies = enforcer.policies.borrow().clone();
@@ -402,7 +404,7 @@ impl ActiveEnforcer {
             AbortOnDropHandle::new(tokio::task::spawn_local(review_task))
         });
         let keeps_headers = enforcer.compiled.borrow().reads_headers;
-        Admission::new(enforcer.clone(), peer.client.ip(), head, keeps_headers)
+        RevocableRequest::new(enforcer.clone(), peer.client.ip(), head, keeps_headers)
     }
 }
 
@@ -416,21 +418,21 @@ impl Deref for ActiveEnforcer {
 
 impl Drop for ActiveEnforcer {
     fn drop(&mut self) {
-        self.0.ended();
+        self.0.request_ended();
     }
 }
 
 /// A tunnel outlives the connection that it began on, and keeps that connection's enforcer active.
-impl Admits for PolicyEnforcer {
-    fn admitted(&self) -> &Admitted {
-        &self.admitted
+impl RequestTracker for PolicyEnforcer {
+    fn revocable(&self) -> &RevocableRequests {
+        &self.revocable
     }
 
-    fn begun(&self) {
+    fn request_started(&self) {
         self.active.set(self.active.get() + 1);
     }
 
-    fn ended(&self) {
+    fn request_ended(&self) {
         let active = self.active.get() - 1;
         self.active.set(active);
         if active == 0 {
@@ -464,7 +466,7 @@ impl CompiledPolicy {
 
     /// Whether the policy still allows a request that was authorized before. If rules match headers
     /// and the request's headers were not kept, only the server's own authorizations count.
-    fn allows_admitted(&self, facts: &Facts, tls: &ServerTls) -> bool {
+    fn allows_admitted(&self, facts: &RequestAttributes, tls: &ServerTls) -> bool {
         let Some(ip) = facts.client else {
             return false;
         };
@@ -477,7 +479,7 @@ impl CompiledPolicy {
             return by_server;
         }
         let none = HeaderMap::new();
-        let found = self.find(&facts.head(&none));
+        let found = self.find(&facts.to_head(&none));
         found.is_some_and(|(_, _, rule)| {
             by_server || authorize(&rule.authorizations, &client).is_some()
         })

@@ -22,10 +22,10 @@ use self::observe::{RequestObserver, ResponseObserver};
 use self::routes::{Routes, Rule};
 use crate::discovery::OutboundTarget;
 use crate::error::{Error, Kind, Side};
-use crate::http::body::{GrpcErrors, Limits, TimedOut};
+use crate::http::body::{ExchangeTimeouts, GrpcErrorTrailers, TimeoutError};
 use crate::http::headers::{DST_CANONICAL, REQUIRE_ID};
-use crate::http::respond::{self, Asker, Disclosure};
-use crate::http::{Handle, Request, Reset, Response, filter, orig_proto, uri};
+use crate::http::synthetic_response::{self, ErrorDetail, RequestContext};
+use crate::http::{HttpHandler, Request, Reset, Response, filter, orig_proto, uri};
 use crate::idle::IdleCache;
 use crate::telemetry::http::{Exchange, Observers, StreamError};
 use crate::worker::Worker;
@@ -54,10 +54,10 @@ pub struct HttpTarget {
 
 /// The state of a request that is needed until its response is complete.
 struct ExchangeContext {
-    asker: Asker,
+    request_context: RequestContext,
     rule: Rc<Rule>,
     route: Exchange,
-    limits: Option<Limits>,
+    timeouts: Option<ExchangeTimeouts>,
 }
 
 impl Http {
@@ -91,12 +91,12 @@ impl Http {
     }
 }
 
-impl Handle for HttpTarget {
+impl HttpHandler for HttpTarget {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
-        let asker = Asker::of(request);
-        match self.exchange(asker, request).await {
+        let request_context = RequestContext::of(request);
+        match self.exchange(request_context, request).await {
             Ok(response) => Ok(response),
-            Err(error) => self.error_response(asker, error),
+            Err(error) => self.error_response(request_context, error),
         }
     }
 }
@@ -118,7 +118,11 @@ impl HttpTarget {
         self.routes.borrow().clone()
     }
 
-    async fn exchange(&self, asker: Asker, request: &mut Request) -> Result<Response, Error> {
+    async fn exchange(
+        &self,
+        request_context: RequestContext,
+        request: &mut Request,
+    ) -> Result<Response, Error> {
         let permit = self.worker.shared.outbound_in_flight.try_acquire();
         let permit = permit.map_err(|_full| load_shed())?;
         let required_id = prepare(request, self.addr);
@@ -132,9 +136,9 @@ impl HttpTarget {
             ..Observers::default()
         };
         let mut context = ExchangeContext {
-            asker,
+            request_context,
             route: Exchange::start(observers, request.headers(), has_body),
-            limits: None,
+            timeouts: None,
             rule,
         };
         let sent = self.send(&mut context, request, prefix, required_id).await;
@@ -160,30 +164,33 @@ impl HttpTarget {
         required_id: Option<http::HeaderValue>,
     ) -> Result<BackendResponse, Error> {
         let rule = context.rule.clone();
-        let timeouts = overrides::timeouts(&rule, request.headers_mut());
+        let configured = overrides::timeouts(&rule, request.headers_mut());
         filter::apply(rule.filters(), request, prefix)?;
         if let Some(name) = &rule.canonical {
             request.headers_mut().insert(DST_CANONICAL, name.clone());
         }
-        context.limits = Limits::new(timeouts, Instant::now());
-        let progress = context.limits.as_ref().map(|l| l.progress().clone());
+        context.timeouts = ExchangeTimeouts::new(configured, Instant::now());
+        let progress = context.timeouts.as_ref().map(|l| l.progress().clone());
         let observer = RequestObserver::new(context.route.request_body(), progress);
         observer.attach(request.body_mut());
         let backend = rule.backends.choose()?;
         let sending = backend.send(request, prefix, required_id.as_ref());
-        match (rule.head_timeout, &context.limits) {
+        match (rule.head_timeout, &context.timeouts) {
             (None, None) => sending.await,
             (Some(limit), _) => {
                 tokio::time::timeout(limit, sending)
                     .await
                     .unwrap_or_else(|_elapsed| {
-                        Err(timed_out(Kind::ProfileTimeout, TimedOut::Request(limit)))
+                        Err(timed_out(
+                            Kind::ProfileTimeout,
+                            TimeoutError::Request(limit),
+                        ))
                     })
             }
-            (None, Some(limits)) => tokio::select! {
+            (None, Some(timeouts)) => tokio::select! {
                 biased;
                 sent = sending => sent,
-                overrun = limits.overrun() => Err(timed_out(Kind::ResponseTimeout, overrun)),
+                overrun = timeouts.expired() => Err(timed_out(Kind::ResponseTimeout, overrun)),
             },
         }
     }
@@ -191,10 +198,10 @@ impl HttpTarget {
     /// Applies the response filters, and attaches metrics and timeouts to the body.
     fn finish(&self, context: ExchangeContext, exchanged: BackendResponse) -> Response {
         let ExchangeContext {
-            asker,
+            request_context,
             rule,
             mut route,
-            limits,
+            timeouts,
         } = context;
         let mut response = exchanged.response;
         filter::apply_to_response(exchanged.backend.filters(), response.headers_mut());
@@ -202,22 +209,26 @@ impl HttpTarget {
         route.response_head(response.status(), response.headers());
         let observer = ResponseObserver::new(route, exchanged.attempt, exchanged.picked);
         let informational = self.worker.config.outbound.informational_headers;
-        let limits = limits.filter(|_| !asker.is_tunnel(response.status()));
+        let timeouts = timeouts.filter(|_| !request_context.is_tunnel(response.status()));
         response.map(|body| {
             let mut body = body.observed(Box::new(observer));
-            if asker.is_grpc() {
-                body = body.with_grpc_errors(GrpcErrors {
+            if request_context.is_grpc() {
+                body = body.with_grpc_error_trailers(GrpcErrorTrailers {
                     with_message: informational,
                 });
             }
-            match limits {
-                Some(limits) => body.limited(limits),
+            match timeouts {
+                Some(timeouts) => body.with_timeouts(timeouts),
                 None => body,
             }
         })
     }
 
-    fn error_response(&self, asker: Asker, error: Error) -> Result<Response, Reset> {
+    fn error_response(
+        &self,
+        request_context: RequestContext,
+        error: Error,
+    ) -> Result<Response, Reset> {
         let worker = &self.worker;
         if let Some(reason) = error.kind.reason(Side::Outbound) {
             worker.families.errors.outbound_http(reason);
@@ -229,10 +240,10 @@ impl HttpTarget {
                 tracing::info!(dst = %self.addr, %error, "HTTP request failed");
             }
         }
-        let disclosure = Disclosure {
+        let detail = ErrorDetail {
             informational: worker.config.outbound.informational_headers,
         };
-        respond::error(asker, &error, disclosure)
+        synthetic_response::error(request_context, &error, detail)
     }
 }
 
@@ -248,7 +259,7 @@ fn load_shed() -> Error {
     Error::new(Kind::LoadShed, "too many requests are in flight")
 }
 
-fn timed_out(kind: Kind, overrun: TimedOut) -> Error {
+fn timed_out(kind: Kind, overrun: TimeoutError) -> Error {
     let message = format!("timed out waiting for response headers: {overrun}");
     Error::new(kind, message)
 }

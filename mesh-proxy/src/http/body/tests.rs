@@ -1,5 +1,3 @@
-//! Bodies and their observers.
-
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -7,12 +5,12 @@ use http_body_util::BodyExt as _;
 
 use super::*;
 
-/// Notes what it is told.
+/// Records the calls of an observer.
 #[derive(Clone, Default)]
-struct Notes(Rc<RefCell<Vec<String>>>);
+struct RecordingObserver(Rc<RefCell<Vec<String>>>);
 
-impl Notes {
-    fn observer(&self) -> Box<dyn Observe> {
+impl RecordingObserver {
+    fn observer(&self) -> Box<dyn BodyObserver> {
         Box::new(self.clone())
     }
 
@@ -21,48 +19,48 @@ impl Notes {
     }
 }
 
-impl Observe for Notes {
+impl BodyObserver for RecordingObserver {
     fn data(&mut self, bytes: usize) {
         self.0.borrow_mut().push(format!("{bytes} bytes"));
     }
 
-    fn end(&mut self, end: End<'_>) {
+    fn end(&mut self, end: BodyEnd<'_>) {
         let end = match end {
-            End::Complete(trailers) => format!("complete, trailers: {}", trailers.is_some()),
-            End::Failed(error) => format!("failed: {error}"),
-            End::Dropped => "dropped".to_owned(),
+            BodyEnd::Complete(trailers) => format!("complete, trailers: {}", trailers.is_some()),
+            BodyEnd::Failed(error) => format!("failed: {error}"),
+            BodyEnd::Dropped => "dropped".to_owned(),
         };
         self.0.borrow_mut().push(end);
     }
 }
 
 #[tokio::test]
-async fn an_observer_sees_data_and_one_end() {
-    let notes = Notes::default();
-    let body = Body::full("hello").observed(notes.observer());
+async fn observer_receives_data_and_one_end() {
+    let recorded = RecordingObserver::default();
+    let body = Body::full("hello").observed(recorded.observer());
     assert_eq!(body.collect().await.unwrap().to_bytes(), "hello");
-    assert_eq!(notes.read(), ["5 bytes", "complete, trailers: false"]);
+    assert_eq!(recorded.read(), ["5 bytes", "complete, trailers: false"]);
 }
 
 #[test]
-fn an_empty_body_ends_when_it_is_observed() {
-    let notes = Notes::default();
-    let body = Body::empty().observed(notes.observer());
-    assert_eq!(notes.read(), ["complete, trailers: false"]);
+fn empty_body_ends_when_observer_is_added() {
+    let recorded = RecordingObserver::default();
+    let body = Body::empty().observed(recorded.observer());
+    assert_eq!(recorded.read(), ["complete, trailers: false"]);
     drop(body);
-    assert_eq!(notes.read().len(), 1);
+    assert_eq!(recorded.read().len(), 1);
 }
 
 #[test]
-fn a_body_that_nobody_reads_is_dropped() {
-    let notes = Notes::default();
-    drop(Body::full("hello").observed(notes.observer()));
-    assert_eq!(notes.read(), ["dropped"]);
+fn unread_body_ends_as_dropped() {
+    let recorded = RecordingObserver::default();
+    drop(Body::full("hello").observed(recorded.observer()));
+    assert_eq!(recorded.read(), ["dropped"]);
 }
 
 #[tokio::test]
-async fn a_second_observer_joins_the_first() {
-    let (first, second) = (Notes::default(), Notes::default());
+async fn second_observer_receives_the_same_calls() {
+    let (first, second) = (RecordingObserver::default(), RecordingObserver::default());
     let body = Body::full("hi")
         .observed(first.observer())
         .observed(second.observer());
@@ -72,31 +70,34 @@ async fn a_second_observer_joins_the_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_overrun_limit_fails_the_body_or_becomes_trailers() {
+async fn expired_timeout_fails_body_or_becomes_grpc_trailers() {
     let timeouts = mesh_core::resilience::Timeouts {
         request: Some(std::time::Duration::from_secs(1)),
         ..Default::default()
     };
-    let limits = || Limits::new(timeouts, tokio::time::Instant::now()).unwrap();
+    let timeouts = || ExchangeTimeouts::new(timeouts, tokio::time::Instant::now()).unwrap();
 
-    let notes = Notes::default();
+    let recorded = RecordingObserver::default();
     let body = Body::full("late")
-        .observed(notes.observer())
-        .limited(limits());
+        .observed(recorded.observer())
+        .with_timeouts(timeouts());
     tokio::time::advance(std::time::Duration::from_secs(2)).await;
     let error = body.collect().await.unwrap_err();
-    assert!(matches!(error, BodyError::TimedOut(TimedOut::Request(_))));
+    assert!(matches!(
+        error,
+        BodyError::TimedOut(TimeoutError::Request(_))
+    ));
     assert_eq!(error.reset(), None);
     assert!(
-        notes.read()[0].starts_with("failed: timed out"),
+        recorded.read()[0].starts_with("failed: timed out"),
         "{:?}",
-        notes.read()
+        recorded.read()
     );
 
-    let errors = GrpcErrors { with_message: true };
+    let errors = GrpcErrorTrailers { with_message: true };
     let body = Body::full("late")
-        .limited(limits())
-        .with_grpc_errors(errors);
+        .with_timeouts(timeouts())
+        .with_grpc_error_trailers(errors);
     tokio::time::advance(std::time::Duration::from_secs(2)).await;
     let collected = body.collect().await.unwrap();
     let trailers = collected.trailers().unwrap();

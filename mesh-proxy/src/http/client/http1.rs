@@ -1,10 +1,9 @@
-//! HTTP/1 connections to one endpoint, reused last in, first out, so that a burst's surplus grows
-//! old and is closed.
+//! The pool of HTTP/1 connections to one endpoint. Connections are reused last in, first out, so
+//! that the surplus of a burst becomes old and is closed.
 //!
-//! A connection is driven by the request on it, in the request's own task; an idle one is only
-//! looked at when it is taken, except for the first where the server is watched ([`WatchServer`]).
-//! When a response begins before the
-//! request has been sent completely, the rest is sent by a task that ends with the response.
+//! The task of a request drives its connection. An idle connection is polled only when it is taken,
+//! except for the oldest one if the server is watched ([`ServerWatcher`]). If a response begins
+//! before the request has been sent completely, a task that ends with the response sends the rest.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future as _, poll_fn};
@@ -20,172 +19,175 @@ use http::{HeaderValue, StatusCode};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Dial, Lease, SendError, WatchServer};
+use super::{Dial, ResponseGuard, SendError, ServerWatcher};
 use crate::config::{Http1Limits, Http1Pool};
 use crate::error::DialError;
 use crate::http::headers::strip_connection_headers;
 use crate::http::http1::{
-    Asked, BodyLength, Connection, Error, MAX_INTERIM_RESPONSES, Outgoing, Refused, ResponseHead,
-    begin_request, read_response,
+    BodyLength, Connection, Error, MAX_INTERIM_RESPONSES, MessageError, OutgoingBody,
+    ParsedResponse, RequestMethod, begin_request, parse_response,
 };
-use crate::http::interim::Interim;
+use crate::http::interim::InterimSender;
 use crate::http::{Body, Protocol, Request, Response, upgrade};
 use crate::transport::Io;
 
 /// The idle connections of one endpoint.
 pub(super) struct Pool {
-    idle: RefCell<Vec<Idle>>,
+    idle: RefCell<Vec<IdleConnection>>,
     settings: Http1Pool,
-    /// Whether the task that looks after idle connections runs; it ends when there are none.
-    is_tended: Cell<bool>,
-    /// That task, while it waits for the first connection to end.
-    tender: RefCell<Option<Waker>>,
-    watch: Option<Rc<dyn WatchServer>>,
-    /// Whether the server has ever kept a connection open after a response. What it closes says
-    /// nothing of one that never does.
-    has_kept: Cell<bool>,
+    /// Whether the maintenance task runs. It ends when there are no idle connections.
+    has_maintenance_task: Cell<bool>,
+    /// The maintenance task, while it waits for the oldest connection to end.
+    maintenance_waker: RefCell<Option<Waker>>,
+    watcher: Option<Rc<dyn ServerWatcher>>,
+    /// Whether the server has ever kept a connection open after a response. If not, closed
+    /// connections do not indicate that it shuts down.
+    server_keeps_alive: Cell<bool>,
 }
 
-/// Where a connection can be put that carries nothing yet.
-pub struct Spare(Weak<Pool>);
+/// A weak handle to a pool, to which an unused connection can be added.
+pub struct PoolHandle(Weak<Pool>);
 
-struct Idle {
+struct IdleConnection {
     connection: Rc<Connection>,
     since: Instant,
 }
 
 /// A connection in use.
-pub(super) struct Conn {
+pub(super) struct PooledConnection {
     connection: Rc<Connection>,
     pub(super) reused: bool,
 }
 
-/// The right to put a connection back once the response on it has been read. Dropping it closes the
-/// connection.
-pub struct Loan {
+/// Returns a connection to the pool when the response on it has been read. Dropping the guard
+/// closes the connection.
+pub struct PoolGuard {
     connection: Rc<Connection>,
     pool: Weak<Pool>,
-    /// Both sides want to go on with the connection.
+    /// Whether both peers want to keep the connection.
     keeps_alive: bool,
-    /// Sends the rest of the request.
+    /// The task that sends the rest of the request.
     upload: Option<AbortOnDropHandle<Result<(), Error>>>,
 }
 
 impl Pool {
-    pub(super) fn new(settings: Http1Pool, watch: Option<Rc<dyn WatchServer>>) -> Rc<Self> {
+    pub(super) fn new(settings: Http1Pool, watcher: Option<Rc<dyn ServerWatcher>>) -> Rc<Self> {
         Rc::new(Self {
             idle: RefCell::default(),
             settings,
-            is_tended: Cell::new(false),
-            tender: RefCell::default(),
-            watch,
-            has_kept: Cell::new(false),
+            has_maintenance_task: Cell::new(false),
+            maintenance_waker: RefCell::default(),
+            watcher,
+            server_keeps_alive: Cell::new(false),
         })
     }
 
-    /// What a response may cost.
+    /// The limits for responses.
     pub(super) fn limits(&self) -> Http1Limits {
         self.settings.limits.http1
     }
 
-    /// The connection used last that can be used now.
-    pub(super) fn take(self: &Rc<Self>) -> Option<Conn> {
+    /// Takes the most recently used connection that is still open.
+    pub(super) fn take(self: &Rc<Self>) -> Option<PooledConnection> {
         let now = Instant::now();
         let mut was_closed = false;
         let mut taken = None;
-        while let Some(Idle { connection, since }) = self.pop() {
-            let is_alive = connection.is_alive();
-            if is_alive && since + self.settings.idle_timeout > now {
-                taken = Some(Conn {
+        while let Some(IdleConnection { connection, since }) = self.pop() {
+            let is_idle = connection.is_idle();
+            if is_idle && since + self.settings.idle_timeout > now {
+                taken = Some(PooledConnection {
                     connection,
                     reused: true,
                 });
                 break;
             }
-            was_closed |= !is_alive;
-            connection.say_goodbye();
+            was_closed |= !is_idle;
+            connection.send_close_notify();
         }
         if was_closed {
-            self.closed_by_server();
+            self.report_server_close();
         }
         taken
     }
 
-    fn pop(&self) -> Option<Idle> {
+    fn pop(&self) -> Option<IdleConnection> {
         self.idle.borrow_mut().pop()
     }
 
     fn put(self: &Rc<Self>, connection: Rc<Connection>) {
         if self.idle.borrow().len() >= self.settings.max_idle {
-            connection.say_goodbye();
+            connection.send_close_notify();
             return;
         }
         let since = Instant::now();
         let mut idle = self.idle.borrow_mut();
-        idle.push(Idle { connection, since });
+        idle.push(IdleConnection { connection, since });
         let is_first = idle.len() == 1;
         drop(idle);
-        if !self.is_tended.replace(true) {
-            tokio::task::spawn_local(tend(Rc::downgrade(self), self.settings.idle_timeout));
-        } else if is_first && let Some(tender) = &*self.tender.borrow() {
-            let mut cx = Context::from_waker(tender);
-            if self.poll_first_ended(&mut cx).is_ready() {
-                tender.wake_by_ref();
+        if !self.has_maintenance_task.replace(true) {
+            tokio::task::spawn_local(maintain_idle(
+                Rc::downgrade(self),
+                self.settings.idle_timeout,
+            ));
+        } else if is_first && let Some(maintenance_waker) = &*self.maintenance_waker.borrow() {
+            let mut cx = Context::from_waker(maintenance_waker);
+            if self.poll_oldest_end(&mut cx).is_ready() {
+                maintenance_waker.wake_by_ref();
             }
         }
     }
 
-    /// Ready when the first of the idle connections, which is idle for longest, has ended; only
-    /// where the server is watched. One is enough: a server that goes away ends them all, and to be
-    /// told of each would cost every request something.
-    fn poll_first_ended(&self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Ready when the oldest idle connection has ended; only if the server is watched. One
+    /// connection is enough, because a server that shuts down closes all of them, and polling each
+    /// would make every request more expensive.
+    fn poll_oldest_end(&self, cx: &mut Context<'_>) -> Poll<()> {
         match self.idle.borrow().first() {
-            Some(first) if self.watch.is_some() => first.connection.poll_ended(cx),
+            Some(first) if self.watcher.is_some() => first.connection.poll_idle_end(cx),
             _ => Poll::Pending,
         }
     }
 
-    /// Closes what is too old, or has been closed by the other side; returns whether anything is
+    /// Closes connections that are too old or that the server has closed. Returns whether any are
     /// left.
-    fn close_aged(self: &Rc<Self>) -> bool {
+    fn close_expired(self: &Rc<Self>) -> bool {
         let now = Instant::now();
-        let keeps_last = self.watch.as_ref().is_some_and(|w| w.keeps_last_idle());
+        let keeps_last = self.watcher.as_ref().is_some_and(|w| w.keeps_last_idle());
         let mut was_closed = false;
         let mut idle = self.idle.borrow_mut();
-        let mut behind = idle.len();
+        let mut younger = idle.len();
         idle.retain(|idle| {
-            behind -= 1;
-            let is_alive = idle.connection.is_alive();
+            younger -= 1;
+            let is_idle = idle.connection.is_idle();
             let is_young = idle.since + self.settings.idle_timeout > now;
-            let keep = is_alive && (is_young || (keeps_last && behind == 0));
+            let keep = is_idle && (is_young || (keeps_last && younger == 0));
             if !keep {
-                idle.connection.say_goodbye();
+                idle.connection.send_close_notify();
             }
-            was_closed |= !is_alive;
+            was_closed |= !is_idle;
             keep
         });
         idle.shrink_to(8);
         let is_left = !idle.is_empty();
         drop(idle);
         if was_closed {
-            self.closed_by_server();
+            self.report_server_close();
         }
         is_left
     }
 
-    /// The server has closed a connection, or said that it will.
-    fn closed_by_server(self: &Rc<Self>) {
-        if self.has_kept.get()
-            && let Some(watch) = &self.watch
+    /// Notifies the watcher that the server has closed a connection, or announced it.
+    fn report_server_close(self: &Rc<Self>) {
+        if self.server_keeps_alive.get()
+            && let Some(watcher) = &self.watcher
         {
-            let spare = Spare(Rc::downgrade(self));
-            watch.clone().connection_closed(Some(spare));
+            let pool = PoolHandle(Rc::downgrade(self));
+            watcher.clone().connection_closed(Some(pool));
         }
     }
 }
 
-impl Spare {
-    /// Keeps a new connection for the next request.
+impl PoolHandle {
+    /// Adds a new connection for the next request.
     pub fn put(&self, io: Io) {
         if let Some(pool) = self.0.upgrade() {
             pool.put(Connection::new(io, pool.limits()));
@@ -193,41 +195,41 @@ impl Spare {
     }
 }
 
-impl Loan {
-    /// The response has been read to its end. A server that has answered completely before it has
-    /// read the request does not want the rest.
-    pub(super) fn give_back(self) {
+impl PoolGuard {
+    /// Returns the connection to the pool after the response has been read. A server that has
+    /// responded completely before it has read the request does not want the rest of it.
+    pub(super) fn release(self) {
         let is_sent = match self.upload {
             None => true,
             Some(rest) => matches!(rest.now_or_never(), Some(Ok(Ok(())))),
         };
         if is_sent
             && self.keeps_alive
-            && self.connection.is_clean()
+            && self.connection.is_reusable()
             && let Some(pool) = self.pool.upgrade()
         {
-            pool.has_kept.set(true);
+            pool.server_keeps_alive.set(true);
             pool.put(self.connection);
         } else {
-            self.connection.say_goodbye();
+            self.connection.send_close_notify();
         }
     }
 }
 
-/// Closes connections once they have been idle for `timeout`, at most twice that, and as soon as
-/// the server has closed the first.
-async fn tend(pool: Weak<Pool>, timeout: Duration) {
+/// Closes connections after they have been idle for between one and two times `timeout`, and as
+/// soon as the server has closed the oldest.
+async fn maintain_idle(pool: Weak<Pool>, timeout: Duration) {
     let mut timer = pin!(tokio::time::sleep(timeout));
     loop {
         poll_fn(|cx| {
             let Some(pool) = pool.upgrade() else {
                 return Poll::Ready(());
             };
-            if pool.poll_first_ended(cx).is_ready() {
+            if pool.poll_oldest_end(cx).is_ready() {
                 return Poll::Ready(());
             }
-            if pool.watch.is_some() {
-                *pool.tender.borrow_mut() = Some(cx.waker().clone());
+            if pool.watcher.is_some() {
+                *pool.maintenance_waker.borrow_mut() = Some(cx.waker().clone());
             }
             timer.as_mut().poll(cx)
         })
@@ -236,143 +238,147 @@ async fn tend(pool: Weak<Pool>, timeout: Duration) {
         if timer.is_elapsed() {
             timer.as_mut().reset(Instant::now() + timeout);
         }
-        if !pool.close_aged() {
-            pool.is_tended.set(false);
-            *pool.tender.borrow_mut() = None;
+        if !pool.close_expired() {
+            pool.has_maintenance_task.set(false);
+            *pool.maintenance_waker.borrow_mut() = None;
             return;
         }
     }
 }
 
-/// A new connection.
-pub(super) async fn connect<D: Dial>(dial: &D, limits: Http1Limits) -> Result<Conn, DialError> {
+/// Makes a new connection.
+pub(super) async fn connect<D: Dial>(
+    dial: &D,
+    limits: Http1Limits,
+) -> Result<PooledConnection, DialError> {
     let io = dial.dial(Protocol::Http1).await?;
-    Ok(Conn {
+    Ok(PooledConnection {
         connection: Connection::new(io, limits),
         reused: false,
     })
 }
 
-impl Conn {
-    /// Sends, and lets the response take the connection back to `pool`.
+impl PooledConnection {
+    /// Sends `request`. The response returns the connection to `pool`.
     pub(super) async fn send(
         self,
         request: &mut Request,
         pool: Option<&Rc<Pool>>,
     ) -> Result<Response, SendError> {
-        let mut call = Call::begin(self.connection, request)?;
-        match poll_fn(|cx| call.poll(cx)).await {
-            Ok(head) => {
-                if !head.keeps_alive
+        let mut response = ResponseFuture::start(self.connection, request)?;
+        match poll_fn(|cx| response.poll(cx)).await {
+            Ok(parsed) => {
+                if !parsed.keeps_alive
                     && let Some(pool) = pool
                 {
-                    pool.closed_by_server();
+                    pool.report_server_close();
                 }
-                Ok(call.receive(head, pool)?)
+                Ok(response.into_response(parsed, pool)?)
             }
             Err(error) => {
                 if let (Error::NoResponse | Error::Read(_), Some(pool)) = (&error, pool) {
-                    pool.closed_by_server();
+                    pool.report_server_close();
                 }
-                Err(call.failed(error, request))
+                Err(response.into_send_error(error, request))
             }
         }
     }
 }
 
-/// One request on its way, until the response's head.
-struct Call {
+/// A request being sent, until the response headers have been received.
+struct ResponseFuture {
     connection: Rc<Connection>,
-    asked: Asked,
-    /// Another protocol was asked for.
-    may_switch: bool,
-    body: Outgoing,
-    sent: Sent,
-    /// The client, when it can take interim responses.
-    interim: Option<Interim>,
-    interims: u32,
+    method: RequestMethod,
+    /// The request asked for another protocol.
+    is_upgrade: bool,
+    body: OutgoingBody,
+    upload: UploadState,
+    /// The client, if it understands interim responses.
+    interim: Option<InterimSender>,
+    interim_count: u32,
 }
 
 /// How far the request has been sent.
-enum Sent {
-    Partly,
-    Completely,
-    /// The server may have answered before it stopped reading.
+enum UploadState {
+    InProgress,
+    Complete,
+    /// The server may have responded before it stopped reading.
     Failed(Error),
 }
 
-impl Call {
-    /// Puts the head together with what will be written first.
-    fn begin(connection: Rc<Connection>, request: &mut Request) -> Result<Self, SendError> {
-        let may_switch = upgrade::is_requested(request);
+impl ResponseFuture {
+    /// Queues the request's header section, to be written with the beginning of the body.
+    fn start(connection: Rc<Connection>, request: &mut Request) -> Result<Self, SendError> {
+        let is_upgrade = upgrade::is_requested(request);
         let body = mem::take(request.body_mut());
         let interim = body.interim();
         if let Some(interim) = &interim
             && request.headers().contains_key(EXPECT)
         {
-            interim.leave_expectation_to_server();
+            interim.forward_expectation();
         }
         let encoder = begin_request(&connection, request, &body)?;
         Ok(Self {
-            body: Outgoing::new(body, encoder),
-            sent: Sent::Partly,
-            interims: 0,
+            body: OutgoingBody::new(body, encoder),
+            upload: UploadState::InProgress,
+            interim_count: 0,
             connection,
-            asked: Asked::by(request.method()),
-            may_switch,
+            method: RequestMethod::of(request.method()),
+            is_upgrade,
             interim,
         })
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, Error>> {
-        if let Sent::Partly = self.sent {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ParsedResponse, Error>> {
+        if let UploadState::InProgress = self.upload {
             match self.body.poll(&self.connection, cx) {
                 Poll::Pending => {}
-                Poll::Ready(Ok(())) => self.sent = Sent::Completely,
-                // Nothing can be sent to the end without its body.
-                Poll::Ready(Err(error @ (Error::Body(_) | Error::WrongLength))) => {
+                Poll::Ready(Ok(())) => self.upload = UploadState::Complete,
+                // The request cannot be completed without its body.
+                Poll::Ready(Err(error @ (Error::Body(_) | Error::LengthMismatch))) => {
                     return Poll::Ready(Err(error));
                 }
-                Poll::Ready(Err(error)) => self.sent = Sent::Failed(error),
+                Poll::Ready(Err(error)) => self.upload = UploadState::Failed(error),
             }
         }
         loop {
-            let head = match ready!(self.connection.poll_head(cx)) {
-                Ok(Some(head)) => read_response(&head, &self.connection.limits())?,
-                Ok(None) => return Poll::Ready(Err(self.cause(Error::NoResponse))),
-                Err(error) => return Poll::Ready(Err(self.cause(error))),
+            let parsed = match ready!(self.connection.poll_headers(cx)) {
+                Ok(Some(headers)) => parse_response(&headers, &self.connection.limits())?,
+                Ok(None) => return Poll::Ready(Err(self.first_error(Error::NoResponse))),
+                Err(error) => return Poll::Ready(Err(self.first_error(error))),
             };
-            let is_final =
-                !head.status.is_informational() || head.status == StatusCode::SWITCHING_PROTOCOLS;
+            let is_final = !parsed.status.is_informational()
+                || parsed.status == StatusCode::SWITCHING_PROTOCOLS;
             if is_final {
-                return Poll::Ready(Ok(head));
+                return Poll::Ready(Ok(parsed));
             }
-            // It has no body, but others must not believe that it has one.
-            head.body(self.asked)?;
-            self.interims += 1;
-            if self.interims > MAX_INTERIM_RESPONSES {
-                return Poll::Ready(Err(Refused::TooManyInterim.into()));
+            // An interim response has no body. One whose headers declare a body is rejected,
+            // because another recipient could wait for that body.
+            parsed.body_length(self.method)?;
+            self.interim_count += 1;
+            if self.interim_count > MAX_INTERIM_RESPONSES {
+                return Poll::Ready(Err(MessageError::TooManyInterimResponses.into()));
             }
             if let Some(interim) = &self.interim {
-                let mut headers = head.headers;
+                let mut headers = parsed.headers;
                 strip_connection_headers(&mut headers);
-                interim.send(head.status, headers);
+                interim.send(parsed.status, headers);
             }
         }
     }
 
-    /// Why there is no response: what went wrong first.
-    fn cause(&mut self, error: Error) -> Error {
-        match mem::replace(&mut self.sent, Sent::Partly) {
-            Sent::Failed(first) => first,
+    /// Returns the first error, which explains why there is no response.
+    fn first_error(&mut self, error: Error) -> Error {
+        match mem::replace(&mut self.upload, UploadState::InProgress) {
+            UploadState::Failed(first) => first,
             _ => error,
         }
     }
 
-    /// A request of which nothing was written gets its body back.
-    fn failed(self, error: Error, request: &mut Request) -> SendError {
+    /// Returns the body to a request of which nothing was written.
+    fn into_send_error(self, error: Error, request: &mut Request) -> SendError {
         let unsent = matches!(error, Error::Write(_)) && self.connection.has_written_nothing();
-        match self.body.into_unbegun() {
+        match self.body.into_unsent_body() {
             Some(body) if unsent => {
                 *request.body_mut() = body;
                 SendError::Dial(DialError::Closed)
@@ -381,14 +387,18 @@ impl Call {
         }
     }
 
-    /// The response, whose body is read from the connection.
-    fn receive(self, head: ResponseHead, pool: Option<&Rc<Pool>>) -> Result<Response, Error> {
-        let length = head.body(self.asked)?;
+    /// Returns the response, whose body is read from the connection.
+    fn into_response(
+        self,
+        parsed: ParsedResponse,
+        pool: Option<&Rc<Pool>>,
+    ) -> Result<Response, Error> {
+        let length = parsed.body_length(self.method)?;
         let mut response = Response::new(Body::empty());
-        *response.status_mut() = head.status;
-        *response.version_mut() = head.version;
-        *response.headers_mut() = head.headers;
-        if let Some(reason) = head.reason {
+        *response.status_mut() = parsed.status;
+        *response.version_mut() = parsed.version;
+        *response.headers_mut() = parsed.headers;
+        if let Some(reason) = parsed.reason {
             response.extensions_mut().insert(reason);
         }
         if let BodyLength::Bytes(length) = length
@@ -399,14 +409,14 @@ impl Call {
                 .nth(1)
                 .is_some()
         {
-            // All are equal.
+            // All values are equal.
             let length = HeaderValue::from(length);
             response.headers_mut().insert(CONTENT_LENGTH, length);
         }
-        let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
-        if switched || (self.asked == Asked::Connect && head.status.is_success()) {
-            if switched && !self.may_switch {
-                return Err(Refused::UnexpectedSwitch.into());
+        let switched = parsed.status == StatusCode::SWITCHING_PROTOCOLS;
+        if switched || (self.method == RequestMethod::Connect && parsed.status.is_success()) {
+            if switched && !self.is_upgrade {
+                return Err(MessageError::UnexpectedSwitchingProtocols.into());
             }
             *response.body_mut() = self.into_tunnel()?;
             return Ok(response);
@@ -415,32 +425,33 @@ impl Call {
             Some(incoming) => Body::http1(incoming),
             None => Body::empty(),
         };
-        let keeps_alive = head.keeps_alive && length != BodyLength::UntilClose;
-        *response.body_mut() = body.leased(Lease::Http1(self.into_loan(pool, keeps_alive)));
+        let keeps_alive = parsed.keeps_alive && length != BodyLength::UntilClose;
+        *response.body_mut() =
+            body.with_guard(ResponseGuard::Http1(self.into_guard(pool, keeps_alive)));
         Ok(response)
     }
 
     fn into_tunnel(self) -> Result<Body, Error> {
-        let Sent::Completely = self.sent else {
-            return Err(Error::Busy);
+        let UploadState::Complete = self.upload else {
+            return Err(Error::ConnectionInUse);
         };
-        let io = self.connection.into_io().ok_or(Error::Busy)?;
+        let io = self.connection.into_io().ok_or(Error::ConnectionInUse)?;
         Ok(Body::tunnel(Box::new(io)))
     }
 
-    fn into_loan(self, pool: Option<&Rc<Pool>>, keeps_alive: bool) -> Loan {
-        // A client that waits for a word of the server has got it: the response.
-        let is_refused = self.interim.as_ref().is_some_and(Interim::is_awaited);
-        let upload = match self.sent {
-            Sent::Partly if !is_refused => {
+    fn into_guard(self, pool: Option<&Rc<Pool>>, keeps_alive: bool) -> PoolGuard {
+        // The response tells a client that waits for a 100 not to send the body.
+        let is_body_unwanted = self.interim.as_ref().is_some_and(InterimSender::is_awaited);
+        let upload = match self.upload {
+            UploadState::InProgress if !is_body_unwanted => {
                 let (connection, mut body) = (self.connection.clone(), self.body);
                 let rest = async move { poll_fn(|cx| body.poll(&connection, cx)).await };
                 Some(AbortOnDropHandle::new(tokio::task::spawn_local(rest)))
             }
             _ => None,
         };
-        let is_sent = matches!(self.sent, Sent::Completely) || upload.is_some();
-        Loan {
+        let is_sent = matches!(self.upload, UploadState::Complete) || upload.is_some();
+        PoolGuard {
             connection: self.connection,
             pool: pool.map(Rc::downgrade).unwrap_or_default(),
             keeps_alive: keeps_alive && is_sent,

@@ -1,7 +1,6 @@
-//! The HTTP/2 connections to one endpoint: one that all requests of this thread share, and more
-//! only while the peer's limit of concurrent streams keeps requests waiting. With a single
-//! connection, a few hundred long-lived streams would block every other request for as long as they
-//! last.
+//! The pool of HTTP/2 connections to one endpoint: one connection that all requests of this thread
+//! share, and further ones only while the peer's limit of concurrent streams makes requests wait.
+//! With a single connection, a few hundred long-lived streams would block all other requests.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -19,135 +18,141 @@ use mesh_http2::Role;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::{Dial, Lease, Params, SendError, WatchServer};
+use super::{ClientConfig, Dial, ResponseGuard, SendError, ServerWatcher};
 use crate::config::{DEFAULT_STREAM_WINDOW, HttpLimits};
 use crate::error::DialError;
 use crate::http::http2::{
-    Call, Driver, Interrupted, Link, Outgoing, Terms, declared_length, prepare_request,
+    Driver, OutgoingBody, ResponseFuture, RoleConfig, SendBodyError, SharedConnection,
+    declared_length, prepare_request,
 };
-use crate::http::interim::Interim;
+use crate::http::interim::InterimSender;
 use crate::http::{Body, Protocol, Request, Response};
 
-/// The connections of one endpoint.
-pub(super) struct Multiplexed<D> {
-    maker: Maker<D>,
-    state: Rc<RefCell<State>>,
-    /// How long connections are kept that a burst has added.
+/// The connections to one endpoint.
+pub(super) struct Http2Pool<D> {
+    connector: Connector<D>,
+    state: Rc<RefCell<PoolState>>,
+    /// How long the surplus connections of a burst are kept.
     idle_timeout: Duration,
 }
 
-/// Makes the connections of one endpoint.
-struct Maker<D> {
+/// Connects to one endpoint.
+struct Connector<D> {
     dial: Rc<D>,
     params: Http2Params,
     limits: HttpLimits,
-    state: Weak<RefCell<State>>,
-    watch: Option<Rc<dyn WatchServer>>,
+    state: Weak<RefCell<PoolState>>,
+    watcher: Option<Rc<dyn ServerWatcher>>,
 }
 
 #[derive(Default)]
-struct State {
-    /// In the order of their making. Earlier ones are filled first, so that those which a burst has
-    /// added run empty and are closed.
-    connections: Vec<Open>,
-    /// Everybody who needs a connection meanwhile waits for the same attempt and shares its
-    /// outcome.
-    connecting: Option<Attempt>,
+struct PoolState {
+    /// In the order in which they were made. Earlier ones are filled first, so that the surplus
+    /// connections of a burst become idle and are closed.
+    connections: Vec<Http2Connection>,
+    /// The attempt that all requests without a connection wait for; they share its result.
+    connecting: Option<PendingConnect>,
 }
 
-/// One connection. Dropped, it lets its streams end and closes.
-struct Open {
-    link: Link,
-    /// Streams that are open, or will be.
+/// One connection. Dropping it starts a graceful shutdown.
+struct Http2Connection {
+    shared: SharedConnection,
+    /// The number of open and reserved streams.
     load: Rc<Cell<usize>>,
-    /// When it was made, or, if it is not the first, got its last stream.
-    used: Cell<Instant>,
+    /// When it was made, or, if it is not the first, when it was last given a stream.
+    last_used: Cell<Instant>,
 }
 
-/// A stream to be.
-pub(super) struct Slot {
-    link: Link,
-    stream: Stream,
+/// The reservation of a stream that is about to be opened.
+pub(super) struct StreamReservation {
+    shared: SharedConnection,
+    stream: StreamGuard,
 }
 
-/// The place of an open stream. Dropping it gives the place back, and ends the request if its body
-/// is still being sent.
-pub struct Stream {
+/// Counts an open stream. Dropping it uncounts the stream, and aborts the request if its body is
+/// still being sent.
+pub struct StreamGuard {
     load: Rc<Cell<usize>>,
     upload: Option<AbortHandle>,
 }
 
-type Attempt = Shared<LocalBoxFuture<'static, Result<(), DialError>>>;
+type PendingConnect = Shared<LocalBoxFuture<'static, Result<(), DialError>>>;
 
-/// Connections to one endpoint from one thread. With [`MAX_STREAMS`] on each this is three times
-/// the 4,000 clients that may read slowly, and hold a stream for as long, without keeping the
-/// requests of others from being sent; more wait.
+/// Maximum of connections to one endpoint from one thread; further requests wait. With
+/// [`MAX_STREAMS`] streams each, this is three times what 4,000 clients that read slowly can
+/// occupy.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Streams on one connection, also to peers that would allow more. The connection's window holds
-/// what all of them may receive before it is read.
+/// Maximum of streams on one connection, even if the peer allows more. The connection's window
+/// covers what all of them may receive before it is read.
 const MAX_STREAMS: u32 = 200;
 
-impl<D: Dial + 'static> Multiplexed<D> {
-    pub(super) fn new(dial: Rc<D>, params: &Params, watch: Option<Rc<dyn WatchServer>>) -> Self {
+impl<D: Dial + 'static> Http2Pool<D> {
+    pub(super) fn new(
+        dial: Rc<D>,
+        params: &ClientConfig,
+        watcher: Option<Rc<dyn ServerWatcher>>,
+    ) -> Self {
         let state = Rc::default();
-        let maker = Maker {
+        let connector = Connector {
             dial,
-            watch,
+            watcher,
             params: params.http2,
             limits: params.pool.limits,
             state: Rc::downgrade(&state),
         };
         Self {
-            maker,
+            connector,
             state,
             idle_timeout: params.pool.idle_timeout,
         }
     }
 
-    /// A place for one stream.
-    pub(super) async fn slot(&self) -> Result<Slot, DialError> {
+    /// Reserves a stream, on a new connection if necessary.
+    pub(super) async fn reserve(&self) -> Result<StreamReservation, DialError> {
         loop {
             let attempt = {
                 let mut state = self.state.borrow_mut();
-                match state.place(self.idle_timeout) {
-                    Some(slot) => return Ok(slot),
+                match state.reserve(self.idle_timeout) {
+                    Some(reservation) => return Ok(reservation),
                     None => state
                         .connecting
-                        .get_or_insert_with(|| self.maker.start())
+                        .get_or_insert_with(|| self.connector.start())
                         .clone(),
                 }
             };
             if let Err(error) = attempt.await {
-                // A full connection is better than none: the stream waits for its turn.
+                // A full connection is better than none: the stream waits there.
                 let mut state = self.state.borrow_mut();
                 state.drop_unusable();
-                return state.least_loaded().map(Open::slot).ok_or(error);
+                return state
+                    .least_loaded()
+                    .map(Http2Connection::reserve)
+                    .ok_or(error);
             }
         }
     }
 }
 
-impl<D> Clone for Maker<D> {
+impl<D> Clone for Connector<D> {
     fn clone(&self) -> Self {
         Self {
             dial: self.dial.clone(),
             params: self.params,
             limits: self.limits,
             state: self.state.clone(),
-            watch: self.watch.clone(),
+            watcher: self.watcher.clone(),
         }
     }
 }
 
-impl<D: Dial + 'static> Maker<D> {
-    /// Connects in a task of its own, so that the attempt does not depend on the patience of the
-    /// request that began it.
-    fn start(&self) -> Attempt {
-        let maker = self.clone();
+impl<D: Dial + 'static> Connector<D> {
+    /// Connects in a task of its own, so that the attempt survives the request that started it.
+    fn start(&self) -> PendingConnect {
+        let connector = self.clone();
         let attempt = async move {
-            let connected = maker.connect().await;
-            let Some(state) = maker.state.upgrade() else {
+            let connected = connector.connect().await;
+            let Some(state) = connector.state.upgrade() else {
                 return Err(DialError::Closed);
             };
             let mut state = state.borrow_mut();
@@ -160,79 +165,79 @@ impl<D: Dial + 'static> Maker<D> {
         attempt
     }
 
-    /// Connects before a request asks for it, if no connection has room.
-    fn start_ahead(&self) {
+    /// Connects before a request needs the connection, if all connections are full.
+    fn preconnect(&self) {
         let Some(state) = self.state.upgrade() else {
             return;
         };
         let mut state = state.borrow_mut();
         state.drop_unusable();
-        if state.connecting.is_none() && state.connections.iter().all(Open::is_full) {
+        if state.connecting.is_none() && state.connections.iter().all(Http2Connection::is_full) {
             state.connecting = Some(self.start());
         }
     }
 
-    /// A connection can take no more streams. If it is still in use, that is the server's doing.
-    fn tell_watch(&self, load: &Rc<Cell<usize>>) {
-        if let (Some(watch), Some(state)) = (&self.watch, self.state.upgrade()) {
+    /// Notifies the watcher that a connection accepts no more streams. A connection that is still
+    /// listed was closed by the server.
+    fn report_unusable(&self, load: &Rc<Cell<usize>>) {
+        if let (Some(watcher), Some(state)) = (&self.watcher, self.state.upgrade()) {
             let state = state.borrow();
             if state
                 .connections
                 .iter()
-                .any(|open| Rc::ptr_eq(&open.load, load))
+                .any(|connection| Rc::ptr_eq(&connection.load, load))
             {
-                watch.clone().connection_closed(None);
+                watcher.clone().connection_closed(None);
             }
         }
     }
 
-    async fn connect(&self) -> Result<Open, DialError> {
+    async fn connect(&self) -> Result<Http2Connection, DialError> {
         let io = self.dial.dial(Protocol::Http2).await?;
-        let driver = Driver::new(io, terms(&self.params, &self.limits));
-        let open = Open {
-            link: driver.link().clone(),
+        let driver = Driver::new(io, role_config(&self.params, &self.limits));
+        let connection = Http2Connection {
+            shared: driver.shared().clone(),
             load: Rc::default(),
-            used: Cell::new(Instant::now()),
+            last_used: Cell::new(Instant::now()),
         };
         tokio::task::spawn_local(drive(
             driver,
-            open.link.clone(),
-            open.load.clone(),
+            connection.shared.clone(),
+            connection.load.clone(),
             self.clone(),
         ));
-        Ok(open)
+        Ok(connection)
     }
 }
 
-/// Moves a connection's bytes. When it can take no more streams while there are some on it, its
-/// endpoint is in use: the next connection is begun at once, so that the next request does not have
-/// to wait for it.
+/// Drives a connection. When it accepts no more streams while some are open, its endpoint is in
+/// use, so a replacement is made before the next request needs it.
 ///
-/// No `async fn`, for the reason that the server's `serve` is none.
+/// Not an `async fn`, for the same reason as the server's `serve`.
 fn drive<D: Dial + 'static>(
     mut driver: Driver,
-    link: Link,
+    shared: SharedConnection,
     load: Rc<Cell<usize>>,
-    maker: Maker<D>,
+    connector: Connector<D>,
 ) -> impl Future<Output = ()> {
-    let mut maker = Some(maker);
+    let mut connector = Some(connector);
     async move {
         let ended = poll_fn(|cx| {
-            let polled = driver.poll(cx, &mut |_link, _no_server_opens_any| {});
-            if maker.is_some()
-                && !link.is_usable()
-                && let Some(maker) = maker.take()
+            let polled = driver.poll(cx, &mut |_shared, _accepted| {});
+            if connector.is_some()
+                && !shared.is_usable()
+                && let Some(connector) = connector.take()
             {
-                maker.tell_watch(&load);
+                connector.report_unusable(&load);
                 if load.get() > 0 {
-                    maker.start_ahead();
+                    connector.preconnect();
                 }
             }
             polled
         })
         .await;
-        if let Some(violation) = link.take_limit_exceeded() {
-            tracing::info!(reason = %violation, "HTTP/2 connection to an endpoint ended or replaced");
+        if let Some(violation) = shared.take_limit_exceeded() {
+            tracing::info!(reason = %violation, "HTTP/2 endpoint exceeded a limit");
         }
         if let Err(error) = ended {
             tracing::debug!(%error, "HTTP/2 connection to an endpoint failed");
@@ -240,61 +245,66 @@ fn drive<D: Dial + 'static>(
     }
 }
 
-impl State {
-    /// A place on a connection that exists; `None` when there should be another one.
-    fn place(&mut self, idle_timeout: Duration) -> Option<Slot> {
+impl PoolState {
+    /// Reserves a stream on an existing connection; `None` if another connection is needed.
+    fn reserve(&mut self, idle_timeout: Duration) -> Option<StreamReservation> {
         self.drop_unusable();
-        let free = self.connections.iter().position(|open| !open.is_full());
+        let free = self
+            .connections
+            .iter()
+            .position(|connection| !connection.is_full());
         if let Some(free) = free {
-            let open = &self.connections[free];
-            let (slot, is_easy) = (open.slot(), open.is_easy());
+            let connection = &self.connections[free];
+            let (reservation, is_lightly_loaded) =
+                (connection.reserve(), connection.is_lightly_loaded());
             if self.connections.len() > 1 {
                 let now = Instant::now();
-                open.used.set(now);
-                if is_easy {
+                connection.last_used.set(now);
+                if is_lightly_loaded {
                     self.close_surplus(free, now, idle_timeout);
                 }
             }
-            return Some(slot);
+            return Some(reservation);
         }
         if self.connections.len() < MAX_CONNECTIONS {
             return None;
         }
-        self.least_loaded().map(Open::slot)
+        self.least_loaded().map(Http2Connection::reserve)
     }
 
     fn drop_unusable(&mut self) {
-        self.connections.retain(Open::is_usable);
+        self.connections.retain(Http2Connection::is_usable);
     }
 
-    fn least_loaded(&self) -> Option<&Open> {
-        let open = self.connections.iter();
-        open.min_by_key(|open| open.load.get())
+    fn least_loaded(&self) -> Option<&Http2Connection> {
+        let connection = self.connections.iter();
+        connection.min_by_key(|connection| connection.load.get())
     }
 
-    /// Connections behind the one `in_use` that nothing has run on for a while are not needed.
-    /// Bursts come again: to close them at once would mean a handshake for each wave.
+    /// Closes connections after `in_use` that have been idle for `idle_timeout`. They are not
+    /// closed immediately, because a recurring burst would then need a handshake each time.
     fn close_surplus(&mut self, in_use: usize, now: Instant, idle_timeout: Duration) {
         let mut index = 0;
-        self.connections.retain(|open| {
-            let keep =
-                index <= in_use || open.load.get() > 0 || open.used.get() + idle_timeout > now;
+        self.connections.retain(|connection| {
+            let keep = index <= in_use
+                || connection.load.get() > 0
+                || connection.last_used.get() + idle_timeout > now;
             index += 1;
             keep
         });
     }
 }
 
-impl Open {
+impl Http2Connection {
     fn is_usable(&self) -> bool {
-        self.link.is_usable()
+        self.shared.is_usable()
     }
 
-    fn slot(&self) -> Slot {
+    fn reserve(&self) -> StreamReservation {
         self.load.set(self.load.get() + 1);
-        Slot {
-            link: self.link.clone(),
-            stream: Stream {
+        StreamReservation {
+            shared: self.shared.clone(),
+            stream: StreamGuard {
                 load: self.load.clone(),
                 upload: None,
             },
@@ -305,32 +315,33 @@ impl Open {
         self.load.get() >= self.limit()
     }
 
-    /// So far from full that another connection will not be needed again at once.
-    fn is_easy(&self) -> bool {
+    /// Whether so few streams are open that another connection will not be needed soon.
+    fn is_lightly_loaded(&self) -> bool {
         self.load.get() < self.limit() / 2
     }
 
-    /// How many streams the peer allows, and we want. A peer that allows none for now means
-    /// "later", not "elsewhere".
+    /// The number of streams that both the peer and [`MAX_STREAMS`] allow. A peer that currently
+    /// allows none is treated as allowing one, which waits.
     fn limit(&self) -> usize {
-        self.link.max_streams().clamp(1, MAX_STREAMS) as usize
+        self.shared.max_streams().clamp(1, MAX_STREAMS) as usize
     }
 }
 
-impl Drop for Open {
+impl Drop for Http2Connection {
     fn drop(&mut self) {
-        self.link.leave();
+        self.shared.start_graceful_shutdown();
     }
 }
 
-impl Stream {
-    /// The response has been read to its end. The server may still want the rest of the request.
-    pub(super) fn give_back(mut self) {
+impl StreamGuard {
+    /// Releases the stream after the response has been read. The server may still want the rest of
+    /// the request, so the upload continues.
+    pub(super) fn release(mut self) {
         self.upload = None;
     }
 }
 
-impl Drop for Stream {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.load.set(self.load.get() - 1);
         if let Some(upload) = &self.upload {
@@ -339,42 +350,42 @@ impl Drop for Stream {
     }
 }
 
-impl Slot {
-    /// Sends; the response's body keeps the place.
+impl StreamReservation {
+    /// Sends `request`. The response's body keeps the stream counted.
     pub(super) async fn send(mut self, request: &mut Request) -> Result<Response, SendError> {
-        let ready = poll_fn(|cx| self.link.poll_ready(cx)).await;
+        let ready = poll_fn(|cx| self.shared.poll_ready(cx)).await;
         if ready.is_err() {
             return Err(SendError::Dial(DialError::Closed));
         }
         let body = mem::take(request.body_mut());
         let interim = body.interim();
         prepare_request(request.headers_mut(), &body);
-        let is_last = body.is_head_only();
-        let (call, writer) = Call::begin(&self.link, request, is_last);
+        let is_last = body.has_no_body();
+        let (response_future, send_stream) = ResponseFuture::start(&self.shared, request, is_last);
         let response = if is_last {
-            // Its own half is over.
-            drop(writer);
-            poll_fn(|cx| poll_response(&call, interim.as_ref(), cx)).await
+            // The request ended with its headers, so this half is closed.
+            drop(send_stream);
+            poll_fn(|cx| poll_response(&response_future, interim.as_ref(), cx)).await
         } else {
-            let upload = Outgoing::new(body, writer);
-            converse(&call, upload, interim, &mut self.stream).await
+            let upload = OutgoingBody::new(body, send_stream);
+            send_with_body(&response_future, upload, interim, &mut self.stream).await
         };
         let response = response.map_err(SendError::Http2)?;
         let length = declared_length(response.headers());
-        let incoming = call.into_body(length);
-        Ok(response.map(|()| Body::http2(incoming).leased(Lease::Http2(self.stream))))
+        let incoming = response_future.into_body(length);
+        Ok(response.map(|()| Body::http2(incoming).with_guard(ResponseGuard::Http2(self.stream))))
     }
 }
 
-/// The response. What comes ahead of it goes to the client, but a 100 only if he has not been told
-/// to go on: over HTTP/1 he was, with the first look at his body.
+/// Polls for the response, and forwards interim responses to the client. A 100 is forwarded only if
+/// the client still waits for it: an HTTP/1 client got one when its body was first polled.
 fn poll_response(
-    call: &Call,
-    interim: Option<&Interim>,
+    response_future: &ResponseFuture,
+    interim: Option<&InterimSender>,
     cx: &Context<'_>,
 ) -> Poll<Result<http::Response<()>, mesh_http2::Error>> {
     loop {
-        let response = ready!(call.poll(cx))?;
+        let response = ready!(response_future.poll(cx))?;
         let status = response.status();
         if !status.is_informational() {
             return Poll::Ready(Ok(response));
@@ -387,13 +398,13 @@ fn poll_response(
     }
 }
 
-/// Sends a request's body until the response's head has come. A body that goes on longer gets a
-/// task, so that it does not depend on who reads the response.
-async fn converse(
-    call: &Call,
-    upload: Outgoing,
-    interim: Option<Interim>,
-    stream: &mut Stream,
+/// Sends a request's body until the response headers have been received. A longer body is then sent
+/// by a task, so that sending does not depend on the response being read.
+async fn send_with_body(
+    response_future: &ResponseFuture,
+    upload: OutgoingBody,
+    interim: Option<InterimSender>,
+    stream: &mut StreamGuard,
 ) -> Result<http::Response<()>, mesh_http2::Error> {
     let mut upload = Some(upload);
     let response = poll_fn(|cx| {
@@ -402,25 +413,25 @@ async fn converse(
         {
             upload = None;
             if let Err(error) = sent {
-                // The response says the rest, or ends with the same error.
-                tracing::debug!(%error, "A request could not be sent to its end");
-                if matches!(error, Interrupted::Body(_)) {
-                    // The client is gone. Whoever serves it shall notice first: no server has
-                    // failed.
+                // The response reports the outcome, or fails with the same error.
+                tracing::debug!(%error, "Request body could not be sent completely");
+                if matches!(error, SendBodyError::Body(_)) {
+                    // The client has disconnected. The task that serves it must report this first,
+                    // so that the endpoint is not counted as failed.
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
             }
         }
-        poll_response(call, interim.as_ref(), cx)
+        poll_response(response_future, interim.as_ref(), cx)
     })
     .await?;
-    // A client that waits for a word of the server has got it: the response.
-    let is_refused = interim.is_some_and(|interim| interim.is_awaited());
-    if let Some(upload) = upload.filter(|_| !is_refused) {
+    // The response tells a client that waits for a 100 not to send the body.
+    let is_body_unwanted = interim.is_some_and(|interim| interim.is_awaited());
+    if let Some(upload) = upload.filter(|_| !is_body_unwanted) {
         let task = tokio::task::spawn_local(async move {
             if let Err(error) = upload.await {
-                tracing::debug!(%error, "A request could not be sent to its end");
+                tracing::debug!(%error, "Request body could not be sent completely");
             }
         });
         stream.upload = Some(task.abort_handle());
@@ -428,23 +439,23 @@ async fn converse(
     Ok(response)
 }
 
-/// Linkerd's 16 KiB are too few for large gRPC status details and long cookies; the server side
+/// Linkerd's 16 KiB are too small for large gRPC status details and long cookies. The server
 /// accepts as much.
 const MAX_HEADER_LIST_SIZE: u32 = 256 * 1024;
 
-fn terms(params: &Http2Params, limits: &HttpLimits) -> Terms {
-    Terms {
+fn role_config(params: &Http2Params, limits: &HttpLimits) -> RoleConfig {
+    RoleConfig {
         role: Role::Client,
         limits: *limits,
-        header_list: MAX_HEADER_LIST_SIZE,
-        streams: MAX_STREAMS,
-        // Servers open none.
-        unseen_resets: 0,
+        max_header_list_size: MAX_HEADER_LIST_SIZE,
+        max_streams: MAX_STREAMS,
+        // Servers open no streams.
+        max_pending_accept_resets: 0,
         stream_window: params.stream_window.unwrap_or(DEFAULT_STREAM_WINDOW),
         connection_window: params.connection_window.unwrap_or_default(),
-        adapts_windows: params.adaptive_window,
-        max_frame: params.max_frame_size,
-        collected: params.max_send_buf_size.map(|size| size as usize),
+        adaptive_window: params.adaptive_window,
+        max_frame_size: params.max_frame_size,
+        send_buffer: params.max_send_buf_size.map(|size| size as usize),
         keep_alive: params.keep_alive,
     }
 }

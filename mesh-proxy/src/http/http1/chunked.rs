@@ -1,42 +1,42 @@
-//! Chunked bodies: the decoder, which takes bytes as they come, and the few bytes that an encoder
-//! adds. Pure; RFC 9112, section 7, without its leniencies.
+//! Chunked transfer coding (RFC 9112, section 7): an incremental decoder, which is stricter than
+//! the RFC, and functions that write chunks. Pure.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::HeaderMap;
 use memchr::memchr;
 
-use super::head::{self, End};
-use super::refused::Refused;
+use super::message_error::MessageError;
+use super::parse::{self, HeaderEnd};
 use crate::config::Http1Limits;
-use crate::http::headers::may_be_trailer;
+use crate::http::headers::is_allowed_in_trailers;
 
-/// Where in a chunked body the next byte stands.
+/// Decodes one chunked body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Decoder {
     state: State,
-    /// What all extensions together may still take.
+    /// How many more bytes chunk extensions may have in total.
     extensions_left: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Size,
-    /// So much of the chunk is to come.
+    /// The remaining bytes of the chunk.
     Data(u64),
     DataEnd,
-    /// The trailers are known to go on after this many bytes.
+    /// The trailer section does not end within this many bytes.
     Trailers(usize),
 }
 
-/// One piece of a body.
+/// A decoded part of a body.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum BodyPart {
     Data(Bytes),
-    /// The body is over.
+    /// The end of the body, with trailers if there are any.
     End(Option<HeaderMap>),
 }
 
-/// A size of 16 digits is the largest that 64 bits hold.
+/// 64 bits are 16 hexadecimal digits.
 const MAX_SIZE_DIGITS: usize = 16;
 
 impl Decoder {
@@ -47,21 +47,21 @@ impl Decoder {
         }
     }
 
-    /// Takes the next piece off `input`; `None` when more has to be read first. Not to be called
-    /// again after the end or an error.
+    /// Takes the next part off `input`; `None` when more must be read first. Not to be called again
+    /// after the end or an error.
     pub(super) fn next(
         &mut self,
         input: &mut BytesMut,
         limits: &Http1Limits,
-    ) -> Result<Option<Piece>, Refused> {
+    ) -> Result<Option<BodyPart>, MessageError> {
         loop {
             if self.state == State::Size
                 && let Some(data) = join_small(input)
             {
-                return Ok(Some(Piece::Data(data)));
+                return Ok(Some(BodyPart::Data(data)));
             }
             match self.state {
-                State::Size => match self.size(input)? {
+                State::Size => match self.take_size(input)? {
                     None => return Ok(None),
                     Some(0) => self.state = State::Trailers(0),
                     Some(size) => self.state = State::Data(size),
@@ -73,52 +73,50 @@ impl Decoder {
                         0 => State::DataEnd,
                         left => State::Data(left),
                     };
-                    return Ok(Some(Piece::Data(input.split_to(here).freeze())));
+                    return Ok(Some(BodyPart::Data(input.split_to(here).freeze())));
                 }
-                State::DataEnd => match line_end(input)? {
-                    false => return Ok(None),
-                    true => self.state = State::Size,
-                },
+                State::DataEnd if take_line_end(input)? => self.state = State::Size,
+                State::DataEnd => return Ok(None),
                 State::Trailers(from) => return self.trailers(input, from, limits),
             }
         }
     }
 
-    /// The line with the size, if it is there.
-    fn size(&mut self, input: &mut BytesMut) -> Result<Option<u64>, Refused> {
+    /// Takes the line with the chunk size, if it is complete.
+    fn take_size(&mut self, input: &mut BytesMut) -> Result<Option<u64>, MessageError> {
         let digits = input.iter().take_while(|b| b.is_ascii_hexdigit()).count();
         if digits > MAX_SIZE_DIGITS || (digits == 0 && !input.is_empty()) {
-            return Err(Refused::ChunkSize);
+            return Err(MessageError::InvalidChunkSize);
         }
         match input.get(digits) {
             None => return Ok(None),
             Some(b'\r' | b';') => {}
-            Some(_) => return Err(Refused::ChunkSize),
+            Some(_) => return Err(MessageError::InvalidChunkSize),
         }
         let Some(feed) = memchr(b'\n', &input[digits..]) else {
-            // The carriage return is no part of the extension.
-            return match input.len() - digits > self.extensions_left as usize + 1 {
-                true => Err(Refused::ChunkExtensionsTooLarge),
-                false => Ok(None),
-            };
+            // The carriage return does not count as a part of the extension.
+            if input.len() - digits > self.extensions_left as usize + 1 {
+                return Err(MessageError::ChunkExtensionsTooLarge);
+            }
+            return Ok(None);
         };
         let Some((b'\r', extension)) = input[digits..digits + feed].split_last() else {
-            return Err(Refused::BareLineFeed);
+            return Err(MessageError::BareLineFeed);
         };
         if extension
             .iter()
             .any(|b| b.is_ascii_control() && *b != b'\t')
         {
-            return Err(Refused::ChunkExtension);
+            return Err(MessageError::InvalidChunkExtension);
         }
         self.extensions_left = u32::try_from(extension.len())
             .ok()
             .and_then(|taken| self.extensions_left.checked_sub(taken))
-            .ok_or(Refused::ChunkExtensionsTooLarge)?;
+            .ok_or(MessageError::ChunkExtensionsTooLarge)?;
         let size = input[..digits].iter().fold(0, |size: u64, digit| {
             size << 4 | u64::from(char::from(*digit).to_digit(16).unwrap_or_default())
         });
-        drop(input.split_to(digits + feed + 1));
+        input.advance(digits + feed + 1);
         Ok(Some(size))
     }
 
@@ -127,57 +125,59 @@ impl Decoder {
         input: &mut BytesMut,
         from: usize,
         limits: &Http1Limits,
-    ) -> Result<Option<Piece>, Refused> {
+    ) -> Result<Option<BodyPart>, MessageError> {
         if input.starts_with(b"\r\n") {
-            drop(input.split_to(2));
-            return Ok(Some(Piece::End(None)));
+            input.advance(2);
+            return Ok(Some(BodyPart::End(None)));
         }
-        let end = head::end(input, from, limits.trailers).map_err(|refused| match refused {
-            Refused::HeadTooLarge => Refused::TrailersTooLarge,
-            refused => refused,
+        let end = parse::find_end(input, from, limits.trailers).map_err(|error| match error {
+            MessageError::HeadersTooLarge => MessageError::TrailersTooLarge,
+            error => error,
         })?;
         let (length, is_whole) = match end {
-            End::At(length) => (length, true),
-            End::Later(length) => (length, false),
+            HeaderEnd::At(length) => (length, true),
+            HeaderEnd::Incomplete(length) => (length, false),
         };
         if !is_whole {
-            // A first line end may be half there.
+            // The `\r` of the empty line may have been received without its `\n`.
             self.state = State::Trailers(if length < 2 { 0 } else { length });
             return Ok(None);
         }
-        let trailers = head::trailers(&input.split_to(length).freeze(), limits)?;
-        Ok(Some(Piece::End((!trailers.is_empty()).then_some(trailers))))
+        let trailers = parse::parse_trailers(&input.split_to(length).freeze(), limits)?;
+        Ok(Some(BodyPart::End(
+            (!trailers.is_empty()).then_some(trailers),
+        )))
     }
 }
 
-/// Chunks of at most so many bytes are joined when several of them were received: processing each
-/// by itself, and sending it on as a chunk or frame of its own, costs many times its bytes.
-const SMALL: usize = 0xff;
+/// Chunks of at most this size are joined if several have been received, because processing each of
+/// them, and forwarding it as a chunk or frame of its own, costs many times its bytes.
+const MAX_JOINED_CHUNK: usize = 0xff;
 
-/// Chunks are joined up to about this size.
-const JOINED: usize = 4 * 1024;
+/// Approximate size up to which chunks are joined.
+const JOINED_SIZE: usize = 4 * 1024;
 
-/// Joins complete small chunks without extensions, if there are at least two. All other input is
-/// left to [`Decoder::size`].
+/// Joins complete small chunks without extensions, if there are at least two. [`Decoder::take_size`]
+/// handles all other input.
 fn join_small(input: &mut BytesMut) -> Option<Bytes> {
     let (first, mut taken) = small_chunk(input)?;
-    let (second, behind) = small_chunk(&input[taken..])?;
-    taken += behind;
-    let mut joined = BytesMut::with_capacity((JOINED + SMALL).min(input.len()));
+    let (second, length) = small_chunk(&input[taken..])?;
+    taken += length;
+    let mut joined = BytesMut::with_capacity((JOINED_SIZE + MAX_JOINED_CHUNK).min(input.len()));
     joined.extend_from_slice(first);
     joined.extend_from_slice(second);
-    while joined.len() < JOINED
-        && let Some((data, behind)) = small_chunk(&input[taken..])
+    while joined.len() < JOINED_SIZE
+        && let Some((data, length)) = small_chunk(&input[taken..])
     {
         joined.extend_from_slice(data);
-        taken += behind;
+        taken += length;
     }
     input.advance(taken);
     Some(joined.freeze())
 }
 
-/// The data of a complete chunk whose size has one or two digits and is not 0, and its whole
-/// length.
+/// Returns the data and the total length of a complete chunk whose size has one or two digits and
+/// is not 0.
 fn small_chunk(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as usize);
     let (size, data) = match bytes {
@@ -185,28 +185,28 @@ fn small_chunk(bytes: &[u8]) -> Option<(&[u8], usize)> {
         [one, two, b'\r', b'\n', data @ ..] => (digit(*one)? << 4 | digit(*two)?, data),
         _ => return None,
     };
-    if size == 0 || size > SMALL {
+    if size == 0 || size > MAX_JOINED_CHUNK {
         return None;
     }
-    let (data, behind) = data.split_at_checked(size)?;
-    let behind = behind.strip_prefix(b"\r\n")?;
-    Some((data, bytes.len() - behind.len()))
+    let (data, rest) = data.split_at_checked(size)?;
+    let rest = rest.strip_prefix(b"\r\n")?;
+    Some((data, bytes.len() - rest.len()))
 }
 
-/// Takes the line end behind a chunk, if it is there.
-fn line_end(input: &mut BytesMut) -> Result<bool, Refused> {
+/// Takes the line end after a chunk, if it has been received.
+fn take_line_end(input: &mut BytesMut) -> Result<bool, MessageError> {
     match **input {
         [] | [b'\r'] => Ok(false),
         [b'\r', b'\n', ..] => {
-            drop(input.split_to(2));
+            input.advance(2);
             Ok(true)
         }
-        _ => Err(Refused::ChunkEnd),
+        _ => Err(MessageError::MissingChunkEnd),
     }
 }
 
-/// Writes what stands in front of a chunk. Behind it stands [`CHUNK_END`]. An empty chunk would end
-/// the body.
+/// Writes the size of a chunk. The caller then writes the data, which must not be empty, and
+/// [`CHUNK_END`].
 pub(super) fn write_size(out: &mut Vec<u8>, size: usize) {
     let digits = (usize::BITS - size.leading_zeros()).div_ceil(4).max(1);
     for digit in (0..digits).rev() {
@@ -217,13 +217,13 @@ pub(super) fn write_size(out: &mut Vec<u8>, size: usize) {
 
 pub(super) const CHUNK_END: &[u8] = b"\r\n";
 
-/// Writes the end of a body. Of the trailers, which may come from HTTP/2, only what HTTP/1 has a
-/// place for.
+/// Writes the last chunk and the trailer section. Trailers may come from HTTP/2; those that HTTP/1
+/// does not allow are omitted.
 pub(super) fn write_end(out: &mut Vec<u8>, trailers: Option<&HeaderMap>) {
     out.extend_from_slice(b"0\r\n");
     for (name, value) in trailers.into_iter().flatten() {
-        if may_be_trailer(name) {
-            super::encode::field(out, name, value);
+        if is_allowed_in_trailers(name) {
+            super::encode::write_field(out, name, value);
         }
     }
     out.extend_from_slice(b"\r\n");

@@ -1,10 +1,10 @@
-//! One HTTP/1 connection: the stream, what has been read but not handed on, where in a message that
-//! is, and what is to be written. Server and client share it, by `Rc`, with the bodies that are
-//! read from it.
+//! One HTTP/1 connection: the stream, the input that has not been processed, the position within a
+//! message, and the output. A server or client shares it by `Rc` with the bodies that are read from
+//! it.
 //!
-//! Whoever polls is woken: the connection's own task, or another task of the thread that reads a
-//! body (an HTTP/2 request on its way out has one). Only one of them reads at a time: as long as a
-//! body is held by somebody, nobody else reads.
+//! The task that polls is woken: the connection's own task, or a task that reads a body (an HTTP/2
+//! request being forwarded has one). Only one task reads at a time: while a body is in use, only
+//! its reader reads.
 
 use std::cell::{RefCell, RefMut};
 use std::io;
@@ -22,237 +22,240 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::task::coop;
 use tokio_util::io::poll_read_buf;
 
-use self::decoder::Decoder;
-use super::chunked::{self, Piece};
-use super::encode::{self, Framing};
+use self::decoder::BodyDecoder;
+use super::chunked::{self, BodyPart};
+use super::encode::{self, FramingHeaders};
 use super::framing::BodyLength;
-use super::head::{self, End};
-use super::output::Output;
-use super::{Error, Refused};
+use super::parse::{self, HeaderEnd};
+use super::write_buffer::WriteBuffer;
+use super::{Error, MessageError};
 use crate::config::Http1Limits;
+use crate::http::body_timeout::PendingRequestBody;
 use crate::http::buffers::{self, READ_SIZE};
-use crate::http::patience::Announced;
 use crate::transport::Io;
 
 mod decoder;
 mod handles;
 
-pub(crate) use self::handles::{Incoming, Interim};
+pub(crate) use self::handles::{IncomingBody, InterimSender};
 
-/// See the module. Its methods borrow it for the time of one call only.
+/// The methods borrow the state only during one call.
 #[derive(Debug)]
-pub(crate) struct Connection(RefCell<State>);
+pub(crate) struct Connection(RefCell<Inner>);
 
 #[derive(Debug)]
-struct State {
+struct Inner {
     io: Io,
     limits: Http1Limits,
-    /// Read but not handed on. Without memory when it is empty.
+    /// Input that has not been processed. Holds no memory when it is empty.
     input: BytesMut,
-    /// How much of `input` is known to hold no end of a head.
+    /// The end of the header section is not within this many bytes of `input`.
     scanned: usize,
-    /// The last read was so large that the next is worth a buffer of its own.
-    bulk: bool,
+    /// The last read was so large that the next one gets its own buffer.
+    last_read_was_large: bool,
     read_closed: bool,
-    body: Decoder,
-    /// Bytes between the data of bodies that have been processed and not been charged for.
-    framing: usize,
-    /// Somebody may still read the body.
-    body_held: bool,
-    /// Somebody wants more of it than has come.
-    starves: bool,
-    /// Why the body was refused, for whoever answers.
-    refused: Option<Refused>,
-    expectation: Expectation,
-    output: Output,
-    /// The task of the connection, when it waits for somebody else to be done with the body.
-    owner: Option<Waker>,
+    body: BodyDecoder,
+    /// Bytes of chunked framing that have been processed and not yet charged to the task's budget.
+    uncharged_framing: usize,
+    /// An [`IncomingBody`] exists, so its holder may still read the body.
+    body_in_use: bool,
+    /// The reader of the body waits for more of it.
+    reader_waits: bool,
+    /// The error of the body, which determines the server's response.
+    body_error: Option<MessageError>,
+    expectation: ExpectContinue,
+    output: WriteBuffer,
+    /// The connection's task, while it waits until the body is no longer in use.
+    connection_task: Option<Waker>,
 }
 
-/// What is to be done about a client that waits for a 100 before it sends the body.
+/// State of a client that waits for a 100 before it sends the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Expectation {
+enum ExpectContinue {
     None,
-    /// The 100 is sent when somebody wants to read the body.
-    Ours,
-    /// The server's answer is passed on.
-    Servers,
+    /// The proxy sends the 100 when the body is first polled.
+    Local,
+    /// The proxy forwards the server's 100.
+    Forwarded,
 }
 
-/// So many bytes between the data of a chunked body count as one of the 128 operations of a task's
-/// turn, which so has 4,096 chunks of one byte at most (docs/adr/0019).
-const FRAMING_PER_UNIT: usize = 160;
+/// This many bytes of chunked framing count as one of the 128 operations that a task may do per
+/// poll, which allows 4,096 chunks of one byte (docs/adr/0019).
+const FRAMING_BYTES_PER_OPERATION: usize = 160;
 
-/// What has to happen to the rest of a request's body before another request can be read.
+/// What remains of a request's body before the next request can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
-    Over,
-    /// Somebody reads it.
-    Held,
-    /// Nobody wants it. At least this much is to come, if that is known.
-    Unwanted(Option<u64>),
-    /// Its end cannot be found.
-    Lost,
+pub(super) enum RemainingBody {
+    Complete,
+    /// A reader holds it.
+    InUse,
+    /// No reader holds it, so it is to be discarded. At least this many bytes remain, if that is
+    /// known.
+    Discard(Option<u64>),
+    /// Its end cannot be determined.
+    Unframed,
 }
 
 impl Connection {
     pub(crate) fn new(io: Io, limits: Http1Limits) -> Rc<Self> {
-        Rc::new(Self(RefCell::new(State {
+        Rc::new(Self(RefCell::new(Inner {
             io,
             limits,
             input: BytesMut::new(),
             scanned: 0,
-            bulk: false,
+            last_read_was_large: false,
             read_closed: false,
-            body: Decoder::Over,
-            framing: 0,
-            body_held: false,
-            starves: false,
-            refused: None,
-            expectation: Expectation::None,
-            output: Output::default(),
-            owner: None,
+            body: BodyDecoder::Complete,
+            uncharged_framing: 0,
+            body_in_use: false,
+            reader_waits: false,
+            body_error: None,
+            expectation: ExpectContinue::None,
+            output: WriteBuffer::default(),
+            connection_task: None,
         })))
     }
 
     pub(crate) fn limits(&self) -> Http1Limits {
-        self.state().limits
+        self.inner().limits
     }
 
-    fn state(&self) -> RefMut<'_, State> {
+    fn inner(&self) -> RefMut<'_, Inner> {
         self.0.borrow_mut()
     }
 
-    /// The stream, with everything that was read ahead in front; `None` while somebody else holds
-    /// the connection.
+    /// Returns the stream, with all unprocessed input in front; `None` while the connection is
+    /// shared.
     pub(crate) fn into_io(self: Rc<Self>) -> Option<Io> {
-        let State { mut io, input, .. } = Rc::into_inner(self)?.0.into_inner();
+        let Inner { mut io, input, .. } = Rc::into_inner(self)?.0.into_inner();
         if !input.is_empty() {
-            // What the stream itself still has to replay comes behind it.
-            let behind = Bytes::copy_from_slice(io.replay());
-            io.consume_replay(behind.len());
+            // Bytes that the stream itself would replay come after `input`.
+            let replay = Bytes::copy_from_slice(io.replay());
+            io.consume_replay(replay.len());
             io.push_replay(&input);
-            io.push_replay(&behind);
+            io.push_replay(&replay);
         }
         Some(io)
     }
 
-    /// Whether anything of the next message is there. False at the end of the stream.
-    pub(super) fn poll_begun(&self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
-        let mut state = self.state();
-        if state.input.is_empty() {
-            ready!(state.poll_fill(cx))?;
+    /// Whether the next message has begun. False at the end of the stream.
+    pub(super) fn poll_message_start(&self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
+        let mut inner = self.inner();
+        if inner.input.is_empty() {
+            ready!(inner.poll_fill(cx))?;
         }
-        Poll::Ready(Ok(!state.input.is_empty()))
+        Poll::Ready(Ok(!inner.input.is_empty()))
     }
 
-    /// The next head; `None` at the end of the stream.
-    pub(crate) fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Error>> {
-        let mut state = self.state();
+    /// Reads the next start line and header section; `None` at the end of the stream.
+    pub(crate) fn poll_headers(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Error>> {
+        let mut inner = self.inner();
         loop {
-            if let Some(head) = state.head()? {
-                return Poll::Ready(Ok(Some(head)));
+            if let Some(headers) = inner.take_headers()? {
+                return Poll::Ready(Ok(Some(headers)));
             }
-            if ready!(state.poll_fill(cx))? == 0 {
-                return Poll::Ready(match state.input.is_empty() {
-                    true => Ok(None),
-                    false => Err(Error::Incomplete),
+            if ready!(inner.poll_fill(cx))? == 0 {
+                return Poll::Ready(if inner.input.is_empty() {
+                    Ok(None)
+                } else {
+                    Err(Error::Incomplete)
                 });
             }
         }
     }
 
-    /// A head that has been read completely.
-    pub(super) fn try_head(&self) -> Result<Option<Bytes>, Error> {
-        Ok(self.state().head()?)
+    /// Takes a header section that has already been read completely.
+    pub(super) fn try_take_headers(&self) -> Result<Option<Bytes>, Error> {
+        Ok(self.inner().take_headers()?)
     }
 
-    /// The body of the message whose head was read last. `expects_continue`: its sender waits for a
-    /// 100.
+    /// Begins the body of the message whose headers were read last. `expects_continue` means that
+    /// its sender waits for a 100.
     pub(crate) fn begin_body(
         self: &Rc<Self>,
         length: BodyLength,
         expects_continue: bool,
-    ) -> Option<Incoming> {
-        let mut state = self.state();
-        state.expectation = match expects_continue {
-            true => Expectation::Ours,
-            false => Expectation::None,
+    ) -> Option<IncomingBody> {
+        let mut inner = self.inner();
+        inner.expectation = if expects_continue {
+            ExpectContinue::Local
+        } else {
+            ExpectContinue::None
         };
-        state.body = match length {
+        inner.body = match length {
             BodyLength::Bytes(0) => {
-                state.body = Decoder::Over;
+                inner.body = BodyDecoder::Complete;
                 return None;
             }
-            BodyLength::Bytes(length) => Decoder::Bytes(length),
-            BodyLength::Chunked => Decoder::Chunked(chunked::Decoder::new(&state.limits)),
-            BodyLength::UntilClose => Decoder::UntilClose,
+            BodyLength::Bytes(length) => BodyDecoder::Length(length),
+            BodyLength::Chunked => BodyDecoder::Chunked(chunked::Decoder::new(&inner.limits)),
+            BodyLength::UntilClose => BodyDecoder::UntilClose,
         };
-        state.body_held = true;
-        state.starves = false;
-        drop(state);
-        Some(Incoming(self.clone()))
+        inner.body_in_use = true;
+        inner.reader_waits = false;
+        drop(inner);
+        Some(IncomingBody(self.clone()))
     }
 
-    /// Lets something be added to what is to be written.
-    pub(super) fn write<T>(&self, add: impl FnOnce(&mut Output) -> T) -> T {
-        add(&mut self.state().output)
+    /// Applies `add` to the output.
+    pub(super) fn write<T>(&self, add: impl FnOnce(&mut WriteBuffer) -> T) -> T {
+        add(&mut self.inner().output)
     }
 
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        let state = &mut *self.state();
-        let flushed = state.output.poll_flush(&mut state.io, cx);
+        let inner = &mut *self.inner();
+        let flushed = inner.output.poll_flush(&mut inner.io, cx);
         flushed.map_err(Error::Write)
     }
 
-    /// Writes everything and closes the writing half.
+    /// Writes all output and closes the writing half.
     pub(super) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         ready!(self.poll_flush(cx))?;
-        let shut = Pin::new(&mut self.state().io).poll_shutdown(cx);
+        let shut = Pin::new(&mut self.inner().io).poll_shutdown(cx);
         shut.map_err(Error::Write)
     }
 
-    /// Ready when the other side has gone for good. Half a close is none: it may still read. Does
-    /// nothing while somebody reads a body.
-    pub(super) fn poll_vanished(&self, cx: &mut Context<'_>) -> Poll<Error> {
-        let mut state = self.state();
-        if !matches!(state.body, Decoder::Over) {
-            state.wait_for_body(cx);
+    /// Ready with the error when the connection fails. The end of the peer's half does not count,
+    /// because the peer may still read. Pending while a body is being read.
+    pub(super) fn poll_disconnected(&self, cx: &mut Context<'_>) -> Poll<Error> {
+        let mut inner = self.inner();
+        if !matches!(inner.body, BodyDecoder::Complete) {
+            inner.wait_for_body(cx);
             return Poll::Pending;
         }
-        if state.read_closed || !state.input.is_empty() {
+        if inner.read_closed || !inner.input.is_empty() {
             return Poll::Pending;
         }
-        match state.poll_fill(cx) {
+        match inner.poll_fill(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(error),
             _ => Poll::Pending,
         }
     }
 
-    /// What is left of the request's body. Waits while somebody reads it.
-    pub(super) fn poll_rest(&self, cx: &Context<'_>) -> Poll<Rest> {
-        let mut state = self.state();
-        match state.rest() {
-            Rest::Held => {
-                state.wait_for_body(cx);
+    /// Ready when the request's body is complete or no reader holds it.
+    pub(super) fn poll_remaining_body(&self, cx: &Context<'_>) -> Poll<RemainingBody> {
+        let mut inner = self.inner();
+        match inner.remaining_body() {
+            RemainingBody::InUse => {
+                inner.wait_for_body(cx);
                 Poll::Pending
             }
             rest => Poll::Ready(rest),
         }
     }
 
-    pub(super) fn rest(&self) -> Rest {
-        self.state().rest()
+    pub(super) fn remaining_body(&self) -> RemainingBody {
+        self.inner().remaining_body()
     }
 
-    /// Reads the body and throws it away, at most `left` bytes. Whether that was all.
-    pub(super) fn poll_discard(&self, cx: &mut Context<'_>, left: &mut u64) -> Poll<bool> {
-        let mut state = self.state();
+    /// Reads and discards the body, at most `left` bytes. Returns whether it is complete.
+    pub(super) fn poll_discard_body(&self, cx: &mut Context<'_>, left: &mut u64) -> Poll<bool> {
+        let mut inner = self.inner();
         loop {
-            let data = match ready!(state.poll_body(cx)) {
+            let data = match ready!(inner.poll_body(cx)) {
                 Ok(Some(frame)) => frame.data_ref().map_or(0, |data| data.len() as u64),
                 Ok(None) => return Poll::Ready(true),
-                Err(_broken) => return Poll::Ready(false),
+                Err(_failed) => return Poll::Ready(false),
             };
             match left.checked_sub(data) {
                 Some(rest) => *left = rest,
@@ -261,120 +264,119 @@ impl Connection {
         }
     }
 
-    /// Reads whatever still comes and throws it away, until the other side has closed or `limit` is
-    /// reached.
-    pub(super) fn poll_linger(&self, cx: &mut Context<'_>, left: &mut u64) -> Poll<()> {
-        let mut state = self.state();
+    /// Reads and discards all input until the peer closes the connection or `left` bytes have been
+    /// read.
+    pub(super) fn poll_discard_input(&self, cx: &mut Context<'_>, left: &mut u64) -> Poll<()> {
+        let mut inner = self.inner();
         loop {
-            state.input = BytesMut::new();
-            match ready!(state.poll_fill(cx)) {
+            inner.input = BytesMut::new();
+            match ready!(inner.poll_fill(cx)) {
                 Ok(n) if n > 0 && n as u64 <= *left => *left -= n as u64,
                 _ => return Poll::Ready(()),
             }
         }
     }
 
-    /// Bytes have come that do not belong to the message.
-    pub(super) fn has_surplus(&self) -> bool {
-        !self.state().input.is_empty()
+    /// Whether bytes follow the message.
+    pub(super) fn has_unread_input(&self) -> bool {
+        !self.inner().input.is_empty()
     }
 
-    /// Whether nothing of the message that was begun last has reached the stream.
+    /// Whether no byte of the current message has been written to the stream.
     pub(crate) fn has_written_nothing(&self) -> bool {
-        !self.state().output.has_begun()
+        !self.inner().output.has_written()
     }
 
-    /// Why the body was refused.
-    pub(super) fn refused(&self) -> Option<Refused> {
-        self.state().refused
+    pub(super) fn body_error(&self) -> Option<MessageError> {
+        self.inner().body_error
     }
 
-    /// The client waits for a 100 and has got none, so that it may send the body or not.
-    pub(super) fn is_undecided(&self) -> bool {
-        self.state().expectation != Expectation::None
+    /// Whether the client waits for a 100 and got none, so that it may or may not send the body.
+    pub(super) fn is_awaiting_continue(&self) -> bool {
+        self.inner().expectation != ExpectContinue::None
     }
 
     /// Whether another message can be exchanged: the last one has been read and written completely,
-    /// and nothing has come since.
-    pub(crate) fn is_clean(&self) -> bool {
-        let state = self.state();
-        matches!(state.body, Decoder::Over)
-            && state.input.is_empty()
-            && state.output.is_empty()
-            && !state.read_closed
+    /// and nothing follows it.
+    pub(crate) fn is_reusable(&self) -> bool {
+        let inner = self.inner();
+        matches!(inner.body, BodyDecoder::Complete)
+            && inner.input.is_empty()
+            && inner.output.is_empty()
+            && !inner.read_closed
     }
 
-    /// Whether an idle connection is still open and silent, as far as this thread has been told.
-    /// Bytes that nobody asked for count as a failure.
-    pub(crate) fn is_alive(&self) -> bool {
-        let mut nobody = Context::from_waker(Waker::noop());
-        self.poll_ended(&mut nobody).is_pending()
+    /// Whether an idle connection is open and has received nothing, as far as the kernel has
+    /// reported. Unsolicited bytes count as a failure.
+    pub(crate) fn is_idle(&self) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        self.poll_idle_end(&mut cx).is_pending()
     }
 
-    /// Ready when an idle connection is no longer open and silent.
-    pub(crate) fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.state();
-        if state.read_closed || !state.input.is_empty() {
+    /// Ready when an idle connection has been closed or has received bytes.
+    pub(crate) fn poll_idle_end(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.inner();
+        if inner.read_closed || !inner.input.is_empty() {
             return Poll::Ready(());
         }
-        state.poll_fill(cx).map(|_bytes_or_end| ())
+        inner.poll_fill(cx).map(|_bytes_or_end| ())
     }
 
-    /// Tells the peer of a TLS session that the connection ends on purpose, if that is possible
-    /// without waiting.
-    pub(crate) fn say_goodbye(&self) {
-        let mut state = self.state();
-        if state.io.is_tls() {
-            let mut nobody = Context::from_waker(Waker::noop());
-            let _best_effort = Pin::new(&mut state.io).poll_shutdown(&mut nobody);
+    /// Sends close_notify on a TLS connection, if that is possible without waiting.
+    pub(crate) fn send_close_notify(&self) {
+        let mut inner = self.inner();
+        if inner.io.is_tls() {
+            let mut cx = Context::from_waker(Waker::noop());
+            let _best_effort = Pin::new(&mut inner.io).poll_shutdown(&mut cx);
         }
     }
 
-    /// Ends the connection for whoever still reads a body from it. Otherwise dropping it is enough.
-    pub(super) fn cut_off(&self) {
-        let state = self.state();
-        if state.body_held {
-            // It is broken all the same when this fails.
-            let _gone = SockRef::from(state.io.tcp()).shutdown(Shutdown::Both);
+    /// Shuts the socket down if a body is in use, so that its reader fails. Otherwise dropping the
+    /// connection suffices.
+    pub(super) fn abort_body_reader(&self) {
+        let inner = self.inner();
+        if inner.body_in_use {
+            // The peer has already closed the connection if this fails.
+            let _gone = SockRef::from(inner.io.tcp()).shutdown(Shutdown::Both);
         }
     }
 
-    /// Closes the connection, when it is dropped, in a way that the other side cannot take for the
-    /// end of a message.
+    /// Makes the kernel reset the connection when it is dropped, so that the peer cannot take the
+    /// close for the end of a message.
     pub(super) fn reset(&self) {
-        let state = self.state();
-        // The connection is closed all the same when this fails.
-        let _unset = SockRef::from(state.io.tcp()).set_linger(Some(Duration::ZERO));
+        let inner = self.inner();
+        // The connection is closed anyway if this fails.
+        let _unset = SockRef::from(inner.io.tcp()).set_linger(Some(Duration::ZERO));
     }
 }
 
-impl Announced for Rc<Connection> {
+impl PendingRequestBody for Rc<Connection> {
     fn outstanding(&self) -> u64 {
-        match self.state().body {
-            Decoder::Bytes(left) => left,
+        match self.inner().body {
+            BodyDecoder::Length(left) => left,
             _ => 0,
         }
     }
 
     fn is_awaited(&self) -> bool {
-        let state = self.state();
-        // A client that has not been told to go on does not keep anybody waiting: the server does.
-        state.body_held && state.starves && state.expectation == Expectation::None
+        let inner = self.inner();
+        // While a client waits for a 100, the server delays the body, not the client.
+        inner.body_in_use && inner.reader_waits && inner.expectation == ExpectContinue::None
     }
 }
 
-impl State {
-    /// Takes a head off the input.
-    fn head(&mut self) -> Result<Option<Bytes>, Refused> {
+impl Inner {
+    /// Takes the start line and header section off the input, if they are complete.
+    fn take_headers(&mut self) -> Result<Option<Bytes>, MessageError> {
         if self.input.is_empty() {
             return Ok(None);
         }
-        match head::end(&self.input, self.scanned, self.limits.head)? {
-            End::At(length) => {
+        match parse::find_end(&self.input, self.scanned, self.limits.head)? {
+            HeaderEnd::At(length) => {
                 self.scanned = 0;
                 Ok(Some(self.take(length)))
             }
-            End::Later(scanned) => {
+            HeaderEnd::Incomplete(scanned) => {
                 self.scanned = scanned;
                 Ok(None)
             }
@@ -383,43 +385,44 @@ impl State {
 
     fn take(&mut self, length: usize) -> Bytes {
         let taken = self.input.split_to(length).freeze();
-        self.let_go();
+        self.release_empty_input();
         taken
     }
 
-    /// An empty input must not keep the memory alive that it was part of.
-    fn let_go(&mut self) {
+    /// Releases the memory that an empty input is a slice of.
+    fn release_empty_input(&mut self) {
         if self.input.is_empty() {
             self.input = BytesMut::new();
         }
     }
 
-    /// Reads more; 0 at the end of the stream, for ever.
+    /// Reads more input; returns 0 at and after the end of the stream.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Error>> {
         if self.read_closed {
             return Poll::Ready(Ok(0));
         }
-        let read = match self.bulk && self.input.is_empty() {
-            true => ready!(self.poll_fill_directly(cx)),
-            false => ready!(self.poll_fill_through_buffer(cx)),
+        let read = if self.last_read_was_large && self.input.is_empty() {
+            ready!(self.poll_fill_directly(cx))
+        } else {
+            ready!(self.poll_fill_via_shared_buffer(cx))
         };
         let n = read.map_err(Error::Read)?;
-        self.bulk = n >= READ_SIZE / 2;
+        self.last_read_was_large = n >= READ_SIZE / 2;
         self.read_closed = n == 0;
         Poll::Ready(Ok(n))
     }
 
-    /// What is read takes no more memory than it needs.
-    fn poll_fill_through_buffer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        buffers::with_room(|room| {
-            let mut buffer = ReadBuf::new(&mut room[..READ_SIZE]);
+    /// Reads via the shared buffer, so that the input takes no more memory than its bytes.
+    fn poll_fill_via_shared_buffer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        buffers::with_read_buffer(|shared_buffer| {
+            let mut buffer = ReadBuf::new(&mut shared_buffer[..READ_SIZE]);
             ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer))?;
             self.input.extend_from_slice(buffer.filled());
             Poll::Ready(Ok(buffer.filled().len()))
         })
     }
 
-    /// Saves the copy, which matters for bulk only.
+    /// Reads into a buffer of its own, which saves a copy for bulk data.
     fn poll_fill_directly(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut input = BytesMut::with_capacity(READ_SIZE);
         let n = ready!(poll_read_buf(Pin::new(&mut self.io), cx, &mut input))?;
@@ -428,107 +431,118 @@ impl State {
     }
 
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Frame<Bytes>>, Error>> {
-        let polled = self.poll_piece(cx);
-        self.starves = polled.is_pending();
+        let polled = self.poll_part(cx);
+        self.reader_waits = polled.is_pending();
         polled
     }
 
-    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Frame<Bytes>>, Error>> {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Frame<Bytes>>, Error>> {
         loop {
-            ready!(self.poll_turn(cx));
+            ready!(self.poll_budget(cx));
             let before = self.input.len();
             let next = self.body.next(&mut self.input, &self.limits);
             let data = match &next {
-                Ok(Some(Piece::Data(data))) => data.len(),
+                Ok(Some(BodyPart::Data(data))) => data.len(),
                 _ => 0,
             };
-            self.framing += before - self.input.len() - data;
+            self.uncharged_framing += before - self.input.len() - data;
             match next {
-                Ok(None) if matches!(self.body, Decoder::Over) => return Poll::Ready(Ok(None)),
+                Ok(None) if matches!(self.body, BodyDecoder::Complete) => {
+                    return Poll::Ready(Ok(None));
+                }
                 Ok(None) => {}
-                Ok(Some(Piece::Data(data))) => {
-                    self.let_go();
-                    self.tell_owner();
+                Ok(Some(BodyPart::Data(data))) => {
+                    self.release_empty_input();
+                    self.wake_connection_task();
                     return Poll::Ready(Ok(Some(Frame::data(data))));
                 }
-                Ok(Some(Piece::End(trailers))) => {
-                    self.let_go();
-                    self.tell_owner();
+                Ok(Some(BodyPart::End(trailers))) => {
+                    self.release_empty_input();
+                    self.wake_connection_task();
                     return Poll::Ready(Ok(trailers.map(Frame::trailers)));
                 }
-                Err(refused) => {
-                    self.refused = Some(refused);
-                    return Poll::Ready(Err(self.broken(refused.into())));
+                Err(error) => {
+                    self.body_error = Some(error);
+                    return Poll::Ready(Err(self.fail_body(error.into())));
                 }
             }
             match ready!(self.poll_fill(cx)) {
-                Ok(0) if matches!(self.body, Decoder::UntilClose) => self.body = Decoder::Over,
-                Ok(0) => return Poll::Ready(Err(self.broken(Error::Incomplete))),
+                Ok(0) if matches!(self.body, BodyDecoder::UntilClose) => {
+                    self.body = BodyDecoder::Complete
+                }
+                Ok(0) => return Poll::Ready(Err(self.fail_body(Error::Incomplete))),
                 Ok(_) => {}
-                Err(error) => return Poll::Ready(Err(self.broken(error))),
+                Err(error) => return Poll::Ready(Err(self.fail_body(error))),
             }
         }
     }
 
-    /// Ends the task's turn when it has processed enough chunks: tokio ends it after 128 reads and
-    /// writes, and what one read brings may be ten thousand chunks.
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while self.framing >= FRAMING_PER_UNIT {
+    /// Yields when the task has processed enough chunks. tokio limits a task to 128 reads and
+    /// writes per poll, but one read may contain ten thousand chunks.
+    fn poll_budget(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.uncharged_framing >= FRAMING_BYTES_PER_OPERATION {
             ready!(coop::poll_proceed(cx)).made_progress();
-            self.framing -= FRAMING_PER_UNIT;
+            self.uncharged_framing -= FRAMING_BYTES_PER_OPERATION;
         }
         Poll::Ready(())
     }
 
-    fn broken(&mut self, error: Error) -> Error {
-        self.body = Decoder::Broken;
-        self.tell_owner();
+    fn fail_body(&mut self, error: Error) -> Error {
+        self.body = BodyDecoder::Failed;
+        self.wake_connection_task();
         error
     }
 
-    fn rest(&self) -> Rest {
+    fn remaining_body(&self) -> RemainingBody {
         let left = match self.body {
-            Decoder::Over => return Rest::Over,
-            Decoder::Broken => return Rest::Lost,
-            Decoder::Bytes(left) => Some(left),
-            Decoder::Chunked(_) | Decoder::UntilClose => None,
+            BodyDecoder::Complete => return RemainingBody::Complete,
+            BodyDecoder::Failed => return RemainingBody::Unframed,
+            BodyDecoder::Length(left) => Some(left),
+            BodyDecoder::Chunked(_) | BodyDecoder::UntilClose => None,
         };
-        match self.body_held {
-            true => Rest::Held,
-            false => Rest::Unwanted(left),
+        if self.body_in_use {
+            RemainingBody::InUse
+        } else {
+            RemainingBody::Discard(left)
         }
     }
 
     fn wait_for_body(&mut self, cx: &Context<'_>) {
-        if self.body_held && !self.owner.as_ref().is_some_and(|o| o.will_wake(cx.waker())) {
-            self.owner = Some(cx.waker().clone());
-        }
-    }
-
-    /// The body is over or given up, which the connection's task may be waiting for.
-    fn tell_owner(&mut self) {
-        if (!self.body_held || matches!(self.body, Decoder::Over | Decoder::Broken))
-            && let Some(owner) = self.owner.take()
+        if self.body_in_use
+            && !self
+                .connection_task
+                .as_ref()
+                .is_some_and(|waker| waker.will_wake(cx.waker()))
         {
-            owner.wake();
+            self.connection_task = Some(cx.waker().clone());
         }
     }
 
-    /// Sends the 100 that the client waits for, now that somebody wants the body.
-    fn keep_expectation(&mut self, cx: &mut Context<'_>) {
-        if self.expectation != Expectation::Ours {
+    /// Wakes the connection's task if the body is complete, failed, or no longer in use.
+    fn wake_connection_task(&mut self) {
+        if (!self.body_in_use || matches!(self.body, BodyDecoder::Complete | BodyDecoder::Failed))
+            && let Some(connection_task) = self.connection_task.take()
+        {
+            connection_task.wake();
+        }
+    }
+
+    /// Sends the 100 that the client waits for, because a reader polls the body.
+    fn send_local_continue(&mut self, cx: &mut Context<'_>) {
+        if self.expectation != ExpectContinue::Local {
             return;
         }
-        self.expectation = Expectation::None;
-        let state = (Version::HTTP_11, StatusCode::CONTINUE, None);
-        encode::response(
-            self.output.flat(),
-            state,
+        self.expectation = ExpectContinue::None;
+        let status_line = (Version::HTTP_11, StatusCode::CONTINUE, None);
+        encode::write_response(
+            self.output.append_buffer(),
+            status_line,
             &HeaderMap::new(),
-            Framing::None,
+            FramingHeaders::Omit,
             None,
         );
-        // What cannot be written now goes with the response; an error comes back there.
+        // Bytes that cannot be written now are written with the response, which also reports
+        // errors.
         let _later = self.output.poll_flush(&mut self.io, cx);
     }
 }

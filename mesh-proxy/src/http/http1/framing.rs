@@ -1,11 +1,10 @@
-//! How long is the body? RFC 9112, section 6, as functions of the head, stricter where the RFC
-//! leaves a choice: whatever two parsers could read in two ways is refused. Called by
-//! [`super::head`] and, for responses, by the client; also the keep-alive rules (section 9.3).
+//! Message body length (RFC 9112, section 6) and persistence (section 9.3), as functions of the
+//! headers. Where the RFC leaves a choice, whatever two parsers could read differently is rejected.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, TRANSFER_ENCODING};
 use http::{Method, StatusCode, Version};
 
-use super::refused::Refused;
+use super::message_error::MessageError;
 
 /// How the end of a body is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,20 +12,20 @@ pub(crate) enum BodyLength {
     /// This many bytes; 0 for messages without a body.
     Bytes(u64),
     Chunked,
-    /// Whatever comes until the connection ends. Responses only.
+    /// Everything until the connection is closed. Responses only.
     UntilClose,
 }
 
-/// What a response's length depends on besides the response.
+/// The request methods that affect the length of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum RequestMethod {
     Head,
     Connect,
     Other,
 }
 
-impl Asked {
-    pub(crate) fn by(method: &Method) -> Self {
+impl RequestMethod {
+    pub(crate) fn of(method: &Method) -> Self {
         match *method {
             Method::HEAD => Self::Head,
             Method::CONNECT => Self::Connect,
@@ -35,66 +34,66 @@ impl Asked {
     }
 }
 
-/// The body of a request.
-pub(super) fn of_request(
+/// Returns the length of a request's body.
+pub(super) fn request_body_length(
     method: &Method,
     version: Version,
     headers: &HeaderMap,
-) -> Result<BodyLength, Refused> {
-    let Some(length) = declared(version, headers, Repeated::Refused)? else {
+) -> Result<BodyLength, MessageError> {
+    let Some(length) = declared_length(version, headers, RepeatedLength::Reject)? else {
         return Ok(BodyLength::Bytes(0));
     };
     if *method == Method::CONNECT && length != BodyLength::Bytes(0) {
-        return Err(Refused::ConnectBody);
+        return Err(MessageError::ConnectWithBody);
     }
     Ok(length)
 }
 
-/// The body of a final response, or of a 101.
-pub(super) fn of_response(
-    asked: Asked,
+/// Returns the length of the body of a final response, or of a 101.
+pub(super) fn response_body_length(
+    method: RequestMethod,
     status: StatusCode,
     version: Version,
     headers: &HeaderMap,
-) -> Result<BodyLength, Refused> {
-    if asked == Asked::Connect && status.is_success() {
-        // The headers mean nothing then (RFC 9110, section 9.3.6).
+) -> Result<BodyLength, MessageError> {
+    if method == RequestMethod::Connect && status.is_success() {
+        // Framing headers have no meaning here (RFC 9110, section 9.3.6).
         return Ok(BodyLength::Bytes(0));
     }
-    let declared = declared(version, headers, Repeated::IfEqual)?;
-    if asked == Asked::Head || has_no_body(status) {
+    let declared = declared_length(version, headers, RepeatedLength::AllowEqual)?;
+    if method == RequestMethod::Head || never_has_body(status) {
         return Ok(BodyLength::Bytes(0));
     }
     Ok(declared.unwrap_or(BodyLength::UntilClose))
 }
 
-/// Whether responses of this status never have a body.
-pub(super) fn has_no_body(status: StatusCode) -> bool {
+pub(super) fn never_has_body(status: StatusCode) -> bool {
     status.is_informational()
         || status == StatusCode::NO_CONTENT
         || status == StatusCode::NOT_MODIFIED
 }
 
-/// What is thought of a `content-length` that is given twice.
+/// How a repeated `content-length` is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Repeated {
-    /// Requests: honest clients do not do it.
-    Refused,
-    /// Responses of sloppy applications; RFC 9110, section 8.6 allows it when all are equal.
-    IfEqual,
+enum RepeatedLength {
+    /// For requests.
+    Reject,
+    /// For responses of careless applications; RFC 9110, section 8.6 allows it if all values are
+    /// equal.
+    AllowEqual,
 }
 
-fn declared(
+fn declared_length(
     version: Version,
     headers: &HeaderMap,
-    repeated: Repeated,
-) -> Result<Option<BodyLength>, Refused> {
+    repeated: RepeatedLength,
+) -> Result<Option<BodyLength>, MessageError> {
     match (
         headers.contains_key(TRANSFER_ENCODING),
         headers.contains_key(CONTENT_LENGTH),
     ) {
         (false, false) => Ok(None),
-        (true, true) => Err(Refused::LengthAndEncoding),
+        (true, true) => Err(MessageError::LengthAndTransferEncoding),
         (true, false) => chunked(version, headers).map(Some),
         (false, true) => content_length(headers, repeated)
             .map(BodyLength::Bytes)
@@ -102,41 +101,40 @@ fn declared(
     }
 }
 
-fn chunked(version: Version, headers: &HeaderMap) -> Result<BodyLength, Refused> {
+fn chunked(version: Version, headers: &HeaderMap) -> Result<BodyLength, MessageError> {
     if version == Version::HTTP_10 {
-        return Err(Refused::EncodingInHttp10);
+        return Err(MessageError::TransferEncodingInHttp10);
     }
-    let mut codings = tokens(headers, TRANSFER_ENCODING).peekable();
+    let mut codings = list_elements(headers, TRANSFER_ENCODING).peekable();
     let mut first = true;
     while let Some(coding) = codings.next() {
         let is_last = codings.peek().is_none();
         match (coding.eq_ignore_ascii_case(b"chunked"), is_last) {
             (true, true) if first => return Ok(BodyLength::Chunked),
-            // Allowed, but it would have to be understood here to be checked, and by whoever comes
-            // later.
-            (true, true) => return Err(Refused::UnknownCoding),
-            (true, false) | (false, true) => return Err(Refused::NotChunked),
+            // Valid, but neither this proxy nor every later recipient can decode it.
+            (true, true) => return Err(MessageError::UnsupportedTransferCoding),
+            (true, false) | (false, true) => return Err(MessageError::ChunkedNotFinal),
             (false, false) => first = false,
         }
     }
-    Err(Refused::NotChunked)
+    Err(MessageError::ChunkedNotFinal)
 }
 
-fn content_length(headers: &HeaderMap, repeated: Repeated) -> Result<u64, Refused> {
+fn content_length(headers: &HeaderMap, repeated: RepeatedLength) -> Result<u64, MessageError> {
     let mut length = None;
-    for value in tokens(headers, CONTENT_LENGTH) {
-        let value = decimal(value).ok_or(Refused::Length)?;
+    for value in list_elements(headers, CONTENT_LENGTH) {
+        let value = parse_decimal(value).ok_or(MessageError::InvalidContentLength)?;
         match length.replace(value) {
             None => {}
-            Some(before) if before == value && repeated == Repeated::IfEqual => {}
-            Some(_) => return Err(Refused::SeveralLengths),
+            Some(before) if before == value && repeated == RepeatedLength::AllowEqual => {}
+            Some(_) => return Err(MessageError::MultipleContentLengths),
         }
     }
-    length.ok_or(Refused::Length)
+    length.ok_or(MessageError::InvalidContentLength)
 }
 
-/// Digits only: no sign, no space, no overflow.
-pub(in crate::http) fn decimal(text: &[u8]) -> Option<u64> {
+/// Parses digits only: no sign, no space, no overflow.
+pub(in crate::http) fn parse_decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
     }
@@ -151,12 +149,14 @@ pub(super) fn keeps_alive(version: Version, headers: &HeaderMap) -> bool {
     if !headers.contains_key(CONNECTION) {
         return version == Version::HTTP_11;
     }
-    let lists = |token: &[u8]| tokens(headers, CONNECTION).any(|t| t.eq_ignore_ascii_case(token));
+    let lists =
+        |token: &[u8]| list_elements(headers, CONNECTION).any(|t| t.eq_ignore_ascii_case(token));
     !lists(b"close") && (version == Version::HTTP_11 || lists(b"keep-alive"))
 }
 
-/// The elements of a comma-separated header, over all its lines, without the blanks around them.
-pub(in crate::http) fn tokens(
+/// Returns the elements of a comma-separated header, from all its lines, without whitespace around
+/// them.
+pub(in crate::http) fn list_elements(
     headers: &HeaderMap,
     name: HeaderName,
 ) -> impl Iterator<Item = &[u8]> {
@@ -164,11 +164,11 @@ pub(in crate::http) fn tokens(
         .get_all(name)
         .iter()
         .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-        .map(trim)
+        .map(trim_whitespace)
 }
 
-/// Without blanks and tabs at either end, which is what HTTP calls whitespace.
-fn trim(mut text: &[u8]) -> &[u8] {
+/// Removes leading and trailing spaces and tabs (OWS).
+fn trim_whitespace(mut text: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = text {
         text = rest;
     }

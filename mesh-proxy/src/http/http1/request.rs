@@ -1,75 +1,80 @@
-//! How a request is put on the wire. The decision is pure; see [`super::server`] for the one about
-//! responses.
+//! Chooses the framing of a request, and queues its headers. For responses see [`super::server`].
 
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Method, Version};
 use http_body::Body as _;
 
-use super::{Connection, Encoder, Error, Framing, encode};
+use super::{BodyEncoder, Connection, Error, FramingHeaders, encode};
 use crate::http::{Body, Request, uri};
 
-/// What is known of a body before it is read.
+/// The size of a body, as known before it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum BodySize {
     Empty,
-    Length(u64),
-    Nothing,
+    Exact(u64),
+    Unknown,
 }
 
-impl Known {
+impl BodySize {
     pub(super) fn of(body: &Body) -> Self {
         match (body.is_empty(), body.size_hint().exact()) {
             (true, _) => Self::Empty,
-            (false, Some(length)) => Self::Length(length),
-            (false, None) => Self::Nothing,
+            (false, Some(length)) => Self::Exact(length),
+            (false, None) => Self::Unknown,
         }
     }
 }
 
-/// Queues the head of a request, to be written together with the beginning of its body.
-pub(crate) fn begin(
+/// Queues the headers of a request, to be written with the beginning of its body.
+pub(crate) fn begin_request(
     connection: &Connection,
     request: &Request,
     body: &Body,
-) -> Result<Encoder, Error> {
-    let (framing, encoder) = frame(
+) -> Result<BodyEncoder, Error> {
+    let (framing, encoder) = choose_framing(
         request.method(),
         request.version(),
         request.headers(),
-        Known::of(body),
+        BodySize::of(body),
     )?;
     let target = uri::http1_form(request);
     connection.write(|output| {
-        output.restart();
+        output.begin_message();
         let line = (request.method(), &target, request.version());
-        encode::request(output.flat(), line, request.headers(), framing);
+        encode::write_request(output.append_buffer(), line, request.headers(), framing);
     });
     Ok(encoder)
 }
 
-fn frame(
+fn choose_framing(
     method: &Method,
     version: Version,
     headers: &HeaderMap,
-    known: Known,
-) -> Result<(Framing, Encoder), Error> {
+    size: BodySize,
+) -> Result<(FramingHeaders, BodyEncoder), Error> {
     if *method == Method::CONNECT {
-        return Ok((Framing::None, Encoder::Bytes(0)));
+        return Ok((FramingHeaders::Omit, BodyEncoder::Length(0)));
     }
-    if let Some(length) = given_length(headers) {
-        return Ok((Framing::GivenLength, Encoder::Bytes(length)));
+    if let Some(length) = content_length(headers) {
+        return Ok((
+            FramingHeaders::KeepContentLength,
+            BodyEncoder::Length(length),
+        ));
     }
-    match known {
-        // A request without framing has no body, and says so best by saying nothing.
-        Known::Empty => Ok((Framing::None, Encoder::Bytes(0))),
-        Known::Length(length) => Ok((Framing::Length(length), Encoder::Bytes(length))),
-        Known::Nothing if version == Version::HTTP_10 => Err(Error::Unframed),
-        Known::Nothing => Ok((Framing::Chunked, Encoder::Chunked)),
+    match size {
+        // A request without framing headers has no body.
+        BodySize::Empty => Ok((FramingHeaders::Omit, BodyEncoder::Length(0))),
+        BodySize::Exact(length) => Ok((
+            FramingHeaders::ContentLength(length),
+            BodyEncoder::Length(length),
+        )),
+        BodySize::Unknown if version == Version::HTTP_10 => Err(Error::UnframedBody),
+        BodySize::Unknown => Ok((FramingHeaders::Chunked, BodyEncoder::Chunked)),
     }
 }
 
-/// The `content-length` of a message, if it has one that can be relied on.
-pub(super) fn given_length(headers: &HeaderMap) -> Option<u64> {
+/// Returns the `content-length` of a message, if it is single and valid.
+pub(super) fn content_length(headers: &HeaderMap) -> Option<u64> {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let length = lengths.next()?.to_str().ok()?.parse().ok()?;
     lengths.next().is_none().then_some(length)
@@ -82,29 +87,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_are_framed() {
-        let check = |version: Version, length: Option<&'static str>, known: Known| {
+    fn request_framing_follows_content_length_and_body_size() {
+        let check = |version: Version, length: Option<&'static str>, size: BodySize| {
             let mut headers = HeaderMap::new();
             if let Some(length) = length {
                 headers.insert(CONTENT_LENGTH, HeaderValue::from_static(length));
             }
-            frame(&Method::POST, version, &headers, known).ok()
+            choose_framing(&Method::POST, version, &headers, size).ok()
         };
         let (old, new) = (Version::HTTP_10, Version::HTTP_11);
-        let given = |length| Some((Framing::GivenLength, Encoder::Bytes(length)));
-        let length = |length| Some((Framing::Length(length), Encoder::Bytes(length)));
-        let nothing = Some((Framing::None, Encoder::Bytes(0)));
-        assert_eq!(check(new, None, Known::Empty), nothing);
-        assert_eq!(check(new, Some("0"), Known::Empty), given(0));
-        assert_eq!(check(new, Some("5"), Known::Length(5)), given(5));
-        assert_eq!(check(new, Some("5"), Known::Nothing), given(5));
-        assert_eq!(check(old, Some("5"), Known::Nothing), given(5));
-        assert_eq!(check(new, Some("x"), Known::Length(5)), length(5));
-        assert_eq!(check(new, None, Known::Length(5)), length(5));
+        let kept = |length| {
+            Some((
+                FramingHeaders::KeepContentLength,
+                BodyEncoder::Length(length),
+            ))
+        };
+        let length = |length| {
+            Some((
+                FramingHeaders::ContentLength(length),
+                BodyEncoder::Length(length),
+            ))
+        };
+        let omitted = Some((FramingHeaders::Omit, BodyEncoder::Length(0)));
+        assert_eq!(check(new, None, BodySize::Empty), omitted);
+        assert_eq!(check(new, Some("0"), BodySize::Empty), kept(0));
+        assert_eq!(check(new, Some("5"), BodySize::Exact(5)), kept(5));
+        assert_eq!(check(new, Some("5"), BodySize::Unknown), kept(5));
+        assert_eq!(check(old, Some("5"), BodySize::Unknown), kept(5));
+        assert_eq!(check(new, Some("x"), BodySize::Exact(5)), length(5));
+        assert_eq!(check(new, None, BodySize::Exact(5)), length(5));
         assert_eq!(
-            check(new, None, Known::Nothing),
-            Some((Framing::Chunked, Encoder::Chunked))
+            check(new, None, BodySize::Unknown),
+            Some((FramingHeaders::Chunked, BodyEncoder::Chunked))
         );
-        assert_eq!(check(old, None, Known::Nothing), None);
+        assert_eq!(check(old, None, BodySize::Unknown), None);
     }
 }

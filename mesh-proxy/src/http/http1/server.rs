@@ -1,8 +1,8 @@
-//! The loop of an accepted HTTP/1 connection: read a head, ask the handler, write the response, see
-//! to the rest of the request, again.
+//! The loop of an accepted HTTP/1 connection: read a request, call the handler, write the response,
+//! discard the rest of the request's body, repeat.
 //!
-//! While it waits for a request it is small: everything that belongs to one exchange is in a future
-//! of its own, which exists as long as the exchange does.
+//! The loop's future is small while it waits for a request. The state of an exchange is in a boxed
+//! future that exists only as long as the exchange.
 
 use std::cell::Cell;
 use std::future::{Future as _, poll_fn};
@@ -16,329 +16,354 @@ use http::{HeaderValue, StatusCode, Version};
 use mesh_runtime::drain::Watch;
 use tokio::time::timeout;
 
-use self::plan::{Facts, Plan};
-use super::connection::Rest;
-use super::framing::Asked;
-use super::head::{self, Reason};
-use super::limits::{LINGER, MAX_LINGER_BYTES};
-use super::{Connection, Encoder, Error, Framing, Outgoing, Refused, encode};
+use self::response_framing::{RequestInfo, ResponseFraming};
+use super::connection::RemainingBody;
+use super::framing::RequestMethod;
+use super::limits::{LINGER_TIME, MAX_LINGER_BYTES};
+use super::parse::{self, ReasonPhrase};
+use super::{BodyEncoder, Connection, Error, FramingHeaders, MessageError, OutgoingBody, encode};
 use crate::config::HttpLimits;
-use crate::http::admitted::Admission;
-use crate::http::idle::idle;
-use crate::http::interim::Interim;
-use crate::http::patience::Patience;
-use crate::http::respond::{self, CloseConnection};
+use crate::http::body_timeout::BodyTimeout;
+use crate::http::idle::wait_until_idle;
+use crate::http::interim::InterimSender;
+use crate::http::revocable::RevocableRequest;
+use crate::http::synthetic_response::{self, CloseConnection};
 use crate::http::upgrade;
-use crate::http::{Body, Handle, Request, Response, uri};
+use crate::http::{Body, HttpHandler, Request, Response, uri};
 use crate::transport::Io;
 
-mod plan;
+mod response_framing;
 
-/// What the connection has become.
+/// How a connection ended.
 #[derive(Debug)]
-pub(in crate::http) enum Ended {
+pub(in crate::http) enum ServeOutcome {
     Closed,
-    /// The client's and the server's connection, to be joined for as long as they may.
-    Tunnel(Box<(Io, Io, Option<Admission>)>),
+    /// The connections of the client and the server, to be joined to a tunnel.
+    Tunnel(Box<(Io, Io, Option<RevocableRequest>)>),
 }
 
 /// What follows an exchange.
-enum After {
-    Next,
+enum ConnectionAction {
+    KeepAlive,
     Close,
-    /// Close, but the client may still be sending: what it sends is read for a while, or it would
-    /// never see the response.
+    /// Close, but first read what the client still sends: otherwise the kernel would reset the
+    /// connection before the client reads the response.
     Linger,
-    /// The server's connection.
-    Tunnel(Box<Io>, Option<Admission>),
+    /// Become a tunnel with the server's connection.
+    Tunnel(Box<Io>, Option<RevocableRequest>),
 }
 
-/// What holds for all requests of a connection.
-pub(in crate::http) struct Terms<'a, H> {
+/// Configuration of all requests on a connection.
+pub(in crate::http) struct ServeConfig<'a, H> {
     pub(in crate::http) drain: &'a Watch,
     pub(in crate::http) handler: &'a H,
     pub(in crate::http) limits: &'a HttpLimits,
 }
 
-/// Serves `io` until it ends, or has been idle for too long. While the proxy drains, a request that
-/// has begun is answered, and no other.
-pub(in crate::http) async fn serve<H: Handle>(
+/// Serves `io` until the connection ends or is idle for too long. While the proxy drains, a request
+/// that has begun is completed, and no other is read.
+pub(in crate::http) async fn serve<H: HttpHandler>(
     io: Io,
-    terms: &Terms<'_, H>,
-) -> Result<Ended, Error> {
-    let connection = Connection::new(io, terms.limits.http1);
+    config: &ServeConfig<'_, H>,
+) -> Result<ServeOutcome, Error> {
+    let connection = Connection::new(io, config.limits.http1);
     let exchanges = Cell::new(0_u32);
-    let mut draining = pin!(terms.drain.draining());
-    let mut idle = pin!(idle(terms.limits.idle, || exchanges.get()));
+    let mut draining = pin!(config.drain.draining());
+    let mut idle = pin!(wait_until_idle(config.limits.idle, || exchanges.get()));
     loop {
         let is_over = |cx: &mut Context<'_>| {
             draining.as_mut().poll(cx).is_ready() || idle.as_mut().poll(cx).is_ready()
         };
-        if !begun(&connection, is_over).await? {
+        if !wait_for_request(&connection, is_over).await? {
             break;
         }
         exchanges.set(exchanges.get().wrapping_add(1));
-        let exchange = Box::pin(exchange(&connection, terms));
+        let exchange = Box::pin(exchange(&connection, config));
         match exchange.await {
-            Ok(After::Next) => {}
-            Ok(After::Close) => break,
-            Ok(After::Linger) => {
+            Ok(ConnectionAction::KeepAlive) => {}
+            Ok(ConnectionAction::Close) => break,
+            Ok(ConnectionAction::Linger) => {
                 Box::pin(linger(&connection)).await;
-                return Ok(Ended::Closed);
+                return Ok(ServeOutcome::Closed);
             }
-            Ok(After::Tunnel(server, admission)) => {
-                let client = connection.into_io().ok_or(Error::Busy)?;
-                return Ok(Ended::Tunnel(Box::new((client, *server, admission))));
+            Ok(ConnectionAction::Tunnel(server, revocable)) => {
+                let client = connection.into_io().ok_or(Error::ConnectionInUse)?;
+                return Ok(ServeOutcome::Tunnel(Box::new((client, *server, revocable))));
             }
             Err(error) => {
-                Box::pin(refuse(&connection, &error)).await;
-                connection.cut_off();
+                Box::pin(send_error_response(&connection, &error)).await;
+                connection.abort_body_reader();
                 return Err(error);
             }
         }
     }
     poll_fn(|cx| connection.poll_shutdown(cx)).await?;
-    Ok(Ended::Closed)
+    Ok(ServeOutcome::Closed)
 }
 
-/// Waits for a request. False when none will come: the client has closed, or has been idle for too
-/// long, or the proxy drains.
-async fn begun(
+/// Waits for a request. Returns false when none will follow: the client has closed, the connection
+/// was idle for too long, or the proxy drains.
+async fn wait_for_request(
     connection: &Connection,
     mut is_over: impl FnMut(&mut Context<'_>) -> bool,
 ) -> Result<bool, Error> {
-    poll_fn(|cx| match connection.poll_begun(cx) {
+    poll_fn(|cx| match connection.poll_message_start(cx) {
         Poll::Pending if is_over(cx) => Poll::Ready(Ok(false)),
-        begun => begun,
+        started => started,
     })
     .await
 }
 
-/// One request and its response. An error is answered if it has an answer, and ends the connection.
-async fn exchange<H: Handle>(
+/// Serves one request. An error ends the connection, after an error response where there is one.
+async fn exchange<H: HttpHandler>(
     connection: &Rc<Connection>,
-    terms: &Terms<'_, H>,
-) -> Result<After, Error> {
-    let (mut request, facts) = read_request(connection, terms.limits).await?;
-    let wanted = upgrade::accept(&mut request).map_err(|_bad| Refused::Target)?;
+    config: &ServeConfig<'_, H>,
+) -> Result<ConnectionAction, Error> {
+    let (mut request, info) = read_request(connection, config.limits).await?;
+    let upgrade_request =
+        upgrade::take_request(&mut request).map_err(|_invalid| MessageError::InvalidTarget)?;
     uri::unify_authority(&mut request)?;
-    uri::mark_form(&mut request);
-    let mut patience = Patience::new(terms.limits.body_time);
-    let handled = handle(connection, terms.handler, &mut request, &mut patience).await?;
+    uri::record_form(&mut request);
+    let mut body_timeout = BodyTimeout::new(config.limits.body_time);
+    let response =
+        call_handler(connection, config.handler, &mut request, &mut body_timeout).await?;
     drop(request);
-    let Some(mut response) = handled else {
-        return Ok(After::Close);
+    let Some(mut response) = response else {
+        return Ok(ConnectionAction::Close);
     };
-    if wanted.is_some_and(|wanted| wanted.is_agreed(response.status())) {
-        return switch(connection, response).await;
+    if upgrade_request.is_some_and(|upgrade| upgrade.is_accepted_by(response.status())) {
+        return begin_tunnel(connection, response).await;
     }
     if response.status().is_informational() {
-        // Nobody has asked for it, and nothing of the connection could be understood after it.
-        response = respond::status(facts.version, StatusCode::BAD_GATEWAY);
+        // An unrequested 1xx or 101: no valid message could follow it.
+        response = synthetic_response::status(info.version, StatusCode::BAD_GATEWAY);
         response.extensions_mut().insert(CloseConnection);
     }
-    let drained = terms.limits.drained_body;
-    let is_leaving = terms.drain.is_draining() || cannot_finish(connection, drained);
-    let plan = Plan::of(facts, &response, is_leaving);
-    write_response(connection, plan, response, &mut patience).await?;
-    let is_over = match connection.rest() {
-        Rest::Over => true,
-        _ => Box::pin(finish_request(connection, plan.keeps_alive, drained)).await,
+    let drained = config.limits.drained_body;
+    let must_close = config.drain.is_draining() || cannot_read_rest(connection, drained);
+    let framing = ResponseFraming::new(info, &response, must_close);
+    write_response(connection, framing, response, &mut body_timeout).await?;
+    let is_body_complete = match connection.remaining_body() {
+        RemainingBody::Complete => true,
+        _ => Box::pin(drain_request_body(connection, framing.keeps_alive, drained)).await,
     };
-    Ok(match is_over {
-        true if plan.keeps_alive => After::Next,
-        true if !connection.has_surplus() => After::Close,
-        _ => After::Linger,
+    Ok(match is_body_complete {
+        true if framing.keeps_alive => ConnectionAction::KeepAlive,
+        true if !connection.has_unread_input() => ConnectionAction::Close,
+        _ => ConnectionAction::Linger,
     })
 }
 
-/// Reads the head of a request whose first byte is there.
+/// Reads the headers of a request whose first byte has been received.
 async fn read_request(
     connection: &Rc<Connection>,
     limits: &HttpLimits,
-) -> Result<(Request, Facts), Error> {
-    let head = match connection.try_head()? {
-        Some(head) => head,
-        None => Box::pin(read_slow_head(connection, limits.head_time)).await?,
+) -> Result<(Request, RequestInfo), Error> {
+    let headers = match connection.try_take_headers()? {
+        Some(headers) => headers,
+        None => Box::pin(read_slow_headers(connection, limits.head_time)).await?,
     };
-    let head = head::request(&head, &limits.http1)?;
-    let facts = Facts {
-        asked: Asked::by(&head.method),
-        version: head.version,
-        keeps_alive: head.keeps_alive,
+    let parsed = parse::parse_request(&headers, &limits.http1)?;
+    let info = RequestInfo {
+        method: RequestMethod::of(&parsed.method),
+        version: parsed.version,
+        keeps_alive: parsed.keeps_alive,
     };
-    let body = match connection.begin_body(head.body, head.expects_continue) {
+    let body = match connection.begin_body(parsed.body_length, parsed.expects_continue) {
         Some(incoming) => Body::http1(incoming),
         None => Body::empty(),
     };
-    let body = match head.version {
-        // There are no interim responses in HTTP/1.0.
+    let body = match parsed.version {
+        // HTTP/1.0 has no interim responses.
         Version::HTTP_10 => body,
-        _ => body.with_interim(Interim::Http1(super::Interim::of(connection))),
+        _ => body.with_interim(InterimSender::Http1(super::InterimSender::new(connection))),
     };
     let mut request = Request::new(body);
-    *request.method_mut() = head.method;
-    *request.uri_mut() = head.uri;
-    *request.version_mut() = head.version;
-    *request.headers_mut() = head.headers;
-    Ok((request, facts))
+    *request.method_mut() = parsed.method;
+    *request.uri_mut() = parsed.uri;
+    *request.version_mut() = parsed.version;
+    *request.headers_mut() = parsed.headers;
+    Ok((request, info))
 }
 
-/// A head that has not come in one piece.
-async fn read_slow_head(connection: &Connection, limit: Duration) -> Result<Bytes, Error> {
-    let head = poll_fn(|cx| connection.poll_head(cx));
-    match timeout(limit, head).await {
-        Ok(head) => head?.ok_or(Error::Incomplete),
-        Err(_elapsed) => Err(Error::HeadTimeout(limit)),
+/// Reads headers that did not arrive in one piece.
+async fn read_slow_headers(connection: &Connection, limit: Duration) -> Result<Bytes, Error> {
+    let headers = poll_fn(|cx| connection.poll_headers(cx));
+    match timeout(limit, headers).await {
+        Ok(headers) => headers?.ok_or(Error::Incomplete),
+        Err(_elapsed) => Err(Error::HeaderTimeout(limit)),
     }
 }
 
-/// Asks the handler. `None` when it does not want to answer. Gives up when the client has, and when
-/// the request turns out to be no HTTP.
-async fn handle<H: Handle>(
+/// Calls the handler. Returns `None` when it resets the request. Fails when the client disconnects,
+/// or when the body turns out to be invalid.
+async fn call_handler<H: HttpHandler>(
     connection: &Rc<Connection>,
     handler: &H,
     request: &mut Request,
-    patience: &mut Patience,
+    body_timeout: &mut BodyTimeout,
 ) -> Result<Option<Response>, Error> {
     let mut handling = pin!(handler.handle(request));
     let response = poll_fn(|cx| {
-        if let Poll::Ready(answer) = handling.as_mut().poll(cx) {
-            return Poll::Ready(Ok(answer.ok()));
+        if let Poll::Ready(handled) = handling.as_mut().poll(cx) {
+            return Poll::Ready(Ok(handled.ok()));
         }
-        // Interim responses that were passed on, and requests for the body.
+        // Writes forwarded interim responses, and the 100 that the handler's first read of the body
+        // queued.
         if let Poll::Ready(Err(error)) = connection.poll_flush(cx) {
             return Poll::Ready(Err(error));
         }
-        poll_left(connection, patience, false, cx).map(Err)
+        poll_client_failure(connection, body_timeout, false, cx).map(Err)
     })
     .await?;
-    // Whatever the handler has made of it.
-    match connection.refused() {
-        Some(refused) => Err(refused.into()),
+    // An invalid body takes precedence over the handler's response.
+    match connection.body_error() {
+        Some(error) => Err(error.into()),
         None => Ok(response),
     }
 }
 
-/// Ready when the client has gone, or does not send what it has announced.
-fn poll_left(
+/// Ready when the client has disconnected, or does not send the declared body.
+fn poll_client_failure(
     connection: &Rc<Connection>,
-    patience: &mut Patience,
-    is_answered: bool,
+    body_timeout: &mut BodyTimeout,
+    response_started: bool,
     cx: &mut Context<'_>,
 ) -> Poll<Error> {
-    match patience.poll(cx, connection) {
-        Poll::Ready(limit) => Poll::Ready(Error::BodyTimeout { limit, is_answered }),
-        Poll::Pending => connection.poll_vanished(cx),
+    match body_timeout.poll(cx, connection) {
+        Poll::Ready(limit) => Poll::Ready(Error::BodyTimeout {
+            limit,
+            response_started,
+        }),
+        Poll::Pending => connection.poll_disconnected(cx),
     }
 }
 
-/// Whether it is known already that the rest of the request will not be read: it is too much, or
-/// the client will never send it.
-fn cannot_finish(connection: &Connection, drained: u64) -> bool {
-    connection.is_undecided()
-        || match connection.rest() {
-            Rest::Over | Rest::Held => false,
-            Rest::Unwanted(left) => left.is_some_and(|left| left > drained),
-            Rest::Lost => true,
+/// Whether it is already known that the rest of the request will not be read: it is too large, or
+/// the client will not send it.
+fn cannot_read_rest(connection: &Connection, drained: u64) -> bool {
+    connection.is_awaiting_continue()
+        || match connection.remaining_body() {
+            RemainingBody::Complete | RemainingBody::InUse => false,
+            RemainingBody::Discard(left) => left.is_some_and(|left| left > drained),
+            RemainingBody::Unframed => true,
         }
 }
 
 async fn write_response(
     connection: &Rc<Connection>,
-    plan: Plan,
+    framing: ResponseFraming,
     response: Response,
-    patience: &mut Patience,
+    body_timeout: &mut BodyTimeout,
 ) -> Result<(), Error> {
-    let (head, mut body) = response.into_parts();
-    let admission = body.take_admission();
+    let (parts, mut body) = response.into_parts();
+    let revocable = body.take_revocable();
     connection.write(|output| {
-        encode::response(
-            output.flat(),
-            (plan.version, head.status, head.extensions.get::<Reason>()),
-            &head.headers,
-            plan.framing,
-            plan.connection(),
+        encode::write_response(
+            output.append_buffer(),
+            (
+                framing.version,
+                parts.status,
+                parts.extensions.get::<ReasonPhrase>(),
+            ),
+            &parts.headers,
+            framing.headers,
+            framing.connection(),
         );
     });
-    let body = if plan.has_body { body } else { Body::empty() };
-    let mut outgoing = Outgoing::new(body, plan.encoder);
+    let body = if framing.has_body {
+        body
+    } else {
+        Body::empty()
+    };
+    let mut outgoing = OutgoingBody::new(body, framing.encoder);
     let written = poll_fn(|cx| match outgoing.poll(connection, cx) {
         Poll::Ready(written) => Poll::Ready(written),
-        Poll::Pending => match &admission {
-            Some(admission) if admission.poll_revoked(cx).is_ready() => {
+        Poll::Pending => match &revocable {
+            Some(revocable) if revocable.poll_revoked(cx).is_ready() => {
                 Poll::Ready(Err(Error::Revoked))
             }
-            _ => poll_left(connection, patience, true, cx).map(Err),
+            _ => poll_client_failure(connection, body_timeout, true, cx).map(Err),
         },
     })
     .await;
-    if written.is_err() && plan.encoder == Encoder::Close {
-        // Closing would say that the body is complete.
+    if written.is_err() && framing.encoder == BodyEncoder::UntilClose {
+        // A normal close would mark the body as complete.
         connection.reset();
     }
     written
 }
 
-/// Sees to what is left of the request's body. False when it has not come to its end.
-async fn finish_request(connection: &Connection, keeps_alive: bool, mut left: u64) -> bool {
-    // Somebody may still send it on. That ends when the other side has had enough, or the client.
-    match poll_fn(|cx| connection.poll_rest(cx)).await {
-        Rest::Over => return true,
-        Rest::Unwanted(_) if keeps_alive => {}
-        Rest::Unwanted(_) | Rest::Held | Rest::Lost => return false,
+/// Reads and discards the rest of the request's body. Returns whether the body is complete.
+async fn drain_request_body(connection: &Connection, keeps_alive: bool, mut left: u64) -> bool {
+    // The body may still be forwarded; that ends when the server closes or the client disconnects.
+    match poll_fn(|cx| connection.poll_remaining_body(cx)).await {
+        RemainingBody::Complete => return true,
+        RemainingBody::Discard(_) if keeps_alive => {}
+        RemainingBody::Discard(_) | RemainingBody::InUse | RemainingBody::Unframed => return false,
     }
-    let discard = poll_fn(|cx| connection.poll_discard(cx, &mut left));
-    timeout(LINGER, discard).await.unwrap_or(false)
+    let discard = poll_fn(|cx| connection.poll_discard_body(cx, &mut left));
+    timeout(LINGER_TIME, discard).await.unwrap_or(false)
 }
 
-/// Says that protocols are switched, and lets go of the server's connection.
-async fn switch(connection: &Connection, mut response: Response) -> Result<After, Error> {
-    if connection.rest() != Rest::Over {
-        return Err(Error::Busy);
+/// Sends the response that switches protocols, and takes over the server's connection.
+async fn begin_tunnel(
+    connection: &Connection,
+    mut response: Response,
+) -> Result<ConnectionAction, Error> {
+    if connection.remaining_body() != RemainingBody::Complete {
+        return Err(Error::ConnectionInUse);
     }
-    let admission = response.body_mut().take_admission();
+    let revocable = response.body_mut().take_revocable();
     let tunnel = response.body_mut().take_tunnel();
     connection.write(|output| {
-        let head = (
+        let status_line = (
             Version::HTTP_11,
             response.status(),
             response.extensions().get(),
         );
-        encode::response(output.flat(), head, response.headers(), Framing::None, None);
+        encode::write_response(
+            output.append_buffer(),
+            status_line,
+            response.headers(),
+            FramingHeaders::Omit,
+            None,
+        );
     });
     poll_fn(|cx| connection.poll_flush(cx)).await?;
-    Ok(tunnel.map_or(After::Close, |server| After::Tunnel(server, admission)))
+    Ok(tunnel.map_or(ConnectionAction::Close, |server| {
+        ConnectionAction::Tunnel(server, revocable)
+    }))
 }
 
-/// Answers what is no request.
-async fn refuse(connection: &Connection, error: &Error) {
-    let Some(status) = error.answer() else { return };
-    let response = respond::status(Version::HTTP_11, status);
+/// Sends the error response, if there is one.
+async fn send_error_response(connection: &Connection, error: &Error) {
+    let Some(status) = error.status() else { return };
+    let response = synthetic_response::status(Version::HTTP_11, status);
     connection.write(|output| {
-        encode::response(
-            output.flat(),
+        encode::write_response(
+            output.append_buffer(),
             (Version::HTTP_11, status, None),
             response.headers(),
-            Framing::AsGiven,
+            FramingHeaders::Unchanged,
             Some(HeaderValue::from_static("close")),
         );
     });
     linger(connection).await;
 }
 
-/// Closes the writing half, and reads for a while what the client still sends: a connection that is
-/// closed with bytes unread is reset, and the client's kernel throws away the response (RFC 9112,
-/// section 9.6).
+/// Closes the writing half, and discards what the client still sends for a limited time: the kernel
+/// resets a connection that is closed with unread bytes, and the client's kernel would then drop
+/// the response (RFC 9112, section 9.6).
 async fn linger(connection: &Connection) {
     let mut left = MAX_LINGER_BYTES;
     let lingering = async {
         poll_fn(|cx| connection.poll_shutdown(cx)).await?;
-        poll_fn(|cx| connection.poll_linger(cx, &mut left)).await;
+        poll_fn(|cx| connection.poll_discard_input(cx, &mut left)).await;
         Ok::<_, Error>(())
     };
-    // The client may be gone, or never stop.
-    let _ended = timeout(LINGER, lingering).await;
+    // A timeout or error changes nothing: the connection is closed either way.
+    let _ended = timeout(LINGER_TIME, lingering).await;
 }
 
 #[cfg(test)]
@@ -349,10 +374,10 @@ mod tests {
     use super::*;
     use crate::http::Reset;
 
-    /// As large as the real ones.
+    /// As large as the actual handlers.
     struct Large;
 
-    impl Handle for Large {
+    impl HttpHandler for Large {
         async fn handle(&self, _request: &mut Request) -> Result<Response, Reset> {
             let state = [0_u8; 4096];
             tokio::task::yield_now().await;
@@ -361,18 +386,18 @@ mod tests {
         }
     }
 
-    /// What an idle connection costs, besides the socket: its task and what that points to.
+    /// The size of an idle connection besides its socket: its task and what that points to.
     #[tokio::test]
-    async fn idle_connections_are_small() {
+    async fn idle_connection_future_is_small() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).await;
         let (_drain, watch) = drain::channel();
-        let terms = Terms {
+        let config = ServeConfig {
             drain: &watch,
             handler: &Large,
             limits: &HttpLimits::DEFAULT,
         };
-        let task = size_of_val(&serve(Io::plain(tcp.unwrap()), &terms));
+        let task = size_of_val(&serve(Io::plain(tcp.unwrap()), &config));
         let connection = size_of::<Connection>();
         assert!(task <= 512, "{task}");
         assert!(connection <= 512, "{connection}");

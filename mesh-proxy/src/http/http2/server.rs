@@ -1,4 +1,4 @@
-//! Serves HTTP/2 on one accepted connection: a task that moves bytes, and a task for each stream.
+//! Serves HTTP/2 on one accepted connection: one task for I/O, and one for each stream.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -10,80 +10,82 @@ use mesh_core::endpoint::KeepAlive;
 use mesh_http2::{AcceptedStream, Error, ErrorCode, FieldSectionLimit, Role};
 use mesh_runtime::drain;
 
-use super::link::Upload;
-use super::{Driver, Incoming, Link, Outgoing, Writer, prepare_response};
+use super::shared_connection::RequestBodyMonitor;
+use super::{Driver, IncomingBody, OutgoingBody, SendStream, SharedConnection, prepare_response};
 use crate::config::{Http2Server, HttpLimits};
-use crate::http::http1::Refused;
-use crate::http::idle::idle;
-use crate::http::interim::Interim;
-use crate::http::patience::Patience;
-use crate::http::respond::CloseConnection;
-use crate::http::server::Refusals;
-use crate::http::{Body, Handle, Protocol, Request, Reset, Response, respond, upgrade, uri};
+use crate::http::body_timeout::BodyTimeout;
+use crate::http::http1::MessageError;
+use crate::http::idle::wait_until_idle;
+use crate::http::interim::InterimSender;
+use crate::http::server::RefusalCounter;
+use crate::http::synthetic_response::CloseConnection;
+use crate::http::{
+    Body, HttpHandler, Protocol, Request, Reset, Response, synthetic_response, upgrade, uri,
+};
 use crate::transport::Io;
 
-/// On what terms a connection is served.
-pub(in crate::http) struct Terms<H> {
+/// Configuration of an accepted connection.
+pub(in crate::http) struct ServeConfig<H> {
     pub handler: Rc<H>,
     pub params: Http2Server,
     pub limits: HttpLimits,
     pub drain: drain::Watch,
-    pub refusals: Refusals,
+    pub refusals: RefusalCounter,
 }
 
-/// Serves `io` until the connection and all of its streams have ended. Asked to end, it takes no
-/// new streams.
+/// Serves `io` until the connection and all of its streams have ended. When the proxy drains or the
+/// connection is idle, a graceful shutdown starts.
 ///
-/// No `async fn`: that would keep room for its arguments beside what they become, for as long as
-/// the connection lives.
-pub(in crate::http) fn serve<H: Handle + 'static>(
+/// Not an `async fn`, which would keep memory for its arguments in addition to the values made from
+/// them for the life of the connection.
+pub(in crate::http) fn serve<H: HttpHandler + 'static>(
     io: Io,
-    terms: Terms<H>,
+    config: ServeConfig<H>,
 ) -> impl Future<Output = Result<(), Error>> {
-    let mut driver = Driver::new(io, terms.of_connection());
-    let link = driver.link().clone();
-    let terms = Rc::new(terms);
+    let mut driver = Driver::new(io, config.role_config());
+    let shared = driver.shared().clone();
+    let config = Rc::new(config);
     async move {
-        let mut end = pin!(terms.end(&link));
-        let mut is_ending = false;
+        let mut stop = pin!(config.drained_or_idle(&shared));
+        let mut is_stopping = false;
         let served = poll_fn(|cx| {
-            if !is_ending && end.as_mut().poll(cx).is_ready() {
-                is_ending = true;
-                link.leave();
+            if !is_stopping && stop.as_mut().poll(cx).is_ready() {
+                is_stopping = true;
+                shared.start_graceful_shutdown();
             }
-            let polled = driver.poll(cx, &mut |link, accepted| {
-                tokio::task::spawn_local(exchange(terms.clone(), link.clone(), accepted));
+            let polled = driver.poll(cx, &mut |shared, accepted| {
+                tokio::task::spawn_local(exchange(config.clone(), shared.clone(), accepted));
             });
-            if !is_ending && !link.is_welcome() {
-                is_ending = true;
-                terms.judge(&link, None);
-                link.leave();
+            if !is_stopping && !shared.accepts_streams() {
+                is_stopping = true;
+                config.record_exceeded(&shared, None);
+                shared.start_graceful_shutdown();
                 cx.waker().wake_by_ref();
             }
             polled
         })
         .await;
-        terms.judge(&link, served.as_ref().err());
+        config.record_exceeded(&shared, served.as_ref().err());
         served
     }
 }
 
-impl<H> Terms<H> {
-    fn of_connection(&self) -> super::Terms {
+impl<H> ServeConfig<H> {
+    fn role_config(&self) -> super::RoleConfig {
         let params = &self.params;
-        super::Terms {
+        super::RoleConfig {
             role: Role::Server,
             limits: self.limits,
-            header_list: params.max_header_list_size,
-            streams: params.max_concurrent_streams,
-            unseen_resets: u32::try_from(params.max_pending_accept_reset_streams)
+            max_header_list_size: params.max_header_list_size,
+            max_streams: params.max_concurrent_streams,
+            max_pending_accept_resets: u32::try_from(params.max_pending_accept_reset_streams)
                 .unwrap_or(u32::MAX),
             stream_window: params.stream_window,
             connection_window: params.connection_window,
-            adapts_windows: params.adaptive_window,
-            max_frame: params.max_frame_size,
-            collected: params.max_send_buf_size,
-            // Clients that are gone hold their connections while nothing runs on them, too.
+            adaptive_window: params.adaptive_window,
+            max_frame_size: params.max_frame_size,
+            send_buffer: params.max_send_buf_size,
+            // Disconnected clients hold idle connections, too.
             keep_alive: params.keep_alive.map(|pings| KeepAlive {
                 interval: pings.interval,
                 timeout: pings.timeout,
@@ -92,167 +94,184 @@ impl<H> Terms<H> {
         }
     }
 
-    /// Ready when the connection is to take no more streams.
-    async fn end(&self, link: &Link) {
+    /// Completes when the proxy drains or the connection is idle.
+    async fn drained_or_idle(&self, shared: &SharedConnection) {
         tokio::select! {
             () = self.drain.draining() => {}
-            () = idle(self.limits.idle, || link.messages()) => {}
+            () = wait_until_idle(self.limits.idle, || shared.messages()) => {}
         }
     }
 
-    /// Counts and logs why the connection was ended or replaced, if it was the client's fault.
-    fn judge(&self, link: &Link, error: Option<&Error>) {
-        if let Some(violation) = link.take_limit_exceeded() {
-            tracing::info!(reason = %violation, "HTTP/2 connection of a client ended or replaced");
-            self.refusals.count(Protocol::Http2, violation.label());
+    /// Counts and logs a limit that the client exceeded, or its protocol error.
+    fn record_exceeded(&self, shared: &SharedConnection, error: Option<&Error>) {
+        if let Some(exceeded) = shared.take_limit_exceeded() {
+            tracing::info!(reason = %exceeded, "HTTP/2 client exceeded a limit");
+            self.refusals.count(Protocol::Http2, exceeded.label());
         } else if let Some(Error::Protocol(..)) = error {
             self.refusals.count(Protocol::Http2, "malformed");
         }
     }
 }
 
-/// Watches whether the client sends the body that it has announced.
-struct Slow<H> {
-    terms: Rc<Terms<H>>,
-    upload: Upload,
-    patience: Patience,
+/// Watches whether the client sends the declared body.
+struct SlowBodyWatch<H> {
+    config: Rc<ServeConfig<H>>,
+    monitor: RequestBodyMonitor,
+    timeout: BodyTimeout,
 }
 
-impl<H> Slow<H> {
-    /// Ready when it does not; counted and logged then.
+impl<H> SlowBodyWatch<H> {
+    /// Ready, after counting and logging it, if the client does not.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let limit = ready!(self.patience.poll(cx, &self.upload));
-        tracing::info!(
-            ?limit,
-            "Nothing of a request's announced body arrived for too long"
-        );
-        self.terms.refusals.count(Protocol::Http2, "body_time");
+        let limit = ready!(self.timeout.poll(cx, &self.monitor));
+        tracing::info!(?limit, "Request body timed out");
+        self.config.refusals.count(Protocol::Http2, "body_time");
         Poll::Ready(())
     }
 }
 
-/// One stream: the handler is asked, and dropped with whatever it is doing when the client resets
-/// the stream.
+/// Serves one stream. The handler's future is dropped when the client resets the stream.
 ///
-/// No `async fn`, as with [`serve`].
-fn exchange<H: Handle>(
-    terms: Rc<Terms<H>>,
-    link: Link,
+/// Not an `async fn`, as with [`serve`].
+fn exchange<H: HttpHandler>(
+    config: Rc<ServeConfig<H>>,
+    shared: SharedConnection,
     accepted: AcceptedStream,
 ) -> impl Future<Output = ()> {
     let AcceptedStream {
         id,
         request,
-        refused,
-        is_head_only,
-        length,
+        exceeded_limit,
+        is_headers_only: has_no_body,
+        content_length,
     } = accepted;
-    let (reader, writer) = link.hold(id);
-    let interim = Interim::Http2(super::Interim::of(&link, id, &request));
-    let body = Body::http2(Incoming::request(reader, length, is_head_only)).with_interim(interim);
+    let (recv_stream, send_stream) = shared.split(id);
+    let interim = InterimSender::Http2(super::InterimSender::new(&shared, id, &request));
+    let body = Body::http2(IncomingBody::request(
+        recv_stream,
+        content_length,
+        has_no_body,
+    ))
+    .with_interim(interim);
     let mut request = request.map(|()| body);
-    let mut slow = Slow {
-        upload: Upload::of(&link, id),
-        patience: Patience::new(terms.limits.body_time),
-        terms,
+    let mut watch = SlowBodyWatch {
+        monitor: RequestBodyMonitor::new(&shared, id),
+        timeout: BodyTimeout::new(config.limits.body_time),
+        config,
     };
     async move {
-        let terms = slow.terms.clone();
-        let answer = {
-            let mut answer = pin!(answer(&terms, &mut request, refused, length));
+        let config = watch.config.clone();
+        let outcome = {
+            let mut outcome = pin!(handle_request(
+                &config,
+                &mut request,
+                exceeded_limit,
+                content_length
+            ));
             poll_fn(|cx| {
-                if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
-                    return Poll::Ready(Some(answer));
+                if let Poll::Ready(outcome) = outcome.as_mut().poll(cx) {
+                    return Poll::Ready(Some(outcome));
                 }
-                if slow.poll(cx).is_ready() {
-                    let refusal = respond::status(Version::HTTP_2, StatusCode::REQUEST_TIMEOUT);
+                if watch.poll(cx).is_ready() {
+                    let refusal =
+                        synthetic_response::status(Version::HTTP_2, StatusCode::REQUEST_TIMEOUT);
                     return Poll::Ready(Some(Ok(refusal)));
                 }
-                writer.poll_failure(cx).map(|_gone| None)
+                send_stream.poll_failure(cx).map(|_gone| None)
             })
             .await
         };
         drop(request);
-        match answer {
+        match outcome {
             None => {}
             Some(Err(Reset(reason))) => {
-                if terms.drain.is_draining() {
-                    // First, so that the client does not repeat the request on this connection.
-                    link.leave();
+                if config.drain.is_draining() {
+                    // GOAWAY first, so that the client does not retry on this connection.
+                    shared.start_graceful_shutdown();
                 }
-                writer.reset(reason);
+                send_stream.reset(reason);
             }
             Some(Ok(mut response)) => {
                 let close = response.extensions_mut().remove::<CloseConnection>();
                 if close.is_some() {
-                    link.leave();
+                    shared.start_graceful_shutdown();
                 }
-                send(response, writer, slow).await;
+                send_response(response, send_stream, watch).await;
             }
         }
     }
 }
 
-/// What belongs to the connection is taken off, and the handler is asked.
-async fn answer<H: Handle>(
-    terms: &Terms<H>,
+/// Removes hop-by-hop headers and calls the handler.
+async fn handle_request<H: HttpHandler>(
+    config: &ServeConfig<H>,
     request: &mut Request,
-    unread: Option<FieldSectionLimit>,
+    exceeded_limit: Option<FieldSectionLimit>,
     length: Option<u64>,
 ) -> Result<Response, Reset> {
-    let refuse = |refused: Refused| {
-        terms.refusals.count(Protocol::Http2, refused.label());
-        Ok(respond::status(Version::HTTP_2, refused.status()))
+    let reject = |error: MessageError| {
+        config.refusals.count(Protocol::Http2, error.label());
+        Ok(synthetic_response::status(Version::HTTP_2, error.status()))
     };
-    match unread {
-        Some(FieldSectionLimit::FieldCount) => return refuse(Refused::TooManyHeaders),
-        Some(FieldSectionLimit::Size) => return refuse(Refused::HeadTooLarge),
+    match exceeded_limit {
+        Some(FieldSectionLimit::FieldCount) => return reject(MessageError::TooManyFields),
+        Some(FieldSectionLimit::Size) => return reject(MessageError::HeadersTooLarge),
         None => {}
     }
     if *request.method() == Method::CONNECT && length.is_some_and(|length| length > 0) {
-        return refuse(Refused::ConnectBody);
+        return reject(MessageError::ConnectWithBody);
     }
-    // An HTTP/2 stream is a tunnel by itself: bodies go both ways for as long as they like.
-    if upgrade::accept(request).is_err() {
-        return Ok(respond::status(Version::HTTP_2, StatusCode::BAD_REQUEST));
+    // No tunnel is needed: both bodies of an HTTP/2 stream can last indefinitely.
+    if upgrade::take_request(request).is_err() {
+        return Ok(synthetic_response::status(
+            Version::HTTP_2,
+            StatusCode::BAD_REQUEST,
+        ));
     }
-    if let Err(refused) = uri::unify_authority(request) {
-        return refuse(refused);
+    if let Err(error) = uri::unify_authority(request) {
+        return reject(error);
     }
-    let response = terms.handler.handle(request).await?;
+    let response = config.handler.handle(request).await?;
     if response.status().is_informational() {
-        // Nobody has asked for it, and nothing could follow it.
-        return Ok(respond::status(Version::HTTP_2, StatusCode::BAD_GATEWAY));
+        // An unrequested 1xx as the final response: nothing valid could follow it.
+        return Ok(synthetic_response::status(
+            Version::HTTP_2,
+            StatusCode::BAD_GATEWAY,
+        ));
     }
     Ok(response)
 }
 
-async fn send<H>(response: Response, writer: Writer, mut slow: Slow<H>) {
-    let (mut head, mut body) = response.into_parts();
-    let admission = body.take_admission();
-    prepare_response(&mut head.headers, &body);
-    let is_last = body.is_head_only();
-    writer.respond(&http::Response::from_parts(head, ()), is_last);
+async fn send_response<H>(
+    response: Response,
+    send_stream: SendStream,
+    mut watch: SlowBodyWatch<H>,
+) {
+    let (mut parts, mut body) = response.into_parts();
+    let revocable = body.take_revocable();
+    prepare_response(&mut parts.headers, &body);
+    let is_last = body.has_no_body();
+    send_stream.respond(&http::Response::from_parts(parts, ()), is_last);
     if is_last {
         return;
     }
-    let mut outgoing = Outgoing::new(body, writer);
+    let mut outgoing = OutgoingBody::new(body, send_stream);
     let sent = poll_fn(|cx| {
         let sent = Pin::new(&mut outgoing).poll(cx);
-        if sent.is_pending() && slow.poll(cx).is_ready() {
-            slow.upload.reset(ErrorCode::CANCEL);
+        if sent.is_pending() && watch.poll(cx).is_ready() {
+            watch.monitor.reset(ErrorCode::CANCEL);
         }
-        if let Some(admission) = &admission
+        if let Some(revocable) = &revocable
             && sent.is_pending()
-            && admission.poll_revoked(cx).is_ready()
+            && revocable.poll_revoked(cx).is_ready()
         {
-            // gRPC reads it as "permission denied".
-            slow.upload.reset(ErrorCode::INADEQUATE_SECURITY);
+            // gRPC maps this error code to "permission denied".
+            watch.monitor.reset(ErrorCode::INADEQUATE_SECURITY);
             return Poll::Ready(Ok(()));
         }
         sent
     });
     if let Err(error) = sent.await {
-        tracing::debug!(%error, "A response could not be sent to its end");
+        tracing::debug!(%error, "Response body could not be sent completely");
     }
 }

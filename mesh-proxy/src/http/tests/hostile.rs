@@ -1,8 +1,8 @@
-//! HTTP/2 clients that mean harm, with frames of their own making: each is a row that says what
-//! must happen to it, and what it may cost. An honest client beside it, on another connection, is
-//! served all the time.
+//! Attacks by HTTP/2 clients that write their own frames. Each row of [`ATTACKS`] says how the
+//! proxy must react and how much memory it may use. Meanwhile an honest client on another
+//! connection is served.
 //!
-//! Every attack runs in a process of its own, because its memory is measured.
+//! Every attack runs in its own process, so that its memory can be measured.
 
 use std::process::Command;
 
@@ -10,36 +10,35 @@ use h2::Reason;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::watch;
 
-use self::beside::{Honest, answering};
 use self::memory::Memory;
+use self::peers::{HonestClient, start_server};
 use super::*;
 use crate::config::Http2Limits;
 
-mod beside;
 mod memory;
+mod peers;
 
-/// A row.
 struct Attack {
     name: &'static str,
-    /// What the client sends: once, and then over and over with a number that grows.
+    /// What the client sends first, and then repeatedly with an increasing number.
     opening: fn() -> Vec<u8>,
     unit: Option<fn(u32) -> Vec<u8>>,
-    fate: Fate,
-    /// What is counted.
+    outcome: Outcome,
+    /// The expected `reason` label of `mesh_proxy_refused_total`; empty if nothing is counted.
     reason: &'static str,
 }
 
-/// What becomes of the connection.
+/// The expected reaction of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    /// Ended before so many units were taken.
-    Cut(u32),
-    /// The same, after it was told to go elsewhere.
-    Replaced(u32),
-    /// Ended because the rest did not come.
+enum Outcome {
+    /// The connection is closed before it has accepted this many units.
+    Closed(u32),
+    /// The same, after a GOAWAY that starts a graceful shutdown.
+    Drained(u32),
+    /// The connection is closed because the rest of the input does not arrive in time.
     TimedOut,
-    /// Stays, and costs no more than it may.
-    Held,
+    /// The connection stays open within its memory limit.
+    Open,
 }
 
 const DATA: u8 = 0;
@@ -57,7 +56,7 @@ const END_HEADERS: u8 = 0x4;
 
 /// `POST http://web/`, by indices of the static table.
 const POST: &[u8] = &[0x83, 0x86, 0x84, 0x01, 3, b'w', b'e', b'b'];
-/// The same with GET.
+/// `GET http://web/`.
 const GET: &[u8] = &[0x82, 0x86, 0x84, 0x01, 3, b'w', b'e', b'b'];
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -68,44 +67,44 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn greeting(settings: &[u8]) -> Vec<u8> {
+fn preface(settings: &[u8]) -> Vec<u8> {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(frame(SETTINGS, 0, 0, settings));
     bytes.extend(frame(SETTINGS, 1, 0, &[]));
     bytes
 }
 
-fn usual() -> Vec<u8> {
-    greeting(&[])
+fn preface_and_settings() -> Vec<u8> {
+    preface(&[])
 }
 
-/// With a request whose body is to come, on stream 1.
+/// With a request on stream 1 whose body has not been sent.
 fn with_post() -> Vec<u8> {
-    let mut bytes = usual();
+    let mut bytes = preface_and_settings();
     bytes.extend(frame(HEADERS, END_HEADERS, 1, POST));
     bytes
 }
 
-/// With a request that is reset for a stream error, on stream 1.
-fn with_a_reset() -> Vec<u8> {
+/// With a request on stream 1 that the proxy resets because of a stream error.
+fn with_reset_stream() -> Vec<u8> {
     let mut bytes = with_post();
     bytes.extend(frame(WINDOW_UPDATE, 0, 1, &[0; 4]));
     bytes
 }
 
-/// With a request whose head is to go on.
-fn with_half_a_head() -> Vec<u8> {
-    let mut bytes = usual();
+/// With a request on stream 1 whose field block is incomplete.
+fn with_partial_field_block() -> Vec<u8> {
+    let mut bytes = preface_and_settings();
     bytes.extend(frame(HEADERS, END_STREAM, 1, GET));
     bytes
 }
 
-/// The stream of the `n`th request.
+/// The stream id of the `n`th request.
 fn stream(n: u32) -> u32 {
     2 * n + 1
 }
 
-/// Literal fields without indexing, of about `bytes`.
+/// Literal fields without indexing, of about `bytes` bytes.
 fn fields(bytes: usize) -> Vec<u8> {
     let field = [&[0, 1, b'x', 100][..], &[b'v'; 100]].concat();
     field.repeat(bytes / field.len())
@@ -114,7 +113,7 @@ fn fields(bytes: usize) -> Vec<u8> {
 const ATTACKS: &[Attack] = &[
     Attack {
         name: "rapid reset",
-        opening: usual,
+        opening: preface_and_settings,
         unit: Some(|n| {
             let mut bytes = Vec::new();
             for n in 250 * n..250 * (n + 1) {
@@ -123,80 +122,80 @@ const ATTACKS: &[Attack] = &[
             }
             bytes
         }),
-        fate: Fate::Cut(20),
+        outcome: Outcome::Closed(20),
         reason: "flood",
     },
     Attack {
-        name: "reset of streams that were seen",
-        opening: usual,
+        name: "resets of accepted streams",
+        opening: preface_and_settings,
         unit: Some(|n| {
-            // The one that is reset came two batches ago.
+            // The handler has already accepted the stream that is reset.
             let mut bytes = frame(HEADERS, END_HEADERS, stream(n), POST);
             if let Some(before) = n.checked_sub(190) {
                 bytes.extend(frame(RST_STREAM, 0, stream(before), &[0, 0, 0, 8]));
             }
             bytes
         }),
-        fate: Fate::Replaced(5_000),
+        outcome: Outcome::Drained(5_000),
         reason: "resets",
     },
     Attack {
-        name: "streams reset by mistakes of the client",
-        opening: usual,
+        name: "streams reset because of window overflow",
+        opening: preface_and_settings,
         unit: Some(|n| {
             let mut bytes = frame(HEADERS, END_HEADERS, stream(n), POST);
             bytes.extend(frame(WINDOW_UPDATE, 0, stream(n), &[0x7f, 255, 255, 255]));
             bytes
         }),
-        fate: Fate::Replaced(250),
+        outcome: Outcome::Drained(250),
         reason: "mistakes",
     },
     Attack {
-        name: "updates by nothing",
-        opening: usual,
+        name: "zero window updates",
+        opening: preface_and_settings,
         unit: Some(|n| {
             let mut bytes = frame(HEADERS, END_HEADERS, stream(n), POST);
             bytes.extend(frame(WINDOW_UPDATE, 0, stream(n), &[0; 4]));
             bytes
         }),
-        fate: Fate::Replaced(250),
+        outcome: Outcome::Drained(250),
         reason: "mistakes",
     },
     Attack {
-        name: "data behind the end",
-        opening: usual,
+        name: "data after end of stream",
+        opening: preface_and_settings,
         unit: Some(|n| {
             let mut bytes = frame(HEADERS, END_HEADERS | END_STREAM, stream(n), GET);
             bytes.extend(frame(DATA, 0, stream(n), b"x"));
             bytes
         }),
-        fate: Fate::Replaced(250),
+        outcome: Outcome::Drained(250),
         reason: "mistakes",
     },
     Attack {
-        name: "ends of a stream that was reset",
-        opening: with_a_reset,
+        name: "empty data on a reset stream",
+        opening: with_reset_stream,
         unit: Some(|_| frame(DATA, END_STREAM, 1, &[])),
-        fate: Fate::Cut(3_000),
+        outcome: Outcome::Closed(3_000),
         reason: "idle_frames",
     },
     Attack {
-        name: "trailers of a stream that was reset",
-        opening: with_a_reset,
+        name: "trailers on a reset stream",
+        opening: with_reset_stream,
         unit: Some(|_| frame(HEADERS, END_HEADERS | END_STREAM, 1, &[])),
-        fate: Fate::Cut(3_000),
+        outcome: Outcome::Closed(3_000),
         reason: "idle_frames",
     },
     Attack {
         name: "more streams than allowed",
-        opening: usual,
+        opening: preface_and_settings,
         unit: Some(|n| frame(HEADERS, END_HEADERS, stream(n), POST)),
-        fate: Fate::Replaced(3_000),
+        outcome: Outcome::Drained(3_000),
         reason: "mistakes",
     },
     Attack {
         name: "settings",
-        opening: usual,
+        opening: preface_and_settings,
         unit: Some(|n| {
             frame(
                 SETTINGS,
@@ -205,61 +204,61 @@ const ATTACKS: &[Attack] = &[
                 &[&[0, 4][..], &(n + 1).to_be_bytes()].concat(),
             )
         }),
-        fate: Fate::Cut(5_000),
+        outcome: Outcome::Closed(5_000),
         reason: "idle_frames",
     },
     Attack {
         name: "pings",
-        opening: usual,
+        opening: preface_and_settings,
         unit: Some(|_| frame(PING, 0, 0, &[0; 8])),
-        fate: Fate::Cut(5_000),
+        outcome: Outcome::Closed(5_000),
         reason: "idle_frames",
     },
     Attack {
         name: "priorities",
-        opening: usual,
+        opening: preface_and_settings,
         unit: Some(|n| frame(PRIORITY, 0, stream(n), &[0, 0, 0, 0, 1])),
-        fate: Fate::Cut(10_000),
+        outcome: Outcome::Closed(10_000),
         reason: "idle_frames",
     },
     Attack {
         name: "window updates",
-        opening: usual,
+        opening: preface_and_settings,
         unit: Some(|_| frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])),
-        fate: Fate::Cut(10_000),
+        outcome: Outcome::Closed(10_000),
         reason: "idle_frames",
     },
     Attack {
         name: "unknown frames",
-        opening: usual,
+        opening: preface_and_settings,
         unit: Some(|_| frame(200, 0, 0, &[0; 100])),
-        fate: Fate::Cut(10_000),
+        outcome: Outcome::Closed(10_000),
         reason: "idle_frames",
     },
     Attack {
         name: "empty data",
         opening: with_post,
         unit: Some(|_| frame(DATA, 0, 1, &[])),
-        fate: Fate::Cut(5_000),
+        outcome: Outcome::Closed(5_000),
         reason: "idle_frames",
     },
     Attack {
         name: "empty continuations",
-        opening: with_half_a_head,
+        opening: with_partial_field_block,
         unit: Some(|_| frame(CONTINUATION, 0, 1, &[])),
-        fate: Fate::Cut(5_000),
+        outcome: Outcome::Closed(5_000),
         reason: "flood",
     },
     Attack {
         name: "continuations",
-        opening: with_half_a_head,
+        opening: with_partial_field_block,
         unit: Some(|_| frame(CONTINUATION, 0, 1, &fields(16_000))),
-        fate: Fate::Cut(200),
+        outcome: Outcome::Closed(200),
         reason: "flood",
     },
     Attack {
-        name: "header lists that are far too large",
-        opening: usual,
+        name: "header lists far above the limit",
+        opening: preface_and_settings,
         unit: Some(|n| {
             let mut bytes = frame(HEADERS, END_STREAM, stream(n), GET);
             for _ in 0..99 {
@@ -268,95 +267,96 @@ const ATTACKS: &[Attack] = &[
             bytes.extend(frame(CONTINUATION, END_HEADERS, stream(n), &[]));
             bytes
         }),
-        fate: Fate::Cut(10),
+        outcome: Outcome::Closed(10),
         reason: "flood",
     },
     Attack {
-        name: "header lists that are small on the wire",
-        opening: usual,
+        name: "highly compressed header lists",
+        opening: preface_and_settings,
         unit: Some(|n| {
             // `accept-encoding: gzip, deflate`, by its index.
             let block = [GET, &[0x90; 4_000]].concat();
             frame(HEADERS, END_HEADERS | END_STREAM, stream(n), &block)
         }),
-        // Each is refused, and nothing is kept of it.
-        fate: Fate::Replaced(60),
+        // Each is rejected without being stored.
+        outcome: Outcome::Drained(60),
         reason: "mistakes",
     },
     Attack {
-        name: "header lists that say the same over and over",
-        opening: usual,
+        name: "header lists of repeated table references",
+        opening: preface_and_settings,
         unit: Some(|n| {
-            // Each block adds an entry of two kilobytes to the table and refers to it 90 times.
+            // Each block adds an entry of two kilobytes to the dynamic table and refers to it 90
+            // times.
             let value = [&[0x40, 1, b'x', 0x7f, 0x81, 0x0f][..], &[b'v'; 2_048]].concat();
             let block = [GET, &value, &[0xbe; 90]].concat();
             frame(HEADERS, END_HEADERS | END_STREAM, stream(n), &block)
         }),
-        fate: Fate::Replaced(60),
+        outcome: Outcome::Drained(60),
         reason: "mistakes",
     },
     Attack {
-        name: "a window that stays shut",
+        name: "a window of zero",
         opening: || {
-            let mut bytes = greeting(&[0, 4, 0, 0, 0, 0]);
+            let mut bytes = preface(&[0, 4, 0, 0, 0, 0]);
             for n in 0..200 {
                 bytes.extend(frame(HEADERS, END_HEADERS | END_STREAM, stream(n), GET));
             }
             bytes
         },
         unit: None,
-        fate: Fate::Held,
+        outcome: Outcome::Open,
         reason: "",
     },
     Attack {
-        name: "a slow greeting",
+        name: "an incomplete preface",
         opening: || b"PRI * HTTP/2.0\r\n\r\nSM".to_vec(),
         unit: None,
-        fate: Fate::TimedOut,
+        outcome: Outcome::TimedOut,
         reason: "head_time",
     },
     Attack {
         name: "no settings",
         opening: || b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
         unit: None,
-        fate: Fate::TimedOut,
+        outcome: Outcome::TimedOut,
         reason: "head_time",
     },
     Attack {
-        name: "a head without an end",
-        opening: with_half_a_head,
+        name: "an incomplete field block",
+        opening: with_partial_field_block,
         unit: None,
-        fate: Fate::TimedOut,
+        outcome: Outcome::TimedOut,
         reason: "head_time",
     },
     Attack {
-        name: "half a frame of a head",
+        name: "an incomplete HEADERS frame",
         opening: || {
             let mut bytes = with_post();
             bytes.extend(&frame(HEADERS, END_HEADERS, 3, POST)[..12]);
             bytes
         },
         unit: None,
-        fate: Fate::TimedOut,
+        outcome: Outcome::TimedOut,
         reason: "head_time",
     },
 ];
 
-/// What one attack may cost this process, in which client, proxy and server live together: floods
-/// cost buffers, what is held costs a window for each stream.
+/// The memory that one attack may use in this process, which contains client, proxy and server:
+/// floods use buffers, open streams use a window each.
 const FLOOD_BYTES: u64 = 8 << 20;
-const HELD_BYTES: u64 = 48 << 20;
+const OPEN_BYTES: u64 = 48 << 20;
 
-/// What is sent at a time, in bytes: about a hundred small frames.
+/// Bytes per write: about a hundred small frames.
 const BATCH: usize = 2048;
 
-/// How many units of an attack that is held are sent.
-const HELD_UNITS: u32 = 300;
+/// Units that are sent in an attack on a connection that stays open.
+const OPEN_UNITS: u32 = 300;
 
 const NAME: &str = "MESH_TEST_ATTACK";
 
 #[test]
-fn every_attack_is_held_and_honest_clients_are_served() {
+fn attacks_are_contained_and_honest_client_is_served() {
     let program = std::env::current_exe().unwrap();
     for attack in ATTACKS {
         let output = Command::new(&program)
@@ -373,7 +373,7 @@ fn every_attack_is_held_and_honest_clients_are_served() {
     }
 }
 
-/// Does nothing unless the test above calls it.
+/// Does nothing unless the test above sets the environment variable.
 #[tokio::test]
 async fn one_attack() {
     let Ok(name) = std::env::var(NAME) else {
@@ -386,13 +386,13 @@ async fn one_attack() {
 impl Attack {
     async fn check(&self, drain: &drain::Watch) {
         let limits = HttpLimits {
-            head_time: match self.fate {
-                Fate::TimedOut => Duration::from_millis(300),
+            head_time: match self.outcome {
+                Outcome::TimedOut => Duration::from_millis(300),
                 _ => HttpLimits::DEFAULT.head_time,
             },
             ..HttpLimits::DEFAULT
         };
-        let server = answering().await;
+        let server = start_server().await;
         let registry = Registry::new();
         let proxy = hop_with(
             limits,
@@ -403,41 +403,41 @@ impl Attack {
             drain,
         )
         .await;
-        let honest = Honest::new(proxy).await;
-        honest.ask().await;
+        let honest = HonestClient::new(proxy).await;
+        honest.request_once().await;
         let memory = Memory::mark();
 
         let tcp = TcpStream::connect(proxy).await.unwrap();
         let (reads, writes) = tcp.into_split();
-        let (seen, sees) = watch::channel(Seen::default());
-        tokio::task::spawn_local(listen(reads, seen));
-        let (seen, units) = self.send(writes, sees, &honest).await;
-        honest.ask().await;
-        let limit = match self.fate {
-            Fate::Held => {
+        let (seen, observed) = watch::channel(Observed::default());
+        tokio::task::spawn_local(record_frames(reads, seen));
+        let (seen, units) = self.send(writes, observed, &honest).await;
+        honest.request_once().await;
+        let limit = match self.outcome {
+            Outcome::Open => {
                 assert!(!seen.closed, "{seen:?}");
-                HELD_BYTES
+                OPEN_BYTES
             }
-            Fate::TimedOut => {
+            Outcome::TimedOut => {
                 assert!(seen.closed, "{seen:?}");
                 FLOOD_BYTES
             }
-            Fate::Cut(most) => {
+            Outcome::Closed(most) => {
                 assert!(seen.closed && units <= most, "{seen:?} {units}");
                 FLOOD_BYTES
             }
-            Fate::Replaced(most) => {
+            Outcome::Drained(most) => {
                 assert!(seen.closed && units <= most, "{seen:?} {units}");
                 assert_eq!(seen.goaways.first(), Some(&Reason::NO_ERROR), "{seen:?}");
                 FLOOD_BYTES
             }
         };
-        // A connection that is closed with unread bytes is reset, and may take the reason with it.
-        if let (Fate::Cut(_), Some(last)) = (self.fate, seen.goaways.last()) {
+        // A connection that is closed with unread bytes is reset, which may drop the GOAWAY.
+        if let (Outcome::Closed(_), Some(last)) = (self.outcome, seen.goaways.last()) {
             assert_eq!(*last, Reason::ENHANCE_YOUR_CALM);
         }
-        let grown = memory.grown();
-        assert!(grown <= limit, "{} KiB", grown >> 10);
+        let peak_growth = memory.peak_growth();
+        assert!(peak_growth <= limit, "{} KiB", peak_growth >> 10);
         let metrics = String::from_utf8(registry.encode()).unwrap();
         let counted = format!(
             "mesh_proxy_refused_total{{direction=\"inbound\",protocol=\"http/2\",reason=\"{}\"}}",
@@ -449,20 +449,20 @@ impl Attack {
         );
     }
 
-    /// Sends as long as it is let, and asks honestly now and then. What came back, and how many
-    /// units went out.
+    /// Sends units until the connection is closed or the limit is exceeded, with periodic requests
+    /// of the honest client. Returns what was received, and the number of units sent.
     async fn send(
         &self,
         mut writes: OwnedWriteHalf,
-        mut sees: watch::Receiver<Seen>,
-        honest: &Honest,
-    ) -> (Seen, u32) {
+        mut observed: watch::Receiver<Observed>,
+        honest: &HonestClient,
+    ) -> (Observed, u32) {
         let (mut units, mut batches) = (0, 0);
         let mut open = writes.write_all(&(self.opening)()).await.is_ok();
-        let most = match self.fate {
-            Fate::Cut(most) | Fate::Replaced(most) => most + 1,
-            Fate::Held => HELD_UNITS,
-            Fate::TimedOut => 0,
+        let most = match self.outcome {
+            Outcome::Closed(most) | Outcome::Drained(most) => most + 1,
+            Outcome::Open => OPEN_UNITS,
+            Outcome::TimedOut => 0,
         };
         while let Some(unit) = self.unit
             && open
@@ -474,69 +474,69 @@ impl Attack {
                 units += 1;
             }
             batches += 1;
-            let is_paced = matches!(self.fate, Fate::Replaced(_));
+            let is_paced = matches!(self.outcome, Outcome::Drained(_));
             if is_paced {
                 bytes.extend(frame(PING, 0, 0, &[0; 8]));
             }
-            open = writes.write_all(&bytes).await.is_ok() && !sees.borrow().closed;
+            open = writes.write_all(&bytes).await.is_ok() && !observed.borrow().closed;
             if is_paced {
-                // What has been read is handed on before anything else is.
-                let done = |seen: &Seen| seen.pongs >= batches || seen.closed;
-                open &= sees.wait_for(done).await.is_ok_and(|seen| !seen.closed);
+                // The proxy acknowledges the PING after it has processed the frames before it.
+                let done = |seen: &Observed| seen.ping_acks >= batches || seen.closed;
+                open &= observed.wait_for(done).await.is_ok_and(|seen| !seen.closed);
             }
             if batches % 10 == 0 {
-                honest.ask().await;
+                honest.request_once().await;
             }
-            // The proxy, the server and the honest client live on this thread.
+            // The proxy, the server and the honest client run on this thread.
             tokio::task::yield_now().await;
         }
-        if self.fate == Fate::Held {
+        if self.outcome == Outcome::Open {
             for _ in 0..5 {
-                honest.ask().await;
+                honest.request_once().await;
             }
         } else {
-            // Fails when it takes longer than tests may.
-            let _gone = sees.wait_for(|seen| seen.closed).await;
+            // The test's time limit applies.
+            let _gone = observed.wait_for(|seen| seen.closed).await;
         }
-        let seen = sees.borrow().clone();
+        let seen = observed.borrow().clone();
         (seen, units)
     }
 }
 
-/// What the proxy said.
+/// What the attacker has received.
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct Observed {
     goaways: Vec<Reason>,
-    pongs: u32,
+    ping_acks: u32,
     closed: bool,
 }
 
-async fn listen(mut reads: OwnedReadHalf, seen: watch::Sender<Seen>) {
+async fn record_frames(mut reads: OwnedReadHalf, seen: watch::Sender<Observed>) {
     loop {
-        let mut head = [0; 9];
-        if reads.read_exact(&mut head).await.is_err() {
+        let mut header = [0; 9];
+        if reads.read_exact(&mut header).await.is_err() {
             break;
         }
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
         let mut payload = vec![0; length as usize];
         if reads.read_exact(&mut payload).await.is_err() {
             break;
         }
-        if head[3] == GOAWAY {
+        if header[3] == GOAWAY {
             let code = u32::from_be_bytes(payload[4..8].try_into().unwrap());
             seen.send_modify(|seen| seen.goaways.push(code.into()));
         }
-        if head[3] == PING && head[4] == 1 {
-            seen.send_modify(|seen| seen.pongs += 1);
+        if header[3] == PING && header[4] == 1 {
+            seen.send_modify(|seen| seen.ping_acks += 1);
         }
     }
     seen.send_modify(|seen| seen.closed = true);
 }
 
 #[tokio::test]
-async fn requests_with_too_many_fields_are_refused_and_the_connection_goes_on() {
+async fn requests_with_too_many_fields_get_431_and_connection_stays() {
     run(async |drain| {
-        let server = answering().await;
+        let server = start_server().await;
         let proxy = hop(server, Role::Only, Protocol::Http2, &drain).await;
         let tcp = TcpStream::connect(proxy).await.unwrap();
         let (client, connection) = h2::client::handshake(tcp).await.unwrap();
@@ -549,17 +549,17 @@ async fn requests_with_too_many_fields_are_refused_and_the_connection_goes_on() 
                 request.headers_mut().append(name.clone(), value.clone());
             }
             let mut client = client.clone().ready().await.unwrap();
-            let (answer, _) = client.send_request(request, true).unwrap();
-            assert_eq!(answer.await.unwrap().status(), status, "{fields}");
+            let (response_future, _) = client.send_request(request, true).unwrap();
+            assert_eq!(response_future.await.unwrap().status(), status, "{fields}");
         }
     })
     .await;
 }
 
-/// Many requests at a time, small messages on a long stream, and clients that change their minds:
-/// nothing of it is refused.
+/// Concurrent requests, small messages on a long stream, and cancelled requests must not exceed any
+/// limit.
 #[tokio::test]
-async fn busy_clients_are_no_attack() {
+async fn busy_client_exceeds_no_limit() {
     const STREAMS: usize = 64;
     const REQUESTS: usize = 20;
     const MESSAGES: usize = 3000;
@@ -567,26 +567,26 @@ async fn busy_clients_are_no_attack() {
         let registry = Registry::new();
         let limits = HttpLimits {
             http2: Http2Limits {
-                // As little as can be configured.
+                // The lowest value that can be configured.
                 idle_frames: 100,
                 ..HttpLimits::DEFAULT.http2
             },
             ..HttpLimits::DEFAULT
         };
-        let server = answering().await;
+        let server = start_server().await;
         let role = Role::Only;
         let proxy = hop_with(limits, &registry, server, role, Protocol::Http2, &drain).await;
-        let honest = Honest::new(proxy).await;
+        let honest = HonestClient::new(proxy).await;
         let streams = (0..STREAMS).map(async |n| {
             for request in 0..REQUESTS {
                 match (n + request) % 3 {
-                    0 => honest.change_mind().await,
-                    _ => honest.ask().await,
+                    0 => honest.cancel_request().await,
+                    _ => honest.request_once().await,
                 }
             }
         });
-        let chat = honest.chat(MESSAGES);
-        futures_util::join!(futures_util::future::join_all(streams), chat);
+        let exchange_messages = honest.exchange_messages(MESSAGES);
+        futures_util::join!(futures_util::future::join_all(streams), exchange_messages);
         let metrics = String::from_utf8(registry.encode()).unwrap();
         assert!(!metrics.contains("reason="), "{metrics}");
     })
@@ -595,7 +595,7 @@ async fn busy_clients_are_no_attack() {
 
 /// The client never acknowledges the PING that follows the first GOAWAY.
 #[tokio::test]
-async fn idle_connection_is_closed_although_its_client_ignores_the_goaway_ping() {
+async fn idle_connection_is_closed_if_client_ignores_goaway_ping() {
     run(async |drain| {
         let limits = HttpLimits {
             idle: Some(Duration::from_millis(100)),
@@ -603,29 +603,29 @@ async fn idle_connection_is_closed_although_its_client_ignores_the_goaway_ping()
             ..HttpLimits::DEFAULT
         };
         let registry = Registry::new();
-        let server = answering().await;
+        let server = start_server().await;
         let role = Role::Only;
         let proxy = hop_with(limits, &registry, server, role, Protocol::Http2, &drain).await;
         let tcp = TcpStream::connect(proxy).await.unwrap();
         let (reads, mut writes) = tcp.into_split();
-        let (seen, mut sees) = watch::channel(Seen::default());
-        tokio::task::spawn_local(listen(reads, seen));
-        writes.write_all(&usual()).await.unwrap();
-        let seen = sees.wait_for(|seen| seen.closed).await.unwrap();
+        let (seen, mut observed) = watch::channel(Observed::default());
+        tokio::task::spawn_local(record_frames(reads, seen));
+        writes.write_all(&preface_and_settings()).await.unwrap();
+        let seen = observed.wait_for(|seen| seen.closed).await.unwrap();
         assert_eq!(seen.goaways, [Reason::NO_ERROR, Reason::NO_ERROR]);
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_silent_connection_is_replaced_and_its_streams_stay() {
+async fn inactive_connection_gets_goaway_and_keeps_streams() {
     run(async |drain| {
         let limits = HttpLimits {
             idle: Some(Duration::from_millis(200)),
             ..HttpLimits::DEFAULT
         };
         let registry = Registry::new();
-        let server = answering().await;
+        let server = start_server().await;
         let proxy = hop_with(
             limits,
             &registry,
@@ -637,10 +637,10 @@ async fn a_silent_connection_is_replaced_and_its_streams_stay() {
         .await;
         let tcp = TcpStream::connect(proxy).await.unwrap();
         let (reads, mut writes) = tcp.into_split();
-        let (seen, mut sees) = watch::channel(Seen::default());
-        tokio::task::spawn_local(listen(reads, seen));
+        let (seen, mut observed) = watch::channel(Observed::default());
+        tokio::task::spawn_local(record_frames(reads, seen));
         writes.write_all(&with_post()).await.unwrap();
-        let seen = sees
+        let seen = observed
             .wait_for(|seen| !seen.goaways.is_empty())
             .await
             .unwrap();

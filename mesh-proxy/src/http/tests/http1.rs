@@ -1,5 +1,5 @@
-//! HTTP/1 where it is more than a request and a response: hostile messages, early responses,
-//! trailers, connections that end in the middle.
+//! HTTP/1 beyond simple exchanges: invalid messages, early responses, trailers, connections that
+//! end within a message.
 
 mod interim;
 
@@ -17,7 +17,7 @@ use crate::http::http1::{BodyLength, Connection};
 const GET: &str = "GET / HTTP/1.1\r\nhost: web\r\n\r\n";
 const CHUNKED: &str = "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n";
 
-/// One hop in front of a server that the test plays.
+/// Starts hops in front of a listener, whose connections the test serves.
 async fn setup(hops: usize, drain: &drain::Watch) -> (TcpStream, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = chain(hops, listener.local_addr().unwrap(), drain).await;
@@ -32,16 +32,16 @@ async fn send(tcp: &mut TcpStream, text: &str) {
     tcp.write_all(text.as_bytes()).await.unwrap();
 }
 
-/// What comes until the other side closes. A reset ends it too.
-async fn rest(tcp: &mut TcpStream) -> String {
+/// Reads until the peer closes or resets the connection.
+async fn read_to_close(tcp: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let _reset = tcp.read_to_end(&mut bytes).await;
     String::from_utf8(bytes).unwrap()
 }
 
-/// A status line, and that the connection is closed behind the answer.
+/// The client gets the expected status, and the connection is closed after it.
 #[tokio::test]
-async fn hostile_requests_are_refused_and_the_connection_is_closed() {
+async fn invalid_requests_are_rejected_and_connection_closes() {
     let long = |n: usize| format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "a".repeat(n));
     let many = |n: usize| format!("GET / HTTP/1.1\r\nhost: a\r\n{}\r\n", "x: 1\r\n".repeat(n));
     let (huge, many) = (long(300_000), many(10_000));
@@ -123,21 +123,21 @@ async fn hostile_requests_are_refused_and_the_connection_is_closed() {
         let shown: String = request.chars().take(100).collect();
         run(async |drain| {
             let (mut client, _listener) = setup(1, &drain).await;
-            // What follows must not be answered.
+            // The request that follows must not be answered.
             let _closed = client.write_all(format!("{request}{GET}").as_bytes()).await;
-            let answer = rest(&mut client).await;
+            let response = read_to_close(&mut client).await;
             assert!(
-                answer.starts_with(&format!("HTTP/1.1 {status} ")),
-                "{shown:?}: {answer:?}"
+                response.starts_with(&format!("HTTP/1.1 {status} ")),
+                "{shown:?}: {response:?}"
             );
             assert!(
-                answer.contains("connection: close\r\n"),
-                "{shown:?}: {answer:?}"
+                response.contains("connection: close\r\n"),
+                "{shown:?}: {response:?}"
             );
             assert_eq!(
-                answer.matches("HTTP/1.1").count(),
+                response.matches("HTTP/1.1").count(),
                 1,
-                "{shown:?}: {answer:?}"
+                "{shown:?}: {response:?}"
             );
         })
         .await;
@@ -145,9 +145,9 @@ async fn hostile_requests_are_refused_and_the_connection_is_closed() {
 }
 
 #[tokio::test]
-async fn hostile_responses_become_502() {
+async fn invalid_responses_become_502() {
     let ok = |rest: &str| format!("HTTP/1.1 200 OK\r\n{rest}\r\n\r\n");
-    for answer in [
+    for response in [
         ok("content-length: 1\r\ntransfer-encoding: chunked"),
         ok("content-length: 1\r\ncontent-length: 2"),
         ok("content-length: x"),
@@ -168,7 +168,7 @@ async fn hostile_responses_become_502() {
             .to_owned()
             + OK,
         ok(&format!("x: {}", "x".repeat(300_000))),
-        // Nothing but a closed connection, and half a head.
+        // No response, and incomplete headers.
         String::new(),
         "HTTP/1.1 200 OK\r\ncontent-le".to_owned(),
     ] {
@@ -181,24 +181,27 @@ async fn hostile_responses_become_502() {
             .await;
             let mut server = accept(&listener).await;
             read_until(&mut server, END).await.unwrap();
-            let _closed = server.write_all(answer.as_bytes()).await;
+            let _closed = server.write_all(response.as_bytes()).await;
             server.shutdown().await.unwrap();
-            let got = rest(&mut client).await;
+            let got = read_to_close(&mut client).await;
             let got = got.replace("HTTP/1.1 103 Early Hints\r\n\r\n", "");
-            assert!(got.starts_with("HTTP/1.1 502 "), "{answer:.100?}: {got:?}");
+            assert!(
+                got.starts_with("HTTP/1.1 502 "),
+                "{response:.100?}: {got:?}"
+            );
             assert!(
                 got.contains("connection: close\r\n"),
-                "{answer:.100?}: {got:?}"
+                "{response:.100?}: {got:?}"
             );
         })
         .await;
     }
 }
 
-/// The client cannot take a body that ended too early for a whole one.
+/// The client must be able to tell an incomplete body from a complete one.
 #[tokio::test]
-async fn broken_response_bodies_break_the_connection() {
-    for (answer, request) in [
+async fn incomplete_response_body_aborts_client_connection() {
+    for (response, request) in [
         ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello", GET),
         (
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n",
@@ -218,7 +221,7 @@ async fn broken_response_bodies_break_the_connection() {
             send(&mut client, request).await;
             let mut server = accept(&listener).await;
             read_until(&mut server, END).await.unwrap();
-            send(&mut server, answer).await;
+            send(&mut server, response).await;
             server.shutdown().await.unwrap();
             let mut got = Vec::new();
             let end = client.read_to_end(&mut got).await;
@@ -231,10 +234,10 @@ async fn broken_response_bodies_break_the_connection() {
     }
 }
 
-/// The server answers before it has read the request: the client gets the answer, and a short rest
-/// of the request costs no connection.
+/// The server responds before it has read the request. The client gets the response, and keeps its
+/// connection if the rest of the request is short.
 #[tokio::test]
-async fn early_responses_arrive() {
+async fn early_response_reaches_client() {
     for hops in [1, 2] {
         for (length, kept) in [(1_000, true), (10_000_000, false)] {
             run(async |drain| {
@@ -249,8 +252,8 @@ async fn early_responses_arrive() {
                     "HTTP/1.1 413 Content Too Large\r\ncontent-length: 2\r\n\r\nok",
                 )
                 .await;
-                let answer = read_until(&mut client, "ok").await.unwrap();
-                assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+                let response = read_until(&mut client, "ok").await.unwrap();
+                assert!(response.starts_with("HTTP/1.1 413 "), "{response}");
                 drop(server);
                 let _closed = client.write_all(&vec![b'a'; length]).await;
                 if kept {
@@ -259,7 +262,7 @@ async fn early_responses_arrive() {
                     let seen = read_until(&mut server, END).await.unwrap();
                     assert!(seen.ends_with(GET), "{hops} hops: {seen:?}");
                 } else {
-                    assert_eq!(rest(&mut client).await, "", "{hops} hops");
+                    assert_eq!(read_to_close(&mut client).await, "", "{hops} hops");
                 }
             })
             .await;
@@ -267,10 +270,9 @@ async fn early_responses_arrive() {
     }
 }
 
-/// Both directions move on their own: a client that does not read yet still gets its request
-/// through.
+/// A request is forwarded while the client does not read its response.
 #[tokio::test]
-async fn a_response_that_nobody_reads_does_not_hold_up_the_request() {
+async fn unread_response_does_not_block_request() {
     const LENGTH: usize = 8_000_000;
     run(async |drain| {
         let (mut client, listener) = setup(1, &drain).await;
@@ -303,23 +305,23 @@ async fn a_response_that_nobody_reads_does_not_hold_up_the_request() {
 }
 
 #[tokio::test]
-async fn trailers_pass_both_ways() {
+async fn trailers_are_forwarded_in_both_directions() {
     let request = "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nx-sum: 1\r\n\r\n";
-    let answer =
+    let response =
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nx-sum: 2\r\n\r\n";
     Case {
         request,
         until: "x-sum: 1\r\n\r\n",
-        sees: request,
-        answer,
-        gets: answer,
+        server_receives: request,
+        response,
+        client_receives: response,
     }
     .check()
     .await;
 }
 
 #[tokio::test]
-async fn any_cut_is_the_same_request() {
+async fn request_is_parsed_the_same_however_split() {
     run(async |drain| {
         let (mut client, listener) = setup(1, &drain).await;
         let request = "POST /a HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
@@ -328,7 +330,7 @@ async fn any_cut_is_the_same_request() {
             let mut server = accept(&listener).await;
             for _ in 0..2 {
                 let seen = read_until(&mut server, "0\r\n\r\n").await.unwrap();
-                // Chunks may be cut anew.
+                // Chunks may be split differently.
                 let (head, body) = seen.split_once(END).unwrap();
                 let data: String = body.split("\r\n").skip(1).step_by(2).collect();
                 assert_eq!(head, request.split_once(END).unwrap().0);
@@ -341,7 +343,7 @@ async fn any_cut_is_the_same_request() {
             tokio::task::yield_now().await;
         }
         assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
-        // And with a request that follows in the same bytes as the end of one.
+        // Also when a request arrives with the last bytes of the previous one.
         send(&mut client, request).await;
         assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
     })
@@ -349,9 +351,9 @@ async fn any_cut_is_the_same_request() {
 }
 
 #[tokio::test]
-async fn http10_clients_may_keep_their_connection() {
+async fn http10_keep_alive_connection_is_kept() {
     run(async |drain| {
-        let (server, _sees) = scripted(END, OK, false).await;
+        let (server, _requests) = scripted(END, OK, false).await;
         let proxy = chain(1, server, &drain).await;
         let mut client = TcpStream::connect(proxy).await.unwrap();
         for _ in 0..2 {
@@ -360,9 +362,9 @@ async fn http10_clients_may_keep_their_connection() {
                 "GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n",
             )
             .await;
-            let answer = read_until(&mut client, "ok").await.unwrap();
+            let response = read_until(&mut client, "ok").await.unwrap();
             assert_eq!(
-                answer,
+                response,
                 "HTTP/1.0 200 OK\r\ncontent-length: 2\r\nconnection: keep-alive\r\n\r\nok"
             );
         }
@@ -371,7 +373,7 @@ async fn http10_clients_may_keep_their_connection() {
 }
 
 #[tokio::test]
-async fn http10_clients_see_the_end_of_a_body_without_length() {
+async fn http10_client_gets_body_without_length_until_close() {
     run(async |drain| {
         let (mut client, listener) = setup(1, &drain).await;
         send(
@@ -386,14 +388,17 @@ async fn http10_clients_see_the_end_of_a_body_without_length() {
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
         )
         .await;
-        assert_eq!(rest(&mut client).await, "HTTP/1.0 200 OK\r\n\r\nok");
+        assert_eq!(
+            read_to_close(&mut client).await,
+            "HTTP/1.0 200 OK\r\n\r\nok"
+        );
     })
     .await;
 }
 
-/// An idle connection on which the server says something unasked is not used again.
+/// The server sends an unsolicited response on an idle connection.
 #[tokio::test]
-async fn responses_without_a_request_are_nobodys() {
+async fn unsolicited_response_prevents_reuse() {
     run(async |drain| {
         let (mut client, listener) = setup(1, &drain).await;
         send(&mut client, GET).await;
@@ -415,7 +420,7 @@ async fn responses_without_a_request_are_nobodys() {
 }
 
 #[tokio::test]
-async fn a_client_that_is_gone_ends_its_request() {
+async fn client_disconnect_cancels_request() {
     run(async |drain| {
         let (mut client, listener) = setup(1, &drain).await;
         send(&mut client, GET).await;
@@ -428,25 +433,25 @@ async fn a_client_that_is_gone_ends_its_request() {
     .await;
 }
 
-/// Time stands still, except where everybody waits for it.
+/// The paused clock advances when all tasks wait.
 #[tokio::test(start_paused = true)]
-async fn slow_heads_are_given_up() {
+async fn incomplete_headers_time_out_with_408() {
     let test = async {
         let (_drain, watch) = drain::channel();
         let (mut client, _listener) = setup(1, &watch).await;
-        // Waiting for a request takes as long as it takes, nearly.
+        // Waiting for a request is not limited by the header timeout.
         tokio::time::sleep(Duration::from_secs(3000)).await;
         let began = tokio::time::Instant::now();
         send(&mut client, "GET / HTTP/1.1\r\nhost: w").await;
-        let answer = read_until(&mut client, END).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+        let response = read_until(&mut client, END).await.unwrap();
+        assert!(response.starts_with("HTTP/1.1 408 "), "{response}");
         assert_eq!(began.elapsed().as_secs(), 30);
     };
     LocalSet::new().run_until(test).await;
 }
 
 /// A proxy with these limits in front of `server`.
-async fn limited(
+async fn hop_with_limits(
     server: SocketAddr,
     limits: HttpLimits,
     registry: &Registry,
@@ -457,35 +462,35 @@ async fn limited(
 }
 
 #[tokio::test]
-async fn a_connection_that_stays_idle_is_closed() {
+async fn idle_connection_is_closed() {
     run(async |drain| {
         let limits = HttpLimits {
             idle: Some(Duration::from_millis(200)),
             ..HttpLimits::DEFAULT
         };
         let registry = Registry::new();
-        let (server, _sees) = scripted(END, OK, false).await;
-        let proxy = limited(server, limits, &registry, &drain).await;
+        let (server, _requests) = scripted(END, OK, false).await;
+        let proxy = hop_with_limits(server, limits, &registry, &drain).await;
         let mut client = TcpStream::connect(proxy).await.unwrap();
         for _ in 0..3 {
             send(&mut client, GET).await;
             assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
         }
-        assert_eq!(rest(&mut client).await, "");
+        assert_eq!(read_to_close(&mut client).await, "");
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_is_refused_is_counted() {
+async fn rejected_requests_are_counted_by_reason() {
     run(async |drain| {
         let limits = HttpLimits {
             head_time: Duration::from_millis(200),
             ..HttpLimits::DEFAULT
         };
         let registry = Registry::new();
-        let (server, _sees) = scripted(END, OK, false).await;
-        let proxy = limited(server, limits, &registry, &drain).await;
+        let (server, _requests) = scripted(END, OK, false).await;
+        let proxy = hop_with_limits(server, limits, &registry, &drain).await;
         for (request, status, reason) in [
             ("GET / HTTP/1.1\nhost: a\n\n", 400, "malformed"),
             (
@@ -498,12 +503,12 @@ async fn what_is_refused_is_counted() {
         ] {
             let mut client = TcpStream::connect(proxy).await.unwrap();
             send(&mut client, request).await;
-            let answer = rest(&mut client).await;
+            let response = read_to_close(&mut client).await;
             let line = format!("HTTP/1.1 {status} ");
-            assert!(answer.starts_with(&line), "{request:?}: {answer}");
+            assert!(response.starts_with(&line), "{request:?}: {response}");
             drop(client);
             let counted = format!("protocol=\"http/1\",reason=\"{reason}\"}} 1\n");
-            // Once the proxy has noticed that the client is gone.
+            // Counted when the proxy has noticed that the client disconnected.
             while !String::from_utf8(registry.encode())
                 .unwrap()
                 .contains(&counted)
@@ -515,11 +520,11 @@ async fn what_is_refused_is_counted() {
     .await;
 }
 
-/// Its connections were closed by the other side before anybody looked at them. They are no TCP,
-/// whose ends learn of each other in their own time.
-struct Gone;
+/// Makes connections that the peer has already closed. They are Unix sockets, because the end of a
+/// TCP connection is not visible immediately.
+struct ClosedDial;
 
-impl Dial for Gone {
+impl Dial for ClosedDial {
     async fn dial(&self, _protocol: Protocol) -> Result<Io, DialError> {
         let (here, there) = UnixStream::pair().unwrap();
         drop(there);
@@ -530,22 +535,25 @@ impl Dial for Gone {
 }
 
 #[tokio::test]
-async fn a_request_that_could_not_be_written_can_be_sent_elsewhere() {
+async fn unwritten_request_is_returned_unchanged() {
     let request = || {
         let request = http::Request::get("http://web/a?b").header("host", "web");
         request.body(Body::empty()).unwrap()
     };
-    let client = Client::new(Gone, &params(LIMITS, Http2Params::default()));
+    let client = Client::new(ClosedDial, &params(LIMITS, Http2Params::default()));
     let mut sent = request();
-    let error = client.send(&mut sent).await.expect_err("nobody is there");
+    let error = client
+        .send(&mut sent)
+        .await
+        .expect_err("the server has closed the connection");
     assert!(matches!(error, SendError::Dial(_)), "{error}");
     assert_eq!(sent.uri(), request().uri());
     assert_eq!(sent.headers(), request().headers());
 }
 
-/// One read brings ten thousand of them, and the thread has other connections.
+/// One read returns ten thousand chunks, and the thread has other connections.
 #[tokio::test]
-async fn other_tasks_run_while_small_chunks_are_processed() {
+async fn decoding_small_chunks_yields_to_other_tasks() {
     const CHUNKS: usize = 10_000;
     run_local(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -562,10 +570,10 @@ async fn other_tasks_run_while_small_chunks_are_processed() {
         let connection = Connection::new(Io::plain(served), LIMITS.http1);
         let incoming = connection.begin_body(BodyLength::Chunked, false).unwrap();
         let turns = Rc::new(Cell::new(0));
-        let of_others = turns.clone();
+        let other_turns = turns.clone();
         let others = tokio::task::spawn_local(async move {
             loop {
-                of_others.set(of_others.get() + 1);
+                other_turns.set(other_turns.get() + 1);
                 tokio::task::yield_now().await;
             }
         });

@@ -1,4 +1,4 @@
-//! HTTP/2 through the engine, with the `h2` crate at both ends.
+//! HTTP/2 through the engine, with the `h2` crate as client and server.
 
 mod connections;
 mod interim;
@@ -16,10 +16,10 @@ use tokio::sync::{mpsc, watch};
 use super::*;
 use crate::http::client::SendError;
 
-/// One stream that arrived at the server.
+/// One stream that the server has accepted.
 type Call = (http::Request<RecvStream>, SendResponse<Bytes>);
 
-/// A server that hands every stream to the test.
+/// Starts a server that passes every stream to the test.
 async fn server(max_streams: u32) -> (SocketAddr, mpsc::UnboundedReceiver<Call>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -34,7 +34,7 @@ async fn server(max_streams: u32) -> (SocketAddr, mpsc::UnboundedReceiver<Call>)
                     .max_header_list_size(1 << 20);
                 let mut connection = builder.handshake(tcp).await.unwrap();
                 while let Some(Ok(call)) = connection.accept().await {
-                    // The test may be over.
+                    // The test may have ended.
                     let _ = calls.send(call);
                 }
             });
@@ -52,7 +52,8 @@ async fn client(proxy: SocketAddr) -> SendRequest<Bytes> {
     client.ready().await.unwrap()
 }
 
-/// An HTTP/2 client, one hop, and a server that allows `max_streams` at a time.
+/// Returns an HTTP/2 client behind one hop, and the streams of a server that allows `max_streams`
+/// at a time.
 async fn setup(
     max_streams: u32,
     drain: &drain::Watch,
@@ -92,10 +93,10 @@ async fn read(body: &mut RecvStream) -> (Vec<u8>, Option<HeaderMap>) {
 }
 
 #[tokio::test]
-async fn trailers_pass_both_ways() {
+async fn trailers_are_forwarded_in_both_directions() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
-        let (answer, mut upload) = client.send_request(request(), false).unwrap();
+        let (response_future, mut upload) = client.send_request(request(), false).unwrap();
         upload.send_data("ask".into(), false).unwrap();
         let mut trailers = HeaderMap::new();
         trailers.insert("checksum", HeaderValue::from_static("1"));
@@ -113,7 +114,7 @@ async fn trailers_pass_both_ways() {
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", HeaderValue::from_static("0"));
         download.send_trailers(trailers).unwrap();
-        let (bytes, trailers) = read(&mut answer.await.unwrap().into_body()).await;
+        let (bytes, trailers) = read(&mut response_future.await.unwrap().into_body()).await;
         assert_eq!(bytes, b"reply");
         assert_eq!(trailers.unwrap()["grpc-status"], "0");
     })
@@ -121,38 +122,38 @@ async fn trailers_pass_both_ways() {
 }
 
 #[tokio::test]
-async fn resets_pass_both_ways() {
+async fn resets_are_forwarded_in_both_directions() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
         // Before the response, and within it.
-        let (answer, _) = client.send_request(request(), true).unwrap();
+        let (response_future, _) = client.send_request(request(), true).unwrap();
         let (_, mut respond) = called.recv().await.unwrap();
         respond.send_reset(Reason::ENHANCE_YOUR_CALM);
-        let reason = answer.await.unwrap_err().reason();
+        let reason = response_future.await.unwrap_err().reason();
         assert_eq!(reason, Some(Reason::ENHANCE_YOUR_CALM));
 
-        let (answer, _) = client.send_request(request(), true).unwrap();
+        let (response_future, _) = client.send_request(request(), true).unwrap();
         let (_, mut respond) = called.recv().await.unwrap();
         let mut download = respond.send_response(response(), false).unwrap();
-        let mut body = answer.await.unwrap().into_body();
+        let mut body = response_future.await.unwrap().into_body();
         download.send_reset(Reason::INTERNAL_ERROR);
         let reason = body.data().await.unwrap().unwrap_err().reason();
         assert_eq!(reason, Some(Reason::INTERNAL_ERROR));
 
-        let (answer, mut upload) = client.send_request(request(), false).unwrap();
+        let (response_future, mut upload) = client.send_request(request(), false).unwrap();
         let (request, mut respond) = called.recv().await.unwrap();
         upload.send_reset(Reason::CANCEL);
         let ended = request.into_body().data().await.unwrap();
         assert_eq!(ended.unwrap_err().reason(), Some(Reason::CANCEL));
         let reset = poll_fn(|cx| respond.poll_reset(cx)).await;
         assert_eq!(reset.unwrap(), Reason::CANCEL);
-        drop(answer);
+        drop(response_future);
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_carried_request_that_is_reset_is_a_502() {
+async fn reset_of_upgraded_request_becomes_502() {
     run(async |drain| {
         let (server, mut called) = server(100).await;
         let proxy = hop(server, Role::First, Protocol::Http1, &drain).await;
@@ -165,40 +166,48 @@ async fn a_carried_request_that_is_reset_is_a_502() {
         assert_eq!(request.headers()["l5d-orig-proto"], "HTTP/1.1");
         respond.send_reset(Reason::CANCEL);
         let answer = read_until(&mut client, END).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+        assert!(
+            response_future.starts_with("HTTP/1.1 502 "),
+            "{response_future}"
+        );
     })
     .await;
 }
 
 #[tokio::test]
-async fn large_headers_pass_both_ways() {
+async fn large_headers_are_forwarded_in_both_directions() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
         let name = HeaderName::from_static("large");
         let value = HeaderValue::try_from("x".repeat(100_000)).unwrap();
-        let asked = request_with("large", value.to_str().unwrap());
-        let (answer, _) = client.send_request(asked, true).unwrap();
+        let large = request_with("large", value.to_str().unwrap());
+        let (response_future, _) = client.send_request(large, true).unwrap();
         let (request, mut respond) = called.recv().await.unwrap();
         assert_eq!(request.headers()[&name].len(), value.len());
-        let mut answered = response();
-        answered.headers_mut().insert(name.clone(), value.clone());
-        respond.send_response(answered, true).unwrap();
-        assert_eq!(answer.await.unwrap().headers()[&name].len(), value.len());
+        let mut large_response = response();
+        large_response
+            .headers_mut()
+            .insert(name.clone(), value.clone());
+        respond.send_response(large_response, true).unwrap();
+        assert_eq!(
+            response_future.await.unwrap().headers()[&name].len(),
+            value.len()
+        );
     })
     .await;
 }
 
 #[tokio::test]
-async fn connect_within_a_stream_becomes_a_tunnel() {
+async fn connect_on_stream_becomes_tunnel() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
         let connect = http::Request::connect("web:443").body(()).unwrap();
-        let (answer, mut upload) = client.send_request(connect, false).unwrap();
+        let (response_future, mut upload) = client.send_request(connect, false).unwrap();
         let (request, mut respond) = called.recv().await.unwrap();
         assert_eq!(request.method(), http::Method::CONNECT);
         assert_eq!(request.uri(), "web:443");
         let mut download = respond.send_response(response(), false).unwrap();
-        let mut from_server = answer.await.unwrap().into_body();
+        let mut from_server = response_future.await.unwrap().into_body();
         let mut from_client = request.into_body();
 
         for n in 0..3 {
@@ -208,7 +217,7 @@ async fn connect_within_a_stream_becomes_a_tunnel() {
             download.send_data("pong".into(), false).unwrap();
             assert_eq!(from_server.data().await.unwrap().unwrap(), "pong");
         }
-        // The client has said everything; the server has not.
+        // The client closes its half; the server does not.
         upload.send_data(Bytes::new(), true).unwrap();
         assert_eq!(read(&mut from_client).await.0, b"");
         download.send_data("the end".into(), true).unwrap();
@@ -218,72 +227,72 @@ async fn connect_within_a_stream_becomes_a_tunnel() {
 }
 
 #[tokio::test]
-async fn a_request_goes_on_while_nobody_reads_its_response() {
+async fn unread_response_does_not_block_request() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
-        let (answer, mut upload) = client.send_request(request(), false).unwrap();
+        let (response_future, mut upload) = client.send_request(request(), false).unwrap();
         let (request, mut respond) = called.recv().await.unwrap();
         let mut download = respond.send_response(response(), false).unwrap();
-        // More than all windows on the way hold.
+        // More than all windows on the path hold.
         download
             .send_data(vec![b'x'; 1 << 20].into(), true)
             .unwrap();
-        let mut answer = answer.await.unwrap().into_body();
+        let mut body = response_future.await.unwrap().into_body();
         for _ in 0..100 {
             upload.send_data("more".into(), false).unwrap();
         }
         upload.send_data(Bytes::new(), true).unwrap();
         assert_eq!(read(&mut request.into_body()).await.0.len(), 400);
-        assert_eq!(read(&mut answer).await.0.len(), 1 << 20);
+        assert_eq!(read(&mut body).await.0.len(), 1 << 20);
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_response_that_nobody_reads_takes_two_windows_at_most() {
+async fn unread_response_occupies_at_most_two_windows() {
     const WINDOW: usize = 65_535;
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
-        let (answer, _) = client.send_request(request(), true).unwrap();
+        let (response_future, _) = client.send_request(request(), true).unwrap();
         let (_, mut respond) = called.recv().await.unwrap();
         let mut download = respond.send_response(response(), false).unwrap();
         let (sent, mut sending) = watch::channel(0);
         tokio::task::spawn_local(async move {
             loop {
-                // No divisor of the window: what does not fit is not a whole frame.
+                // Not a divisor of the window, so the last frame before it is full is smaller.
                 download.reserve_capacity(10_000);
-                let room = poll_fn(|cx| download.poll_capacity(cx)).await;
-                let bytes = Bytes::from(vec![0; room.unwrap().unwrap()]);
+                let capacity = poll_fn(|cx| download.poll_capacity(cx)).await;
+                let bytes = Bytes::from(vec![0; capacity.unwrap().unwrap()]);
                 sent.send_modify(|sent| *sent += bytes.len());
                 download.send_data(bytes, false).unwrap();
             }
         });
-        let _unread = answer.await.unwrap();
-        // The client's window is full, and half of the proxy's: less is not worth telling the
-        // server.
+        let _unread = response_future.await.unwrap();
+        // The client's window is full, and half of the proxy's: the proxy sends no WINDOW_UPDATE
+        // for less.
         sending
             .wait_for(|sent| *sent >= WINDOW * 3 / 2)
             .await
             .unwrap();
-        // Behind whatever more the proxy would have asked the server for.
-        let (answer, _) = client.send_request(request(), true).unwrap();
+        // This exchange completes after any further WINDOW_UPDATE of the proxy.
+        let (response_future, _) = client.send_request(request(), true).unwrap();
         let (_, mut respond) = called.recv().await.unwrap();
         respond.send_response(response(), true).unwrap();
-        assert_eq!(answer.await.unwrap().status(), 200);
+        assert_eq!(response_future.await.unwrap().status(), 200);
         assert!(*sending.borrow() <= 2 * WINDOW);
     })
     .await;
 }
 
-/// What a server hears when a client loses interest in a response, its request not being over.
+/// The client cancels the response before its request has ended.
 #[tokio::test]
-async fn a_response_that_is_given_up_ends_its_request() {
+async fn cancelled_response_resets_request() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
-        let (answer, upload) = client.send_request(request(), false).unwrap();
+        let (response_future, upload) = client.send_request(request(), false).unwrap();
         let (request, mut respond) = called.recv().await.unwrap();
         let _download = respond.send_response(response(), false).unwrap();
-        drop((answer.await.unwrap(), upload));
+        drop((response_future.await.unwrap(), upload));
         let mut request = request.into_body();
         let ended = request.data().await.unwrap();
         assert_eq!(ended.unwrap_err().reason(), Some(Reason::CANCEL));
@@ -291,22 +300,22 @@ async fn a_response_that_is_given_up_ends_its_request() {
     .await;
 }
 
-/// A response that is cut off must not pass for a whole one, however friendly the reason sounds.
+/// A truncated response must not count as complete, whatever the error code.
 #[tokio::test]
-async fn a_response_that_is_cut_off_is_not_complete() {
+async fn truncated_response_is_an_error() {
     run(async |drain| {
         for (reason, length) in [(Reason::CANCEL, None), (Reason::NO_ERROR, Some("10"))] {
             let (mut client, mut called) = setup(100, &drain).await;
-            let (answer, _) = client.send_request(request(), true).unwrap();
+            let (response_future, _) = client.send_request(request(), true).unwrap();
             let (_, mut respond) = called.recv().await.unwrap();
-            let mut head = response();
+            let mut partial = response();
             if let Some(length) = length {
                 let length = HeaderValue::from_static(length);
-                head.headers_mut().insert("content-length", length);
+                partial.headers_mut().insert("content-length", length);
             }
-            let mut download = respond.send_response(head, false).unwrap();
+            let mut download = respond.send_response(partial, false).unwrap();
             download.send_data("half".into(), false).unwrap();
-            let mut body = answer.await.unwrap().into_body();
+            let mut body = response_future.await.unwrap().into_body();
             assert_eq!(body.data().await.unwrap().unwrap(), "half");
             download.send_reset(reason);
             body.data().await.unwrap().unwrap_err();
@@ -315,41 +324,43 @@ async fn a_response_that_is_cut_off_is_not_complete() {
     .await;
 }
 
-/// Its other streams have nothing to do with it, and no server has failed.
+/// Neither other streams nor the endpoint are affected.
 #[tokio::test]
-async fn a_request_that_is_given_up_leaves_the_connection_alone() {
+async fn cancelled_requests_do_not_affect_connection() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
         for _ in 0..20 {
-            let (answer, mut upload) = client.send_request(request(), false).unwrap();
-            let (given_up, respond) = called.recv().await.unwrap();
+            let (response_future, mut upload) = client.send_request(request(), false).unwrap();
+            let (cancelled, respond) = called.recv().await.unwrap();
             upload.send_reset(Reason::CANCEL);
-            let ended = given_up.into_body().data().await.unwrap();
+            let ended = cancelled.into_body().data().await.unwrap();
             assert_eq!(ended.unwrap_err().reason(), Some(Reason::CANCEL));
-            drop((answer, respond));
+            drop((response_future, respond));
         }
-        let (answer, _) = client.send_request(request(), true).unwrap();
+        let (response_future, _) = client.send_request(request(), true).unwrap();
         let (_, mut respond) = called.recv().await.unwrap();
         respond.send_response(response(), true).unwrap();
-        assert_eq!(answer.await.unwrap().status(), 200);
+        assert_eq!(response_future.await.unwrap().status(), 200);
     })
     .await;
 }
 
-/// A server may have answered before it has read everything, and then wants no more.
+/// The server responds before it has read the request, and does not want the rest.
 #[tokio::test]
-async fn an_early_response_arrives_whole() {
+async fn early_response_is_complete() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
-        let (answer, mut upload) = client.send_request(request(), false).unwrap();
+        let (response_future, mut upload) = client.send_request(request(), false).unwrap();
         upload.send_data("some".into(), false).unwrap();
         let (request, mut respond) = called.recv().await.unwrap();
         let mut download = respond.send_response(response(), false).unwrap();
         download.send_data("enough".into(), true).unwrap();
-        // h2 resets with NO_ERROR when nobody holds the stream any more.
+        // h2 resets the stream with NO_ERROR when all handles are dropped.
         drop((request, respond, download));
         assert_eq!(
-            read(&mut answer.await.unwrap().into_body()).await.0,
+            read(&mut response_future.await.unwrap().into_body())
+                .await
+                .0,
             b"enough"
         );
     })
@@ -357,7 +368,7 @@ async fn an_early_response_arrives_whole() {
 }
 
 #[tokio::test]
-async fn lengths_that_contradict_each_other_are_refused() {
+async fn contradictory_content_lengths_are_rejected() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
         let mut two = request();
@@ -365,24 +376,24 @@ async fn lengths_that_contradict_each_other_are_refused() {
             let length = HeaderValue::from_static(length);
             two.headers_mut().append("content-length", length);
         }
-        let (answer, mut upload) = client.send_request(two, false).unwrap();
+        let (response_future, mut upload) = client.send_request(two, false).unwrap();
         upload.send_data("12345".into(), true).unwrap();
-        let refused = answer.await.unwrap_err();
+        let refused = response_future.await.unwrap_err();
         assert_eq!(refused.reason(), Some(Reason::PROTOCOL_ERROR));
         assert!(called.try_recv().is_err());
     })
     .await;
 }
 
-/// A byte at a time, as servers do that flush after each: h2 would end the connection on which
-/// 25,000 such frames wait to be read.
+/// Frames of one byte, as servers send that flush after each byte: h2 would close a connection on
+/// which 25,000 such frames wait to be read.
 #[tokio::test]
-async fn many_small_pieces_arrive() {
-    const PIECES: usize = 40_000;
+async fn many_small_chunks_are_forwarded() {
+    const CHUNKS: usize = 40_000;
     run(async |drain| {
-        let body = "1\r\nx\r\n".repeat(PIECES) + "0\r\n\r\n";
-        let answer = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{body}");
-        let (server, _sees) = scripted(END, answer.leak(), true).await;
+        let body = "1\r\nx\r\n".repeat(CHUNKS) + "0\r\n\r\n";
+        let response = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{body}");
+        let (server, _sees) = scripted(END, response.leak(), true).await;
         let second = hop(server, Role::Second, Protocol::Http2, &drain).await;
         let first = hop(second, Role::First, Protocol::Http1, &drain).await;
         let mut client = TcpStream::connect(first).await.unwrap();
@@ -390,28 +401,28 @@ async fn many_small_pieces_arrive() {
         client.write_all(request).await.unwrap();
         let mut response = String::new();
         client.read_to_string(&mut response).await.unwrap();
-        let pieces = response.matches('x').count();
-        assert_eq!(pieces, PIECES);
+        let chunks = response.matches('x').count();
+        assert_eq!(chunks, CHUNKS);
         assert!(response.ends_with("0\r\n\r\n"));
     })
     .await;
 }
 
-/// What an idle connection costs besides the socket and the handler.
+/// The size of an idle connection besides the socket and the handler.
 #[tokio::test]
-async fn idle_connections_are_small() {
+async fn idle_connection_future_is_small() {
     run(async |drain| {
         let registry = Registry::new();
         let engine = Server::for_tests(drain.clone(), HttpLimits::DEFAULT, &registry);
         let (addr, _called) = server(1).await;
         let io = Io::plain(TcpStream::connect(addr).await.unwrap());
-        struct Nobody;
-        impl Handle for Nobody {
+        struct NoRequests;
+        impl HttpHandler for NoRequests {
             async fn handle(&self, _request: &mut Request) -> Result<Response, Reset> {
                 unreachable!("no request is made")
             }
         }
-        let terms = engine.http2_terms(Rc::new(Nobody), drain);
+        let terms = engine.http2_config(Rc::new(NoRequests), drain);
         let task = size_of_val(&crate::http::http2::server::serve(io, terms));
         assert!(task <= 700, "{task}");
         let connection = size_of::<mesh_http2::Connection>();
@@ -421,7 +432,7 @@ async fn idle_connections_are_small() {
 }
 
 #[tokio::test]
-async fn the_drain_ends_connections_when_their_streams_have_ended() {
+async fn drain_closes_connection_after_open_streams() {
     let (drain, watch) = drain::channel();
     let test = async move {
         let (server, mut called) = server(100).await;
@@ -429,11 +440,11 @@ async fn the_drain_ends_connections_when_their_streams_have_ended() {
         let tcp = TcpStream::connect(proxy).await.unwrap();
         let (mut client, connection) = h2::client::handshake(tcp).await.unwrap();
         let connection = tokio::task::spawn_local(connection);
-        let (answer, mut upload) = client.send_request(request(), false).unwrap();
+        let (response_future, mut upload) = client.send_request(request(), false).unwrap();
         let (request, mut respond) = called.recv().await.unwrap();
         tokio::task::spawn_local(drain.drain(Duration::from_secs(60)));
 
-        // The end has been announced when no more streams may be opened.
+        // The client has received the GOAWAY when it cannot open streams any more.
         let refused = loop {
             match client.ready().await {
                 Ok(ready) => client = ready,
@@ -442,11 +453,11 @@ async fn the_drain_ends_connections_when_their_streams_have_ended() {
             tokio::task::yield_now().await;
         };
         assert_eq!(refused.reason(), Some(Reason::NO_ERROR));
-        // Both bodies of the stream that is open go on to their end.
+        // Both bodies of the open stream continue.
         upload.send_data("more".into(), true).unwrap();
         assert_eq!(read(&mut request.into_body()).await.0, b"more");
         let mut download = respond.send_response(response(), false).unwrap();
-        let mut body = answer.await.unwrap().into_body();
+        let mut body = response_future.await.unwrap().into_body();
         download.send_data("to the end".into(), true).unwrap();
         assert_eq!(read(&mut body).await.0, b"to the end");
         drop(body);
@@ -456,16 +467,16 @@ async fn the_drain_ends_connections_when_their_streams_have_ended() {
 }
 
 #[tokio::test]
-async fn a_request_without_authority_goes_where_it_was_sent() {
+async fn request_without_authority_is_sent_to_original_destination() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
-        // Of this version, h2 lets it pass without.
+        // h2 allows this version without an authority.
         let path = http::Request::get("/path").version(Version::HTTP_11);
-        let (answer, _) = client.send_request(path.body(()).unwrap(), true).unwrap();
+        let (response_future, _) = client.send_request(path.body(()).unwrap(), true).unwrap();
         let (request, mut respond) = called.recv().await.unwrap();
         assert_eq!(request.uri(), "http://192.0.2.1/path");
         respond.send_response(response(), true).unwrap();
-        assert_eq!(answer.await.unwrap().status(), 200);
+        assert_eq!(response_future.await.unwrap().status(), 200);
     })
     .await;
 }

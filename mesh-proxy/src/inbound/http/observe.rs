@@ -1,6 +1,6 @@
 //! Records the bodies of an inbound exchange in its metrics.
 
-use crate::http::body::{End, Observe};
+use crate::http::body::{BodyEnd, BodyObserver};
 use crate::telemetry::http::{Exchange, RequestBodyObserver, StreamError};
 
 /// Observes the request's body.
@@ -9,30 +9,30 @@ pub(super) struct RequestObserver(pub(super) RequestBodyObserver);
 /// Observes the response's body.
 pub(super) struct ResponseObserver(pub(super) Exchange);
 
-impl Observe for RequestObserver {
+impl BodyObserver for RequestObserver {
     fn data(&mut self, bytes: usize) {
         self.0.frame(bytes);
     }
 
-    fn end(&mut self, _end: End<'_>) {
+    fn end(&mut self, _end: BodyEnd<'_>) {
         self.0.end();
     }
 }
 
-impl Observe for ResponseObserver {
+impl BodyObserver for ResponseObserver {
     fn data(&mut self, bytes: usize) {
         self.0.response_frame(bytes);
     }
 
-    fn end(&mut self, end: End<'_>) {
+    fn end(&mut self, end: BodyEnd<'_>) {
         match end {
-            End::Complete(trailers) => self.0.response_end(trailers),
-            End::Failed(error) => {
+            BodyEnd::Complete(trailers) => self.0.response_end(trailers),
+            BodyEnd::Failed(error) => {
                 let reset = error.reset();
                 self.0
                     .failed(reset.map_or(StreamError::Io, StreamError::from));
             }
-            End::Dropped => self.0.dropped(),
+            BodyEnd::Dropped => self.0.dropped(),
         }
     }
 }

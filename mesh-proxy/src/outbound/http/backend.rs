@@ -17,7 +17,7 @@ use super::observe::RequestObserver;
 use crate::balance::{BalanceQueue, BalanceSettings, PickedEndpoint, QueueError};
 use crate::error::{DialError, Error, Kind, chain};
 use crate::http::client::{MAX_DEAD_CONNECTIONS, SendError};
-use crate::http::undelivered::Undelivered;
+use crate::http::delivery_failure::DeliveryFailure;
 use crate::http::{Request, Response, filter, upgrade};
 use crate::telemetry::RouteHttp;
 use crate::telemetry::http::{Exchange, Observers, StreamError};
@@ -84,10 +84,10 @@ struct AttemptHistory {
 impl AttemptHistory {
     /// Returns whether a request without a body that the peer's proxy could not deliver may be sent
     /// to another endpoint. Allows one retry of a request that may have been processed.
-    fn allow_other_endpoint(&mut self, request: &Request, how: Undelivered) -> bool {
+    fn allow_other_endpoint(&mut self, request: &Request, how: DeliveryFailure) -> bool {
         match how {
-            Undelivered::Unsent => true,
-            Undelivered::Lost => request.method().is_idempotent() && self.take_retry(),
+            DeliveryFailure::NotSent => true,
+            DeliveryFailure::Indeterminate => request.method().is_idempotent() && self.take_retry(),
         }
     }
 

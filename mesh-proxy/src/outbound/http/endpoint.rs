@@ -11,9 +11,9 @@ use mesh_core::endpoint::{Endpoint, Http2Params, ProtocolHint, TlsPeer};
 
 use crate::error::{DialError, Error, Kind};
 use crate::http::client::{self, Client, Connection, SendError};
+use crate::http::delivery_failure::{DeliveryFailure, PROXY_UNDELIVERED};
 use crate::http::headers::{DST_CANONICAL, PROXY_CONNECTION, PROXY_ERROR};
-use crate::http::respond::CloseConnection;
-use crate::http::undelivered::{UNDELIVERED, Undelivered};
+use crate::http::synthetic_response::CloseConnection;
 use crate::http::{Request, Response, headers, orig_proto, uri};
 use crate::outbound::dial::{self, EndpointDial};
 use crate::telemetry::http::EndpointHttp;
@@ -21,7 +21,7 @@ use crate::telemetry::labels;
 use crate::worker::Worker;
 
 /// Response headers that the peer's proxy sends to this one.
-static PEER_HEADERS: [HeaderName; 3] = [UNDELIVERED, PROXY_ERROR, PROXY_CONNECTION];
+static PEER_HEADERS: [HeaderName; 3] = [PROXY_UNDELIVERED, PROXY_ERROR, PROXY_CONNECTION];
 
 /// An endpoint of a balancer, or of forwarded traffic.
 pub(super) struct HttpEndpoint {
@@ -55,7 +55,7 @@ struct ReplacedAuthority {
 pub(super) enum EndpointResponse {
     Response(Response),
     /// The peer's proxy reports that the application did not respond.
-    Undelivered(Response, Undelivered),
+    Undelivered(Response, DeliveryFailure),
 }
 
 impl HttpEndpoint {
@@ -70,7 +70,7 @@ impl HttpEndpoint {
         let labels = labels::outbound_endpoint(endpoint, authority, &tls);
         let outbound = &worker.config.outbound;
         let http2 = http2_params(outbound.http2_client, endpoint.http2);
-        let params = client::Params::new(&outbound.http1_pool, http2);
+        let params = client::ClientConfig::new(&outbound.http1_pool, http2);
         let authority_override = endpoint.authority_override.as_deref().filter(|_| !is_local);
         Self {
             client: Client::new(
@@ -120,7 +120,7 @@ impl HttpEndpoint {
             uri::set_uri_authority(request.uri_mut(), authority.clone());
             Box::new(replaced)
         });
-        let is_upgraded = self.upgrades_http1 && orig_proto::may_upgrade(request);
+        let is_upgraded = self.upgrades_http1 && orig_proto::is_upgradable(request);
         RequestRewrite {
             upgraded_from: is_upgraded.then(|| orig_proto::upgrade(request)),
             replaced,
@@ -140,7 +140,7 @@ impl HttpEndpoint {
     ) -> Result<EndpointResponse, SendError> {
         let mut response = connection.send(request).await?;
         if let Some(version) = rewrite.upgraded_from {
-            orig_proto::restore(&mut response, version);
+            orig_proto::downgrade_response(&mut response, version);
         } else {
             orig_proto::strip(response.headers_mut());
         }
@@ -152,12 +152,12 @@ impl HttpEndpoint {
 
     /// Removes the peer proxy's headers from the response. Returns the delivery failure that they
     /// report, if any.
-    fn read_peer_headers(&self, response: &mut Response) -> Option<Undelivered> {
+    fn read_peer_headers(&self, response: &mut Response) -> Option<DeliveryFailure> {
         let headers = response.headers_mut();
         if !headers::has_any(headers, &OF_PEER) {
             return None;
         }
-        let undelivered = Undelivered::take(headers);
+        let undelivered = DeliveryFailure::take(headers);
         self.peer.as_ref()?;
         let addr = self.addr();
         if let Some(error) = headers.remove(PROXY_ERROR) {
@@ -180,7 +180,7 @@ impl RequestRewrite {
     /// Restores the request as the application sent it, for another endpoint.
     pub(super) fn undo(self, request: &mut Request) {
         if let Some(version) = self.upgraded_from {
-            orig_proto::undo(request, version);
+            orig_proto::undo_upgrade(request, version);
         }
         let Some(replaced) = self.replaced else {
             return;

@@ -5,13 +5,13 @@ use std::rc::Rc;
 use super::endpoint::HttpEndpoint;
 use crate::balance::PickedEndpoint;
 use crate::http::Body;
-use crate::http::body::{End, Observe, Progress};
+use crate::http::body::{BodyEnd, BodyObserver, ExchangeProgress};
 use crate::telemetry::http::{Exchange, RequestBodyObserver};
 
 /// Observes the request's body.
 pub(super) struct RequestObserver {
     metrics: Option<RequestBodyObserver>,
-    progress: Option<Rc<Progress>>,
+    progress: Option<Rc<ExchangeProgress>>,
 }
 
 /// Observes the response's body.
@@ -25,7 +25,7 @@ pub(super) struct ResponseObserver {
 impl RequestObserver {
     pub(super) fn new(
         metrics: Option<RequestBodyObserver>,
-        progress: Option<Rc<Progress>>,
+        progress: Option<Rc<ExchangeProgress>>,
     ) -> Self {
         Self { metrics, progress }
     }
@@ -37,22 +37,22 @@ impl RequestObserver {
     }
 }
 
-impl Observe for RequestObserver {
+impl BodyObserver for RequestObserver {
     fn data(&mut self, bytes: usize) {
         if let Some(metrics) = &self.metrics {
             metrics.frame(bytes);
         }
         if let Some(progress) = &self.progress {
-            progress.frame();
+            progress.record_frame();
         }
     }
 
-    fn end(&mut self, _end: End<'_>) {
+    fn end(&mut self, _end: BodyEnd<'_>) {
         if let Some(metrics) = &self.metrics {
             metrics.end();
         }
         if let Some(progress) = &self.progress {
-            progress.request_ended();
+            progress.record_request_end();
         }
     }
 }
@@ -79,15 +79,15 @@ impl ResponseObserver {
     }
 }
 
-impl Observe for ResponseObserver {
+impl BodyObserver for ResponseObserver {
     fn data(&mut self, bytes: usize) {
         self.record_latency();
         self.route.response_frame(bytes);
         self.attempt.response_frame(bytes);
     }
 
-    fn end(&mut self, end: End<'_>) {
-        if matches!(end, End::Complete(_)) {
+    fn end(&mut self, end: BodyEnd<'_>) {
+        if matches!(end, BodyEnd::Complete(_)) {
             self.record_latency();
         }
         self.attempt.end(end);

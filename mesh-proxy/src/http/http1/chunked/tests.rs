@@ -1,16 +1,16 @@
-//! The decoder, with its input cut everywhere.
+//! The decoder, with input split at every byte.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// The data, the trailers, and what is left behind the body.
+/// The data, the trailers, and the bytes after the body.
 type Decoded = (Vec<u8>, Option<HeaderMap>, Vec<u8>);
 
 const LIMITS: Http1Limits = Http1Limits::DEFAULT;
 
-/// Decodes what arrives in `pieces`.
-fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Option<Decoded>, Refused> {
+/// Decodes a body received in `pieces`.
+fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Option<Decoded>, MessageError> {
     let (mut decoder, mut input) = (Decoder::new(&LIMITS), BytesMut::new());
     let (mut data, mut end) = (Vec::new(), None);
     for piece in pieces {
@@ -18,16 +18,17 @@ fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Option<Decod
         while end.is_none() {
             match decoder.next(&mut input, &LIMITS)? {
                 None => break,
-                Some(Piece::Data(bytes)) => data.extend_from_slice(&bytes),
-                Some(Piece::End(trailers)) => end = Some(trailers),
+                Some(BodyPart::Data(bytes)) => data.extend_from_slice(&bytes),
+                Some(BodyPart::End(trailers)) => end = Some(trailers),
             }
         }
     }
     Ok(end.map(|trailers| (data, trailers, input.to_vec())))
 }
 
-/// In one piece, cut in two at every byte, and byte by byte: always the same.
-fn decode_every_way(text: &[u8]) -> Result<Option<Decoded>, Refused> {
+/// Decodes a body in one piece, split in two at every byte, and byte by byte; all results must be
+/// equal.
+fn decode_with_all_splits(text: &[u8]) -> Result<Option<Decoded>, MessageError> {
     let whole = decode([text]);
     assert_eq!(decode(text.chunks(1)), whole);
     for cut in 0..text.len() {
@@ -38,7 +39,7 @@ fn decode_every_way(text: &[u8]) -> Result<Option<Decoded>, Refused> {
 }
 
 #[test]
-fn bodies() {
+fn valid_bodies_decode_regardless_of_splits() {
     let rows: &[(&str, &str, usize)] = &[
         ("0\r\n\r\n", "", 0),
         ("000\r\n\r\n", "", 0),
@@ -58,23 +59,23 @@ fn bodies() {
         ("0\r\ncontent-length: 5\r\n\r\n", "", 0),
     ];
     for (text, body, trailers) in rows {
-        for behind in ["", "GET / HTTP/1.1\r\n"] {
-            let text = format!("{text}{behind}");
-            let (data, found, left) = decode_every_way(text.as_bytes()).unwrap().unwrap();
+        for after in ["", "GET / HTTP/1.1\r\n"] {
+            let text = format!("{text}{after}");
+            let (data, found, left) = decode_with_all_splits(text.as_bytes()).unwrap().unwrap();
             assert_eq!(String::from_utf8(data).unwrap(), *body, "{text:?}");
             assert_eq!(found.map_or(0, |found| found.len()), *trailers, "{text:?}");
-            assert_eq!(left, behind.as_bytes(), "{text:?}");
+            assert_eq!(left, after.as_bytes(), "{text:?}");
         }
     }
 }
 
 #[test]
-fn small_chunks_are_joined_to_pieces_of_four_kilobytes() {
+fn small_chunks_are_joined_up_to_four_kilobytes() {
     for (chunk, count) in [("1\r\nx\r\n", 10_000), ("0a\r\n0123456789\r\n", 1_000)] {
         let text = format!("{}0\r\n\r\n", chunk.repeat(count));
         let (mut decoder, mut input) = (Decoder::new(&LIMITS), BytesMut::from(&*text));
         let mut sizes = Vec::new();
-        while let Some(Piece::Data(data)) = decoder.next(&mut input, &LIMITS).unwrap() {
+        while let Some(BodyPart::Data(data)) = decoder.next(&mut input, &LIMITS).unwrap() {
             sizes.push(data.len());
         }
         let total: usize = sizes.iter().sum();
@@ -82,73 +83,75 @@ fn small_chunks_are_joined_to_pieces_of_four_kilobytes() {
             total,
             text.len() / chunk.len() * (chunk.len() - 5 - usize::from(chunk.starts_with('0')))
         );
-        assert!(sizes.len() <= total / JOINED + 1, "{sizes:?}");
+        assert!(sizes.len() <= total / JOINED_SIZE + 1, "{sizes:?}");
     }
-    // A single chunk is passed on at once.
+    // A single chunk is not delayed.
     let (mut decoder, mut input) = (Decoder::new(&LIMITS), BytesMut::from("1\r\nx\r\n1\r\n"));
-    let piece = decoder.next(&mut input, &LIMITS);
-    assert_eq!(piece, Ok(Some(Piece::Data(Bytes::from_static(b"x")))));
+    let part = decoder.next(&mut input, &LIMITS);
+    assert_eq!(part, Ok(Some(BodyPart::Data(Bytes::from_static(b"x")))));
     assert_eq!(decoder.next(&mut input, &LIMITS), Ok(None));
 }
 
 #[test]
-fn bodies_that_are_refused() {
-    use Refused::{BareLineFeed, ChunkEnd, ChunkExtension, ChunkSize, HeaderName};
-    let rows: &[(&[u8], Refused)] = &[
-        (b"x\r\n", ChunkSize),
-        (b"\r\n", ChunkSize),
-        (b";a\r\n", ChunkSize),
-        (b" 5\r\nhello\r\n", ChunkSize),
-        (b"+5\r\nhello\r\n", ChunkSize),
-        (b"-5\r\nhello\r\n", ChunkSize),
-        (b"0x5\r\nhello\r\n", ChunkSize),
-        (b"5 \r\nhello\r\n", ChunkSize),
-        (b"5 ;a\r\nhello\r\n", ChunkSize),
-        (b"5_0\r\nhello\r\n", ChunkSize),
-        (b"5\nhello\r\n", ChunkSize),
-        (b"10000000000000005\r\nhello\r\n", ChunkSize),
+fn invalid_bodies_are_rejected() {
+    use MessageError::{
+        BareLineFeed, InvalidChunkExtension, InvalidChunkSize, InvalidFieldName, MissingChunkEnd,
+    };
+    let rows: &[(&[u8], MessageError)] = &[
+        (b"x\r\n", InvalidChunkSize),
+        (b"\r\n", InvalidChunkSize),
+        (b";a\r\n", InvalidChunkSize),
+        (b" 5\r\nhello\r\n", InvalidChunkSize),
+        (b"+5\r\nhello\r\n", InvalidChunkSize),
+        (b"-5\r\nhello\r\n", InvalidChunkSize),
+        (b"0x5\r\nhello\r\n", InvalidChunkSize),
+        (b"5 \r\nhello\r\n", InvalidChunkSize),
+        (b"5 ;a\r\nhello\r\n", InvalidChunkSize),
+        (b"5_0\r\nhello\r\n", InvalidChunkSize),
+        (b"5\nhello\r\n", InvalidChunkSize),
+        (b"10000000000000005\r\nhello\r\n", InvalidChunkSize),
         (b"5;a\nhello\r\n", BareLineFeed),
-        (b"5\r5\r\nhello\r\n", ChunkExtension),
-        (b"5;a\rb\r\nhello\r\n", ChunkExtension),
-        (b"5;\0\r\nhello\r\n", ChunkExtension),
-        (b"5\r\nhello\n0\r\n\r\n", ChunkEnd),
-        (b"5\r\nhello!\r\n0\r\n\r\n", ChunkEnd),
-        (b"5\r\nhello0\r\n\r\n", ChunkEnd),
-        (b"5\r\nhello\r0\r\n\r\n", ChunkEnd),
+        (b"5\r5\r\nhello\r\n", InvalidChunkExtension),
+        (b"5;a\rb\r\nhello\r\n", InvalidChunkExtension),
+        (b"5;\0\r\nhello\r\n", InvalidChunkExtension),
+        (b"5\r\nhello\n0\r\n\r\n", MissingChunkEnd),
+        (b"5\r\nhello!\r\n0\r\n\r\n", MissingChunkEnd),
+        (b"5\r\nhello0\r\n\r\n", MissingChunkEnd),
+        (b"5\r\nhello\r0\r\n\r\n", MissingChunkEnd),
         (b"0\r\nx: 1\n\r\n", BareLineFeed),
         (b"0\r\n\n", BareLineFeed),
-        (b"0\r\nx : 1\r\n\r\n", HeaderName),
-        (b"0\r\nx: 1\r\n y\r\n\r\n", HeaderName),
+        (b"0\r\nx : 1\r\n\r\n", InvalidFieldName),
+        (b"0\r\nx: 1\r\n y\r\n\r\n", InvalidFieldName),
     ];
     for (text, expected) in rows {
         let shown = String::from_utf8_lossy(text);
-        assert_eq!(decode_every_way(text), Err(*expected), "{shown:?}");
+        assert_eq!(decode_with_all_splits(text), Err(*expected), "{shown:?}");
     }
 }
 
 #[test]
-fn extensions_and_trailers_are_limited() {
+fn extensions_and_trailers_beyond_limit_are_rejected() {
     let endless = format!("1;{}", "x".repeat(LIMITS.extensions as usize + 2));
     assert_eq!(
         decode([endless.as_bytes()]),
-        Err(Refused::ChunkExtensionsTooLarge)
+        Err(MessageError::ChunkExtensionsTooLarge)
     );
     let often = "1;xxxxxxx\r\na\r\n".repeat(LIMITS.extensions as usize / 8 + 1);
     assert_eq!(
         decode([often.as_bytes()]),
-        Err(Refused::ChunkExtensionsTooLarge)
+        Err(MessageError::ChunkExtensionsTooLarge)
     );
     let trailers = format!("0\r\nx: {}", "x".repeat(LIMITS.trailers as usize));
     assert_eq!(
         decode([trailers.as_bytes()]),
-        Err(Refused::TrailersTooLarge)
+        Err(MessageError::TrailersTooLarge)
     );
     let many = format!("0\r\n{}\r\n", "x: 1\r\n".repeat(101));
-    assert_eq!(decode([many.as_bytes()]), Err(Refused::TooManyHeaders));
+    assert_eq!(decode([many.as_bytes()]), Err(MessageError::TooManyFields));
 }
 
 #[test]
-fn sizes_are_written_in_hexadecimal() {
+fn chunk_sizes_are_written_in_hexadecimal() {
     for size in [0, 1, 9, 15, 16, 255, 256, 65_536, usize::MAX] {
         let mut out = Vec::new();
         write_size(&mut out, size);
@@ -156,9 +159,9 @@ fn sizes_are_written_in_hexadecimal() {
     }
 }
 
-/// They may come from HTTP/2, whose reader does not look at them.
+/// They may come from HTTP/2, whose decoder does not filter trailers.
 #[test]
-fn misplaced_trailers_are_not_written() {
+fn forbidden_trailers_are_not_written() {
     let mut trailers = HeaderMap::new();
     for name in [
         "host",
@@ -175,9 +178,9 @@ fn misplaced_trailers_are_not_written() {
 }
 
 proptest! {
-    /// What the encoder writes, the decoder reads, however it is cut.
+    /// The decoder reads what the encoder writes, however it is split.
     #[test]
-    fn there_and_back(
+    fn encoded_bodies_decode_to_the_same_data(
         chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..300), 0..8),
         cuts in prop::collection::vec(1_usize..64, 1..8),
         trailer in any::<bool>(),
@@ -196,9 +199,9 @@ proptest! {
         let mut rest = &text[..];
         for cut in cuts.iter().cycle() {
             if rest.is_empty() { break; }
-            let (piece, behind) = rest.split_at((*cut).min(rest.len()));
+            let (piece, after) = rest.split_at((*cut).min(rest.len()));
             pieces.push(piece);
-            rest = behind;
+            rest = after;
         }
         let (data, found, left) = decode(pieces).unwrap().unwrap();
         prop_assert_eq!(data, chunks.concat());
@@ -206,9 +209,9 @@ proptest! {
         prop_assert!(left.is_empty());
     }
 
-    /// No input makes it fall over, and cutting changes nothing.
+    /// No input causes a panic, and splitting the input does not change the result.
     #[test]
-    fn noise(text in "[0-9a-f;\r\n x:]{0,40}", cut in 0_usize..40) {
+    fn arbitrary_input_decodes_the_same_when_split(text in "[0-9a-f;\r\n x:]{0,40}", cut in 0_usize..40) {
         let (left, right) = text.as_bytes().split_at(cut.min(text.len()));
         prop_assert_eq!(decode([left, right]), decode([text.as_bytes()]));
     }

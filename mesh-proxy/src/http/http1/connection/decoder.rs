@@ -1,49 +1,50 @@
-//! The body that is being read: which bytes of the input belong to it.
+//! The decoder of a body: determines which bytes of the input belong to it.
 
 use bytes::BytesMut;
 
 use crate::config::Http1Limits;
-use crate::http::http1::Refused;
-use crate::http::http1::chunked::{self, Piece};
+use crate::http::http1::MessageError;
+use crate::http::http1::chunked::{self, BodyPart};
 
-/// The rest of the body that is being read.
+/// What remains of the body.
 #[derive(Debug)]
-pub(super) enum Decoder {
-    Over,
-    Bytes(u64),
+pub(super) enum BodyDecoder {
+    Complete,
+    Length(u64),
     Chunked(chunked::Decoder),
     UntilClose,
-    /// Ended too early, or was refused. Nothing can be read from the connection any more.
-    Broken,
+    /// The body ended too early or was invalid. Nothing more can be read from the connection.
+    Failed,
 }
 
-impl Decoder {
-    /// The next piece, if it has been read. `None` also when the body is over.
+impl BodyDecoder {
+    /// Takes the next part off `input`; `None` if it has not been received, or the body is
+    /// complete.
     pub(super) fn next(
         &mut self,
         input: &mut BytesMut,
         limits: &Http1Limits,
-    ) -> Result<Option<Piece>, Refused> {
+    ) -> Result<Option<BodyPart>, MessageError> {
         let data = match self {
-            Self::Over | Self::Broken => return Ok(None),
+            Self::Complete | Self::Failed => return Ok(None),
             Self::Chunked(decoder) => {
-                let piece = decoder.next(input, limits)?;
-                if let Some(Piece::End(_)) = piece {
-                    *self = Self::Over;
+                let part = decoder.next(input, limits)?;
+                if let Some(BodyPart::End(_)) = part {
+                    *self = Self::Complete;
                 }
-                return Ok(piece);
+                return Ok(part);
             }
-            Self::Bytes(_) | Self::UntilClose if input.is_empty() => return Ok(None),
-            Self::Bytes(left) => {
+            Self::Length(_) | Self::UntilClose if input.is_empty() => return Ok(None),
+            Self::Length(left) => {
                 let here = usize::try_from(*left).map_or(input.len(), |n| n.min(input.len()));
                 *left -= here as u64;
                 if *left == 0 {
-                    *self = Self::Over;
+                    *self = Self::Complete;
                 }
                 input.split_to(here)
             }
             Self::UntilClose => input.split(),
         };
-        Ok(Some(Piece::Data(data.freeze())))
+        Ok(Some(BodyPart::Data(data.freeze())))
     }
 }

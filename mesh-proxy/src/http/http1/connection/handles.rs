@@ -1,5 +1,5 @@
-//! What others hold of a connection: the body that they read from it, and the way for interim
-//! responses.
+//! The handles that other tasks hold of a connection: the body that they read, and the sender of
+//! interim responses.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -8,77 +8,83 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Version};
 use http_body::Frame;
 
-use super::decoder::Decoder;
-use super::{Connection, Expectation};
+use super::decoder::BodyDecoder;
+use super::{Connection, ExpectContinue};
 use crate::http::http1::Error;
-use crate::http::http1::encode::{self, Framing};
+use crate::http::http1::encode::{self, FramingHeaders};
 
-/// A body that is read from its connection by whoever polls it. Dropping it says that nobody will.
+/// A body that its reader polls from the connection. Dropping it discards the rest.
 #[derive(Debug)]
-pub(crate) struct Incoming(pub(super) Rc<Connection>);
+pub(crate) struct IncomingBody(pub(super) Rc<Connection>);
 
-impl Incoming {
+impl IncomingBody {
     pub(crate) fn poll_frame(
         &self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        let mut state = self.0.state();
-        if let Decoder::Broken = state.body {
+        let mut inner = self.0.inner();
+        if let BodyDecoder::Failed = inner.body {
             return Poll::Ready(Some(Err(Error::Incomplete)));
         }
-        state.keep_expectation(cx);
-        state.poll_body(cx).map(Result::transpose)
+        inner.send_local_continue(cx);
+        inner.poll_body(cx).map(Result::transpose)
     }
 
     pub(crate) fn is_end_stream(&self) -> bool {
-        matches!(self.0.state().body, Decoder::Over)
+        matches!(self.0.inner().body, BodyDecoder::Complete)
     }
 
-    /// How much is to come, when that is known.
+    /// The remaining length, if it is known.
     pub(crate) fn remaining(&self) -> Option<u64> {
-        match self.0.state().body {
-            Decoder::Over => Some(0),
-            Decoder::Bytes(left) => Some(left),
+        match self.0.inner().body {
+            BodyDecoder::Complete => Some(0),
+            BodyDecoder::Length(left) => Some(left),
             _ => None,
         }
     }
 }
 
-impl Drop for Incoming {
+impl Drop for IncomingBody {
     fn drop(&mut self) {
-        let mut state = self.0.state();
-        state.body_held = false;
-        state.tell_owner();
+        let mut inner = self.0.inner();
+        inner.body_in_use = false;
+        inner.wake_connection_task();
     }
 }
 
-/// [`Interim`](crate::http::interim::Interim) of a request that came on this connection.
+/// [`InterimSender`](crate::http::interim::InterimSender) of a request that came on this connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Interim(Rc<Connection>);
+pub(crate) struct InterimSender(Rc<Connection>);
 
-impl Interim {
-    pub(crate) fn of(connection: &Rc<Connection>) -> Self {
+impl InterimSender {
+    pub(crate) fn new(connection: &Rc<Connection>) -> Self {
         Self(connection.clone())
     }
 
-    pub(crate) fn leave_expectation_to_server(&self) {
-        let mut state = self.0.state();
-        if state.expectation == Expectation::Ours {
-            state.expectation = Expectation::Servers;
+    pub(crate) fn forward_expectation(&self) {
+        let mut inner = self.0.inner();
+        if inner.expectation == ExpectContinue::Local {
+            inner.expectation = ExpectContinue::Forwarded;
         }
     }
 
     pub(crate) fn is_awaited(&self) -> bool {
-        self.0.state().expectation == Expectation::Servers
+        self.0.inner().expectation == ExpectContinue::Forwarded
     }
 
-    /// The connection's task, which the caller belongs to, writes it.
+    /// Queues an interim response. The connection's task, which the caller runs in, writes it.
     pub(crate) fn send(&self, status: StatusCode, headers: &HeaderMap) {
-        let mut state = self.0.state();
+        let mut inner = self.0.inner();
         if status == StatusCode::CONTINUE {
-            state.expectation = Expectation::None;
+            inner.expectation = ExpectContinue::None;
         }
-        let head = (Version::HTTP_11, status, None);
-        encode::response(state.output.flat(), head, headers, Framing::None, None);
+        let status_line = (Version::HTTP_11, status, None);
+        encode::write_response(
+            inner.output.append_buffer(),
+            status_line,
+            headers,
+            FramingHeaders::Omit,
+            None,
+        );
     }
 }

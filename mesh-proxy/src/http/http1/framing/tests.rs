@@ -1,4 +1,4 @@
-//! The table of body lengths.
+//! Tables of body lengths and of persistence.
 
 use http::HeaderValue;
 
@@ -18,14 +18,14 @@ fn headers(lines: &[&'static str]) -> HeaderMap {
 }
 
 #[test]
-fn requests() {
+fn request_body_lengths() {
     use BodyLength::{Bytes, Chunked};
-    use Refused::{
-        ConnectBody, EncodingInHttp10, Length, LengthAndEncoding, NotChunked, SeveralLengths,
-        UnknownCoding,
+    use MessageError::{
+        ChunkedNotFinal, ConnectWithBody, InvalidContentLength, LengthAndTransferEncoding,
+        MultipleContentLengths, TransferEncodingInHttp10, UnsupportedTransferCoding,
     };
     let (old, new) = (Version::HTTP_10, Version::HTTP_11);
-    let rows: &[(Version, &[&'static str], Result<BodyLength, Refused>)] = &[
+    let rows: &[(Version, &[&'static str], Result<BodyLength, MessageError>)] = &[
         (new, &[], Ok(Bytes(0))),
         (old, &[], Ok(Bytes(0))),
         (new, &["content-length: 0"], Ok(Bytes(0))),
@@ -35,189 +35,245 @@ fn requests() {
             &["content-length: 18446744073709551615"],
             Ok(Bytes(u64::MAX)),
         ),
-        (new, &["content-length: 18446744073709551616"], Err(Length)),
-        (new, &["content-length: +1"], Err(Length)),
-        (new, &["content-length: -1"], Err(Length)),
-        (new, &["content-length: 0x1"], Err(Length)),
-        (new, &["content-length: 1 2"], Err(Length)),
-        (new, &["content-length: 1;2"], Err(Length)),
-        (new, &["content-length: "], Err(Length)),
-        (new, &["content-length: 1,"], Err(Length)),
+        (
+            new,
+            &["content-length: 18446744073709551616"],
+            Err(InvalidContentLength),
+        ),
+        (new, &["content-length: +1"], Err(InvalidContentLength)),
+        (new, &["content-length: -1"], Err(InvalidContentLength)),
+        (new, &["content-length: 0x1"], Err(InvalidContentLength)),
+        (new, &["content-length: 1 2"], Err(InvalidContentLength)),
+        (new, &["content-length: 1;2"], Err(InvalidContentLength)),
+        (new, &["content-length: "], Err(InvalidContentLength)),
+        (new, &["content-length: 1,"], Err(InvalidContentLength)),
         (
             new,
             &["content-length: 1", "content-length: 2"],
-            Err(SeveralLengths),
+            Err(MultipleContentLengths),
         ),
         (
             new,
             &["content-length: 1", "content-length: 1"],
-            Err(SeveralLengths),
+            Err(MultipleContentLengths),
         ),
-        (new, &["content-length: 1, 1"], Err(SeveralLengths)),
+        (new, &["content-length: 1, 1"], Err(MultipleContentLengths)),
         (new, &["transfer-encoding: chunked"], Ok(Chunked)),
         (new, &["transfer-encoding: ChunkeD"], Ok(Chunked)),
         (
             new,
             &["transfer-encoding: chunked", "content-length: 3"],
-            Err(LengthAndEncoding),
+            Err(LengthAndTransferEncoding),
         ),
         (
             new,
             &["transfer-encoding: identity", "content-length: 3"],
-            Err(LengthAndEncoding),
+            Err(LengthAndTransferEncoding),
         ),
-        (old, &["transfer-encoding: chunked"], Err(EncodingInHttp10)),
-        (new, &["transfer-encoding: identity"], Err(NotChunked)),
-        (new, &["transfer-encoding: gzip"], Err(NotChunked)),
-        (new, &["transfer-encoding: "], Err(NotChunked)),
-        (new, &["transfer-encoding: xchunked"], Err(NotChunked)),
-        (new, &["transfer-encoding: chunked;q=1"], Err(NotChunked)),
-        (new, &["transfer-encoding: chunked x"], Err(NotChunked)),
-        (new, &["transfer-encoding: \"chunked\""], Err(NotChunked)),
-        (new, &["transfer-encoding: chunked, gzip"], Err(NotChunked)),
+        (
+            old,
+            &["transfer-encoding: chunked"],
+            Err(TransferEncodingInHttp10),
+        ),
+        (new, &["transfer-encoding: identity"], Err(ChunkedNotFinal)),
+        (new, &["transfer-encoding: gzip"], Err(ChunkedNotFinal)),
+        (new, &["transfer-encoding: "], Err(ChunkedNotFinal)),
+        (new, &["transfer-encoding: xchunked"], Err(ChunkedNotFinal)),
+        (
+            new,
+            &["transfer-encoding: chunked;q=1"],
+            Err(ChunkedNotFinal),
+        ),
+        (new, &["transfer-encoding: chunked x"], Err(ChunkedNotFinal)),
+        (
+            new,
+            &["transfer-encoding: \"chunked\""],
+            Err(ChunkedNotFinal),
+        ),
+        (
+            new,
+            &["transfer-encoding: chunked, gzip"],
+            Err(ChunkedNotFinal),
+        ),
         (
             new,
             &["transfer-encoding: chunked, chunked"],
-            Err(NotChunked),
+            Err(ChunkedNotFinal),
         ),
-        (new, &["transfer-encoding: chunked,"], Err(NotChunked)),
+        (new, &["transfer-encoding: chunked,"], Err(ChunkedNotFinal)),
         (
             new,
             &["transfer-encoding: chunked", "transfer-encoding: chunked"],
-            Err(NotChunked),
+            Err(ChunkedNotFinal),
         ),
         (
             new,
             &["transfer-encoding: gzip, chunked"],
-            Err(UnknownCoding),
+            Err(UnsupportedTransferCoding),
         ),
         (
             new,
             &["transfer-encoding: gzip", "transfer-encoding: chunked"],
-            Err(UnknownCoding),
+            Err(UnsupportedTransferCoding),
         ),
-        (new, &["transfer-encoding: , chunked"], Err(UnknownCoding)),
+        (
+            new,
+            &["transfer-encoding: , chunked"],
+            Err(UnsupportedTransferCoding),
+        ),
     ];
     for (version, lines, expected) in rows {
-        let found = of_request(&Method::POST, *version, &headers(lines));
+        let found = request_body_length(&Method::POST, *version, &headers(lines));
         assert_eq!(found, *expected, "{version:?} {lines:?}");
     }
-    let connect = |lines: &[&'static str]| of_request(&Method::CONNECT, new, &headers(lines));
+    let connect =
+        |lines: &[&'static str]| request_body_length(&Method::CONNECT, new, &headers(lines));
     assert_eq!(connect(&["content-length: 0"]), Ok(Bytes(0)));
-    assert_eq!(connect(&["content-length: 1"]), Err(ConnectBody));
-    assert_eq!(connect(&["transfer-encoding: chunked"]), Err(ConnectBody));
+    assert_eq!(connect(&["content-length: 1"]), Err(ConnectWithBody));
+    assert_eq!(
+        connect(&["transfer-encoding: chunked"]),
+        Err(ConnectWithBody)
+    );
 }
 
-/// What was asked and answered, in which version and with which headers; what follows.
+/// Request method, status, version and headers of the response, and the expected length.
 type Row = (
-    Asked,
+    RequestMethod,
     u16,
     Version,
     &'static [&'static str],
-    Result<BodyLength, Refused>,
+    Result<BodyLength, MessageError>,
 );
 
 #[test]
-fn responses() {
+fn response_body_lengths() {
     use BodyLength::{Bytes, Chunked, UntilClose};
-    use Refused::{
-        EncodingInHttp10, Length, LengthAndEncoding, NotChunked, SeveralLengths, UnknownCoding,
+    use MessageError::{
+        ChunkedNotFinal, InvalidContentLength, LengthAndTransferEncoding, MultipleContentLengths,
+        TransferEncodingInHttp10, UnsupportedTransferCoding,
     };
     let (old, new) = (Version::HTTP_10, Version::HTTP_11);
-    let ask = Asked::Other;
+    let other = RequestMethod::Other;
     let rows: &[Row] = &[
-        (ask, 200, new, &[], Ok(UntilClose)),
-        (ask, 200, old, &[], Ok(UntilClose)),
-        (ask, 200, new, &["content-length: 5"], Ok(Bytes(5))),
+        (other, 200, new, &[], Ok(UntilClose)),
+        (other, 200, old, &[], Ok(UntilClose)),
+        (other, 200, new, &["content-length: 5"], Ok(Bytes(5))),
         (
-            ask,
+            other,
             200,
             new,
             &["content-length: 5", "content-length: 5"],
             Ok(Bytes(5)),
         ),
-        (ask, 200, new, &["content-length: 5, 5"], Ok(Bytes(5))),
+        (other, 200, new, &["content-length: 5, 5"], Ok(Bytes(5))),
         (
-            ask,
+            other,
             200,
             new,
             &["content-length: 5", "content-length: 6"],
-            Err(SeveralLengths),
+            Err(MultipleContentLengths),
         ),
-        (ask, 200, new, &["content-length: 5, x"], Err(Length)),
-        (ask, 200, new, &["transfer-encoding: chunked"], Ok(Chunked)),
         (
-            ask,
+            other,
+            200,
+            new,
+            &["content-length: 5, x"],
+            Err(InvalidContentLength),
+        ),
+        (
+            other,
+            200,
+            new,
+            &["transfer-encoding: chunked"],
+            Ok(Chunked),
+        ),
+        (
+            other,
             200,
             old,
             &["transfer-encoding: chunked"],
-            Err(EncodingInHttp10),
+            Err(TransferEncodingInHttp10),
         ),
         (
-            ask,
+            other,
             200,
             new,
             &["transfer-encoding: identity"],
-            Err(NotChunked),
+            Err(ChunkedNotFinal),
         ),
         (
-            ask,
+            other,
             200,
             new,
             &["transfer-encoding: gzip, chunked"],
-            Err(UnknownCoding),
+            Err(UnsupportedTransferCoding),
         ),
         (
-            ask,
+            other,
             200,
             new,
             &["transfer-encoding: chunked", "content-length: 5"],
-            Err(LengthAndEncoding),
+            Err(LengthAndTransferEncoding),
         ),
-        (ask, 204, new, &["content-length: 5"], Ok(Bytes(0))),
-        (ask, 204, new, &[], Ok(Bytes(0))),
-        (ask, 304, new, &["content-length: 5"], Ok(Bytes(0))),
+        (other, 204, new, &["content-length: 5"], Ok(Bytes(0))),
+        (other, 204, new, &[], Ok(Bytes(0))),
+        (other, 304, new, &["content-length: 5"], Ok(Bytes(0))),
         (
-            ask,
+            other,
             304,
             new,
             &["content-length: 5", "transfer-encoding: chunked"],
-            Err(LengthAndEncoding),
+            Err(LengthAndTransferEncoding),
         ),
-        (ask, 101, new, &[], Ok(Bytes(0))),
-        (Asked::Head, 200, new, &["content-length: 5"], Ok(Bytes(0))),
+        (other, 101, new, &[], Ok(Bytes(0))),
         (
-            Asked::Head,
-            200,
-            new,
-            &["transfer-encoding: chunked"],
-            Ok(Bytes(0)),
-        ),
-        (Asked::Head, 200, new, &["content-length: x"], Err(Length)),
-        (
-            Asked::Connect,
+            RequestMethod::Head,
             200,
             new,
             &["content-length: 5"],
             Ok(Bytes(0)),
         ),
         (
-            Asked::Connect,
+            RequestMethod::Head,
+            200,
+            new,
+            &["transfer-encoding: chunked"],
+            Ok(Bytes(0)),
+        ),
+        (
+            RequestMethod::Head,
+            200,
+            new,
+            &["content-length: x"],
+            Err(InvalidContentLength),
+        ),
+        (
+            RequestMethod::Connect,
+            200,
+            new,
+            &["content-length: 5"],
+            Ok(Bytes(0)),
+        ),
+        (
+            RequestMethod::Connect,
             407,
             new,
             &["content-length: 5"],
             Ok(Bytes(5)),
         ),
     ];
-    for (asked, status, version, lines, expected) in rows {
+    for (method, status, version, lines, expected) in rows {
         let status = StatusCode::from_u16(*status).unwrap();
-        let found = of_response(*asked, status, *version, &headers(lines));
-        assert_eq!(found, *expected, "{asked:?} {status} {version:?} {lines:?}");
+        let found = response_body_length(*method, status, *version, &headers(lines));
+        assert_eq!(
+            found, *expected,
+            "{method:?} {status} {version:?} {lines:?}"
+        );
     }
 }
 
 #[test]
-fn who_keeps_the_connection() {
+fn persistence_follows_version_and_connection_header() {
     let (old, new) = (Version::HTTP_10, Version::HTTP_11);
     let rows: &[(Version, &[&'static str], bool)] = &[
         (new, &[], true),

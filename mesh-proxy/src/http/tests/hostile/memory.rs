@@ -1,21 +1,20 @@
-//! How far this process has grown.
+//! The memory growth of this process.
 
-/// The memory of this process.
 pub(super) struct Memory {
     before: u64,
 }
 
 impl Memory {
     pub(super) fn mark() -> Self {
-        // Makes the peak begin anew.
+        // Resets the peak.
         std::fs::write("/proc/self/clear_refs", "5").unwrap();
         Self {
             before: status("VmRSS:"),
         }
     }
 
-    /// The most that there was since, in bytes beyond what there had been.
-    pub(super) fn grown(&self) -> u64 {
+    /// Returns the peak since [`Memory::mark`], in bytes above the memory used then.
+    pub(super) fn peak_growth(&self) -> u64 {
         status("VmHWM:").saturating_sub(self.before)
     }
 }

@@ -1,5 +1,4 @@
-//! Interim responses, and bodies that clients announce: they may wait for the one before they send
-//! the other.
+//! Interim responses, and clients that wait for a 100 before they send the body.
 
 use super::*;
 
@@ -7,7 +6,7 @@ const EXPECTING: &str =
     "POST / HTTP/1.1\r\nhost: web\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n";
 
 #[tokio::test]
-async fn an_expected_100_is_the_servers() {
+async fn expected_100_is_forwarded_from_server() {
     run(async |drain| {
         let (mut client, listener) = setup(1, &drain).await;
         for _ in 0..2 {
@@ -30,10 +29,10 @@ async fn an_expected_100_is_the_servers() {
     .await;
 }
 
-/// Over HTTP/2 there is no waiting for the far server: the client is told to go on when its body is
-/// wanted.
+/// Over HTTP/2 the proxy does not wait for the server, but sends the 100 when the body is first
+/// polled.
 #[tokio::test]
-async fn an_expected_100_comes_from_the_proxy_when_the_server_is_far() {
+async fn expected_100_is_sent_by_proxy_when_request_is_upgraded() {
     run(async |drain| {
         let (mut client, listener) = setup(2, &drain).await;
         send(&mut client, EXPECTING).await;
@@ -42,7 +41,7 @@ async fn an_expected_100_comes_from_the_proxy_when_the_server_is_far() {
         send(&mut client, "hello").await;
         let mut server = accept(&listener).await;
         read_until(&mut server, "hello").await.unwrap();
-        // It is told so once.
+        // The client does not get a second 100.
         send(&mut server, "HTTP/1.1 100 Continue\r\n\r\n").await;
         send(&mut server, OK).await;
         assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
@@ -50,9 +49,9 @@ async fn an_expected_100_comes_from_the_proxy_when_the_server_is_far() {
     .await;
 }
 
-/// Nobody knows whether the body will come after that, so nothing else can.
+/// It is unknown whether the client will send the body, so the connection cannot be kept.
 #[tokio::test]
-async fn a_refused_expectation_closes_the_connection() {
+async fn rejected_expectation_closes_connection() {
     run(async |drain| {
         let (mut client, listener) = setup(1, &drain).await;
         send(&mut client, EXPECTING).await;
@@ -63,15 +62,15 @@ async fn a_refused_expectation_closes_the_connection() {
             "HTTP/1.1 417 Expectation Failed\r\ncontent-length: 0\r\n\r\n",
         )
         .await;
-        let answer = rest(&mut client).await;
-        assert!(answer.starts_with("HTTP/1.1 417 "), "{answer}");
-        assert!(answer.contains("connection: close\r\n"), "{answer}");
+        let response = read_to_close(&mut client).await;
+        assert!(response.starts_with("HTTP/1.1 417 "), "{response}");
+        assert!(response.contains("connection: close\r\n"), "{response}");
     })
     .await;
 }
 
 #[tokio::test]
-async fn interim_responses_are_passed_on() {
+async fn interim_responses_are_forwarded() {
     for hops in [1, 2] {
         run(async |drain| {
             let (mut client, listener) = setup(hops, &drain).await;
@@ -92,9 +91,9 @@ async fn interim_responses_are_passed_on() {
     }
 }
 
-/// The client has announced more than it sends, and holds a connection to the server with it.
+/// The client sends less than the declared body, which occupies a connection to the server.
 #[tokio::test]
-async fn a_body_that_does_not_come_is_given_up() {
+async fn stalled_request_body_times_out_with_408() {
     for hops in [1, 2] {
         run(async |drain| {
             let (mut client, listener) = setup(hops, &drain).await;
@@ -105,11 +104,11 @@ async fn a_body_that_does_not_come_is_given_up() {
             .await;
             let mut server = accept(&listener).await;
             read_until(&mut server, "hello").await.unwrap();
-            // From here on time passes as soon as everybody waits.
+            // The paused clock advances when all tasks wait.
             tokio::time::pause();
-            let answer = rest(&mut client).await;
-            assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
-            rest(&mut server).await;
+            let response = read_to_close(&mut client).await;
+            assert!(response.starts_with("HTTP/1.1 408 "), "{response}");
+            read_to_close(&mut server).await;
             tokio::time::resume();
         })
         .await;

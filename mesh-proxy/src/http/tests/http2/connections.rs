@@ -1,32 +1,32 @@
-//! When connections to an endpoint are made, kept, replaced and given up.
+//! When connections to an endpoint are made, kept, replaced and closed.
 
 use http_body_util::BodyExt as _;
 
 use super::*;
 
 #[tokio::test]
-async fn streams_beyond_the_peers_limit_get_another_connection() {
+async fn streams_beyond_peer_limit_open_another_connection() {
     run(async |drain| {
         let (client, mut called) = setup(2, &drain).await;
         let mut open = Vec::new();
         for n in 0..7 {
             let mut client = client.clone().ready().await.unwrap();
-            let (answer, _) = client.send_request(request(), true).unwrap();
-            // None of the earlier ones has been answered.
-            open.push((answer, called.recv().await.unwrap(), n));
+            let (response_future, _) = client.send_request(request(), true).unwrap();
+            // None of the earlier requests has a response yet.
+            open.push((response_future, called.recv().await.unwrap(), n));
         }
-        for (answer, (_, mut respond), n) in open {
+        for (response_future, (_, mut respond), n) in open {
             let response = http::Response::builder().header("n", n).body(()).unwrap();
             respond.send_response(response, true).unwrap();
-            assert_eq!(answer.await.unwrap().headers()["n"], n.to_string());
+            assert_eq!(response_future.await.unwrap().headers()["n"], n.to_string());
         }
     })
     .await;
 }
 
-/// A handshake for each burst would cost more than the connections that wait for the next.
+/// A handshake for each burst would cost more than the idle connections.
 #[tokio::test]
-async fn connections_of_a_burst_outlive_it_for_a_while() {
+async fn surplus_connections_are_kept_for_idle_timeout() {
     run(async |drain| {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
@@ -52,25 +52,25 @@ async fn connections_of_a_burst_outlive_it_for_a_while() {
             let mut open = Vec::new();
             for _ in 0..streams {
                 let mut client = client.clone().ready().await.unwrap();
-                let (answer, _) = client.send_request(request(), true).unwrap();
-                open.push((answer, called.recv().await.unwrap()));
+                let (response_future, _) = client.send_request(request(), true).unwrap();
+                open.push((response_future, called.recv().await.unwrap()));
             }
-            for (answer, mut respond) in open {
+            for (response_future, mut respond) in open {
                 respond.send_response(response(), true).unwrap();
-                assert_eq!(answer.await.unwrap().status(), 200);
+                assert_eq!(response_future.await.unwrap().status(), 200);
             }
         }
-        assert!(ended.try_recv().is_err(), "closed between two bursts");
+        assert!(ended.try_recv().is_err(), "closed between bursts");
 
         tokio::time::pause();
         tokio::time::advance(IDLE_TIMEOUT).await;
         tokio::time::resume();
         let mut client = client.ready().await.unwrap();
-        let (answer, _) = client.send_request(request(), true).unwrap();
+        let (response_future, _) = client.send_request(request(), true).unwrap();
         let mut respond = called.recv().await.unwrap();
         ended.recv().await.unwrap();
         respond.send_response(response(), true).unwrap();
-        assert_eq!(answer.await.unwrap().status(), 200);
+        assert_eq!(response_future.await.unwrap().status(), 200);
     })
     .await;
 }
@@ -83,22 +83,22 @@ async fn requests_are_sent_while_twenty_connections_are_full() {
         let mut held = Vec::new();
         for _ in 0..40 {
             let mut client = client.clone().ready().await.unwrap();
-            let (answer, _) = client.send_request(request(), true).unwrap();
-            held.push((answer, called.recv().await.unwrap()));
+            let (response_future, _) = client.send_request(request(), true).unwrap();
+            held.push((response_future, called.recv().await.unwrap()));
         }
         let mut client = client.ready().await.unwrap();
-        let (answer, _) = client.send_request(request(), true).unwrap();
+        let (response_future, _) = client.send_request(request(), true).unwrap();
         let (_, mut respond) = called.recv().await.unwrap();
         respond.send_response(response(), true).unwrap();
-        assert_eq!(answer.await.unwrap().status(), 200);
+        assert_eq!(response_future.await.unwrap().status(), 200);
         drop(held);
     })
     .await;
 }
 
-/// They hold more than half of the connection's window.
+/// The unread responses occupy more than half of the connection's window.
 #[tokio::test]
-async fn responses_that_nobody_reads_keep_no_other_waiting() {
+async fn unread_responses_do_not_block_other_requests() {
     const WINDOW: u32 = 4096;
     run(async |_drain| {
         let (server, mut called) = server(200).await;
@@ -114,7 +114,7 @@ async fn responses_that_nobody_reads_keep_no_other_waiting() {
                 stream.send_data(body.into(), true).unwrap();
             }
         });
-        let ask = async || {
+        let send_request = async || {
             let request = http::Request::get("http://web/").version(Version::HTTP_2);
             let mut request = request.body(Body::empty()).unwrap();
             Box::pin(client.send(&mut request))
@@ -124,10 +124,10 @@ async fn responses_that_nobody_reads_keep_no_other_waiting() {
         };
         let mut unread = Vec::new();
         for _ in 0..150 {
-            unread.push(ask().await);
+            unread.push(send_request().await);
         }
         for _ in 0..150 {
-            let body = ask().await.collect().await.unwrap();
+            let body = send_request().await.collect().await.unwrap();
             assert_eq!(body.to_bytes().len(), WINDOW as usize);
         }
     })
@@ -135,12 +135,12 @@ async fn responses_that_nobody_reads_keep_no_other_waiting() {
 }
 
 #[tokio::test]
-async fn a_server_that_goes_away_is_replaced() {
+async fn goaway_opens_new_connection() {
     run(async |drain| {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         tokio::task::spawn_local(async move {
-            // One stream per connection, and then the announcement that there will be no more.
+            // One stream per connection, followed by a GOAWAY.
             while let Ok((tcp, _)) = listener.accept().await {
                 tokio::task::spawn_local(async move {
                     let mut connection = h2::server::handshake(tcp).await.unwrap();
@@ -157,16 +157,17 @@ async fn a_server_that_goes_away_is_replaced() {
         let client = client(proxy).await;
         for _ in 0..50 {
             let mut client = client.clone().ready().await.unwrap();
-            let (answer, _) = client.send_request(request(), true).unwrap();
-            assert_eq!(answer.await.unwrap().status(), 200);
+            let (response_future, _) = client.send_request(request(), true).unwrap();
+            assert_eq!(response_future.await.unwrap().status(), 200);
         }
     })
     .await;
 }
 
-/// As servers do that limit the age of connections: whoever uses one does not wait for the next.
+/// Servers that limit the age of connections cause this; the next request must not wait for a
+/// handshake.
 #[tokio::test]
-async fn a_connection_in_use_is_replaced_before_the_next_request() {
+async fn used_connection_is_replaced_on_goaway_before_next_request() {
     let test = async |drain: drain::Watch| {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = hop(
@@ -177,7 +178,7 @@ async fn a_connection_in_use_is_replaced_before_the_next_request() {
         )
         .await;
         let mut client = client(proxy).await;
-        let (answer, _) = client.send_request(request(), true).unwrap();
+        let (response_future, _) = client.send_request(request(), true).unwrap();
         let (tcp, _) = listener.accept().await.unwrap();
         let mut connection = Box::pin(h2::server::handshake(tcp)).await.unwrap();
         let (_, mut respond) = connection.accept().await.unwrap().unwrap();
@@ -186,27 +187,27 @@ async fn a_connection_in_use_is_replaced_before_the_next_request() {
         let replaced = async {
             let (tcp, _) = listener.accept().await.unwrap();
             respond.send_response(response(), true).unwrap();
-            assert_eq!(answer.await.unwrap().status(), 200);
+            assert_eq!(response_future.await.unwrap().status(), 200);
             tcp
         };
         let (tcp, ()) = tokio::join!(replaced, ends);
-        // It is the one that is used.
-        let (answer, _) = client.send_request(request(), true).unwrap();
+        // The next request uses the replacement.
+        let (response_future, _) = client.send_request(request(), true).unwrap();
         let mut connection = Box::pin(h2::server::handshake(tcp)).await.unwrap();
         let (_, mut respond) = connection.accept().await.unwrap().unwrap();
         respond.send_response(response(), true).unwrap();
         let ends = Box::pin(async { while connection.accept().await.is_some() {} });
         tokio::select! {
-            answer = answer => assert_eq!(answer.unwrap().status(), 200),
+            answered = response_future => assert_eq!(answered.unwrap().status(), 200),
             () = ends => panic!("the connection has ended"),
         }
     };
     run(async |drain| Box::pin(test(drain)).await).await;
 }
 
-/// An endpoint that has lost its machine neither answers nor closes.
+/// An endpoint whose node has failed neither responds nor closes connections.
 #[tokio::test]
-async fn an_endpoint_that_answers_no_pings_is_given_up() {
+async fn endpoint_that_acknowledges_no_pings_fails_requests() {
     run(async |_drain| {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();

@@ -1,21 +1,20 @@
-//! Interim responses, and bodies that clients announce: they may wait for the one before they send
-//! the other.
+//! Interim responses, and clients that wait for a 100 before they send the body.
 
 use super::*;
 
 #[tokio::test]
-async fn interim_responses_are_passed_on() {
+async fn interim_responses_are_forwarded() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
-        let asked = request_with("expect", "100-continue");
-        let (mut answer, mut upload) = client.send_request(asked, false).unwrap();
+        let request = request_with("expect", "100-continue");
+        let (mut response_future, mut upload) = client.send_request(request, false).unwrap();
         let (mut seen, mut respond) = called.recv().await.unwrap();
         for status in [100, 103] {
             let interim = http::Response::builder().status(status).header("of", "app");
             respond
                 .send_informational(interim.body(()).unwrap())
                 .unwrap();
-            let interim = poll_fn(|cx| answer.poll_informational(cx)).await;
+            let interim = poll_fn(|cx| response_future.poll_informational(cx)).await;
             let interim = interim.unwrap().unwrap();
             assert_eq!(interim.status(), status);
             assert_eq!(interim.headers()["of"], "app");
@@ -23,22 +22,22 @@ async fn interim_responses_are_passed_on() {
         upload.send_data("ask".into(), true).unwrap();
         assert_eq!(read(seen.body_mut()).await.0, b"ask");
         respond.send_response(response(), true).unwrap();
-        assert_eq!(answer.await.unwrap().status(), 200);
+        assert_eq!(response_future.await.unwrap().status(), 200);
     })
     .await;
 }
 
-/// Nobody waits for a body that was not asked for.
+/// The proxy does not wait for a body that the server does not want.
 #[tokio::test]
-async fn a_refused_expectation_ends_the_stream() {
+async fn rejected_expectation_resets_stream() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
-        let asked = request_with("expect", "100-continue");
-        let (answer, mut upload) = client.send_request(asked, false).unwrap();
+        let request = request_with("expect", "100-continue");
+        let (response_future, mut upload) = client.send_request(request, false).unwrap();
         let (mut seen, mut respond) = called.recv().await.unwrap();
         let refusal = http::Response::builder().status(417).body(()).unwrap();
         respond.send_response(refusal, true).unwrap();
-        assert_eq!(answer.await.unwrap().status(), 417);
+        assert_eq!(response_future.await.unwrap().status(), 417);
         let reset = poll_fn(|cx| upload.poll_reset(cx)).await.unwrap();
         assert_eq!(reset, Reason::NO_ERROR);
         assert!(seen.body_mut().data().await.unwrap().is_err());
@@ -46,31 +45,30 @@ async fn a_refused_expectation_ends_the_stream() {
     .await;
 }
 
-/// With a length that the client has announced. Streams whose length nobody knows are meant to
-/// last.
+/// Applies to bodies with a content-length. Bodies of unknown length may last indefinitely.
 #[tokio::test]
-async fn a_body_that_does_not_come_is_given_up() {
+async fn stalled_request_body_times_out_with_408() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
-        let (lasting, mut more) = client.send_request(request(), false).unwrap();
-        let (mut heard, mut tell) = called.recv().await.unwrap();
-        let asked = request_with("content-length", "10");
-        let (answer, mut upload) = client.send_request(asked, false).unwrap();
+        let (long_response, mut long_upload) = client.send_request(request(), false).unwrap();
+        let (mut long_request, mut long_respond) = called.recv().await.unwrap();
+        let request = request_with("content-length", "10");
+        let (response_future, mut upload) = client.send_request(request, false).unwrap();
         upload.send_data("hello".into(), false).unwrap();
         let (mut seen, _respond) = called.recv().await.unwrap();
         assert_eq!(
             &seen.body_mut().data().await.unwrap().unwrap()[..],
             b"hello"
         );
-        // From here on time passes as soon as everybody waits.
+        // The paused clock advances when all tasks wait.
         tokio::time::pause();
-        assert_eq!(answer.await.unwrap().status(), 408);
+        assert_eq!(response_future.await.unwrap().status(), 408);
         assert!(seen.body_mut().data().await.unwrap().is_err());
         tokio::time::resume();
-        more.send_data("more".into(), true).unwrap();
-        assert_eq!(read(heard.body_mut()).await.0, b"more");
-        tell.send_response(response(), true).unwrap();
-        assert_eq!(lasting.await.unwrap().status(), 200);
+        long_upload.send_data("more".into(), true).unwrap();
+        assert_eq!(read(long_request.body_mut()).await.0, b"more");
+        long_respond.send_response(response(), true).unwrap();
+        assert_eq!(long_response.await.unwrap().status(), 200);
     })
     .await;
 }

@@ -1,5 +1,5 @@
-//! Writes the body of a message to a connection, from wherever it comes. Used for responses by the
-//! server and for requests by the client.
+//! Writes the body of a message to a connection. Used for responses by the server and for requests
+//! by the client.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,43 +11,42 @@ use http_body::{Body as _, Frame};
 use super::{Connection, Error, chunked};
 use crate::http::Body;
 
-/// How the end of the body is told.
+/// How the body is framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Encoder {
-    /// So many bytes are still to come; 0 also for messages that have no body.
-    Bytes(u64),
+pub(crate) enum BodyEncoder {
+    /// This many bytes remain; 0 also for messages without a body.
+    Length(u64),
     Chunked,
-    /// By closing the connection.
-    Close,
+    /// The end of the connection ends the body.
+    UntilClose,
 }
 
-/// A body on its way.
+/// A body being sent.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingBody {
     body: Body,
-    encoder: Encoder,
-    /// Whether anything of the body has been taken.
-    begun: bool,
+    encoder: BodyEncoder,
+    /// Whether a frame has been taken from the body.
+    has_begun: bool,
     ended: bool,
 }
 
-impl Outgoing {
-    pub(crate) fn new(body: Body, encoder: Encoder) -> Self {
+impl OutgoingBody {
+    pub(crate) fn new(body: Body, encoder: BodyEncoder) -> Self {
         Self {
             body,
             encoder,
-            begun: false,
+            has_begun: false,
             ended: false,
         }
     }
 
-    /// The body, unless something of it has been sent.
-    pub(crate) fn into_unbegun(self) -> Option<Body> {
-        (!self.begun).then_some(self.body)
+    /// Returns the body, unless a part of it has been sent.
+    pub(crate) fn into_unsent_body(self) -> Option<Body> {
+        (!self.has_begun).then_some(self.body)
     }
 
-    /// Writes what there is, together with what is waiting to be written. Ready when all of it has
-    /// been.
+    /// Writes the output queued so far and the body. Ready when everything has been written.
     pub(crate) fn poll(
         &mut self,
         to: &Connection,
@@ -64,14 +63,14 @@ impl Outgoing {
                 }
                 Poll::Ready(None) => None,
                 Poll::Pending => {
-                    // Whatever there is goes now; more may take its time.
+                    // Write what there is, because the body may take long to continue.
                     if let Poll::Ready(Err(error)) = to.poll_flush(cx) {
                         return Poll::Ready(Err(error));
                     }
                     return Poll::Pending;
                 }
             };
-            self.begun |= frame.is_some();
+            self.has_begun |= frame.is_some();
             self.take(frame, to)?;
         }
         to.poll_flush(cx)
@@ -84,11 +83,11 @@ impl Outgoing {
         match frame.into_data() {
             Ok(data) if data.is_empty() => {}
             Ok(data) => {
-                if let Encoder::Bytes(left) = &mut self.encoder {
+                if let BodyEncoder::Length(left) = &mut self.encoder {
                     let rest = left.checked_sub(data.len() as u64);
-                    *left = rest.ok_or(Error::WrongLength)?;
+                    *left = rest.ok_or(Error::LengthMismatch)?;
                 }
-                let as_chunk = self.encoder == Encoder::Chunked;
+                let as_chunk = self.encoder == BodyEncoder::Chunked;
                 to.write(|output| output.push(data, as_chunk));
             }
             Err(frame) => return self.end(to, frame.into_trailers().ok()),
@@ -96,14 +95,14 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Trailers go with chunked bodies only.
+    /// Ends the body. Only chunked bodies have trailers.
     fn end(&mut self, to: &Connection, trailers: Option<HeaderMap>) -> Result<(), Error> {
         self.ended = true;
         match self.encoder {
-            Encoder::Bytes(0) | Encoder::Close => {}
-            Encoder::Bytes(_) => return Err(Error::WrongLength),
-            Encoder::Chunked => {
-                to.write(|output| chunked::write_end(output.flat(), trailers.as_ref()));
+            BodyEncoder::Length(0) | BodyEncoder::UntilClose => {}
+            BodyEncoder::Length(_) => return Err(Error::LengthMismatch),
+            BodyEncoder::Chunked => {
+                to.write(|output| chunked::write_end(output.append_buffer(), trailers.as_ref()));
             }
         }
         Ok(())

@@ -1,16 +1,16 @@
-//! Who is there beside an attacker: an honest client and a server.
+//! The honest client and the server next to an attacker.
 
 use bytes::Bytes;
 
 use super::*;
 
-/// Somebody who only wants to be served.
-pub(super) struct Honest(h2::client::SendRequest<Bytes>);
+/// A client that sends only valid requests.
+pub(super) struct HonestClient(h2::client::SendRequest<Bytes>);
 
-impl Honest {
+impl HonestClient {
     pub(super) async fn new(proxy: SocketAddr) -> Self {
         let tcp = TcpStream::connect(proxy).await.unwrap();
-        // Its library takes small frames for an attack when the connection's window is small.
+        // h2 counts small frames as an attack if the connection's window is small.
         let (client, connection) = h2::client::Builder::new()
             .initial_connection_window_size(16 << 20)
             .handshake(tcp)
@@ -20,38 +20,38 @@ impl Honest {
         Self(client)
     }
 
-    /// Reads an answer to its end.
-    pub(super) async fn ask(&self) {
+    /// Sends a request and reads the response completely.
+    pub(super) async fn request_once(&self) {
         let mut client = self.0.clone().ready().await.unwrap();
         let request = http::Request::get("http://web/").body(()).unwrap();
-        let (answer, _) = client.send_request(request, true).unwrap();
-        let answer = answer.await.unwrap();
-        assert_eq!(answer.status(), 200);
-        let mut body = answer.into_body();
+        let (response_future, _) = client.send_request(request, true).unwrap();
+        let response = response_future.await.unwrap();
+        assert_eq!(response.status(), 200);
+        let mut body = response.into_body();
         let mut length = 0;
         while let Some(data) = body.data().await {
             let data = data.unwrap();
             body.flow_control().release_capacity(data.len()).unwrap();
             length += data.len();
         }
-        assert_eq!(length, ANSWER);
+        assert_eq!(length, RESPONSE_SIZE);
     }
 
-    /// Gives up a request that has been sent.
-    pub(super) async fn change_mind(&self) {
+    /// Cancels a request that has been sent.
+    pub(super) async fn cancel_request(&self) {
         let mut client = self.0.clone().ready().await.unwrap();
         let request = http::Request::post("http://web/").body(()).unwrap();
-        let (answer, _upload) = client.send_request(request, true).unwrap();
+        let (response_future, _upload) = client.send_request(request, true).unwrap();
         tokio::task::yield_now().await;
-        drop(answer);
+        drop(response_future);
     }
 
-    /// Sends so many small messages on one stream, each when the one before it has come back.
-    pub(super) async fn chat(&self, messages: usize) {
+    /// Sends `messages` small messages on one stream, each after the previous one has been echoed.
+    pub(super) async fn exchange_messages(&self, messages: usize) {
         let mut client = self.0.clone().ready().await.unwrap();
         let request = http::Request::put("http://web/").body(()).unwrap();
-        let (answer, mut upload) = client.send_request(request, false).unwrap();
-        let mut body = answer.await.unwrap().into_body();
+        let (response_future, mut upload) = client.send_request(request, false).unwrap();
+        let mut body = response_future.await.unwrap().into_body();
         for _ in 0..messages {
             upload.send_data("hello".into(), false).unwrap();
             let data = body.data().await.unwrap().unwrap();
@@ -62,18 +62,18 @@ impl Honest {
     }
 }
 
-/// Larger than the window of a stream.
-const ANSWER: usize = 100_000;
+/// Larger than the initial window of a stream.
+const RESPONSE_SIZE: usize = 100_000;
 
-/// A server that answers at once with more than a client has to take.
-pub(super) async fn answering() -> SocketAddr {
+/// Starts a server: GET gets a large response immediately, PUT an echo, POST none.
+pub(super) async fn start_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     tokio::task::spawn_local(async move {
         while let Ok((tcp, _)) = listener.accept().await {
             tokio::task::spawn_local(async move {
                 let mut builder = h2::server::Builder::new();
-                // Rapid resets of one client reach it, too.
+                // Rapid resets by a client also reach the server.
                 builder
                     .max_concurrent_streams(1000)
                     .max_pending_accept_reset_streams(10_000);
@@ -82,9 +82,9 @@ pub(super) async fn answering() -> SocketAddr {
                 };
                 while let Some(Ok((request, mut respond))) = connection.accept().await {
                     if request.method() == http::Method::POST {
-                        // Left unanswered until the client gives up.
+                        // Not answered until the client resets the stream.
                         tokio::task::spawn_local(async move {
-                            let _given_up = std::future::poll_fn(|cx| respond.poll_reset(cx)).await;
+                            let _reset = std::future::poll_fn(|cx| respond.poll_reset(cx)).await;
                         });
                         continue;
                     }
@@ -94,7 +94,7 @@ pub(super) async fn answering() -> SocketAddr {
                         continue;
                     }
                     if let Ok(mut body) = respond.send_response(response, false) {
-                        let _gone = body.send_data(vec![b'a'; ANSWER].into(), true);
+                        let _gone = body.send_data(vec![b'a'; RESPONSE_SIZE].into(), true);
                     }
                 }
             });
@@ -103,7 +103,7 @@ pub(super) async fn answering() -> SocketAddr {
     addr
 }
 
-/// Sends everything back as it comes.
+/// Sends the request's body back.
 async fn echo(mut from: h2::RecvStream, mut respond: h2::server::SendResponse<Bytes>) {
     let mut to = respond
         .send_response(http::Response::new(()), false)

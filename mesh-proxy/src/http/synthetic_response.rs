@@ -1,4 +1,4 @@
-//! Responses that the proxy makes up: errors and redirects, in HTTP's or gRPC's form.
+//! Responses that the proxy synthesizes: errors and redirects, as HTTP or gRPC.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{Method, StatusCode, Version};
@@ -8,29 +8,28 @@ use super::orig_proto::Downgraded;
 use super::{Body, Request, Reset, Response, grpc};
 use crate::error::{Error, Kind};
 
-/// What must be known of a request to answer it after it has been sent away.
+/// The attributes of a request that an error response depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asker {
+pub struct RequestContext {
     version: Version,
     grpc: bool,
     downgraded: bool,
     connect: bool,
 }
 
-/// Ends the connection once the response has been sent. An extension of the response, obeyed by
-/// [`super::server`].
+/// An extension of a response: [`super::server`] closes the connection after sending it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloseConnection;
 
-/// How much a client may learn of an error.
+/// How much of an error is disclosed to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Disclosure {
-    /// `l5d-proxy-error`, `l5d-proxy-connection` and `grpc-message` are sent. Inbound only to
-    /// clients with a mesh identity, as they describe the inside.
+pub struct ErrorDetail {
+    /// `l5d-proxy-error`, `l5d-proxy-connection` and `grpc-message` are sent. The inbound proxy
+    /// sends them only to clients with a mesh identity, because they disclose internals.
     pub informational: bool,
 }
 
-impl Asker {
+impl RequestContext {
     pub fn of(request: &Request) -> Self {
         Self {
             version: request.version(),
@@ -44,8 +43,8 @@ impl Asker {
         self.grpc
     }
 
-    /// Whether a response of this status makes the exchange a tunnel, which lasts as long as it
-    /// lasts.
+    /// Whether a response of this status turns the exchange into a tunnel, to which time limits do
+    /// not apply.
     pub fn is_tunnel(&self, status: StatusCode) -> bool {
         self.connect && status.is_success()
     }
@@ -55,22 +54,26 @@ impl Asker {
     }
 }
 
-/// The answer to a request that ended with `error`.
-pub fn error(asker: Asker, error: &Error, disclosure: Disclosure) -> Result<Response, Reset> {
+/// Returns the response to a request that failed with `error`.
+pub fn error(
+    request_context: RequestContext,
+    error: &Error,
+    detail: ErrorDetail,
+) -> Result<Response, Reset> {
     if let Kind::Reset(reason) = error.kind
-        && asker.version == Version::HTTP_2
+        && request_context.version == Version::HTTP_2
     {
         return Err(Reset(reason));
     }
     let mapping = error.kind.mapping();
     let mut response = Response::new(Body::empty());
-    *response.version_mut() = asker.version;
+    *response.version_mut() = request_context.version;
     let headers = response.headers_mut();
     headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-    if asker.grpc {
+    if request_context.grpc {
         headers.insert(CONTENT_TYPE, grpc::APPLICATION_GRPC);
         headers.insert(grpc::GRPC_STATUS, mapping.grpc.into());
-        if disclosure.informational {
+        if detail.informational {
             headers.insert(grpc::GRPC_MESSAGE, message(error));
         }
     } else {
@@ -79,25 +82,25 @@ pub fn error(asker: Asker, error: &Error, disclosure: Disclosure) -> Result<Resp
     let headers = response.headers_mut();
     if let Kind::Redirect { location, .. } = &error.kind {
         headers.insert(LOCATION, location.clone());
-    } else if disclosure.informational {
+    } else if detail.informational {
         headers.insert(PROXY_ERROR, message(error));
     }
     if mapping.closes_connection {
-        if disclosure.informational {
+        if detail.informational {
             headers.insert(PROXY_CONNECTION, HeaderValue::from_static("close"));
         }
-        if asker.version == Version::HTTP_11 && !asker.downgraded {
+        if request_context.version == Version::HTTP_11 && !request_context.downgraded {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        // A carried request shares its connection with everybody else's requests to this workload.
-        if !asker.downgraded {
+        // A downgraded request shares its connection with all other requests to this workload.
+        if !request_context.downgraded {
             response.extensions_mut().insert(CloseConnection);
         }
     }
     Ok(response)
 }
 
-/// An answer without body and without any explanation.
+/// Returns a response without a body.
 pub fn status(version: Version, status: StatusCode) -> Response {
     let mut response = Response::new(Body::empty());
     *response.version_mut() = version;
@@ -108,7 +111,7 @@ pub fn status(version: Version, status: StatusCode) -> Response {
     response
 }
 
-/// Header values cannot hold every text; what does not fit is not told.
+/// Returns the message, or a placeholder if it cannot be a header value.
 fn message(error: &Error) -> HeaderValue {
     HeaderValue::from_str(error.message()).unwrap_or(HeaderValue::from_static("unexpected error"))
 }

@@ -1,4 +1,4 @@
-//! What differs between the head of a message and the same head on an HTTP/2 stream.
+//! Converts headers for HTTP/2 streams.
 
 use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, TE, TRANSFER_ENCODING};
 use http_body::Body as _;
@@ -9,16 +9,15 @@ use crate::http::http1;
 
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 
-/// How long the body will be, if the head says so. Messages that contradict themselves have been
-/// refused.
+/// Returns the `content-length`. Contradictory values have been rejected already.
 pub(in crate::http) fn declared_length(headers: &HeaderMap) -> Option<u64> {
-    http1::decimal(headers.get(CONTENT_LENGTH)?.as_bytes())
+    http1::parse_decimal(headers.get(CONTENT_LENGTH)?.as_bytes())
 }
 
-/// Makes a request's headers fit to be sent (RFC 9113, section 8.2.2).
+/// Removes the headers that a request must not have (RFC 9113, section 8.2.2).
 pub(in crate::http) fn prepare_request(headers: &mut HeaderMap, body: &Body) {
     if headers.contains_key(TE) {
-        let has_trailers = http1::tokens(headers, TE).any(|coding| coding == b"trailers");
+        let has_trailers = http1::list_elements(headers, TE).any(|coding| coding == b"trailers");
         headers.remove(TE);
         if has_trailers {
             headers.insert(TE, TRAILERS);
@@ -27,7 +26,7 @@ pub(in crate::http) fn prepare_request(headers: &mut HeaderMap, body: &Body) {
     prepare(headers, body);
 }
 
-/// The same for a response.
+/// Removes the headers that a response must not have.
 pub(in crate::http) fn prepare_response(headers: &mut HeaderMap, body: &Body) {
     headers.remove(TE);
     prepare(headers, body);
@@ -56,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_http2_has_is_left() {
+    fn connection_specific_headers_are_removed() {
         let hop = [
             ("connection", "x-hop"),
             ("x-hop", "1"),
@@ -74,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn of_te_only_trailers_are_left() {
+    fn te_is_reduced_to_trailers() {
         for (given, left) in [
             ("trailers", Some("trailers")),
             ("deflate, trailers", Some("trailers")),

@@ -1,52 +1,50 @@
-//! The body of a message that arrives on an HTTP/2 stream.
-
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::Frame;
 use mesh_http2::{BodyFrame, Error, ErrorCode};
 
-use super::link::Reader;
+use super::shared_connection::RecvStream;
 
-/// Polled by [`super::super::Body`]. Who asks for the next frame is done with the one before, of
-/// which the room in the windows is given back then: what the proxy holds of a message, handed out
-/// or not, is never more than its window.
+/// The body of a message that is received on an HTTP/2 stream.
+///
+/// A poll for the next frame releases the flow-control capacity of the previous one, so the proxy
+/// never holds more of a message than its window.
 #[derive(Debug)]
-pub(in crate::http) struct Incoming {
-    reader: Reader,
+pub(in crate::http) struct IncomingBody {
+    reader: RecvStream,
     of: Of,
-    /// There was a head and nothing else.
-    is_head_only: bool,
-    /// Bytes that were not handed out yet, when the head said how many there are.
+    /// The message ended with its headers.
+    has_no_body: bool,
+    /// The remaining bytes, if the message has a content-length.
     remaining: Option<u64>,
 }
 
-/// What the body belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Request,
     Response,
 }
 
-impl Incoming {
-    pub(super) fn request(reader: Reader, length: Option<u64>, is_head_only: bool) -> Self {
+impl IncomingBody {
+    pub(super) fn request(reader: RecvStream, length: Option<u64>, has_no_body: bool) -> Self {
         Self {
             reader,
             of: Of::Request,
-            is_head_only,
+            has_no_body,
             remaining: length,
         }
     }
 
-    /// Of a response whose head has come.
-    pub(super) fn response(reader: Reader, length: Option<u64>) -> Self {
+    /// The body of a response whose headers have been received.
+    pub(super) fn response(reader: RecvStream, length: Option<u64>) -> Self {
         let (connection, id) = reader.connection();
-        let is_head_only = connection.is_head_only(id);
+        let has_no_body = connection.is_headers_only(id);
         drop(connection);
         Self {
             reader,
             of: Of::Response,
-            is_head_only,
+            has_no_body,
             remaining: length,
         }
     }
@@ -55,9 +53,9 @@ impl Incoming {
         self.remaining
     }
 
-    /// Whether there is no body, not even an empty one: some servers of gRPC tell them apart.
-    pub(in crate::http) fn is_head_only(&self) -> bool {
-        self.is_head_only
+    /// Whether there is no body, not even an empty one: some gRPC servers distinguish the two.
+    pub(in crate::http) fn has_no_body(&self) -> bool {
+        self.has_no_body
     }
 
     pub(in crate::http) fn is_end_stream(&self) -> bool {
@@ -65,17 +63,17 @@ impl Incoming {
         connection.is_read(id)
     }
 
-    /// Empty frames are left out. Nobody needs them, and the next hop might count them against the
-    /// connection that all requests to it share.
+    /// Polls for the next frame. Empty frames are skipped: they carry nothing, and the next hop
+    /// might count them against the connection that all requests to it share.
     pub(in crate::http) fn poll_frame(
         &mut self,
         cx: &Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        let piece = {
+        let frame = {
             let (mut connection, id) = self.reader.connection();
             ready!(connection.poll_body_frame(id, cx.waker()))
         };
-        Poll::Ready(match piece {
+        Poll::Ready(match frame {
             Some(Ok(BodyFrame::Data(data))) => {
                 if let Some(remaining) = &mut self.remaining {
                     *remaining = remaining.saturating_sub(data.len() as u64);
@@ -89,8 +87,8 @@ impl Incoming {
         })
     }
 
-    /// A server that has answered and does not want the rest of the request says so by this reset
-    /// (RFC 9113, section 8.1), which may overtake the end of its response.
+    /// A server that has responded and does not want the rest of the request resets the stream with
+    /// NO_ERROR (RFC 9113, section 8.1). The reset may overtake the end of the response.
     fn is_over(&self, error: &Error) -> bool {
         self.of == Of::Response
             && matches!(error, Error::Reset(ErrorCode::NO_ERROR))

@@ -1,0 +1,267 @@
+//! Parses the start lines and header sections of requests and responses ("headers" below). Pure;
+//! [`find_end`] finds a complete header section, and [`super::connection`] passes it on.
+//!
+//! httparse validates characters. This module rejects what httparse accepts although recipients
+//! differ in it: bare line feeds, repeated hosts, fragments, ambiguous framing. Field values are
+//! slices of the input, so a header section costs one allocation whatever its size.
+
+use bytes::Bytes;
+use http::header::{EXPECT, HOST, HeaderMap, HeaderName, HeaderValue};
+use http::uri::Authority;
+use http::{Method, StatusCode, Uri, Version};
+use memchr::memchr_iter;
+
+use super::framing::{self, BodyLength, RequestMethod, list_elements};
+use super::limits::STACK_FIELDS;
+use super::message_error::MessageError;
+use crate::config::Http1Limits;
+use crate::http::headers::is_allowed_in_trailers;
+
+/// A parsed request line and header section.
+#[derive(Debug)]
+pub(super) struct ParsedRequest {
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    pub(super) version: Version,
+    pub(super) headers: HeaderMap,
+    pub(super) body_length: BodyLength,
+    pub(super) keeps_alive: bool,
+    /// The client waits for a 100 before it sends the body.
+    pub(super) expects_continue: bool,
+}
+
+/// A parsed status line and header section.
+#[derive(Debug)]
+pub(crate) struct ParsedResponse {
+    pub(crate) status: StatusCode,
+    pub(crate) version: Version,
+    pub(crate) headers: HeaderMap,
+    pub(crate) keeps_alive: bool,
+    /// Present only if it is not the standard one.
+    pub(crate) reason: Option<ReasonPhrase>,
+}
+
+/// The reason phrase after a status code, forwarded to the client as an extension of the response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReasonPhrase(Bytes);
+
+/// The result of [`find_end`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeaderEnd {
+    /// The length of the header section, with the empty line.
+    At(usize),
+    /// The end has not been received; the next search can start at this byte.
+    Incomplete(usize),
+}
+
+/// Finds the empty line that ends a header section of at most `max` bytes. `from` is where the
+/// previous search stopped. A line feed without a carriage return is rejected, because recipients
+/// differ in whether it ends a line.
+pub(super) fn find_end(bytes: &[u8], from: usize, max: u32) -> Result<HeaderEnd, MessageError> {
+    let (_, unsearched) = bytes.split_at(from.min(bytes.len()));
+    for feed in memchr_iter(b'\n', unsearched) {
+        let (line, _) = bytes.split_at(bytes.len() - unsearched.len() + feed);
+        if !line.ends_with(b"\r") {
+            return Err(MessageError::BareLineFeed);
+        }
+        if line.ends_with(b"\r\n\r") {
+            check_size(line.len() + 1, max)?;
+            return Ok(HeaderEnd::At(line.len() + 1));
+        }
+    }
+    check_size(bytes.len(), max)?;
+    Ok(HeaderEnd::Incomplete(bytes.len()))
+}
+
+/// Parses a complete request header section.
+pub(super) fn parse_request(
+    bytes: &Bytes,
+    limits: &Http1Limits,
+) -> Result<ParsedRequest, MessageError> {
+    with_field_buffer(limits, |fields| parse_request_fields(bytes, fields))
+}
+
+fn parse_request_fields<'b>(
+    bytes: &'b Bytes,
+    fields: &mut [httparse::Header<'b>],
+) -> Result<ParsedRequest, MessageError> {
+    let mut parsed = httparse::Request::new(fields);
+    if parsed.parse(bytes)?.is_partial() {
+        return Err(MessageError::InvalidStartLine);
+    }
+    let (Some(method), Some(target), Some(minor)) = (parsed.method, parsed.path, parsed.version)
+    else {
+        return Err(MessageError::InvalidStartLine);
+    };
+    let method =
+        Method::from_bytes(method.as_bytes()).map_err(|_invalid| MessageError::InvalidMethod)?;
+    let uri = parse_target(&method, bytes.slice_ref(target.as_bytes()))?;
+    let version = parse_version(minor);
+    check_host(bytes, parsed.headers)?;
+    let headers = parse_fields(bytes, parsed.headers)?;
+    let body_length = framing::request_body_length(&method, version, &headers)?;
+    Ok(ParsedRequest {
+        keeps_alive: framing::keeps_alive(version, &headers),
+        expects_continue: version == Version::HTTP_11
+            && body_length != BodyLength::Bytes(0)
+            && expects_continue(&headers),
+        method,
+        uri,
+        version,
+        headers,
+        body_length,
+    })
+}
+
+/// Parses a complete response header section.
+pub(crate) fn parse_response(
+    bytes: &Bytes,
+    limits: &Http1Limits,
+) -> Result<ParsedResponse, MessageError> {
+    with_field_buffer(limits, |fields| parse_response_fields(bytes, fields))
+}
+
+fn parse_response_fields<'b>(
+    bytes: &'b Bytes,
+    fields: &mut [httparse::Header<'b>],
+) -> Result<ParsedResponse, MessageError> {
+    let mut parsed = httparse::Response::new(fields);
+    if parsed.parse(bytes)?.is_partial() {
+        return Err(MessageError::InvalidStartLine);
+    }
+    let (Some(code), Some(minor)) = (parsed.code, parsed.version) else {
+        return Err(MessageError::InvalidStartLine);
+    };
+    let status = StatusCode::from_u16(code).map_err(|_invalid| MessageError::InvalidStatus)?;
+    let version = parse_version(minor);
+    let reason = parsed.reason.unwrap_or_default();
+    let standard = status.canonical_reason().unwrap_or_default();
+    let headers = parse_fields(bytes, parsed.headers)?;
+    Ok(ParsedResponse {
+        reason: (reason != standard && !reason.is_empty())
+            .then(|| ReasonPhrase(bytes.slice_ref(reason.as_bytes()))),
+        keeps_alive: framing::keeps_alive(version, &headers),
+        status,
+        version,
+        headers,
+    })
+}
+
+/// Parses a trailer section. Fields that affect framing, routing or authorization are dropped (RFC
+/// 9110, section 6.5.1), because a recipient that merges trailers into the headers would read a
+/// different message.
+pub(super) fn parse_trailers(
+    bytes: &Bytes,
+    limits: &Http1Limits,
+) -> Result<HeaderMap, MessageError> {
+    let mut trailers = with_field_buffer(limits, |fields| {
+        match httparse::parse_headers(bytes, fields)? {
+            httparse::Status::Complete((_, fields)) => parse_fields(bytes, fields),
+            httparse::Status::Partial => Err(MessageError::InvalidFieldName),
+        }
+    })?;
+    let misplaced: Vec<_> = trailers
+        .keys()
+        .filter(|name| !is_allowed_in_trailers(name))
+        .cloned()
+        .collect();
+    for name in misplaced {
+        trailers.remove(name);
+    }
+    Ok(trailers)
+}
+
+impl ParsedResponse {
+    /// Returns the length of the body of a response to a request with `method`.
+    pub(crate) fn body_length(&self, method: RequestMethod) -> Result<BodyLength, MessageError> {
+        framing::response_body_length(method, self.status, self.version, &self.headers)
+    }
+}
+
+impl ReasonPhrase {
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+fn check_size(length: usize, max: u32) -> Result<(), MessageError> {
+    if length > max as usize {
+        return Err(MessageError::HeadersTooLarge);
+    }
+    Ok(())
+}
+
+/// Calls `parse` with a buffer for the allowed number of fields. Allocates only if there are more than
+/// [`STACK_FIELDS`].
+fn with_field_buffer<'b, T>(
+    limits: &Http1Limits,
+    parse: impl Fn(&mut [httparse::Header<'b>]) -> Result<T, MessageError>,
+) -> Result<T, MessageError> {
+    let max = usize::from(limits.fields);
+    let mut standard = [httparse::EMPTY_HEADER; STACK_FIELDS];
+    match parse(&mut standard[..max.min(STACK_FIELDS)]) {
+        Err(MessageError::TooManyFields) if max > STACK_FIELDS => {
+            parse(&mut vec![httparse::EMPTY_HEADER; max])
+        }
+        parsed => parsed,
+    }
+}
+
+fn parse_version(minor: u8) -> Version {
+    match minor {
+        0 => Version::HTTP_10,
+        _ => Version::HTTP_11,
+    }
+}
+
+/// Rejects fragments, which `http::Uri` would drop silently, and `*` for methods other than
+/// OPTIONS.
+fn parse_target(method: &Method, target: Bytes) -> Result<Uri, MessageError> {
+    if target.contains(&b'#') || (&*target == b"*" && *method != Method::OPTIONS) {
+        return Err(MessageError::InvalidTarget);
+    }
+    Uri::from_maybe_shared(target).map_err(|_invalid| MessageError::InvalidTarget)
+}
+
+fn parse_fields(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<HeaderMap, MessageError> {
+    let mut headers = HeaderMap::with_capacity(fields.len());
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes())
+            .map_err(|_invalid| MessageError::InvalidFieldName)?;
+        let value = match field.value {
+            // An empty slice need not point into `bytes`.
+            [] => HeaderValue::from_static(""),
+            value => HeaderValue::from_maybe_shared(bytes.slice_ref(value))
+                .map_err(|_invalid| MessageError::InvalidFieldValue)?,
+        };
+        headers.append(name, value);
+    }
+    Ok(headers)
+}
+
+/// A request may lack a host, because the dialled address identifies the destination, but it may
+/// not have two, or an invalid one.
+fn check_host(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<(), MessageError> {
+    let is_host = |field: &&httparse::Header<'_>| field.name.eq_ignore_ascii_case(HOST.as_str());
+    let mut hosts = fields.iter().filter(is_host);
+    let Some(host) = hosts.next() else {
+        return Ok(());
+    };
+    if hosts.next().is_some() {
+        return Err(MessageError::MultipleHosts);
+    }
+    let is_invalid = host.value.contains(&b'@')
+        || !(host.value.is_empty()
+            || Authority::from_maybe_shared(bytes.slice_ref(host.value)).is_ok());
+    if is_invalid {
+        return Err(MessageError::InvalidHost);
+    }
+    Ok(())
+}
+
+fn expects_continue(headers: &HeaderMap) -> bool {
+    list_elements(headers, EXPECT).any(|token| token.eq_ignore_ascii_case(b"100-continue"))
+}
+
+#[cfg(test)]
+mod tests;

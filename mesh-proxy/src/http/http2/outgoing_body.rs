@@ -1,0 +1,193 @@
+//! Writes the body of a message to an HTTP/2 stream. Used for responses by the server and for
+//! requests by the client.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::Body as _;
+
+use super::SendStream;
+use crate::http::{Body, BodyError};
+
+/// A body being sent: a future that completes when the connection has received all of it.
+///
+/// Sends only what the flow-control windows allow, and reads at most one [`PendingFrame`] more than
+/// that from the body.
+pub(in crate::http) struct OutgoingBody {
+    body: Body,
+    stream: SendStream,
+    pending: PendingFrame,
+    end: Option<BodyEnd>,
+}
+
+/// What follows the data.
+enum BodyEnd {
+    NoTrailers,
+    Trailers(HeaderMap),
+}
+
+/// Why a body was not sent completely.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::http) enum SendBodyError {
+    #[error(transparent)]
+    Stream(#[from] mesh_http2::Error),
+    #[error(transparent)]
+    Body(#[from] BodyError),
+}
+
+/// The data of one DATA frame. Small parts that are available at the same time are joined, because
+/// a frame costs each following proxy and application more than copying its bytes costs here, and
+/// because many receivers, among them h2, limit the number of small frames.
+#[derive(Default)]
+struct PendingFrame {
+    bytes: Bytes,
+    /// Replaces `bytes` if there is more than one part.
+    joined: BytesMut,
+    /// A part that was too large to be copied.
+    next: Option<Bytes>,
+}
+
+/// Larger parts are sent without being copied. Copying must cost less than a frame.
+const SMALL: usize = 1024;
+/// A frame of this size is not joined with further parts.
+const FULL: usize = 4096;
+
+impl OutgoingBody {
+    pub(in crate::http) fn new(body: Body, stream: SendStream) -> Self {
+        Self {
+            body,
+            stream,
+            pending: PendingFrame::default(),
+            end: None,
+        }
+    }
+
+    /// Reads the body until a frame is full. Pending if the body has nothing more for now.
+    fn poll_fill_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        // If the end is already known, read it too, so that a full frame carries END_STREAM.
+        while self.end.is_none() && (!self.pending.is_full() || self.body.is_end_stream()) {
+            let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
+                self.end = Some(BodyEnd::NoTrailers);
+                break;
+            };
+            match frame?.into_data() {
+                Ok(data) => self.pending.push(data),
+                Err(frame) => self.end = frame.into_trailers().ok().map(BodyEnd::Trailers),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendBodyError>> {
+        loop {
+            let filled = self.poll_fill_frame(cx)?;
+            while !self.pending.is_empty() {
+                let capacity = ready!(self.stream.poll_capacity(cx))?;
+                let data = self.pending.take(capacity);
+                let is_last =
+                    self.pending.is_empty() && matches!(self.end, Some(BodyEnd::NoTrailers));
+                self.stream.send_data(data, is_last);
+                if is_last {
+                    return Poll::Ready(Ok(()));
+                }
+            }
+            match self.end.take() {
+                Some(BodyEnd::NoTrailers) => {
+                    self.stream.send_data(Bytes::new(), true);
+                    return Poll::Ready(Ok(()));
+                }
+                Some(BodyEnd::Trailers(trailers)) => {
+                    self.stream.send_trailers(&trailers);
+                    return Poll::Ready(Ok(()));
+                }
+                None => ready!(filled),
+            }
+        }
+    }
+}
+
+impl Future for OutgoingBody {
+    type Output = Result<(), SendBodyError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Poll::Ready(sent) = self.poll_send(cx) else {
+            // While there is nothing to send, only this poll reports a reset.
+            return self.stream.poll_failure(cx).map(|error| Err(error.into()));
+        };
+        if let Err(SendBodyError::Body(error)) = &sent {
+            self.stream.reset(error.error_code());
+        }
+        Poll::Ready(sent)
+    }
+}
+
+impl PendingFrame {
+    fn push(&mut self, data: Bytes) {
+        if self.is_empty() {
+            self.bytes = data;
+        } else if data.len() > SMALL {
+            self.next = Some(data);
+        } else {
+            if self.joined.is_empty() {
+                self.joined.reserve(SMALL);
+                self.joined.extend_from_slice(&self.bytes);
+            }
+            self.joined.extend_from_slice(&data);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    fn is_full(&self) -> bool {
+        self.next.is_some() || self.bytes.len() > SMALL || self.joined.len() >= FULL
+    }
+
+    /// Takes the frame, or at most `capacity` bytes of it.
+    fn take(&mut self, capacity: usize) -> Bytes {
+        if !self.joined.is_empty() {
+            self.bytes = std::mem::take(&mut self.joined).freeze();
+        }
+        let frame = self.bytes.split_to(capacity.min(self.bytes.len()));
+        if self.bytes.is_empty() {
+            self.bytes = self.next.take().unwrap_or_default();
+        }
+        frame
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_joined_and_split_in_order() {
+        let mut pending = PendingFrame::default();
+        let mut expected = Vec::new();
+        let mut sent = Vec::new();
+        let mut next = (0_u8..=255).cycle();
+        // Data sizes below and above the copy limit, with windows smaller, equal and larger.
+        for (size, capacity) in [(1, 10), (900, 500), (5000, 1), (1024, 4096), (1025, 1024)]
+            .into_iter()
+            .cycle()
+            .take(1000)
+        {
+            let part: Bytes = next.by_ref().take(size).collect();
+            expected.extend_from_slice(&part);
+            pending.push(part);
+            while pending.is_full() {
+                let frame = pending.take(capacity);
+                assert!(!frame.is_empty() && frame.len() <= capacity);
+                sent.extend_from_slice(&frame);
+            }
+        }
+        while !pending.is_empty() {
+            sent.extend_from_slice(&pending.take(usize::MAX));
+        }
+        assert_eq!(sent, expected);
+    }
+}

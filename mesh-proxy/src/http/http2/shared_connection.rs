@@ -1,0 +1,235 @@
+//! One connection, shared by its driver and its streams.
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, EXPECT};
+use http::{HeaderMap, Request, Response, StatusCode};
+use mesh_http2::{Connection, Error, ErrorCode, LimitExceeded, StreamId};
+
+use super::IncomingBody;
+use crate::http::body_timeout::PendingRequestBody;
+
+/// The methods borrow the connection only during one call.
+#[derive(Clone, Debug)]
+pub(in crate::http) struct SharedConnection(Rc<RefCell<Connection>>);
+
+/// Observes and resets a request's body, which another task reads.
+#[derive(Clone, Debug)]
+pub(super) struct RequestBodyMonitor {
+    shared: SharedConnection,
+    id: StreamId,
+}
+
+/// The sending half of a stream. Dropping it cancels what has not been sent.
+#[derive(Debug)]
+pub(in crate::http) struct SendStream {
+    shared: SharedConnection,
+    id: StreamId,
+}
+
+/// A request that was sent, until the response headers have been received.
+#[derive(Debug)]
+pub(in crate::http) struct ResponseFuture(RecvStream);
+
+/// The receiving half of a stream. Dropping it discards what has not been read.
+#[derive(Debug)]
+pub(super) struct RecvStream {
+    shared: SharedConnection,
+    id: StreamId,
+}
+
+/// [`InterimSender`](crate::http::interim::InterimSender) of a request that came on this stream.
+#[derive(Clone, Debug)]
+pub(in crate::http) struct InterimSender {
+    shared: SharedConnection,
+    id: StreamId,
+    /// Of a request with `expect`: whether the 100 has not been sent yet.
+    awaited: Option<Rc<Cell<bool>>>,
+}
+
+impl SharedConnection {
+    pub(super) fn new(connection: Connection) -> Self {
+        Self(Rc::new(RefCell::new(connection)))
+    }
+
+    pub(super) fn connection(&self) -> RefMut<'_, Connection> {
+        self.0.borrow_mut()
+    }
+
+    /// Returns the two halves of a stream. To be called once per stream.
+    pub(super) fn split(&self, id: StreamId) -> (RecvStream, SendStream) {
+        let reader = RecvStream {
+            shared: self.clone(),
+            id,
+        };
+        let writer = SendStream {
+            shared: self.clone(),
+            id,
+        };
+        (reader, writer)
+    }
+
+    /// Ready when a stream can be opened immediately.
+    pub(in crate::http) fn poll_ready(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
+        self.connection().poll_ready(cx.waker())
+    }
+
+    /// Whether streams can still be opened, now or later.
+    pub(in crate::http) fn is_usable(&self) -> bool {
+        let connection = self.connection();
+        !connection.is_drain_due() && connection.open_error().is_none()
+    }
+
+    /// Whether the peer has not exceeded a limit that requires a graceful shutdown.
+    pub(super) fn accepts_streams(&self) -> bool {
+        !self.connection().is_drain_due()
+    }
+
+    /// Takes the limit that the peer has exceeded.
+    pub(in crate::http) fn take_limit_exceeded(&self) -> Option<LimitExceeded> {
+        self.connection().take_limit_exceeded()
+    }
+
+    /// Counts the frames of messages in both directions.
+    pub(super) fn messages(&self) -> u32 {
+        self.connection().message_frames()
+    }
+
+    /// The peer's limit of concurrent streams.
+    pub(in crate::http) fn max_streams(&self) -> u32 {
+        self.connection().max_concurrent_streams()
+    }
+
+    /// Sends GOAWAY and completes open streams.
+    pub(in crate::http) fn start_graceful_shutdown(&self) {
+        self.connection().start_graceful_shutdown();
+    }
+}
+
+impl ResponseFuture {
+    /// Opens a stream and sends the headers. To be called only after
+    /// [`SharedConnection::poll_ready`].
+    pub(in crate::http) fn start<B>(
+        shared: &SharedConnection,
+        request: &Request<B>,
+        is_last: bool,
+    ) -> (Self, SendStream) {
+        let id = shared.connection().open(request, is_last);
+        let (reader, writer) = shared.split(id);
+        (Self(reader), writer)
+    }
+
+    /// Returns interim responses, and then the final one.
+    pub(in crate::http) fn poll(&self, cx: &Context<'_>) -> Poll<Result<Response<()>, Error>> {
+        let RecvStream { shared, id } = &self.0;
+        shared.connection().poll_response(*id, cx.waker())
+    }
+
+    /// Returns the body of the response, whose headers have been received.
+    pub(in crate::http) fn into_body(self, length: Option<u64>) -> IncomingBody {
+        IncomingBody::response(self.0, length)
+    }
+}
+
+impl RequestBodyMonitor {
+    pub(super) fn new(shared: &SharedConnection, id: StreamId) -> Self {
+        Self {
+            shared: shared.clone(),
+            id,
+        }
+    }
+
+    pub(super) fn reset(&self, code: ErrorCode) {
+        self.shared.connection().reset(self.id, code);
+    }
+}
+
+impl PendingRequestBody for RequestBodyMonitor {
+    fn outstanding(&self) -> u64 {
+        self.shared.connection().remaining(self.id).unwrap_or(0)
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.shared.connection().is_reader_waiting(self.id)
+    }
+}
+
+impl InterimSender {
+    pub(super) fn new<B>(shared: &SharedConnection, id: StreamId, request: &Request<B>) -> Self {
+        let expects = request.headers().contains_key(EXPECT);
+        Self {
+            shared: shared.clone(),
+            id,
+            awaited: expects.then(|| Rc::new(Cell::new(true))),
+        }
+    }
+
+    pub(in crate::http) fn is_awaited(&self) -> bool {
+        self.awaited.as_ref().is_some_and(|awaited| awaited.get())
+    }
+
+    pub(in crate::http) fn send(&self, status: StatusCode, mut headers: HeaderMap) {
+        // Not allowed in interim responses (RFC 9110, section 8.6).
+        headers.remove(CONTENT_LENGTH);
+        if let Some(awaited) = &self.awaited
+            && status == StatusCode::CONTINUE
+        {
+            awaited.set(false);
+        }
+        let mut response = Response::new(());
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        self.shared
+            .connection()
+            .send_informational(self.id, &response);
+    }
+}
+
+impl SendStream {
+    pub(super) fn respond(&self, response: &Response<()>, is_last: bool) {
+        self.shared.connection().respond(self.id, response, is_last);
+    }
+
+    /// Returns how many bytes may be sent now.
+    pub(super) fn poll_capacity(&self, cx: &Context<'_>) -> Poll<Result<usize, Error>> {
+        self.shared.connection().poll_capacity(self.id, cx.waker())
+    }
+
+    pub(super) fn send_data(&self, data: Bytes, is_last: bool) {
+        self.shared.connection().send_data(self.id, data, is_last);
+    }
+
+    pub(super) fn send_trailers(&self, trailers: &HeaderMap) {
+        self.shared.connection().send_trailers(self.id, trailers);
+    }
+
+    /// Ready when nothing can be sent any more.
+    pub(super) fn poll_failure(&self, cx: &Context<'_>) -> Poll<Error> {
+        self.shared.connection().poll_failure(self.id, cx.waker())
+    }
+
+    pub(super) fn reset(&self, code: ErrorCode) {
+        self.shared.connection().reset(self.id, code);
+    }
+}
+
+impl RecvStream {
+    pub(super) fn connection(&self) -> (RefMut<'_, Connection>, StreamId) {
+        (self.shared.connection(), self.id)
+    }
+}
+
+impl Drop for SendStream {
+    fn drop(&mut self) {
+        self.shared.connection().drop_writer(self.id);
+    }
+}
+
+impl Drop for RecvStream {
+    fn drop(&mut self) {
+        self.shared.connection().drop_reader(self.id);
+    }
+}
