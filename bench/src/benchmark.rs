@@ -33,16 +33,48 @@ use std::{
 use anyhow::bail;
 use xtask::{interrupt::Interrupt, workspace};
 
-use crate::{
-    args::BenchmarkOptions,
-    testbed::{Both, Cpus, Lab},
-};
+use crate::testbed::{Both, Cpus, Lab};
 pub(crate) use metric::Peer;
 use profile::Profile;
 use report::{Measured, Report};
 use row::Row;
 use traffic::Systems;
 use workload::{Kind, WORKLOADS, Workload};
+
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct BenchmarkOptions {
+    /// Only this workload; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(crate) workload: Vec<String>,
+    /// Only this peer beside ours; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(crate) peer: Vec<Peer>,
+    /// A look in five minutes: few short rounds, and without the workloads that take long
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Count rounds too during which the machine did other things. Such results are no results;
+    /// they show that everything works
+    #[arg(long)]
+    pub(crate) noisy: bool,
+    /// Rounds that must count [default: 7, or 3 with --quick]
+    #[arg(long, value_name = "N")]
+    pub(crate) rounds: Option<usize>,
+    /// Seconds of load on each peer in a round [default: 3, or 1 with --quick]
+    #[arg(long, value_name = "N")]
+    pub(crate) seconds: Option<u32>,
+    /// Also show where our proxies spend their time under each load, by perf
+    #[arg(long)]
+    pub(crate) profile: bool,
+    /// Measure the programs as they are in target/release
+    #[arg(long)]
+    pub(crate) no_build: bool,
+    /// Where table, raw numbers and chart are written to [default: target/bench]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Only name the workloads and what must hold
+    #[arg(long)]
+    pub(crate) list: bool,
+}
 
 /// Rounds that count, and seconds of load on each peer in a round. Seven rounds are what an
 /// interval needs; two seconds are thousands of operations of the slowest peer.

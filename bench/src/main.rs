@@ -10,7 +10,6 @@
 //! What a command found out is one JSON object on one line of standard output; the commands that
 //! started them read nothing else.
 
-mod args;
 mod attack;
 mod authority;
 mod benchmark;
@@ -39,12 +38,12 @@ struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Measure what the proxy costs, beside Envoy, HAProxy and nothing at all
-    Benchmark(args::BenchmarkOptions),
+    Benchmark(benchmark::BenchmarkOptions),
     /// Load our proxies for an hour while their certificates and trust anchors change; nothing may
     /// fail or grow
-    Soak(args::SoakOptions),
+    Soak(benchmark::soak::SoakOptions),
     /// Run the suites against the proxy
-    Suites(args::SuitesOptions),
+    Suites(suites::SuitesOptions),
     /// Make a trust anchor, an issuer and a leaf for each name
     Authority(authority::Options),
     /// Answer proxies as a control plane does

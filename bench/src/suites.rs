@@ -22,16 +22,22 @@ use std::{
     process::ExitCode,
 };
 
-use crate::{
-    args::SuitesOptions,
-    testbed::{Cpus, Lab, Programs},
-};
+use crate::testbed::{Cpus, Lab, Programs};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use outcome::Outcome;
 use range::{Application, Position, Range};
 use tools::Tools;
 use xtask::{interrupt::Interrupt, stage, workspace};
+
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct SuitesOptions {
+    /// Which suites; all when none is named
+    pub(crate) suites: Vec<Suite>,
+    /// Test the programs as they are in target/debug, or target/release for the suite that measures
+    #[arg(long)]
+    pub(crate) no_build: bool,
+}
 
 /// Below the checkout: what is installed, and what the suites found out.
 const FOLDER: &str = "target/suites";

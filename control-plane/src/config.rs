@@ -18,11 +18,15 @@ mod injector;
 mod values;
 
 use self::values::{flag, listen_addr};
+
 pub use self::{
     bootstrap::Bootstrap, cluster::Cluster, http2::Http2Flag, identity::Identity,
     injector::ProxyInjector,
 };
-use crate::serve::DEFAULT_MAX_STREAMS;
+
+/// A proxy has two streams for each destination in use and one for each port of its pod: room for
+/// 1,000 busy pods at each replica of a controller.
+pub const DEFAULT_MAX_STREAMS: usize = 100_000;
 
 /// One of the controllers of the mesh.
 #[derive(Debug, Parser)]

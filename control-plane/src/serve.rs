@@ -19,11 +19,8 @@ mod outbound;
 mod workload;
 
 pub use self::{
-    calls::{Calls, DEFAULT_MAX_STREAMS},
-    destination::DestinationService,
-    identity::IdentityService,
-    inbound::InboundService,
-    outbound::OutboundService,
+    calls::Calls, destination::DestinationService, identity::IdentityService,
+    inbound::InboundService, outbound::OutboundService,
 };
 
 /// What every streaming call answers with.

@@ -15,8 +15,6 @@
 //! respond.
 
 mod integrations;
-mod node_handle;
-mod node_worker;
 mod removal;
 mod status_routes;
 
@@ -34,8 +32,6 @@ use mesh_runtime::{
 };
 use tokio::time::MissedTickBehavior;
 
-pub use node_handle::NodeHandle;
-
 use crate::{
     config::Config,
     ebpf::{Loaded, Programs},
@@ -44,6 +40,8 @@ use crate::{
     metrics::Metrics,
     node::Node,
     node_api::server,
+    node_handle::NodeHandle,
+    node_worker::NodeWorker,
     redirect::Tier,
     registry::{NodeRecord, Registry},
     repairs::Repairs,
@@ -51,7 +49,6 @@ use crate::{
     tier::{self, Settings, TierChoice},
 };
 use integrations::{AgentParts, Integrations};
-use node_worker::NodeWorker;
 use removal::Removal;
 use status_routes::StatusRoutes;
 

@@ -30,7 +30,8 @@ pub use daemon_set::{DaemonSetRef, ShutdownAction};
 pub use node_object::caches_chains;
 
 use crate::{
-    daemon::NodeHandle, metrics::WaitingPods, repairs::RepairEvent, shared_status::SharedStatus,
+    metrics::WaitingPods, node_handle::NodeHandle, repairs::RepairEvent,
+    shared_status::SharedStatus,
 };
 use daemon_set::WatchState;
 

@@ -18,6 +18,8 @@ pub mod netlink;
 pub mod nft;
 pub mod node;
 pub mod node_api;
+pub mod node_handle;
+mod node_worker;
 pub mod redirect;
 pub mod registry;
 pub mod repairs;

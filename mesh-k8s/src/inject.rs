@@ -29,8 +29,9 @@ mod units;
 mod tests;
 
 pub use crate::values::{self, Values};
-pub use containers::{TOKEN_AUDIENCE, TRUST_ROOTS_CONFIG_MAP, TRUST_ROOTS_KEY};
+pub use containers::{TOKEN_AUDIENCE, TRUST_ROOTS_CONFIG_MAP};
 pub use decision::{Decision, SkipReason, decide};
+pub use env::TRUST_ROOTS_KEY;
 pub use overrides::configuration_keys;
 pub use reverse::uninject;
 pub(crate) use reverse::uninject_metadata;

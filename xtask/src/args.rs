@@ -1,11 +1,12 @@
 //! The command line of xtask. `main` dispatches it; `tidy::readme` parses the commands of the
 //! documents with it.
 
-use std::path::PathBuf;
-
 use clap::{Parser, Subcommand};
 
-use crate::{duration, image::ImageName};
+use crate::{
+    demo::DemoOptions, fuzz::FuzzOptions, image::ImageOptions, measurement::MeasurementOptions,
+    setup::SetupOptions, test::TestOptions,
+};
 
 /// Every automation of this repository.
 #[derive(Debug, Parser)]
@@ -63,109 +64,4 @@ pub(crate) enum Task {
         #[arg(long)]
         offline: bool,
     },
-}
-
-#[derive(Debug, Clone, Copy, clap::Args)]
-pub(crate) struct SetupOptions {
-    /// Install nothing, list what is missing and fail when anything is
-    #[arg(long)]
-    pub(crate) check: bool,
-}
-
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct DemoOptions {
-    /// Leave the mesh up and say how to look around
-    #[arg(long)]
-    pub(crate) keep: bool,
-    /// Only take down what --keep left up
-    #[arg(long, conflicts_with = "keep")]
-    pub(crate) down: bool,
-    /// On a cluster instead of this machine: that of a context of the kubeconfig, or the current
-    /// one
-    #[arg(long, value_name = "CONTEXT", num_args = 0..=1, require_equals = true)]
-    pub(crate) kubernetes: Option<Option<String>>,
-}
-
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct ImageOptions {
-    /// Which images are written; all when none is named. The programs of all of them are built
-    /// either way
-    pub(crate) images: Vec<ImageName>,
-    /// Unoptimised programs, as the tests start them: for a cluster on this machine
-    #[arg(long)]
-    pub(crate) dev: bool,
-    /// Take the programs as they are in target/debug
-    #[arg(long, requires = "dev", conflicts_with = "check")]
-    pub(crate) no_build: bool,
-    /// Where the images are written to [default: target/images/dev or target/images/release]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
-    /// Also push them: below this registry or part of one, as in ghcr.io/example
-    #[arg(long, value_name = "REGISTRY")]
-    pub(crate) push: Option<String>,
-    /// Build everything a second time from nothing, and fail unless the images are the same bytes
-    #[arg(long)]
-    pub(crate) check: bool,
-}
-
-/// Handed over to `mesh-bench`, which explains them with `--help`.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct MeasurementOptions {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    pub(crate) options: Vec<String>,
-}
-
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct FuzzOptions {
-    /// Which targets; all when none is named
-    pub(crate) targets: Vec<String>,
-    /// How long each runs, as in 90s, 5m or 1h [default: 60s]
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    pub(crate) time: Option<u64>,
-    /// How many inputs each runs, instead of a time
-    #[arg(long, value_name = "N", conflicts_with = "time")]
-    pub(crate) runs: Option<u64>,
-    /// Processes that work on a target beside each other
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) jobs: u64,
-    /// Be guided by the edges taken only, not by what is compared: two to three times as many
-    /// executions, in a build of its own
-    #[arg(long)]
-    pub(crate) edges: bool,
-    /// Add the inputs found that reach something new to fuzz/corpus, as few as possible
-    #[arg(long)]
-    pub(crate) keep: bool,
-    /// Only run this input, once, and show all that is said; may be given several times
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["time", "runs", "keep"])]
-    pub(crate) input: Vec<PathBuf>,
-    /// Only name the targets
-    #[arg(long)]
-    pub(crate) list: bool,
-}
-
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct TestOptions {
-    /// Formatting, tidy, clippy and unit tests only: no setup, no kernel programs, no integration
-    /// tests
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Run only the tests whose name contains this
-    #[arg(long, value_name = "NAME")]
-    pub(crate) filter: Option<String>,
-    /// Run only the end-to-end tests, on the cluster whose context MESH_TEST_CLUSTER names. Without
-    /// this they are part of all tests, and skipped when there is no cluster
-    #[arg(long, conflicts_with = "quick")]
-    pub(crate) e2e: bool,
-    /// Make a cluster of two nodes with kind for them, and delete it at the end
-    #[arg(long, requires = "e2e")]
-    pub(crate) kind: bool,
-    /// Also run the long tests (soak and volume)
-    #[arg(long, conflicts_with = "quick")]
-    pub(crate) long: bool,
-    /// Run only the suites against the proxy, these or all: installs them, and needs root
-    #[arg(long, value_name = "NAME", num_args = 0.., conflicts_with_all = ["quick", "filter", "e2e", "long"])]
-    pub(crate) suites: Option<Vec<String>>,
-    /// Test the programs as they are in target/debug, or target/release for the suite that measures
-    #[arg(long, requires = "suites")]
-    pub(crate) no_build: bool,
 }

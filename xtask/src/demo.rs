@@ -7,7 +7,21 @@ use std::{
 
 use anyhow::bail;
 
-use crate::{args::DemoOptions, binaries, command, workspace};
+use crate::{binaries, command, workspace};
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct DemoOptions {
+    /// Leave the mesh up and say how to look around
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Only take down what --keep left up
+    #[arg(long, conflicts_with = "keep")]
+    pub(crate) down: bool,
+    /// On a cluster instead of this machine: that of a context of the kubeconfig, or the current
+    /// one
+    #[arg(long, value_name = "CONTEXT", num_args = 0..=1, require_equals = true)]
+    pub(crate) kubernetes: Option<Option<String>>,
+}
 
 const PROGRAM: &str = "mesh-demo";
 

@@ -8,13 +8,45 @@
 mod program;
 mod run;
 
-use std::{fs, path::Path, process::ExitCode};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context, bail};
 
-use crate::{args::FuzzOptions, stage};
+use crate::{duration, stage};
 use program::{Guidance, Program};
 use run::Budget;
+
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct FuzzOptions {
+    /// Which targets; all when none is named
+    pub(crate) targets: Vec<String>,
+    /// How long each runs, as in 90s, 5m or 1h [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) time: Option<u64>,
+    /// How many inputs each runs, instead of a time
+    #[arg(long, value_name = "N", conflicts_with = "time")]
+    pub(crate) runs: Option<u64>,
+    /// Processes that work on a target beside each other
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) jobs: u64,
+    /// Be guided by the edges taken only, not by what is compared: two to three times as many
+    /// executions, in a build of its own
+    #[arg(long)]
+    pub(crate) edges: bool,
+    /// Add the inputs found that reach something new to fuzz/corpus, as few as possible
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Only run this input, once, and show all that is said; may be given several times
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["time", "runs", "keep"])]
+    pub(crate) input: Vec<PathBuf>,
+    /// Only name the targets
+    #[arg(long)]
+    pub(crate) list: bool,
+}
 
 /// How long each target runs when nothing is said.
 const DEFAULT_SECONDS: u64 = 60;

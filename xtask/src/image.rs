@@ -29,12 +29,34 @@ use anyhow::{Context, bail};
 
 pub(crate) use contents::ImageName;
 
-use crate::{args::ImageOptions, ebpf, setup, stage};
+use crate::{ebpf, setup, stage};
 use contents::Contents;
 use oci::Image;
 use origin::Origin;
 use programs::Programs;
 use sbom::Inventory;
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ImageOptions {
+    /// Which images are written; all when none is named. The programs of all of them are built
+    /// either way
+    pub(crate) images: Vec<ImageName>,
+    /// Unoptimised programs, as the tests start them: for a cluster on this machine
+    #[arg(long)]
+    pub(crate) dev: bool,
+    /// Take the programs as they are in target/debug
+    #[arg(long, requires = "dev", conflicts_with = "check")]
+    pub(crate) no_build: bool,
+    /// Where the images are written to [default: target/images/dev or target/images/release]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Also push them: below this registry or part of one, as in ghcr.io/example
+    #[arg(long, value_name = "REGISTRY")]
+    pub(crate) push: Option<String>,
+    /// Build everything a second time from nothing, and fail unless the images are the same bytes
+    #[arg(long)]
+    pub(crate) check: bool,
+}
 
 pub(crate) fn run(root: &Path, options: &ImageOptions) -> anyhow::Result<()> {
     let names = wanted(&options.images);

@@ -59,7 +59,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
     match task {
         Task::Setup(options) => setup::run(&root, options)?,
         Task::Test(options) => return test::run(&root, &options),
-        Task::Ci => return test::run(&root, &args::TestOptions::default()),
+        Task::Ci => return test::run(&root, &test::TestOptions::default()),
         Task::Tidy => tidy::run(&root)?,
         Task::Fmt { check } => fmt::run(&root, check)?,
         Task::Ebpf => {

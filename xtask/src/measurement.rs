@@ -7,6 +7,13 @@ use std::{
 
 use crate::{binaries, command, stage, workspace};
 
+/// Handed over to `mesh-bench`, which explains them with `--help`.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct MeasurementOptions {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) options: Vec<String>,
+}
+
 /// Runs the command `name` of `mesh-bench` with these arguments, and returns its exit status.
 pub(crate) fn run(root: &Path, name: &str, arguments: &[String]) -> anyhow::Result<ExitCode> {
     if !arguments.iter().any(|argument| argument == "--no-build") {

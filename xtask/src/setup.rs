@@ -11,8 +11,15 @@ use std::path::Path;
 
 use anyhow::bail;
 
-use crate::{args::SetupOptions, workspace};
+use crate::workspace;
 use packages::{Need, Package};
+
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct SetupOptions {
+    /// Install nothing, list what is missing and fail when anything is
+    #[arg(long)]
+    pub(crate) check: bool,
+}
 
 /// What is still missing after `prepare`. Empty where everything is there.
 #[derive(Debug, Default)]

@@ -8,12 +8,38 @@ use std::{path::Path, process::ExitCode};
 use anyhow::{Context, bail};
 
 use crate::{
-    args::TestOptions,
     clippy,
     cluster::{self, Kind},
     command, ebpf, fmt, measurement, setup, stage, tidy, workspace,
 };
 use summary::{Summary, Tally};
+
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct TestOptions {
+    /// Formatting, tidy, clippy and unit tests only: no setup, no kernel programs, no integration
+    /// tests
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Run only the tests whose name contains this
+    #[arg(long, value_name = "NAME")]
+    pub(crate) filter: Option<String>,
+    /// Run only the end-to-end tests, on the cluster whose context MESH_TEST_CLUSTER names. Without
+    /// this they are part of all tests, and skipped when there is no cluster
+    #[arg(long, conflicts_with = "quick")]
+    pub(crate) e2e: bool,
+    /// Make a cluster of two nodes with kind for them, and delete it at the end
+    #[arg(long, requires = "e2e")]
+    pub(crate) kind: bool,
+    /// Also run the long tests (soak and volume)
+    #[arg(long, conflicts_with = "quick")]
+    pub(crate) long: bool,
+    /// Run only the suites against the proxy, these or all: installs them, and needs root
+    #[arg(long, value_name = "NAME", num_args = 0.., conflicts_with_all = ["quick", "filter", "e2e", "long"])]
+    pub(crate) suites: Option<Vec<String>>,
+    /// Test the programs as they are in target/debug, or target/release for the suite that measures
+    #[arg(long, requires = "suites")]
+    pub(crate) no_build: bool,
+}
 
 /// Tells the tests that they are built with the features that the whole workspace asks for, which
 /// decide what some of them count.

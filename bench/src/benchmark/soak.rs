@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use xtask::{command::ask, interrupt::Interrupt, workspace};
+use xtask::{command::ask, duration, interrupt::Interrupt, workspace};
 
 use super::{
     load::{self, RATE_CONNECTIONS},
@@ -22,15 +22,22 @@ use super::{
     tools,
     workload::{Load, Service},
 };
-use crate::{
-    args::SoakOptions,
-    testbed::{
-        ANCHOR, Both, Cpus, Lab,
-        pod::{FOLDER, Pod},
-        proxies::{ADMIN, Rotation},
-    },
+use crate::testbed::{
+    ANCHOR, Both, Cpus, Lab,
+    pod::{FOLDER, Pod},
+    proxies::{ADMIN, Rotation},
 };
 use verdict::{Reading, Verdict};
+
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct SoakOptions {
+    /// For how long, as in 600s, 30m or 1h [default: 1h]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) time: Option<u64>,
+    /// Take the programs as they are in target/release
+    #[arg(long)]
+    pub(crate) no_build: bool,
+}
 
 const DEFAULT_SECONDS: u64 = 3600;
 /// Of what the pair can do.

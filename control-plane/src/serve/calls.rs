@@ -7,6 +7,8 @@ use mesh_runtime::metrics::{Counter, CounterFamily, Gauge, GaugeFamily, Labels, 
 use parking_lot::Mutex;
 use tonic::{Code, Request, Status};
 
+use crate::config::DEFAULT_MAX_STREAMS;
+
 /// The families of all services of a process.
 #[derive(Clone, Debug)]
 pub struct Calls {
@@ -58,10 +60,6 @@ pub(super) struct Stream {
 /// Set by the proxy in front of this process, which lets no client say it: the identity that the
 /// client has proved.
 const CLIENT_ID: &str = "l5d-client-id";
-
-/// A proxy has two streams for each destination in use and one for each port of its pod: room for
-/// 1,000 busy pods at each replica of a controller.
-pub const DEFAULT_MAX_STREAMS: usize = 100_000;
 
 impl Calls {
     pub fn new(registry: &Registry) -> Self {

@@ -14,12 +14,13 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{NodeHandle, removal};
+use super::removal;
 use crate::{
     config::Config,
     install::{self, Installer},
     kubernetes::{self, DaemonSetRef, Kubernetes, ShutdownAction},
     metrics::{CniChain, WaitingPods},
+    node_handle::NodeHandle,
     repairs::{RepairEvent, Repairs},
     shared_status::SharedStatus,
 };

@@ -11,7 +11,7 @@ use mesh_core::node::{Answer, Request};
 use mesh_runtime::admin::{self, Admin, Call, Response};
 use serde::Serialize;
 
-use super::NodeHandle;
+use crate::node_handle::NodeHandle;
 
 /// Responds with 503 until [`Self::set_node`], which follows the start of the admin server.
 #[derive(Clone, Debug, Default)]

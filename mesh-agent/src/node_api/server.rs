@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::MAX_REQUEST;
-use crate::daemon::NodeHandle;
+use crate::node_handle::NodeHandle;
 
 /// A client of this project writes its one line immediately.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);

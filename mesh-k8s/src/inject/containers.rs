@@ -28,8 +28,6 @@ pub(super) const TOKEN_VOLUME: &str = "linkerd-identity-token";
 /// The ConfigMap with the trust anchors, in the namespace of every meshed pod, and the volume of
 /// it.
 pub const TRUST_ROOTS_CONFIG_MAP: &str = "linkerd-identity-trust-roots";
-/// Its only entry.
-pub const TRUST_ROOTS_KEY: &str = "ca-bundle.crt";
 /// Whom the proxy's token is for.
 pub const TOKEN_AUDIENCE: &str = "identity.l5d.io";
 /// What the firewall's rules and the capture of packets take.

@@ -9,7 +9,7 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
-use super::{InjectError, containers::TRUST_ROOTS_KEY};
+use super::InjectError;
 use crate::{
     pod,
     values::{Protocols, Redirection, Values, non_empty},
@@ -27,7 +27,9 @@ pub(super) struct Given<'a> {
 
 /// Where the proxy keeps its key and certificate.
 pub(super) const IDENTITY_DIR: &str = "/var/run/linkerd/identity/end-entity";
-/// Where the ConfigMap with the trust anchors is mounted.
+/// The only entry of the ConfigMap with the trust anchors.
+pub const TRUST_ROOTS_KEY: &str = "ca-bundle.crt";
+/// The directory that the ConfigMap with the trust anchors is mounted to.
 pub(super) const TRUST_ROOTS_DIR: &str = "/var/run/linkerd/identity/trust-roots";
 pub(super) const TOKEN_DIR: &str = "/var/run/secrets/tokens";
 pub(super) const TOKEN_FILE: &str = "linkerd-identity-token";

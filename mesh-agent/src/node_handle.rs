@@ -7,8 +7,7 @@ use mesh_core::node::{Answer, Attachment, Enrolled, Refusal, RefusalReason, Requ
 use mesh_runtime::task::Vigil;
 use tokio::sync::{mpsc, oneshot};
 
-use super::node_worker::NodeWorker;
-use crate::node::NodeError;
+use crate::{node::NodeError, node_worker::NodeWorker};
 
 /// A node starts a handful of pods at a time; beyond this the socket's clients wait until their
 /// deadline.
