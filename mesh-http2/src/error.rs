@@ -1,4 +1,4 @@
-//! Why streams and connections fail.
+//! Errors of streams and connections.
 
 use std::fmt;
 use std::io;
@@ -9,22 +9,36 @@ use std::sync::Arc;
 pub struct ErrorCode(pub u32);
 
 impl ErrorCode {
+    /// A graceful end, not an error.
     pub const NO_ERROR: Self = Self(0);
+    /// A violation of the protocol without a more specific code.
     pub const PROTOCOL_ERROR: Self = Self(1);
+    /// An unexpected internal error.
     pub const INTERNAL_ERROR: Self = Self(2);
+    /// A violation of flow control.
     pub const FLOW_CONTROL_ERROR: Self = Self(3);
+    /// SETTINGS were not acknowledged in time.
     pub const SETTINGS_TIMEOUT: Self = Self(4);
+    /// A frame on a half-closed stream.
     pub const STREAM_CLOSED: Self = Self(5);
+    /// A frame of an invalid size.
     pub const FRAME_SIZE_ERROR: Self = Self(6);
+    /// The stream was not processed; the request can be retried.
     pub const REFUSED_STREAM: Self = Self(7);
+    /// The stream is not needed any more.
     pub const CANCEL: Self = Self(8);
+    /// The HPACK state cannot be maintained.
     pub const COMPRESSION_ERROR: Self = Self(9);
+    /// The connection of a CONNECT request was reset.
     pub const CONNECT_ERROR: Self = Self(10);
+    /// The peer causes excessive load.
     pub const ENHANCE_YOUR_CALM: Self = Self(11);
+    /// The transport does not meet the security requirements.
     pub const INADEQUATE_SECURITY: Self = Self(12);
+    /// The request requires HTTP/1.1.
     pub const HTTP_1_1_REQUIRED: Self = Self(13);
 
-    /// The RFC's name; none for codes that it does not define.
+    /// Returns the RFC's name, `None` for codes that it does not define.
     pub fn name(self) -> Option<&'static str> {
         const NAMES: [&str; 14] = [
             "NO_ERROR",
@@ -61,65 +75,74 @@ impl fmt::Debug for ErrorCode {
     }
 }
 
-/// Why a stream, or a connection with all of its streams, failed. Clonable, because all of them are
-/// told.
+/// Why a stream, or a connection with all of its streams, failed. Clonable, because every stream of
+/// a connection receives it.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the other side reset the stream: {0}")]
+    /// The stream was reset, usually by the peer.
+    #[error("stream reset by peer: {0}")]
     Reset(ErrorCode),
-    /// We have reset it because of what the other side did on it.
-    #[error("the other side's message is malformed: {1}")]
+    /// The local endpoint has reset the stream because of an error of the peer.
+    #[error("HTTP/2 stream error: {1}")]
     StreamError(ErrorCode, &'static str),
-    /// The other side has gone away without having begun with the stream.
-    #[error("the other side went away before it took the stream: {0}")]
+    /// The peer's GOAWAY excludes the stream, which it has not processed.
+    #[error("stream not processed before the peer's GOAWAY: {0}")]
     Unprocessed(ErrorCode),
-    /// The other side has ended the connection, and says that we are to blame.
-    #[error("the other side ended the connection: {0}")]
+    /// The peer has closed the connection because of an error of the local endpoint.
+    #[error("connection closed by peer: {0}")]
     PeerGoAway(ErrorCode),
-    /// We have ended the connection because of what the other side did on it.
-    #[error("the other side broke the protocol: {1} ({0})")]
+    /// The local endpoint has closed the connection because of an error of the peer.
+    #[error("HTTP/2 connection error {0}: {1}")]
     ConnectionError(ErrorCode, &'static str),
-    /// The same, because it did too much of what is allowed.
-    #[error("the connection was ended: {0}")]
+    /// The local endpoint has closed the connection because the peer exceeded a limit.
+    #[error("HTTP/2 limit exceeded: {0}")]
     LimitExceeded(LimitExceeded),
-    #[error("the connection was closed")]
+    /// The connection was closed without an error.
+    #[error("connection closed")]
     Closed,
-    #[error("the connection failed")]
+    /// Reading from or writing to the connection failed.
+    #[error("connection failed")]
     Io(#[source] Arc<io::Error>),
 }
 
-/// What the other side has done too much of.
+/// The limit that a peer has exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitExceeded {
-    #[error("more frames that carry nothing than allowed")]
+    /// [`Limits::idle_frames`](crate::Limits::idle_frames).
+    #[error("too many frames without message content")]
     IdleFrames,
-    #[error("more streams were reset than allowed")]
+    /// [`Limits::resets`](crate::Limits::resets).
+    #[error("too many streams reset")]
     Resets,
-    #[error("many streams had to be reset")]
+    /// [`Limits::stream_errors`](crate::Limits::stream_errors).
+    #[error("too many stream errors")]
     StreamErrors,
-    #[error("a header block did not arrive in time")]
+    /// A [`PendingInput`](crate::PendingInput) was not completed in time.
+    #[error("connection preface or field block not received in time")]
     HeaderTimeout,
-    #[error("a header block is far too large")]
+    /// A field section several times larger than its limit, or in too many CONTINUATION frames.
+    #[error("field section far too large")]
     HeaderSize,
-    #[error("streams were reset before anybody could look at them")]
+    /// [`Limits::pending_accept_resets`](crate::Limits::pending_accept_resets).
+    #[error("too many streams reset before acceptance")]
     PendingAcceptResets,
 }
 
 impl Error {
-    /// Whether the connection ended before the other side said what became of the stream, without a
-    /// fault that either side found in what the other sent.
+    /// Whether the connection ended before the outcome of the stream was known, without an error
+    /// that either endpoint found in what the other had sent.
     pub fn is_connection_lost(&self) -> bool {
         matches!(self, Self::Unprocessed(_) | Self::Closed | Self::Io(_))
     }
 
-    /// The code that it came with or led to, if there is one.
+    /// The error code that was received or sent with it.
     pub fn error_code(&self) -> Option<ErrorCode> {
         match self {
-            Self::Reset(error_code)
-            | Self::Unprocessed(error_code)
-            | Self::PeerGoAway(error_code)
-            | Self::StreamError(error_code, _)
-            | Self::ConnectionError(error_code, _) => Some(*error_code),
+            Self::Reset(code)
+            | Self::Unprocessed(code)
+            | Self::PeerGoAway(code)
+            | Self::StreamError(code, _)
+            | Self::ConnectionError(code, _) => Some(*code),
             Self::LimitExceeded(_) => Some(ErrorCode::ENHANCE_YOUR_CALM),
             Self::Closed | Self::Io(_) => None,
         }
@@ -133,7 +156,7 @@ impl From<io::Error> for Error {
 }
 
 impl LimitExceeded {
-    /// One word, for metrics and for the other side.
+    /// Returns the label value of metrics, which is also the debug data of GOAWAY.
     pub fn label(self) -> &'static str {
         match self {
             Self::IdleFrames => "idle_frames",

@@ -1,11 +1,10 @@
-//! What the other side of a connection has spent and earned. Pure: heads of frames go in, verdicts
-//! come out.
+//! Limits what a peer costs the local endpoint. Has no side effects: frame headers go in, a
+//! [`FloodAction`] comes out.
 //!
-//! A frame that received_message nothing (settings, pings, priorities, window updates, empty ones) costs
-//! some hundred nanoseconds and often an answer, and may be sent for ever at 9 bytes each. Honest
-//! sides send few of them for each frame that received_message something, so messages *earn* such frames;
-//! what nothing explains is taken from a budget that time refills. Resets have a budget of their
-//! own: streams earn them.
+//! A frame without message content (SETTINGS, PING, PRIORITY, WINDOW_UPDATE, empty DATA) costs some
+//! hundred nanoseconds and often a response, for 9 bytes. Honest peers send few of them for each
+//! frame with content, so frames of messages *earn* such frames; the remaining ones are paid from a
+//! budget that refills over time. Resets have a separate budget, which new streams earn.
 
 use std::time::{Duration, Instant};
 
@@ -13,67 +12,68 @@ use crate::error::LimitExceeded;
 use crate::frame::{self, FrameHeader};
 use crate::settings::{Limits, Role};
 
-/// The limiter of one connection.
+/// The flood limiter of one connection.
 #[derive(Debug)]
 pub(crate) struct FloodLimiter {
     role: Role,
     idle_frames: Budget,
     resets: Budget,
     stream_errors: Budget,
-    /// The other side was to be told not to open streams any more.
+    /// [`FloodAction::Drain`] was returned.
     is_draining: bool,
     clock: fn() -> Instant,
 }
 
-/// What becomes of the connection.
+/// What the connection must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FloodAction {
     Continue,
-    /// No more streams; those that are open may end.
+    /// Shut down gracefully.
     Drain(LimitExceeded),
     Close(LimitExceeded),
 }
 
+/// Points that frames spend, and that time and message frames refill.
 #[derive(Debug)]
 struct Budget {
     balance: u32,
-    /// What time refills it to.
+    /// The balance up to which time refills it.
     refill_to: u32,
-    /// What it may hold by what was earned.
+    /// The balance up to which message frames refill it.
     max_balance: u32,
     refilled_at: Instant,
 }
 
-/// What a frame that received_message a message, or a part of one, explains, in either direction: window
-/// updates of the stream and the connection, a ping that measures the round trip, a priority.
+/// Idle frames that one message frame earns, in either direction: WINDOW_UPDATE of the stream and
+/// of the connection, a PING that measures the round-trip time, a PRIORITY.
 const EARNED: u32 = 4;
 
-/// Settings are answered, and may concern every stream.
+/// SETTINGS are acknowledged, and may change every stream.
 const SETTINGS_COST: u32 = 10;
 
-/// Pings are answered.
+/// A PING is acknowledged.
 const PING_COST: u32 = 2;
 
-/// A stream earns one, so that half of all streams may be reset for ever.
+/// A stream earns one, so that half of all streams may be reset indefinitely.
 const RESET_COST: u32 = 2;
 
 /// A client's stream error ends a request that may have reached the application, which costs far
 /// more than the bytes of the error. A stream beyond the limit reaches no application and costs
-/// one. So does a stream error of a server: its connection received_message the streams of many clients,
+/// one. So does a stream error of a server: its connection carries the streams of many clients,
 /// which would all end with it.
 const STREAM_ERROR_COST: u32 = 10;
 
 /// A field section costs one for each so many bytes beyond what its field block accounts for.
 const EXPANSION_COST: usize = 4 * 1024;
 
-/// Frames that may have been in flight when we reset their stream.
+/// Frames that may be in flight when the local endpoint resets their stream.
 const EARNED_BY_RESET: u32 = 100;
 
-/// A discarded frame of at least so many bytes is free: receiving its bytes costs its sender more
-/// than discarding it costs us.
+/// A discarded frame of at least so many bytes is free: receiving it costs its sender more than
+/// discarding it costs the receiver.
 const FREE_DISCARD: u32 = 256;
 
-/// How long a budget takes to be refilled_at by time alone.
+/// Time that refills an empty budget.
 const REFILL: Duration = Duration::from_secs(10);
 
 impl FloodLimiter {
@@ -81,7 +81,7 @@ impl FloodLimiter {
         let now = clock();
         Self {
             role,
-            // Whole crowds of messages are acknowledged at once, when the other side gets to them.
+            // A peer may acknowledge many message frames at once, after it has processed them.
             idle_frames: Budget::new(limits.idle_frames, u32::MAX, now),
             resets: Budget::new(limits.resets, limits.resets, now),
             stream_errors: Budget::new(limits.stream_errors, limits.stream_errors, now),
@@ -90,9 +90,10 @@ impl FloodLimiter {
         }
     }
 
-    /// The peer has sent a frame. `has_sent_goaway`: a GOAWAY has told it not to open streams any more.
-    /// HEADERS and DATA are judged once the state of their stream is known, by
-    /// [`FloodLimiter::data`], [`FloodLimiter::received_message`] and [`FloodLimiter::discarded`].
+    /// Accounts for a frame of the peer. `has_sent_goaway`: a GOAWAY has asked the peer not to open
+    /// streams any more. HEADERS and DATA are accounted for once the state of their stream is
+    /// known, by [`FloodLimiter::received_data`], [`FloodLimiter::received_message`] and
+    /// [`FloodLimiter::discarded_frame`].
     pub(crate) fn received_frame(
         &mut self,
         header: FrameHeader,
@@ -100,23 +101,23 @@ impl FloodLimiter {
     ) -> FloodAction {
         match header.kind {
             frame::HEADERS | frame::DATA => FloodAction::Continue,
-            // A server that resets streams answers requests of ours.
+            // A server responds to requests with its resets.
             frame::RST_STREAM if self.role == Role::Client => FloodAction::Continue,
             frame::RST_STREAM => self.received_reset(has_sent_goaway),
             frame::SETTINGS if !header.is_ack() => self.spend_idle_frames(SETTINGS_COST),
-            // GOAWAY may concern every stream, too.
+            // GOAWAY may change every stream, too.
             frame::GOAWAY => self.spend_idle_frames(SETTINGS_COST),
             frame::PING if !header.is_ack() => self.spend_idle_frames(PING_COST),
-            // Their number is limited otherwise.
+            // Limited for each field block.
             frame::CONTINUATION => FloodAction::Continue,
             _ => self.spend_idle_frames(1),
         }
     }
 
-    /// A DATA frame was received on a stream that accepts it.
+    /// Accounts for a DATA frame on a stream that accepts it.
     pub(crate) fn received_data(&mut self, length: u32, ends_stream: bool) -> FloodAction {
         match length {
-            // Once for each stream.
+            // At most one for each stream.
             0 if ends_stream => FloodAction::Continue,
             0 => self.spend_idle_frames(1),
             _ => {
@@ -126,12 +127,12 @@ impl FloodLimiter {
         }
     }
 
-    /// A frame was received that received_message a message, or a part of one.
+    /// Accounts for a received frame that is part of a message.
     pub(crate) fn received_message(&mut self) {
         self.idle_frames.earn(EARNED);
     }
 
-    /// A frame of a message was discarded because its stream is closed.
+    /// Accounts for a frame of a message that was discarded because its stream is closed.
     pub(crate) fn discarded_frame(&mut self, length: u32) -> FloodAction {
         match length {
             FREE_DISCARD.. => FloodAction::Continue,
@@ -139,27 +140,27 @@ impl FloodLimiter {
         }
     }
 
-    /// We have reset a stream on which frames may still be in flight.
+    /// Accounts for a sent RST_STREAM, after which frames of the stream may still arrive.
     pub(crate) fn sent_reset(&mut self) {
         self.idle_frames.earn(EARNED_BY_RESET);
     }
 
-    /// We have sent a frame that received_message a message, or a part of one.
+    /// Accounts for a sent frame that is part of a message.
     pub(crate) fn sent_message(&mut self) {
         self.idle_frames.earn(EARNED);
     }
 
-    /// We have sent a frame that the other side answers or acknowledges.
+    /// Accounts for a sent frame that the peer acknowledges.
     pub(crate) fn sent_acknowledged_frame(&mut self) {
         self.idle_frames.earn(1);
     }
 
-    /// The other side has opened a stream.
+    /// Accounts for a stream that the peer has opened.
     pub(crate) fn stream_opened(&mut self) {
         self.resets.earn(1);
     }
 
-    /// The peer has made a stream error.
+    /// Accounts for a stream error of the peer.
     pub(crate) fn stream_error(&mut self) -> FloodAction {
         self.spend_stream_errors(match self.role {
             Role::Server => STREAM_ERROR_COST,
@@ -167,12 +168,12 @@ impl FloodLimiter {
         })
     }
 
-    /// The peer has opened a stream beyond the limit.
+    /// Accounts for a stream beyond the limit of concurrent streams.
     pub(crate) fn stream_refused(&mut self) -> FloodAction {
         self.spend_stream_errors(1)
     }
 
-    /// A field section has so many bytes beyond what its field block accounts for.
+    /// Accounts for a field section with `excess` bytes beyond what its field block accounts for.
     pub(crate) fn section_expanded(&mut self, excess: usize) -> FloodAction {
         match u32::try_from(excess / EXPANSION_COST) {
             Ok(0) => FloodAction::Continue,
@@ -195,14 +196,16 @@ impl FloodLimiter {
     }
 
     fn spend_idle_frames(&mut self, cost: u32) -> FloodAction {
-        match self.idle_frames.spend(cost, self.clock) {
-            true => FloodAction::Continue,
-            false => FloodAction::Close(LimitExceeded::IdleFrames),
+        if self.idle_frames.spend(cost, self.clock) {
+            FloodAction::Continue
+        } else {
+            FloodAction::Close(LimitExceeded::IdleFrames)
         }
     }
 
-    /// Whole crowds of honest requests are cancelled at times, when a server is overloaded. They
-    /// lose nothing when the connection is replaced in peace; who goes on after that is not honest.
+    /// Many honest requests are cancelled together when a server is overloaded. They lose nothing
+    /// when the connection is shut down gracefully; a peer that continues to reset streams after
+    /// that is hostile.
     fn received_reset(&mut self, has_sent_goaway: bool) -> FloodAction {
         if self.resets.spend(RESET_COST, self.clock) {
             return FloodAction::Continue;
@@ -215,9 +218,10 @@ impl FloodLimiter {
     }
 
     fn drain(&mut self, exceeded: LimitExceeded) -> FloodAction {
-        match std::mem::replace(&mut self.is_draining, true) {
-            false => FloodAction::Drain(exceeded),
-            true => FloodAction::Continue,
+        if std::mem::replace(&mut self.is_draining, true) {
+            FloodAction::Continue
+        } else {
+            FloodAction::Drain(exceeded)
         }
     }
 }
@@ -236,7 +240,7 @@ impl Budget {
         self.balance = self.balance.saturating_add(amount).min(self.max_balance);
     }
 
-    /// The clock is looked at only when nothing else is balance.
+    /// Reads the clock only when the balance does not suffice.
     fn spend(&mut self, cost: u32, clock: fn() -> Instant) -> bool {
         if self.balance < cost {
             self.refill(clock);
@@ -250,7 +254,7 @@ impl Budget {
         }
     }
 
-    /// Adds what has accrued since the last refill; a fraction is balance to accrue.
+    /// Adds the points that have accrued since the last refill; a fraction is left to accrue.
     fn refill(&mut self, clock: fn() -> Instant) {
         let now = clock();
         let share = (now - self.refilled_at).div_duration_f64(REFILL).min(1.0);

@@ -1,8 +1,8 @@
-//! Frames as bytes (RFC 9113, sections 4 and 6).
+//! Encoding and decoding of frames (RFC 9113, sections 4 and 6).
 
 use crate::error::ErrorCode;
 
-/// The header of a frame.
+/// A frame header (RFC 9113, section 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHeader {
     pub(crate) length: u32,
@@ -11,13 +11,13 @@ pub(crate) struct FrameHeader {
     pub(crate) stream: u32,
 }
 
-/// What a client sends before its first frame (RFC 9113, section 3.4).
+/// The client's connection preface (RFC 9113, section 3.4).
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Bytes of a frame's header.
+/// Bytes of a frame header.
 pub(crate) const FRAME_HEADER_SIZE: usize = 9;
 
-/// What any receiver takes.
+/// The range of SETTINGS_MAX_FRAME_SIZE, in bytes; any receiver accepts the smallest.
 pub(crate) const MIN_MAX_FRAME_SIZE: u32 = 16_384;
 pub(crate) const MAX_MAX_FRAME_SIZE: u32 = (1 << 24) - 1;
 
@@ -38,7 +38,7 @@ pub(crate) const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const HAS_PRIORITY: u8 = 0x20;
 
-/// The highest bit of stream numbers and increments is reserved.
+/// The reserved highest bit of stream identifiers and window increments.
 const RESERVED: u32 = 1 << 31;
 
 impl FrameHeader {
@@ -58,7 +58,7 @@ impl FrameHeader {
         out.extend_from_slice(&[l0, l1, l2, self.kind, self.flags, s0, s1, s2, s3]);
     }
 
-    /// Of settings and pings.
+    /// The ACK flag of SETTINGS and PING.
     pub(crate) fn is_ack(self) -> bool {
         self.flags & ACK != 0
     }
@@ -68,7 +68,7 @@ impl FrameHeader {
         self.flags & END_STREAM != 0
     }
 
-    /// Of headers and continuations.
+    /// The END_HEADERS flag of HEADERS and CONTINUATION.
     pub(crate) fn ends_headers(self) -> bool {
         self.flags & END_HEADERS != 0
     }
@@ -83,11 +83,11 @@ impl FrameHeader {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct HeadersPayload<'a> {
     pub(crate) fragment: &'a [u8],
-    /// The stream that this one is said to depend on.
+    /// The parent stream in the deprecated priority signal.
     pub(crate) dependency: Option<u32>,
 }
 
-/// What is wrong with a frame, if its connection has to end for it.
+/// A connection error: its code and a description.
 pub(crate) type FrameError = (ErrorCode, &'static str);
 
 const FRAME_SIZE: ErrorCode = ErrorCode::FRAME_SIZE_ERROR;
@@ -96,7 +96,7 @@ pub(crate) fn headers(
     header: FrameHeader,
     mut payload: &[u8],
 ) -> Result<HeadersPayload<'_>, FrameError> {
-    const TOO_SHORT: FrameError = (FRAME_SIZE, "HEADERS are too short");
+    const TOO_SHORT: FrameError = (FRAME_SIZE, "HEADERS too short");
     let mut padding = 0;
     if header.is_padded() {
         let (length, rest) = payload.split_first().ok_or(TOO_SHORT)?;
@@ -112,7 +112,7 @@ pub(crate) fn headers(
     }
     let length = payload.len().checked_sub(padding).ok_or((
         ErrorCode::PROTOCOL_ERROR,
-        "the padding of HEADERS is longer than they are",
+        "padding of HEADERS exceeds their length",
     ))?;
     Ok(HeadersPayload {
         fragment: &payload[..length],
@@ -120,18 +120,18 @@ pub(crate) fn headers(
     })
 }
 
-/// The stream that another one is said to depend on.
+/// Returns the parent stream of a PRIORITY payload, `None` if its size is invalid.
 pub(crate) fn priority(payload: &[u8]) -> Option<u32> {
     let (dependency, _weight) = payload.split_first_chunk::<4>()?;
     (payload.len() == 5).then(|| u32::from_be_bytes(*dependency) & !RESERVED)
 }
 
-/// The only read_u32 in RST_STREAM and WINDOW_UPDATE.
+/// Parses the payload of RST_STREAM or WINDOW_UPDATE.
 pub(crate) fn read_u32(payload: &[u8]) -> Result<u32, FrameError> {
     let bytes = payload.try_into().map_err(|_other_size| {
         (
             FRAME_SIZE,
-            "RST_STREAM or WINDOW_UPDATE is not four bytes long",
+            "RST_STREAM or WINDOW_UPDATE is not 4 bytes long",
         )
     })?;
     Ok(u32::from_be_bytes(bytes))
@@ -143,13 +143,13 @@ pub(crate) fn window_increment(payload: &[u8]) -> Result<u32, FrameError> {
 
 pub(crate) fn ping(payload: &[u8]) -> Result<[u8; 8], FrameError> {
     let bytes = payload.try_into();
-    bytes.map_err(|_other_size| (FRAME_SIZE, "PING is not eight bytes long"))
+    bytes.map_err(|_other_size| (FRAME_SIZE, "PING is not 8 bytes long"))
 }
 
-/// The last stream that the other side will look at, and why it goes.
+/// Returns the last stream identifier and the error code of a GOAWAY payload.
 pub(crate) fn goaway(payload: &[u8]) -> Result<(u32, ErrorCode), FrameError> {
     let numbers = payload.first_chunk::<8>();
-    let [a, b, c, d, e, f, g, h] = *numbers.ok_or((FRAME_SIZE, "GOAWAY is too short"))?;
+    let [a, b, c, d, e, f, g, h] = *numbers.ok_or((FRAME_SIZE, "GOAWAY too short"))?;
     Ok((
         u32::from_be_bytes([a, b, c, d]) & !RESERVED,
         ErrorCode(u32::from_be_bytes([e, f, g, h])),
@@ -178,9 +178,9 @@ pub(crate) fn write_ping(out: &mut Vec<u8>, flags: u8, payload: [u8; 8]) {
     out.extend_from_slice(&payload);
 }
 
-pub(crate) fn write_goaway(out: &mut Vec<u8>, last: u32, reason: ErrorCode, words: &str) {
+pub(crate) fn write_goaway(out: &mut Vec<u8>, last: u32, reason: ErrorCode, debug_data: &str) {
     let header = FrameHeader {
-        length: 8 + words.len() as u32,
+        length: 8 + debug_data.len() as u32,
         kind: GOAWAY,
         flags: 0,
         stream: 0,
@@ -188,11 +188,12 @@ pub(crate) fn write_goaway(out: &mut Vec<u8>, last: u32, reason: ErrorCode, word
     header.write(out);
     out.extend_from_slice(&last.to_be_bytes());
     out.extend_from_slice(&reason.0.to_be_bytes());
-    out.extend_from_slice(words.as_bytes());
+    out.extend_from_slice(debug_data.as_bytes());
 }
 
-/// Writes a header fragment of `stream`, in as many frames as it takes. The fragment already stands at
-/// the end of `out`, from `start` on, behind room for the first header.
+/// Completes the frames of a field block, which stands at the end of `out`, behind
+/// [`FRAME_HEADER_SIZE`] bytes at `start` for the header of HEADERS. Moves what exceeds `max_frame`
+/// to CONTINUATION frames.
 pub(crate) fn finish_headers(
     out: &mut Vec<u8>,
     start: usize,
@@ -208,9 +209,10 @@ pub(crate) fn finish_headers(
     };
     let length = out.len() - start - FRAME_HEADER_SIZE;
     let fits = length <= max_frame;
-    let rest = match fits {
-        true => Vec::new(),
-        false => out.split_off(start + FRAME_HEADER_SIZE + max_frame),
+    let rest = if fits {
+        Vec::new()
+    } else {
+        out.split_off(start + FRAME_HEADER_SIZE + max_frame)
     };
     if fits {
         header.flags |= END_HEADERS;
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_what_was_written() {
+    fn frame_header_round_trips() {
         let written = FrameHeader {
             length: 0x01_02_03,
             kind: DATA,
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_and_priority_are_taken_off() {
+    fn headers_payload_excludes_padding_and_priority() {
         let payload = [2, 0x80, 0, 0, 3, 16, b'x', b'y', 0, 0];
         let both = headers(header(HEADERS, PADDED | HAS_PRIORITY), &payload);
         let expected = HeadersPayload {
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn long_header_blocks_are_continued() {
+    fn long_field_block_is_split_into_continuations() {
         for (length, frames) in [(0, 1), (9, 1), (10, 1), (11, 2), (20, 2), (21, 3)] {
             let mut out = vec![7; 3];
             out.extend([0; FRAME_HEADER_SIZE]);

@@ -1,8 +1,8 @@
-//! Header compression (RFC 7541): blocks of bytes become fields, and the other way round.
+//! HPACK (RFC 7541): encoding and decoding of field blocks.
 //!
-//! [`Decoder`] takes whatever the RFC allows. [`Encoder`] uses little of it: literals are not
-//! Huffman-coded, because in a pod's network bytes are cheaper than the cycles that both sides
-//! would spend on them, and only fields that come again are put into the table.
+//! [`Decoder`] accepts everything that the RFC allows. [`Encoder`] uses little of it: literals are
+//! not Huffman-coded, because in a cluster's network bytes are cheaper than the cycles that both
+//! endpoints would spend, and only fields that recur are added to the dynamic table.
 
 mod decode;
 mod encode;
@@ -15,18 +15,20 @@ pub(crate) use self::decode::{DecodeProgress, Decoder};
 pub(crate) use self::encode::Encoder;
 pub(crate) use self::field::{Field, PseudoHeader};
 
-/// RFC 9113, section 6.5.2: what tables hold until somebody says otherwise. More is never used.
+/// Initial SETTINGS_HEADER_TABLE_SIZE (RFC 9113, section 6.5.2), in bytes. Larger tables are not
+/// used.
 pub(crate) const MAX_TABLE_SIZE: u32 = 4096;
 
-/// What each field counts for in a table or a list besides its bytes (RFC 7541, section 4.1; RFC
+/// Bytes that a field counts for in addition to its name and value (RFC 7541, section 4.1; RFC
 /// 9113, section 6.5.2).
 pub(crate) const FIELD_OVERHEAD: usize = 32;
 
-/// A block that is not one: both tables are out of step, and the connection must end.
+/// An invalid field block. The dynamic tables of both endpoints differ afterwards, so that the
+/// connection must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.message())]
 pub(crate) enum DecodeError {
-    /// The block ends within a field line.
+    /// The fragment ends within a field line, which the next one may complete.
     Truncated(&'static str),
     Invalid(&'static str),
 }

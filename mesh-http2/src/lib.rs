@@ -1,14 +1,17 @@
-//! HTTP/2 (RFC 9113) without input and output: bytes that were read go into a [`Connection`], bytes
-//! to be written come out of it, and streams are polled in between.
+//! HTTP/2 (RFC 9113) without I/O: the caller passes the bytes it has read to a [`Connection`],
+//! writes the bytes that the connection produces, and polls streams in between.
 //!
-//! Made for a proxy's data thread, where one task moves the bytes of a connection and each stream
-//! is driven by the task of its request. So nothing is locked, nothing is handed from task to task,
-//! and an idle connection holds no buffer. What a connection may cost is bounded while its frames
-//! are read, each once: [`Limits`] says by how much, [`LimitExceeded`] what was too much.
+//! Made for a data thread of the proxy, where one task moves the bytes of a connection and each
+//! stream is driven by the task of its request. So nothing is locked, no data is passed between
+//! tasks, and an idle connection holds no buffer. What a peer may consume is bounded while its
+//! frames are parsed: [`Limits`] holds the bounds, [`LimitExceeded`] names the one that was
+//! exceeded.
 //!
-//! From the bottom up: [`hpack`] and [`frame`] know bytes, [`message`] knows what a request and a
-//! response must be, [`stream`] and [`window`] what is open and how much may be sent, [`account`]
-//! what the other side has spent. [`Connection`] puts them together.
+//! From the bottom up: [`hpack`] and [`frame`] encode and decode bytes, [`message`] validates
+//! requests and responses, [`stream`] and [`window`] hold the state of streams and flow control,
+//! [`flood`] limits what the peer costs. [`Connection`] combines them.
+
+#![warn(missing_docs)]
 
 mod connection;
 mod error;

@@ -1,5 +1,4 @@
-//! What fields of a header block make: requests, responses and trailers, or nothing that may be
-//! passed on (RFC 9113, section 8).
+//! Conversion between field sections and requests, responses and trailers (RFC 9113, section 8).
 
 use std::borrow::Cow;
 
@@ -12,7 +11,7 @@ use http::{
 
 use crate::hpack::{Encoder, Field, PseudoHeader};
 
-/// A header list as its fields come in.
+/// A field section, to which the decoder adds fields.
 #[derive(Debug, Default)]
 pub(crate) struct FieldSection {
     method: Option<Method>,
@@ -27,16 +26,19 @@ pub(crate) struct FieldSection {
     exceeded_limit: Option<FieldSectionLimit>,
 }
 
-/// Why a message that is not malformed is not taken. Nothing is kept of its fields.
+/// The limit that a field section exceeds. Its fields are discarded, and its message must be
+/// rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldSectionLimit {
-    #[error("the header list is too large")]
+    /// [`Limits::max_header_list_size`](crate::Limits::max_header_list_size).
+    #[error("field section too large")]
     Size,
-    #[error("there are too many header fields")]
+    /// [`Limits::max_fields`](crate::Limits::max_fields).
+    #[error("too many field lines")]
     FieldCount,
 }
 
-/// What no message may be.
+/// A malformed message (RFC 9113, section 8.1.1) and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MalformedMessage(pub(crate) &'static str);
 
@@ -44,8 +46,8 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 impl FieldSection {
-    /// `size` is what the field counts for. Of a section that is refused already, fields that the
-    /// client has sent by reference to a table are only counted: there may be thousands.
+    /// Adds a field, which counts for `size` bytes. If the section is already rejected, fields that
+    /// the peer has sent by reference to a table are only counted, because there may be thousands.
     pub(crate) fn add(
         &mut self,
         field: Cow<'_, Field>,
@@ -57,20 +59,20 @@ impl FieldSection {
         if self.size > max_size {
             self.reject(FieldSectionLimit::Size);
         }
-        let is_known = matches!(field, Cow::Borrowed(_));
-        if self.malformed.is_some() || (self.exceeded_limit.is_some() && is_known) {
+        let is_indexed = matches!(field, Cow::Borrowed(_));
+        if self.malformed.is_some() || (self.exceeded_limit.is_some() && is_indexed) {
             return;
         }
         match &*field {
             Field::Malformed(why) => self.malformed = Some(why),
             Field::PseudoHeader(_) if self.has_regular => {
-                self.malformed = Some("a pseudo-header field stands behind another field");
+                self.malformed = Some("pseudo-header field after a regular field");
             }
             Field::PseudoHeader(pseudo) => self.pseudo(pseudo.clone()),
             Field::Regular(name, value) => {
                 self.has_regular = true;
                 if is_connection_specific(name) || (*name == TE && *value != "trailers") {
-                    self.malformed = Some("a field concerns the connection");
+                    self.malformed = Some("connection-specific field");
                 } else if self.exceeded_limit.is_none() {
                     self.regular(field.into_owned(), max_fields);
                 }
@@ -89,7 +91,7 @@ impl FieldSection {
         }
     }
 
-    /// Refuses the message; the first reason stays.
+    /// Rejects the message. The first limit is kept.
     pub(crate) fn reject(&mut self, refused: FieldSectionLimit) {
         if self.exceeded_limit.is_none() {
             self.exceeded_limit = Some(refused);
@@ -106,11 +108,11 @@ impl FieldSection {
             PseudoHeader::Status(status) => self.status.replace(status).is_none(),
         };
         if !is_first {
-            self.malformed = Some("a pseudo-header field comes twice");
+            self.malformed = Some("duplicate pseudo-header field");
         }
     }
 
-    /// Bytes of all fields, with what each counts for besides.
+    /// The size of the section, with the overhead of each field.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
@@ -122,48 +124,48 @@ impl FieldSection {
     pub(crate) fn into_request(self) -> Result<Request<()>, MalformedMessage> {
         self.check()?;
         if self.status.is_some() {
-            return Err(MalformedMessage("a request has a status"));
+            return Err(MalformedMessage(":status in a request"));
         }
         let method = self
             .method
-            .ok_or(MalformedMessage("a request has no method"))?;
+            .ok_or(MalformedMessage("request without :method"))?;
         let mut parts = uri::Parts::default();
         if let Some(authority) = self.authority {
             let authority = Authority::from_maybe_shared(authority);
             parts.authority =
-                Some(authority.map_err(|_why| MalformedMessage("the authority is none"))?);
+                Some(authority.map_err(|_why| MalformedMessage("invalid :authority"))?);
         }
         if method == Method::CONNECT {
             if self.scheme.is_some() || self.path.is_some() || parts.authority.is_none() {
                 return Err(MalformedMessage(
-                    "a CONNECT has more or less than an authority",
+                    "CONNECT request without :authority, or with :scheme or :path",
                 ));
             }
         } else {
             let scheme = self
                 .scheme
-                .ok_or(MalformedMessage("a request has no scheme"))?;
+                .ok_or(MalformedMessage("request without :scheme"))?;
             let scheme = Scheme::try_from(&*scheme);
-            let scheme = scheme.map_err(|_why| MalformedMessage("the scheme is none"))?;
-            // There is no URI of a scheme and a path.
+            let scheme = scheme.map_err(|_why| MalformedMessage("invalid :scheme"))?;
+            // A URI cannot have a scheme and a path without an authority.
             parts.scheme = parts.authority.is_some().then_some(scheme);
-            let path = self.path.ok_or(MalformedMessage("a request has no path"))?;
+            let path = self.path.ok_or(MalformedMessage("request without :path"))?;
             if path.is_empty() {
-                return Err(MalformedMessage("the path is empty"));
+                return Err(MalformedMessage("empty :path"));
             }
             let path = PathAndQuery::from_maybe_shared(path);
-            parts.path_and_query = Some(path.map_err(|_why| MalformedMessage("the path is none"))?);
+            parts.path_and_query = Some(path.map_err(|_why| MalformedMessage("invalid :path"))?);
         }
         let mut request = Request::new(());
         *request.method_mut() = method;
         *request.uri_mut() =
-            Uri::from_parts(parts).map_err(|_why| MalformedMessage("the URI is none"))?;
+            Uri::from_parts(parts).map_err(|_why| MalformedMessage("invalid URI"))?;
         *request.version_mut() = Version::HTTP_2;
         *request.headers_mut() = self.headers;
         Ok(request)
     }
 
-    /// A request that is not to be served: what is left of it.
+    /// Returns the method of a rejected request.
     pub(crate) fn into_rejected_request(self) -> Result<Request<()>, MalformedMessage> {
         self.check()?;
         let mut request = Request::new(());
@@ -176,13 +178,13 @@ impl FieldSection {
         self.check()?;
         if self.has_request_fields() {
             return Err(MalformedMessage(
-                "a response has pseudo-header fields of a request",
+                "request pseudo-header field in a response",
             ));
         }
         let mut response = Response::new(());
         *response.status_mut() = self
             .status
-            .ok_or(MalformedMessage("a response has no status"))?;
+            .ok_or(MalformedMessage("response without :status"))?;
         *response.version_mut() = Version::HTTP_2;
         *response.headers_mut() = self.headers;
         Ok(response)
@@ -191,7 +193,7 @@ impl FieldSection {
     pub(crate) fn into_trailers(self) -> Result<HeaderMap, MalformedMessage> {
         self.check()?;
         if self.has_request_fields() || self.status.is_some() {
-            return Err(MalformedMessage("trailers have pseudo-header fields"));
+            return Err(MalformedMessage("pseudo-header field in a trailer section"));
         }
         Ok(self.headers)
     }
@@ -209,7 +211,7 @@ impl FieldSection {
     }
 }
 
-/// RFC 9113, section 8.2.2.
+/// Connection-specific fields (RFC 9113, section 8.2.2).
 fn is_connection_specific(name: &HeaderName) -> bool {
     [
         CONNECTION,
@@ -221,16 +223,14 @@ fn is_connection_specific(name: &HeaderName) -> bool {
     .contains(name)
 }
 
-/// How long the body will be, if the head says so. All that it says must be the same.
+/// Returns the value of Content-Length. Several values must be equal.
 pub(crate) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, MalformedMessage> {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter().map(decimal);
     let Some(first) = lengths.next() else {
         return Ok(None);
     };
     if first.is_none() || lengths.any(|length| length != first) {
-        return Err(MalformedMessage(
-            "the content length is none, or there are several",
-        ));
+        return Err(MalformedMessage("invalid or contradictory Content-Length"));
     }
     Ok(first)
 }
@@ -279,9 +279,10 @@ pub(crate) fn write_trailers(encoder: &mut Encoder, block: &mut Vec<u8>, trailer
 
 fn write_fields(encoder: &mut Encoder, block: &mut Vec<u8>, headers: &HeaderMap) {
     for (name, value) in headers {
-        match value.is_sensitive() {
-            true => encoder.sensitive(block, name.as_str(), value.as_bytes()),
-            false => encoder.field(block, name.as_str(), value.as_bytes()),
+        if value.is_sensitive() {
+            encoder.sensitive(block, name.as_str(), value.as_bytes());
+        } else {
+            encoder.field(block, name.as_str(), value.as_bytes());
         }
     }
 }

@@ -1,39 +1,41 @@
-//! What is to be written to a connection: small things in one vector, large chunks of data between
-//! them as they are.
+//! The output of a connection: small writes in one buffer, large chunks of data between them, which
+//! are not copied.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::{Buf as _, Bytes};
 
-/// Bytes on their way out, in their order. Holds no memory when there are none.
+/// Bytes to write, in order. Holds no memory when it is empty.
 #[derive(Debug)]
 pub struct Output {
     buffer: Vec<u8>,
-    /// So much offset the front of `buffer` is written.
+    /// Number of bytes at the front of `buffer` that were written.
     written: usize,
     chunks: VecDeque<Chunk>,
     length: usize,
     pool: BufferPool,
 }
 
-/// Data that was not copied.
+/// A chunk of data that is not copied.
 #[derive(Debug)]
 struct Chunk {
-    /// Where in `buffer` it comes: what stands before goes before.
+    /// Its position: the bytes of `buffer` before it are written first.
     offset: usize,
     bytes: Bytes,
 }
 
-/// Where vectors come from and go to. All connections of a thread may share them: they hold one
-/// only while they write.
+/// A pool of buffers, which the connections of a thread may share: each holds one only while it has
+/// output.
 #[derive(Clone, Copy, Debug)]
 pub struct BufferPool {
+    /// Takes an empty buffer from the pool.
     pub acquire: fn() -> Vec<u8>,
+    /// Puts a buffer back.
     pub release: fn(Vec<u8>),
 }
 
-/// Larger chunks are not copied: up to here a copy costs less than another element of a vectored
+/// Chunks of up to so many bytes are copied: that costs less than another element of a vectored
 /// write.
 const MAX_COPIED: usize = 4 * 1024;
 
@@ -48,16 +50,17 @@ impl Output {
         }
     }
 
+    /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// How many bytes there are.
+    /// The number of bytes to write.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Fills `slices` with what is first, and returns how many it took.
+    /// Fills `slices` with the first bytes, and returns the number of slices used.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut free = slices.iter_mut();
         let mut count = 0;
@@ -83,7 +86,7 @@ impl Output {
         count
     }
 
-    /// The first `n` bytes are written.
+    /// Removes the first `n` bytes, which were written.
     pub fn advance(&mut self, mut n: usize) {
         self.length -= n;
         while let Some(chunk) = self.chunks.front_mut() {
@@ -102,7 +105,7 @@ impl Output {
         if self.length == 0 {
             self.clear();
         } else if self.written > self.buffer.len() / 2 {
-            // Moves each byte once offset most, and bounds the vector.
+            // Moves each byte at most once, and bounds the buffer.
             self.buffer.drain(..self.written);
             for chunk in &mut self.chunks {
                 chunk.offset -= self.written;
@@ -111,7 +114,7 @@ impl Output {
         }
     }
 
-    /// Forgets everything.
+    /// Discards all bytes.
     pub(crate) fn clear(&mut self) {
         self.written = 0;
         self.length = 0;
@@ -121,7 +124,7 @@ impl Output {
         }
     }
 
-    /// Lets something be added.
+    /// Appends what `add` writes.
     pub(crate) fn write<R>(&mut self, add: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         if self.buffer.capacity() == 0 {
             self.buffer = (self.pool.acquire)();
@@ -161,9 +164,9 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// However it is put in and taken out, with a writer that is always behind.
+        /// For any sizes of writes and reads.
         #[test]
-        fn bytes_stay_in_their_order(
+        fn output_preserves_byte_order(
             steps in proptest::collection::vec((0_usize..10_000, 0_usize..30_000, 1_usize..5), 1..100),
         ) {
             let mut output = output();

@@ -1,5 +1,4 @@
-//! One stream: what has come on it and was not read yet, what may be sent on it, and who is_waiting_for_capacity for
-//! either.
+//! The state of one stream: received and unread input, flow control, and the wakers of its owners.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -10,15 +9,16 @@ use http::{HeaderMap, Response};
 use crate::error::Error;
 use crate::window::{ReceiveWindow, SendWindow};
 
-/// Names a stream of one connection.
+/// Identifies a stream of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamId(pub(crate) u32);
 
-/// What bodies consist of.
+/// A part of a message's body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BodyFrame {
-    /// Never empty.
+    /// A non-empty chunk of the content.
     Data(Bytes),
+    /// The trailer section, which ends the message.
     Trailers(HeaderMap),
 }
 
@@ -26,51 +26,53 @@ pub enum BodyFrame {
 pub(crate) struct Stream {
     pub(crate) inbound: Inbound,
     pub(crate) outbound: Outbound,
-    /// Why it ended, if that was not in peace.
+    /// Why the stream ended before both messages were complete.
     pub(crate) failure: Option<Error>,
-    /// Somebody will poll for what comes.
+    /// [`Connection::drop_reader`](crate::Connection::drop_reader) was not called yet.
     pub(crate) has_reader: bool,
-    /// Somebody will send.
+    /// [`Connection::drop_writer`](crate::Connection::drop_writer) was not called yet.
     pub(crate) has_writer: bool,
-    /// It counts as open.
+    /// Whether it counts as open.
     pub(crate) is_counted: bool,
-    /// It is in the connection's list of those that wait for room.
+    /// Whether it is in the connection's list of streams that wait for capacity.
     pub(crate) is_waiting_for_capacity: bool,
 }
 
-/// What comes.
+/// The received message.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub(crate) stage: MessageState,
-    /// The response was all of it.
+    /// HEADERS ended the stream.
     pub(crate) is_headers_only: bool,
-    /// What came ahead of a response. Few have it.
+    /// Boxed because few responses have any.
     pub(crate) interims: Option<Box<InterimResponses>>,
-    /// Of a response, until somebody takes it.
+    /// The final response that was not returned yet.
     pub(crate) response: Option<Box<Response<()>>>,
     pub(crate) data: ReceiveBuffer,
     pub(crate) trailers: Option<Box<HeaderMap>>,
-    /// Bytes that are still to come, when the response said how many there are.
+    /// Bytes of the body that were not received yet, if Content-Length is present.
     pub(crate) remaining: Option<u64>,
-    /// The answer to a HEAD has a length, and no body.
+    /// Whether the request's method is HEAD: the response may have a Content-Length, but no
+    /// content.
     pub(crate) responds_to_head: bool,
     pub(crate) window: ReceiveWindow,
-    /// Length of the chunk that was handed out last.
+    /// Length of the chunk that was returned last; its flow-control capacity is released with the
+    /// next call.
     pub(crate) unreleased: u32,
     pub(crate) waker: Option<Waker>,
 }
 
-/// Interim responses that nobody has taken yet.
+/// Interim responses that were not returned yet.
 #[derive(Debug, Default)]
 pub(crate) struct InterimResponses {
     responses: VecDeque<(Response<()>, usize)>,
-    /// Bytes of their header lists.
+    /// Bytes of their field sections.
     buffered_bytes: usize,
-    /// All that have come, also those that were taken.
+    /// Number of all that were received, also of those that were returned.
     count: u32,
 }
 
-/// What is sent.
+/// The sent message.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     pub(crate) stage: MessageState,
@@ -78,7 +80,7 @@ pub(crate) struct Outbound {
     pub(crate) waker: Option<Waker>,
 }
 
-/// How far a message has come.
+/// The part of a message that comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageState {
     Headers,
@@ -86,14 +88,14 @@ pub(crate) enum MessageState {
     Complete,
 }
 
-/// Data that nobody has read yet. Small chunks are put together, so that it costs hardly more than
-/// its bytes.
+/// Received data that was not read yet. Small chunks are joined, so that they hold little more than
+/// their bytes.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveBuffer {
     chunks: VecDeque<Vec<u8>>,
 }
 
-/// Pieces are not made larger than this by others behind them.
+/// Chunks are not joined beyond this size, in bytes.
 const MAX_COALESCED: usize = 4 * 1024;
 
 impl Stream {
@@ -129,7 +131,7 @@ impl Stream {
         }
     }
 
-    /// Whether nothing more will come or go.
+    /// Whether both messages are complete, or the stream has failed.
     pub(crate) fn is_closed(&self) -> bool {
         self.failure.is_some()
             || (self.inbound.stage == MessageState::Complete
@@ -140,7 +142,7 @@ impl Stream {
         self.has_reader || self.has_writer
     }
 
-    /// Ends it. What has come completely can still be read.
+    /// Ends the stream with an error. The input received before can still be read.
     pub(crate) fn fail(&mut self, error: Error) {
         if self.failure.is_none() {
             self.failure = Some(error);
@@ -155,18 +157,18 @@ impl Inbound {
         wake(&mut self.waker);
     }
 
-    /// What the connection's window still holds of it.
+    /// Bytes whose capacity in the connection's window was not released yet.
     pub(crate) fn unreleased_bytes(&self) -> u32 {
         self.unreleased + self.data.len()
     }
 }
 
-/// Of one response. Real servers send one, and progress reports (102) some; without a limit a
-/// server could send them for ever.
+/// Interim responses (1xx) that are accepted before one final response. Servers send one, and some
+/// of them progress reports (102); without a limit a server could send them indefinitely.
 pub const MAX_INTERIM_RESPONSES: u32 = 32;
 
 impl InterimResponses {
-    /// False when that is one too many, or more than `max_bytes` bytes are unreleased_bytes.
+    /// Returns false if the number or the bytes of interim responses exceed their limits.
     pub(crate) fn push(&mut self, response: Response<()>, size: usize, max_bytes: usize) -> bool {
         self.count += 1;
         self.buffered_bytes += size;
@@ -209,7 +211,7 @@ impl ReceiveBuffer {
         self.chunks = VecDeque::new();
     }
 
-    /// Windows bound it.
+    /// Flow control bounds it.
     fn len(&self) -> u32 {
         self.chunks.iter().map(|chunk| chunk.len() as u32).sum()
     }
@@ -221,7 +223,7 @@ pub(crate) fn wake(waker: &mut Option<Waker>) {
     }
 }
 
-/// Remembers who is to be woken.
+/// Stores the waker in the slot.
 pub(crate) fn register(slot: &mut Option<Waker>, waker: &Waker) {
     match slot {
         Some(registered) => registered.clone_from(waker),

@@ -1,28 +1,28 @@
-//! Flow control (RFC 9113, section 5.2): how much may be sent, and how much may come.
+//! Flow-control windows (RFC 9113, section 5.2).
 
-/// What streams and connections may send before anything was said about it (RFC 9113, section
-/// 6.9.2).
+/// Initial window of streams and connections, in bytes (RFC 9113, section 6.9.2).
 pub const DEFAULT_WINDOW: u32 = 65_535;
 
-/// The largest window there is (RFC 9113, section 6.9.1).
+/// The largest flow-control window, in bytes (RFC 9113, section 6.9.1).
 pub const MAX_WINDOW: u32 = (1 << 31) - 1;
 
-/// What we may send. Below nothing after the other side has made it smaller.
+/// The window of sent data, in bytes. Negative after the peer has reduced its
+/// SETTINGS_INITIAL_WINDOW_SIZE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendWindow(i64);
 
-/// What the other side may send.
+/// The window of received data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveWindow {
-    /// As far as it knows.
+    /// Bytes that the peer may still send, as far as it was notified.
     credit: i64,
-    /// Was used and may be used again, which it has not been increment yet.
+    /// Released bytes of which the peer was not notified yet.
     released: u32,
-    /// How much it may be in all.
+    /// The size of the whole window.
     size: u32,
 }
 
-/// More was sent, or credit, than there may be.
+/// More data than the window allows, or a window beyond [`MAX_WINDOW`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowControlError;
 
@@ -39,7 +39,7 @@ impl SendWindow {
         self.0 -= bytes as i64;
     }
 
-    /// By a WINDOW_UPDATE, or by the difference that new settings make.
+    /// Adds the increment of a WINDOW_UPDATE, or the difference that new SETTINGS make.
     pub(crate) fn increase(&mut self, by: i64) -> Result<(), FlowControlError> {
         let grown = self.0 + by;
         if grown > MAX_WINDOW.into() {
@@ -59,7 +59,7 @@ impl ReceiveWindow {
         }
     }
 
-    /// Something has come.
+    /// Takes received bytes from the window.
     pub(crate) fn consume(&mut self, bytes: u32) -> Result<(), FlowControlError> {
         if i64::from(bytes) > self.credit {
             return Err(FlowControlError);
@@ -68,20 +68,20 @@ impl ReceiveWindow {
         Ok(())
     }
 
-    /// What had come is needed no more.
+    /// Releases received bytes that are not needed any more.
     pub(crate) fn release(&mut self, bytes: u32) {
         self.released += bytes;
     }
 
-    /// The increment of a WINDOW_UPDATE, when it is worth a frame: half of the window. To be asked
-    /// when something has become free.
+    /// Returns the increment of a WINDOW_UPDATE when it is worth a frame: half of the window. To be
+    /// called after bytes were released.
     pub(crate) fn window_update(&mut self) -> Option<u32> {
         self.take_update((self.size / 2).into())
     }
 
-    /// The same for a window that many share: while some of them hold most of it and read nothing,
-    /// half of it never becomes free. What counts then is half of what they leave. To be asked also
-    /// when something has come.
+    /// As [`ReceiveWindow::window_update`], for a window that streams share. While slow readers
+    /// hold most of it, half of it is never released; then half of what they leave is worth a
+    /// frame. To be called also after bytes were received.
     pub(crate) fn shared_window_update(&mut self) -> Option<u32> {
         self.take_update(self.credit.min((self.size / 2).into()))
     }
@@ -95,13 +95,13 @@ impl ReceiveWindow {
         Some(increment)
     }
 
-    /// Makes the window of a connection larger. Smaller it cannot become.
+    /// Enlarges the window of a connection, which cannot shrink.
     pub(crate) fn enlarge(&mut self, size: u32) {
         self.released += size.saturating_sub(self.size);
         self.size = self.size.max(size);
     }
 
-    /// The other side has taken settings that make the window of each stream so large.
+    /// Sets the size of a stream's window after the peer has acknowledged it.
     pub(crate) fn resize(&mut self, size: u32) {
         self.credit += i64::from(size) - i64::from(self.size);
         self.size = size;
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_sent_can_be_less_than_nothing() {
+    fn send_window_may_become_negative() {
         let mut window = SendWindow::new(100);
         window.consume(80);
         window.increase(-50).unwrap();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_side_is_told_when_half_is_free() {
+    fn window_update_is_due_when_half_is_released() {
         let mut window = ReceiveWindow::new(100);
         window.consume(100).unwrap();
         assert_eq!(window.consume(1), Err(FlowControlError));
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(
             window.consume(1),
             Err(FlowControlError),
-            "not increment yet"
+            "no WINDOW_UPDATE yet"
         );
         window.release(1);
         assert_eq!(window.window_update(), Some(50));
@@ -143,16 +143,24 @@ mod tests {
     }
 
     #[test]
-    fn what_some_do_not_read_keeps_nobody_else_waiting() {
+    fn shared_window_updates_despite_slow_readers() {
         let mut window = ReceiveWindow::new(100);
         window.consume(90).unwrap();
         window.release(6);
-        assert_eq!(window.shared_window_update(), None, "it may send ten");
+        assert_eq!(
+            window.shared_window_update(),
+            None,
+            "ten bytes of credit remain"
+        );
         window.consume(4).unwrap();
-        assert_eq!(window.shared_window_update(), Some(6), "it may send six");
+        assert_eq!(
+            window.shared_window_update(),
+            Some(6),
+            "six bytes of credit remain"
+        );
         window.consume(12).unwrap();
         window.release(1);
-        assert_eq!(window.shared_window_update(), Some(1), "it waits for that");
+        assert_eq!(window.shared_window_update(), Some(1), "no credit remains");
         let mut window = ReceiveWindow::new(100);
         window.consume(49).unwrap();
         window.release(49);
@@ -167,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_become_larger() {
+    fn windows_are_enlarged_and_resized() {
         let mut window = ReceiveWindow::new(100);
         window.enlarge(300);
         assert_eq!(window.shared_window_update(), Some(200));

@@ -1,4 +1,4 @@
-//! DATA: bodies, and the windows that they take.
+//! DATA frames and the release of flow-control capacity.
 
 use super::Connection;
 use super::receive::{BYTES_PER_WORK, ReadState, ReceiveError};
@@ -6,26 +6,26 @@ use crate::error::ErrorCode;
 use crate::frame::{self, FrameHeader};
 use crate::stream::MessageState;
 
-const NO_ROOM: ErrorCode = ErrorCode::FLOW_CONTROL_ERROR;
+const FLOW_CONTROL: ErrorCode = ErrorCode::FLOW_CONTROL_ERROR;
 
 impl Connection {
-    /// DATA begins. Returns how many of the `bytes` behind its header were processed.
+    /// Begins a DATA frame. Returns the number of `bytes` after its header that were processed.
     pub(super) fn begin_data(
         &mut self,
         header: FrameHeader,
         bytes: &[u8],
     ) -> Result<usize, ReceiveError> {
         if self.is_idle(header.stream) {
-            let what = "DATA on a stream that was never opened";
+            let what = "DATA on an idle stream";
             return Err(ReceiveError::Protocol(ErrorCode::PROTOCOL_ERROR, what));
         }
         if self.receive_window.consume(header.length).is_err() {
-            let what = "more data than the connection's window";
-            return Err(ReceiveError::Protocol(NO_ROOM, what));
+            let what = "DATA beyond the connection's window";
+            return Err(ReceiveError::Protocol(FLOW_CONTROL, what));
         }
         self.send_connection_update();
         self.data_received += u64::from(header.length);
-        let is_wanted = match self.streams.get_mut(&header.stream) {
+        let is_accepted = match self.streams.get_mut(&header.stream) {
             None => {
                 self.frame_on_closed_stream(header.stream)?;
                 false
@@ -40,7 +40,7 @@ impl Connection {
                         .flood
                         .received_data(header.length, header.ends_stream());
                     let whole = bytes.get(..header.length as usize);
-                    // Small frames of a long body, of which there may be many.
+                    // The fast path for bodies in many small frames.
                     if let Some(data) = whole
                         && let (1.., false) =
                             (data.len(), header.is_padded() || header.ends_stream())
@@ -60,8 +60,8 @@ impl Connection {
                 MessageState::Body => {
                     self.stream_error(
                         header.stream,
-                        NO_ROOM,
-                        "more data than the stream's window",
+                        FLOW_CONTROL,
+                        "DATA beyond the stream's window",
                     )?;
                     false
                 }
@@ -74,19 +74,19 @@ impl Connection {
                     self.stream_error(
                         header.stream,
                         ErrorCode::STREAM_CLOSED,
-                        "DATA behind the end",
+                        "DATA after the end of the message",
                     )?;
                     false
                 }
             },
         };
-        match is_wanted {
+        match is_accepted {
             true => self.count_message_frame(),
             false => self.frame_discarded(header.length)?,
         }
-        let stream = is_wanted.then_some(header.stream);
+        let stream = is_accepted.then_some(header.stream);
         if header.is_padded() {
-            // Rare, and so it may be copied once more.
+            // Padding is rare, so that another copy of the payload is acceptable.
             return self.process_payload(header, bytes);
         }
         let ends = header.ends_stream();
@@ -110,20 +110,20 @@ impl Connection {
             payload.get(1..end)
         });
         let Some(data) = data else {
-            let what = "the padding of DATA is longer than it is";
+            let what = "padding of DATA exceeds its length";
             return Err(ReceiveError::Protocol(ErrorCode::PROTOCOL_ERROR, what));
         };
         let stream = self.streams.get(&header.stream);
-        let is_wanted = stream.is_some_and(|stream| {
+        let is_accepted = stream.is_some_and(|stream| {
             stream.failure.is_none() && stream.inbound.stage == MessageState::Body
         });
-        let stream = is_wanted.then_some(header.stream);
+        let stream = is_accepted.then_some(header.stream);
         let padding = (payload.len() - data.len()) as u32;
         self.release_capacity(stream, padding);
         self.receive_data(stream, data, header.ends_stream())
     }
 
-    /// A piece of data whose windows are taken. `stream` is none when nobody wants it.
+    /// Processes data that was taken from the windows. `stream` is `None` if it is discarded.
     pub(super) fn receive_data(
         &mut self,
         id: Option<u32>,
@@ -131,7 +131,7 @@ impl Connection {
         ends: bool,
     ) -> Result<(), ReceiveError> {
         let length = bytes.len() as u32;
-        // It may have been reset since its frame began.
+        // The stream may have been reset since its frame began.
         let stream = id.and_then(|id| self.streams.get_mut(&id));
         let (Some(stream), Some(id)) = (stream.filter(|stream| stream.failure.is_none()), id)
         else {
@@ -143,13 +143,13 @@ impl Connection {
                 Some(left) => *remaining = left,
                 None => {
                     self.release_capacity(None, length);
-                    let what = "the body is longer than its header allows";
+                    let what = "body exceeds Content-Length";
                     return self.stream_error(id, ErrorCode::PROTOCOL_ERROR, what);
                 }
             }
         }
         if !stream.has_reader {
-            // Its own window is not given back, so that no more comes than that.
+            // The capacity of the stream's window is not released, so that the peer stops sending.
             self.release_capacity(None, length);
         } else if !bytes.is_empty() {
             stream.inbound.data.push(bytes);
@@ -161,7 +161,8 @@ impl Connection {
         }
     }
 
-    /// Gives room in the windows back. The stream's only matters while more may come.
+    /// Releases flow-control capacity of the connection and, while the message is incomplete, of
+    /// the stream.
     pub(super) fn release_capacity(&mut self, stream: Option<u32>, bytes: u32) {
         if bytes == 0 {
             return;
@@ -174,16 +175,16 @@ impl Connection {
             && stream.failure.is_none()
         {
             stream.inbound.window.release(bytes);
-            if let Some(more) = stream.inbound.window.window_update() {
-                self.write_window_update(id, more);
+            if let Some(increment) = stream.inbound.window.window_update() {
+                self.write_window_update(id, increment);
             }
         }
     }
 
-    /// Tells the other side of free room in the window of the connection.
+    /// Sends a WINDOW_UPDATE of the connection if one is due.
     pub(super) fn send_connection_update(&mut self) {
-        if let Some(more) = self.receive_window.shared_window_update() {
-            self.write_window_update(0, more);
+        if let Some(increment) = self.receive_window.shared_window_update() {
+            self.write_window_update(0, increment);
         }
     }
 

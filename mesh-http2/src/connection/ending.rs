@@ -1,4 +1,4 @@
-//! How streams and connections end.
+//! Stream errors, connection errors and graceful shutdown.
 
 use std::collections::VecDeque;
 
@@ -9,25 +9,28 @@ use crate::frame;
 use crate::stream::MessageState;
 use crate::window::MAX_WINDOW;
 
-/// How far we have left. Clients learn first that no more streams are taken, and only when they
-/// know which was the last (RFC 9113, section 6.8).
+/// The state of a graceful shutdown. A server first announces it and sends a PING; when the PING is
+/// acknowledged, the final GOAWAY names the last stream (RFC 9113, section 6.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GoAwayState {
+    /// No GOAWAY was sent.
     None,
+    /// The GOAWAY that only announces the shutdown was sent.
     Notice,
-    /// The last stream that is looked at.
+    /// The final GOAWAY was sent, with the last stream that is processed.
     Final(u32),
 }
 
-/// Streams that we have reset while the other side was still sending, and may not know yet.
+/// Streams that the local endpoint has reset while the peer may still be sending on them.
 #[derive(Debug, Default)]
 pub(super) struct ResetStreams {
     ids: VecDeque<u32>,
-    /// Up to here some were forgotten.
+    /// The highest identifier that was removed from `ids`.
     forgotten: u32,
 }
 
-/// Beyond these, every closed stream before is taken for one that was reset.
+/// Number of streams in [`ResetStreams`]; all closed streams up to the last removed one count as
+/// reset.
 const MAX_REMEMBERED: usize = 32;
 
 impl ResetStreams {
@@ -46,12 +49,13 @@ impl ResetStreams {
 }
 
 impl Connection {
-    /// Whether the other side may open streams of this number.
+    /// Whether only the peer may open the stream.
     pub(super) fn is_peer_initiated(&self, id: u32) -> bool {
         id.is_multiple_of(2) == (self.role == Role::Client)
     }
 
-    /// Whether nobody has opened the stream, or ever will by using it.
+    /// Whether the stream is idle (RFC 9113, section 5.1): not opened, nor closed by opening a
+    /// later one.
     pub(super) fn is_idle(&self, id: u32) -> bool {
         match self.is_peer_initiated(id) {
             _ if id == 0 => true,
@@ -60,7 +64,8 @@ impl Connection {
         }
     }
 
-    /// A frame of a message has come on a stream that is closed.
+    /// Returns an error for a message frame on a closed stream, unless it was sent before the peer
+    /// could know.
     pub(super) fn frame_on_closed_stream(&self, id: u32) -> Result<(), ReceiveError> {
         let is_ignored = match self.goaway {
             GoAwayState::Final(last) if self.is_peer_initiated(id) => id > last,
@@ -69,65 +74,65 @@ impl Connection {
         if is_ignored || self.reset_streams.may_contain(id) {
             return Ok(());
         }
-        let what = "a frame on a stream that is closed";
+        let what = "frame on a closed stream";
         Err(ReceiveError::Protocol(ErrorCode::STREAM_CLOSED, what))
     }
 
-    /// A frame of a message has come on a stream that has failed, and that somebody still holds.
+    /// Handles a message frame on a failed stream that its owner has not dropped yet.
     pub(super) fn frame_on_failed_stream(&mut self, id: u32) -> Result<(), ReceiveError> {
         if self.reset_streams.may_contain(id) {
             return Ok(());
         }
-        // The other side has reset it, and knows.
+        // The peer has reset the stream itself.
         self.write_reset(id, ErrorCode::STREAM_CLOSED);
         self.reset_streams.add(id);
         let action = self.flood.stream_error();
         self.apply(action)
     }
 
-    /// A frame of a message is discarded because its stream is closed.
+    /// Accounts for a discarded message frame.
     pub(super) fn frame_discarded(&mut self, length: u32) -> Result<(), ReceiveError> {
         let action = self.flood.discarded_frame(length);
         self.apply(action)
     }
 
-    /// Does not take a stream that the other side opens.
-    pub(super) fn refuse_stream(&mut self, id: u32, reason: ErrorCode) -> Result<(), ReceiveError> {
-        self.write_reset(id, reason);
+    /// Resets a stream of the peer before it is accepted.
+    pub(super) fn refuse_stream(&mut self, id: u32, code: ErrorCode) -> Result<(), ReceiveError> {
+        self.write_reset(id, code);
         self.reset_streams.add(id);
         self.flood.sent_reset();
-        let action = match reason {
+        let action = match code {
             ErrorCode::REFUSED_STREAM => self.flood.stream_refused(),
             _ => self.flood.stream_error(),
         };
         self.apply(action)
     }
 
-    /// Resets a stream because of what the other side did on it. One that is closed, by whatever,
-    /// stays as it is, and was reset often enough.
+    /// Resets a stream because of an error of the peer. A stream that is closed already is not
+    /// reset again.
     pub(super) fn stream_error(
         &mut self,
         id: u32,
-        reason: ErrorCode,
+        code: ErrorCode,
         what: &'static str,
     ) -> Result<(), ReceiveError> {
         if self.is_idle(id) {
-            return Err(ReceiveError::Protocol(reason, what));
+            return Err(ReceiveError::Protocol(code, what));
         }
-        self.reset_stream(id, reason, Error::StreamError(reason, what));
+        self.reset_stream(id, code, Error::StreamError(code, what));
         let action = self.flood.stream_error();
         self.apply(action)
     }
 
-    /// Resets a stream that is not over.
-    pub(super) fn reset_stream(&mut self, id: u32, reason: ErrorCode, error: Error) {
+    /// Resets a stream that is not closed.
+    pub(super) fn reset_stream(&mut self, id: u32, code: ErrorCode, error: Error) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
         if stream.is_closed() {
             return;
         }
-        // Whoever has sent what is wrong sends, and be it behind the end.
+        // A stream error shows that the peer is sending, even after the end of its message.
         let is_sending = stream.inbound.stage != MessageState::Complete
             || matches!(error, Error::StreamError(..));
         stream.fail(error);
@@ -136,12 +141,12 @@ impl Connection {
             self.flood.sent_reset();
         }
         self.remove_unaccepted(id);
-        self.write_reset(id, reason);
+        self.write_reset(id, code);
         self.release_closed(id);
     }
 
-    /// Removes a stream that was not handed out by [`Connection::next_request`] yet, so that its
-    /// request reaches no application. Returns whether there was one.
+    /// Removes a stream that [`Connection::next_request`] has not returned yet, so that its request
+    /// reaches no application. Returns whether there was one.
     fn remove_unaccepted(&mut self, id: u32) -> bool {
         let Some(position) = self
             .accepted
@@ -160,31 +165,29 @@ impl Connection {
         true
     }
 
-    fn write_reset(&mut self, id: u32, reason: ErrorCode) {
+    fn write_reset(&mut self, id: u32, code: ErrorCode) {
         self.output
-            .write(|out| frame::write_u32_frame(out, frame::RST_STREAM, id, reason.0));
+            .write(|out| frame::write_u32_frame(out, frame::RST_STREAM, id, code.0));
         self.wake_driver();
     }
 
-    /// The other side has reset a stream.
-    pub(super) fn peer_reset(&mut self, id: u32, reason: ErrorCode) -> Result<(), ReceiveError> {
+    /// Applies the peer's RST_STREAM.
+    pub(super) fn peer_reset(&mut self, id: u32, code: ErrorCode) -> Result<(), ReceiveError> {
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());
         };
-        stream.fail(Error::Reset(reason));
+        stream.fail(Error::Reset(code));
         if self.remove_unaccepted(id) {
             self.pending_accept_resets += 1;
             if self.pending_accept_resets > self.limits.pending_accept_resets {
-                return Err(ReceiveError::LimitExceeded(
-                    LimitExceeded::PendingAcceptResets,
-                ));
+                return Err(ReceiveError::Limit(LimitExceeded::PendingAcceptResets));
             }
         }
         self.release_closed(id);
         Ok(())
     }
 
-    /// Gives the place of a stream back when it is over, and forgets it when nobody holds it.
+    /// Stops counting a stream as open when it is closed, and removes it when it has no owner.
     pub(super) fn release_closed(&mut self, id: u32) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
@@ -200,7 +203,7 @@ impl Connection {
             }
             self.wake_open_wakers();
             if self.open_peer_streams + self.open_local_streams == 0 {
-                // Whoever drives the connection may wait for it.
+                // The driver of a graceful shutdown waits for the last stream.
                 self.wake_driver();
             }
         }
@@ -212,8 +215,7 @@ impl Connection {
         }
     }
 
-    /// Begins to leave: the other side is told to open no more streams, and those that are open go
-    /// on to their end.
+    /// Starts a graceful shutdown: the peer may open no more streams, and the open ones complete.
     pub fn start_graceful_shutdown(&mut self) {
         if self.goaway != GoAwayState::None || self.failure.is_some() {
             return;
@@ -224,12 +226,12 @@ impl Connection {
                 self.write_goaway(MAX_WINDOW, ErrorCode::NO_ERROR, "");
                 self.write_ping(GOAWAY_PING_PAYLOAD);
             }
-            // There is nothing that it could still open.
+            // A server opens no streams, so that no announcement is needed.
             Role::Client => self.send_final_goaway(),
         }
     }
 
-    /// The other side knows that we leave.
+    /// Sends the final GOAWAY of a graceful shutdown, unless it was sent.
     pub(super) fn send_final_goaway(&mut self) {
         if self.goaway == GoAwayState::Notice {
             self.goaway = GoAwayState::Final(self.last_peer_stream);
@@ -237,42 +239,44 @@ impl Connection {
         }
     }
 
-    fn write_goaway(&mut self, last: u32, reason: ErrorCode, words: &str) {
+    fn write_goaway(&mut self, last: u32, code: ErrorCode, debug_data: &str) {
         self.output
-            .write(|out| frame::write_goaway(out, last, reason, words));
+            .write(|out| frame::write_goaway(out, last, code, debug_data));
         self.wake_driver();
     }
 
-    /// Whether nothing is left but to write what there is and to close.
+    /// Whether the connection is closed: only its output has to be written.
     pub fn is_closed(&self) -> bool {
         let is_final = matches!(self.goaway, GoAwayState::Final(_));
         self.failure.is_some()
             || (is_final && self.open_peer_streams + self.open_local_streams == 0)
     }
 
-    /// Ends the connection at once.
-    pub fn abort(&mut self, reason: ErrorCode) {
+    /// Closes the connection immediately with a GOAWAY.
+    pub fn abort(&mut self, code: ErrorCode) {
         if self.failure.is_none() {
-            self.write_goaway(self.last_peer_stream, reason, "");
+            self.write_goaway(self.last_peer_stream, code, "");
             self.fail_all_streams(Error::Closed);
         }
     }
 
-    /// The time for what [`Connection::pending_input`] returns is up. A peer that does not acknowledge
-    /// the PING of a graceful shutdown is sent the final GOAWAY all the same.
+    /// Handles the timeout of [`Connection::pending_input`]: closes the connection, or sends the
+    /// final GOAWAY to a peer that does not acknowledge the PING of a graceful shutdown.
     pub fn input_timed_out(&mut self) {
         match self.pending_input() {
             Some(PendingInput::GoAwayPing) => self.send_final_goaway(),
-            _ => drop(
-                self.fail_connection(ReceiveError::LimitExceeded(LimitExceeded::HeaderTimeout)),
-            ),
+            _ => {
+                let _error =
+                    self.fail_connection(ReceiveError::Limit(LimitExceeded::HeaderTimeout));
+            }
         }
     }
 
-    /// Nothing more will be read. An error tells more than the end of what there is to read.
+    /// Handles the end of the socket's input, or a failure of the socket. The error code of the
+    /// peer's GOAWAY takes precedence over `error`.
     pub fn closed(&mut self, error: Option<std::io::Error>) {
         let error = match (error, self.peer_goaway) {
-            (_, Some((_, reason))) if reason != ErrorCode::NO_ERROR => Error::PeerGoAway(reason),
+            (_, Some((_, code))) if code != ErrorCode::NO_ERROR => Error::PeerGoAway(code),
             (Some(error), _) => error.into(),
             (None, _) => Error::Closed,
         };
@@ -280,16 +284,16 @@ impl Connection {
         self.fail_all_streams(error);
     }
 
-    /// Ends the connection because of what the other side did.
+    /// Closes the connection because of an error of the peer.
     pub(super) fn fail_connection(&mut self, fault: ReceiveError) -> Error {
-        let (reason, words) = match fault {
-            ReceiveError::Protocol(reason, what) => (reason, what),
-            ReceiveError::LimitExceeded(violation) => {
-                self.limit_exceeded = Some(violation);
-                (ErrorCode::ENHANCE_YOUR_CALM, violation.label())
+        let (code, debug_data) = match fault {
+            ReceiveError::Protocol(code, what) => (code, what),
+            ReceiveError::Limit(exceeded) => {
+                self.limit_exceeded = Some(exceeded);
+                (ErrorCode::ENHANCE_YOUR_CALM, exceeded.label())
             }
         };
-        self.write_goaway(self.last_peer_stream, reason, words);
+        self.write_goaway(self.last_peer_stream, code, debug_data);
         let error = Error::from(fault);
         self.fail_all_streams(error.clone());
         error
@@ -310,23 +314,23 @@ impl Connection {
             self.release_closed(id);
         }
         for accepted in std::mem::take(&mut self.accepted) {
-            // Nobody will see them.
+            // They have no owner.
             self.streams.remove(&accepted.id.0);
         }
         self.wake_open_wakers();
         self.wake_driver();
     }
 
-    /// The other side leaves.
-    pub(super) fn fail_unprocessed_streams(&mut self, last: u32, reason: ErrorCode) {
-        self.peer_goaway = Some((last, reason));
+    /// Applies the peer's GOAWAY: streams after `last` were not processed.
+    pub(super) fn fail_unprocessed_streams(&mut self, last: u32, code: ErrorCode) {
+        self.peer_goaway = Some((last, code));
         let after = |id: &u32| *id > last && !self.is_peer_initiated(*id);
         let ids: Vec<u32> = self.streams.keys().copied().filter(after).collect();
         for id in ids {
             if let Some(stream) = self.streams.get_mut(&id)
                 && !stream.is_closed()
             {
-                stream.fail(Error::Unprocessed(reason));
+                stream.fail(Error::Unprocessed(code));
             }
             self.release_closed(id);
         }

@@ -1,4 +1,4 @@
-//! HEADERS and CONTINUATION: the heads and trailers of messages.
+//! HEADERS and CONTINUATION frames: requests, responses and trailer sections.
 
 use http::{Response, StatusCode};
 
@@ -11,20 +11,20 @@ use crate::message::{FieldSection, FieldSectionLimit, MalformedMessage, content_
 use crate::stream::{MessageState, Stream, StreamId};
 use crate::window::{ReceiveWindow, SendWindow};
 
-/// A field block that is not complete. Its fields are decoded as they arrive, so that no frame
-/// brings more work than its own bytes do.
+/// A field block whose last frame was not received yet. Its field lines are decoded as they arrive,
+/// so that no frame causes more work than its own bytes.
 #[derive(Debug)]
 pub(super) struct PartialFieldBlock {
     pub(super) stream: u32,
     ends_stream: bool,
     dependency: Option<u32>,
     fields: PartialFieldSection,
-    /// The beginning of a field line that the next frame continues.
+    /// The bytes of a field line that the next frame continues.
     remainder: Vec<u8>,
     continuations: u32,
 }
 
-/// The field section that one field block encodes, as far as it was received.
+/// The field section of a field block, as far as it was decoded.
 #[derive(Debug, Default)]
 struct PartialFieldSection {
     section: FieldSection,
@@ -33,31 +33,31 @@ struct PartialFieldSection {
     bytes: usize,
 }
 
-/// A header section of more than so many times what is allowed ends_stream the connection; below, only its
-/// message is refused.
+/// A field section of more than so many times the limit closes the connection; a smaller one is
+/// only rejected with its message.
 const CLOSE_FACTOR: usize = 4;
 
-/// CONTINUATION frames of one block, whatever its size.
+/// CONTINUATION frames that any field block may have.
 const MIN_CONTINUATIONS: u32 = 5;
 
-/// A field section may be so many times as long as its field block, and so many bytes longer:
-/// short field lines count for seven times their bytes, and an honest encoder refers to each entry
-/// of the 4 KiB table once. A longer one repeats the same entries, and would cost the application
-/// many times what it has cost the client.
+/// A field section may be so many times as long as its field block, and so many bytes longer: short
+/// field lines count for seven times their bytes, and an honest encoder refers to each entry of the
+/// 4 KiB table once. A longer section repeats the same entries, and would cost the application many
+/// times what it has cost the client.
 const MAX_EXPANSION: usize = 8;
 const EXPANSION_ALLOWANCE: usize = 16 * 1024;
 
-/// Responses have no limit of their own but the size of their field section, which the operator may
-/// set. `HeaderMap` panics when it is given more than 24,576 names, and the proxy adds some.
+/// Responses are otherwise only limited by the size of their field section, which is configurable.
+/// `HeaderMap` panics beyond 24,576 names, and the proxy adds some.
 const MAX_RESPONSE_FIELDS: usize = 16 * 1024;
 
-/// Bytes of a field section that are as much work as a field line.
+/// Bytes of a field section that cost as much work as a field line.
 const BYTES_PER_WORK: usize = 64;
 
-const TOO_LARGE: ReceiveError = ReceiveError::LimitExceeded(LimitExceeded::HeaderSize);
+const TOO_LARGE: ReceiveError = ReceiveError::Limit(LimitExceeded::HeaderSize);
 
 impl PartialFieldSection {
-    /// Bytes of the field section beyond what its field block accounts for.
+    /// Returns the bytes of the field section beyond those that its field block accounts for.
     fn excess(&self) -> usize {
         self.section
             .size()
@@ -74,16 +74,16 @@ impl Connection {
         if header.stream == 0 {
             return Err(ReceiveError::Protocol(
                 ErrorCode::PROTOCOL_ERROR,
-                "HEADERS concern no stream",
+                "HEADERS on stream 0",
             ));
         }
         let payload = frame::headers(header, payload)?;
-        let mut piece = payload.fragment;
+        let mut fragment = payload.fragment;
         let mut fields = PartialFieldSection {
-            bytes: piece.len(),
+            bytes: fragment.len(),
             ..PartialFieldSection::default()
         };
-        self.decode_fragment(&mut fields, &mut piece, header.ends_headers())?;
+        self.decode_fragment(&mut fields, &mut fragment, header.ends_headers())?;
         if header.ends_headers() {
             let (ends_stream, on) = (header.ends_stream(), payload.dependency);
             return self.on_field_block(header.stream, ends_stream, on, fields);
@@ -93,7 +93,7 @@ impl Connection {
             ends_stream: header.ends_stream(),
             dependency: payload.dependency,
             fields,
-            remainder: piece.to_vec(),
+            remainder: fragment.to_vec(),
             continuations: 0,
         }));
         Ok(())
@@ -105,25 +105,25 @@ impl Connection {
         payload: &[u8],
     ) -> Result<(), ReceiveError> {
         let Some(mut block) = self.field_block.take() else {
-            // It was looked for when the frame began.
+            // Checked when the frame began.
             return Ok(());
         };
         block.continuations += 1;
-        let most = self.limits.max_header_list_size / frame::MIN_MAX_FRAME_SIZE * 5 / 4;
-        if block.continuations > most.max(MIN_CONTINUATIONS) {
+        let max = self.limits.max_header_list_size / frame::MIN_MAX_FRAME_SIZE * 5 / 4;
+        if block.continuations > max.max(MIN_CONTINUATIONS) {
             return Err(TOO_LARGE);
         }
         block.fields.bytes += payload.len();
         let is_last = header.ends_headers();
         if block.remainder.is_empty() {
-            let mut piece = payload;
-            self.decode_fragment(&mut block.fields, &mut piece, is_last)?;
-            block.remainder.extend_from_slice(piece);
+            let mut fragment = payload;
+            self.decode_fragment(&mut block.fields, &mut fragment, is_last)?;
+            block.remainder.extend_from_slice(fragment);
         } else {
             block.remainder.extend_from_slice(payload);
-            let mut piece = &block.remainder[..];
-            self.decode_fragment(&mut block.fields, &mut piece, is_last)?;
-            let done = block.remainder.len() - piece.len();
+            let mut fragment = &block.remainder[..];
+            self.decode_fragment(&mut block.fields, &mut fragment, is_last)?;
+            let done = block.remainder.len() - fragment.len();
             block.remainder.drain(..done);
         }
         if is_last {
@@ -138,8 +138,8 @@ impl Connection {
         Ok(())
     }
 
-    /// A complete field block. It was decoded whatever the state of its stream is, because the
-    /// dynamic table must stay in step with the peer's.
+    /// Processes a complete field block. It was decoded in any state of the stream, because the
+    /// dynamic table must stay consistent with the peer's.
     fn on_field_block(
         &mut self,
         id: u32,
@@ -157,7 +157,7 @@ impl Connection {
             return self.reset_self_dependent(id);
         }
         if self.is_idle(id) {
-            let what = "HEADERS on a stream that was never opened";
+            let what = "HEADERS on an idle stream";
             return Err(ReceiveError::Protocol(ErrorCode::PROTOCOL_ERROR, what));
         }
         let Some(stream) = self.streams.get(&id) else {
@@ -171,9 +171,11 @@ impl Connection {
             }
             MessageState::Headers => self.on_response(id, ends_stream, section),
             MessageState::Body => self.on_trailers(id, ends_stream, section),
-            MessageState::Complete => {
-                self.stream_error(id, ErrorCode::STREAM_CLOSED, "HEADERS behind the end")
-            }
+            MessageState::Complete => self.stream_error(
+                id,
+                ErrorCode::STREAM_CLOSED,
+                "HEADERS after the end of the message",
+            ),
         }
     }
 
@@ -182,7 +184,7 @@ impl Connection {
     fn decode_fragment(
         &mut self,
         fields: &mut PartialFieldSection,
-        piece: &mut &[u8],
+        fragment: &mut &[u8],
         is_last: bool,
     ) -> Result<(), ReceiveError> {
         let max_size = self.limits.max_header_list_size as usize;
@@ -195,14 +197,14 @@ impl Connection {
             progress,
             bytes,
         } = fields;
-        let explained = MAX_EXPANSION * *bytes + EXPANSION_ALLOWANCE;
+        let max_size_of_block = MAX_EXPANSION * *bytes + EXPANSION_ALLOWANCE;
         let (before, mut count) = (section.size(), 0);
         let decoded = self
             .decoder
-            .decode(progress, piece, is_last, |field, size| {
+            .decode(progress, fragment, is_last, |field, size| {
                 count += 1;
                 section.add(field, size, max_size, max_fields);
-                if section.size() > explained {
+                if section.size() > max_size_of_block {
                     section.reject(FieldSectionLimit::Size);
                 }
                 section.size() <= max_size * CLOSE_FACTOR
@@ -218,7 +220,7 @@ impl Connection {
         }
     }
 
-    /// The other side opens a stream.
+    /// Accepts a stream that the peer opens.
     fn on_request(
         &mut self,
         id: u32,
@@ -227,12 +229,12 @@ impl Connection {
         section: FieldSection,
     ) -> Result<(), ReceiveError> {
         if self.role == Role::Client {
-            let what = "a server opens a stream";
+            let what = "stream opened by a server";
             return Err(ReceiveError::Protocol(ErrorCode::PROTOCOL_ERROR, what));
         }
         self.last_peer_stream = id;
         if matches!(self.goaway, GoAwayState::Final(_)) {
-            // The client may not have received the GOAWAY yet.
+            // The client may not have received the final GOAWAY yet.
             return self.frame_discarded(0);
         }
         self.flood.stream_opened();
@@ -251,7 +253,7 @@ impl Connection {
         let checked = request.and_then(|request| {
             let length = content_length(request.headers())?;
             match length {
-                Some(1..) if ends_stream => Err(MalformedMessage("the body is missing")),
+                Some(1..) if ends_stream => Err(MalformedMessage("no body despite Content-Length")),
                 _ => Ok((request, length)),
             }
         });
@@ -295,13 +297,11 @@ impl Connection {
         let size = section.size();
         let response = match section.exceeded_limit() {
             None => section.into_response(),
-            Some(_) => Err(MalformedMessage(
-                "the header section of a response is too large",
-            )),
+            Some(_) => Err(MalformedMessage("header section of a response too large")),
         };
         let checked = response.and_then(|response| {
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                return Err(MalformedMessage("HTTP/2 has no 101"));
+                return Err(MalformedMessage("101 Switching Protocols in HTTP/2"));
             }
             let length = content_length(response.headers())?;
             Ok((response, length))
@@ -324,7 +324,7 @@ impl Connection {
                 response.status(),
                 StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
             );
-        // What it says of a body that does not come is about another response.
+        // The Content-Length of a response without content describes another response.
         stream.inbound.remaining = if has_no_body { Some(0) } else { length };
         stream.inbound.response = Some(Box::new(response));
         stream.inbound.stage = MessageState::Body;
@@ -344,10 +344,10 @@ impl Connection {
         size: usize,
     ) -> Result<(), ReceiveError> {
         if ends_stream {
-            let why = "an interim response is the last";
+            let why = "END_STREAM on an interim response";
             return self.stream_error(id, ErrorCode::PROTOCOL_ERROR, why);
         }
-        let most = self.limits.max_header_list_size as usize;
+        let max = self.limits.max_header_list_size as usize;
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());
         };
@@ -355,8 +355,8 @@ impl Connection {
             return self.frame_discarded(0);
         }
         let interims = stream.inbound.interims.get_or_insert_default();
-        if !interims.push(response, size, most) {
-            let why = "there are too many interim responses";
+        if !interims.push(response, size, max) {
+            let why = "too many interim responses";
             return self.stream_error(id, ErrorCode::ENHANCE_YOUR_CALM, why);
         }
         stream.inbound.wake();
@@ -372,8 +372,8 @@ impl Connection {
     ) -> Result<(), ReceiveError> {
         let trailers = match section.exceeded_limit() {
             None if ends_stream => section.into_trailers(),
-            None => Err(MalformedMessage("trailers do not end the message")),
-            Some(_) => Err(MalformedMessage("there are too many trailers")),
+            None => Err(MalformedMessage("trailer section without END_STREAM")),
+            Some(_) => Err(MalformedMessage("trailer section too large")),
         };
         match trailers {
             Err(MalformedMessage(why)) => self.stream_error(id, ErrorCode::PROTOCOL_ERROR, why),
@@ -389,7 +389,7 @@ impl Connection {
         }
     }
 
-    /// The other side's message is complete.
+    /// Completes the received message.
     pub(super) fn end_inbound(&mut self, id: u32) -> Result<(), ReceiveError> {
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());
@@ -398,7 +398,7 @@ impl Connection {
             return self.stream_error(
                 id,
                 ErrorCode::PROTOCOL_ERROR,
-                "the body is shorter than its head says",
+                "body shorter than Content-Length",
             );
         }
         stream.inbound.stage = MessageState::Complete;

@@ -1,4 +1,4 @@
-//! What was read: bytes become frames, frames are judged and do what they say.
+//! Parsing of received bytes into frames, and the frames that are not part of messages.
 
 use super::{Connection, GOAWAY_PING_PAYLOAD, GoAwayState, PING_PAYLOAD, Role};
 use crate::error::{Error, ErrorCode, LimitExceeded};
@@ -7,18 +7,21 @@ use crate::frame::{self, FrameError, FrameHeader, PREFACE};
 use crate::settings;
 use crate::stream::MessageState;
 
-/// Where in the stream of bytes the next one stands.
+/// The parser's position in the received bytes.
 #[derive(Debug)]
 pub(super) enum ReadState {
-    /// So much of it has come.
+    /// In the client's preface, of which so many bytes were received.
     Preface(usize),
     FrameHeader {
         bytes: [u8; frame::FRAME_HEADER_SIZE],
-        have: usize,
+        received: usize,
     },
-    /// Of a frame that is looked at as a whole; so much has come in earlier pieces.
-    Payload { header: FrameHeader, have: Vec<u8> },
-    /// Of data, which is handed on as it comes. `stream` is none when nobody wants it.
+    /// In a payload that is buffered until it is complete.
+    Payload {
+        header: FrameHeader,
+        received: Vec<u8>,
+    },
+    /// In the payload of DATA, which is not buffered here. `stream` is `None` if it is discarded.
     Data {
         stream: Option<u32>,
         left: u32,
@@ -26,53 +29,53 @@ pub(super) enum ReadState {
     },
 }
 
-/// Why the connection must end.
+/// A connection error.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ReceiveError {
     Protocol(ErrorCode, &'static str),
-    LimitExceeded(LimitExceeded),
+    Limit(LimitExceeded),
 }
 
-/// The work of one call of [`Connection::receive`], in field lines: about twenty microseconds, so
-/// that a connection whose bytes cost most holds its thread no longer than others do. 64 bytes of a
-/// field section count as another field line. A frame that has begun is finished: 16 KiB of field
-/// lines of one byte each, the most that one can hold, take 0.3 ms, and end the connection when
-/// they come ten times.
+/// The work of one call of [`Connection::receive`], in units of field lines: about twenty
+/// microseconds, so that a connection with the most expensive input occupies its thread no longer
+/// than others. 64 bytes of a field section count as one more field line. A frame that has begun is
+/// completed: 16 KiB of field lines of one byte each, the most that one can hold, take 0.3 ms, and
+/// close the connection when they occur ten times.
 pub const WORK_PER_TURN: usize = 1024;
 
-/// A frame is as much work as two field lines.
+/// Work of a frame, in field lines.
 const FRAME_WORK: usize = 2;
 
-/// Bytes of DATA, which are only copied, that are as much work as a field line.
+/// Bytes of DATA, which are only copied, that cost as much work as a field line.
 pub(super) const BYTES_PER_WORK: usize = 1024;
 
 impl Default for ReadState {
     fn default() -> Self {
         Self::FrameHeader {
             bytes: [0; frame::FRAME_HEADER_SIZE],
-            have: 0,
+            received: 0,
         }
     }
 }
 
 impl ReadState {
-    /// Whether part of a header block has come.
+    /// Whether a frame of a field block is incomplete.
     pub(super) fn is_within_field_block(&self) -> bool {
         matches!(self, Self::Payload { header, .. } if matches!(header.kind, frame::HEADERS | frame::CONTINUATION))
     }
 }
 
 impl From<FrameError> for ReceiveError {
-    fn from((reason, what): FrameError) -> Self {
-        Self::Protocol(reason, what)
+    fn from((code, what): FrameError) -> Self {
+        Self::Protocol(code, what)
     }
 }
 
 impl From<ReceiveError> for Error {
     fn from(fault: ReceiveError) -> Self {
         match fault {
-            ReceiveError::Protocol(reason, what) => Self::ConnectionError(reason, what),
-            ReceiveError::LimitExceeded(exceeded) => Self::LimitExceeded(exceeded),
+            ReceiveError::Protocol(code, what) => Self::ConnectionError(code, what),
+            ReceiveError::Limit(exceeded) => Self::LimitExceeded(exceeded),
         }
     }
 }
@@ -82,9 +85,13 @@ fn protocol_error(what: &'static str) -> ReceiveError {
 }
 
 impl Connection {
-    /// Processes received bytes until one turn's work is done, and returns how many that were: the
-    /// caller passes the rest in its next turn, after other tasks of the thread have run. After an
-    /// error only the GOAWAY is left to be written.
+    /// Processes received bytes until the work of one turn is done, and returns the number of
+    /// processed bytes: the caller passes the rest in its next turn, after other tasks of the
+    /// thread have run.
+    ///
+    /// # Errors
+    ///
+    /// The connection has failed with this call or before. Its output is the GOAWAY.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -94,34 +101,32 @@ impl Connection {
             .map_err(|fault| self.fail_connection(fault))
     }
 
-    /// How much work the last call of [`Connection::receive`] was, see [`WORK_PER_TURN`].
+    /// The work of the last call of [`Connection::receive`], see [`WORK_PER_TURN`].
     pub fn work(&self) -> usize {
         self.work
     }
 
-    /// Counts work of this turn.
-    pub(super) fn add_work(&mut self, more: usize) {
-        self.work += more;
+    /// Adds work to this turn.
+    pub(super) fn add_work(&mut self, increment: usize) {
+        self.work += increment;
     }
 
     fn process(&mut self, all: &[u8]) -> Result<usize, ReceiveError> {
         let mut bytes = all;
         while !bytes.is_empty() && self.work < WORK_PER_TURN {
             match &mut self.input {
-                ReadState::Preface(have) => {
-                    let n = bytes.len().min(PREFACE.len() - *have);
-                    if bytes[..n] != PREFACE[*have..*have + n] {
-                        return Err(protocol_error(
-                            "the connection does not begin with HTTP/2's preface",
-                        ));
+                ReadState::Preface(received) => {
+                    let n = bytes.len().min(PREFACE.len() - *received);
+                    if bytes[..n] != PREFACE[*received..*received + n] {
+                        return Err(protocol_error("invalid connection preface"));
                     }
-                    *have += n;
+                    *received += n;
                     bytes = &bytes[n..];
-                    if *have == PREFACE.len() {
+                    if *received == PREFACE.len() {
                         self.input = ReadState::default();
                     }
                 }
-                ReadState::FrameHeader { have: 0, .. }
+                ReadState::FrameHeader { received: 0, .. }
                     if bytes.len() >= frame::FRAME_HEADER_SIZE =>
                 {
                     let (header, behind) = bytes.split_at(frame::FRAME_HEADER_SIZE);
@@ -132,39 +137,39 @@ impl Connection {
                 }
                 ReadState::FrameHeader {
                     bytes: header,
-                    have,
+                    received,
                 } => {
-                    let n = bytes.len().min(frame::FRAME_HEADER_SIZE - *have);
-                    header[*have..*have + n].copy_from_slice(&bytes[..n]);
-                    *have += n;
+                    let n = bytes.len().min(frame::FRAME_HEADER_SIZE - *received);
+                    header[*received..*received + n].copy_from_slice(&bytes[..n]);
+                    *received += n;
                     bytes = &bytes[n..];
-                    if *have == frame::FRAME_HEADER_SIZE {
+                    if *received == frame::FRAME_HEADER_SIZE {
                         let header = FrameHeader::parse(*header);
                         self.input = ReadState::default();
                         let taken = self.begin_frame(header, bytes)?;
                         bytes = &bytes[taken..];
                     }
                 }
-                ReadState::Payload { header, have } => {
+                ReadState::Payload { header, received } => {
                     let header = *header;
-                    let n = bytes.len().min(header.length as usize - have.len());
-                    let (piece, rest) = bytes.split_at(n);
+                    let n = bytes.len().min(header.length as usize - received.len());
+                    let (chunk, rest) = bytes.split_at(n);
                     bytes = rest;
-                    if have.len() + n < header.length as usize {
-                        have.extend_from_slice(piece);
-                    } else if have.is_empty() {
+                    if received.len() + n < header.length as usize {
+                        received.extend_from_slice(chunk);
+                    } else if received.is_empty() {
                         self.input = ReadState::default();
-                        self.process_frame(header, piece)?;
+                        self.process_frame(header, chunk)?;
                     } else {
-                        have.extend_from_slice(piece);
-                        let payload = std::mem::take(have);
+                        received.extend_from_slice(chunk);
+                        let payload = std::mem::take(received);
                         self.input = ReadState::default();
                         self.process_frame(header, &payload)?;
                     }
                 }
                 ReadState::Data { stream, left, ends } => {
                     let n = bytes.len().min(*left as usize);
-                    let (piece, rest) = bytes.split_at(n);
+                    let (chunk, rest) = bytes.split_at(n);
                     bytes = rest;
                     *left -= n as u32;
                     let (stream, is_last, ends) = (*stream, *left == 0, *ends);
@@ -172,34 +177,34 @@ impl Connection {
                         self.input = ReadState::default();
                     }
                     self.add_work(n / BYTES_PER_WORK);
-                    self.receive_data(stream, piece, is_last && ends)?;
+                    self.receive_data(stream, chunk, is_last && ends)?;
                 }
             }
         }
         Ok(all.len() - bytes.len())
     }
 
-    /// A frame begins. Processes all of it that is in `bytes`, which follow its header, if that is
-    /// possible without a copy, and returns how many bytes that were.
+    /// Begins a frame. Processes the payload in `bytes`, which follow the frame header, if that is
+    /// possible without a copy, and returns the number of bytes processed.
     fn begin_frame(&mut self, header: FrameHeader, bytes: &[u8]) -> Result<usize, ReceiveError> {
         self.add_work(FRAME_WORK);
         if header.length > self.max_frame_size {
             return Err(ReceiveError::Protocol(
                 ErrorCode::FRAME_SIZE_ERROR,
-                "a frame is larger than it may be",
+                "frame exceeds SETTINGS_MAX_FRAME_SIZE",
             ));
         }
         match &self.field_block {
             Some(block) if header.kind != frame::CONTINUATION || header.stream != block.stream => {
-                return Err(protocol_error("a header block is interrupted"));
+                return Err(protocol_error("field block interrupted by another frame"));
             }
             None if header.kind == frame::CONTINUATION => {
-                return Err(protocol_error("CONTINUATION continues nothing"));
+                return Err(protocol_error("CONTINUATION without HEADERS"));
             }
             _ => {}
         }
         if !self.has_peer_settings && (header.kind != frame::SETTINGS || header.is_ack()) {
-            return Err(protocol_error("the first frame is not SETTINGS"));
+            return Err(protocol_error("first frame is not SETTINGS"));
         }
         let has_sent_goaway = self.goaway != GoAwayState::None;
         let action = self.flood.received_frame(header, has_sent_goaway);
@@ -214,7 +219,7 @@ impl Connection {
         }
     }
 
-    /// Processes a frame whose payload is complete in `bytes`, or waits for the payload.
+    /// Processes a frame whose payload is complete in `bytes`, or starts to buffer the payload.
     pub(super) fn process_payload(
         &mut self,
         header: FrameHeader,
@@ -225,24 +230,24 @@ impl Connection {
             self.process_frame(header, payload)?;
             return Ok(length);
         }
-        let have = Vec::new();
-        self.input = ReadState::Payload { header, have };
+        let received = Vec::new();
+        self.input = ReadState::Payload { header, received };
         Ok(0)
     }
 
     pub(super) fn apply(&mut self, action: FloodAction) -> Result<(), ReceiveError> {
         match action {
             FloodAction::Continue => Ok(()),
-            FloodAction::Drain(violation) => {
-                self.limit_exceeded = Some(violation);
+            FloodAction::Drain(exceeded) => {
+                self.limit_exceeded = Some(exceeded);
                 self.is_drain_due = true;
                 Ok(())
             }
-            FloodAction::Close(violation) => Err(ReceiveError::LimitExceeded(violation)),
+            FloodAction::Close(exceeded) => Err(ReceiveError::Limit(exceeded)),
         }
     }
 
-    /// A whole frame.
+    /// Processes a complete frame.
     fn process_frame(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), ReceiveError> {
         match header.kind {
             frame::DATA => self.on_padded_data(header, payload),
@@ -251,7 +256,7 @@ impl Connection {
             frame::PRIORITY => self.on_priority(header, payload),
             frame::RST_STREAM => self.on_rst_stream(header, payload),
             frame::SETTINGS => self.on_settings(header, payload),
-            frame::PUSH_PROMISE => Err(protocol_error("PUSH_PROMISE was not allowed")),
+            frame::PUSH_PROMISE => Err(protocol_error("PUSH_PROMISE despite disabled push")),
             frame::PING => self.on_ping(header, payload),
             frame::GOAWAY => self.on_goaway(header, payload),
             frame::WINDOW_UPDATE => self.on_window_update(header, payload),
@@ -261,13 +266,13 @@ impl Connection {
 
     fn on_priority(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), ReceiveError> {
         if header.stream == 0 {
-            return Err(protocol_error("PRIORITY concerns no stream"));
+            return Err(protocol_error("PRIORITY on stream 0"));
         }
         match frame::priority(payload) {
             None => self.stream_error(
                 header.stream,
                 ErrorCode::FRAME_SIZE_ERROR,
-                "PRIORITY is not five bytes long",
+                "PRIORITY is not 5 bytes long",
             ),
             Some(on) if on == header.stream => self.reset_self_dependent(header.stream),
             Some(_) => Ok(()),
@@ -278,23 +283,21 @@ impl Connection {
         self.stream_error(
             stream,
             ErrorCode::PROTOCOL_ERROR,
-            "the stream depends on itself",
+            "stream depends on itself",
         )
     }
 
     fn on_rst_stream(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), ReceiveError> {
-        let reason = ErrorCode(frame::read_u32(payload)?);
+        let code = ErrorCode(frame::read_u32(payload)?);
         if self.is_idle(header.stream) {
-            return Err(protocol_error(
-                "RST_STREAM on a stream that was never opened",
-            ));
+            return Err(protocol_error("RST_STREAM on an idle stream"));
         }
         let stream = self.streams.get(&header.stream);
         if self.role == Role::Client && stream.is_none_or(|stream| stream.is_closed()) {
-            // A server resets a stream once.
+            // A server resets a stream at most once.
             self.frame_discarded(0)?;
         }
-        self.peer_reset(header.stream, reason)
+        self.peer_reset(header.stream, code)
     }
 
     fn on_settings(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), ReceiveError> {
@@ -305,7 +308,7 @@ impl Connection {
             if !payload.is_empty() {
                 return Err(ReceiveError::Protocol(
                     ErrorCode::FRAME_SIZE_ERROR,
-                    "an acknowledgement of SETTINGS says something",
+                    "SETTINGS with ACK and a payload",
                 ));
             }
             self.on_settings_ack();
@@ -331,7 +334,7 @@ impl Connection {
                     .map_err(|_overflow| {
                         ReceiveError::Protocol(
                             ErrorCode::FLOW_CONTROL_ERROR,
-                            "a stream's window is too large",
+                            "SETTINGS_INITIAL_WINDOW_SIZE overflows a stream's window",
                         )
                     })?;
                 stream.outbound.wake();
@@ -341,7 +344,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The other side goes by our last settings.
+    /// Applies the settings that the peer has acknowledged.
     fn on_settings_ack(&mut self) {
         let Some(size) = self.unacknowledged_window.take() else {
             return;
@@ -371,11 +374,11 @@ impl Connection {
     }
 
     fn on_goaway(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), ReceiveError> {
-        let (last, reason) = frame::goaway(payload)?;
+        let (last, code) = frame::goaway(payload)?;
         if header.stream != 0 {
             return Err(protocol_error("GOAWAY on a stream"));
         }
-        self.fail_unprocessed_streams(last, reason);
+        self.fail_unprocessed_streams(last, code);
         Ok(())
     }
 
@@ -384,17 +387,17 @@ impl Connection {
         header: FrameHeader,
         payload: &[u8],
     ) -> Result<(), ReceiveError> {
-        let more = frame::window_increment(payload)?;
+        let increment = frame::window_increment(payload)?;
         if header.stream == 0 {
-            if more == 0 {
-                return Err(protocol_error("WINDOW_UPDATE by nothing"));
+            if increment == 0 {
+                return Err(protocol_error("WINDOW_UPDATE with increment 0"));
             }
             self.send_window
-                .increase(more.into())
+                .increase(increment.into())
                 .map_err(|_overflow| {
                     ReceiveError::Protocol(
                         ErrorCode::FLOW_CONTROL_ERROR,
-                        "the connection's window is too large",
+                        "WINDOW_UPDATE overflows the connection's window",
                     )
                 })?;
             if self.has_output_capacity() {
@@ -403,20 +406,22 @@ impl Connection {
             return Ok(());
         }
         if self.is_idle(header.stream) {
-            return Err(protocol_error(
-                "WINDOW_UPDATE on a stream that was never opened",
-            ));
+            return Err(protocol_error("WINDOW_UPDATE on an idle stream"));
         }
         let Some(stream) = self.streams.get_mut(&header.stream) else {
             return Ok(());
         };
-        if more == 0 {
-            let reason = ErrorCode::PROTOCOL_ERROR;
-            return self.stream_error(header.stream, reason, "WINDOW_UPDATE by nothing");
+        if increment == 0 {
+            let code = ErrorCode::PROTOCOL_ERROR;
+            return self.stream_error(header.stream, code, "WINDOW_UPDATE with increment 0");
         }
-        if stream.outbound.window.increase(more.into()).is_err() {
-            let reason = ErrorCode::FLOW_CONTROL_ERROR;
-            return self.stream_error(header.stream, reason, "the stream's window is too large");
+        if stream.outbound.window.increase(increment.into()).is_err() {
+            let code = ErrorCode::FLOW_CONTROL_ERROR;
+            return self.stream_error(
+                header.stream,
+                code,
+                "WINDOW_UPDATE overflows the stream's window",
+            );
         }
         if stream.outbound.stage != MessageState::Complete {
             stream.outbound.wake();

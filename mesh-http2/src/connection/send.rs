@@ -1,4 +1,4 @@
-//! What streams send: heads, data as far as there is room for it, trailers.
+//! Encoding of messages: headers, data as far as flow control allows, trailers.
 
 use std::task::{Poll, Waker};
 
@@ -13,41 +13,50 @@ use crate::message;
 use crate::stream::{MessageState, StreamId, register};
 use crate::window::MAX_WINDOW;
 
-/// As much is collected before streams have to wait, unless somebody wants it otherwise. Sixteen
-/// TLS records: a quarter of that cost a third more CPU for each large message.
+/// The default of [`Config::output_limit`](super::Config::output_limit), sixteen TLS records: a
+/// quarter of it cost a third more CPU for each large message.
 pub(super) const DEFAULT_OUTPUT_LIMIT: usize = 256 * 1024;
 
-/// Frames of more would keep those of other streams waiting.
+/// Larger frames would block those of other streams.
 const MAX_FRAME: usize = 16 * 1024;
 
 impl Connection {
-    /// Ready when a stream may be opened at once.
+    /// Waits until [`Connection::open`] may be called.
+    ///
+    /// # Errors
+    ///
+    /// No more streams can be opened on this connection.
     pub fn poll_ready(&mut self, waker: &Waker) -> Poll<Result<(), Error>> {
-        if let Some(failure) = self.open_error() {
-            return Poll::Ready(Err(failure));
+        if let Some(error) = self.open_error() {
+            return Poll::Ready(Err(error));
         }
         if self.open_local_streams < self.max_concurrent_streams() {
             return Poll::Ready(Ok(()));
         }
-        if !self.open_wakers.iter().any(|known| known.will_wake(waker)) {
+        if !self
+            .open_wakers
+            .iter()
+            .any(|registered| registered.will_wake(waker))
+        {
             self.open_wakers.push(waker.clone());
         }
         Poll::Pending
     }
 
-    /// Why no stream will ever be opened on this connection again.
+    /// Returns why no more streams can be opened on this connection.
     pub fn open_error(&self) -> Option<Error> {
-        if let Some(failure) = &self.failure {
-            return Some(failure.clone());
+        if let Some(error) = &self.failure {
+            return Some(error.clone());
         }
-        if let Some((_, reason)) = self.peer_goaway {
-            return Some(Error::Unprocessed(reason));
+        if let Some((_, code)) = self.peer_goaway {
+            return Some(Error::Unprocessed(code));
         }
-        // Numbers are not used twice (RFC 9113, section 5.1.1).
+        // Stream identifiers cannot be reused (RFC 9113, section 5.1.1).
         (self.next_local_stream > MAX_WINDOW || self.role == Role::Server).then_some(Error::Closed)
     }
 
-    /// Opens a stream. To be called only when [`Connection::poll_ready`] says so.
+    /// Opens a stream with a request, which is complete if `is_last`. To be called only when
+    /// [`Connection::poll_ready`] is ready.
     pub fn open<B>(&mut self, request: &Request<B>, is_last: bool) -> StreamId {
         let id = self.next_local_stream;
         self.next_local_stream += 2;
@@ -56,61 +65,69 @@ impl Connection {
         stream.inbound.responds_to_head = *request.method() == Method::HEAD;
         stream.outbound.stage = stage_after(is_last);
         self.streams.insert(id, stream);
-        self.write_head(id, is_last, |encoder, block| {
-            message::write_request(encoder, block, request);
+        self.write_headers(id, is_last, |encoder, out| {
+            message::write_request(encoder, out, request);
         });
         StreamId(id)
     }
 
-    /// Sends an interim response (1xx). Nothing happens if the stream has been answered or is over
-    /// already.
+    /// Sends an interim response (1xx). Does nothing if the final response was sent or the stream
+    /// is closed.
     pub fn send_informational<B>(&mut self, id: StreamId, response: &Response<B>) {
         if self.advance(id, MessageState::Headers, MessageState::Headers) {
-            self.write_head(id.0, false, |encoder, block| {
-                message::write_response(encoder, block, response);
+            self.write_headers(id.0, false, |encoder, out| {
+                message::write_response(encoder, out, response);
             });
         }
     }
 
-    /// Answers. Nothing happens if the stream is over already.
+    /// Sends the final response, which is complete if `is_last`. Does nothing if one was sent or
+    /// the stream is closed.
     pub fn respond<B>(&mut self, id: StreamId, response: &Response<B>, is_last: bool) {
         if !self.advance(id, MessageState::Headers, stage_after(is_last)) {
             return;
         }
-        self.write_head(id.0, is_last, |encoder, block| {
-            message::write_response(encoder, block, response);
+        self.write_headers(id.0, is_last, |encoder, out| {
+            message::write_response(encoder, out, response);
         });
         self.release_closed(id.0);
     }
 
-    /// How much of the next data may be sent now. The stream is woken when it may be more.
+    /// Waits for capacity, and returns the number of bytes that may be sent now.
+    ///
+    /// # Errors
+    ///
+    /// The stream has failed.
     pub fn poll_capacity(&mut self, id: StreamId, waker: &Waker) -> Poll<Result<usize, Error>> {
-        let (has_output_capacity, collected) = (self.has_output_capacity(), self.output_limit);
+        let (has_output_capacity, output_limit) = (self.has_output_capacity(), self.output_limit);
         let Some(stream) = self.streams.get_mut(&id.0) else {
             return Poll::Ready(Err(Error::Closed));
         };
-        if let Some(failure) = &stream.failure {
-            return Poll::Ready(Err(failure.clone()));
+        if let Some(error) = &stream.failure {
+            return Poll::Ready(Err(error.clone()));
         }
-        let of_stream = stream.outbound.window.capacity();
-        let room = of_stream.min(self.send_window.capacity()).min(collected);
-        if room > 0 && has_output_capacity {
-            return Poll::Ready(Ok(room));
+        let stream_capacity = stream.outbound.window.capacity();
+        let capacity = stream_capacity
+            .min(self.send_window.capacity())
+            .min(output_limit);
+        if capacity > 0 && has_output_capacity {
+            return Poll::Ready(Ok(capacity));
         }
         register(&mut stream.outbound.waker, waker);
-        if of_stream > 0 && !stream.is_waiting_for_capacity {
+        if stream_capacity > 0 && !stream.is_waiting_for_capacity {
             stream.is_waiting_for_capacity = true;
             self.waiting_for_capacity.push(id.0);
         }
         Poll::Pending
     }
 
-    /// Whether more may be added to what is to be written.
+    /// Whether the output is below its limit.
     pub(super) fn has_output_capacity(&self) -> bool {
         self.output.len() < self.output_limit
     }
 
-    /// Sends no more than [`Connection::poll_capacity`] said; nothing, to say that it was the last.
+    /// Sends data, at most as many bytes as [`Connection::poll_capacity`] has returned. Empty data
+    /// may complete the message.
     pub fn send_data(&mut self, id: StreamId, mut data: Bytes, is_last: bool) {
         if !self.advance(id, MessageState::Body, stage_after(is_last)) {
             return;
@@ -121,19 +138,20 @@ impl Connection {
         self.send_window.consume(data.len());
         let max_frame = MAX_FRAME.min(self.peer_settings.max_frame_size as usize);
         loop {
-            let piece = data.split_to(data.len().min(max_frame));
-            let flags = match is_last && data.is_empty() {
-                true => frame::END_STREAM,
-                false => 0,
+            let chunk = data.split_to(data.len().min(max_frame));
+            let flags = if is_last && data.is_empty() {
+                frame::END_STREAM
+            } else {
+                0
             };
             let header = FrameHeader {
-                length: piece.len() as u32,
+                length: chunk.len() as u32,
                 kind: frame::DATA,
                 flags,
                 stream: id.0,
             };
             self.output.write(|out| header.write(out));
-            self.output.push(piece);
+            self.output.push(chunk);
             self.flood.sent_message();
             self.count_message_frame();
             if data.is_empty() {
@@ -144,17 +162,19 @@ impl Connection {
         self.release_closed(id.0);
     }
 
+    /// Sends the trailer section, which completes the message.
     pub fn send_trailers(&mut self, id: StreamId, trailers: &HeaderMap) {
         if !self.advance(id, MessageState::Body, MessageState::Complete) {
             return;
         }
-        self.write_head(id.0, true, |encoder, block| {
-            message::write_trailers(encoder, block, trailers);
+        self.write_headers(id.0, true, |encoder, out| {
+            message::write_trailers(encoder, out, trailers);
         });
         self.release_closed(id.0);
     }
 
-    /// Whether the stream stood at `from` and was let go on.
+    /// Moves the sent message from one state to another. Returns false if it is in another state or
+    /// the stream has failed.
     fn advance(&mut self, id: StreamId, from: MessageState, to: MessageState) -> bool {
         match self.streams.get_mut(&id.0) {
             Some(stream) if stream.failure.is_none() && stream.outbound.stage == from => {
@@ -165,7 +185,7 @@ impl Connection {
         }
     }
 
-    fn write_head(
+    fn write_headers(
         &mut self,
         id: u32,
         is_last: bool,
@@ -186,7 +206,7 @@ impl Connection {
         self.wake_driver();
     }
 
-    /// There may be room for those who wait for it.
+    /// Wakes the streams that wait for capacity.
     pub(super) fn wake_waiting(&mut self) {
         for id in self.waiting_for_capacity.drain(..) {
             if let Some(stream) = self.streams.get_mut(&id) {
@@ -206,8 +226,9 @@ impl Connection {
 }
 
 fn stage_after(is_last: bool) -> MessageState {
-    match is_last {
-        true => MessageState::Complete,
-        false => MessageState::Body,
+    if is_last {
+        MessageState::Complete
+    } else {
+        MessageState::Body
     }
 }

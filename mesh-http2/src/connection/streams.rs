@@ -1,5 +1,5 @@
-//! What owners of streams may ask and do. A stream that is over is forgotten when nobody reads or
-//! writes it any more.
+//! Methods for the owners of streams. A closed stream is removed when both of its directions were
+//! dropped.
 
 use std::task::{Poll, Waker};
 
@@ -10,7 +10,11 @@ use crate::error::{Error, ErrorCode};
 use crate::stream::{BodyFrame, MessageState, StreamId, register};
 
 impl Connection {
-    /// The next head that comes: interim responses (1xx), and behind them the response.
+    /// Waits for the next response: interim responses (1xx), then the final one.
+    ///
+    /// # Errors
+    ///
+    /// The stream has failed.
     pub fn poll_response(
         &mut self,
         id: StreamId,
@@ -35,25 +39,25 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Bytes of the body that have not come yet, if that is known.
+    /// Bytes of the received body that are still to come, if Content-Length is present.
     pub fn remaining(&self, id: StreamId) -> Option<u64> {
         self.streams.get(&id.0)?.inbound.remaining
     }
 
-    /// Whether somebody waits for what comes next.
+    /// Whether the stream's reader waits for input.
     pub fn is_reader_waiting(&self, id: StreamId) -> bool {
         let stream = self.streams.get(&id.0);
         stream.is_some_and(|stream| stream.has_reader && stream.inbound.waker.is_some())
     }
 
-    /// Whether a head has come that is the whole message: there is no body, not even an empty one.
+    /// Whether HEADERS ended the received message: there is no body, not even an empty one.
     pub fn is_headers_only(&self, id: StreamId) -> bool {
         let stream = self.streams.get(&id.0);
         stream.is_some_and(|stream| stream.inbound.is_headers_only)
     }
 
-    /// Whether everything that comes has come and was handed out.
-    pub fn has_reader(&self, id: StreamId) -> bool {
+    /// Whether the received message is complete and was returned to the reader.
+    pub fn is_fully_read(&self, id: StreamId) -> bool {
         self.streams.get(&id.0).is_none_or(|stream| {
             let inbound = &stream.inbound;
             inbound.stage == MessageState::Complete
@@ -62,8 +66,12 @@ impl Connection {
         })
     }
 
-    /// The next piece of the body; none at its end. Who asks is done with the piece before, of
-    /// which the room in the windows is given back then.
+    /// Waits for the next part of the body, `None` after its end. Releases the flow-control
+    /// capacity of the previous part.
+    ///
+    /// # Errors
+    ///
+    /// The stream has failed.
     pub fn poll_body_frame(
         &mut self,
         id: StreamId,
@@ -72,13 +80,13 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id.0) else {
             return Poll::Ready(Some(Err(Error::Closed)));
         };
-        let done = std::mem::take(&mut stream.inbound.unreleased);
+        let previous = std::mem::take(&mut stream.inbound.unreleased);
         if let Some(data) = stream.inbound.data.pop() {
             stream.inbound.unreleased = data.len() as u32;
-            self.release_capacity(Some(id.0), done);
+            self.release_capacity(Some(id.0), previous);
             return Poll::Ready(Some(Ok(BodyFrame::Data(data))));
         }
-        let answer = if stream.inbound.stage == MessageState::Complete {
+        let polled = if stream.inbound.stage == MessageState::Complete {
             let trailers = stream.inbound.trailers.take();
             Poll::Ready(trailers.map(|trailers| Ok(BodyFrame::Trailers(*trailers))))
         } else if let Some(failure) = &stream.failure {
@@ -87,11 +95,12 @@ impl Connection {
             register(&mut stream.inbound.waker, waker);
             Poll::Pending
         };
-        self.release_capacity(Some(id.0), done);
-        answer
+        self.release_capacity(Some(id.0), previous);
+        polled
     }
 
-    /// Ready when nothing can be sent any more. To be polled while there is nothing to send.
+    /// Waits until the stream has failed, and returns the error. To be polled while there is
+    /// nothing to send.
     pub fn poll_failure(&mut self, id: StreamId, waker: &Waker) -> Poll<Error> {
         let Some(stream) = self.streams.get_mut(&id.0) else {
             return Poll::Ready(Error::Closed);
@@ -103,7 +112,7 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Nobody will poll for what comes.
+    /// Drops the reading direction: input of the stream is discarded.
     pub fn drop_reader(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id.0) else {
             return;
@@ -119,7 +128,7 @@ impl Connection {
         self.reset_if_unowned(id.0);
     }
 
-    /// Nobody will send.
+    /// Drops the sending direction.
     pub fn drop_writer(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id.0) else {
             return;
@@ -129,9 +138,9 @@ impl Connection {
         self.reset_if_unowned(id.0);
     }
 
-    /// Ends the stream, if it is not over.
-    pub fn reset(&mut self, id: StreamId, reason: ErrorCode) {
-        self.reset_stream(id.0, reason, Error::Reset(reason));
+    /// Resets the stream unless it is closed.
+    pub fn reset(&mut self, id: StreamId, code: ErrorCode) {
+        self.reset_stream(id.0, code, Error::Reset(code));
     }
 
     fn reset_if_unowned(&mut self, id: u32) {
@@ -142,14 +151,16 @@ impl Connection {
             return;
         }
         if !stream.is_closed() {
-            // RFC 9113, section 8.1: a server that has answered does not want the rest.
-            let has_answered =
+            // RFC 9113, section 8.1: a server that has responded may reject the rest of the
+            // request.
+            let has_responded =
                 self.role == Role::Server && stream.outbound.stage == MessageState::Complete;
-            let reason = match has_answered {
-                true => ErrorCode::NO_ERROR,
-                false => ErrorCode::CANCEL,
+            let code = if has_responded {
+                ErrorCode::NO_ERROR
+            } else {
+                ErrorCode::CANCEL
             };
-            self.reset_stream(id, reason, Error::Closed);
+            self.reset_stream(id, code, Error::Closed);
         }
         self.release_closed(id);
     }

@@ -1,4 +1,4 @@
-//! Header blocks become fields.
+//! HPACK decoding.
 
 use std::borrow::Cow;
 
@@ -8,19 +8,19 @@ use super::field::{Field, Name};
 use super::table::{Length, Table};
 use super::{DecodeError, huffman, integer};
 
-/// Reads the blocks of one connection, in their order.
+/// Decodes the field blocks of one connection, in order.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     table: Table,
 }
 
-/// What the decoder remembers between the fragments of one field block.
+/// The decoder's state between the fragments of one field block.
 #[derive(Debug, Default)]
 pub(crate) struct DecodeProgress {
     has_fields: bool,
 }
 
-/// A field that stands in the block rather than in a table.
+/// A field that is encoded as a literal.
 struct Literal {
     field: Field,
     length: Length,
@@ -34,23 +34,23 @@ impl Decoder {
     }
 
     /// Passes each field of a fragment of a field block to `sink`, with its size in a field
-    /// section, until `sink` returns false; returns whether it did not. Removes what it has decoded
-    /// from `piece`: the beginning of a field line that the next fragment continues is left.
-    /// Malformed fields leave the table in step; stopping early, or an error, does not.
+    /// section, until `sink` returns false; returns whether it did not. Removes the decoded bytes
+    /// from `fragment`, and leaves the beginning of a field line that the next fragment continues.
+    /// Malformed fields leave the dynamic table consistent; stopping early, or an error, does not.
     pub(crate) fn decode(
         &mut self,
         progress: &mut DecodeProgress,
-        piece: &mut &[u8],
+        fragment: &mut &[u8],
         is_last: bool,
         mut sink: impl FnMut(Cow<'_, Field>, usize) -> bool,
     ) -> Result<bool, DecodeError> {
-        while !piece.is_empty() {
-            let begin = *piece;
-            match self.next(progress, piece, &mut sink) {
+        while !fragment.is_empty() {
+            let begin = *fragment;
+            match self.next(progress, fragment, &mut sink) {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
                 Err(DecodeError::Truncated(_)) if !is_last => {
-                    *piece = begin;
+                    *fragment = begin;
                     break;
                 }
                 Err(broken) => return Err(broken),
@@ -59,49 +59,49 @@ impl Decoder {
         Ok(true)
     }
 
-    /// Decodes a field line, or a change of the table's size. `piece` must not be empty.
+    /// Decodes a field line or a dynamic table size update. `fragment` must not be empty.
     fn next(
         &mut self,
         progress: &mut DecodeProgress,
-        piece: &mut &[u8],
+        fragment: &mut &[u8],
         sink: &mut impl FnMut(Cow<'_, Field>, usize) -> bool,
     ) -> Result<bool, DecodeError> {
-        let first = piece.first().copied().unwrap_or_default();
-        // RFC 7541, section 6: the high bits say what it is.
+        let first = fragment.first().copied().unwrap_or_default();
+        // RFC 7541, section 6: the high bits identify the representation.
         let wants_more = match first {
             0x80.. => {
-                let index = integer::read(piece, 7)?;
+                let index = integer::read(fragment, 7)?;
                 let (field, length) = self.find(index)?;
                 sink(Cow::Borrowed(field), length.size())
             }
             0x40..0x80 => {
-                let Literal { field, length } = self.literal(piece, 6)?;
+                let Literal { field, length } = self.literal(fragment, 6)?;
                 self.table.insert(field.clone(), length);
                 sink(Cow::Owned(field), length.size())
             }
             0x20..0x40 if progress.has_fields => {
                 return Err(DecodeError::Invalid(
-                    "the header table's size is changed behind a field",
+                    "dynamic table size update after a field line",
                 ));
             }
             0x20..0x40 => {
-                let size = integer::read(piece, 5)?;
-                return match self.table.resize(size) {
-                    true => Ok(true),
-                    false => Err(DecodeError::Invalid(
-                        "the header table is made larger than it may be",
-                    )),
-                };
+                let size = integer::read(fragment, 5)?;
+                if self.table.resize(size) {
+                    return Ok(true);
+                }
+                return Err(DecodeError::Invalid(
+                    "dynamic table size update beyond the limit",
+                ));
             }
             0x10..0x20 => {
-                let Literal { mut field, length } = self.literal(piece, 4)?;
+                let Literal { mut field, length } = self.literal(fragment, 4)?;
                 if let Field::Regular(_, value) = &mut field {
                     value.set_sensitive(true);
                 }
                 sink(Cow::Owned(field), length.size())
             }
             ..0x10 => {
-                let Literal { field, length } = self.literal(piece, 4)?;
+                let Literal { field, length } = self.literal(fragment, 4)?;
                 sink(Cow::Owned(field), length.size())
             }
         };
@@ -111,20 +111,20 @@ impl Decoder {
 
     fn find(&self, index: usize) -> Result<(&Field, Length), DecodeError> {
         self.table.get(index).ok_or(DecodeError::Invalid(
-            "a header block names a field that is not in the table",
+            "index of a field that is not in the tables",
         ))
     }
 
-    /// `bits`: how many of the first byte are the index of the name.
-    fn literal(&self, block: &mut &[u8], bits: u32) -> Result<Literal, DecodeError> {
-        let (name, name_length) = match integer::read(block, bits)? {
-            0 => StringLiteral::read(block)?.with(|name| (Name::parse(name), name.len() as u32))?,
+    /// `bits`: the number of bits in the first byte that belong to the index of the name.
+    fn literal(&self, bytes: &mut &[u8], bits: u32) -> Result<Literal, DecodeError> {
+        let (name, name_length) = match integer::read(bytes, bits)? {
+            0 => StringLiteral::read(bytes)?.with(|name| (Name::parse(name), name.len() as u32))?,
             index => {
                 let (field, length) = self.find(index)?;
                 (field.name(), length.name)
             }
         };
-        let value = StringLiteral::read(block)?.with(Bytes::copy_from_slice)?;
+        let value = StringLiteral::read(bytes)?.with(Bytes::copy_from_slice)?;
         let length = Length {
             name: name_length,
             value: value.len() as u32,
@@ -136,27 +136,27 @@ impl Decoder {
     }
 }
 
-/// A string in a block (RFC 7541, section 5.2).
+/// A string literal (RFC 7541, section 5.2).
 struct StringLiteral<'a> {
     bytes: &'a [u8],
     is_huffman: bool,
 }
 
 impl<'a> StringLiteral<'a> {
-    fn read(block: &mut &'a [u8]) -> Result<Self, DecodeError> {
-        const TRUNCATED: DecodeError =
-            DecodeError::Truncated("a header block ends within a string");
-        let is_huffman = block.first().ok_or(TRUNCATED)? & 0x80 != 0;
-        let length = integer::read(block, 7)?;
-        let (bytes, rest) = block.split_at_checked(length).ok_or(TRUNCATED)?;
-        *block = rest;
+    fn read(input: &mut &'a [u8]) -> Result<Self, DecodeError> {
+        const TRUNCATED: DecodeError = DecodeError::Truncated("incomplete string in a field block");
+        let is_huffman = input.first().ok_or(TRUNCATED)? & 0x80 != 0;
+        let length = integer::read(input, 7)?;
+        let (bytes, rest) = input.split_at_checked(length).ok_or(TRUNCATED)?;
+        *input = rest;
         Ok(Self { bytes, is_huffman })
     }
 
     fn with<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Result<R, DecodeError> {
-        match self.is_huffman {
-            true => huffman::with_decoded(self.bytes, read),
-            false => Ok(read(self.bytes)),
+        if self.is_huffman {
+            huffman::with_decoded(self.bytes, read)
+        } else {
+            Ok(read(self.bytes))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Fields become header blocks.
+//! HPACK encoding.
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;
@@ -8,25 +8,25 @@ use ahash::RandomState;
 use super::field::STATIC_TABLE;
 use super::{FIELD_OVERHEAD, MAX_TABLE_SIZE, integer};
 
-/// Writes the blocks of one connection.
+/// Encodes the field blocks of one connection.
 ///
-/// A field is put into the table when it is sent for the second time within a while: ids, dates and
-/// lengths differ each time, and would only drive the others out. Fields are kept as bytes, because
-/// most connections are idle most of the time, and their tables with them.
+/// A field is added to the dynamic table when it is sent for the second time within [`RECENT`]
+/// different fields: ids, dates and lengths differ each time, and would only evict the others.
+/// Fields are stored as bytes, because most connections are idle most of the time, and their tables
+/// with them.
 #[derive(Debug)]
 pub(crate) struct Encoder {
-    /// The latest in front.
+    /// The most recent first.
     entries: VecDeque<Entry>,
-    /// Names and values of `entries`, the oldest first, behind those that are gone.
+    /// Names and values of `entries`, the oldest first, behind those of evicted entries.
     bytes: Vec<u8>,
-    /// So much at the front of `bytes` is gone.
+    /// Number of bytes at the front of `bytes` that belong to evicted entries.
     evicted: usize,
     size: usize,
     max: usize,
-    /// The other side must be told of `max` first; before, of how small it has been.
+    /// The dynamic table size update that the next field block must begin with.
     size_update: SizeUpdate,
-    /// Hashes of fields that were sent lately, by their low bits. None as long as there was nothing
-    /// to remember.
+    /// Hashes of recently sent fields, by their low bits. Allocated with the first field.
     recent: Option<Box<[u32; RECENT]>>,
 }
 
@@ -40,11 +40,11 @@ struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SizeUpdate {
     None,
-    /// The smallest size since the last block.
+    /// The smallest size since the last field block, which precedes the current one.
     Pending(usize),
 }
 
-/// As many different fields as an application sends over and over.
+/// The number of different fields that an application usually repeats.
 const RECENT: usize = 64;
 
 static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
@@ -62,7 +62,7 @@ impl Encoder {
         }
     }
 
-    /// The other side keeps a table of at most this size.
+    /// Applies the peer's SETTINGS_HEADER_TABLE_SIZE.
     pub(crate) fn resize(&mut self, max: u32) {
         let max = max.min(MAX_TABLE_SIZE) as usize;
         if max == self.max {
@@ -77,7 +77,7 @@ impl Encoder {
         self.evict(max);
     }
 
-    /// To be called before the fields of each block.
+    /// Begins a field block.
     pub(crate) fn begin(&mut self, block: &mut Vec<u8>) {
         if let SizeUpdate::Pending(smallest) =
             std::mem::replace(&mut self.size_update, SizeUpdate::None)
@@ -105,7 +105,7 @@ impl Encoder {
         }
         let size = name.len() + value.len() + FIELD_OVERHEAD;
         let index = names.start;
-        // One that takes more than a quarter of the table would drive out too many.
+        // A field of more than a quarter of the table would evict too many others.
         if size <= self.max / 4 && self.was_sent_recently(hash) {
             literal(block, (0x40, 6), index, name, value);
             self.insert(hash, name, value);
@@ -114,12 +114,12 @@ impl Encoder {
         }
     }
 
-    /// A field that nobody on the way may put into a table (RFC 7541, section 7.1.3).
+    /// Encodes a field that intermediaries must not index either (RFC 7541, section 7.1.3).
     pub(crate) fn sensitive(&self, block: &mut Vec<u8>, name: &str, value: &[u8]) {
         literal(block, (0x10, 4), static_names(name).start, name, value);
     }
 
-    /// Whether the field was sent before; it is remembered for the next time.
+    /// Returns whether the field was sent recently, and records it.
     fn was_sent_recently(&mut self, hash: u32) -> bool {
         let seen = self.recent.get_or_insert_with(|| Box::new([0; RECENT]));
         std::mem::replace(&mut seen[hash as usize % RECENT], hash) == hash
@@ -130,8 +130,8 @@ impl Encoder {
         for (position, entry) in self.entries.iter().enumerate() {
             let start = end - entry.length();
             if entry.hash == hash {
-                let (its_name, its_value) = self.bytes[start..end].split_at(entry.name.into());
-                if its_name == name.as_bytes() && its_value == value {
+                let (entry_name, entry_value) = self.bytes[start..end].split_at(entry.name.into());
+                if entry_name == name.as_bytes() && entry_value == value {
                     return Some(position);
                 }
             }
@@ -143,7 +143,7 @@ impl Encoder {
     fn insert(&mut self, hash: u32, name: &str, value: &[u8]) {
         let entry = Entry {
             hash,
-            // Both fit: the table is smaller.
+            // Both fit, because the table is smaller than 64 KiB.
             name: name.len() as u16,
             value: value.len() as u16,
         };
@@ -161,7 +161,7 @@ impl Encoder {
             self.size -= entry.size();
             self.evicted += entry.length();
         }
-        // Moves each byte once at most, and bounds the vector.
+        // Moves each byte at most once, and bounds the buffer.
         if self.evicted > self.bytes.len() / 2 {
             self.bytes.drain(..self.evicted);
             self.evicted = 0;
@@ -179,23 +179,24 @@ impl Entry {
     }
 }
 
-/// `kind`: the high bits of the first byte, and how many bits are left for the index of the name; 0
-/// if it is not in a table.
+/// Writes a literal field line. `kind`: the high bits of the first byte, and the number of bits
+/// that remain for `index`, the index of the name, 0 if it is in no table.
 fn literal(block: &mut Vec<u8>, kind: (u8, u32), index: usize, name: &str, value: &[u8]) {
     let (prefix, bits) = kind;
     integer::write(block, prefix, bits, index);
     if index == 0 {
-        text(block, name.as_bytes());
+        write_string(block, name.as_bytes());
     }
-    text(block, value);
+    write_string(block, value);
 }
 
-fn text(block: &mut Vec<u8>, bytes: &[u8]) {
+fn write_string(block: &mut Vec<u8>, bytes: &[u8]) {
     integer::write(block, 0, 7, bytes.len());
     block.extend_from_slice(bytes);
 }
 
-/// Where the names of the static table are: the first index of each name and how many there are.
+/// An open-addressing hash table of the names in the static table: the first index of each name and
+/// the number of its entries.
 static NAMES: LazyLock<[Option<(u8, u8)>; SLOTS]> = LazyLock::new(|| {
     let mut slots = [None; SLOTS];
     for (index, (name, _)) in STATIC_TABLE.iter().enumerate() {
@@ -230,7 +231,7 @@ fn slot(name: &str) -> usize {
     mixed % SLOTS
 }
 
-/// The indices of `name` in the static table; empty, from 0 on, if it has none.
+/// Returns the indices of `name` in the static table, or an empty range at 0.
 fn static_names(name: &str) -> std::ops::Range<usize> {
     let mut slot = slot(name);
     while let Some((first, count)) = NAMES[slot] {
@@ -248,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_names_of_the_static_table_are_found() {
+    fn static_names_finds_every_name_of_the_static_table() {
         for (index, (name, _)) in STATIC_TABLE.iter().enumerate() {
             assert!(static_names(name).contains(&(index + 1)), "{name}");
         }

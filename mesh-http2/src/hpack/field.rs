@@ -1,20 +1,20 @@
-//! One field of a header block.
+//! A decoded field.
 
 use std::sync::LazyLock;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 
-/// A field as it was decoded, checked as far as it can be by itself.
+/// A decoded field, validated as far as that is possible without the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
     PseudoHeader(PseudoHeader),
     Regular(HeaderName, HeaderValue),
-    /// What no message may hold. It still has its place in the table.
+    /// A field that makes its message malformed. It is still added to the dynamic table.
     Malformed(&'static str),
 }
 
-/// RFC 9113, section 8.3.
+/// A pseudo-header field (RFC 9113, section 8.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PseudoHeader {
     Method(Method),
@@ -29,15 +29,15 @@ impl Field {
         match name {
             Name::Regular(name) => match HeaderValue::from_maybe_shared(value) {
                 Ok(value) => Self::Regular(name, value),
-                Err(_) => Self::Malformed("a field's value has bytes that are not allowed"),
+                Err(_) => Self::Malformed("invalid byte in a field value"),
             },
             Name::Method => match Method::from_bytes(&value) {
                 Ok(method) => Self::PseudoHeader(PseudoHeader::Method(method)),
-                Err(_) => Self::Malformed("the method is none"),
+                Err(_) => Self::Malformed("invalid :method"),
             },
             Name::Status => match StatusCode::from_bytes(&value) {
                 Ok(status) => Self::PseudoHeader(PseudoHeader::Status(status)),
-                Err(_) => Self::Malformed("the status is none"),
+                Err(_) => Self::Malformed("invalid :status"),
             },
             Name::Scheme => Self::PseudoHeader(PseudoHeader::Scheme(value)),
             Name::Authority => Self::PseudoHeader(PseudoHeader::Authority(value)),
@@ -59,7 +59,7 @@ impl Field {
     }
 }
 
-/// What a field is called.
+/// The name of a field.
 #[derive(Clone, Debug)]
 pub(super) enum Name {
     Method,
@@ -80,17 +80,17 @@ impl Name {
                 b":authority" => Self::Authority,
                 b":path" => Self::Path,
                 b":status" => Self::Status,
-                _ => Self::Malformed("there is no pseudo-header field of that name"),
+                _ => Self::Malformed("unknown pseudo-header field"),
             };
         }
         match HeaderName::from_lowercase(bytes) {
             Ok(name) => Self::Regular(name),
-            Err(_) => Self::Malformed("a field's name has bytes that are not allowed"),
+            Err(_) => Self::Malformed("invalid byte in a field name"),
         }
     }
 }
 
-/// RFC 7541, appendix A, from index 1 on.
+/// The static table (RFC 7541, appendix A); its first index is 1.
 pub(super) const STATIC_TABLE: [(&str, &str); 61] = [
     (":authority", ""),
     (":method", "GET"),
@@ -158,7 +158,7 @@ pub(super) const STATIC_TABLE: [(&str, &str); 61] = [
 /// The fields of [`STATIC_TABLE`].
 pub(super) static STATIC_FIELDS: LazyLock<[Field; 61]> = LazyLock::new(|| {
     STATIC_TABLE.map(|(name, value)| {
-        // A pseudo-header field whose value is none is only ever asked for its name.
+        // The entry of `:authority` has no value; it is only used for its name.
         match Name::parse(name.as_bytes()) {
             Name::Authority => Field::PseudoHeader(PseudoHeader::Authority(Bytes::new())),
             name => Field::new(name, Bytes::from_static(value.as_bytes())),
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_the_static_table_are_fields() {
+    fn static_table_has_no_malformed_field() {
         for field in STATIC_FIELDS.iter() {
             assert!(!matches!(field, Field::Malformed(_)), "{field:?}");
         }

@@ -1,13 +1,13 @@
-//! Strings in Huffman code (RFC 7541, section 5.2 and appendix B), read only.
+//! Huffman decoding of strings (RFC 7541, section 5.2 and appendix B).
 //!
 //! The code is canonical: codes of one length are consecutive numbers in the order of their
-//! symbols, and begin where those of the length before have ended. So the lengths say everything.
+//! symbols, and begin where those of the previous length end. So the lengths determine all codes.
 
 use std::cell::RefCell;
 
 use super::DecodeError;
 
-/// How long the code of each byte is, and last that of the end, which is never sent.
+/// The length of each byte's code in bits, and last that of EOS, which is never sent.
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, //
     28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28, //
@@ -31,17 +31,17 @@ const LENGTHS: [u8; 257] = [
 const SHORTEST: usize = 5;
 const LONGEST: usize = 30;
 
-/// Codes of up to this length are looked up; text hardly has others.
+/// Codes of up to this length are looked up in one step; text rarely contains longer ones.
 const DIRECT: usize = 8;
 
-const END: u16 = 256;
+const EOS: u16 = 256;
 
-/// What follows from [`LENGTHS`].
+/// Decoding tables, computed from [`LENGTHS`].
 struct Code {
     /// For each possible next byte the symbol and the length of the code that it begins with;
-    /// length 0 if that is longer.
+    /// length 0 if the code is longer than a byte.
     direct: [(u8, u8); 1 << DIRECT],
-    /// By length: the first code, and where in `symbols` its symbol is.
+    /// By length: the first code, and the index of its symbol in `symbols`.
     first: [u32; LONGEST + 1],
     index: [u16; LONGEST + 2],
     symbols: [u16; 257],
@@ -88,20 +88,22 @@ impl Code {
         code
     }
 
-    /// The symbol whose code `window` begins with, longer than [`DIRECT`], and how long it is.
-    /// `window` holds the next 32 bits.
+    /// Returns the symbol whose code `window` begins with, longer than [`DIRECT`], and the length
+    /// of the code. `window` holds the next 32 bits.
     fn long(&self, window: u32) -> Result<(u8, usize), DecodeError> {
         for length in DIRECT + 1..=LONGEST {
             let offset = (window >> (32 - length)).wrapping_sub(self.first[length]);
             let count = self.index[length + 1] - self.index[length];
             if offset < u32::from(count) {
                 return match self.symbols[usize::from(self.index[length]) + offset as usize] {
-                    END => Err(DecodeError::Invalid("a Huffman-coded string holds its end")),
+                    EOS => Err(DecodeError::Invalid("EOS in a Huffman-coded string")),
                     symbol => Ok((symbol as u8, length)),
                 };
             }
         }
-        Err(DecodeError::Invalid("a Huffman-coded string is broken"))
+        Err(DecodeError::Invalid(
+            "invalid code in a Huffman-coded string",
+        ))
     }
 }
 
@@ -109,10 +111,10 @@ thread_local! {
     static PLAIN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Larger memory is not kept for the next string.
+/// Capacity that is kept for the next string, in bytes.
 const KEPT: usize = 16 * 1024;
 
-/// Lends what `bytes` say.
+/// Passes the decoded string to `read`.
 pub(super) fn with_decoded<R>(
     bytes: &[u8],
     read: impl FnOnce(&[u8]) -> R,
@@ -127,12 +129,12 @@ pub(super) fn with_decoded<R>(
     })
 }
 
-/// Decodes `bytes` behind `out`.
+/// Appends the decoded string to `out`.
 fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
-    // At least five bits each.
+    // Each symbol has at least [`SHORTEST`] bits.
     out.reserve(bytes.len() * 8 / SHORTEST);
     let mut bytes = bytes.iter();
-    // The next bits, from the highest on; there are `have` of them.
+    // The next bits, from the highest on; the first `have` of them are valid.
     let mut bits = 0_u64;
     let mut have = 0;
     loop {
@@ -146,7 +148,7 @@ fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
         }
         let (symbol, length) = match CODE.direct[(bits >> (64 - DIRECT)) as usize] {
             (_, 0) if have >= LONGEST => CODE.long((bits >> 32) as u32)?,
-            // What is missing is taken for the padding's ones.
+            // Missing bits are assumed to be the ones of the padding.
             (_, 0) => match CODE
                 .long((bits >> 32) as u32 | u32::MAX.checked_shr(have as u32).unwrap_or(0))
             {
@@ -162,13 +164,14 @@ fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
         bits <<= length;
         have -= length;
     }
-    // What is left is the beginning of the end's code, which is all ones, and shorter than a byte.
+    // The padding is a prefix of EOS, all ones, and shorter than a byte.
     let is_padding = have < 8 && (have == 0 || bits >> (64 - have) == (1 << have) - 1);
-    match is_padding {
-        true => Ok(()),
-        false => Err(DecodeError::Invalid(
-            "a Huffman-coded string is not padded as it must be",
-        )),
+    if is_padding {
+        Ok(())
+    } else {
+        Err(DecodeError::Invalid(
+            "invalid padding of a Huffman-coded string",
+        ))
     }
 }
 
@@ -176,8 +179,8 @@ fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
 mod tests {
     use super::*;
 
-    /// The code of a symbol and its length, made from the lengths alone and not as [`Code`] does
-    /// it.
+    /// Returns the code of a symbol and its length, computed from the lengths in another way than
+    /// [`Code`] does.
     fn code(symbol: u8) -> (u32, u32) {
         let mut order: Vec<usize> = (0..LENGTHS.len()).collect();
         order.sort_by_key(|symbol| (LENGTHS[*symbol], *symbol));
@@ -216,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_of_the_rfc() {
+    fn examples_of_the_rfc_are_decoded() {
         let www = [
             0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff,
         ];
@@ -225,13 +228,13 @@ mod tests {
             decoded(&[0xa8, 0xeb, 0x10, 0x64, 0x9c, 0xbf]).unwrap(),
             b"no-cache"
         );
-        // The longest code, of 30 bits, is that of three control characters: 0x3ffffffc for a line
+        // The longest codes, of 30 bits, belong to three control characters: 0x3ffffffc is a line
         // feed.
         assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xf3]).unwrap(), b"\n");
     }
 
     #[test]
-    fn every_symbol_is_read_wherever_it_stands() {
+    fn every_symbol_is_decoded_at_any_bit_offset() {
         for symbol in 0..=255 {
             for before in 0..8 {
                 let mut text = vec![b'0'; before];
@@ -246,9 +249,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_code_is_refused() {
+    fn invalid_codes_are_rejected() {
         for bytes in [
-            // Padding that is not ones, that is a whole byte, and the end itself.
+            // Padding that is not all ones, padding of a whole byte, and EOS.
             &[0b0000_0000][..],
             &[0b0011_1000],
             &[0b0001_1111, 0xff],
@@ -262,12 +265,12 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_was_coded_is_read(text: Vec<u8>) {
+        fn strings_round_trip(text: Vec<u8>) {
             assert_eq!(decoded(&encode(&text)).unwrap(), text);
         }
 
         #[test]
-        fn anything_is_read_or_refused(bytes: Vec<u8>) {
+        fn arbitrary_bytes_decode_uniquely_or_fail(bytes: Vec<u8>) {
             if let Ok(text) = decoded(&bytes) {
                 assert_eq!(encode(&text), bytes);
             }

@@ -1,15 +1,14 @@
-//! Integers (RFC 7541, section 5.1): as much as fits into the rest of a byte, and groups of seven
-//! bits behind it.
+//! Integers (RFC 7541, section 5.1): a prefix in the rest of a byte, then groups of seven bits.
 
 use super::DecodeError;
 
-/// Nothing in a block is that large: neither an index nor a length.
+/// Beyond any valid index or length.
 const MAX: u64 = u32::MAX as u64;
 
-/// Reads an integer that begins with the low `bits` of the first byte, and takes it off `bytes`,
-/// which must not be empty.
+/// Decodes an integer that begins with the low `bits` of the first byte, and removes it from
+/// `bytes`.
 pub(super) fn read(bytes: &mut &[u8], bits: u32) -> Result<usize, DecodeError> {
-    const TRUNCATED: DecodeError = DecodeError::Truncated("a header block ends within an integer");
+    const TRUNCATED: DecodeError = DecodeError::Truncated("incomplete integer in a field block");
     let mask = (1_u8 << bits) - 1;
     let (first, mut rest) = bytes.split_first().ok_or(TRUNCATED)?;
     let mut value = u64::from(first & mask);
@@ -18,11 +17,9 @@ pub(super) fn read(bytes: &mut &[u8], bits: u32) -> Result<usize, DecodeError> {
         loop {
             let (byte, behind) = rest.split_first().ok_or(TRUNCATED)?;
             rest = behind;
-            // The first four groups cannot overflow, and a fifth is too large unless it is small.
+            // The first four groups cannot overflow; a fifth is rejected below unless it is small.
             if shift > 28 {
-                return Err(DecodeError::Invalid(
-                    "an integer in a header block is too large",
-                ));
+                return Err(DecodeError::Invalid("integer too large in a field block"));
             }
             value += u64::from(byte & 0x7f) << shift;
             shift += 7;
@@ -32,15 +29,13 @@ pub(super) fn read(bytes: &mut &[u8], bits: u32) -> Result<usize, DecodeError> {
         }
     }
     if value > MAX {
-        return Err(DecodeError::Invalid(
-            "an integer in a header block is too large",
-        ));
+        return Err(DecodeError::Invalid("integer too large in a field block"));
     }
     *bytes = rest;
     Ok(value as usize)
 }
 
-/// Writes `value` behind the high bits `prefix` of a byte whose low `bits` are free.
+/// Encodes `value` after the high bits `prefix` of a byte whose low `bits` are free.
 pub(super) fn write(out: &mut Vec<u8>, prefix: u8, bits: u32, value: usize) {
     let mask = (1_usize << bits) - 1;
     if value < mask {
@@ -61,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_examples_of_the_rfc() {
+    fn examples_of_the_rfc_round_trip() {
         for (value, bits, bytes) in [
             (10, 5, &[0b01010][..]),
             (1337, 5, &[0b11111, 0b1001_1010, 0b0000_1010]),
@@ -75,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_integer_is_refused() {
+    fn invalid_integers_are_rejected() {
         for bytes in [
             &[][..],
             &[0x7f],
@@ -89,7 +84,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_written_is_read(value in 0..u32::MAX as usize, bits in 4_u32..8, behind in 0_u8..) {
+        fn integers_round_trip(value in 0..u32::MAX as usize, bits in 4_u32..8, behind in 0_u8..) {
             let mut bytes = Vec::new();
             write(&mut bytes, 0, bits, value);
             bytes.push(behind);

@@ -1,18 +1,18 @@
-//! What the other side's encoder has put into the table (RFC 7541, section 2.3).
+//! The decoder's dynamic table (RFC 7541, section 2.3).
 
 use std::collections::VecDeque;
 
 use super::field::{Field, STATIC_FIELDS, STATIC_TABLE};
 use super::{FIELD_OVERHEAD, MAX_TABLE_SIZE};
 
-/// Fields by index, the latest first behind those of the static table. Without memory as long as
-/// nobody uses it.
+/// Fields by index: the static table, then the dynamic table, the most recent first. Allocates
+/// nothing until the peer uses it.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// The latest in front.
+    /// The most recent first.
     entries: VecDeque<Entry>,
     size: usize,
-    /// What it may hold at the moment.
+    /// The current maximum size, in bytes.
     max: usize,
 }
 
@@ -22,7 +22,7 @@ struct Entry {
     length: Length,
 }
 
-/// How many bytes a field has.
+/// The lengths of a field, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Length {
     pub(super) name: u32,
@@ -30,7 +30,7 @@ pub(super) struct Length {
 }
 
 impl Length {
-    /// What it counts for.
+    /// The field's size in tables and field sections.
     pub(super) fn size(self) -> usize {
         self.name as usize + self.value as usize + FIELD_OVERHEAD
     }
@@ -45,7 +45,7 @@ impl Table {
         }
     }
 
-    /// There is none at index 0.
+    /// Returns the field at `index`, which counts from 1.
     pub(super) fn get(&self, index: usize) -> Option<(&Field, Length)> {
         let index = index.checked_sub(1)?;
         if let Some(field) = STATIC_FIELDS.get(index) {
@@ -60,7 +60,7 @@ impl Table {
         Some((&entry.field, entry.length))
     }
 
-    /// Adds a field; one that is larger than the table only empties it.
+    /// Adds a field. One that is larger than the table only empties it.
     pub(super) fn insert(&mut self, field: Field, length: Length) {
         let size = length.size();
         self.evict(self.max.saturating_sub(size));
@@ -70,7 +70,7 @@ impl Table {
         }
     }
 
-    /// The encoder has changed its mind. False when it takes more than it was offered.
+    /// Applies a dynamic table size update. Returns false if it exceeds the advertised limit.
     pub(super) fn resize(&mut self, max: usize) -> bool {
         if max > MAX_TABLE_SIZE as usize {
             return false;

@@ -123,7 +123,7 @@ fn messages_pass_both_ways_however_they_are_cut() {
             }
         }
         assert_eq!(body, b"ask");
-        assert!(pair.server.has_reader(theirs));
+        assert!(pair.server.is_fully_read(theirs));
         assert!(matches!(
             pair.server.poll_body_frame(theirs, noop_waker()),
             Poll::Ready(None)

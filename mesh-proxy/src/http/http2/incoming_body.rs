@@ -60,7 +60,7 @@ impl IncomingBody {
 
     pub(in crate::http) fn is_end_stream(&self) -> bool {
         let (connection, id) = self.reader.connection();
-        connection.is_read(id)
+        connection.is_fully_read(id)
     }
 
     /// Polls for the next frame. Empty frames are skipped: they carry nothing, and the next hop

@@ -127,7 +127,7 @@ impl Pings {
             let Some(timer) = &mut self.keep_alive else {
                 return Poll::Pending;
             };
-            match ready!(timer.poll(cx, self.last_read, connection.streams() > 0)) {
+            match ready!(timer.poll(cx, self.last_read, connection.stream_count() > 0)) {
                 KeepAliveAction::SendPing => self.send_ping(connection),
                 KeepAliveAction::TimedOut => return Poll::Ready(PingEvent::TimedOut),
             }

@@ -107,7 +107,7 @@ impl<H> ServeConfig<H> {
         if let Some(exceeded) = shared.take_limit_exceeded() {
             tracing::info!(reason = %exceeded, "HTTP/2 client exceeded a limit");
             self.refusals.count(Protocol::Http2, exceeded.label());
-        } else if let Some(Error::Protocol(..)) = error {
+        } else if let Some(Error::ConnectionError(..)) = error {
             self.refusals.count(Protocol::Http2, "malformed");
         }
     }
