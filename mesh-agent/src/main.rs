@@ -32,7 +32,7 @@ fn main() -> ExitCode {
 
 fn start(args: Args) -> anyhow::Result<()> {
     let filter = log::init(log::Settings {
-        filter: &quiet(&args.config.log_level),
+        filter: &without_kube_client(&args.config.log_level),
         format: args.config.log_format,
         aliases: &[],
     })?;
@@ -54,7 +54,7 @@ fn start(args: Args) -> anyhow::Result<()> {
 
 /// Silences `kube_client`, which logs every failed attempt as an error for as long as the API
 /// server is unreachable. The agent logs that once.
-fn quiet(filter: &str) -> String {
+fn without_kube_client(filter: &str) -> String {
     if filter.contains("kube_client") {
         filter.to_owned()
     } else {

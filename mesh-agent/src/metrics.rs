@@ -85,9 +85,9 @@ impl Metrics {
         self.enrolments.with(&labels).inc();
     }
 
-    pub fn set_pods(&self, census: &BTreeMap<Tier, usize>) {
+    pub fn set_pods(&self, pods_by_tier: &BTreeMap<Tier, usize>) {
         for (tier, gauge) in &self.pods {
-            let count = census.get(tier).copied().unwrap_or_default();
+            let count = pods_by_tier.get(tier).copied().unwrap_or_default();
             gauge.set(count.try_into().unwrap_or(i64::MAX));
         }
     }

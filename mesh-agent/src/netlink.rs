@@ -25,7 +25,7 @@ pub struct Message {
 
 /// One message from the kernel.
 #[derive(Clone, Copy, Debug)]
-pub struct Received<'a> {
+pub struct ReceivedMessage<'a> {
     pub kind: u16,
     pub flags: u16,
     pub sequence: u32,
@@ -96,11 +96,11 @@ impl Message {
 }
 
 /// Splits the bytes of one read from a netlink socket into messages.
-pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Received<'_>> {
+pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = ReceivedMessage<'_>> {
     std::iter::from_fn(move || {
         let length = u32_at(bytes, 0)? as usize;
         let body = bytes.get(HEADER_LENGTH..length)?;
-        let message = Received {
+        let message = ReceivedMessage {
             kind: u16_at(bytes, 4)?,
             flags: u16_at(bytes, 6)?,
             sequence: u32_at(bytes, 8)?,
@@ -164,7 +164,7 @@ mod tests {
             .finish();
         assert_eq!(bytes.len() % ALIGNMENT, 0);
         let two: Vec<u8> = [bytes.clone(), bytes].concat();
-        let read: Vec<Received<'_>> = messages(&two).collect();
+        let read: Vec<ReceivedMessage<'_>> = messages(&two).collect();
         assert_eq!(read.len(), 2);
         assert_eq!(
             (read[1].kind, read[1].flags, read[1].sequence),

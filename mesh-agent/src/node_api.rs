@@ -10,4 +10,4 @@ pub mod server;
 /// A request names one pod and its annotations; Kubernetes allows 256 KiB of those.
 const MAX_REQUEST: u64 = 1024 * 1024;
 /// The longest response lists the pods of a node; a pod takes less than 1 KiB.
-const MAX_ANSWER: u64 = 16 * 1024 * 1024;
+const MAX_RESPONSE: u64 = 16 * 1024 * 1024;

@@ -142,8 +142,8 @@ impl NodeWorker {
     /// Returns a status even on a broken node: parts that cannot be read become warnings.
     fn status(&self) -> NodeStatus {
         let mut status = self.status.clone();
-        match self.node.census() {
-            Ok(census) => status.pods = census,
+        match self.node.pods_by_tier() {
+            Ok(pods_by_tier) => status.pods = pods_by_tier,
             Err(error) => status.warnings.push(chain(&error)),
         }
         match self.node.programs() {
@@ -229,8 +229,8 @@ impl NodeWorker {
             }
             Err(error) => tracing::warn!(error = chain(&error), "Cannot read the guard's counters"),
         }
-        match self.node.census() {
-            Ok(census) => self.metrics.set_pods(&census),
+        match self.node.pods_by_tier() {
+            Ok(pods_by_tier) => self.metrics.set_pods(&pods_by_tier),
             Err(error) => tracing::warn!(error = chain(&error), "Cannot count the pods"),
         }
     }

@@ -8,11 +8,11 @@
 //! concurrently.
 //!
 //! ```text
-//! <state dir>/boot-id            the boot these records belong to; network namespace cookies restart with each boot
+//! <state dir>/boot-id            the boot of these records; namespace cookies restart then
 //! <state dir>/node.json          the tier for new pods, read by a plugin without an agent
 //! <state dir>/pods/<id>.json     one enrolled pod
 //! <state dir>/tombstones/<id>    an attachment whose deletion a plugin could not complete
-//! <state dir>/repairs.json       the repairs of the agent; written by module `repairs`, removed here
+//! <state dir>/repairs.json       repairs of the agent; written by module `repairs`
 //! ```
 
 use std::{

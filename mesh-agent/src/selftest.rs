@@ -4,9 +4,9 @@
 //! and proxy. The daemon runs it before it chooses a tier; [`best_tier`] evaluates the result.
 //!
 //! ```text
-//! agent ──spawns──▶ proxy worker (uid 2102, cgroup …/proxy): listens on 4140 and 4143, reports connections
+//! agent ──spawns──▶ proxy worker (uid 2102, cgroup …/proxy): listens on 4140 and 4143
 //!   │               ▲ redirected and steered connections
-//!   └────spawns──▶ application worker (cgroup …/app): connects in every supported way, one check after another
+//!   └────spawns──▶ application worker (cgroup …/application): runs the checks
 //! ```
 //!
 //! The workers run this program again, because a process belongs to one cgroup as a whole: a
@@ -77,7 +77,7 @@ pub enum Outcome {
 
 /// One check and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Check {
+pub struct CheckResult {
     pub name: String,
     pub direction: Direction,
     pub outcome: Outcome,
@@ -113,7 +113,7 @@ pub enum Error {
 }
 
 /// Runs every check. An error means that the test could not be run, which counts like a failed one.
-pub fn run(object: &Object, settings: &Settings) -> Result<Vec<Check>, Error> {
+pub fn run(object: &Object, settings: &Settings) -> Result<Vec<CheckResult>, Error> {
     let env = SelfTestEnv::build(object, settings)?;
     let (mut proxy, mut output) = spawn(settings, &env, "proxy", &env.proxy_cgroup())?;
     let checks =
@@ -187,7 +187,7 @@ pub fn clear(pin_dir: &Path, cgroup_parent: Option<&Path>) -> Result<(), Error> 
 }
 
 /// Returns the best tier that these results allow: `None` when not even outbound redirection works.
-pub fn best_tier(checks: &[Check]) -> Option<Tier> {
+pub fn best_tier(checks: &[CheckResult]) -> Option<Tier> {
     let all_passed = |direction: Direction| {
         let mut selected = checks
             .iter()
@@ -243,7 +243,7 @@ fn wait_for_proxy(proxy: &mut Child, output: &mut BufReader<ChildStdout>) -> Res
 }
 
 /// Runs the application worker until it exits and collects its reports, one line per check.
-fn run_application(settings: &Settings, env: &SelfTestEnv) -> Result<Vec<Check>, Error> {
+fn run_application(settings: &Settings, env: &SelfTestEnv) -> Result<Vec<CheckResult>, Error> {
     let role = "application";
     let (mut child, lines) = spawn(settings, env, role, &env.application_cgroup())?;
     let mut checks = Vec::new();
@@ -290,8 +290,8 @@ fn ended(role: &'static str, status: io::Result<ExitStatus>) -> Error {
 mod tests {
     use super::*;
 
-    fn check(direction: Direction, outcome: Outcome) -> Check {
-        Check {
+    fn check(direction: Direction, outcome: Outcome) -> CheckResult {
+        CheckResult {
             name: "a check".into(),
             direction,
             outcome,

@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 #[derive(Clone, Debug, Default)]
 pub struct SharedStatus {
     /// Locked only to copy.
-    latest: Arc<Mutex<Latest>>,
+    current: Arc<Mutex<CurrentStatus>>,
 }
 
 #[derive(Debug, Default)]
-struct Latest {
+struct CurrentStatus {
     cni: Option<CniStatus>,
     cni_warnings: Vec<String>,
     api_problem: Option<String>,
@@ -22,29 +22,29 @@ struct Latest {
 
 impl SharedStatus {
     pub fn set_cni(&self, status: CniStatus, warnings: Vec<String>) {
-        let mut latest = self.latest.lock();
-        latest.cni = Some(status);
-        latest.cni_warnings = warnings;
+        let mut current = self.current.lock();
+        current.cni = Some(status);
+        current.cni_warnings = warnings;
     }
 
     /// Sets why the API server cannot be reached; `None` when it can.
     pub fn set_api_problem(&self, problem: Option<String>) {
-        self.latest.lock().api_problem = problem;
+        self.current.lock().api_problem = problem;
     }
 
     pub fn set_waiting(&self, waiting: Vec<WaitingPod>) {
-        self.latest.lock().waiting = waiting;
+        self.current.lock().waiting = waiting;
     }
 
     pub fn add_to(&self, status: &mut NodeStatus) {
-        let latest = self.latest.lock();
-        status.cni.clone_from(&latest.cni);
-        status.waiting.clone_from(&latest.waiting);
-        if let Some(cni) = latest.cni.as_ref().filter(|cni| !cni.chained) {
+        let current = self.current.lock();
+        status.cni.clone_from(&current.cni);
+        status.waiting.clone_from(&current.waiting);
+        if let Some(cni) = current.cni.as_ref().filter(|cni| !cni.chained) {
             let warning = format!("mesh-cni is not in the node's CNI chain: {}", cni.reason);
             status.warnings.push(warning);
         }
-        status.warnings.extend(latest.cni_warnings.iter().cloned());
-        status.warnings.extend(latest.api_problem.clone());
+        status.warnings.extend(current.cni_warnings.iter().cloned());
+        status.warnings.extend(current.api_problem.clone());
     }
 }

@@ -18,7 +18,7 @@ use mesh_runtime::log;
 use crate::{
     ebpf::{self, Loaded, Object, Programs},
     redirect::{GuardMode, Tier},
-    selftest::{self, Check, Outcome},
+    selftest::{self, CheckResult, Outcome},
 };
 
 pub use cgroup::CgroupError;
@@ -84,7 +84,7 @@ pub enum TierError {
 struct EbpfTrial {
     /// The best tier that the self-test allows.
     best: Option<Tier>,
-    self_test: Vec<Check>,
+    self_test: Vec<CheckResult>,
     inputs: LoadInputs,
 }
 
@@ -323,7 +323,7 @@ impl fmt::Debug for AttachedPrograms {
     }
 }
 
-fn self_test_case(check: Check) -> SelfTestCase {
+fn self_test_case(check: CheckResult) -> SelfTestCase {
     let (outcome, detail) = match check.outcome {
         Outcome::Passed => (SelfTestOutcome::Passed, String::new()),
         Outcome::Failed(why) => (SelfTestOutcome::Failed, why),

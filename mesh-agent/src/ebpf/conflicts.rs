@@ -90,7 +90,7 @@ fn is_cgroup2(path: &Path) -> bool {
 }
 
 /// An overridable attachment can be overridden below its cgroup, but not shared at it.
-fn conflict_kind(attached: &bpf::Attached, is_same_cgroup: bool) -> Option<ConflictKind> {
+fn conflict_kind(attached: &bpf::Attachments, is_same_cgroup: bool) -> Option<ConflictKind> {
     if attached.programs.is_empty() || attached.flags & ALLOW_MULTI != 0 {
         return None;
     }
@@ -117,7 +117,7 @@ mod tests {
             (ALLOW_MULTI, &[7, 8], true, None),
         ];
         for (flags, programs, is_same_cgroup, expected) in table {
-            let attached = bpf::Attached {
+            let attached = bpf::Attachments {
                 flags,
                 programs: programs.to_vec(),
             };

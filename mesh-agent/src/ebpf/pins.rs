@@ -6,8 +6,8 @@
 //! <pin-dir>/v1/maps/<NAME>      shared by all programs
 //! <pin-dir>/v1/links/<program>  one per hook of the pods' parent cgroup
 //! <pin-dir>/v1/steer/<cookie>   one per pod of the full tier, in its network namespace
-//! <pin-dir>/v1/guard/<cookie>-<interface index>   one per interface of a pod, while the guard is on
-//! <pin-dir>/v1/guard/<cookie>-<interface index>   one per interface of a pod, while the guard is on
+//! <pin-dir>/v1/guard/<cookie>-<interface index>  one per guarded interface of a pod
+//! ```
 
 use std::{
     fs::{self, File},

@@ -72,19 +72,19 @@ pub(super) fn run(args: Args) -> ExitCode {
         return exec(&args.command);
     }
     match wait_and_run(&args) {
-        Next::Exit(code) => code,
-        Next::Exec => exec(&args.command),
+        NextStep::Exit(code) => code,
+        NextStep::Exec => exec(&args.command),
     }
 }
 
-enum Next {
+enum NextStep {
     Exit(ExitCode),
     /// Execute the program in this process, which then receives the signals.
     Exec,
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn wait_and_run(args: &Args) -> Next {
+async fn wait_and_run(args: &Args) -> NextStep {
     let ready = until_ready(args.port, args.backoff);
     let is_ready = match args.timeout {
         None => {
@@ -99,17 +99,17 @@ async fn wait_and_run(args: &Args) -> Next {
             "the proxy's admin server on port {} did not report ready within {limit:?}",
             args.port
         ));
-        return Next::Exit(ExitCode::from(EX_UNAVAILABLE));
+        return NextStep::Exit(ExitCode::from(EX_UNAVAILABLE));
     }
     if !args.shutdown {
-        return Next::Exec;
+        return NextStep::Exec;
     }
     let ended = run_child(&args.command).await;
     // On failure the proxy has exited, or does not allow it, which its own log reports.
     if let Err(error) = send_request(args.port, "POST", "/shutdown").await {
         print_error(&format!("cannot shut the proxy down: {error}"));
     }
-    Next::Exit(match ended {
+    NextStep::Exit(match ended {
         Ok(status) => exit_code(status),
         Err(error) => {
             print_error(&format!("cannot run {}: {error}", name(&args.command)));

@@ -48,7 +48,7 @@ pub(super) enum ChainError {
 
 /// The fields of a list that libcni reads; its keys are case-sensitive.
 #[derive(Deserialize)]
-struct List<'a> {
+struct PluginList<'a> {
     #[serde(default)]
     name: String,
     #[serde(rename = "cniVersion", default)]
@@ -61,14 +61,14 @@ struct List<'a> {
 
 /// The field of a plugin, in a list or alone, that identifies it.
 #[derive(Deserialize)]
-struct Kind {
+struct PluginType {
     #[serde(rename = "type", default)]
     kind: String,
 }
 
 /// The fields of a configuration of one plugin that the list made from it needs.
 #[derive(Deserialize)]
-struct Single<'a> {
+struct SinglePlugin<'a> {
     #[serde(borrow, default)]
     name: Option<&'a RawValue>,
     #[serde(rename = "cniVersion", borrow, default)]
@@ -97,7 +97,7 @@ impl Chain {
 
     /// Parses the plugins of any list, usable or not.
     fn parse(text: &str) -> Result<Self, ChainError> {
-        let list: List<'_> = serde_json::from_str(text).map_err(ChainError::Unreadable)?;
+        let list: PluginList<'_> = serde_json::from_str(text).map_err(ChainError::Unreadable)?;
         let mut plugins = Vec::new();
         if let Some(raw) = list.plugins {
             let entries: Vec<&RawValue> =
@@ -133,7 +133,7 @@ impl Plugin {
     fn read(text: &str, entry: &RawValue) -> Result<Self, ChainError> {
         let slice = entry.get();
         let start = slice.as_ptr() as usize - text.as_ptr() as usize;
-        let kind: Kind = serde_json::from_str(slice).map_err(ChainError::Unreadable)?;
+        let kind: PluginType = serde_json::from_str(slice).map_err(ChainError::Unreadable)?;
         Ok(Self {
             kind: kind.kind,
             entry: serde_json::from_str(slice).map_err(ChainError::Unreadable)?,
@@ -205,7 +205,7 @@ pub(super) fn without_entry(text: &str) -> Result<Option<String>, ChainError> {
 /// Converts a configuration of one plugin (`*.conf`, `*.json`) to a list of that one, as libcni
 /// does when it reads such a file.
 pub(super) fn as_list(text: &str) -> Result<String, ChainError> {
-    let single: Single<'_> = serde_json::from_str(text).map_err(ChainError::Unreadable)?;
+    let single: SinglePlugin<'_> = serde_json::from_str(text).map_err(ChainError::Unreadable)?;
     let name = single.name.ok_or(ChainError::NoName)?.get();
     let version = single
         .version

@@ -10,7 +10,7 @@ use std::{
 use nix::sys::socket::{setsockopt, sockopt::SndBufForce};
 use socket2::{Domain, Protocol, Type};
 
-use super::{Received, messages};
+use super::{ReceivedMessage, messages};
 
 /// The kernel responds immediately; without the limit a lost response would block the agent.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -81,7 +81,7 @@ impl Socket {
     pub fn dump(
         &mut self,
         request: &[u8],
-        mut each: impl FnMut(&Received<'_>),
+        mut each: impl FnMut(&ReceivedMessage<'_>),
     ) -> Result<(), SocketError> {
         self.send(request)?;
         let mut buffer = vec![0; RECEIVE_BUFFER];
@@ -123,7 +123,7 @@ impl Socket {
 }
 
 /// Returns the error that the message reports, if any; an acknowledgement is error 0.
-fn refusal(message: &Received<'_>) -> Result<(), SocketError> {
+fn refusal(message: &ReceivedMessage<'_>) -> Result<(), SocketError> {
     if message.kind != KIND_ERROR {
         return Ok(());
     }

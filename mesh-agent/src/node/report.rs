@@ -74,12 +74,12 @@ impl Node {
     }
 
     /// Returns the number of pods in each tier.
-    pub fn census(&self) -> Result<BTreeMap<Tier, usize>, NodeError> {
-        let mut census = BTreeMap::new();
+    pub fn pods_by_tier(&self) -> Result<BTreeMap<Tier, usize>, NodeError> {
+        let mut pods_by_tier = BTreeMap::new();
         for record in self.registry.records()?.0 {
-            *census.entry(record.redirect.tier).or_default() += 1;
+            *pods_by_tier.entry(record.redirect.tier).or_default() += 1;
         }
-        Ok(census)
+        Ok(pods_by_tier)
     }
 }
 

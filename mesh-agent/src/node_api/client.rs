@@ -9,7 +9,7 @@ use std::{
 use mesh_core::node::{Answer, Request};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::MAX_ANSWER;
+use super::MAX_RESPONSE;
 
 /// Why a request has no response. The plugin treats each of them as an absent agent.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +83,7 @@ fn exchange(mut socket: Socket, request: &Request, deadline: Instant) -> io::Res
     while !answer.ends_with(b"\n") {
         socket.set_read_timeout(Some(remaining(deadline)?))?;
         let count = socket.read(&mut buffer)?;
-        if count == 0 || answer.len() as u64 > MAX_ANSWER {
+        if count == 0 || answer.len() as u64 > MAX_RESPONSE {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         answer.extend_from_slice(&buffer[..count]);

@@ -12,7 +12,7 @@ use std::{
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::{
-    Check, Direction, Outcome,
+    CheckResult, Direction, Outcome,
     protocol::{IO_TIMEOUT, Report, Request, canonical},
 };
 
@@ -39,7 +39,7 @@ pub(super) fn run() -> io::Result<()> {
             Err(Problem::Failed(reason)) => Outcome::Failed(reason),
             Err(Problem::Unsupported(reason)) => Outcome::Unsupported(reason),
         };
-        let result = Check {
+        let result = CheckResult {
             name: (*name).to_owned(),
             direction,
             outcome,

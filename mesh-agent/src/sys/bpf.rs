@@ -69,7 +69,7 @@ pub struct LinkInfo {
 
 /// Programs attached directly to one cgroup or network namespace at one hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attached {
+pub struct Attachments {
     /// `BPF_F_ALLOW_*`; 0 for an exclusive attachment.
     pub flags: u32,
     pub programs: Vec<u32>,
@@ -295,7 +295,7 @@ pub fn open_pin(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Returns what is attached directly to `target` (a cgroup or network namespace) at one hook.
-pub fn query(target: impl AsFd, attach_type: AttachType) -> io::Result<Attached> {
+pub fn query(target: impl AsFd, attach_type: AttachType) -> io::Result<Attachments> {
     let mut programs = vec![0u32; QUERY_MAX];
     let mut attributes = Query {
         target: raw(&target),
@@ -308,7 +308,7 @@ pub fn query(target: impl AsFd, attach_type: AttachType) -> io::Result<Attached>
     // `programs`, which lives until the call returns.
     unsafe { bpf(PROG_QUERY, &mut attributes) }?;
     programs.truncate(attributes.count as usize);
-    Ok(Attached {
+    Ok(Attachments {
         flags: attributes.attach_flags,
         programs,
     })

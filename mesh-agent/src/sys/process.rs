@@ -62,17 +62,17 @@ fn uid_of(fd: &OwnedFd) -> io::Result<u32> {
 fn duplicate(pid: i32, fd: RawFd) -> io::Result<Option<OwnedFd>> {
     // SAFETY: no pointers are passed.
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let Some(pidfd) = opened(pidfd)? else {
+    let Some(pidfd) = owned_descriptor(pidfd)? else {
         return Ok(None);
     };
     // SAFETY: no pointers are passed.
     let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) };
-    opened(copy)
+    owned_descriptor(copy)
 }
 
 /// Returns the descriptor that a system call returned, or `None` when its process or descriptor no
 /// longer exists.
-fn opened(result: libc::c_long) -> io::Result<Option<OwnedFd>> {
+fn owned_descriptor(result: libc::c_long) -> io::Result<Option<OwnedFd>> {
     if result >= 0 {
         // SAFETY: the kernel has just created this descriptor, and it has no other owner.
         return Ok(Some(unsafe { OwnedFd::from_raw_fd(result as RawFd) }));

@@ -69,7 +69,7 @@ fn rules(pairs: &[(&str, &str)], directions: Directions) -> Rules {
 }
 
 /// Creates a pod with a proxy and an application, and a neighbour with services.
-fn inhabited() -> Pair {
+fn pair_with_services() -> Pair {
     let pair = Pair::new();
     let serve = |netns: &Netns, name, address: &str| netns.serve(name, address.parse().unwrap());
     serve(&pair.pod, "outbound", "127.0.0.1:4140");
@@ -86,7 +86,7 @@ fn inhabited() -> Pair {
 }
 
 fn contract(filter: &dyn Filter) {
-    let pair = inhabited();
+    let pair = pair_with_services();
     let rules = rules(
         &[
             ("skip-inbound-ports", "8081"),
@@ -160,7 +160,7 @@ fn inbound_only_rules_do_not_affect_outbound_connections() {
         return;
     }
     for filter in [&Nft as &dyn Filter, &Iptables] {
-        let pair = inhabited();
+        let pair = pair_with_services();
         let rules = rules(&[], Directions::InboundOnly);
         filter.replace(&pair.pod, &rules);
         filter.verify(&pair.pod, &rules).unwrap();

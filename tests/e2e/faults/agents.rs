@@ -83,9 +83,9 @@ pub(super) const SLOW: &[Fault] = &[
         check: "agent-cni",
         says: "there is no network configuration yet",
         also: &["agent-warnings"],
-        follow: &["No file at all: the node's network plugin writes it, so restart that"],
+        follow: &["If there is no file, restart the node's network plugin, which writes it"],
         names: &[(
-            "No file at all: the node's network plugin writes it, so restart that",
+            "If there is no file, restart the node's network plugin, which writes it",
             "on_node 'cd /host/run/faults-cni; for file in *; do cat $file > /host/etc/cni/net.d/$file; done; rm -r /host/run/faults-cni'; \
             kubectl wait nodes --all --for=condition=Ready --timeout=60s",
         )],

@@ -124,10 +124,10 @@ pub(super) const FAULTS: &[Fault] = &[
             "trust-roots-published",
         ],
         follow: &[
-            "take it out of the file",
+            "remove it from the file",
             "kubectl -n linkerd create configmap linkerd-identity-trust-roots --from-file=ca-bundle.crt --dry-run=client -o yaml | kubectl apply -f -",
         ],
-        names: &[("take it out of the file", "cp anchor.crt ca-bundle.crt")],
+        names: &[("remove it from the file", "cp anchor.crt ca-bundle.crt")],
     },
     Fault {
         name: "the bundle of anchors is empty",
