@@ -31,7 +31,7 @@ const ANY: u64 = 0;
 
 /// Limit of guarded interfaces per pod. Each costs a program and a pin, and a pod with NET_ADMIN
 /// can create any number; its packets leave the pod through the interfaces that its network plugins
-/// created, which have the lowest indexes.
+/// created, which were created first.
 const MAX_INTERFACES: usize = 64;
 
 /// Connection requests of one pod that bypassed its proxy.
