@@ -41,7 +41,7 @@ impl Mesh {
                 let node = Node::find(None)?;
                 output::note(&format!(
                     "local node {} (--context NAME selects a cluster)",
-                    node.instance.name()
+                    node.paths.name()
                 ));
                 Ok(Self::Local(node))
             }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use mesh_k8s::kinds::{ObjectMeta, Pod, ReplicaSet};
-use mesh_local::instance::{FindError, Instance, Name};
+use mesh_local::node_paths::{FindError, Name, NodePaths};
 use serde_norway::Value;
 use tokio::net::TcpStream;
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 pub(crate) struct Node {
-    pub(crate) instance: Instance,
+    pub(crate) paths: NodePaths,
 }
 
 impl Node {
@@ -27,18 +27,18 @@ impl Node {
             .map(str::parse::<Name>)
             .transpose()
             .map_err(|error| Failure::Input(error.to_string()))?;
-        let instance = Instance::find(name).map_err(|error| match error {
+        let paths = NodePaths::find(name).map_err(|error| match error {
             FindError::Several(_) => Failure::Input(error.to_string()),
             FindError::None | FindError::Read { .. } => Failure::Unreachable(error.to_string()),
         })?;
-        if instance.state().exists() {
-            return Ok(Self { instance });
+        if paths.state().exists() {
+            return Ok(Self { paths });
         }
-        let all = Instance::all().unwrap_or_default();
+        let all = NodePaths::all().unwrap_or_default();
         let names: Vec<&str> = all.iter().map(|node| node.name().as_str()).collect();
         Err(Failure::Unreachable(format!(
             "local node {:?} does not exist; this machine has: {}",
-            instance.name().as_str(),
+            paths.name().as_str(),
             names.join(", ")
         )))
     }
@@ -55,7 +55,7 @@ impl Node {
         &self,
         kind: &str,
     ) -> anyhow::Result<Vec<T>> {
-        let directory = self.instance.objects();
+        let directory = self.paths.objects();
         let entries = std::fs::read_dir(&directory)
             .with_context(|| format!("read the node's objects in {}", directory.display()))?;
         let mut objects = Vec::new();
@@ -82,9 +82,9 @@ impl Node {
     }
 
     pub(crate) async fn agent(&self) -> AgentReport {
-        let socket = self.instance.agent_socket();
+        let socket = self.paths.agent_socket();
         AgentReport {
-            node: self.instance.name().to_string(),
+            node: self.paths.name().to_string(),
             status: agent::status(&socket).await,
             pods: agent::pods(&socket).await,
         }

@@ -15,7 +15,7 @@ use std::{
     process::{Command, Output},
 };
 
-use mesh_local::{host, instance::Instance};
+use mesh_local::{host, node_paths::NodePaths};
 
 const WEB: &str = r#"
 kind: ConfigMap
@@ -108,7 +108,7 @@ impl Node {
         let output = self.run(args);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (out, err) = (text(&output.stdout), text(&output.stderr));
-        let log = fs::read_to_string(self.instance().daemon_log()).unwrap_or_default();
+        let log = fs::read_to_string(self.paths().daemon_log()).unwrap_or_default();
         assert!(output.status.success(), "{args:?}: {out}\n{err}\n{log}");
         out
     }
@@ -122,27 +122,27 @@ impl Node {
         self.ok(&["exec", pod, "--", "sh", "-c", script])
     }
 
-    fn instance(&self) -> Instance {
-        Instance::new(self.name.parse().unwrap())
+    fn paths(&self) -> NodePaths {
+        NodePaths::new(self.name.parse().unwrap())
     }
 
     /// Returns the state that the node has left on the machine: directories, nftables tables and
     /// mounts.
     fn traces(&self) -> Vec<PathBuf> {
-        let instance = self.instance();
-        let cgroup = instance.cgroup(&host::cgroup2().unwrap());
-        let mut traces = vec![instance.state().to_owned(), cgroup];
+        let paths = self.paths();
+        let cgroup = paths.cgroup(&host::cgroup2().unwrap());
+        let mut traces = vec![paths.state().to_owned(), cgroup];
         traces.retain(|path| path.exists());
         let tables = Command::new("nft")
             .args(["list", "tables"])
             .output()
             .unwrap();
         let tables = String::from_utf8_lossy(&tables.stdout).into_owned();
-        if tables.contains(&instance.nft_table()) {
-            traces.push(instance.nft_table().into());
+        if tables.contains(&paths.nft_table()) {
+            traces.push(paths.nft_table().into());
         }
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-        let state = instance.state().display().to_string();
+        let state = paths.state().display().to_string();
         traces.extend(
             mounts
                 .lines()
@@ -231,7 +231,7 @@ fn pods_reach_services_by_name() {
     );
     assert!(facts.contains("$(IP) $(GONE)"), "{facts}");
     assert!(
-        node.instance()
+        node.paths()
             .objects()
             .join("pod_default_client.yaml")
             .exists()
@@ -263,10 +263,7 @@ fn up_and_down_clean_up_after_a_killed_node() {
     let node = Node::new("it-crash", WEB);
     for next in ["up", "down"] {
         node.up();
-        let cgroup = node
-            .instance()
-            .cgroup(&host::cgroup2().unwrap())
-            .join("node");
+        let cgroup = node.paths().cgroup(&host::cgroup2().unwrap()).join("node");
         let processes = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap();
         for pid in processes.lines() {
             let pid = nix::unistd::Pid::from_raw(pid.parse().unwrap());

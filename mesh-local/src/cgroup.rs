@@ -1,4 +1,4 @@
-//! Cgroups of the node, its pods and their containers: made, emptied and removed.
+//! Creates, empties and removes the cgroups of the node, its pods and their containers.
 
 use std::{
     fs, io,
@@ -8,13 +8,13 @@ use std::{
 
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    #[error("make the cgroup {path}")]
-    Make {
+    #[error("create the cgroup {path}")]
+    Create {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("kill what runs in the cgroup {path}")]
+    #[error("kill the processes of the cgroup {path}")]
     Kill {
         path: PathBuf,
         #[source]
@@ -36,18 +36,18 @@ pub enum CgroupError {
     StillAlive { path: PathBuf },
 }
 
-/// A killed process is gone within moments, unless it hangs in the kernel.
-const DEATH: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(10);
+/// A killed process exits within milliseconds unless it is blocked in the kernel.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-pub fn make(path: &Path) -> Result<(), CgroupError> {
-    fs::create_dir_all(path).map_err(|source| CgroupError::Make {
+pub fn create(path: &Path) -> Result<(), CgroupError> {
+    fs::create_dir_all(path).map_err(|source| CgroupError::Create {
         path: path.to_owned(),
         source,
     })
 }
 
-/// Moves the calling process.
+/// Moves the calling process to the cgroup.
 pub fn join(path: &Path) -> Result<(), CgroupError> {
     fs::write(path.join("cgroup.procs"), "0\n").map_err(|source| CgroupError::Join {
         path: path.to_owned(),
@@ -55,8 +55,8 @@ pub fn join(path: &Path) -> Result<(), CgroupError> {
     })
 }
 
-/// Kills everything in the cgroup and below it, and waits until it is gone. A cgroup that does not
-/// exist is empty.
+/// Kills all processes in the cgroup and its descendants, and waits until they have exited. A
+/// cgroup that does not exist is empty.
 pub async fn kill(path: &Path) -> Result<(), CgroupError> {
     match fs::write(path.join("cgroup.kill"), "1\n") {
         Err(error) if error.kind() == io::ErrorKind::NotFound && !path.exists() => return Ok(()),
@@ -70,17 +70,17 @@ pub async fn kill(path: &Path) -> Result<(), CgroupError> {
     }
     let emptied = async {
         while is_populated(path) {
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    tokio::time::timeout(DEATH, emptied)
+    tokio::time::timeout(KILL_TIMEOUT, emptied)
         .await
         .map_err(|_elapsed| CgroupError::StillAlive {
             path: path.to_owned(),
         })
 }
 
-/// Kills what is left, then removes the cgroup with those below it.
+/// Kills all processes, then removes the cgroup and its descendants.
 pub async fn remove(path: &Path) -> Result<(), CgroupError> {
     kill(path).await?;
     remove_tree(path).map_err(|source| CgroupError::Remove {
@@ -89,7 +89,7 @@ pub async fn remove(path: &Path) -> Result<(), CgroupError> {
     })
 }
 
-/// Does any process live in it or below it?
+/// Returns whether the cgroup or a descendant has a process.
 pub fn is_populated(path: &Path) -> bool {
     fs::read_to_string(path.join("cgroup.events"))
         .is_ok_and(|events| events.lines().any(|line| line == "populated 1"))

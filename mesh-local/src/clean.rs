@@ -1,8 +1,6 @@
-//! Removes a node from the machine, knowing nothing but its name and its state folder.
-//!
-//! Used by `down` after the daemon has stopped, and by the next `up` or `down` after a daemon that
-//! died. Every step works when its thing is already gone, and one that fails does not keep the
-//! others from being tried.
+//! Removes a node from the machine, based on its name and its state directory. `down` uses this
+//! after the daemon has stopped, and the next `up` or `down` after a crash. Every step succeeds if
+//! there is nothing to remove, and all steps are tried even if some fail.
 
 use std::{
     fs, io,
@@ -13,12 +11,13 @@ use nix::mount::{MntFlags, umount2};
 
 use crate::{
     cgroup,
-    cni::{Chain, Sandbox},
+    cni::{CniChain, Sandbox},
     command,
-    container::stub::describe,
+    container::shim::describe,
     host::{self, HostError},
-    instance::Instance,
-    netns, network, pod,
+    netns, network,
+    node_paths::NodePaths,
+    pod,
     settings::{Program, Settings},
 };
 
@@ -26,78 +25,71 @@ use crate::{
 pub enum CleanError {
     #[error(transparent)]
     Host(#[from] HostError),
-    #[error("some things of the node {node} could not be removed: {}", .causes.join("; "))]
+    #[error("node {node} could not be removed completely: {}", .causes.join("; "))]
     Incomplete { node: String, causes: Vec<String> },
 }
 
 /// Removes processes, networks, redirection, rules, device and state, in this order.
-pub async fn clean(instance: &Instance) -> Result<(), CleanError> {
+pub async fn clean(paths: &NodePaths) -> Result<(), CleanError> {
     let cgroup2 = host::cgroup2()?;
-    let settings = Settings::read(instance).ok();
+    let settings = Settings::read(paths).ok();
     let mut causes = Vec::new();
-    let mut tried = |what: &str, outcome: Result<(), String>| {
+    let mut record = |what: &str, outcome: Result<(), String>| {
         if let Err(cause) = outcome {
             causes.push(format!("{what}: {cause}"));
         }
     };
-    // The daemon is in there too: from here on nothing of the node runs.
-    let root = instance.cgroup(&cgroup2);
+    // The daemon is in this cgroup, too: afterwards no process of the node is running.
+    let root = paths.cgroup(&cgroup2);
     let outcome = cgroup::remove(&root).await;
-    tried("processes", outcome.map_err(|error| describe(&error)));
+    record("processes", outcome.map_err(|error| describe(&error)));
     if let Some(settings) = &settings {
-        for outcome in delete_sandboxes(instance, settings).await {
-            tried("pod network", outcome);
+        for outcome in delete_sandboxes(paths, settings).await {
+            record("pod network", outcome);
         }
     }
-    tried("network namespaces", remove_netns(&instance.netns_dir()));
+    record("network namespaces", remove_netns(&paths.netns_dir()));
     if let Some(settings) = &settings {
         if settings.mesh {
-            let outcome = uninstall_agent(instance, settings, &root.join("pods")).await;
-            tried("redirection", outcome);
+            let outcome = uninstall_agent(paths, settings, &root.join("pods")).await;
+            record("redirection", outcome);
         }
         let outcome = network::tear_down(&settings.network).await;
-        tried("network device", outcome.map_err(|error| describe(&error)));
+        record("network device", outcome.map_err(|error| describe(&error)));
     }
-    tried("nftables table", remove_table(&instance.nft_table()).await);
-    tried("pins", remove_tree(&instance.pin_dir()));
-    tried("mounts", unmount_below(instance.state()));
-    let pods = fs::read_dir(instance.pods())
-        .into_iter()
-        .flatten()
-        .flatten();
-    for folder in pods {
-        let outcome = pod::remove_folder(&folder.path());
-        tried("pod folder", outcome.map_err(|error| error.to_string()));
+    record("nftables table", remove_table(&paths.nft_table()).await);
+    record("pins", remove_tree(&paths.pin_dir()));
+    record("mounts", unmount_below(paths.state()));
+    let pods = fs::read_dir(paths.pods()).into_iter().flatten().flatten();
+    for directory in pods {
+        let outcome = pod::remove_directory(&directory.path());
+        record("pod directory", outcome.map_err(|error| error.to_string()));
     }
     if causes.is_empty() {
-        // Last, for everything above is found through it.
-        remove_tree(instance.state()).map_err(|cause| CleanError::Incomplete {
-            node: instance.name().to_string(),
+        // The state directory is removed last, because the steps above depend on it.
+        remove_tree(paths.state()).map_err(|cause| CleanError::Incomplete {
+            node: paths.name().to_string(),
             causes: vec![cause],
         })?;
         remove_empty(&cgroup2.join("mesh-local"));
-        if let Some(pins) = instance.pin_dir().parent() {
+        if let Some(pins) = paths.pin_dir().parent() {
             remove_empty(pins);
         }
         return Ok(());
     }
     Err(CleanError::Incomplete {
-        node: instance.name().to_string(),
+        node: paths.name().to_string(),
         causes,
     })
 }
 
-/// Gives back what plugins keep outside the pod: host ports.
-async fn delete_sandboxes(instance: &Instance, settings: &Settings) -> Vec<Result<(), String>> {
-    let chain = Chain::new(instance, settings);
+/// Releases resources of plugins outside the network namespaces of pods, such as host ports.
+async fn delete_sandboxes(paths: &NodePaths, settings: &Settings) -> Vec<Result<(), String>> {
+    let chain = CniChain::new(paths, settings);
     let mut outcomes = Vec::new();
-    for folder in fs::read_dir(instance.pods())
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        let text = fs::read(folder.path().join(pod::SANDBOX_FILE)).unwrap_or_default();
-        // A pod that was never given a network has nothing to give back.
+    for directory in fs::read_dir(paths.pods()).into_iter().flatten().flatten() {
+        let text = fs::read(directory.path().join(pod::SANDBOX_FILE)).unwrap_or_default();
+        // The file does not exist if the network of the pod was not set up.
         if let Ok(sandbox) = serde_json::from_slice::<Sandbox>(&text) {
             let outcome = chain.delete(&sandbox).await;
             outcomes.push(outcome.map_err(|error| describe(&error)));
@@ -106,22 +98,22 @@ async fn delete_sandboxes(instance: &Instance, settings: &Settings) -> Vec<Resul
     outcomes
 }
 
-fn remove_netns(folder: &Path) -> Result<(), String> {
-    for file in fs::read_dir(folder).into_iter().flatten().flatten() {
+fn remove_netns(directory: &Path) -> Result<(), String> {
+    for file in fs::read_dir(directory).into_iter().flatten().flatten() {
         netns::remove(&file.path()).map_err(|error| describe(&error))?;
     }
     Ok(())
 }
 
 async fn uninstall_agent(
-    instance: &Instance,
+    paths: &NodePaths,
     settings: &Settings,
     cgroup_root: &Path,
 ) -> Result<(), String> {
     let agent = settings.program(Program::Agent);
     if !agent.is_file() {
         return Err(format!(
-            "{} is gone; put it back and try again",
+            "{} does not exist; restore it and try again",
             agent.display()
         ));
     }
@@ -131,11 +123,11 @@ async fn uninstall_agent(
         "--cgroup-root".to_owned(),
         text(cgroup_root.to_owned()),
         "--pin-dir".to_owned(),
-        text(instance.pin_dir()),
+        text(paths.pin_dir()),
         "--socket".to_owned(),
-        text(instance.agent_socket()),
+        text(paths.agent_socket()),
         "--state-dir".to_owned(),
-        text(instance.agent_state()),
+        text(paths.agent_state()),
     ];
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     command::run(&text(agent), &args, b"")
@@ -145,7 +137,7 @@ async fn uninstall_agent(
 }
 
 async fn remove_table(table: &str) -> Result<(), String> {
-    // Adding the table first makes removing it right whether it was there or not.
+    // The table is added first, so that deleting it succeeds even if it did not exist.
     let script = format!("table inet {table} {{}}\ndelete table inet {table}\n");
     command::run("nft", &["-f", "-"], script.as_bytes())
         .await
@@ -153,12 +145,12 @@ async fn remove_table(table: &str) -> Result<(), String> {
         .map_err(|error| describe(&error))
 }
 
-/// Takes off whatever is still mounted in the state folder, the innermost first.
-fn unmount_below(folder: &Path) -> Result<(), String> {
+/// Unmounts all file systems below a directory, innermost first.
+fn unmount_below(directory: &Path) -> Result<(), String> {
     let mounts = fs::read_to_string("/proc/self/mounts").map_err(|error| error.to_string())?;
     let below = mounts.lines().filter_map(|line| {
         let target = Path::new(line.split(' ').nth(1)?);
-        target.starts_with(folder).then(|| target.to_owned())
+        target.starts_with(directory).then(|| target.to_owned())
     });
     let mut below: Vec<PathBuf> = below.collect();
     below.sort_by_key(|target| std::cmp::Reverse(target.components().count()));
@@ -178,7 +170,7 @@ fn remove_tree(path: &Path) -> Result<(), String> {
     }
 }
 
-/// The parents are shared by all nodes; the last one to go takes them along.
+/// Removes a directory that all nodes share, if it is empty.
 fn remove_empty(path: &Path) {
     let _ = fs::remove_dir(path);
 }

@@ -1,4 +1,4 @@
-//! What the commands of `meshctl local` do: bring a node up, ask it, take it down.
+//! The operations of `meshctl local`: start, query, change and stop a node.
 
 use std::{
     fs, io,
@@ -12,18 +12,18 @@ use mesh_core::node::Tier;
 
 use crate::{
     clean::{self, CleanError},
-    container::stub::{self, Join, StubError, Task},
+    container::shim::{self, ExecSpec, ShimError, ShimTask},
     host::{self, HostError},
-    instance::{FindError, Instance, Name},
-    manifest::{self, Key, ReadError},
-    network::{self, Chosen, NetworkError},
-    node::control::{Answer, NodeStatus, Request, Target},
+    manifest::{self, ObjectKey, ReadError},
+    network::{self, AddressOverrides, NetworkError},
+    node::control::{NodeStatus, Request, Response, Target},
+    node_paths::{FindError, Name, NodePaths},
     settings::{Settings, SettingsError},
 };
 
-/// What `up` was told.
+/// The options of `meshctl local up`.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct UpOptions {
     pub manifests: PathBuf,
     pub bin_dir: PathBuf,
     pub cni_path: Vec<PathBuf>,
@@ -34,9 +34,9 @@ pub struct Options {
     pub service_cidr: Option<Ipv4Net>,
 }
 
-/// A daemon that was started; dropping it does not end it.
+/// A started daemon. Dropping this does not stop the daemon.
 pub struct Daemon {
-    instance: Instance,
+    paths: NodePaths,
     child: Child,
 }
 
@@ -54,11 +54,9 @@ pub enum ClientError {
     Clean(#[from] CleanError),
     #[error(transparent)]
     Manifests(#[from] ReadError),
-    #[error(
-        "the node {0} is already up; change it with: meshctl local apply, or take it down first"
-    )]
+    #[error("node {0} is already up; change it with: meshctl local apply, or take it down first")]
     AlreadyUp(Name),
-    #[error("not found: {}; build the whole mesh, or say where its programs are with --bin-dir", list(.0))]
+    #[error("not found: {}; build the whole mesh, or set the directory of its programs with --bin-dir", list(.0))]
     MissingPrograms(Vec<PathBuf>),
     #[error("{what} {path}")]
     File {
@@ -69,10 +67,10 @@ pub enum ClientError {
     },
     #[error("start the node's daemon")]
     Start(#[source] io::Error),
-    #[error("the node could not start: {0}")]
+    #[error("the node failed to start: {0}")]
     Failed(String),
     #[error(
-        "the node {name} does not answer; it is not up, or its daemon died (then `meshctl local down` clears what it left)"
+        "node {name} is unreachable; it is not up, or its daemon crashed (then clean up with `meshctl local down`)"
     )]
     Unreachable {
         name: Name,
@@ -81,10 +79,8 @@ pub enum ClientError {
     },
     #[error("{0}")]
     Refused(String),
-    #[error(
-        "the node {name} answered something that cannot be read: {answer:?}; is it of another version?"
-    )]
-    Answer { name: Name, answer: String },
+    #[error("invalid response of node {name}: {response:?}; is it of another version?")]
+    InvalidResponse { name: Name, response: String },
     #[error("read the container's task {path}")]
     Task {
         path: PathBuf,
@@ -93,64 +89,64 @@ pub enum ClientError {
     },
 }
 
-/// Starts a node's daemon. What an earlier one of the name left behind is cleared first.
-pub async fn start(instance: &Instance, options: Options) -> Result<Daemon, ClientError> {
+/// Starts the daemon of a node, after cleaning up after an earlier one of the same name.
+pub async fn start(paths: &NodePaths, options: UpOptions) -> Result<Daemon, ClientError> {
     host::check()?;
     let manifests = fs::canonicalize(&options.manifests).map_err(|source| ClientError::File {
-        what: "find the folder of manifests",
+        what: "find the directory of manifests",
         path: options.manifests.clone(),
         source,
     })?;
-    // Fails early when the folder cannot be read at all; what is wrong in it the node reports.
-    manifest::read_folder(&manifests)?;
+    // Fails early if the directory is unreadable. The node reports invalid manifests.
+    manifest::read_directory(&manifests)?;
     let lock = network::Lock::take()?;
-    if status(instance).is_ok() {
-        return Err(ClientError::AlreadyUp(instance.name().clone()));
+    if status(paths).is_ok() {
+        return Err(ClientError::AlreadyUp(paths.name().clone()));
     }
-    if instance.state().exists() {
-        clean::clean(instance).await?;
+    if paths.state().exists() {
+        clean::clean(paths).await?;
     }
-    let chosen = Chosen {
+    let overrides = AddressOverrides {
         pods_v4: options.pod_cidr,
         services_v4: options.service_cidr,
     };
-    let others = Instance::all()?;
+    let others = NodePaths::all()?;
     let ipv6 = options.ipv6 && host::has_ipv6();
     let settings = Settings {
         manifests,
         bin_dir: options.bin_dir,
         cni_path: options.cni_path,
         tier: options.tier,
-        network: network::choose(&lock, &others, ipv6, chosen)?,
+        network: network::allocate(&lock, &others, ipv6, overrides)?,
         mesh: options.mesh,
     };
     let missing = settings.missing_programs();
     if settings.mesh && !missing.is_empty() {
         return Err(ClientError::MissingPrograms(missing));
     }
-    settings.write(instance)?;
-    let child = spawn(instance)?;
+    settings.write(paths)?;
+    let child = spawn(paths)?;
     Ok(Daemon {
-        instance: instance.clone(),
+        paths: paths.clone(),
         child,
     })
 }
 
-fn spawn(instance: &Instance) -> Result<Child, ClientError> {
-    let path = instance.daemon_log();
+fn spawn(paths: &NodePaths) -> Result<Child, ClientError> {
+    let path = paths.daemon_log();
     let file_error = |source| ClientError::File {
         what: "open the log",
         path: path.clone(),
         source,
     };
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(file_error)?;
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory).map_err(file_error)?;
     }
     let log = fs::File::create(&path).map_err(file_error)?;
     let second = log.try_clone().map_err(file_error)?;
-    // Not the path: a program that is rebuilt meanwhile has another.
+    // The path of the executable would be that of a program that was rebuilt in the meantime.
     Command::new("/proc/self/exe")
-        .args(["local", "run", instance.name().as_str()])
+        .args(["local", "run", paths.name().as_str()])
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(log)
@@ -160,18 +156,18 @@ fn spawn(instance: &Instance) -> Result<Child, ClientError> {
 }
 
 impl Daemon {
-    /// The node's state, or nothing while it is starting.
+    /// Returns the state of the node, or `None` while it is starting.
     pub fn poll(&mut self) -> Result<Option<NodeStatus>, ClientError> {
         if let Ok(Some(_)) = self.child.try_wait() {
-            let failure = fs::read_to_string(self.instance.failure()).unwrap_or_default();
-            let log = self.instance.daemon_log();
+            let failure = fs::read_to_string(self.paths.failure()).unwrap_or_default();
+            let log = self.paths.daemon_log();
             return Err(ClientError::Failed(if failure.is_empty() {
-                format!("its daemon ended; its log is {}", log.display())
+                format!("its daemon exited; its log is {}", log.display())
             } else {
                 failure
             }));
         }
-        match status(&self.instance) {
+        match status(&self.paths) {
             Ok(status) => Ok(Some(status)),
             Err(ClientError::Unreachable { .. } | ClientError::Refused(_)) => Ok(None),
             Err(error) => Err(error),
@@ -179,40 +175,40 @@ impl Daemon {
     }
 }
 
-pub fn status(instance: &Instance) -> Result<NodeStatus, ClientError> {
-    as_status(instance, ask(instance, &Request::Status)?)
+pub fn status(paths: &NodePaths) -> Result<NodeStatus, ClientError> {
+    as_status(paths, request(paths, &Request::Status)?)
 }
 
-/// Makes the node read its manifests again.
-pub fn apply(instance: &Instance) -> Result<NodeStatus, ClientError> {
-    as_status(instance, ask(instance, &Request::Apply)?)
+/// Requests the node to reload its manifests.
+pub fn apply(paths: &NodePaths) -> Result<NodeStatus, ClientError> {
+    as_status(paths, request(paths, &Request::Apply)?)
 }
 
-/// Ends the node and removes everything of it, whether its daemon lives or not.
-pub async fn down(instance: &Instance) -> Result<(), ClientError> {
+/// Stops the node and removes everything it created, even if its daemon has crashed.
+pub async fn down(paths: &NodePaths) -> Result<(), ClientError> {
     if !nix::unistd::geteuid().is_root() {
         return Err(HostError::NotRoot.into());
     }
-    match ask(instance, &Request::Stop) {
+    match request(paths, &Request::Stop) {
         Ok(_) | Err(ClientError::Unreachable { .. } | ClientError::Refused(_)) => {}
         Err(error) => return Err(error),
     }
-    clean::clean(instance).await?;
+    clean::clean(paths).await?;
     Ok(())
 }
 
-/// Enters a container and becomes the command. Returns only to say why that failed.
+/// Executes a command in a container. Returns only if that fails.
 pub fn exec(
-    instance: &Instance,
-    pod: Key,
+    paths: &NodePaths,
+    pod: ObjectKey,
     container: Option<String>,
     command: Vec<String>,
 ) -> ExecError {
-    let join = match prepare_exec(instance, pod, container, command) {
-        Ok(join) => join,
+    let spec = match prepare_exec(paths, pod, container, command) {
+        Ok(spec) => spec,
         Err(error) => return ExecError::Client(error),
     };
-    ExecError::Stub(stub::join(&join))
+    ExecError::Shim(shim::exec(&spec))
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -220,81 +216,86 @@ pub enum ExecError {
     #[error(transparent)]
     Client(ClientError),
     #[error(transparent)]
-    Stub(StubError),
+    Shim(ShimError),
 }
 
 fn prepare_exec(
-    instance: &Instance,
-    pod: Key,
+    paths: &NodePaths,
+    pod: ObjectKey,
     container: Option<String>,
     command: Vec<String>,
-) -> Result<Join, ClientError> {
-    let target = target(instance, pod, container)?;
+) -> Result<ExecSpec, ClientError> {
+    let target = target(paths, pod, container)?;
     let task_error = |source| ClientError::Task {
         path: target.task.clone(),
         source,
     };
     let text = fs::read(&target.task).map_err(task_error)?;
-    let task: Task = serde_json::from_slice(&text).map_err(|error| task_error(error.into()))?;
-    let Task::Start(start) = task else {
-        let other = io::Error::other("it is no container's");
+    let task: ShimTask = serde_json::from_slice(&text).map_err(|error| task_error(error.into()))?;
+    let ShimTask::Create(start) = task else {
+        let other = io::Error::other("not the task of a container");
         return Err(task_error(other));
     };
     let mut program = start.program;
     program.command = command;
-    // The terminal is the caller's.
+    // The command uses the terminal of the caller.
     if let Ok(term) = std::env::var("TERM") {
         program.env.push(("TERM".into(), term));
     }
-    Ok(Join {
+    Ok(ExecSpec {
         cgroup: start.cgroup,
         pid: target.pid,
         program,
     })
 }
 
-fn target(instance: &Instance, pod: Key, container: Option<String>) -> Result<Target, ClientError> {
-    match ask(instance, &Request::Target { pod, container })? {
-        Answer::Target(target) => Ok(*target),
-        other => Err(unexpected(instance, other)),
+fn target(
+    paths: &NodePaths,
+    pod: ObjectKey,
+    container: Option<String>,
+) -> Result<Target, ClientError> {
+    match request(paths, &Request::Target { pod, container })? {
+        Response::Target(target) => Ok(*target),
+        other => Err(unexpected(paths, other)),
     }
 }
 
-fn as_status(instance: &Instance, answer: Answer) -> Result<NodeStatus, ClientError> {
-    match answer {
-        Answer::Status(status) => Ok(*status),
-        other => Err(unexpected(instance, other)),
+fn as_status(paths: &NodePaths, response: Response) -> Result<NodeStatus, ClientError> {
+    match response {
+        Response::Status(status) => Ok(*status),
+        other => Err(unexpected(paths, other)),
     }
 }
 
-fn unexpected(instance: &Instance, answer: Answer) -> ClientError {
-    match answer {
-        Answer::Refused(message) => ClientError::Refused(message),
-        other => ClientError::Answer {
-            name: instance.name().clone(),
-            answer: format!("{other:?}"),
+fn unexpected(paths: &NodePaths, response: Response) -> ClientError {
+    match response {
+        Response::Refused(message) => ClientError::Refused(message),
+        other => ClientError::InvalidResponse {
+            name: paths.name().clone(),
+            response: format!("{other:?}"),
         },
     }
 }
 
-/// One question. Blocking: whoever asks has nothing else to do.
-fn ask(instance: &Instance, request: &Request) -> Result<Answer, ClientError> {
-    let talk = || -> io::Result<String> {
-        let mut stream = UnixStream::connect(instance.control_socket())?;
+/// Sends a request and waits for the response, blocking.
+fn request(paths: &NodePaths, request: &Request) -> Result<Response, ClientError> {
+    let exchange = || -> io::Result<String> {
+        let mut stream = UnixStream::connect(paths.control_socket())?;
         let line = serde_json::to_string(request)?;
         io::Write::write_all(&mut stream, format!("{line}\n").as_bytes())?;
-        let answer = io::read_to_string(stream)?;
-        if answer.is_empty() {
+        let response = io::read_to_string(stream)?;
+        if response.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(answer)
+        Ok(response)
     };
-    let name = instance.name().clone();
-    let answer = talk().map_err(|source| ClientError::Unreachable {
+    let name = paths.name().clone();
+    let response = exchange().map_err(|source| ClientError::Unreachable {
         name: name.clone(),
         source,
     })?;
-    serde_json::from_str(&answer).map_err(|_invalid| ClientError::Answer { name, answer })
+    serde_json::from_str(&response)
+        .map_err(|_invalid| ClientError::InvalidResponse { name, response })
 }
 
 fn list(paths: &[PathBuf]) -> String {

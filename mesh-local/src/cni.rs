@@ -1,8 +1,7 @@
-//! The runtime's side of CNI: calls a chain of plugins for a pod, as containerd would.
-//!
-//! The chain is `ptp` (a routed link, addresses from `host-local`), `portmap` (host ports) and
-//! `mesh-cni` (the redirection to the proxy). Each plugin gets the result of the one before it; DEL
-//! goes through them backwards.
+//! CNI runtime: executes a chain of plugins for a pod, as containerd does. The chain is `ptp` (a
+//! routed link with addresses from `host-local`), `portmap` (host ports) and `mesh-cni` (the
+//! redirection to the proxy). Each plugin receives the result of its predecessor; DEL runs them in
+//! reverse order.
 
 use std::{
     collections::BTreeMap,
@@ -16,24 +15,24 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
-use crate::{instance::Instance, manifest::Key, settings::Settings};
+use crate::{manifest::ObjectKey, node_paths::NodePaths, settings::Settings};
 
-/// The version the chain speaks; Debian 12's plugins know it.
+/// The CNI version of the chain, which the plugins of Debian 12 support.
 const VERSION: &str = "1.0.0";
 const INTERFACE: &str = "eth0";
-/// What the runtime passes on when a plugin declares that it wants it.
+/// Capabilities of plugins for which the runtime passes arguments.
 const POD_ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 const PORT_MAPPINGS: &str = "portMappings";
 
-/// The network of a node: its plugins, in order.
+/// The CNI network of a node, with its plugins in order.
 #[derive(Clone, Debug)]
-pub struct Chain {
+pub struct CniChain {
     network: String,
     plugins: Vec<Map<String, Value>>,
     path: String,
 }
 
-/// A pod sandbox, to be added or deleted. Kept in a file, so that it can be deleted after a crash.
+/// A pod sandbox to add or delete. It is stored in a file, so that it can be deleted after a crash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sandbox {
@@ -57,28 +56,28 @@ pub struct PortMapping {
 #[derive(Debug, thiserror::Error)]
 pub enum CniError {
     #[error(
-        "the CNI plugin {plugin} is in none of {path}; install containernetworking-plugins, or say where it is with --cni-path"
+        "CNI plugin {plugin} not found in {path}; install containernetworking-plugins, or set its directory with --cni-path"
     )]
     NoPlugin { plugin: String, path: String },
-    #[error("run the CNI plugin {plugin}")]
+    #[error("run CNI plugin {plugin}")]
     Run {
         plugin: String,
         #[source]
         source: io::Error,
     },
-    #[error("the CNI plugin {plugin} refused {command} for pod {pod}: {message}")]
-    Refused {
+    #[error("CNI plugin {plugin} failed {command} for pod {pod}: {message}")]
+    Failed {
         plugin: String,
         command: &'static str,
-        pod: Key,
+        pod: ObjectKey,
         message: String,
     },
-    #[error("the CNI plugin {plugin} answered something that is no CNI result: {answer:?}")]
-    Answer { plugin: String, answer: String },
+    #[error("CNI plugin {plugin} returned an invalid result: {result:?}")]
+    InvalidResult { plugin: String, result: String },
 }
 
-impl Chain {
-    pub fn new(instance: &Instance, settings: &Settings) -> Self {
+impl CniChain {
+    pub fn new(paths: &NodePaths, settings: &Settings) -> Self {
         let network = &settings.network;
         let mut ranges = vec![json!([{ "subnet": network.pods_v4.to_string() }])];
         let mut routes = vec![json!({ "dst": "0.0.0.0/0" })];
@@ -89,14 +88,14 @@ impl Chain {
         let plugins = [
             json!({
                 "type": "ptp",
-                "ipam": { "type": "host-local", "dataDir": instance.ipam(), "ranges": ranges, "routes": routes },
+                "ipam": { "type": "host-local", "dataDir": paths.ipam(), "ranges": ranges, "routes": routes },
             }),
             json!({ "type": "portmap", "capabilities": { PORT_MAPPINGS: true }, "snat": true }),
             json!({
                 "type": "mesh-cni",
-                "socket": instance.agent_socket(),
-                "pinDir": instance.pin_dir(),
-                "stateDir": instance.agent_state(),
+                "socket": paths.agent_socket(),
+                "pinDir": paths.pin_dir(),
+                "stateDir": paths.agent_state(),
                 "capabilities": { POD_ANNOTATIONS: true },
             }),
         ];
@@ -106,14 +105,14 @@ impl Chain {
             .map(|path| path.display().to_string())
             .collect();
         Self {
-            network: instance.network_name(),
+            network: paths.network_name(),
             plugins: plugins.into_iter().filter_map(into_map).collect(),
             path: path.join(":"),
         }
     }
 
-    /// Runs the whole chain and returns the addresses the pod got. The loopback device is brought
-    /// up first, as every runtime does.
+    /// Runs the chain and returns the addresses of the pod. Sets up the loopback device first, as
+    /// all runtimes do.
     pub async fn add(&self, sandbox: &Sandbox) -> Result<Vec<IpAddr>, CniError> {
         let loopback = into_map(json!({ "type": "loopback" })).unwrap_or_default();
         self.call("ADD", &loopback, sandbox, "lo", None).await?;
@@ -124,13 +123,12 @@ impl Chain {
         Ok(addresses(&result.unwrap_or_default()))
     }
 
-    /// Undoes the chain. Every plugin is asked, whatever the others say; the first refusal is
-    /// returned.
+    /// Runs DEL of all plugins, even if some fail, and returns the first error.
     pub async fn delete(&self, sandbox: &Sandbox) -> Result<(), CniError> {
         let mut outcome = Ok(());
         for plugin in self.plugins.iter().rev() {
-            let answer = self.call("DEL", plugin, sandbox, INTERFACE, None).await;
-            outcome = outcome.and(answer.map(drop));
+            let result = self.call("DEL", plugin, sandbox, INTERFACE, None).await;
+            outcome = outcome.and(result.map(drop));
         }
         outcome
     }
@@ -169,17 +167,17 @@ impl Chain {
             .map_err(run_error)?;
         let config = configuration(&self.network, plugin, sandbox, previous).to_string();
         if let Some(mut stdin) = child.stdin.take() {
-            // A plugin that does not read it all has answered already.
+            // The write fails if the plugin responds without reading all of its input.
             let _ = stdin.write_all(config.as_bytes()).await;
         }
         let output = child.wait_with_output().await.map_err(run_error)?;
         let text = String::from_utf8_lossy(&output.stdout);
         if !output.status.success() {
-            return Err(CniError::Refused {
+            return Err(CniError::Failed {
                 plugin: name.to_owned(),
                 command,
-                pod: Key::new(&sandbox.namespace, &sandbox.name),
-                message: refusal(&text, &String::from_utf8_lossy(&output.stderr)),
+                pod: ObjectKey::new(&sandbox.namespace, &sandbox.name),
+                message: error_message(&text, &String::from_utf8_lossy(&output.stderr)),
             });
         }
         if text.trim().is_empty() {
@@ -187,16 +185,16 @@ impl Chain {
         }
         serde_json::from_str(&text)
             .map(Some)
-            .map_err(|_invalid| CniError::Answer {
+            .map_err(|_invalid| CniError::InvalidResult {
                 plugin: name.to_owned(),
-                answer: text.trim().to_owned(),
+                result: text.trim().to_owned(),
             })
     }
 
     fn find(&self, plugin: &str) -> Result<PathBuf, CniError> {
         self.path
             .split(':')
-            .map(|folder| Path::new(folder).join(plugin))
+            .map(|directory| Path::new(directory).join(plugin))
             .find(|path| path.is_file())
             .ok_or_else(|| CniError::NoPlugin {
                 plugin: plugin.to_owned(),
@@ -214,8 +212,8 @@ impl Sandbox {
     }
 }
 
-/// What a plugin reads: its entry of the chain, completed, and of the runtime's knowledge what it
-/// declares to want.
+/// Returns the configuration of a plugin: its entry of the chain with version, network name and
+/// previous result, and the arguments of its capabilities.
 fn configuration(
     network: &str,
     plugin: &Map<String, Value>,
@@ -246,15 +244,15 @@ fn configuration(
     config.into()
 }
 
-/// The addresses of a CNI result, in its order.
+/// Returns the addresses of a CNI result in order.
 fn addresses(result: &Value) -> Vec<IpAddr> {
     let ips = result["ips"].as_array().into_iter().flatten();
     ips.filter_map(|ip| ip["address"].as_str()?.split('/').next()?.parse().ok())
         .collect()
 }
 
-/// The text of a CNI error, or whatever the plugin said.
-fn refusal(stdout: &str, stderr: &str) -> String {
+/// Returns the message of a CNI error, or the output of the plugin if it is not a CNI error.
+fn error_message(stdout: &str, stderr: &str) -> String {
     let error: Option<Value> = serde_json::from_str(stdout).ok();
     let field = |name: &str| {
         error.as_ref()?[name]
@@ -294,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_gets_what_it_declares_and_the_result_before_it() {
+    fn plugin_receives_capabilities_and_previous_result() {
         let plugin = |text: &str| into_map(serde_json::from_str(text).unwrap()).unwrap();
         let wants = plugin(
             r#"{"type":"mesh-cni","capabilities":{"io.kubernetes.cri.pod-annotations":true}}"#,
@@ -312,15 +310,15 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_refusals() {
+    fn addresses_and_errors_are_parsed() {
         let result = json!({"ips": [{"address": "10.240.0.5/24"}, {"address": "fd6d::5/64", "interface": 1}]});
         let expect: Vec<IpAddr> = vec!["10.240.0.5".parse().unwrap(), "fd6d::5".parse().unwrap()];
         assert_eq!(addresses(&result), expect);
         assert_eq!(addresses(&json!({})), [] as [IpAddr; 0]);
         assert_eq!(
-            refusal(r#"{"code":7,"msg":"no","details":"because"}"#, ""),
+            error_message(r#"{"code":7,"msg":"no","details":"because"}"#, ""),
             "no: because"
         );
-        assert_eq!(refusal("", "panic: x\n"), "panic: x");
+        assert_eq!(error_message("", "panic: x\n"), "panic: x");
     }
 }

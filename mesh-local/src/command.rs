@@ -1,4 +1,4 @@
-//! Programs of the machine that do one thing and end: `ip`, `nft`, the CNI plugins.
+//! Runs programs of the machine, such as `ip` and `nft`, to completion.
 
 use std::{io, path::Path, process::Stdio};
 
@@ -21,7 +21,7 @@ pub enum CommandError {
     Failed { line: String, message: String },
 }
 
-/// Runs a program to its end and returns what it printed.
+/// Runs a program to completion and returns its standard output.
 pub async fn run(program: &str, args: &[&str], input: &[u8]) -> Result<String, CommandError> {
     let line = || format!("{program} {}", args.join(" "));
     let run_error = |source: io::Error| {
@@ -46,7 +46,7 @@ pub async fn run(program: &str, args: &[&str], input: &[u8]) -> Result<String, C
         .spawn()
         .map_err(run_error)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that does not read its input ends before all is written; its exit status says
+        // The write fails if the program exits without reading its input; its exit status shows
         // whether that was an error.
         let _ = stdin.write_all(input).await;
     }
@@ -66,10 +66,10 @@ pub async fn run(program: &str, args: &[&str], input: &[u8]) -> Result<String, C
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Is the program where the shell would find it?
+/// Returns whether the program is in `PATH`.
 pub fn exists(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| is_executable(&folder.join(program)))
+    std::env::split_paths(&path).any(|directory| is_executable(&directory.join(program)))
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -78,7 +78,7 @@ fn is_executable(path: &Path) -> bool {
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// The Debian package of each program this crate runs.
+/// Returns the Debian package of a program.
 fn package_of(program: &str) -> &'static str {
     match program {
         "ip" => "iproute2",

@@ -1,5 +1,5 @@
-//! The control plane of a local node: ordinary manifests of meshed pods, as the chart would make
-//! them on a cluster.
+//! The control plane of a local node: manifests of meshed pods that correspond to those of the
+//! chart.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,8 @@ use mesh_k8s::inject::Values;
 
 use crate::{
     image::CONTROLLER,
-    instance::Instance,
-    manifest::{Key, Manifests},
+    manifest::{Manifests, ObjectKey},
+    node_paths::NodePaths,
     pki::{self, CONTROLLER_UID},
     service::dns::CLUSTER_DOMAIN,
     settings::Settings,
@@ -17,45 +17,45 @@ use crate::{
 
 /// The namespace of the control plane.
 pub const NAMESPACE: &str = "linkerd";
-/// The name of the identity service's Deployment.
+/// The name of the Deployment of the identity controller.
 const IDENTITY: &str = "linkerd-identity";
-/// How the manifests below are called in messages.
+/// The source of the manifests in messages.
 const FILE: &str = "(control plane)";
-/// Where the controllers find the manifests and the node's objects.
+/// Directories in the controllers' containers with the manifests and the node's objects.
 const MANIFESTS: &str = "/etc/mesh/manifests";
 const OBJECTS: &str = "/etc/mesh/objects";
 
-/// The injector's values for this node.
+/// Returns the values of the injector for this node.
 pub fn values(settings: &Settings, trust_anchors: &str) -> Values {
     Values {
         namespace: NAMESPACE.into(),
         cluster_domain: CLUSTER_DOMAIN.into(),
         identity_trust_anchors_pem: trust_anchors.to_owned(),
         disable_ipv6: settings.network.pods_v6.is_none(),
-        // The agent redirects, and holds each pod back until it does.
+        // The agent redirects pods, and the CNI plugin delays their start until it has.
         cni_enabled: true,
         ..Values::default()
     }
 }
 
-/// Adds the control plane to the manifests of a folder.
-pub fn add(manifests: &mut Manifests, instance: &Instance, settings: &Settings, values: &Values) {
-    let text = manifest(instance, settings, values);
+/// Adds the control plane to the manifests.
+pub fn add(manifests: &mut Manifests, paths: &NodePaths, settings: &Settings, values: &Values) {
+    let text = manifest(paths, settings, values);
     manifests.add_text(Path::new(FILE), &text);
 }
 
-/// When a pod may start: each stage waits until the one before it is ready. Whoever starts earlier
-/// than what it asks at once waits longer in the end, for its questions back off.
+/// The start order of pods: each stage starts when the previous one is ready. Starting clients
+/// before their servers takes longer in total, because their requests back off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     Identity,
-    /// Its proxies ask the identity service.
+    /// The proxies of these pods use the identity controller.
     ControlPlane,
-    /// Their proxies ask all of it.
+    /// The proxies of these pods use all controllers.
     Others,
 }
 
-pub fn stage(key: &Key) -> Stage {
+pub fn stage(key: &ObjectKey) -> Stage {
     match (key.namespace.as_str(), key.name.starts_with(IDENTITY)) {
         (NAMESPACE, true) => Stage::Identity,
         (NAMESPACE, false) => Stage::ControlPlane,
@@ -72,7 +72,7 @@ impl Stage {
     }
 }
 
-fn manifest(instance: &Instance, settings: &Settings, values: &Values) -> String {
+fn manifest(paths: &NodePaths, settings: &Settings, values: &Values) -> String {
     let any = if settings.network.pods_v6.is_some() {
         "[::]"
     } else {
@@ -116,11 +116,11 @@ fn manifest(instance: &Instance, settings: &Settings, values: &Values) -> String
         format!("--source-dir={MANIFESTS}"),
         format!("--source-dir={OBJECTS}"),
     ];
-    let pki = instance.pki();
+    let pki = paths.pki();
     let trust = "/var/run/linkerd/identity";
     let identity_pod = pod(
         "identity",
-        // Its proxy gets a certificate from the container that starts after it.
+        // The proxy of this pod gets its certificate from the container that starts after it.
         "config.linkerd.io/proxy-await: disabled",
         &container("identity", &identity, &[("grpc", 8080), ("admin", 9990)]),
         &[
@@ -156,7 +156,7 @@ fn manifest(instance: &Instance, settings: &Settings, values: &Values) -> String
                 settings.manifests.clone(),
                 MANIFESTS.to_owned(),
             ),
-            ("objects", instance.objects(), OBJECTS.to_owned()),
+            ("objects", paths.objects(), OBJECTS.to_owned()),
         ],
     );
     let services = [
@@ -173,7 +173,7 @@ fn manifest(instance: &Instance, settings: &Settings, values: &Values) -> String
     )
 }
 
-/// A component: its ServiceAccount and its Deployment of one pod.
+/// Returns the ServiceAccount and the Deployment of a component.
 fn pod(
     component: &str,
     annotation: &str,
@@ -241,47 +241,46 @@ mod tests {
     use super::*;
     use crate::{
         service,
-        workload::{self, Known},
+        workload::{self, NodeCapabilities},
     };
 
     #[test]
-    fn the_control_plane_is_injected_like_any_pod() {
-        let folder = tempfile::tempdir().unwrap();
+    fn control_plane_pods_are_injected() {
+        let directory = tempfile::tempdir().unwrap();
         let settings = Settings {
-            manifests: folder.path().to_owned(),
-            bin_dir: folder.path().to_owned(),
+            manifests: directory.path().to_owned(),
+            bin_dir: directory.path().to_owned(),
             cni_path: Vec::new(),
             tier: None,
             network: service::tests::network(),
             mesh: true,
         };
-        let instance = Instance::new("test".parse().unwrap());
+        let paths = NodePaths::new("test".parse().unwrap());
         for (_, place) in [
-            ("issuer", pki::issuer_dir(&instance.pki())),
-            ("objects", instance.objects()),
+            ("issuer", pki::issuer_dir(&paths.pki())),
+            ("objects", paths.objects()),
         ] {
             assert!(place.starts_with("/run/mesh-local/test"));
         }
         let values = values(&settings, "PEM");
         let mut manifests = Manifests::default();
-        add(&mut manifests, &instance, &settings, &values);
+        add(&mut manifests, &paths, &settings, &values);
         assert_eq!(manifests.problems, []);
         assert_eq!(manifests.services.len(), 5);
-        // The folders of a node that is not up do not exist; nothing else may stand against the
-        // pods.
+        // The directories of a node that is not up do not exist. There must be no other problems.
         let has_image =
             |image: &str| image.starts_with(CONTROLLER) || image.starts_with("mesh/proxy");
         let workloads = workload::compute(
             &manifests,
             Some(&values),
-            &Known {
+            &NodeCapabilities {
                 has_image: &has_image,
             },
         );
         for problem in &workloads.problems {
             assert!(problem.message.contains("hostPath"), "{problem}");
         }
-        let deployment = &manifests.deployments[&Key::new(NAMESPACE, "linkerd-destination")];
+        let deployment = &manifests.deployments[&ObjectKey::new(NAMESPACE, "linkerd-destination")];
         let template = &deployment.spec.as_ref().unwrap().template;
         let spec = template.spec.as_ref().unwrap();
         assert_eq!(spec.containers.len(), 2);

@@ -1,11 +1,11 @@
-//! Digests that name things: the same input gives the same name on every run.
+//! Digests for stable names and IDs.
 
 use std::fmt::Write as _;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use serde::Serialize;
 
-/// The hexadecimal SHA-256 of an object's JSON.
+/// Returns the SHA-256 of an object's JSON in hexadecimal.
 pub fn of_json(object: &impl Serialize) -> String {
     of_text(&serde_json::to_string(object).unwrap_or_default())
 }
@@ -18,8 +18,8 @@ pub fn of_text(text: &str) -> String {
     hex
 }
 
-/// A few characters of a digest, from the letters that Kubernetes uses in the names of pods: none
-/// that reads as another or makes words.
+/// Returns `length` characters derived from a digest. They are from the alphabet of Kubernetes' pod
+/// names, which avoids similar characters and words.
 pub fn short(digest: &str, length: usize) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     digest
@@ -35,7 +35,7 @@ pub fn short(digest: &str, length: usize) -> String {
         .collect()
 }
 
-/// A UUID made from a text (version 8, which is for private schemes).
+/// Returns a UUID (version 8) that is derived from a text.
 pub fn uuid(text: &str) -> String {
     let hex = of_text(text);
     let part = |range: std::ops::Range<usize>| &hex[range];
@@ -49,7 +49,7 @@ pub fn uuid(text: &str) -> String {
     )
 }
 
-/// A random UUID (version 4): a pod that replaces another of its name is another pod.
+/// Returns a random UUID (version 4).
 pub fn random_uuid() -> Result<String, aws_lc_rs::error::Unspecified> {
     let mut bytes = [0u8; 16];
     aws_lc_rs::rand::fill(&mut bytes)?;
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uuids_have_the_right_shape() {
+    fn uuids_are_well_formed() {
         let random = random_uuid().unwrap();
         for uuid in [random.as_str(), &uuid("a")] {
             let lengths: Vec<usize> = uuid.split('-').map(str::len).collect();

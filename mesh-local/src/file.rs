@@ -1,4 +1,4 @@
-//! Files that others read while they are written: complete or not there.
+//! Atomic writes of files that other programs read.
 
 use std::{
     fs, io,
@@ -6,7 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Writes the whole file under another name and renames it into place. Makes the folders above it.
+/// Writes the file under a temporary name and renames it into place. Creates missing parent
+/// directories.
 pub fn write(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
@@ -19,12 +20,12 @@ pub fn write(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
         .mode(mode)
         .open(&temporary)?;
     io::Write::write_all(&mut file, contents)?;
-    // The mode at creation is cut by the umask.
+    // The umask applies to the mode at creation.
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     fs::rename(&temporary, path)
 }
 
-/// Removes a file that may be gone already.
+/// Removes a file if it exists.
 pub fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -32,7 +33,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Hidden, so that a reader of the folder does not take it for one of its files.
+/// Returns a hidden name, which readers of the directory ignore.
 fn temporary_name(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.new"))

@@ -1,4 +1,4 @@
-//! What the machine must offer before a node can be started on it.
+//! The requirements of a node on the machine.
 
 use std::{
     fs, io,
@@ -10,14 +10,16 @@ use crate::command;
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     #[error(
-        "a local node makes namespaces, cgroups and network devices and must be run as root; try: sudo meshctl local …"
+        "a local node creates namespaces, cgroups and network devices and requires root; try: sudo meshctl local …"
     )]
     NotRoot,
     #[error(
         "no cgroup2 file system is mounted; mount one with: mount -t cgroup2 cgroup2 /sys/fs/cgroup"
     )]
     NoCgroup2,
-    #[error("this kernel has no overlay file system, which gives each container files of its own")]
+    #[error(
+        "this kernel does not support overlayfs, which containers require for their file systems"
+    )]
     NoOverlay,
     #[error("{program} is not installed; install it with: apt-get install {package}")]
     NoProgram {
@@ -32,7 +34,7 @@ pub enum HostError {
     },
 }
 
-/// Fails with the first thing that is missing.
+/// Checks the requirements and returns the first that is not met.
 pub fn check() -> Result<(), HostError> {
     if !nix::unistd::geteuid().is_root() {
         return Err(HostError::NotRoot);
@@ -54,19 +56,20 @@ pub fn check() -> Result<(), HostError> {
     Ok(())
 }
 
-/// Where cgroup2 is mounted; beside the version 1 controllers it is not at `/sys/fs/cgroup`.
+/// Returns the mount point of cgroup2, which is not `/sys/fs/cgroup` if version 1 controllers are
+/// mounted.
 pub fn cgroup2() -> Result<PathBuf, HostError> {
     let mounts = read(Path::new("/proc/mounts"))?;
     cgroup2_in(&mounts).ok_or(HostError::NoCgroup2)
 }
 
-/// Can pods have IPv6 addresses? Not where the machine's IPv6 is switched off.
+/// Returns whether IPv6 is enabled on the machine.
 pub fn has_ipv6() -> bool {
     fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6")
         .is_ok_and(|text| text.trim() == "0")
 }
 
-/// The host's name, as the node is called.
+/// Returns the name of the host.
 pub fn name() -> String {
     nix::unistd::gethostname()
         .ok()
@@ -94,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cgroup2_is_found_beside_version_1() {
+    fn cgroup2_is_found_alongside_version_1() {
         let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
         assert_eq!(

@@ -1,26 +1,25 @@
-//! The images a node knows: those of the mesh, which are programs beside `meshctl`.
-//!
-//! There is no registry and nothing is pulled. A container of any other image runs a program of the
-//! machine, which its `command` must name.
+//! The images of a node: those of the mesh, which are programs in the directory of `meshctl`. No
+//! images are pulled. A container with any other image runs a program of the machine, which its
+//! `command` must name.
 
 use std::path::PathBuf;
 
 use crate::settings::{Program, Settings};
 
-/// The image of the proxy, as the injector writes it.
+/// The name of the proxy image, as in the injector.
 pub const PROXY: &str = "mesh/proxy";
-/// The image of the controllers.
+/// The name of the controller image.
 pub const CONTROLLER: &str = "mesh/controller";
 
-/// A program that a container finds at a place of its own.
+/// An image: a program that is mounted into the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     pub program: PathBuf,
-    /// Where the container sees it, and what it runs when it names no command.
-    pub inside: PathBuf,
+    /// The path in the container, which is executed if the container has no command.
+    pub container_path: PathBuf,
 }
 
-/// Looks an image up by its name, whatever its tag.
+/// Returns an image by its name, ignoring tag and digest.
 pub fn find(settings: &Settings, image: &str) -> Option<Image> {
     let program = match name_of(image) {
         PROXY => Program::Proxy,
@@ -29,15 +28,15 @@ pub fn find(settings: &Settings, image: &str) -> Option<Image> {
     };
     Some(Image {
         program: settings.program(program),
-        inside: PathBuf::from("/usr/local/bin").join(program.file_name()),
+        container_path: PathBuf::from("/usr/local/bin").join(program.file_name()),
     })
 }
 
-/// The name without tag and digest.
+/// Removes tag and digest.
 fn name_of(image: &str) -> &str {
     let image = image.split('@').next().unwrap_or(image);
     match image.rsplit_once(':') {
-        // A colon before a slash is the port of a registry.
+        // A colon before a slash precedes the port of a registry.
         Some((name, tag)) if !tag.contains('/') => name,
         _ => image,
     }
@@ -48,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_and_digests_do_not_matter() {
+    fn tags_and_digests_are_ignored() {
         assert_eq!(name_of("mesh/proxy:0.1.0"), PROXY);
         assert_eq!(name_of("mesh/proxy"), PROXY);
         assert_eq!(name_of("mesh/proxy@sha256:00"), PROXY);

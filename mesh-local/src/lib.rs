@@ -1,15 +1,12 @@
-//! A mesh node without Kubernetes: Pod manifests as processes.
-//!
-//! `meshctl local up DIR` reads ordinary Kubernetes YAML and starts a node daemon ([`node`]). Each
-//! Pod becomes processes ([`container`]) in a network namespace and a cgroup of its own, patched by
-//! the same injector as on a cluster ([`workload`]) and wired by a chain of CNI plugins ([`cni`]).
-//! The controllers run as ordinary meshed pods ([`control_plane`]) and read the folder together
-//! with the objects that the node writes ([`objects`]); Services get addresses and names that
-//! unmeshed pods can use too ([`service`]). The demo, the end-to-end tests and `meshctl local`
-//! stand on this crate.
-//!
-//! It is no orchestrator and no sandbox: one machine, no scheduling, no rolling updates, no images,
-//! processes of root where the manifest does not say otherwise.
+//! A mesh node without Kubernetes, which runs Pod manifests as processes. `meshctl local up DIR`
+//! reads Kubernetes YAML and starts a node daemon ([`node`]). The containers of a Pod run as
+//! processes ([`container`]) in a network namespace and cgroups of their own. Pods are patched by
+//! the injector of clusters ([`workload`]) and connected by a chain of CNI plugins ([`cni`]). The
+//! controllers run as meshed pods ([`control_plane`]) and read the directory and the objects that
+//! the node writes ([`objects`]). Services have addresses and names, for unmeshed pods, too
+//! ([`service`]). The demo, the end-to-end tests and `meshctl local` use this crate. This crate is
+//! not an orchestrator and not a sandbox: there is one machine, no scheduling, no rolling updates
+//! and no images, and processes run as root unless the manifest sets a user.
 
 pub mod cgroup;
 pub mod clean;
@@ -22,11 +19,11 @@ pub mod digest;
 pub mod file;
 pub mod host;
 pub mod image;
-pub mod instance;
 pub mod manifest;
 pub mod netns;
 pub mod network;
 pub mod node;
+pub mod node_paths;
 pub mod objects;
 pub mod pki;
 pub mod pod;

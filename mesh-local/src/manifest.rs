@@ -1,8 +1,6 @@
-//! A folder of ordinary Kubernetes YAML, as the node reads it.
-//!
-//! The node runs Pods and Deployments and gives Services addresses; what belongs to the mesh's
-//! policies it leaves to the controllers, which read the same folder. What cannot be used is a
-//! [`Problem`] that names file, line and object; the rest goes on.
+//! Reads a directory of Kubernetes YAML. The node runs Pods and Deployments and assigns addresses
+//! to Services. The controllers read policies from the same directory themselves. Invalid objects
+//! are reported as a [`Problem`] with file, line and object; all others are used.
 
 use std::{
     collections::BTreeMap,
@@ -26,61 +24,62 @@ use self::document::Document;
 
 /// Namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Key {
+pub struct ObjectKey {
     pub namespace: String,
     pub name: String,
 }
 
-/// What the node runs and serves. Every namespaced object has its namespace filled in.
+/// The objects that the node uses. All namespaced objects have a namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Manifests {
     pub namespaces: BTreeMap<String, Namespace>,
-    pub service_accounts: BTreeMap<Key, ServiceAccount>,
-    pub config_maps: BTreeMap<Key, ConfigMap>,
-    pub secrets: BTreeMap<Key, Secret>,
-    pub pods: BTreeMap<Key, Pod>,
-    pub deployments: BTreeMap<Key, Deployment>,
-    pub services: BTreeMap<Key, Service>,
-    /// Of Services without selector; the node makes the others.
-    pub endpoint_slices: BTreeMap<Key, EndpointSlice>,
-    /// Where each object was written, to name it in messages.
-    places: BTreeMap<(&'static str, Key), Place>,
+    pub service_accounts: BTreeMap<ObjectKey, ServiceAccount>,
+    pub config_maps: BTreeMap<ObjectKey, ConfigMap>,
+    pub secrets: BTreeMap<ObjectKey, Secret>,
+    pub pods: BTreeMap<ObjectKey, Pod>,
+    pub deployments: BTreeMap<ObjectKey, Deployment>,
+    pub services: BTreeMap<ObjectKey, Service>,
+    /// EndpointSlices of Services without selector; the node creates the others.
+    pub endpoint_slices: BTreeMap<ObjectKey, EndpointSlice>,
+    /// The source of each object, for messages.
+    locations: BTreeMap<(&'static str, ObjectKey), SourceLocation>,
     pub problems: Vec<Problem>,
 }
 
-/// A file and the line where a document begins.
+/// A file and the first line of a document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct SourceLocation {
     pub file: PathBuf,
     pub line: usize,
 }
 
-/// Something in the folder that cannot be used, and what to do about it.
+/// An invalid object or file, with a message for the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    pub place: Option<Place>,
-    /// `Pod demo/web`, as far as known.
+    #[serde(rename = "place")]
+    pub location: Option<SourceLocation>,
+    /// Kind and name, such as `Pod demo/web`, if they could be read.
     pub object: Option<String>,
     pub message: String,
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("read the folder of manifests {path}")]
+#[error("read the directory of manifests {path}")]
 pub struct ReadError {
     path: PathBuf,
     #[source]
     source: io::Error,
 }
 
-/// Reads every `.yaml` and `.yml` file of the folder, in the order of their names. Folders within
-/// it are not read.
-pub fn read_folder(folder: &Path) -> Result<Manifests, ReadError> {
+/// Reads all `.yaml` and `.yml` files of a directory in the order of their names. Subdirectories
+/// are not read.
+pub fn read_directory(directory: &Path) -> Result<Manifests, ReadError> {
     let read_error = |source| ReadError {
-        path: folder.to_owned(),
+        path: directory.to_owned(),
         source,
     };
     let mut files = Vec::new();
-    for entry in fs::read_dir(folder).map_err(read_error)? {
+    for entry in fs::read_dir(directory).map_err(read_error)? {
         let path = entry.map_err(read_error)?.path();
         let hidden = path
             .file_name()
@@ -98,9 +97,9 @@ pub fn read_folder(folder: &Path) -> Result<Manifests, ReadError> {
         match fs::read_to_string(&file) {
             Ok(text) => manifests.add_text(&file, &text),
             Err(error) => manifests.problems.push(Problem {
-                place: Some(Place { file, line: 1 }),
+                location: Some(SourceLocation { file, line: 1 }),
                 object: None,
-                message: format!("cannot be read: {error}"),
+                message: format!("unreadable: {error}"),
             }),
         }
     }
@@ -108,29 +107,33 @@ pub fn read_folder(folder: &Path) -> Result<Manifests, ReadError> {
 }
 
 impl Manifests {
-    /// Takes over, from the last reading, what a file held that now cannot be read: its last good
-    /// version stays in force.
-    pub fn keep_last_good(&mut self, last: &Self) {
-        for ((kind, key), place) in &last.places {
+    /// Retains the last valid version of objects whose file or document has become invalid.
+    pub fn retain_last_valid(&mut self, last: &Self) {
+        for ((kind, key), location) in &last.locations {
             let object = format!("{kind} {key}");
-            let spoiled = self.problems.iter().any(|problem| {
-                let same_file = problem.place.as_ref().is_some_and(|p| p.file == place.file);
+            let is_invalid = self.problems.iter().any(|problem| {
+                let same_file = problem
+                    .location
+                    .as_ref()
+                    .is_some_and(|p| p.file == location.file);
                 same_file && problem.object.as_ref().is_none_or(|named| *named == object)
             });
-            if !spoiled || self.places.contains_key(&(*kind, key.clone())) {
+            if !is_invalid || self.locations.contains_key(&(*kind, key.clone())) {
                 continue;
             }
             match *kind {
-                "Namespace" => keep(&mut self.namespaces, &last.namespaces, &key.name),
-                "ServiceAccount" => keep(&mut self.service_accounts, &last.service_accounts, key),
-                "ConfigMap" => keep(&mut self.config_maps, &last.config_maps, key),
-                "Secret" => keep(&mut self.secrets, &last.secrets, key),
-                "Pod" => keep(&mut self.pods, &last.pods, key),
-                "Deployment" => keep(&mut self.deployments, &last.deployments, key),
-                "Service" => keep(&mut self.services, &last.services, key),
-                _ => keep(&mut self.endpoint_slices, &last.endpoint_slices, key),
+                "Namespace" => keep_object(&mut self.namespaces, &last.namespaces, &key.name),
+                "ServiceAccount" => {
+                    keep_object(&mut self.service_accounts, &last.service_accounts, key)
+                }
+                "ConfigMap" => keep_object(&mut self.config_maps, &last.config_maps, key),
+                "Secret" => keep_object(&mut self.secrets, &last.secrets, key),
+                "Pod" => keep_object(&mut self.pods, &last.pods, key),
+                "Deployment" => keep_object(&mut self.deployments, &last.deployments, key),
+                "Service" => keep_object(&mut self.services, &last.services, key),
+                _ => keep_object(&mut self.endpoint_slices, &last.endpoint_slices, key),
             }
-            self.places.insert((kind, key.clone()), place.clone());
+            self.locations.insert((kind, key.clone()), location.clone());
         }
     }
 
@@ -141,67 +144,72 @@ impl Manifests {
         }
     }
 
-    /// Where an object was written.
-    pub fn place(&self, kind: &'static str, key: &Key) -> Option<&Place> {
-        self.places.get(&(kind, key.clone()))
+    /// Returns the source of an object.
+    pub fn location(&self, kind: &'static str, key: &ObjectKey) -> Option<&SourceLocation> {
+        self.locations.get(&(kind, key.clone()))
     }
 
-    /// A problem with an object of the folder.
-    pub fn problem(&self, kind: &'static str, key: &Key, message: impl Into<String>) -> Problem {
+    /// Creates a problem with an object.
+    pub fn problem(
+        &self,
+        kind: &'static str,
+        key: &ObjectKey,
+        message: impl Into<String>,
+    ) -> Problem {
         Problem {
-            place: self.place(kind, key).cloned(),
+            location: self.location(kind, key).cloned(),
             object: Some(format!("{kind} {key}")),
             message: message.into(),
         }
     }
 
     fn add_document(&mut self, file: &Path, document: &Document<'_>) {
-        let place = Place {
+        let location = SourceLocation {
             file: file.to_owned(),
             line: document.line,
         };
-        let head = match document.head() {
-            Ok(Some(head)) => head,
+        let type_meta = match document.type_meta() {
+            Ok(Some(type_meta)) => type_meta,
             Ok(None) => return,
             Err(error) => {
                 self.problems.push(Problem {
-                    place: Some(document.place_of(file, &error)),
+                    location: Some(document.location_of(file, &error)),
                     object: None,
                     message: document::message(&error),
                 });
                 return;
             }
         };
-        let result = match head.kind.as_str() {
-            "Namespace" => self.add_namespace(document, &place),
-            "ServiceAccount" => self.add(document, &place, "ServiceAccount", |m| {
+        let result = match type_meta.kind.as_str() {
+            "Namespace" => self.add_namespace(document, &location),
+            "ServiceAccount" => self.add(document, &location, "ServiceAccount", |m| {
                 &mut m.service_accounts
             }),
-            "ConfigMap" => self.add(document, &place, "ConfigMap", |m| &mut m.config_maps),
-            "Secret" => self.add(document, &place, "Secret", |m| &mut m.secrets),
-            "Pod" => self.add(document, &place, "Pod", |m| &mut m.pods),
-            "Deployment" => self.add(document, &place, "Deployment", |m| &mut m.deployments),
-            "Service" => self.add(document, &place, "Service", |m| &mut m.services),
-            "EndpointSlice" => self.add(document, &place, "EndpointSlice", |m| {
+            "ConfigMap" => self.add(document, &location, "ConfigMap", |m| &mut m.config_maps),
+            "Secret" => self.add(document, &location, "Secret", |m| &mut m.secrets),
+            "Pod" => self.add(document, &location, "Pod", |m| &mut m.pods),
+            "Deployment" => self.add(document, &location, "Deployment", |m| &mut m.deployments),
+            "Service" => self.add(document, &location, "Service", |m| &mut m.services),
+            "EndpointSlice" => self.add(document, &location, "EndpointSlice", |m| {
                 &mut m.endpoint_slices
             }),
             "StatefulSet" | "DaemonSet" | "ReplicaSet" | "Job" | "CronJob" => {
                 self.problems.push(Problem {
-                    place: Some(place.clone()),
-                    object: Some(head.to_string()),
+                    location: Some(location.clone()),
+                    object: Some(type_meta.to_string()),
                     message:
-                        "the local node runs Pods and Deployments only; write it as one of these"
+                        "the local node supports only Pods and Deployments; use one of these kinds"
                             .into(),
                 });
                 Ok(())
             }
-            // Policies and routes are the controllers' business, anything else nobody's here.
+            // The controllers read policies and routes; other kinds have no effect.
             _ => Ok(()),
         };
         if let Err(error) = result {
             self.problems.push(Problem {
-                place: Some(document.place_of(file, &error)),
-                object: Some(head.to_string()),
+                location: Some(document.location_of(file, &error)),
+                object: Some(type_meta.to_string()),
                 message: document::message(&error),
             });
         }
@@ -210,15 +218,15 @@ impl Manifests {
     fn add_namespace(
         &mut self,
         document: &Document<'_>,
-        place: &Place,
+        location: &SourceLocation,
     ) -> Result<(), serde_norway::Error> {
         let namespace: Namespace = document.parse()?;
         let name = namespace.metadata.name.clone().unwrap_or_default();
-        let key = Key {
+        let key = ObjectKey {
             namespace: String::new(),
             name: name.clone(),
         };
-        if self.claim("Namespace", &key, place) {
+        if self.register("Namespace", &key, location) {
             self.namespaces.insert(name, namespace);
         }
         Ok(())
@@ -227,36 +235,34 @@ impl Manifests {
     fn add<T>(
         &mut self,
         document: &Document<'_>,
-        place: &Place,
+        location: &SourceLocation,
         kind: &'static str,
-        map: fn(&mut Self) -> &mut BTreeMap<Key, T>,
+        map: fn(&mut Self) -> &mut BTreeMap<ObjectKey, T>,
     ) -> Result<(), serde_norway::Error>
     where
         T: DeserializeOwned + k8s_openapi::Metadata<Ty = ObjectMeta>,
     {
         let mut object: T = document.parse()?;
-        let key = Key::fill_in(object.metadata_mut());
-        if self.claim(kind, &key, place) {
+        let key = ObjectKey::fill_in(object.metadata_mut());
+        if self.register(kind, &key, location) {
             map(self).insert(key, object);
         }
         Ok(())
     }
 
-    /// Notes where an object is. The first of a name counts; the others are a problem that names
-    /// both places. So is an object without a usable name.
-    fn claim(&mut self, kind: &'static str, key: &Key, place: &Place) -> bool {
-        let message = if let Some(first) = self.place(kind, key) {
-            format!(
-                "there is one of this name already, at {first}, and that one is used; give this another metadata.name"
-            )
+    /// Records the source of an object. Returns false and reports a problem for duplicate and
+    /// invalid names; the first object of a name is used.
+    fn register(&mut self, kind: &'static str, key: &ObjectKey, location: &SourceLocation) -> bool {
+        let message = if let Some(first) = self.location(kind, key) {
+            format!("duplicate of the object at {first}, which is used; change metadata.name")
         } else if !is_dns_name(&key.name) {
-            "metadata.name must be lower-case letters, digits, '-' and '.'".to_owned()
+            "invalid metadata.name: expected lower-case letters, digits, '-' and '.'".to_owned()
         } else {
-            self.places.insert((kind, key.clone()), place.clone());
+            self.locations.insert((kind, key.clone()), location.clone());
             return true;
         };
         self.problems.push(Problem {
-            place: Some(place.clone()),
+            location: Some(location.clone()),
             object: Some(format!("{kind} {key}")),
             message,
         });
@@ -270,8 +276,8 @@ fn keep<K: Ord + Clone, T: Clone>(map: &mut BTreeMap<K, T>, last: &BTreeMap<K, T
     }
 }
 
-impl Key {
-    /// The key of an object, whose namespace is `default` where none is given.
+impl ObjectKey {
+    /// Returns the key of an object, and sets a missing namespace to `default`.
     pub fn fill_in(meta: &mut ObjectMeta) -> Self {
         let namespace = meta
             .namespace
@@ -292,15 +298,15 @@ impl Key {
 }
 
 impl Problem {
-    /// Is it about an object of this kind? The kind ends with a blank, as it stands in the object's
-    /// name.
+    /// Returns whether the problem is about an object of a kind, which is passed with a trailing
+    /// blank.
     pub fn is_about(&self, kind: &str) -> bool {
         let object = self.object.as_deref();
         object.is_some_and(|object| object.starts_with(kind))
     }
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.namespace.is_empty() {
             f.write_str(&self.name)
@@ -310,7 +316,7 @@ impl fmt::Display for Key {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file.display(), self.line)
     }
@@ -318,8 +324,8 @@ impl fmt::Display for Place {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(place) = &self.place {
-            write!(f, "{place}: ")?;
+        if let Some(location) = &self.location {
+            write!(f, "{location}: ")?;
         }
         if let Some(object) = &self.object {
             write!(f, "{object}: ")?;
@@ -328,7 +334,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What Kubernetes allows as the name of an object that becomes a DNS name.
+/// Returns whether the name is a valid DNS subdomain (RFC 1123), as Kubernetes requires.
 fn is_dns_name(name: &str) -> bool {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     (1..=253).contains(&name.len())

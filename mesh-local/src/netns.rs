@@ -1,4 +1,4 @@
-//! Network namespaces that live without a process, bound to a file.
+//! Network namespaces that a bind mount keeps alive without a process.
 
 use std::{
     fs, io,
@@ -12,14 +12,14 @@ use nix::{
 
 #[derive(Debug, thiserror::Error)]
 pub enum NetnsError {
-    #[error("make the file {path} for a network namespace")]
+    #[error("create the file {path} for a network namespace")]
     File {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("make a network namespace at {path}")]
-    Make {
+    #[error("create a network namespace at {path}")]
+    Create {
         path: PathBuf,
         #[source]
         source: nix::Error,
@@ -30,12 +30,12 @@ pub enum NetnsError {
         #[source]
         source: io::Error,
     },
-    #[error("the thread that makes the network namespace {path} ended early")]
+    #[error("the thread that creates the network namespace {path} panicked")]
     Thread { path: PathBuf },
 }
 
-/// Makes an empty namespace. A thread enters it and ends; the mount keeps it.
-pub fn make(path: &Path) -> Result<(), NetnsError> {
+/// Creates an empty namespace: a thread enters a new namespace and binds it to `path`.
+pub fn create(path: &Path) -> Result<(), NetnsError> {
     let file_error = |source| NetnsError::File {
         path: path.to_owned(),
         source,
@@ -59,7 +59,7 @@ pub fn make(path: &Path) -> Result<(), NetnsError> {
     });
     match thread.join() {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(source)) => Err(NetnsError::Make {
+        Ok(Err(source)) => Err(NetnsError::Create {
             path: path.to_owned(),
             source,
         }),
@@ -69,25 +69,25 @@ pub fn make(path: &Path) -> Result<(), NetnsError> {
     }
 }
 
-/// On a link with two ends, and addresses that a plugin hands out once, nobody can have an address
-/// already; looking for it takes the kernel almost two seconds before each pod's start.
+/// Disables IPv6 duplicate address detection, which delays the start of each pod by almost two
+/// seconds. Addresses on the point-to-point links are unique, because the plugin assigns each once.
 /// `/proc/sys/net` is that of the calling thread's namespace.
 fn skip_duplicate_detection() {
     for scope in ["all", "default"] {
-        // Without IPv6 there is no such file, and no waiting.
+        // The file does not exist if the kernel has no IPv6.
         let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/accept_dad"), "0");
     }
 }
 
-/// Removes the mount and its file; the namespace goes with its last process. One that is gone is
-/// removed.
+/// Removes the mount and its file, if they exist. The kernel removes the namespace when its last
+/// process exits.
 pub fn remove(path: &Path) -> Result<(), NetnsError> {
     let remove_error = |source| NetnsError::Remove {
         path: path.to_owned(),
         source,
     };
     match umount2(path, MntFlags::MNT_DETACH) {
-        // Not mounted, or no such file.
+        // The path is not mounted or does not exist.
         Ok(()) | Err(nix::Error::EINVAL | nix::Error::ENOENT) => {}
         Err(error) => return Err(remove_error(error.into())),
     }

@@ -1,10 +1,8 @@
-//! The addresses of a node and its own network device.
-//!
-//! Every node has a number; from it follow the pods' and the Services' blocks and the name of a
-//! device that holds the node's own addresses, where its DNS server and its agent's metrics listen.
-//! Pods are not on that device: each has a routed link of its own (CNI plugin `ptp`), so that every
-//! packet between pods passes the host's routing and connection tracking, and a Service's answer
-//! finds its way back through the address translation.
+//! The address ranges and the network device of a node. Every node has a number, which determines
+//! the ranges of pods and Services and the name of its network device. The device has the addresses
+//! of the node, on which its DNS server and its agent's admin server listen. Each pod has a routed
+//! link of its own (CNI plugin `ptp`), so that packets between pods pass the host's routing and
+//! connection tracking, and the addresses of responses from Services are translated back.
 
 use std::{
     fmt::Write as _,
@@ -20,25 +18,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     command::{self, CommandError},
-    instance::{Instance, STATE_ROOT},
+    node_paths::{NodePaths, STATE_ROOT},
     settings::Settings,
 };
 
-/// The address blocks of one node.
+/// The address ranges of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Network {
     pub number: u8,
     pub pods_v4: Ipv4Net,
-    /// Absent where the machine has no IPv6; then so is `services_v6`.
+    /// `None` if the machine has no IPv6, as is `services_v6`.
     pub pods_v6: Option<Ipv6Net>,
     pub services_v4: Ipv4Net,
     pub services_v6: Option<Ipv6Net>,
 }
 
-/// The blocks that a user chose instead of the usual ones.
+/// The ranges that replace the default ones.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Chosen {
+pub struct AddressOverrides {
     pub pods_v4: Option<Ipv4Net>,
     pub services_v4: Option<Ipv4Net>,
 }
@@ -48,12 +46,12 @@ pub enum NetworkError {
     #[error("lock {STATE_ROOT}")]
     Lock(#[source] io::Error),
     #[error(
-        "all {NODES} local nodes of this machine are taken; take one down with: meshctl local down"
+        "this machine has the maximum of {NODES} local nodes; take one down with: meshctl local down"
     )]
     Full,
-    #[error("{0} is too small for pods or Services: a prefix of at most /28 is needed")]
+    #[error("{0} is too small for pods or Services: the prefix must be /28 or shorter")]
     TooSmall(Ipv4Net),
-    #[error("{0} and {1} overlap; choose other blocks with --pod-cidr and --service-cidr")]
+    #[error("{0} and {1} overlap; set other ranges with --pod-cidr and --service-cidr")]
     Overlap(IpNet, String),
     #[error("write {path}")]
     Sysctl {
@@ -65,29 +63,29 @@ pub enum NetworkError {
     Device(#[source] CommandError),
 }
 
-/// How many nodes a machine can have: pods take the lower half of 10.240.0.0/16, Services the
-/// upper.
+/// Maximum number of nodes on a machine: pods use the lower half of 10.240.0.0/16, Services the
+/// upper half.
 const NODES: u8 = 128;
 
 impl Network {
-    /// The blocks of a node by its number.
-    fn numbered(number: u8, ipv6: bool, chosen: Chosen) -> Self {
+    /// Returns the ranges of a node.
+    fn with_number(number: u8, ipv6: bool, overrides: AddressOverrides) -> Self {
         let v4 = |third: u8| Ipv4Net::new_assert(Ipv4Addr::new(10, 240, third, 0), 24);
-        // A fixed unique local prefix: "mesh" in hexadecimal after fd.
+        // A unique local prefix with the ASCII codes of "mesh" after fd.
         let v6 = |fourth: u16, prefix: u8| {
             let address = Ipv6Addr::new(0xfd6d, 0x6573, 0x6800, fourth, 0, 0, 0, 0);
             Ipv6Net::new_assert(address, prefix)
         };
         Self {
             number,
-            pods_v4: chosen.pods_v4.unwrap_or(v4(number)),
+            pods_v4: overrides.pods_v4.unwrap_or(v4(number)),
             pods_v6: ipv6.then(|| v6(u16::from(number), 64)),
-            services_v4: chosen.services_v4.unwrap_or(v4(NODES + number)),
+            services_v4: overrides.services_v4.unwrap_or(v4(NODES + number)),
             services_v6: ipv6.then(|| v6(0x100 | u16::from(number), 112)),
         }
     }
 
-    /// The node's own addresses, the first of the Services' blocks.
+    /// Returns the IPv4 address of the node, the first of the Service range.
     pub fn node_v4(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.services_v4.network().to_bits() + 1)
     }
@@ -113,7 +111,8 @@ impl Network {
     }
 }
 
-/// Only one `up` at a time chooses a number; held until the choice is written.
+/// A lock that serialises the allocation of node numbers. It is held until the settings of the node
+/// are written.
 pub struct Lock(#[expect(dead_code, reason = "closing it unlocks")] nix::fcntl::Flock<OwnedFd>);
 
 impl Lock {
@@ -126,13 +125,13 @@ impl Lock {
     }
 }
 
-/// Chooses the blocks of a new node: the lowest number that no other node has, with no block of
-/// another.
-pub fn choose(
+/// Allocates the ranges of a new node, with the lowest free number. Fails if they overlap with
+/// those of another node.
+pub fn allocate(
     _lock: &Lock,
-    others: &[Instance],
+    others: &[NodePaths],
     ipv6: bool,
-    chosen: Chosen,
+    overrides: AddressOverrides,
 ) -> Result<Network, NetworkError> {
     let taken: Vec<(String, Network)> = others
         .iter()
@@ -141,18 +140,18 @@ pub fn choose(
             Some((other.name().to_string(), settings.network))
         })
         .collect();
-    choose_beside(&taken, ipv6, chosen)
+    allocate_excluding(&taken, ipv6, overrides)
 }
 
-fn choose_beside(
+fn allocate_excluding(
     taken: &[(String, Network)],
     ipv6: bool,
-    chosen: Chosen,
+    overrides: AddressOverrides,
 ) -> Result<Network, NetworkError> {
     let number = (0..NODES)
         .find(|number| taken.iter().all(|(_, other)| other.number != *number))
         .ok_or(NetworkError::Full)?;
-    let network = Network::numbered(number, ipv6, chosen);
+    let network = Network::with_number(number, ipv6, overrides);
     for block in [network.pods_v4, network.services_v4] {
         if block.prefix_len() > 28 {
             return Err(NetworkError::TooSmall(block));
@@ -165,32 +164,32 @@ fn choose_beside(
     }
     for block in network.blocks() {
         for (name, other) in taken {
-            if let Some(theirs) = other.blocks().into_iter().find(|b| overlap(b, &block)) {
-                let theirs = format!("{theirs} of the node {name}");
-                return Err(NetworkError::Overlap(block, theirs));
+            if let Some(existing) = other.blocks().into_iter().find(|b| overlap(b, &block)) {
+                let existing = format!("{existing} of node {name}");
+                return Err(NetworkError::Overlap(block, existing));
             }
         }
     }
     Ok(network)
 }
 
-/// Makes the device, gives it the node's addresses, leads the Services' blocks to it and lets the
-/// host forward.
-///
-/// A bridge without ports serves as the device: it exists on every kernel that can run pods.
+/// Creates the device with the addresses of the node, routes the Service ranges to it and enables
+/// IP forwarding. The device is a bridge without ports, because every kernel that can run pods
+/// supports bridges.
 pub async fn set_up(network: &Network) -> Result<(), NetworkError> {
     let device = network.device();
     let mut script = format!("link add {device} type bridge\nlink set {device} up\n");
-    let mut lead = |address: IpAddr, block: IpNet| {
+    let mut add_route = |address: IpAddr, block: IpNet| {
         let host = IpNet::from(address);
-        // Duplicate detection needs a carrier, which a bridge without ports never has.
+        // Duplicate address detection requires a carrier, which a bridge without ports does not
+        // have.
         let nodad = if address.is_ipv6() { " nodad" } else { "" };
         let _ = writeln!(script, "addr add {host} dev {device}{nodad}");
         let _ = writeln!(script, "route replace {block} dev {device}");
     };
-    lead(network.node_v4().into(), network.services_v4.into());
+    add_route(network.node_v4().into(), network.services_v4.into());
     if let (Some(address), Some(block)) = (network.node_v6(), network.services_v6) {
-        lead(address.into(), block.into());
+        add_route(address.into(), block.into());
     }
     command::run("ip", &["-batch", "-"], script.as_bytes())
         .await
@@ -202,7 +201,7 @@ pub async fn set_up(network: &Network) -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// Removes the device; its addresses and routes go with it.
+/// Removes the device with its addresses and routes.
 pub async fn tear_down(network: &Network) -> Result<(), NetworkError> {
     let device = network.device();
     if !Path::new("/sys/class/net").join(&device).exists() {
@@ -236,35 +235,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_do_not_share_blocks() {
-        let first = choose_beside(&[], true, Chosen::default()).unwrap();
+    fn nodes_have_disjoint_ranges() {
+        let first = allocate_excluding(&[], true, AddressOverrides::default()).unwrap();
         assert_eq!(first.pods_v4.to_string(), "10.240.0.0/24");
         assert_eq!(first.node_ips()[0].to_string(), "10.240.128.1");
         assert_eq!(first.node_ips()[1].to_string(), "fd6d:6573:6800:100::1");
         let taken = [("a".to_owned(), first)];
-        let second = choose_beside(&taken, false, Chosen::default()).unwrap();
+        let second = allocate_excluding(&taken, false, AddressOverrides::default()).unwrap();
         assert_eq!(second.services_v4.to_string(), "10.240.129.0/24");
         assert_eq!(second.node_ips().len(), 1);
-        let clash = Chosen {
+        let clash = AddressOverrides {
             pods_v4: Some("10.240.128.0/20".parse().unwrap()),
             services_v4: None,
         };
-        let error = choose_beside(&taken, false, clash).unwrap_err();
+        let error = allocate_excluding(&taken, false, clash).unwrap_err();
         assert!(matches!(error, NetworkError::Overlap(..)), "{error}");
     }
 
     #[test]
-    fn numbers_run_out() {
+    fn allocation_fails_when_all_numbers_are_used() {
         let taken: Vec<(String, Network)> = (0..NODES)
             .map(|number| {
                 (
                     number.to_string(),
-                    Network::numbered(number, true, Chosen::default()),
+                    Network::with_number(number, true, AddressOverrides::default()),
                 )
             })
             .collect();
         assert!(matches!(
-            choose_beside(&taken, true, Chosen::default()),
+            allocate_excluding(&taken, true, AddressOverrides::default()),
             Err(NetworkError::Full)
         ));
     }

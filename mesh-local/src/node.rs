@@ -1,9 +1,8 @@
-//! The daemon of a local node: what `meshctl local run` does.
-//!
-//! One loop owns everything: it reads the manifests, starts and stops pods so that what runs is
-//! what they say, and whenever a pod's state changes publishes the whole picture (objects for the
-//! controllers, rules and names for the machine). Pods are tasks that tell their state through a
-//! watch channel; helpers (the agent, the DNS server) are processes kept running beside it.
+//! The daemon of a local node, which `meshctl local run` runs. One loop owns the state of the node.
+//! It reads the manifests, reconciles the running pods with them, and publishes objects for the
+//! controllers and rules and names for the machine whenever the state of a pod changes. Pods are
+//! tasks that report their state through a watch channel. Helpers (the agent and the DNS server)
+//! are supervised processes.
 
 use std::{collections::BTreeMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -18,23 +17,23 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    control::{Answer, Request},
+    control::{Request, Response},
     helper::Helper,
     publish::Publisher,
 };
 use crate::{
     cgroup::{self, CgroupError},
-    cni::Chain,
-    container::stub::describe,
+    cni::CniChain,
+    container::shim::describe,
     control_plane::{self, Stage},
     file,
     host::{self, HostError},
-    instance::Instance,
-    manifest::{self, Key, Manifests, Problem},
+    manifest::{self, Manifests, ObjectKey, Problem},
     network::{self, NetworkError},
+    node_paths::NodePaths,
     objects::ObjectError,
     pki::{self, PkiError},
-    pod::{Context, PodState},
+    pod::{NodeContext, PodState},
     settings::{Settings, SettingsError},
     workload::{Workload, Workloads},
 };
@@ -77,27 +76,25 @@ pub enum NodeError {
     Session(#[source] io::Error),
     #[error(transparent)]
     Log(#[from] mesh_runtime::log::InitError),
-    #[error("make the runtime")]
+    #[error("create the runtime")]
     Runtime(#[source] io::Error),
     #[error("listen for signals")]
     Signals(#[source] io::Error),
-    #[error("no random numbers for a pod's uid")]
+    #[error("generate the uid of a pod")]
     Random(#[source] aws_lc_rs::error::Unspecified),
 }
 
-/// Container logs are cut when they are longer: they lie in `/run`, which is memory on most
-/// machines.
-const LONGEST_LOG: u64 = 64 * 1024 * 1024;
-/// For so long the other pods wait for the control plane. It is ready within seconds; when it is
-/// broken, pods that are not meshed shall run.
-const CONTROL_PLANE_PATIENCE: Duration = Duration::from_secs(30);
-const LOG_CHECK: Duration = Duration::from_secs(60);
+/// Size limit of container logs. They are in `/run`, which is in memory on most machines.
+const MAX_LOG_BYTES: u64 = 64 * 1024 * 1024;
+/// Time that other pods wait for the control plane, which is ready within seconds. If it fails,
+/// unmeshed pods run anyway.
+const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(30);
+const LOG_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The daemon's whole life, as `meshctl local run` begins it. An error is also left where `up`
-/// looks for it.
-pub fn main(instance: Instance) -> Result<(), NodeError> {
-    let failure = instance.failure();
-    let outcome = start(instance);
+/// Runs the daemon. An error is also written to the file that `up` reads.
+pub fn main(paths: NodePaths) -> Result<(), NodeError> {
+    let failure = paths.failure();
+    let outcome = start(paths);
     if let Err(error) = &outcome {
         let message = describe(error);
         tracing::error!("{message}");
@@ -108,8 +105,8 @@ pub fn main(instance: Instance) -> Result<(), NodeError> {
     outcome
 }
 
-fn start(instance: Instance) -> Result<(), NodeError> {
-    // A session of its own: the terminal that started the node may be closed.
+fn start(paths: NodePaths) -> Result<(), NodeError> {
+    // The daemon leaves the session of its terminal, which may be closed.
     nix::unistd::setsid().map_err(|error| NodeError::Session(error.into()))?;
     mesh_runtime::log::init(mesh_runtime::log::Settings {
         filter: LOG_FILTER,
@@ -120,56 +117,57 @@ fn start(instance: Instance) -> Result<(), NodeError> {
         .enable_all()
         .build()
         .map_err(NodeError::Runtime)?
-        .block_on(Box::pin(run(instance)))
+        .block_on(Box::pin(run(paths)))
 }
 
-/// The node's own log is for whoever wonders what it did; there is little of it.
+/// The log filter of the daemon, which logs little.
 const LOG_FILTER: &str = "info";
 
-/// Runs the node until it is told to stop. What it made stays for [`crate::clean`] to remove.
-async fn run(instance: Instance) -> Result<(), NodeError> {
+/// Runs the node until it receives a stop request or a signal. [`crate::clean`] removes what the
+/// node created.
+async fn run(paths: NodePaths) -> Result<(), NodeError> {
     let mut termination = Termination::listen().map_err(NodeError::Signals)?;
-    let settings = Settings::read(&instance)?;
-    let cgroup = instance.cgroup(&host::cgroup2()?);
+    let settings = Settings::read(&paths)?;
+    let cgroup = paths.cgroup(&host::cgroup2()?);
     let own = cgroup.join("node");
-    cgroup::make(&own)?;
+    cgroup::create(&own)?;
     cgroup::join(&own)?;
-    cgroup::make(&cgroup.join("pods"))?;
+    cgroup::create(&cgroup.join("pods"))?;
     network::set_up(&settings.network).await?;
-    let authorities = pki::create(&instance.pki())?;
-    let (mut requests, server) = control::listen(&instance)?;
-    let dns = dns::start(&instance, &settings.network)?;
-    let publisher = Publisher::new(&instance, &settings.network, dns)?;
+    let pki_material = pki::create(&paths.pki())?;
+    let (mut requests, server) = control::listen(&paths)?;
+    let dns = dns::start(&paths, &settings.network)?;
+    let publisher = Publisher::new(&paths, &settings.network, dns)?;
     let mut tier = None;
     let mut agent = None;
     if settings.mesh {
-        let helper = agent::start(&instance, &settings, &cgroup.join("pods"));
-        tracing::info!("waiting for the agent");
-        let answered = tokio::select! {
-            status = agent::answered(&instance, &helper) => Some(status?),
+        let helper = agent::start(&paths, &settings, &cgroup.join("pods"));
+        tracing::info!("Waiting for the agent");
+        let status = tokio::select! {
+            status = agent::wait_until_ready(&paths, &helper) => Some(status?),
             signal = termination.received() => {
-                tracing::info!(signal, "told to stop before the agent answered");
+                tracing::info!(signal, "Stopping before the agent was ready");
                 None
             }
             () = control::refuse_all(&mut requests) => None,
         };
-        let Some(status) = answered else {
+        let Some(status) = status else {
             drop(requests);
             server.finish().await;
             return Ok(());
         };
-        tracing::info!(tier = %status.tier, reason = status.reason, "the agent redirects");
+        tracing::info!(tier = %status.tier, reason = status.reason, "The agent is ready");
         tier = Some(status.tier);
         agent = Some(helper);
     }
     let values = settings
         .mesh
-        .then(|| control_plane::values(&settings, &authorities.trust_anchors));
-    let context = Arc::new(Context {
-        chain: Chain::new(&instance, &settings),
+        .then(|| control_plane::values(&settings, &pki_material.trust_anchors));
+    let context = Arc::new(NodeContext {
+        chain: CniChain::new(&paths, &settings),
         cgroup: cgroup.join("pods"),
-        signer: authorities.token_signer,
-        instance,
+        signer: pki_material.token_signer,
+        paths,
         settings,
     });
     let mut node = Node {
@@ -185,9 +183,9 @@ async fn run(instance: Instance) -> Result<(), NodeError> {
         stage: Stage::Identity,
         publisher,
         problems: Vec::new(),
-        unpublished: None,
+        publish_error: None,
     };
-    node.read()?;
+    node.read_manifests()?;
     node.reconcile()?;
     node.advance()?;
     let outcome = Box::pin(node.serve(&mut requests, &mut termination, agent)).await;
@@ -197,74 +195,74 @@ async fn run(instance: Instance) -> Result<(), NodeError> {
 }
 
 struct Node {
-    context: Arc<Context>,
-    /// The injector's; absent without a mesh.
+    context: Arc<NodeContext>,
+    /// The values of the injector; `None` without a mesh.
     values: Option<Values>,
     tier: Option<Tier>,
     manifests: Arc<Manifests>,
     workloads: Workloads,
-    entries: BTreeMap<Key, Entry>,
-    /// The pods' tasks; each returns its key when the pod is gone.
-    pods: JoinSet<Key>,
-    /// Tell `changed` when a pod's state does.
+    entries: BTreeMap<ObjectKey, Entry>,
+    /// The tasks of the pods; each returns its key when the pod has been removed.
+    pods: JoinSet<ObjectKey>,
+    /// Tasks that notify `changed` when the state of a pod changes.
     watchers: JoinSet<()>,
     changed: Arc<Notify>,
-    /// Pods of later stages wait.
+    /// The current stage; pods of later stages wait.
     stage: Stage,
     publisher: Publisher,
-    /// What is wrong with the manifests, and with the Services among them.
+    /// Problems of manifests and Services.
     problems: Vec<Problem>,
-    /// Why the machine or the controllers do not know how things are, if so.
-    unpublished: Option<String>,
+    /// The error of the last publication, if it failed.
+    publish_error: Option<String>,
 }
 
-/// A pod that runs or is ending.
+/// A running or terminating pod.
 struct Entry {
     workload: Workload,
     state: watch::Receiver<PodState>,
-    stop: CancellationToken,
-    /// When it was told to stop.
-    ending: Option<Time>,
+    token: CancellationToken,
+    /// When the pod was stopped.
+    stopped_at: Option<Time>,
 }
 
 impl Entry {
-    fn end(&mut self) {
-        self.stop.cancel();
-        self.ending.get_or_insert_with(now);
+    fn stop(&mut self) {
+        self.token.cancel();
+        self.stopped_at.get_or_insert_with(now);
     }
 }
 
 impl Node {
     async fn serve(
         mut self,
-        requests: &mut mpsc::Receiver<(Request, oneshot::Sender<Answer>)>,
+        requests: &mut mpsc::Receiver<(Request, oneshot::Sender<Response>)>,
         termination: &mut Termination,
         agent: Option<Helper>,
     ) -> Result<(), NodeError> {
         let changed = Arc::clone(&self.changed);
-        let mut patience = std::pin::pin!(tokio::time::sleep(CONTROL_PLANE_PATIENCE));
-        let mut log_check = tokio::time::interval(LOG_CHECK);
+        let mut control_plane_timeout = std::pin::pin!(tokio::time::sleep(CONTROL_PLANE_TIMEOUT));
+        let mut log_check = tokio::time::interval(LOG_CHECK_INTERVAL);
         loop {
             tokio::select! {
-                Some((request, answer)) = requests.recv() => {
+                Some((request, response)) = requests.recv() => {
                     if let Request::Stop = request {
-                        tracing::info!("told to stop");
+                        tracing::info!("Stopping on request");
                         self.stop_all().await;
-                        // The asker waits for this answer, or is gone.
-                        let _ = answer.send(Answer::Stopped);
+                        // The send fails if the client has disconnected.
+                        let _ = response.send(Response::Stopped);
                         break;
                     }
-                    // What is answered must be in force: a Service that is said to be ready can be
-                    // called.
+                    // Publish first, so that a Service is usable when the client learns that it is
+                    // ready.
                     self.publish().await;
-                    let _ = answer.send(self.answer(request));
+                    let _ = response.send(self.respond(request));
                 }
                 () = changed.notified() => {
                     self.publish().await;
                     self.advance()?;
                 }
-                () = &mut patience, if self.stage < Stage::Others => {
-                    tracing::warn!("the control plane is not ready; the other pods start all the same");
+                () = &mut control_plane_timeout, if self.stage < Stage::Others => {
+                    tracing::warn!("The control plane is not ready; starting the other pods anyway");
                     self.stage = Stage::Others;
                     self.reconcile()?;
                 }
@@ -276,35 +274,35 @@ impl Node {
                     self.changed.notify_one();
                 }
                 Some(_) = self.watchers.join_next() => {}
-                _ = log_check.tick() => cut_logs(&self.context.instance),
+                _ = log_check.tick() => truncate_logs(&self.context.paths),
                 signal = termination.received() => {
-                    tracing::info!(signal, "told to stop");
+                    tracing::info!(signal, "Stopping on signal");
                     self.stop_all().await;
                     break;
                 }
             }
         }
-        // The agent goes after the pods, whose removal asks it.
+        // The agent stops after the pods, because their removal requires it.
         drop(agent);
         Ok(())
     }
 
-    fn answer(&mut self, request: Request) -> Answer {
+    fn respond(&mut self, request: Request) -> Response {
         match request {
-            Request::Status => Answer::Status(Box::new(self.status())),
-            Request::Apply => match self.read().and_then(|()| self.reconcile()) {
+            Request::Status => Response::Status(Box::new(self.status())),
+            Request::Apply => match self.read_manifests().and_then(|()| self.reconcile()) {
                 Ok(()) => {
                     self.changed.notify_one();
-                    Answer::Status(Box::new(self.status()))
+                    Response::Status(Box::new(self.status()))
                 }
-                Err(error) => Answer::Refused(describe(&error)),
+                Err(error) => Response::Refused(describe(&error)),
             },
             Request::Target { pod, container } => match self.target(&pod, container.as_deref()) {
-                Ok(target) => Answer::Target(Box::new(target)),
-                Err(refusal) => Answer::Refused(refusal),
+                Ok(target) => Response::Target(Box::new(target)),
+                Err(refusal) => Response::Refused(refusal),
             },
-            // Answered by the loop itself.
-            Request::Stop => Answer::Stopped,
+            // The loop handles this request.
+            Request::Stop => Response::Stopped,
         }
     }
 }
@@ -313,21 +311,25 @@ fn now() -> Time {
     Time(jiff::Timestamp::now())
 }
 
-/// Empties logs that have grown too long. Their writers append, so they go on at the beginning.
-fn cut_logs(instance: &Instance) {
-    let folders = fs::read_dir(instance.state().join("logs/pods"));
-    let folders = folders.into_iter().flatten().flatten();
-    for file in
-        folders.flat_map(|folder| fs::read_dir(folder.path()).into_iter().flatten().flatten())
-    {
-        let long = file.metadata().is_ok_and(|meta| meta.len() > LONGEST_LOG);
+/// Truncates logs that exceed the size limit. Their writers use O_APPEND and continue at the
+/// beginning.
+fn truncate_logs(paths: &NodePaths) {
+    let directories = fs::read_dir(paths.state().join("logs/pods"));
+    let directories = directories.into_iter().flatten().flatten();
+    for file in directories.flat_map(|directory| {
+        fs::read_dir(directory.path())
+            .into_iter()
+            .flatten()
+            .flatten()
+    }) {
+        let long = file.metadata().is_ok_and(|meta| meta.len() > MAX_LOG_BYTES);
         if long
             && let Err(error) = fs::File::options()
                 .write(true)
                 .truncate(true)
                 .open(file.path())
         {
-            tracing::warn!("cut the log {}: {error}", file.path().display());
+            tracing::warn!("Cannot truncate the log {}: {error}", file.path().display());
         }
     }
 }

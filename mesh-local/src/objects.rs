@@ -1,5 +1,5 @@
-//! The folder of objects that the node writes for the controllers: one YAML file an object, changed
-//! only when the object is.
+//! The directory of objects that the node writes for the controllers: one YAML file for each
+//! object, which changes only with the object.
 
 use std::{
     collections::BTreeMap,
@@ -9,27 +9,27 @@ use std::{
 
 use serde::Serialize;
 
-use crate::{file, manifest::Key};
+use crate::{file, manifest::ObjectKey};
 
-/// The objects of one moment, by the names of their files.
+/// The YAML of objects by file name.
 #[derive(Debug, Default)]
-pub struct Objects {
+pub struct ObjectSet {
     files: BTreeMap<String, String>,
 }
 
-/// The folder, and what was last written to it.
+/// The directory and the objects that were written last.
 #[derive(Debug)]
-pub struct Folder {
+pub struct ObjectDirectory {
     path: PathBuf,
     written: BTreeMap<String, String>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
-    #[error("write {kind} {key} as YAML")]
+    #[error("serialize {kind} {key} as YAML")]
     Serialize {
         kind: &'static str,
-        key: Key,
+        key: ObjectKey,
         #[source]
         source: serde_norway::Error,
     },
@@ -41,11 +41,11 @@ pub enum ObjectError {
     },
 }
 
-impl Objects {
+impl ObjectSet {
     pub fn add(
         &mut self,
         kind: &'static str,
-        key: &Key,
+        key: &ObjectKey,
         object: &impl Serialize,
     ) -> Result<(), ObjectError> {
         let text = serde_norway::to_string(object).map_err(|source| ObjectError::Serialize {
@@ -53,14 +53,14 @@ impl Objects {
             key: key.clone(),
             source,
         })?;
-        let Key { namespace, name } = key;
+        let ObjectKey { namespace, name } = key;
         let file = format!("{}_{namespace}_{name}.yaml", kind.to_lowercase());
         self.files.insert(file, text);
         Ok(())
     }
 }
 
-impl Folder {
+impl ObjectDirectory {
     pub fn create(path: &Path) -> Result<Self, ObjectError> {
         fs::create_dir_all(path).map_err(|source| ObjectError::Write {
             path: path.to_owned(),
@@ -72,8 +72,9 @@ impl Folder {
         })
     }
 
-    /// Makes the folder hold exactly these objects.
-    pub fn update(&mut self, objects: Objects) -> Result<(), ObjectError> {
+    /// Writes changed objects and removes all others, so that the directory has exactly these
+    /// objects.
+    pub fn update(&mut self, objects: ObjectSet) -> Result<(), ObjectError> {
         let error = |path: &Path| {
             let path = path.to_owned();
             |source| ObjectError::Write { path, source }
@@ -102,15 +103,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_change_only_with_their_objects() {
+    fn unchanged_objects_are_not_rewritten() {
         let temporary = tempfile::tempdir().unwrap();
-        let mut folder = Folder::create(temporary.path()).unwrap();
+        let mut directory = ObjectDirectory::create(temporary.path()).unwrap();
         let mut update = |objects: &[(&str, u32)]| {
-            let mut all = Objects::default();
+            let mut all = ObjectSet::default();
             for (name, value) in objects {
-                all.add("Pod", &Key::new("ns", *name), value).unwrap();
+                all.add("Pod", &ObjectKey::new("ns", *name), value).unwrap();
             }
-            folder.update(all).unwrap();
+            directory.update(all).unwrap();
         };
         let inode = |name: &str| {
             let path = temporary.path().join(format!("pod_ns_{name}.yaml"));

@@ -1,8 +1,6 @@
-//! The node's own authorities: a trust anchor, the issuer of the mesh's certificates, and the key
-//! that signs workload tokens.
-//!
-//! Made anew whenever a node comes up. The trust anchor's key is used once, to sign the issuer, and
-//! is never written anywhere.
+//! The PKI of a node: a trust anchor, the issuer of workload certificates, and the key that signs
+//! service account tokens. It is created whenever a node starts. The private key of the trust
+//! anchor is used once, to sign the issuer, and is not stored.
 
 use std::{
     io,
@@ -21,19 +19,19 @@ use time::{Duration, OffsetDateTime};
 
 use crate::file;
 
-/// The user the controllers run as, who must read the issuer's key.
+/// The user ID of the controllers, which must be able to read the issuer's key.
 pub const CONTROLLER_UID: u32 = 2103;
-/// Linkerd's names for the two certificates.
+/// The common names that Linkerd uses for the two certificates.
 const ANCHOR_NAME: &str = "root.linkerd.cluster.local";
 const ISSUER_NAME: &str = "identity.linkerd.cluster.local";
-/// A node on a laptop may stay up for long, and nobody renews these.
+/// Validity of both certificates. It is long, because they are not renewed while a node is up.
 const LIFETIME: Duration = Duration::days(365);
-/// For peers whose clock is behind.
+/// Certificates are valid from this time before their creation, for peers whose clock is behind.
 const CLOCK_SKEW: Duration = Duration::minutes(5);
 
-/// What the rest of the node needs of them.
-pub struct Authorities {
-    /// The bundle that every proxy trusts, in PEM.
+/// The parts of the PKI that the node uses.
+pub struct PkiMaterial {
+    /// The trust anchors of all proxies, in PEM.
     pub trust_anchors: String,
     pub token_signer: TokenSigner,
 }
@@ -46,13 +44,13 @@ pub struct TokenSigner {
 
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
-    #[error("make the {what}")]
-    Make {
+    #[error("create the {what}")]
+    Create {
         what: &'static str,
         #[source]
         source: rcgen::Error,
     },
-    #[error("read back the token signing key")]
+    #[error("load the token signing key")]
     Key(#[source] aws_lc_rs::error::KeyRejected),
     #[error("write {path}")]
     Write {
@@ -62,32 +60,33 @@ pub enum PkiError {
     },
 }
 
-/// The folder that is mounted into the identity controller: `crt.pem` and `key.pem`.
+/// Returns the directory of the issuer (`crt.pem` and `key.pem`), which is mounted into the
+/// identity controller.
 pub fn issuer_dir(pki: &Path) -> PathBuf {
     pki.join("issuer")
 }
 
-/// The folder with the trust bundle.
+/// Returns the directory of the trust anchors.
 pub fn anchors_dir(pki: &Path) -> PathBuf {
     pki.join("trust-roots")
 }
 
-/// The folder with the public key that verifies tokens.
+/// Returns the directory of the public key that verifies tokens.
 pub fn token_dir(pki: &Path) -> PathBuf {
     pki.join("token")
 }
 
-/// Makes all of them and writes what the controllers read.
-pub fn create(pki: &Path) -> Result<Authorities, PkiError> {
+/// Creates the PKI and writes the files that the controllers read.
+pub fn create(pki: &Path) -> Result<PkiMaterial, PkiError> {
     let anchor_key = key_pair("trust anchor")?;
-    let anchor_params = authority(ANCHOR_NAME, BasicConstraints::Unconstrained);
+    let anchor_params = ca_params(ANCHOR_NAME, BasicConstraints::Unconstrained);
     let anchor = anchor_params
         .self_signed(&anchor_key)
-        .map_err(make("trust anchor"))?;
+        .map_err(create_error("trust anchor"))?;
     let issuer_key = key_pair("issuer")?;
-    let issuer = authority(ISSUER_NAME, BasicConstraints::Constrained(0))
+    let issuer = ca_params(ISSUER_NAME, BasicConstraints::Constrained(0))
         .signed_by(&issuer_key, &Issuer::new(anchor_params, anchor_key))
-        .map_err(make("issuer"))?;
+        .map_err(create_error("issuer"))?;
     let token_key = key_pair("token signing key")?;
     let trust_anchors = anchor.pem();
     write(
@@ -109,7 +108,7 @@ pub fn create(pki: &Path) -> Result<Authorities, PkiError> {
         &token_key.public_key_pem(),
         0o644,
     )?;
-    Ok(Authorities {
+    Ok(PkiMaterial {
         trust_anchors,
         token_signer: TokenSigner::new(&token_key)?,
     })
@@ -125,7 +124,7 @@ impl TokenSigner {
         })
     }
 
-    /// The signature as JWT's ES256 wants it: the two numbers one after the other.
+    /// Returns the signature in the format of ES256 (RFC 7518, section 3.4): R and S concatenated.
     pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, aws_lc_rs::error::Unspecified> {
         let signature = self.key.sign(&self.random, message)?;
         Ok(signature.as_ref().to_vec())
@@ -133,10 +132,10 @@ impl TokenSigner {
 }
 
 fn key_pair(what: &'static str) -> Result<KeyPair, PkiError> {
-    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(make(what))
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(create_error(what))
 }
 
-fn authority(name: &str, constraints: BasicConstraints) -> CertificateParams {
+fn ca_params(name: &str, constraints: BasicConstraints) -> CertificateParams {
     let mut params = CertificateParams::default();
     let mut subject = DistinguishedName::new();
     subject.push(DnType::CommonName, name);
@@ -149,8 +148,8 @@ fn authority(name: &str, constraints: BasicConstraints) -> CertificateParams {
     params
 }
 
-fn make(what: &'static str) -> impl Fn(rcgen::Error) -> PkiError {
-    move |source| PkiError::Make { what, source }
+fn create_error(what: &'static str) -> impl Fn(rcgen::Error) -> PkiError {
+    move |source| PkiError::Create { what, source }
 }
 
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
@@ -171,13 +170,13 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_issuer_is_signed_by_the_anchor() {
-        let folder = tempfile::tempdir().unwrap();
-        let authorities = create(folder.path()).unwrap();
+    fn anchor_signs_the_issuer() {
+        let directory = tempfile::tempdir().unwrap();
+        let material = create(directory.path()).unwrap();
         let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
-        let bundle = read(anchors_dir(folder.path()).join("ca-bundle.crt"));
-        assert_eq!(bundle, authorities.trust_anchors);
-        let issuer = read(issuer_dir(folder.path()).join("crt.pem"));
+        let bundle = read(anchors_dir(directory.path()).join("ca-bundle.crt"));
+        assert_eq!(bundle, material.trust_anchors);
+        let issuer = read(issuer_dir(directory.path()).join("crt.pem"));
         let parse = |pem: &str| x509_parser::pem::parse_x509_pem(pem.as_bytes()).unwrap().1;
         let (anchor, issuer) = (parse(&bundle), parse(&issuer));
         let anchor = anchor.parse_x509().unwrap();

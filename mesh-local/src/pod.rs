@@ -1,8 +1,7 @@
-//! One pod from start to end: cgroup, network, volumes, containers, and all of it removed again.
-//!
-//! The order is the kubelet's: the pod's cgroup, its network namespace, the CNI chain, then
-//! containers. Init containers run one after the other; those that stay (sidecars) only have to
-//! have started before the next. When the pod is stopped its containers end before its sidecars.
+//! The lifecycle of a pod: creates cgroup, network, volumes and containers, and removes them. The
+//! order is that of the kubelet: cgroup, network namespace, CNI chain, then containers. Init
+//! containers run one after the other; a sidecar only has to have started before the next one
+//! starts. When the pod stops, its containers exit before its sidecars.
 
 use std::{
     collections::BTreeMap,
@@ -22,16 +21,16 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     group::run_containers,
-    set_up::{keep_tokens, set_up},
+    set_up::{renew_tokens, set_up},
 };
 use crate::{
     cgroup,
-    cni::{Chain, PortMapping, Sandbox},
+    cni::{CniChain, PortMapping, Sandbox},
     container::state::ContainerState,
     digest,
-    instance::Instance,
-    manifest::{Key, Manifests},
+    manifest::{Manifests, ObjectKey},
     netns,
+    node_paths::NodePaths,
     pki::TokenSigner,
     settings::Settings,
 };
@@ -40,52 +39,52 @@ mod group;
 mod set_up;
 pub mod status;
 
-/// What every pod of a node shares.
-pub struct Context {
-    pub instance: Instance,
+/// The properties of the node that all pods share.
+pub struct NodeContext {
+    pub paths: NodePaths,
     pub settings: Settings,
-    pub chain: Chain,
-    /// The parent of all pods' cgroups.
+    pub chain: CniChain,
+    /// The parent of the cgroups of all pods.
     pub cgroup: PathBuf,
     pub signer: TokenSigner,
 }
 
-/// A pod that is to run.
+/// A pod to run.
 #[derive(Clone)]
-pub struct Task {
-    pub context: Arc<Context>,
-    pub key: Key,
+pub struct PodTask {
+    pub context: Arc<NodeContext>,
+    pub key: ObjectKey,
     pub uid: String,
-    /// With uid and node name.
+    /// The pod with uid and node name.
     pub pod: Pod,
-    /// As they were when the pod was started; ConfigMaps and Secrets are read from them.
+    /// The manifests at the start of the pod, from which ConfigMaps and Secrets are read.
     pub manifests: Arc<Manifests>,
 }
 
-/// What the pod is doing, as its task tells the node.
+/// The state of a pod, which its task reports to the node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodState {
     pub started: Option<Timestamp>,
     pub ips: Vec<IpAddr>,
-    /// In the order of the pod's spec, init containers first.
+    /// The states by container name.
     pub containers: BTreeMap<String, ContainerState>,
-    /// Why the pod is not getting on, if it is not.
+    /// Why the pod cannot start, if so.
     pub message: String,
     pub terminating: bool,
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<PodOutcome>,
 }
 
-/// How a pod ended whose containers are not started again.
+/// The outcome of a pod whose containers have exited and are not restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum PodOutcome {
     Succeeded,
     Failed,
 }
 
-/// Between two attempts to set a pod up.
-const RETRY: Duration = Duration::from_secs(3);
-/// Runs the pod until it is told to stop, and removes it.
-pub async fn run(task: Task, state: watch::Sender<PodState>, stop: CancellationToken) {
+/// Delay between two attempts to set up a pod.
+const RETRY_DELAY: Duration = Duration::from_secs(3);
+/// Runs the pod until it is stopped, and removes it.
+pub async fn run(task: PodTask, state: watch::Sender<PodState>, stop: CancellationToken) {
     state.send_modify(|state| state.started = Some(Timestamp::now()));
     let ready = loop {
         if stop.is_cancelled() {
@@ -94,20 +93,20 @@ pub async fn run(task: Task, state: watch::Sender<PodState>, stop: CancellationT
         match set_up(&task, &state).await {
             Ok(ready) => break Some(ready),
             Err(error) => {
-                let message = crate::container::stub::describe(&error);
-                tracing::error!(pod = %task.key, "cannot set the pod up: {message}");
+                let message = crate::container::shim::describe(&error);
+                tracing::error!(pod = %task.key, "Cannot set up the pod: {message}");
                 state.send_modify(|state| state.message = message);
                 tear_down(&task).await;
             }
         }
         tokio::select! {
-            () = tokio::time::sleep(RETRY) => {}
+            () = tokio::time::sleep(RETRY_DELAY) => {}
             () = stop.cancelled() => {}
         }
     };
     if let Some(ready) = ready {
         state.send_modify(|state| state.message.clear());
-        let renewal = keep_tokens(&task, &ready.tokens);
+        let renewal = renew_tokens(&task, &ready.tokens);
         tokio::select! {
             () = run_containers(&task, ready.containers, &state, &stop) => {}
             never = renewal => never,
@@ -117,15 +116,15 @@ pub async fn run(task: Task, state: watch::Sender<PodState>, stop: CancellationT
     tear_down(&task).await;
 }
 
-/// How the CNI chain was called, in the pod's folder.
+/// The file in the pod's directory with the inputs of the CNI chain.
 pub const SANDBOX_FILE: &str = "sandbox.json";
 
-/// Removes what the pod had on the machine. What cannot be removed is logged, and cleared with the
-/// node at the latest.
-async fn tear_down(task: &Task) {
+/// Removes the resources of the pod from the machine. Failures are logged; stopping the node cleans
+/// up the rest.
+async fn tear_down(task: &PodTask) {
     let warn = |error: &dyn std::error::Error| {
-        let message = crate::container::stub::describe(error);
-        tracing::warn!(pod = %task.key, "left behind for now: {message}");
+        let message = crate::container::shim::describe(error);
+        tracing::warn!(pod = %task.key, "Cannot remove a resource of the pod: {message}");
     };
     if let Err(error) = cgroup::remove(&task.cgroup()).await {
         warn(&error);
@@ -140,23 +139,23 @@ async fn tear_down(task: &Task) {
             warn(&error);
         }
     }
-    if let Err(error) = remove_folder(&task.context.instance.pod(&task.uid)) {
+    if let Err(error) = remove_directory(&task.context.paths.pod(&task.uid)) {
         warn(&error);
     }
 }
 
-/// Removes a pod's folder with the file systems mounted in its volumes.
-pub fn remove_folder(folder: &Path) -> io::Result<()> {
-    if let Ok(volumes) = fs::read_dir(folder.join(VOLUMES)) {
+/// Removes a pod's directory, after unmounting the file systems in its volumes.
+pub fn remove_directory(directory: &Path) -> io::Result<()> {
+    if let Ok(volumes) = fs::read_dir(directory.join(VOLUMES)) {
         for volume in volumes {
             match umount2(&volume?.path(), MntFlags::MNT_DETACH) {
-                // Most volumes are plain folders.
+                // Most volumes are plain directories.
                 Ok(()) | Err(nix::Error::EINVAL) => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
-    match fs::remove_dir_all(folder) {
+    match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
@@ -164,16 +163,16 @@ pub fn remove_folder(folder: &Path) -> io::Result<()> {
 
 const VOLUMES: &str = "volumes";
 
-impl Task {
+impl PodTask {
     fn cgroup(&self) -> PathBuf {
         self.context.cgroup.join(format!("pod{}", self.uid))
     }
 
-    /// Nothing for a pod in the host's network.
+    /// Returns `None` for a pod in the host network.
     fn netns(&self) -> Option<PathBuf> {
-        let Key { namespace, name } = &self.key;
+        let ObjectKey { namespace, name } = &self.key;
         let own = !accessors::is_host_network(&self.pod);
-        own.then(|| self.context.instance.netns(namespace, name))
+        own.then(|| self.context.paths.netns(namespace, name))
     }
 
     fn sandbox(&self, netns: &Path) -> Sandbox {
@@ -187,8 +186,7 @@ impl Task {
             })
         });
         Sandbox {
-            // A sandbox has an id of its own; with one sandbox in a pod's life the uid's digest
-            // will do.
+            // A pod has one sandbox, so that the digest of its uid is a unique ID.
             container_id: digest::of_text(&self.uid),
             netns: netns.to_owned(),
             namespace: self.key.namespace.clone(),

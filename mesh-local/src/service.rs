@@ -1,8 +1,6 @@
-//! Services: their addresses, their endpoints, and how the machine is told of both.
-//!
-//! Everything here is pure. The node computes the whole picture from manifests and the state of its
-//! pods, compares it with the last one, and applies what changed: objects for the controllers, one
-//! nftables table for addresses, one DNS configuration for names.
+//! Services: their addresses, endpoints, nftables rules and DNS records. These modules have no I/O.
+//! The node computes objects for the controllers, an nftables table and DNS records from the
+//! manifests and the state of its pods, and applies the changes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,86 +9,86 @@ use std::{
 
 use k8s_openapi::api::core::v1::Service;
 
-use crate::{digest, manifest::Key, network::Network};
+use crate::{digest, manifest::ObjectKey, network::Network};
 
 pub mod dns;
 pub mod endpoints;
 pub mod nft;
 
-/// The addresses that Services have, kept for as long as they exist.
+/// Allocates the addresses of Services, which keep them as long as they exist.
 #[derive(Clone, Debug, Default)]
-pub struct Addresses {
-    given: BTreeMap<Key, Vec<IpAddr>>,
+pub struct AddressAllocator {
+    assigned: BTreeMap<ObjectKey, Vec<IpAddr>>,
 }
 
-/// What a Service's `clusterIP` asks for.
+/// The request of a Service's `clusterIP`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Asked {
+enum ClusterIpRequest {
     Headless,
-    /// A name elsewhere; nothing is balanced.
+    /// A CNAME without cluster IP.
     ExternalName,
-    These(Vec<IpAddr>),
+    Addresses(Vec<IpAddr>),
     Any,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    #[error("spec.clusterIP: {0} is outside the node's Service addresses; leave it out")]
+    #[error("spec.clusterIP: {0} is outside the node's Service range; remove it")]
     Outside(IpAddr),
-    #[error("spec.clusterIP: {0} is taken by Service {1}; leave it out")]
-    Taken(IpAddr, Key),
+    #[error("spec.clusterIP: {0} is used by Service {1}; remove it")]
+    Taken(IpAddr, ObjectKey),
     #[error(
-        "spec.clusterIP: {0:?} is no address; leave it out, or write None for a headless Service"
+        "spec.clusterIP: {0:?} is not a valid address; remove it, or use None for a headless Service"
     )]
-    Unreadable(String),
-    #[error("every address of {0} is taken; choose a larger block with --service-cidr")]
+    Invalid(String),
+    #[error("all addresses of {0} are used; set a larger range with --service-cidr")]
     Full(String),
 }
 
-impl Addresses {
-    /// The addresses of a Service: those it has, those it asks for, or free ones. None for a
-    /// headless Service.
-    ///
-    /// Free addresses are looked for from a place that follows from the name, so that a Service
-    /// usually has the same ones after the next `up`.
-    pub fn of(
+impl AddressAllocator {
+    /// Returns the addresses of a Service: its current ones, the requested ones, or free ones. They
+    /// are empty for headless Services. The search for free addresses starts at a hash of the name,
+    /// so that a Service usually has the same addresses after the next `up`.
+    pub fn allocate(
         &mut self,
         network: &Network,
-        key: &Key,
+        key: &ObjectKey,
         service: &Service,
     ) -> Result<Vec<IpAddr>, AddressError> {
-        if let Asked::Headless | Asked::ExternalName = asked(service)? {
-            self.given.remove(key);
+        if let ClusterIpRequest::Headless | ClusterIpRequest::ExternalName =
+            cluster_ip_request(service)?
+        {
+            self.assigned.remove(key);
             return Ok(Vec::new());
         }
         let families = families(network, service);
-        if let Some(given) = self.given.get(key)
-            && given
+        if let Some(assigned) = self.assigned.get(key)
+            && assigned
                 .iter()
                 .map(IpAddr::is_ipv6)
                 .eq(families.iter().copied())
-            && matches!(asked(service)?, Asked::Any)
+            && matches!(cluster_ip_request(service)?, ClusterIpRequest::Any)
         {
-            return Ok(given.clone());
+            return Ok(assigned.clone());
         }
-        self.given.remove(key);
-        let addresses = match asked(service)? {
-            Asked::These(addresses) => self.claim(network, addresses)?,
+        self.assigned.remove(key);
+        let addresses = match cluster_ip_request(service)? {
+            ClusterIpRequest::Addresses(addresses) => self.check_requested(network, addresses)?,
             _ => families
                 .into_iter()
-                .map(|v6| self.free(network, key, v6))
+                .map(|v6| self.find_free(network, key, v6))
                 .collect::<Result<_, _>>()?,
         };
-        self.given.insert(key.clone(), addresses.clone());
+        self.assigned.insert(key.clone(), addresses.clone());
         Ok(addresses)
     }
 
-    /// Forgets the Services that are no more.
-    pub fn retain(&mut self, services: &BTreeSet<&Key>) {
-        self.given.retain(|key, _| services.contains(key));
+    /// Releases the addresses of Services that no longer exist.
+    pub fn retain(&mut self, services: &BTreeSet<&ObjectKey>) {
+        self.assigned.retain(|key, _| services.contains(key));
     }
 
-    fn claim(
+    fn check_requested(
         &self,
         network: &Network,
         addresses: Vec<IpAddr>,
@@ -110,9 +108,14 @@ impl Addresses {
         Ok(addresses)
     }
 
-    fn free(&self, network: &Network, key: &Key, v6: bool) -> Result<IpAddr, AddressError> {
-        // Neither the network's own address, nor the node's, nor the broadcast address. Of the vast
-        // IPv6 block a part is enough.
+    fn find_free(
+        &self,
+        network: &Network,
+        key: &ObjectKey,
+        v6: bool,
+    ) -> Result<IpAddr, AddressError> {
+        // The network, node and broadcast addresses are excluded. Only a part of the IPv6 range is
+        // used.
         let size = |bits: u32| 1u32 << bits.min(16);
         let (size, block) = match (v6, network.services_v6) {
             (true, Some(net)) => (size(u32::from(128 - net.prefix_len())), net.to_string()),
@@ -134,13 +137,13 @@ impl Addresses {
             .ok_or(AddressError::Full(block))
     }
 
-    fn owner(&self, address: &IpAddr) -> Option<&Key> {
-        let mut given = self.given.iter();
-        given.find_map(|(key, all)| all.contains(address).then_some(key))
+    fn owner(&self, address: &IpAddr) -> Option<&ObjectKey> {
+        let mut assigned = self.assigned.iter();
+        assigned.find_map(|(key, all)| all.contains(address).then_some(key))
     }
 }
 
-/// Fills in what the API server would: addresses, families, target ports and protocols.
+/// Sets the fields that the API server sets: addresses, families, type and protocols.
 pub fn fill_in(service: &mut Service, addresses: &[IpAddr]) {
     let headless = is_headless(service);
     let Some(spec) = &mut service.spec else {
@@ -167,11 +170,11 @@ pub fn fill_in(service: &mut Service, addresses: &[IpAddr]) {
 }
 
 pub fn is_headless(service: &Service) -> bool {
-    matches!(asked(service), Ok(Asked::Headless))
+    matches!(cluster_ip_request(service), Ok(ClusterIpRequest::Headless))
 }
 
-/// The IP families of a Service, IPv6 as true, the first one first. As in Kubernetes, a Service
-/// that does not say has one: IPv4.
+/// Returns the IP families of a Service in order of preference, with true for IPv6. The default is
+/// IPv4, as in Kubernetes.
 pub fn families(network: &Network, service: &Service) -> Vec<bool> {
     let spec = service.spec.as_ref();
     let dual = spec
@@ -195,12 +198,12 @@ pub fn families(network: &Network, service: &Service) -> Vec<bool> {
     families
 }
 
-fn asked(service: &Service) -> Result<Asked, AddressError> {
+fn cluster_ip_request(service: &Service) -> Result<ClusterIpRequest, AddressError> {
     let Some(spec) = &service.spec else {
-        return Ok(Asked::Any);
+        return Ok(ClusterIpRequest::Any);
     };
     if spec.type_.as_deref() == Some("ExternalName") {
-        return Ok(Asked::ExternalName);
+        return Ok(ClusterIpRequest::ExternalName);
     }
     let several = spec.cluster_ips.iter().flatten();
     let mut texts: Vec<&str> = spec
@@ -212,17 +215,17 @@ fn asked(service: &Service) -> Result<Asked, AddressError> {
     texts.retain(|text| !text.is_empty());
     texts.dedup();
     match texts.as_slice() {
-        [] => Ok(Asked::Any),
-        ["None", ..] => Ok(Asked::Headless),
+        [] => Ok(ClusterIpRequest::Any),
+        ["None", ..] => Ok(ClusterIpRequest::Headless),
         texts => texts
             .iter()
             .map(|text| {
-                let unreadable =
-                    |_: std::net::AddrParseError| AddressError::Unreadable((*text).to_owned());
-                text.parse().map_err(unreadable)
+                let invalid =
+                    |_: std::net::AddrParseError| AddressError::Invalid((*text).to_owned());
+                text.parse().map_err(invalid)
             })
             .collect::<Result<_, _>>()
-            .map(Asked::These),
+            .map(ClusterIpRequest::Addresses),
     }
 }
 

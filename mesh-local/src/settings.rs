@@ -1,5 +1,4 @@
-//! What `meshctl local up` was told, kept so that the daemon, `apply` and `down` work from the
-//! same.
+//! The settings of a node, which `meshctl local up` stores for the daemon, `apply` and `down`.
 
 use std::{
     io,
@@ -9,21 +8,21 @@ use std::{
 use mesh_core::node::Tier;
 use serde::{Deserialize, Serialize};
 
-use crate::{file, instance::Instance, network::Network};
+use crate::{file, network::Network, node_paths::NodePaths};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
-    /// The folder of manifests.
+    /// The directory of manifests.
     pub manifests: PathBuf,
-    /// Where mesh-agent, mesh-cni, mesh-proxy and mesh-controller are.
+    /// The directory of mesh-agent, mesh-cni, mesh-proxy and mesh-controller.
     pub bin_dir: PathBuf,
-    /// Where the CNI plugins of the distribution are.
+    /// The directories of the CNI plugins.
     pub cni_path: Vec<PathBuf>,
-    /// Force the redirection; absent lets the agent choose.
+    /// The forced redirection tier; `None` selects the best tier.
     pub tier: Option<Tier>,
     pub network: Network,
-    /// Run the control plane; without it pods are never injected.
+    /// Run agent and control plane and inject pods.
     pub mesh: bool,
 }
 
@@ -35,7 +34,9 @@ pub enum SettingsError {
         #[source]
         source: io::Error,
     },
-    #[error("{path} is not what this version writes; take the node down and up again")]
+    #[error(
+        "parse {path}, which another version may have written; take the node down and up again"
+    )]
     Parse {
         path: PathBuf,
         #[source]
@@ -72,8 +73,8 @@ impl Program {
 }
 
 impl Settings {
-    pub fn read(instance: &Instance) -> Result<Self, SettingsError> {
-        let path = instance.settings();
+    pub fn read(paths: &NodePaths) -> Result<Self, SettingsError> {
+        let path = paths.settings();
         let text = std::fs::read(&path).map_err(|source| SettingsError::Read {
             path: path.clone(),
             source,
@@ -81,8 +82,8 @@ impl Settings {
         serde_json::from_slice(&text).map_err(|source| SettingsError::Parse { path, source })
     }
 
-    pub fn write(&self, instance: &Instance) -> Result<(), SettingsError> {
-        let path = instance.settings();
+    pub fn write(&self, paths: &NodePaths) -> Result<(), SettingsError> {
+        let path = paths.settings();
         let text = serde_json::to_vec_pretty(self).map_err(|source| SettingsError::Parse {
             path: path.clone(),
             source,
@@ -94,7 +95,7 @@ impl Settings {
         self.bin_dir.join(program.file_name())
     }
 
-    /// The programs that are not where they should be.
+    /// Returns the paths of missing programs.
     pub fn missing_programs(&self) -> Vec<PathBuf> {
         Program::ALL
             .into_iter()
@@ -103,7 +104,7 @@ impl Settings {
             .collect()
     }
 
-    /// Where plugins are looked for, ours included.
+    /// Returns the search path of CNI plugins, including that of mesh-cni.
     pub fn plugin_path(&self) -> Vec<&Path> {
         let others = self.cni_path.iter().map(PathBuf::as_path);
         others.chain([self.bin_dir.as_path()]).collect()

@@ -1,23 +1,23 @@
-//! The tokens that prove to the identity service which pod asks, with the claims that Kubernetes
-//! puts in.
+//! Service account tokens, with which proxies authenticate to the identity controller. The claims
+//! are those of Kubernetes.
 
 use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::json;
 
-use crate::{digest, manifest::Key, pki::TokenSigner};
+use crate::{digest, manifest::ObjectKey, pki::TokenSigner};
 
-/// Who makes the tokens, as a cluster's API server would name itself.
+/// The issuer claim, which identifies the API server on a cluster.
 const ISSUER: &str = "https://mesh-local.cluster.local";
-/// Kubernetes makes no token for less.
-const SHORTEST: Duration = Duration::from_secs(600);
-const DEFAULT: Duration = Duration::from_secs(3600);
+/// The minimum lifetime in Kubernetes.
+const MIN_LIFETIME: Duration = Duration::from_secs(600);
+const DEFAULT_LIFETIME: Duration = Duration::from_secs(3600);
 
-/// Whom and what a token is for.
+/// The subject, audience and lifetime of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRequest {
-    pub pod: Key,
+    pub pod: ObjectKey,
     pub pod_uid: String,
     pub service_account: String,
     pub audience: String,
@@ -25,29 +25,29 @@ pub struct TokenRequest {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("sign the token of pod {pod} (the random number generator or the key failed)")]
+#[error("sign the token of pod {pod}")]
 pub struct SignError {
-    pod: Key,
+    pod: ObjectKey,
     #[source]
     source: aws_lc_rs::error::Unspecified,
 }
 
-/// The lifetime that a projected volume asks for, within the bounds of Kubernetes.
+/// Returns the lifetime for a projected volume, within the limits of Kubernetes.
 pub fn lifetime(expiration_seconds: Option<i64>) -> Duration {
     match expiration_seconds.map(u64::try_from) {
-        Some(Ok(seconds)) => Duration::from_secs(seconds).max(SHORTEST),
-        _ => DEFAULT,
+        Some(Ok(seconds)) => Duration::from_secs(seconds).max(MIN_LIFETIME),
+        _ => DEFAULT_LIFETIME,
     }
 }
 
-/// When a token is replaced: at four fifths of its life, as the kubelet does.
+/// Returns the time after which a token is renewed: 80 % of its lifetime, as in the kubelet.
 pub fn renew_after(lifetime: Duration) -> Duration {
     lifetime * 4 / 5
 }
 
-/// Signs a token that is valid from `now`, in seconds of the Unix epoch.
+/// Signs a token that is valid from the Unix time `now`, in seconds.
 pub fn sign(signer: &TokenSigner, request: &TokenRequest, now: i64) -> Result<String, SignError> {
-    let Key { namespace, name } = &request.pod;
+    let ObjectKey { namespace, name } = &request.pod;
     let account = &request.service_account;
     let expires = now.saturating_add_unsigned(request.lifetime.as_secs());
     let claims = json!({
@@ -79,7 +79,7 @@ pub fn sign(signer: &TokenSigner, request: &TokenRequest, now: i64) -> Result<St
     Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
 }
 
-/// Accounts of a local node are what their name is: they have the same uid on every run.
+/// Returns the uid of a ServiceAccount, which is derived from its name.
 pub fn account_uid(namespace: &str, account: &str) -> String {
     digest::uuid(&format!("ServiceAccount {namespace}/{account}"))
 }
@@ -90,9 +90,9 @@ mod tests {
     use crate::pki;
 
     #[test]
-    fn claims_are_those_of_kubernetes() {
+    fn token_has_the_claims_of_kubernetes() {
         let request = TokenRequest {
-            pod: Key::new("shop", "web-1"),
+            pod: ObjectKey::new("shop", "web-1"),
             pod_uid: "u".into(),
             service_account: "web".into(),
             audience: "identity.l5d.io".into(),
@@ -118,10 +118,10 @@ mod tests {
     }
 
     #[test]
-    fn lifetimes_are_bounded() {
-        assert_eq!(lifetime(None), DEFAULT);
-        assert_eq!(lifetime(Some(5)), SHORTEST);
-        assert_eq!(lifetime(Some(-5)), DEFAULT);
+    fn lifetime_is_limited_and_renewed_at_80_percent() {
+        assert_eq!(lifetime(None), DEFAULT_LIFETIME);
+        assert_eq!(lifetime(Some(5)), MIN_LIFETIME);
+        assert_eq!(lifetime(Some(-5)), DEFAULT_LIFETIME);
         assert_eq!(lifetime(Some(86_400)).as_secs(), 86_400);
         assert_eq!(renew_after(Duration::from_secs(1000)).as_secs(), 800);
     }

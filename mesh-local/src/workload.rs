@@ -1,8 +1,6 @@
-//! From manifests to the pods that must run: Deployments expanded, defaults filled in, sidecars
-//! injected, the impossible refused.
-//!
-//! Pure: the same manifests always give the same pods by the same names, so that `apply` can tell
-//! what changed by comparing.
+//! Computes the pods to run from manifests: expands Deployments, sets defaults, injects proxies and
+//! rejects invalid pods. The same manifests always result in the same pods with the same names, so
+//! that `apply` can detect changes by comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,29 +18,28 @@ use mesh_k8s::{
 
 use crate::{
     digest,
-    manifest::{Key, Manifests, Problem},
+    manifest::{Manifests, ObjectKey, Problem},
 };
 
 mod validate;
 
-/// What must run.
+/// The pods to run.
 #[derive(Clone, Debug, Default)]
 pub struct Workloads {
-    pub pods: BTreeMap<Key, Workload>,
-    /// Written for the controllers, which find a pod's Deployment through them.
-    pub replica_sets: BTreeMap<Key, ReplicaSet>,
+    pub pods: BTreeMap<ObjectKey, Workload>,
+    /// The ReplicaSets of Deployments, through which the controllers find the Deployment of a pod.
+    pub replica_sets: BTreeMap<ObjectKey, ReplicaSet>,
     pub problems: Vec<Problem>,
-    /// Objects whose pods cannot run as they are written now.
-    refused: BTreeSet<Origin>,
-    /// What was asked of the injector and could not be done.
+    /// Objects whose current version is invalid.
+    rejected: BTreeSet<Origin>,
+    /// Warnings of the injector.
     pub warnings: Vec<String>,
 }
 
-/// The kind and name of the object a pod comes from.
-pub type Origin = (&'static str, Key);
+/// The kind and name of the manifest object of a pod.
+pub type Origin = (&'static str, ObjectKey);
 
-/// A pod as it will run, sidecar included, without what is only known when it does: uid, addresses,
-/// status.
+/// A pod with its sidecar, but without uid, addresses and status.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     pub pod: Pod,
@@ -52,11 +49,10 @@ pub struct Workload {
 }
 
 impl Workloads {
-    /// Takes over the last pods of objects that cannot run as they are written now: what runs goes
-    /// on.
-    pub fn keep_last_good(&mut self, last: &Self) {
+    /// Retains the pods of objects whose current version is invalid.
+    pub fn retain_last_valid(&mut self, last: &Self) {
         for (key, workload) in &last.pods {
-            if self.refused.contains(&workload.origin) && !self.pods.contains_key(key) {
+            if self.rejected.contains(&workload.origin) && !self.pods.contains_key(key) {
                 self.pods.insert(key.clone(), workload.clone());
             }
         }
@@ -73,13 +69,17 @@ impl Workloads {
     }
 }
 
-/// The kubelet's own labels on a Deployment's pods.
+/// The label of the Deployment controller on pods and ReplicaSets.
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
-/// Computes the pods of the manifests. Without values nothing is injected.
-pub fn compute(manifests: &Manifests, values: Option<&Values>, known: &Known<'_>) -> Workloads {
+/// Computes the pods of the manifests. Without values no pods are injected.
+pub fn compute(
+    manifests: &Manifests,
+    values: Option<&Values>,
+    capabilities: &NodeCapabilities<'_>,
+) -> Workloads {
     let mut workloads = Workloads::default();
-    let mut pods: Vec<(&'static str, Key, Pod)> = Vec::new();
+    let mut pods: Vec<(&'static str, ObjectKey, Pod)> = Vec::new();
     for (key, pod) in &manifests.pods {
         pods.push(("Pod", key.clone(), pod.clone()));
     }
@@ -88,7 +88,7 @@ pub fn compute(manifests: &Manifests, values: Option<&Values>, known: &Known<'_>
         let name = replica_set.metadata.name.clone().unwrap_or_default();
         workloads
             .replica_sets
-            .insert(Key::new(&key.namespace, name), replica_set);
+            .insert(ObjectKey::new(&key.namespace, name), replica_set);
         pods.extend(
             expanded
                 .into_iter()
@@ -96,10 +96,10 @@ pub fn compute(manifests: &Manifests, values: Option<&Values>, known: &Known<'_>
         );
     }
     for (kind, origin, mut pod) in pods {
-        let key = Key::fill_in(&mut pod.metadata);
+        let key = ObjectKey::fill_in(&mut pod.metadata);
         fill_in_defaults(&mut pod);
         if let Some(values) = values {
-            match injected(manifests, values, &workloads.replica_sets, &pod) {
+            match inject_pod(manifests, values, &workloads.replica_sets, &pod) {
                 Ok((patched, warnings)) => {
                     pod = patched;
                     let named = warnings
@@ -111,25 +111,22 @@ pub fn compute(manifests: &Manifests, values: Option<&Values>, known: &Known<'_>
                     workloads
                         .problems
                         .push(manifests.problem(kind, &origin, message));
-                    workloads.refused.insert((kind, origin));
+                    workloads.rejected.insert((kind, origin));
                     continue;
                 }
             }
         }
-        let faults = validate::faults(manifests, known, &pod);
-        if !faults.is_empty() {
-            let faults = faults
+        let errors = validate::errors(manifests, capabilities, &pod);
+        if !errors.is_empty() {
+            let errors = errors
                 .into_iter()
-                .map(|fault| manifests.problem(kind, &origin, fault));
-            workloads.problems.extend(faults);
-            workloads.refused.insert((kind, origin));
+                .map(|error| manifests.problem(kind, &origin, error));
+            workloads.problems.extend(errors);
+            workloads.rejected.insert((kind, origin));
             continue;
         }
         if workloads.pods.contains_key(&key) {
-            let message = format!(
-                "its pod would be called {}, as another pod is; rename one of them",
-                key.name
-            );
+            let message = format!("duplicate pod name {}; rename one of the objects", key.name);
             workloads
                 .problems
                 .push(manifests.problem(kind, &origin, message));
@@ -147,15 +144,15 @@ pub fn compute(manifests: &Manifests, values: Option<&Values>, known: &Known<'_>
     workloads
         .problems
         .extend(validate::host_port_clashes(&workloads.pods));
-    // Replicas share a template, and so its faults.
+    // All replicas of a template have the same errors.
     workloads.problems.dedup();
     workloads
 }
 
-pub use validate::Known;
+pub use validate::NodeCapabilities;
 
-/// The ReplicaSet and the pods of a Deployment. Their names follow from the template alone.
-fn expand(key: &Key, deployment: &Deployment) -> (ReplicaSet, Vec<Pod>) {
+/// Returns the ReplicaSet and the pods of a Deployment. Their names are derived from the template.
+fn expand(key: &ObjectKey, deployment: &Deployment) -> (ReplicaSet, Vec<Pod>) {
     let spec = deployment.spec.as_ref();
     let template = spec.map(|spec| spec.template.clone()).unwrap_or_default();
     let replicas = spec.and_then(|spec| spec.replicas).unwrap_or(1).max(0);
@@ -206,8 +203,8 @@ fn expand(key: &Key, deployment: &Deployment) -> (ReplicaSet, Vec<Pod>) {
     (replica_set, pods)
 }
 
-/// The ConfigMaps and Secrets a pod uses. Unlike a kubelet the node replaces the pod when they
-/// change: a program is not told of new files.
+/// Returns the ConfigMaps and Secrets of a pod. The node replaces the pod when they change; unlike
+/// the kubelet, it does not update files of running pods.
 fn referenced(
     manifests: &Manifests,
     namespace: &str,
@@ -217,16 +214,16 @@ fn referenced(
     let mut names = BTreeSet::new();
     collect_references(&text, &mut names);
     let look_up = |name: &String| {
-        let key = Key::new(namespace, name);
+        let key = ObjectKey::new(namespace, name);
         let map = manifests.config_maps.get(&key).cloned();
         (map, manifests.secrets.get(&key).cloned())
     };
     names.iter().map(look_up).collect()
 }
 
-/// The names in every place of a pod's spec that can name a ConfigMap or a Secret.
+/// Collects the names of all ConfigMap and Secret references in a pod's spec.
 fn collect_references(value: &serde_json::Value, names: &mut BTreeSet<String>) {
-    const PLACES: [&str; 6] = [
+    const REFERENCES: [&str; 6] = [
         "configMap",
         "secret",
         "configMapRef",
@@ -237,7 +234,7 @@ fn collect_references(value: &serde_json::Value, names: &mut BTreeSet<String>) {
     match value {
         serde_json::Value::Object(map) => {
             for (field, inner) in map {
-                if PLACES.contains(&field.as_str()) {
+                if REFERENCES.contains(&field.as_str()) {
                     let name = inner.get("name").or_else(|| inner.get("secretName"));
                     names.extend(name.and_then(|name| name.as_str()).map(str::to_owned));
                 }
@@ -264,7 +261,7 @@ fn controller(kind: &str, name: &str, uid: String) -> OwnerReference {
     }
 }
 
-/// What the API server would fill in and the mesh reads.
+/// Sets the defaults of the API server that the mesh uses.
 fn fill_in_defaults(pod: &mut Pod) {
     let spec = pod.spec.get_or_insert_with(PodSpec::default);
     let account = spec
@@ -275,11 +272,11 @@ fn fill_in_defaults(pod: &mut Pod) {
     pod.status = None;
 }
 
-/// The pod after the injector's patch, as the webhook would give it back.
-fn injected(
+/// Applies the injector's patch to a pod, and returns it with the warnings.
+fn inject_pod(
     manifests: &Manifests,
     values: &Values,
-    replica_sets: &BTreeMap<Key, ReplicaSet>,
+    replica_sets: &BTreeMap<ObjectKey, ReplicaSet>,
     pod: &Pod,
 ) -> Result<(Pod, Vec<String>), String> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
@@ -289,7 +286,8 @@ fn injected(
         .get(namespace)
         .map_or(&none, |ns| &ns.metadata);
     let owner = owner::of(pod, |kind, name| {
-        let found = (kind == "replicaset").then(|| replica_sets.get(&Key::new(namespace, name)));
+        let found =
+            (kind == "replicaset").then(|| replica_sets.get(&ObjectKey::new(namespace, name)));
         found.flatten().map(|set| &set.metadata)
     });
     let outcome = inject::patch(values, meta, pod, &owner).map_err(|error| error.to_string())?;

@@ -207,13 +207,13 @@ fn ready(facts: &Facts) -> CheckResult {
             .filter_map(|node| unmatched(&selector, node))
             .collect();
         let missing: Vec<String> = missing.into_iter().collect();
-        let line = Finding::new(format!(
+        let finding = Finding::new(format!(
             "no node runs an agent, because none has the label {} that the nodeSelector of DaemonSet {} requires: no meshed pod can start",
             missing.join(" or "),
             agent::NAME
         ));
         return Ok(Outcome::fail(
-            line.with_fix(CORRECT_SELECTOR).as_root_cause(),
+            finding.with_fix(CORRECT_SELECTOR).as_root_cause(),
         ));
     }
     let nodes = wanted_nodes(facts, &selector)?;
@@ -232,16 +232,17 @@ fn ready(facts: &Facts) -> CheckResult {
             .iter()
             .flat_map(|pod| container_problems(pod, facts.clock()))
             .collect();
-        match problems.is_empty() {
-            true => wrong.push(
+        if problems.is_empty() {
+            wrong.push(
                 Finding::new(format!("node {name}: {} is not ready", pod.name_any())).with_fix(
                     format!("kubectl -n {{ns}} logs {} --all-containers", pod.name_any()),
                 ),
-            ),
-            false => wrong.extend(problems.into_iter().map(|line| Finding {
-                text: format!("node {name}: {}", line.text),
-                ..line
-            })),
+            )
+        } else {
+            wrong.extend(problems.into_iter().map(|finding| Finding {
+                text: format!("node {name}: {}", finding.text),
+                ..finding
+            }))
         }
     }
     Ok(Outcome::fail_if(wrong, count(nodes.len(), "node", "nodes")))
@@ -391,11 +392,11 @@ fn foreign_cni(facts: &Facts) -> CheckResult {
         .iter()
         .find(|pod| pod::label(pod, "k8s-app") == Some("linkerd-cni"));
     if let Some(pod) = linkerd_cni {
-        let line = Finding::new(format!(
+        let finding = Finding::new(format!(
             "Linkerd's CNI plugin runs, too ({}): pods would be redirected twice",
             super::facts::full_name(pod)
         ));
-        wrong.push(line.with_fix(format!(
+        wrong.push(finding.with_fix(format!(
             "helm uninstall linkerd2-cni -n {}",
             pod.namespace().unwrap_or_default()
         )));
@@ -414,11 +415,11 @@ fn taint(facts: &Facts) -> CheckResult {
     for node in fact_ref(&facts.objects.nodes)? {
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         if taints.into_iter().flatten().any(|taint| taint.key == key) {
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "node {} has the taint {key}: no other pod is scheduled there",
                 node.name_any()
             ));
-            wrong.push(line.with_fix(format!(
+            wrong.push(finding.with_fix(format!(
                 "kubectl taint node {} {key}-, once the agent there is ready",
                 node.name_any()
             )));

@@ -260,20 +260,21 @@ fn host_network(facts: &Facts) -> CheckResult {
             pod.namespace().unwrap_or_default(),
             pod.annotations().contains_key(annotation::INJECT),
         );
-        let line = Finding::new(format!(
+        let finding = Finding::new(format!(
             "{} has the injection annotation{} but uses the host network: it cannot be meshed, and its traffic is neither encrypted nor authorised",
             full_name(pod),
-            match own {
-                true => String::new(),
-                false => format!(" of namespace {namespace}"),
+            if own {
+                String::new()
+            } else {
+                format!(" of namespace {namespace}")
             }
         ));
         wrong.push(match fix::workload(pod) {
-            Some(workload) => line.with_fix(format!(
+            Some(workload) => finding.with_fix(format!(
                 "remove hostNetwork from the template of {workload}, or exclude it: kubectl -n {namespace} patch {workload} -p '{{\"spec\": {{\"template\": {{\"metadata\": {{\"annotations\": {{\"{}\": \"disabled\"}}}}}}}}}}'",
                 annotation::INJECT
             )),
-            None => line.with_fix(format!(
+            None => finding.with_fix(format!(
                 "kubectl -n {namespace} annotate pod {} --overwrite {}=disabled",
                 pod.name_any(),
                 annotation::INJECT
@@ -291,18 +292,18 @@ fn marked(facts: &Facts) -> CheckResult {
         if pod::control_plane_namespace(pod).is_none() || proxy_container(pod).is_some() {
             continue;
         }
-        let line = Finding::new(format!(
+        let finding = Finding::new(format!(
             "{} has the label {} but no proxy: meshed clients cannot reach it",
             full_name(pod),
             annotation::CONTROL_PLANE_NS
         ));
         let namespace = pod.namespace().unwrap_or_default();
         wrong.push(match fix::workload(pod) {
-            Some(workload) => line.with_fix(format!(
+            Some(workload) => finding.with_fix(format!(
                 "remove the label {} from the template of {workload}: kubectl -n {namespace} edit {workload}; the injector adds it together with the proxy",
                 annotation::CONTROL_PLANE_NS
             )),
-            None => line.with_fix(format!(
+            None => finding.with_fix(format!(
                 "kubectl -n {namespace} label pod {} {}-",
                 pod.name_any(),
                 annotation::CONTROL_PLANE_NS
@@ -318,7 +319,7 @@ fn containers(facts: &Facts) -> CheckResult {
         .meshed_pods()?
         .filter(|pod| !facts.is_on_unready_node(pod));
     let wrong = pods.filter_map(|pod| {
-        let line = container_problem_of(pod, pod::PROXY_CONTAINER, facts.clock())?;
+        let finding = container_problem_of(pod, pod::PROXY_CONTAINER, facts.clock())?;
         // A workload may select another proxy image by annotation.
         let by = [
             "config.linkerd.io/proxy-image",
@@ -327,11 +328,11 @@ fn containers(facts: &Facts) -> CheckResult {
         .into_iter()
         .find(|key| pod.annotations().contains_key(*key));
         Some(match (by, fix::workload(pod)) {
-            (Some(key), Some(workload)) if line.text.contains("Image") => line.with_fix(format!(
+            (Some(key), Some(workload)) if finding.text.contains("Image") => finding.with_fix(format!(
                 "correct the annotation {key} of the template of {workload}, or kubectl -n {} rollout undo {workload}",
                 pod.namespace().unwrap_or_default()
             )),
-            _ => line,
+            _ => finding,
         })
     });
     Ok(Outcome::fail_if(wrong.collect(), ""))
@@ -359,12 +360,12 @@ fn ready(facts: &Facts) -> CheckResult {
             continue;
         }
         let (namespace, pod) = (&proxy.namespace, &proxy.pod);
-        let line = Finding::new(format!("{namespace}/{pod}: {reason}"));
+        let finding = Finding::new(format!("{namespace}/{pod}: {reason}"));
         wrong.push(match facts.environment {
-            Environment::Cluster => line.with_fix(format!(
+            Environment::Cluster => finding.with_fix(format!(
                 "kubectl -n {namespace} logs {pod} -c linkerd-proxy"
             )),
-            _ => line.with_fix(format!("meshctl local logs {pod} -c linkerd-proxy")),
+            _ => finding.with_fix(format!("meshctl local logs {pod} -c linkerd-proxy")),
         });
     }
     for pod in facts.meshed_pods()? {

@@ -257,10 +257,11 @@ fn anchors_valid(facts: &Facts) -> CheckResult {
         let wrong: Vec<Finding> = all
             .iter()
             .filter_map(|anchor| {
-                let line = Finding::new(time_problem(anchor, facts.now)?);
-                Some(match is_needed(facts, anchor) {
-                    true => line,
-                    false => line.with_fix(REMOVE_ANCHOR),
+                let finding = Finding::new(time_problem(anchor, facts.now)?);
+                Some(if is_needed(facts, anchor) {
+                    finding
+                } else {
+                    finding.with_fix(REMOVE_ANCHOR)
                 })
             })
             .collect();
@@ -453,7 +454,7 @@ fn token_audience(facts: &Facts) -> CheckResult {
             .filter_map(|source| source.service_account_token.as_ref()?.audience.as_deref())
             .collect();
         if !audiences.contains(&TOKEN_AUDIENCE) {
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "{} has no token for {TOKEN_AUDIENCE}{}: identity rejects any other",
                 full_name(pod),
                 match audiences.as_slice() {
@@ -461,7 +462,7 @@ fn token_audience(facts: &Facts) -> CheckResult {
                     others => format!(" but for {}", others.join(", ")),
                 }
             ));
-            wrong.push(line.with_fix(format!(
+            wrong.push(finding.with_fix(format!(
                 "{}: the injector adds the right token",
                 fix::restart_command(pod)
             )));

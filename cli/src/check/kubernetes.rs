@@ -209,12 +209,12 @@ fn nodes_ready(facts: &Facts) -> CheckResult {
             pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(name.as_str())
                 && super::facts::proxy_container(pod).is_some()
         });
-        let line = Finding::new(format!(
+        let finding = Finding::new(format!(
             "node {name} is not Ready ({}): the state of the {} there is unknown",
             reason.trim(),
             count(here.count(), "meshed pod", "meshed pods")
         ));
-        Some(line.with_fix(format!(
+        Some(finding.with_fix(format!(
             "kubectl describe node {name}; on it: journalctl -u kubelet"
         )))
     });

@@ -98,8 +98,8 @@ fn kernel(facts: &Facts) -> CheckResult {
 
 /// Returns a mount point of a file system type, preferably below /sys, where programs look first.
 fn mount_point<'a>(mounts: &'a str, kind: &str) -> Option<&'a str> {
-    let places = mounts.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(1);
+    let places = mounts.lines().filter_map(|finding| {
+        let mut fields = finding.split(' ').skip(1);
         let (place, mounted) = (fields.next()?, fields.next()?);
         (mounted == kind).then_some(place)
     });

@@ -118,8 +118,8 @@ fn readable(facts: &Facts) -> CheckResult {
         for value in of_kind(facts, kind)? {
             total += 1;
             if let Some(problem) = problem(value) {
-                let line = Finding::new(format!("{}: {problem}", name(value)));
-                wrong.push(line.with_fix(edit(value)));
+                let finding = Finding::new(format!("{}: {problem}", name(value)));
+                wrong.push(finding.with_fix(edit(value)));
             }
         }
         Ok(())
@@ -198,18 +198,18 @@ fn references(facts: &Facts) -> CheckResult {
         let target = &policy.spec.target_ref;
         if target.targets::<Namespace>() {
             if target.name != own {
-                let line = Finding::new(format!(
+                let finding = Finding::new(format!(
                     "{title} targets namespace {}, but can only target its own",
                     target.name
                 ));
-                wrong.push(line.with_fix(edit.as_str()));
+                wrong.push(finding.with_fix(edit.as_str()));
             }
         } else if !exists(&target.kind, &own, &target.name) {
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "{title} targets {} {}, which does not exist: it allows no request",
                 target.kind, target.name
             ));
-            wrong.push(line.with_fix(edit.as_str()));
+            wrong.push(finding.with_fix(edit.as_str()));
         }
         for reference in &policy.spec.required_authentication_refs {
             let namespace = reference.namespace.as_deref().unwrap_or(&own);
@@ -217,11 +217,11 @@ fn references(facts: &Facts) -> CheckResult {
             if !reference.targets::<ServiceAccount>()
                 && !exists(&reference.kind, namespace, &reference.name)
             {
-                let line = Finding::new(format!(
+                let finding = Finding::new(format!(
                     "{title} requires {} {namespace}/{}, which does not exist: no client satisfies it",
                     reference.kind, reference.name
                 ));
-                wrong.push(line.with_fix(edit.as_str()));
+                wrong.push(finding.with_fix(edit.as_str()));
             }
         }
     }
@@ -257,11 +257,11 @@ fn routes_without_parent(
                     _ => true,
                 };
                 if !there {
-                    let line = Finding::new(format!(
+                    let finding = Finding::new(format!(
                         "{} has the parent {kind} {namespace}/{target}, which does not exist: it applies to no request",
                         name(route)
                     ));
-                    wrong.push(line.with_fix(edit(route)));
+                    wrong.push(finding.with_fix(edit(route)));
                 }
             }
         }
@@ -282,11 +282,11 @@ fn servers(facts: &Facts) -> CheckResult {
         });
         if !has_pod {
             let (namespace, name) = (server.namespace().unwrap_or_default(), server.name_any());
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "Server {namespace}/{name} (port {}) selects no pod",
                 server.spec.port
             ));
-            wrong.push(line.with_fix(format!(
+            wrong.push(finding.with_fix(format!(
                 "compare its podSelector with kubectl -n {namespace} get pods --show-labels, and correct it: kubectl -n {namespace} edit server {name}"
             )));
         }
@@ -343,20 +343,21 @@ fn authorizations(facts: &Facts) -> CheckResult {
             1 => String::new(),
             more => format!(" and {}", count(more - 1, "pod more", "pods more")),
         };
-        let line = Finding::new(format!(
+        let finding = Finding::new(format!(
             "{} denies every request to port {} of {}{others}: its accessPolicy is deny, and no AuthorizationPolicy targets it{}",
             title(&server),
             server.spec.port,
             full_name(first),
-            match of_kind(facts, "ServerAuthorization")?
+            if of_kind(facts, "ServerAuthorization")?
                 .iter()
                 .any(|object| object["metadata"]["namespace"] == namespace.as_str())
             {
-                true => " (ServerAuthorizations have no effect: use AuthorizationPolicies)",
-                false => "",
+                " (ServerAuthorizations have no effect: use AuthorizationPolicies)"
+            } else {
+                ""
             }
         ));
-        wrong.push(line.with_fix(format!(
+        wrong.push(finding.with_fix(format!(
             "meshctl check explain policy-authorizations has an AuthorizationPolicy for it; to allow all meshed clients: kubectl -n {namespace} patch server {name} --type=merge -p '{{\"spec\": {{\"accessPolicy\": \"all-authenticated\"}}}}'"
         )));
     }
@@ -408,14 +409,14 @@ fn server_ports(facts: &Facts) -> CheckResult {
                 Some((pod, port))
             });
             let Some((pod, port)) = both else { continue };
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "{} and {} both select port {port} of {}: only {}, the older one, applies there",
                 title(older),
                 title(newer),
                 full_name(pod),
                 older.name_any()
             ));
-            wrong.push(line.with_fix(format!(
+            wrong.push(finding.with_fix(format!(
                 "kubectl -n {0} delete server {1}, or kubectl -n {0} edit server {1} and narrow its podSelector",
                 newer.namespace().unwrap_or_default(),
                 newer.name_any()
@@ -448,13 +449,13 @@ fn skipped_ports(facts: &Facts) -> CheckResult {
             Some((pod, port))
         });
         let Some((pod, port)) = around else { continue };
-        let line = Finding::new(format!(
+        let finding = Finding::new(format!(
             "{} selects port {port} of {}, which bypasses the proxy ({}): the policy has no effect there",
             title(&server),
             full_name(pod),
             mesh_core::annotation::SKIP_INBOUND_PORTS
         ));
-        wrong.push(line.with_fix(match fix::workload(pod) {
+        wrong.push(finding.with_fix(match fix::workload(pod) {
             Some(workload) => format!(
                 "kubectl -n {} edit {workload}: remove port {port} from {} in its template",
                 pod.namespace().unwrap_or_default(),
@@ -482,11 +483,11 @@ fn identities(facts: &Facts) -> CheckResult {
             // `*` and `*.namespace…` match a suffix.
             .filter(|identity| *identity != "*" && !identity.ends_with(&end));
         for identity in unknown {
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "{} has the identity {identity:?}, which no client of this mesh has: its identities end in {end}",
                 name(object)
             ));
-            wrong.push(line.with_fix(edit(object)));
+            wrong.push(finding.with_fix(edit(object)));
         }
     }
     Ok(Outcome::warn_if(wrong, ""))

@@ -77,16 +77,16 @@ fn by_agent(facts: &Facts, node: &str, repair: &Repair) -> Finding {
         RepairKind::NotEnrolled => "redirected a running pod",
         RepairKind::Other => "made a repair that this version of meshctl does not know",
     };
-    let line = Finding::new(format!(
+    let finding = Finding::new(format!(
         "node {node}: the agent {what}: {}; {}",
         format_frequency(u64::from(repair.last_day), repair.at, facts.now),
         repair.detail
     ));
     match facts.environment {
-        Environment::Cluster => line.with_fix(format!(
+        Environment::Cluster => finding.with_fix(format!(
             "find out what changed it on node {node}: kubectl -n {{ns}} get events --field-selector reason=Repaired; meshctl check explain repairs lists the usual programs"
         )),
-        _ => line.with_fix("meshctl local logs --agent"),
+        _ => finding.with_fix("meshctl local logs --agent"),
     }
 }
 
@@ -99,9 +99,10 @@ fn by_injectors(facts: &Facts) -> Vec<Finding> {
                 continue;
             }
             let repairs = by_kind.entry(sample.label("found")).or_default();
-            match sample.name == LAST_DAY {
-                true => repairs.last_day += value,
-                false => repairs.latest = repairs.latest.max(value),
+            if sample.name == LAST_DAY {
+                repairs.last_day += value
+            } else {
+                repairs.latest = repairs.latest.max(value)
             }
         }
     }

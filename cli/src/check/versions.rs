@@ -109,11 +109,11 @@ pub(super) fn data_plane(facts: &Facts) -> CheckResult {
     let wrong = facts.meshed_pods()?.filter_map(|pod| {
         let version = pod.annotations().get(annotation::PROXY_VERSION)?;
         (*version != expected).then(|| {
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "{} has {version}, new pods get {expected}",
                 full_name(pod)
             ));
-            line.with_fix(fix::restart_command(pod))
+            finding.with_fix(fix::restart_command(pod))
         })
     });
     Ok(Outcome::warn_if(

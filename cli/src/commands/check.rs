@@ -197,12 +197,11 @@ fn root_causes(reports: &[CategoryReport]) -> String {
             full_row(cause)
         );
     }
-    match text.is_empty() {
-        true => text,
-        false => {
-            let title = "root causes";
-            format!("{title}\n{}\n{text}\n", "-".repeat(title.len()))
-        }
+    if text.is_empty() {
+        text
+    } else {
+        let title = "root causes";
+        format!("{title}\n{}\n{text}\n", "-".repeat(title.len()))
     }
 }
 

@@ -244,9 +244,10 @@ impl Settings {
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let documents = read(&args.files).await?;
-    let values = match args.manual {
-        true => Some(values(args, global).await?),
-        false => None,
+    let values = if args.manual {
+        Some(values(args, global).await?)
+    } else {
+        None
     };
     let injection = Injection {
         annotations: args

@@ -11,9 +11,9 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use mesh_local::{
     client::{self, ClientError, ExecError},
-    container::stub,
-    instance::Instance,
+    container::shim,
     node,
+    node_paths::NodePaths,
 };
 
 use crate::{commands::on_runtime, exit::Failure, global::Global, output};
@@ -73,9 +73,9 @@ pub(crate) fn run(command: Command, global: &Global) -> anyhow::Result<()> {
         Command::Down(selector) => on_runtime(down(selector, global)),
         Command::Run { name } => {
             let name = name.parse().context("parse the name of the node")?;
-            Ok(node::main(Instance::new(name))?)
+            Ok(node::main(NodePaths::new(name))?)
         }
-        Command::ExecStub { task } => Err(stub::run(&task).into()),
+        Command::ExecStub { task } => Err(shim::run(&task).into()),
     }
 }
 
@@ -91,21 +91,21 @@ pub(super) fn failed(error: ClientError) -> anyhow::Error {
 }
 
 fn exec(args: Exec, global: &Global) -> anyhow::Result<()> {
-    let instance = find::node(global, None)?;
-    let pod = find::pod(&instance, &args.pod)?;
-    match client::exec(&instance, pod, args.container, args.command) {
+    let paths = find::node(global, None)?;
+    let pod = find::pod(&paths, &args.pod)?;
+    match client::exec(&paths, pod, args.container, args.command) {
         ExecError::Client(error) => Err(failed(error)),
-        ExecError::Stub(error) => Err(error.into()),
+        ExecError::Shim(error) => Err(error.into()),
     }
 }
 
 async fn down(selector: NodeSelector, global: &Global) -> anyhow::Result<()> {
-    let instance = find::node(global, selector.dir.as_deref())?;
-    if !instance.state().exists() {
-        output::note(&format!("node {} is not up", instance.name()));
+    let paths = find::node(global, selector.dir.as_deref())?;
+    if !paths.state().exists() {
+        output::note(&format!("node {} is not up", paths.name()));
         return Ok(());
     }
-    Box::pin(client::down(&instance)).await.map_err(failed)?;
-    output::note(&format!("node {} is down", instance.name()));
+    Box::pin(client::down(&paths)).await.map_err(failed)?;
+    output::note(&format!("node {} is down", paths.name()));
     Ok(())
 }

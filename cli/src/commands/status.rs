@@ -126,7 +126,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
 impl Status {
     fn new(mesh: &Mesh, facts: &Facts, reports: &[CategoryReport]) -> Self {
         let place = match mesh {
-            Mesh::Local(node) => format!("local node {}", node.instance.name()),
+            Mesh::Local(node) => format!("local node {}", node.paths.name()),
             Mesh::Cluster(cluster) => format!("context {}", cluster.context),
         };
         let expiry = |chain: &Result<Vec<Vec<u8>>, String>| {

@@ -3,7 +3,7 @@
 //! context of the default kubeconfig, because a user who started a node is working with it. A
 //! cluster that `KUBECONFIG` selects takes precedence over both.
 
-use mesh_local::instance::Instance;
+use mesh_local::node_paths::NodePaths;
 
 use crate::{cluster, global::Global};
 
@@ -34,7 +34,7 @@ impl SelectionInputs {
             has_cluster_flag: global.has_cluster_flag(),
             kubeconfig_in_environment: cluster::kubeconfig_in_environment(),
             has_default_cluster: cluster::is_configured(),
-            has_running_node: Instance::all().is_ok_and(|all| !all.is_empty()),
+            has_running_node: NodePaths::all().is_ok_and(|all| !all.is_empty()),
         }
     }
 }

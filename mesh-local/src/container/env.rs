@@ -1,23 +1,23 @@
-//! The environment of a container: values, references, and `$(NAME)`.
+//! Computes the environment of a container from values, references and `$(NAME)`.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, EnvVarSource, Pod};
 use mesh_k8s::pod;
 
-use super::volume::Sources;
+use super::volume::DataSources;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {
-    #[error("env {var}: fieldRef {path:?} is not known here")]
+    #[error("env {var}: fieldRef {path:?} is not supported")]
     Field { var: String, path: String },
-    #[error("env {var}: there is no {what}")]
+    #[error("env {var}: {what} does not exist")]
     Missing { var: String, what: String },
     #[error("env {var}: only fieldRef, configMapKeyRef and secretKeyRef are supported")]
     Unsupported { var: String },
 }
 
-/// What a program finds when its container says nothing else.
+/// The default variables of a container.
 const DEFAULTS: [(&str, &str); 2] = [
     (
         "PATH",
@@ -26,14 +26,14 @@ const DEFAULTS: [(&str, &str); 2] = [
     ("HOME", "/root"),
 ];
 
-/// The variables of a container, in order, each name once. The pod's status must hold its
-/// addresses.
+/// Returns the variables of a container in order, without duplicates. The status of the pod must
+/// have its addresses.
 pub fn of_container(
-    sources: &Sources<'_>,
+    sources: &DataSources<'_>,
     pod: &Pod,
     container: &Container,
 ) -> Result<Vec<(String, String)>, EnvError> {
-    let mut vars = Vars::default();
+    let mut vars = EnvVars::default();
     for (name, value) in DEFAULTS {
         vars.set(name, value.to_owned());
     }
@@ -69,8 +69,8 @@ pub fn of_container(
     Ok(vars.list)
 }
 
-/// Replaces `$(NAME)` by the variable's value; unknown names stay as they are, and `$$(NAME)` is a
-/// plain `$(NAME)`.
+/// Replaces `$(NAME)` by the value of the variable. Unknown names are unchanged, and `$$(NAME)`
+/// becomes `$(NAME)`.
 pub fn expand(text: &str, lookup: impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -99,7 +99,7 @@ pub fn expand(text: &str, lookup: impl Fn(&str) -> Option<String>) -> String {
     out
 }
 
-/// The value of a field of the pod.
+/// Returns the value of a field of the pod, or `None` if the path is not supported.
 pub fn field(pod: &Pod, path: &str) -> Option<String> {
     let meta = &pod.metadata;
     let entry = |map: &Option<BTreeMap<String, String>>, key: &str| {
@@ -142,14 +142,14 @@ pub fn field(pod: &Pod, path: &str) -> Option<String> {
 }
 
 #[derive(Default)]
-struct Vars {
+struct EnvVars {
     list: Vec<(String, String)>,
 }
 
-impl Vars {
-    /// A later value replaces an earlier one in its place.
+impl EnvVars {
+    /// Sets a variable. An existing one keeps its position.
     fn set(&mut self, name: &str, value: String) {
-        match self.list.iter_mut().find(|(known, _)| known == name) {
+        match self.list.iter_mut().find(|(existing, _)| existing == name) {
             Some((_, old)) => *old = value,
             None => self.list.push((name.to_owned(), value)),
         }
@@ -160,15 +160,15 @@ impl Vars {
     }
 }
 
-/// The value of a variable in a finished list.
+/// Returns the value of a variable.
 pub fn lookup(vars: &[(String, String)], name: &str) -> Option<String> {
-    let found = vars.iter().find(|(known, _)| known == name);
+    let found = vars.iter().find(|(existing, _)| existing == name);
     found.map(|(_, value)| value.clone())
 }
 
-/// Nothing for an optional reference to something that is not there.
+/// Resolves a reference. Returns `None` for an optional reference to a missing key.
 fn resolve(
-    sources: &Sources<'_>,
+    sources: &DataSources<'_>,
     pod: &Pod,
     var: &str,
     source: &EnvVarSource,
@@ -198,15 +198,12 @@ fn resolve(
         };
     }
     if let Some(reference) = &source.config_map_key_ref {
-        let what = format!(
-            "key {:?} in a ConfigMap {:?}",
-            reference.key, reference.name
-        );
+        let what = format!("key {:?} of ConfigMap {:?}", reference.key, reference.name);
         let data = sources.config_map(&reference.name);
         return keyed(data, &reference.key, reference.optional, what);
     }
     if let Some(reference) = &source.secret_key_ref {
-        let what = format!("key {:?} in a Secret {:?}", reference.key, reference.name);
+        let what = format!("key {:?} of Secret {:?}", reference.key, reference.name);
         let data = sources.secret(&reference.name);
         return keyed(data, &reference.key, reference.optional, what);
     }
@@ -223,7 +220,7 @@ mod tests {
     use crate::manifest::Manifests;
 
     #[test]
-    fn references_expand_as_in_kubernetes() {
+    fn expansion_follows_kubernetes() {
         let known = |name: &str| (name == "A").then(|| "1".to_owned());
         let check = |text: &str, expect: &str| assert_eq!(expand(text, known), expect, "{text}");
         check("x$(A)y", "x1y");
@@ -235,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_from_fields_maps_and_each_other() {
+    fn values_are_resolved_from_fields_maps_and_variables() {
         let mut manifests = Manifests::default();
         manifests.add_text(
             Path::new("a"),
@@ -257,7 +254,7 @@ mod tests {
         assert_eq!(manifests.problems, []);
         let pod = manifests.pods.values().next().unwrap();
         let container = &pod.spec.as_ref().unwrap().containers[0];
-        let sources = Sources::new(&manifests, "n");
+        let sources = DataSources::new(&manifests, "n");
         let vars = of_container(&sources, pod, container).unwrap();
         let get = |name: &str| lookup(&vars, name);
         let some = |text: &str| Some(text.to_owned());

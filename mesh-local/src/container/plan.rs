@@ -1,5 +1,5 @@
-//! What it takes to start one container: command, environment, mounts, user. Pure but for the
-//! volumes it is given.
+//! Computes the specification of a container from its manifest: command, environment, mounts and
+//! user.
 
 use std::{
     collections::BTreeMap,
@@ -12,77 +12,82 @@ use mesh_k8s::pod;
 
 use super::{
     env::{self, EnvError},
-    stub::{Bind, Program, Start},
-    volume::{Prepared, Sources},
+    shim::{Bind, CreateSpec, Program},
+    volume::{DataSources, PreparedVolume},
 };
 use crate::{host, image::Image, service::dns::CLUSTER_DOMAIN};
 
-/// What the plan of a container is made from.
-pub struct Given<'a> {
-    pub sources: &'a Sources<'a>,
-    /// With uid, node name and addresses.
+/// The inputs of a container's specification.
+pub struct PlanInputs<'a> {
+    pub sources: &'a DataSources<'a>,
+    /// The pod with uid, node name and addresses.
     pub pod: &'a Pod,
     pub container: &'a Container,
     pub image: Option<&'a Image>,
-    pub volumes: &'a BTreeMap<String, Prepared>,
-    /// The pod's own.
+    pub volumes: &'a BTreeMap<String, PreparedVolume>,
+    /// The network namespace of the pod; `None` in the host network.
     pub netns: Option<&'a Path>,
     pub cgroup: &'a Path,
-    /// The pod's folder in the node's state.
-    pub folder: &'a Path,
+    /// The directory of the pod in the node's state.
+    pub directory: &'a Path,
     /// The node's DNS server.
     pub nameserver: IpAddr,
 }
 
-/// The task of the stub for this container.
-pub fn start(given: &Given<'_>) -> Result<Start, EnvError> {
-    let container = given.container;
+/// Returns the specification with which the shim creates the container.
+pub fn create_spec(inputs: &PlanInputs<'_>) -> Result<CreateSpec, EnvError> {
+    let container = inputs.container;
     let name = &container.name;
-    let hostname = hostname(given.pod);
-    Ok(Start {
-        cgroup: given.cgroup.join(name),
-        netns: given.netns.map(Path::to_owned),
-        scratch: given.folder.join("root").join(name),
-        binds: binds(given),
+    let hostname = hostname(inputs.pod);
+    Ok(CreateSpec {
+        cgroup: inputs.cgroup.join(name),
+        netns: inputs.netns.map(Path::to_owned),
+        scratch: inputs.directory.join("root").join(name),
+        binds: binds(inputs),
         files: vec![
-            (PathBuf::from("/etc/hosts"), hosts(given.pod, &hostname)),
+            (PathBuf::from("/etc/hosts"), hosts(inputs.pod, &hostname)),
             (PathBuf::from("/etc/hostname"), format!("{hostname}\n")),
         ]
         .into_iter()
         .chain(
-            resolv_conf(given.pod, given.nameserver).map(|text| ("/etc/resolv.conf".into(), text)),
+            resolv_conf(inputs.pod, inputs.nameserver)
+                .map(|text| ("/etc/resolv.conf".into(), text)),
         )
         .collect(),
-        program: program(given)?,
-        failure: given.folder.join(format!("{name}.failure")),
+        program: program(inputs)?,
+        failure: inputs.directory.join(format!("{name}.failure")),
         hostname,
     })
 }
 
-/// The name that the pod's containers see as their machine's.
+/// Returns the host name of the pod's containers.
 fn hostname(pod: &Pod) -> String {
     if pod::is_host_network(pod) {
         return host::name();
     }
     let spec = pod.spec.as_ref();
-    let given = spec.and_then(|spec| spec.hostname.clone());
-    let name = given
+    let hostname = spec.and_then(|spec| spec.hostname.clone());
+    let name = hostname
         .or_else(|| pod.metadata.name.clone())
         .unwrap_or_default();
-    // The kernel takes 64 characters; Kubernetes cuts at 63.
+    // Kubernetes truncates host names to 63 characters; the limit of the kernel is 64.
     name.chars().take(63).collect()
 }
 
-fn program(given: &Given<'_>) -> Result<Program, EnvError> {
-    let container = given.container;
-    let env = env::of_container(given.sources, given.pod, container)?;
+fn program(inputs: &PlanInputs<'_>) -> Result<Program, EnvError> {
+    let container = inputs.container;
+    let env = env::of_container(inputs.sources, inputs.pod, container)?;
     let expand = |text: &String| env::expand(text, |name| env::lookup(&env, name));
     let mut command: Vec<String> = container.command.iter().flatten().map(expand).collect();
     if command.is_empty() {
-        command.extend(given.image.map(|image| image.inside.display().to_string()));
+        command.extend(
+            inputs
+                .image
+                .map(|image| image.container_path.display().to_string()),
+        );
     }
     command.extend(container.args.iter().flatten().map(expand));
-    let spec = given.pod.spec.as_ref();
+    let spec = inputs.pod.spec.as_ref();
     let of_pod = spec.and_then(|spec| spec.security_context.as_ref());
     let own = container.security_context.as_ref();
     let id = |own: Option<i64>, of_pod: Option<i64>| {
@@ -96,7 +101,7 @@ fn program(given: &Given<'_>) -> Result<Program, EnvError> {
     Ok(Program {
         command,
         env,
-        folder: container.working_dir.as_deref().unwrap_or("/").into(),
+        working_directory: container.working_dir.as_deref().unwrap_or("/").into(),
         uid: id(
             own.and_then(|c| c.run_as_user),
             of_pod.and_then(|c| c.run_as_user),
@@ -116,15 +121,15 @@ fn forbids_escalation(context: &SecurityContext) -> bool {
     context.allow_privilege_escalation == Some(false)
 }
 
-fn binds(given: &Given<'_>) -> Vec<Bind> {
-    let image = given.image.map(|image| Bind {
+fn binds(inputs: &PlanInputs<'_>) -> Vec<Bind> {
+    let image = inputs.image.map(|image| Bind {
         source: image.program.clone(),
-        target: image.inside.clone(),
+        target: image.container_path.clone(),
         read_only: true,
     });
-    let mounts = given.container.volume_mounts.iter().flatten();
+    let mounts = inputs.container.volume_mounts.iter().flatten();
     let mounts = mounts.filter_map(|mount| {
-        let volume = given.volumes.get(&mount.name)?;
+        let volume = inputs.volumes.get(&mount.name)?;
         let sub = mount.sub_path.as_deref().unwrap_or_default();
         Some(Bind {
             source: volume.path.join(sub),
@@ -157,7 +162,8 @@ fn hosts(pod: &Pod, hostname: &str) -> String {
     text
 }
 
-/// The cluster's resolver, or nothing where the pod uses the machine's.
+/// Returns the configuration for the DNS server of the node, or `None` if the pod uses that of the
+/// machine.
 fn resolv_conf(pod: &Pod, nameserver: IpAddr) -> Option<String> {
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
@@ -179,37 +185,37 @@ mod tests {
     use super::*;
     use crate::manifest::Manifests;
 
-    fn plan(pod: &str) -> Start {
+    fn plan(pod: &str) -> CreateSpec {
         let pod: Pod = serde_norway::from_str(pod).unwrap();
         let manifests = Manifests::default();
         let volumes = [(
             "data".to_owned(),
-            Prepared {
+            PreparedVolume {
                 path: "/state/data".into(),
                 tokens: Vec::new(),
             },
         )];
         let image = Image {
             program: "/bin/mesh-proxy".into(),
-            inside: "/usr/local/bin/mesh-proxy".into(),
+            container_path: "/usr/local/bin/mesh-proxy".into(),
         };
         let container = &pod.spec.as_ref().unwrap().containers[0];
-        start(&Given {
-            sources: &Sources::new(&manifests, "shop"),
+        create_spec(&PlanInputs {
+            sources: &DataSources::new(&manifests, "shop"),
             pod: &pod,
             container,
             image: container.image.is_some().then_some(&image),
             volumes: &volumes.into(),
             netns: Some(Path::new("/netns/x")),
             cgroup: Path::new("/cgroup/pod1"),
-            folder: Path::new("/state"),
+            directory: Path::new("/state"),
             nameserver: "10.240.128.1".parse().unwrap(),
         })
         .unwrap()
     }
 
     #[test]
-    fn command_user_and_mounts() {
+    fn spec_has_command_user_and_mounts() {
         let start = plan(
             "metadata: {name: web, namespace: shop}\nspec:\n  securityContext: {runAsUser: 7, fsGroup: 9}\n  containers:\n  - name: c\n    \
              command: [run, $(A)]\n    args: [$(B)]\n    workingDir: /srv\n    env: [{name: A, value: x}]\n    \
@@ -223,7 +229,7 @@ mod tests {
             (8, 0, [9].as_slice())
         );
         assert!(program.no_new_privileges);
-        assert_eq!(program.folder, Path::new("/srv"));
+        assert_eq!(program.working_directory, Path::new("/srv"));
         assert_eq!(start.cgroup, Path::new("/cgroup/pod1/c"));
         let expect = Bind {
             source: "/state/data/a".into(),
@@ -237,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_brings_its_program() {
+    fn image_provides_the_program() {
         let start = plan(
             "metadata: {name: p}\nspec: {hostNetwork: true, containers: [{name: c, image: mesh/proxy, args: [a]}]}",
         );

@@ -1,4 +1,4 @@
-//! Probes: is a container started, ready, alive?
+//! Startup, readiness and liveness probes.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -16,21 +16,21 @@ use mesh_k8s::pod::probes::resolve_port;
 use tokio::{net::TcpStream, sync::watch, time::Instant};
 
 use super::{
+    shim::{ExecSpec, Program, ShimTask},
     state::ContainerState,
-    stub::{Join, Program, Task},
 };
 use crate::file;
 
 /// The probes of one container.
 #[derive(Clone, Debug)]
 pub struct Probes {
-    pub startup: Option<Check>,
-    pub readiness: Option<Check>,
-    pub liveness: Option<Check>,
+    pub startup: Option<ProbeCheck>,
+    pub readiness: Option<ProbeCheck>,
+    pub liveness: Option<ProbeCheck>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Check {
+pub struct ProbeCheck {
     action: Action,
     initial_delay: Duration,
     period: Duration,
@@ -39,16 +39,16 @@ pub struct Check {
     failure_threshold: u32,
 }
 
-/// What a probe that runs in the container needs to get there.
+/// The running container, as far as exec probes need it.
 #[derive(Clone, Debug)]
-pub struct Inside {
-    /// Without its command.
+pub struct ExecTarget {
+    /// The program of the container, whose command is replaced by that of the probe.
     pub program: Program,
     pub cgroup: PathBuf,
     pub pid: u32,
-    /// When the container was started; initial delays count from here, as the kubelet counts them.
+    /// When the container started, which initial delays are relative to, as in the kubelet.
     pub since: Instant,
-    /// Where the stub's task may be written.
+    /// The file for the task of the shim.
     pub task_file: PathBuf,
 }
 
@@ -64,9 +64,10 @@ enum Action {
 }
 
 impl Probes {
-    /// Reads a container's probes; `pod_ip` is where they go when they name no host.
-    pub fn of(container: &Container, pod_ip: IpAddr) -> Self {
-        let check = |probe: &Option<Probe>| Check::of(container, probe.as_ref()?, pod_ip);
+    /// Reads the probes of a container; `pod_ip` is their default host.
+    pub fn from_container(container: &Container, pod_ip: IpAddr) -> Self {
+        let check =
+            |probe: &Option<Probe>| ProbeCheck::from_probe(container, probe.as_ref()?, pod_ip);
         Self {
             startup: check(&container.startup_probe),
             readiness: check(&container.readiness_probe),
@@ -74,29 +75,33 @@ impl Probes {
         }
     }
 
-    /// Probes a running container and keeps its state. Returns, with the reason, when it must be
-    /// restarted.
-    pub async fn watch(&self, inside: &Inside, state: &watch::Sender<ContainerState>) -> String {
+    /// Probes a running container and updates its state. Returns the reason when the container must
+    /// be restarted.
+    pub async fn watch(
+        &self,
+        target: &ExecTarget,
+        state: &watch::Sender<ContainerState>,
+    ) -> String {
         if let Some(startup) = &self.startup
-            && let Err(reason) = startup.until_passed(inside).await
+            && let Err(reason) = startup.wait_until_passed(target).await
         {
             return format!("startup probe failed: {reason}");
         }
-        let ready_without_asking = self.readiness.is_none();
+        let has_no_readiness_probe = self.readiness.is_none();
         state.send_modify(|state| {
             state.started = true;
-            state.ready = ready_without_asking;
+            state.ready = has_no_readiness_probe;
         });
         let readiness = async {
             match &self.readiness {
                 None => std::future::pending().await,
-                Some(check) => check.keep(inside, |ready| set_ready(state, ready)).await,
+                Some(check) => check.monitor(target, |ready| set_ready(state, ready)).await,
             }
         };
         let liveness = async {
             match &self.liveness {
                 None => std::future::pending().await,
-                Some(check) => check.until_failed(inside).await,
+                Some(check) => check.wait_until_failed(target).await,
             }
         };
         tokio::select! {
@@ -106,8 +111,8 @@ impl Probes {
     }
 }
 
-impl Check {
-    fn of(container: &Container, probe: &Probe, pod_ip: IpAddr) -> Option<Self> {
+impl ProbeCheck {
+    fn from_probe(container: &Container, probe: &Probe, pod_ip: IpAddr) -> Option<Self> {
         let seconds = |value: Option<i32>, default: u64| {
             let value = value.and_then(|value| u64::try_from(value).ok());
             Duration::from_secs(value.unwrap_or(default))
@@ -116,9 +121,9 @@ impl Check {
             let value = value.and_then(|value| u32::try_from(value).ok());
             value.unwrap_or(default).max(1)
         };
-        // Kubernetes' defaults.
+        // The defaults are those of Kubernetes.
         Some(Self {
-            action: Action::of(container, probe, pod_ip)?,
+            action: Action::from_probe(container, probe, pod_ip)?,
             initial_delay: seconds(probe.initial_delay_seconds, 0),
             period: seconds(probe.period_seconds, 10).max(Duration::from_secs(1)),
             timeout: seconds(probe.timeout_seconds, 1).max(Duration::from_secs(1)),
@@ -127,12 +132,13 @@ impl Check {
         })
     }
 
-    /// Fails after as many failures in a row as the threshold allows.
-    async fn until_passed(&self, inside: &Inside) -> Result<(), String> {
-        tokio::time::sleep_until(inside.since + self.initial_delay).await;
+    /// Waits until the probe succeeds. Fails when the number of consecutive failures reaches the
+    /// threshold.
+    async fn wait_until_passed(&self, target: &ExecTarget) -> Result<(), String> {
+        tokio::time::sleep_until(target.since + self.initial_delay).await;
         let mut failures = 0;
         loop {
-            match self.once(inside).await {
+            match self.run_once(target).await {
                 Ok(()) => return Ok(()),
                 Err(reason) => {
                     failures += 1;
@@ -145,11 +151,11 @@ impl Check {
         }
     }
 
-    async fn until_failed(&self, inside: &Inside) -> String {
-        tokio::time::sleep_until(inside.since + self.initial_delay).await;
+    async fn wait_until_failed(&self, target: &ExecTarget) -> String {
+        tokio::time::sleep_until(target.since + self.initial_delay).await;
         let mut failures = 0;
         loop {
-            match self.once(inside).await {
+            match self.run_once(target).await {
                 Ok(()) => failures = 0,
                 Err(reason) => {
                     failures += 1;
@@ -162,36 +168,36 @@ impl Check {
         }
     }
 
-    /// Tells each change of the verdict, for ever.
-    async fn keep<T>(&self, inside: &Inside, tell: impl Fn(bool)) -> T {
-        tokio::time::sleep_until(inside.since + self.initial_delay).await;
+    /// Calls `set_ready` with the result whenever a threshold is reached; never returns.
+    async fn monitor<T>(&self, target: &ExecTarget, set_ready: impl Fn(bool)) -> T {
+        tokio::time::sleep_until(target.since + self.initial_delay).await;
         let (mut successes, mut failures) = (0, 0);
         loop {
-            if self.once(inside).await.is_ok() {
+            if self.run_once(target).await.is_ok() {
                 (successes, failures) = (successes + 1, 0);
                 if successes >= self.success_threshold {
-                    tell(true);
+                    set_ready(true);
                 }
             } else {
                 (successes, failures) = (0, failures + 1);
                 if failures >= self.failure_threshold {
-                    tell(false);
+                    set_ready(false);
                 }
             }
             tokio::time::sleep(self.period).await;
         }
     }
 
-    async fn once(&self, inside: &Inside) -> Result<(), String> {
-        match tokio::time::timeout(self.timeout, self.action.run(inside)).await {
+    async fn run_once(&self, target: &ExecTarget) -> Result<(), String> {
+        match tokio::time::timeout(self.timeout, self.action.run(target)).await {
             Ok(outcome) => outcome,
-            Err(_elapsed) => Err(format!("no answer within {:?}", self.timeout)),
+            Err(_elapsed) => Err(format!("no response within {:?}", self.timeout)),
         }
     }
 }
 
 impl Action {
-    fn of(container: &Container, probe: &Probe, pod_ip: IpAddr) -> Option<Self> {
+    fn from_probe(container: &Container, probe: &Probe, pod_ip: IpAddr) -> Option<Self> {
         let address = |host: &Option<String>, port| {
             let host = host.as_ref().and_then(|host| host.parse().ok());
             let port = resolve_port(container, port)?;
@@ -219,7 +225,7 @@ impl Action {
         Some(Self::Exec(action.command.clone()?))
     }
 
-    async fn run(&self, inside: &Inside) -> Result<(), String> {
+    async fn run(&self, target: &ExecTarget) -> Result<(), String> {
         match self {
             Self::Http {
                 address,
@@ -230,7 +236,7 @@ impl Action {
                 Ok(_) => Ok(()),
                 Err(error) => Err(format!("connect to {address}: {error}")),
             },
-            Self::Exec(command) => exec(command, inside).await,
+            Self::Exec(command) => exec(command, target).await,
         }
     }
 }
@@ -243,10 +249,10 @@ fn set_ready(state: &watch::Sender<ContainerState>, ready: bool) {
     });
 }
 
-/// The kubelet reads no more of an answer either.
-const LONGEST_BODY: usize = 10 * 1024;
+/// Maximum number of body bytes to read, as in the kubelet.
+const MAX_BODY_BYTES: usize = 10 * 1024;
 
-/// Any answer from 200 to 399 is a success.
+/// Sends a GET request. Status codes from 200 to 399 are a success.
 async fn http(
     address: SocketAddr,
     path: &str,
@@ -271,14 +277,14 @@ async fn http(
     let request = request
         .body(Empty::<Bytes>::new())
         .map_err(|error| describe(&error))?;
-    let answer = async {
-        let (head, body) = client.send_request(request).await?.into_parts();
-        // Read to its end: a connection that is dropped before that is an error in the server's
-        // log.
-        let _ = Limited::new(body, LONGEST_BODY).collect().await;
-        Ok::<_, hyper::Error>(head.status)
+    let response = async {
+        let (parts, body) = client.send_request(request).await?.into_parts();
+        // The body is read completely, because some servers log an error if the connection closes
+        // early.
+        let _ = Limited::new(body, MAX_BODY_BYTES).collect().await;
+        Ok::<_, hyper::Error>(parts.status)
     };
-    let (status, _closed) = tokio::join!(answer, connection);
+    let (status, _closed) = tokio::join!(response, connection);
     let status = status.map_err(|error| describe(&error))?;
     if status.is_success() || status.is_redirection() {
         Ok(())
@@ -287,18 +293,18 @@ async fn http(
     }
 }
 
-async fn exec(command: &[String], inside: &Inside) -> Result<(), String> {
-    let task = Task::Join(Join {
-        cgroup: inside.cgroup.clone(),
-        pid: inside.pid,
+async fn exec(command: &[String], target: &ExecTarget) -> Result<(), String> {
+    let task = ShimTask::Exec(ExecSpec {
+        cgroup: target.cgroup.clone(),
+        pid: target.pid,
         program: Program {
             command: command.to_vec(),
-            ..inside.program.clone()
+            ..target.program.clone()
         },
     });
     let text = serde_json::to_vec(&task).map_err(|error| error.to_string())?;
-    file::write(&inside.task_file, &text, 0o600).map_err(|error| error.to_string())?;
-    let mut child = super::run::stub_command(&inside.task_file)
+    file::write(&target.task_file, &text, 0o600).map_err(|error| error.to_string())?;
+    let mut child = super::run::shim_command(&target.task_file)
         .map_err(|error| error.to_string())?
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -1,5 +1,4 @@
-//! Keeps one container running: starts it, probes it, starts it again when it ends, and ends it
-//! when told.
+//! Supervises a container: starts, probes, restarts and stops it.
 
 use std::{
     fs, io,
@@ -21,41 +20,41 @@ use tokio::{
 };
 
 use super::{
-    probe::{Inside, Probes},
-    state::{BACK_OFF, CANNOT_START, COMPLETED, ContainerState, ERROR, Ended, Phase},
-    stub::{Start, Task},
+    probe::{ExecTarget, Probes},
+    shim::{CreateSpec, ShimTask},
+    state::{BACK_OFF, CANNOT_START, COMPLETED, ContainerState, ERROR, Phase, Termination},
 };
 use crate::{cgroup, file};
 
-/// Everything one container needs to run.
+/// A container to run.
 #[derive(Clone, Debug)]
 pub struct Container {
     pub name: String,
-    pub start: Start,
+    pub start: CreateSpec,
     pub probes: Probes,
-    pub restart: Restart,
-    /// Both outputs are appended to it.
+    pub restart: RestartPolicy,
+    /// The file to which standard output and standard error are appended.
     pub log: PathBuf,
-    /// The pod's folder, where the stub's tasks are written.
-    pub folder: PathBuf,
+    /// The directory of the pod, where the tasks of the shim are written.
+    pub directory: PathBuf,
 }
 
-/// When a container that ended is started again.
+/// When an exited container is restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Restart {
+pub enum RestartPolicy {
     Always,
     OnFailure,
     Never,
 }
 
-/// Until when the container may take to end; absent while it is to run.
-pub type Stop = watch::Receiver<Option<Instant>>;
+/// The deadline by which the container must exit; `None` while it should run.
+pub type StopSignal = watch::Receiver<Option<Instant>>;
 
 #[derive(Debug, thiserror::Error)]
 enum StartError {
-    #[error("make its cgroup")]
+    #[error("create the container's cgroup")]
     Cgroup(#[source] cgroup::CgroupError),
-    #[error("write the stub's task")]
+    #[error("write the task of the shim")]
     Task(#[source] io::Error),
     #[error("open the log {path}")]
     Log {
@@ -63,99 +62,102 @@ enum StartError {
         #[source]
         source: io::Error,
     },
-    #[error("start meshctl again as the container's stub")]
+    #[error("start meshctl as the container's shim")]
     Spawn(#[source] io::Error),
 }
 
-/// The first wait before a start after a failure; each further one is twice as long. Kubernetes
-/// begins at 10 s, long for someone who watches.
-const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
-const LONGEST_BACK_OFF: Duration = Duration::from_secs(300);
-/// A container that ran for so long is taken for well again, as in Kubernetes.
-const WELL_AFTER: Duration = Duration::from_secs(600);
+/// Delay before the first restart, which doubles with each further one. Kubernetes starts with 10
+/// s, which is too long for interactive use.
+const MIN_BACK_OFF: Duration = Duration::from_secs(1);
+const MAX_BACK_OFF: Duration = Duration::from_secs(300);
+/// Run time after which the delay is reset, as in Kubernetes.
+const BACK_OFF_RESET: Duration = Duration::from_secs(600);
 
-/// Runs the container until it is over: told to stop, or ended and not to be started again.
-pub async fn run(container: &Container, state: &watch::Sender<ContainerState>, mut stop: Stop) {
-    let mut back_off = FIRST_BACK_OFF;
+/// Runs the container until it is stopped, or has exited and is not restarted.
+pub async fn run(
+    container: &Container,
+    state: &watch::Sender<ContainerState>,
+    mut stop: StopSignal,
+) {
+    let mut back_off = MIN_BACK_OFF;
     loop {
         if stop.borrow().is_some() {
             return;
         }
-        let begun = Instant::now();
-        let ended = once(container, state, &mut stop).await;
+        let started = Instant::now();
+        let termination = run_once(container, state, &mut stop).await;
         let stopping = stop.borrow().is_some();
-        if stopping || !again(container.restart, &ended) {
+        if stopping || !should_restart(container.restart, &termination) {
             state.send_modify(|state| {
                 state.ready = false;
-                state.phase = Phase::Ended(ended);
+                state.phase = Phase::Terminated(termination);
             });
             return;
         }
         tracing::warn!(
             container = container.name,
-            code = ended.code,
-            message = ended.message,
-            "container ended and is started again"
+            code = termination.code,
+            message = termination.message,
+            "Restarting exited container"
         );
-        if begun.elapsed() >= WELL_AFTER {
-            back_off = FIRST_BACK_OFF;
+        if started.elapsed() >= BACK_OFF_RESET {
+            back_off = MIN_BACK_OFF;
         }
         state.send_modify(|state| {
             state.ready = false;
             state.started = false;
             state.restarts += 1;
-            let text = format!("started again in {back_off:?}: {}", ended.message);
+            let text = format!("restarting in {back_off:?}: {}", termination.message);
             state.phase = Phase::Waiting {
-                reason: if ended.reason == CANNOT_START {
+                reason: if termination.reason == CANNOT_START {
                     CANNOT_START
                 } else {
                     BACK_OFF
                 },
                 message: text,
             };
-            state.last = Some(ended);
+            state.last_termination = Some(termination);
         });
         tokio::select! {
             () = tokio::time::sleep(back_off) => {}
-            // The sender lives as long as the pod.
+            // The sender exists as long as the pod.
             _ = stop.wait_for(Option::is_some) => {}
         }
-        back_off = (back_off * 2).min(LONGEST_BACK_OFF);
+        back_off = (back_off * 2).min(MAX_BACK_OFF);
     }
 }
 
-/// This program again, as the stub of a task.
-pub(super) fn stub_command(task: &Path) -> io::Result<Command> {
-    // Not the path: the program may have been rebuilt, and this node goes on with what it was
-    // started with.
+/// Returns the command that executes this program as the shim of a task.
+pub(super) fn shim_command(task: &Path) -> io::Result<Command> {
+    // The path of the executable would be that of a program that was rebuilt in the meantime.
     let mut command = Command::new("/proc/self/exe");
     command.args(["local", "exec-stub"]).arg(task).env_clear();
     Ok(command)
 }
 
-fn again(restart: Restart, ended: &Ended) -> bool {
+fn should_restart(restart: RestartPolicy, termination: &Termination) -> bool {
     match restart {
-        Restart::Always => true,
-        Restart::OnFailure => ended.code != 0,
-        Restart::Never => false,
+        RestartPolicy::Always => true,
+        RestartPolicy::OnFailure => termination.code != 0,
+        RestartPolicy::Never => false,
     }
 }
 
-/// One life of the container.
-async fn once(
+/// Runs the container once.
+async fn run_once(
     container: &Container,
     state: &watch::Sender<ContainerState>,
-    stop: &mut Stop,
-) -> Ended {
+    stop: &mut StopSignal,
+) -> Termination {
     let since = Timestamp::now();
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut child = match spawn(container) {
         Ok(child) => child,
         Err(error) => {
-            return Ended {
+            return Termination {
                 code: 128,
                 reason: CANNOT_START,
-                message: super::stub::describe(&error),
+                message: super::shim::describe(&error),
                 since,
                 at: Timestamp::now(),
             };
@@ -165,29 +167,29 @@ async fn once(
     state.send_modify(|state| {
         state.phase = Phase::Running { pid, since };
     });
-    let inside = Inside {
+    let target = ExecTarget {
         program: container.start.program.clone(),
         cgroup: container.start.cgroup.clone(),
         pid,
-        since: begun,
+        since: started,
         task_file: container
-            .folder
+            .directory
             .join(format!("{}.probe.json", container.name)),
     };
     let (status, reason) = tokio::select! {
         status = child.wait() => (status, None),
-        reason = container.probes.watch(&inside, state) => {
+        reason = container.probes.watch(&target, state) => {
             state.send_modify(|state| state.ready = false);
-            let deadline = Instant::now() + KILLED_BY_PROBE;
-            (end(&mut child, deadline, &container.start.cgroup).await, Some(reason))
+            let deadline = Instant::now() + PROBE_FAILURE_GRACE;
+            (terminate(&mut child, deadline, &container.start.cgroup).await, Some(reason))
         }
-        deadline = told(stop) => {
-            (end(&mut child, deadline, &container.start.cgroup).await, None)
+        deadline = stop_deadline(stop) => {
+            (terminate(&mut child, deadline, &container.start.cgroup).await, None)
         }
     };
-    // What the program left behind in its cgroup ends with it.
+    // Processes that the program left in its cgroup are killed.
     if let Err(error) = cgroup::kill(&container.start.cgroup).await {
-        tracing::warn!(container = container.name, %error, "processes of the container are left");
+        tracing::warn!(container = container.name, %error, "Cannot kill the remaining processes of the container");
     }
     let failure = fs::read_to_string(&container.start.failure).unwrap_or_default();
     let code = match &status {
@@ -205,7 +207,7 @@ async fn once(
         0 => COMPLETED,
         _ => ERROR,
     };
-    Ended {
+    Termination {
         code,
         reason,
         message,
@@ -214,38 +216,38 @@ async fn once(
     }
 }
 
-/// A container that fails its probes is not given the pod's whole grace period: nobody waits for it
-/// to drain.
-const KILLED_BY_PROBE: Duration = Duration::from_secs(5);
+/// Grace period of a container that fails its probes. It is shorter than that of the pod, because
+/// such a container has no requests to drain.
+const PROBE_FAILURE_GRACE: Duration = Duration::from_secs(5);
 
-async fn told(stop: &mut Stop) -> Instant {
+async fn stop_deadline(stop: &mut StopSignal) -> Instant {
     match stop.wait_for(Option::is_some).await {
         Ok(deadline) => deadline.unwrap_or_else(Instant::now),
-        // The pod is gone without a word: end at once.
+        // The pod has been dropped: stop immediately.
         Err(_) => Instant::now(),
     }
 }
 
-/// Asks the program to end, and kills its cgroup when it has not by the deadline.
-async fn end(child: &mut Child, deadline: Instant, cgroup: &Path) -> io::Result<ExitStatus> {
+/// Sends SIGTERM to the program, and kills its cgroup at the deadline.
+async fn terminate(child: &mut Child, deadline: Instant, cgroup: &Path) -> io::Result<ExitStatus> {
     if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
-        // It may have ended by itself in this moment.
+        // The program may have exited concurrently.
         let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
     }
     if let Ok(status) = tokio::time::timeout_at(deadline, child.wait()).await {
         return status;
     }
     if let Err(error) = cgroup::kill(cgroup).await {
-        tracing::warn!(%error, "kill the container");
+        tracing::warn!(%error, "Cannot kill the container");
         child.start_kill()?;
     }
     child.wait().await
 }
 
 fn spawn(container: &Container) -> Result<Child, StartError> {
-    cgroup::make(&container.start.cgroup).map_err(StartError::Cgroup)?;
-    let path = container.folder.join(format!("{}.json", container.name));
-    let text = serde_json::to_vec(&Task::Start(container.start.clone()))
+    cgroup::create(&container.start.cgroup).map_err(StartError::Cgroup)?;
+    let path = container.directory.join(format!("{}.json", container.name));
+    let text = serde_json::to_vec(&ShimTask::Create(container.start.clone()))
         .map_err(|error| StartError::Task(error.into()))?;
     file::write(&path, &text, 0o600).map_err(StartError::Task)?;
     file::remove(&container.start.failure).map_err(StartError::Task)?;
@@ -257,7 +259,7 @@ fn spawn(container: &Container) -> Result<Child, StartError> {
         path: container.log.clone(),
         source,
     })?;
-    stub_command(&path)
+    shim_command(&path)
         .map_err(StartError::Spawn)?
         .stdin(Stdio::null())
         .stdout(Stdio::from(log))

@@ -1,4 +1,4 @@
-//! What a container is doing, as its runner tells the pod.
+//! The state of a container, which its supervisor reports to the pod.
 
 use jiff::Timestamp;
 
@@ -6,12 +6,12 @@ use jiff::Timestamp;
 pub struct ContainerState {
     pub phase: Phase,
     pub restarts: u32,
-    /// Passed its startup probe, or has none.
+    /// The startup probe has succeeded, or there is none.
     pub started: bool,
-    /// Passes its readiness probe, or has none.
+    /// The readiness probe succeeds, or there is none.
     pub ready: bool,
-    /// How it ended before it was started again.
-    pub last: Option<Ended>,
+    /// The termination before the last restart.
+    pub last_termination: Option<Termination>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -24,12 +24,12 @@ pub enum Phase {
         pid: u32,
         since: Timestamp,
     },
-    Ended(Ended),
+    Terminated(Termination),
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ended {
-    /// As a shell would say it: 128 and the signal's number for a killed program.
+pub struct Termination {
+    /// The exit code as in a shell: 128 plus the signal number for a killed program.
     pub code: i32,
     pub reason: &'static str,
     pub message: String,
@@ -37,13 +37,13 @@ pub struct Ended {
     pub at: Timestamp,
 }
 
-/// Waiting for its turn, or for the containers before it.
+/// The container waits for init containers.
 pub const POD_INITIALIZING: &str = "PodInitializing";
-/// Ended and about to be started again.
+/// The container has exited and is about to be restarted.
 pub const BACK_OFF: &str = "CrashLoopBackOff";
 pub const COMPLETED: &str = "Completed";
 pub const ERROR: &str = "Error";
-/// The program could not be started at all.
+/// The program could not be started.
 pub const CANNOT_START: &str = "CannotStart";
 
 impl Default for ContainerState {
@@ -56,7 +56,7 @@ impl Default for ContainerState {
             restarts: 0,
             started: false,
             ready: false,
-            last: None,
+            last_termination: None,
         }
     }
 }
@@ -73,10 +73,10 @@ impl ContainerState {
         }
     }
 
-    /// Ended for good, and how.
-    pub fn ended(&self) -> Option<&Ended> {
+    /// Returns how the container terminated, if it has and is not restarted.
+    pub fn termination(&self) -> Option<&Termination> {
         match &self.phase {
-            Phase::Ended(ended) => Some(ended),
+            Phase::Terminated(termination) => Some(termination),
             _ => None,
         }
     }

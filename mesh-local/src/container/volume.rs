@@ -1,4 +1,5 @@
-//! Volumes: folders below the pod's own folder, filled before its containers start.
+//! Volumes: directories below the directory of the pod, which are filled before its containers
+//! start.
 
 use std::{
     collections::BTreeMap,
@@ -15,21 +16,21 @@ use nix::mount::{MsFlags, mount};
 use super::env;
 use crate::{
     file,
-    manifest::{Key, Manifests},
+    manifest::{Manifests, ObjectKey},
     token,
 };
 
-/// ConfigMaps and Secrets of one namespace.
-pub struct Sources<'a> {
+/// The ConfigMaps and Secrets of a namespace.
+pub struct DataSources<'a> {
     manifests: &'a Manifests,
     namespace: &'a str,
 }
 
-/// A volume as it lies on the machine.
+/// A volume on the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prepared {
+pub struct PreparedVolume {
     pub path: PathBuf,
-    /// Tokens that must be written and renewed in it.
+    /// Tokens to write to the volume and to renew.
     pub tokens: Vec<TokenFile>,
 }
 
@@ -49,20 +50,20 @@ pub enum VolumeError {
         #[source]
         source: io::Error,
     },
-    #[error("volume {volume}: mount a file system in memory")]
+    #[error("volume {volume}: mount a tmpfs")]
     Mount {
         volume: String,
         #[source]
         source: nix::Error,
     },
-    #[error("volume {volume}: {path:?} leads out of the volume")]
-    Outside { volume: String, path: String },
+    #[error("volume {volume}: {path:?} is outside the volume")]
+    PathOutside { volume: String, path: String },
 }
 
-/// Programs of any user write into an empty volume, as in Kubernetes.
+/// All users may write to an emptyDir, as in Kubernetes.
 const EMPTY_DIR_MODE: u32 = 0o777;
 
-impl<'a> Sources<'a> {
+impl<'a> DataSources<'a> {
     pub fn new(manifests: &'a Manifests, namespace: &'a str) -> Self {
         Self {
             manifests,
@@ -71,7 +72,7 @@ impl<'a> Sources<'a> {
     }
 
     pub fn config_map(&self, name: &str) -> Option<BTreeMap<String, Vec<u8>>> {
-        let key = Key::new(self.namespace, name);
+        let key = ObjectKey::new(self.namespace, name);
         let map = self.manifests.config_maps.get(&key)?;
         let text = map.data.iter().flatten();
         let text = text.map(|(key, value)| (key.clone(), value.clone().into_bytes()));
@@ -81,7 +82,7 @@ impl<'a> Sources<'a> {
     }
 
     pub fn secret(&self, name: &str) -> Option<BTreeMap<String, Vec<u8>>> {
-        let key = Key::new(self.namespace, name);
+        let key = ObjectKey::new(self.namespace, name);
         let secret = self.manifests.secrets.get(&key)?;
         let binary = secret.data.iter().flatten();
         let binary = binary.map(|(key, value)| (key.clone(), value.0.clone()));
@@ -91,19 +92,19 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// Makes a volume below `folder`. The pod's status must hold its addresses.
+/// Creates a volume below `directory`. The status of the pod must have its addresses.
 pub fn prepare(
-    sources: &Sources<'_>,
+    sources: &DataSources<'_>,
     pod: &Pod,
     volume: &Volume,
-    folder: &Path,
-) -> Result<Prepared, VolumeError> {
+    directory: &Path,
+) -> Result<PreparedVolume, VolumeError> {
     let name = &volume.name;
-    let path = folder.join(name);
+    let path = directory.join(name);
     if let Some(source) = &volume.host_path {
         let path = PathBuf::from(&source.path);
-        make_host_path(&path, source.type_.as_deref()).map_err(write_error(name, &path))?;
-        return Ok(Prepared {
+        check_host_path(&path, source.type_.as_deref()).map_err(write_error(name, &path))?;
+        return Ok(PreparedVolume {
             path,
             tokens: Vec::new(),
         });
@@ -119,27 +120,27 @@ pub fn prepare(
         let open = fs::Permissions::from_mode(EMPTY_DIR_MODE);
         fs::set_permissions(&path, open).map_err(write_error(name, &path))?;
     }
-    let mut content = Content {
+    let mut content = VolumeWriter {
         volume: name,
         path: &path,
         tokens: Vec::new(),
     };
     content.fill(sources, pod, volume)?;
     let tokens = content.tokens;
-    Ok(Prepared { path, tokens })
+    Ok(PreparedVolume { path, tokens })
 }
 
-/// A volume that is being filled.
-struct Content<'a> {
+/// Writes the files of a volume.
+struct VolumeWriter<'a> {
     volume: &'a str,
     path: &'a Path,
     tokens: Vec<TokenFile>,
 }
 
-impl Content<'_> {
+impl VolumeWriter<'_> {
     fn fill(
         &mut self,
-        sources: &Sources<'_>,
+        sources: &DataSources<'_>,
         pod: &Pod,
         volume: &Volume,
     ) -> Result<(), VolumeError> {
@@ -175,7 +176,7 @@ impl Content<'_> {
             if let Some(token) = &source.service_account_token {
                 let audience = token.audience.clone();
                 self.tokens.push(TokenFile {
-                    path: self.inside(&token.path)?,
+                    path: self.resolve(&token.path)?,
                     audience: audience.unwrap_or_else(|| TOKEN_AUDIENCE.to_owned()),
                     lifetime: token::lifetime(token.expiration_seconds),
                 });
@@ -184,7 +185,7 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Every key, or the listed ones under the names that the list gives.
+    /// Writes all keys, or the listed items under their paths.
     fn keys(
         &self,
         data: &BTreeMap<String, Vec<u8>>,
@@ -231,22 +232,22 @@ impl Content<'_> {
     }
 
     fn write(&self, path: &str, contents: &[u8], mode: Option<i32>) -> Result<(), VolumeError> {
-        let target = self.inside(path)?;
+        let target = self.resolve(path)?;
         let mode = mode
             .and_then(|mode| u32::try_from(mode).ok())
             .unwrap_or(0o644);
         file::write(&target, contents, mode).map_err(write_error(self.volume, &target))
     }
 
-    /// The place of a file in the volume.
-    fn inside(&self, path: &str) -> Result<PathBuf, VolumeError> {
+    /// Returns the path of a file in the volume.
+    fn resolve(&self, path: &str) -> Result<PathBuf, VolumeError> {
         let plain = Path::new(path)
             .components()
             .all(|part| matches!(part, std::path::Component::Normal(_)));
         if plain && !path.is_empty() {
             Ok(self.path.join(path))
         } else {
-            Err(VolumeError::Outside {
+            Err(VolumeError::PathOutside {
                 volume: self.volume.to_owned(),
                 path: path.to_owned(),
             })
@@ -254,7 +255,7 @@ impl Content<'_> {
     }
 }
 
-fn make_host_path(path: &Path, kind: Option<&str>) -> io::Result<()> {
+fn check_host_path(path: &Path, kind: Option<&str>) -> io::Result<()> {
     match kind {
         Some("DirectoryOrCreate") => fs::create_dir_all(path),
         Some("FileOrCreate") if !path.exists() => fs::File::create(path).map(drop),
@@ -285,7 +286,7 @@ fn write_error<'a>(volume: &'a str, path: &'a Path) -> impl Fn(io::Error) -> Vol
 mod tests {
     use super::*;
 
-    fn prepared(volume: &str, folder: &Path) -> Result<Prepared, VolumeError> {
+    fn prepare_volume(volume: &str, directory: &Path) -> Result<PreparedVolume, VolumeError> {
         let mut manifests = Manifests::default();
         manifests.add_text(
             Path::new("a"),
@@ -294,30 +295,30 @@ mod tests {
         let pod: Pod =
             serde_norway::from_str("metadata: {name: p, namespace: n, labels: {x: y}}").unwrap();
         let volume: Volume = serde_norway::from_str(volume).unwrap();
-        prepare(&Sources::new(&manifests, "n"), &pod, &volume, folder)
+        prepare(&DataSources::new(&manifests, "n"), &pod, &volume, directory)
     }
 
     #[test]
-    fn maps_items_fields_and_tokens() {
-        let folder = tempfile::tempdir().unwrap();
+    fn volumes_have_keys_items_fields_and_tokens() {
+        let directory = tempfile::tempdir().unwrap();
         let text = |path: PathBuf| fs::read_to_string(path).unwrap();
-        let all = prepared("{name: v, configMap: {name: m}}", folder.path()).unwrap();
+        let all = prepare_volume("{name: v, configMap: {name: m}}", directory.path()).unwrap();
         assert_eq!(
             (text(all.path.join("a")), text(all.path.join("b"))),
             ("1".into(), "2".into())
         );
         let some = "{name: w, configMap: {name: m, items: [{key: a, path: sub/file, mode: 0600}]}}";
-        let some = prepared(&some.replace("0600", "384"), folder.path()).unwrap();
+        let some = prepare_volume(&some.replace("0600", "384"), directory.path()).unwrap();
         let file = some.path.join("sub/file");
         assert_eq!(
             fs::metadata(&file).unwrap().permissions().mode() & 0o777,
             0o600
         );
         assert!(!some.path.join("b").exists());
-        let projected = prepared(
+        let projected = prepare_volume(
             "{name: t, projected: {sources: [{serviceAccountToken: {path: token, audience: x, expirationSeconds: 7200}}, \
              {downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}}]}}",
-            folder.path(),
+            directory.path(),
         )
         .unwrap();
         assert_eq!(text(projected.path.join("labels")), "x=\"y\"");
@@ -329,13 +330,13 @@ mod tests {
     }
 
     #[test]
-    fn files_stay_inside_their_volume() {
-        let folder = tempfile::tempdir().unwrap();
+    fn paths_outside_the_volume_are_rejected() {
+        let directory = tempfile::tempdir().unwrap();
         for path in ["../x", "/x", "a/../../x"] {
             let volume =
                 format!("{{name: v, configMap: {{name: m, items: [{{key: a, path: {path}}}]}}}}");
-            let error = prepared(&volume, folder.path()).unwrap_err();
-            assert!(matches!(error, VolumeError::Outside { .. }), "{error}");
+            let error = prepare_volume(&volume, directory.path()).unwrap_err();
+            assert!(matches!(error, VolumeError::PathOutside { .. }), "{error}");
         }
     }
 }

@@ -1,35 +1,35 @@
-//! One document of a YAML file, with the line where it begins.
+//! Documents of a YAML file with their first lines.
 
 use std::{fmt, path::Path};
 
 use serde::{Deserialize, de::DeserializeOwned};
 
-use super::Place;
+use super::SourceLocation;
 
 pub(super) struct Document<'a> {
-    /// Of the document's first line in the file, counted from 1.
+    /// The first line of the document in the file, starting with 1.
     pub(super) line: usize,
     text: &'a str,
 }
 
-/// The part that every object has.
+/// The fields that all objects have.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Head {
+pub(super) struct TypeMeta {
     #[serde(default)]
     pub(super) kind: String,
     #[serde(default)]
-    metadata: HeadMeta,
+    metadata: ObjectMetadata,
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct HeadMeta {
+struct ObjectMetadata {
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
     namespace: Option<String>,
 }
 
-/// Splits at lines that are `---`.
+/// Splits a stream at lines that are `---`.
 pub(super) fn split(text: &str) -> Vec<Document<'_>> {
     let mut documents = Vec::new();
     let (mut begin, mut begin_line) = (0, 1);
@@ -56,42 +56,40 @@ pub(super) fn split(text: &str) -> Vec<Document<'_>> {
     documents
 }
 
-/// What is wrong, without the line: that is counted from the document's beginning, and the file's
-/// is told already.
+/// Returns the message of an error without its location, which is relative to the document.
 pub(super) fn message(error: &serde_norway::Error) -> String {
     let text = error.to_string();
     let cut = error.location().and_then(|location| {
         let (line, column) = (location.line(), location.column());
-        let place = format!(" at line {line} column {column}");
-        Some(text.strip_suffix(&place)?.to_owned())
+        let location = format!(" at line {line} column {column}");
+        Some(text.strip_suffix(&location)?.to_owned())
     });
     cut.unwrap_or(text)
 }
 
 impl Document<'_> {
-    /// Nothing for a document of blanks and comments.
-    pub(super) fn head(&self) -> Result<Option<Head>, serde_norway::Error> {
+    /// Returns kind and name, or `None` for an empty document.
+    pub(super) fn type_meta(&self) -> Result<Option<TypeMeta>, serde_norway::Error> {
         if self.text.trim().is_empty() {
             return Ok(None);
         }
-        serde_norway::from_str::<Option<Head>>(self.text)
+        serde_norway::from_str::<Option<TypeMeta>>(self.text)
     }
 
     pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T, serde_norway::Error> {
         serde_norway::from_str(self.text)
     }
 
-    /// The line of the file that an error is about, or the document's first.
-    pub(super) fn place_of(&self, file: &Path, error: &serde_norway::Error) -> Place {
+    /// Returns the line of an error in the file, or the first line of the document.
+    pub(super) fn location_of(&self, file: &Path, error: &serde_norway::Error) -> SourceLocation {
         let within = error.location().map_or(1, |location| location.line());
-        Place {
+        SourceLocation {
             file: file.to_owned(),
             line: self.line + within.saturating_sub(1),
         }
     }
 
-    /// Leaves out blank and comment lines before the object, so that its line is where the reader
-    /// sees it begin.
+    /// Skips blank and comment lines before the object.
     fn skip_to_content(&mut self) {
         while let Some((line, rest)) = self.text.split_once('\n') {
             let line = line.trim();
@@ -104,7 +102,7 @@ impl Document<'_> {
     }
 }
 
-impl fmt::Display for Head {
+impl fmt::Display for TypeMeta {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.kind)?;
         if let Some(name) = &self.metadata.name {

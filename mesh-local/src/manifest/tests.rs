@@ -1,4 +1,4 @@
-//! Reading good and bad folders.
+//! Tests of reading valid and invalid manifests.
 
 use super::*;
 
@@ -9,23 +9,31 @@ fn read(text: &str) -> Manifests {
 }
 
 #[test]
-fn objects_by_kind_with_their_namespace() {
+fn objects_are_sorted_by_kind_and_namespace() {
     let manifests = read(
         "# first\n\napiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\nkind: Pod\nmetadata: {name: web, namespace: shop}\n\
          spec: {containers: []}\n---\n# only a comment\n---\nkind: Service\nmetadata: {name: web}\n---\nkind: Server\nmetadata: {name: x}\n",
     );
     assert_eq!(manifests.problems, []);
     assert!(manifests.namespaces.contains_key("shop"));
-    assert!(manifests.pods.contains_key(&Key::new("shop", "web")));
-    assert!(manifests.services.contains_key(&Key::new("default", "web")));
-    let place = manifests.place("Pod", &Key::new("shop", "web")).unwrap();
-    assert_eq!(place.to_string(), "a.yaml:7");
-    let place = manifests.place("Namespace", &Key::new("", "shop")).unwrap();
-    assert_eq!(place.line, 3);
+    assert!(manifests.pods.contains_key(&ObjectKey::new("shop", "web")));
+    assert!(
+        manifests
+            .services
+            .contains_key(&ObjectKey::new("default", "web"))
+    );
+    let location = manifests
+        .location("Pod", &ObjectKey::new("shop", "web"))
+        .unwrap();
+    assert_eq!(location.to_string(), "a.yaml:7");
+    let location = manifests
+        .location("Namespace", &ObjectKey::new("", "shop"))
+        .unwrap();
+    assert_eq!(location.line, 3);
 }
 
 #[test]
-fn a_bad_document_is_named_and_the_rest_goes_on() {
+fn invalid_documents_are_reported_and_others_used() {
     let manifests = read(
         "kind: Pod\nmetadata: {name: good}\nspec: {containers: []}\n---\nkind: Pod\nmetadata: {name: bad, namespace: shop}\nspec:\n  \
          containers: 5\n---\nkind: [\n---\nkind: Job\nmetadata: {name: once}\n---\nkind: Pod\nmetadata: {name: last}\nspec: {containers: []}\n",
@@ -45,7 +53,7 @@ fn a_bad_document_is_named_and_the_rest_goes_on() {
 }
 
 #[test]
-fn two_of_a_name_and_names_that_are_none() {
+fn duplicate_and_invalid_names_are_reported() {
     let manifests = read(
         "kind: Pod\nmetadata: {name: web}\nspec: {containers: []}\n---\nkind: Pod\nmetadata: {name: web, namespace: default}\n\
          spec: {containers: []}\n---\nkind: Pod\nmetadata: {name: ../etc}\nspec: {containers: []}\n---\nkind: Service\n",
@@ -62,19 +70,19 @@ fn two_of_a_name_and_names_that_are_none() {
 }
 
 #[test]
-fn the_last_good_version_stays_in_force() {
+fn last_valid_version_is_retained() {
     let pod =
         |name: &str| format!("kind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: []}}\n");
     let last = read(&format!("{}---\n{}", pod("a"), pod("b")));
     let check = |text: &str, expect: &[&str]| {
         let mut now = read(text);
-        now.keep_last_good(&last);
+        now.retain_last_valid(&last);
         let names: Vec<&str> = now.pods.keys().map(|key| key.name.as_str()).collect();
         assert_eq!(names, expect, "{text}");
     };
-    // Removed on purpose.
+    // Removed objects are not retained.
     check(&pod("a"), &["a"]);
-    // One document of the file is bad, and says whose it is.
+    // An invalid document with a name affects only that object.
     check(
         &format!(
             "{}---\nkind: Pod\nmetadata: {{name: b}}\nspec: 5\n",
@@ -83,6 +91,6 @@ fn the_last_good_version_stays_in_force() {
         &["a", "b"],
     );
     check("kind: Pod\nmetadata: {name: b}\nspec: 5\n", &["b"]);
-    // No telling whose it is.
+    // An invalid document without a name may be any object of the file.
     check(&format!("{}---\nkind: [\n", pod("a")), &["a", "b"]);
 }

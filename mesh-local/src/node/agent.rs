@@ -1,4 +1,4 @@
-//! The node's own agent: started with the node's places, and asked whether it works.
+//! Starts the agent of the node and waits until it is ready.
 
 use std::{io, path::Path, time::Duration};
 
@@ -8,78 +8,78 @@ use tokio::{
     net::UnixStream,
 };
 
-use super::helper::{Helper, Spec};
+use super::helper::{Helper, HelperSpec};
 use crate::{
-    instance::Instance,
+    node_paths::NodePaths,
     settings::{Program, Settings},
 };
 
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    #[error("the agent did not start ({how}); its log is {log}: {tail}")]
-    Ended {
-        how: String,
+    #[error("the agent failed to start ({reason}); its log is {log}: {tail}")]
+    Exited {
+        reason: String,
         log: String,
         tail: String,
     },
-    #[error("the agent did not answer within {0:?}; its log is {1}")]
-    Silent(Duration, String),
+    #[error("the agent was not ready within {0:?}; its log is {1}")]
+    TimedOut(Duration, String),
 }
 
-/// The trial of the tiers takes a second or two, on a loaded machine several.
-const PATIENCE: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(100);
+/// Trying the tiers takes one or two seconds, and several on a loaded machine.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-pub(super) fn start(instance: &Instance, settings: &Settings, cgroup_root: &Path) -> Helper {
+pub(super) fn start(paths: &NodePaths, settings: &Settings, cgroup_root: &Path) -> Helper {
     let tier = settings.tier.map_or("auto", |tier| tier.as_str());
-    // On the node's own address, so that two nodes do not meet.
+    // The address of the node, so that the agents of several nodes do not conflict.
     let admin = format!("{}:9993", settings.network.node_v4());
     let pairs = [
         ("--cgroup-root", cgroup_root.display().to_string()),
-        ("--pin-dir", instance.pin_dir().display().to_string()),
-        ("--socket", instance.agent_socket().display().to_string()),
-        ("--state-dir", instance.agent_state().display().to_string()),
+        ("--pin-dir", paths.pin_dir().display().to_string()),
+        ("--socket", paths.agent_socket().display().to_string()),
+        ("--state-dir", paths.agent_state().display().to_string()),
         ("--admin-addr", admin),
         ("--tier", tier.to_owned()),
     ];
-    Helper::start(Spec {
+    Helper::start(HelperSpec {
         program: settings.program(Program::Agent),
         args: pairs
             .into_iter()
             .flat_map(|(flag, value)| [flag.to_owned(), value])
             .collect(),
-        log: instance.agent_log(),
+        log: paths.agent_log(),
     })
 }
 
-/// Waits for the agent's first answer.
-pub(super) async fn answered(
-    instance: &Instance,
+/// Waits for the first status response of the agent.
+pub(super) async fn wait_until_ready(
+    paths: &NodePaths,
     agent: &Helper,
 ) -> Result<NodeStatus, AgentError> {
-    let log = instance.agent_log();
-    let asked = async {
+    let log = paths.agent_log();
+    let status = async {
         loop {
-            if let Ok(Answer::Status(status)) = ask(&instance.agent_socket()).await {
+            if let Ok(Answer::Status(status)) = request_status(&paths.agent_socket()).await {
                 return *status;
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     tokio::select! {
-        status = asked => Ok(status),
-        how = agent.ended() => Err(AgentError::Ended {
-            how,
+        status = status => Ok(status),
+        reason = agent.ended() => Err(AgentError::Exited {
+            reason,
             tail: last_line(&log),
             log: log.display().to_string(),
         }),
-        () = tokio::time::sleep(PATIENCE) => {
-            Err(AgentError::Silent(PATIENCE, log.display().to_string()))
+        () = tokio::time::sleep(START_TIMEOUT) => {
+            Err(AgentError::TimedOut(START_TIMEOUT, log.display().to_string()))
         }
     }
 }
 
-async fn ask(socket: &Path) -> io::Result<Answer> {
+async fn request_status(socket: &Path) -> io::Result<Answer> {
     let mut stream = BufReader::new(UnixStream::connect(socket).await?);
     let request = serde_json::to_string(&Request::Status)?;
     stream.write_all(format!("{request}\n").as_bytes()).await?;

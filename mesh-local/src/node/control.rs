@@ -1,4 +1,5 @@
-//! The daemon's socket: one JSON request line, one JSON answer line, like the agent's.
+//! The control socket of the daemon: a JSON line for the request and one for the response, as with
+//! the agent.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
@@ -15,8 +16,8 @@ use super::NodeError;
 pub use super::publish::ServiceSummary;
 use crate::{
     file,
-    instance::Instance,
-    manifest::{Key, Problem},
+    manifest::{ObjectKey, Problem},
+    node_paths::NodePaths,
     pod::status::Summary,
 };
 
@@ -24,20 +25,20 @@ use crate::{
 #[serde(tag = "op", rename_all = "kebab-case")]
 pub enum Request {
     Status,
-    /// Read the manifests again and make them so.
+    /// Reload and apply the manifests.
     Apply,
-    /// End every pod, then the daemon.
+    /// Stop all pods, then the daemon.
     Stop,
-    /// Where is the first, or the named, container of a pod?
+    /// Return the named or the first container of a pod.
     Target {
-        pod: Key,
+        pod: ObjectKey,
         container: Option<String>,
     },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum Response {
     Status(Box<NodeStatus>),
     Target(Box<Target>),
     Stopped,
@@ -50,9 +51,9 @@ pub struct NodeStatus {
     pub name: String,
     pub manifests: PathBuf,
     pub mesh: bool,
-    /// How pods are redirected; absent without a mesh.
+    /// The redirection tier; `None` without a mesh.
     pub tier: Option<Tier>,
-    /// Does everything run that should, and is it ready?
+    /// All pods of the manifests run and are ready.
     pub ready: bool,
     pub pods: Vec<Summary>,
     pub services: Vec<ServiceSummary>,
@@ -66,33 +67,33 @@ pub struct NodeStatus {
 pub struct Target {
     pub container: String,
     pub pid: u32,
-    /// The task it was started with.
+    /// The file with the task that created the container.
     pub task: PathBuf,
 }
 
-/// A command asks one thing at a time, and few people type at once.
-const WAITING: usize = 16;
+/// Maximum number of queued requests; each command sends one at a time.
+const REQUEST_QUEUE: usize = 16;
 
-pub(super) type Incoming = mpsc::Receiver<(Request, oneshot::Sender<Answer>)>;
+pub(super) type RequestReceiver = mpsc::Receiver<(Request, oneshot::Sender<Response>)>;
 
-/// Answers that are still to be written when the daemon ends.
-pub(super) struct Server(JoinHandle<()>);
+/// The task that serves the control socket.
+pub(super) struct ControlServer(JoinHandle<()>);
 
-/// The last answer is one line to a process that waits for it.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Time limit for writing the last responses, which are one line each.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl Server {
-    /// Waits until those who asked have their answers. Nothing new is taken once the receiver is
-    /// dropped.
+impl ControlServer {
+    /// Waits until pending responses are written. No connections are accepted after the receiver
+    /// has been dropped.
     pub(super) async fn finish(self) {
-        // Someone who connected and never asked is not waited for.
-        let _ = tokio::time::timeout(LAST_WORDS, self.0).await;
+        // A client that connected without sending a request must not block the shutdown.
+        let _ = tokio::time::timeout(RESPONSE_TIMEOUT, self.0).await;
     }
 }
 
-/// Opens the socket, for root only, and hands on what is asked.
-pub(super) fn listen(instance: &Instance) -> Result<(Incoming, Server), NodeError> {
-    let path = instance.control_socket();
+/// Opens the socket, which only root may use, and forwards requests to the returned channel.
+pub(super) fn listen(paths: &NodePaths) -> Result<(RequestReceiver, ControlServer), NodeError> {
+    let path = paths.control_socket();
     let listen_error = |source| NodeError::Listen {
         path: path.clone(),
         source,
@@ -100,7 +101,7 @@ pub(super) fn listen(instance: &Instance) -> Result<(Incoming, Server), NodeErro
     file::remove(&path).map_err(listen_error)?;
     let listener = UnixListener::bind(&path).map_err(listen_error)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(listen_error)?;
-    let (sender, receiver) = mpsc::channel(WAITING);
+    let (sender, receiver) = mpsc::channel(REQUEST_QUEUE);
     let server = tokio::spawn(async move {
         let mut connections = tokio::task::JoinSet::new();
         loop {
@@ -116,44 +117,44 @@ pub(super) fn listen(instance: &Instance) -> Result<(Incoming, Server), NodeErro
         }
         while connections.join_next().await.is_some() {}
     });
-    Ok((receiver, Server(server)))
+    Ok((receiver, ControlServer(server)))
 }
 
-/// Answers while the node is not yet able to, until it is told to stop.
-pub(super) async fn refuse_all(requests: &mut Incoming) {
-    while let Some((request, answer)) = requests.recv().await {
+/// Rejects requests while the node is starting, until it receives a stop request.
+pub(super) async fn refuse_all(requests: &mut RequestReceiver) {
+    while let Some((request, response)) = requests.recv().await {
         let stop = request == Request::Stop;
         let reply = if stop {
-            Answer::Stopped
+            Response::Stopped
         } else {
-            Answer::Refused("the node is starting".into())
+            Response::Refused("the node is starting".into())
         };
-        let _ = answer.send(reply);
+        let _ = response.send(reply);
         if stop {
             return;
         }
     }
 }
 
-async fn serve(stream: UnixStream, requests: mpsc::Sender<(Request, oneshot::Sender<Answer>)>) {
+async fn serve(stream: UnixStream, requests: mpsc::Sender<(Request, oneshot::Sender<Response>)>) {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     if stream.read_line(&mut line).await.is_err() {
         return;
     }
-    let answer = match serde_json::from_str(&line) {
-        Err(error) => Answer::Refused(format!("the request cannot be read: {error}")),
+    let response = match serde_json::from_str(&line) {
+        Err(error) => Response::Refused(format!("invalid request: {error}")),
         Ok(request) => {
             let (sender, receiver) = oneshot::channel();
-            let stopping = || Answer::Refused("the node is stopping".into());
+            let stopping = || Response::Refused("the node is stopping".into());
             match requests.send((request, sender)).await {
                 Ok(()) => receiver.await.unwrap_or_else(|_| stopping()),
                 Err(_) => stopping(),
             }
         }
     };
-    if let Ok(text) = serde_json::to_string(&answer) {
-        // Whoever asked may have gone.
+    if let Ok(text) = serde_json::to_string(&response) {
+        // The client may have disconnected.
         let _ = stream.write_all(format!("{text}\n").as_bytes()).await;
     }
 }

@@ -1,58 +1,58 @@
-//! The node's DNS server: dnsmasq on the node's own addresses.
+//! The DNS server of the node: dnsmasq, which listens on the addresses of the node.
 
 use std::{fmt::Write as _, fs, io, path::PathBuf};
 
 use super::{
-    helper::{Helper, Order, Spec},
+    helper::{Helper, HelperCommand, HelperSpec},
     publish::PublishError,
 };
 use crate::{
     file,
-    instance::Instance,
     network::Network,
+    node_paths::NodePaths,
     service::dns::{CLUSTER_DOMAIN, Records},
 };
 
 pub(super) struct DnsServer {
     helper: Helper,
-    folder: PathBuf,
+    directory: PathBuf,
     written: Records,
 }
 
-/// How long an answer of ours may be kept, in seconds; that of Kubernetes' own DNS.
+/// TTL of local records in seconds, as in the DNS of Kubernetes.
 const TTL: u32 = 5;
 
-pub(super) fn start(instance: &Instance, network: &Network) -> Result<DnsServer, PublishError> {
-    let folder = instance.dns();
+pub(super) fn start(paths: &NodePaths, network: &Network) -> Result<DnsServer, PublishError> {
+    let directory = paths.dns();
     let records = Records::default();
-    let config = folder.join("dnsmasq.conf");
+    let config = directory.join("dnsmasq.conf");
     let write = |name: &str, text: &str| {
-        let path = folder.join(name);
+        let path = directory.join(name);
         file::write(&path, text.as_bytes(), 0o644).map_err(write_error(path))
     };
-    write("dnsmasq.conf", &configuration(instance, network))?;
+    write("dnsmasq.conf", &configuration(paths, network))?;
     write("hosts", &records.hosts)?;
     write("records.conf", &records.configuration)?;
-    let helper = Helper::start(Spec {
+    let helper = Helper::start(HelperSpec {
         program: "dnsmasq".into(),
         args: vec![
             "--keep-in-foreground".into(),
             format!("--conf-file={}", config.display()),
         ],
-        log: instance.dns_log(),
+        log: paths.dns_log(),
     });
     Ok(DnsServer {
         helper,
-        folder,
+        directory,
         written: records,
     })
 }
 
 impl DnsServer {
-    /// Addresses are read again on a signal; for other records the server must start anew.
+    /// Updates the records. dnsmasq reloads addresses on SIGHUP; other records require a restart.
     pub(super) async fn update(&mut self, records: Records) -> Result<(), PublishError> {
         let write = |name: &str, text: &str| {
-            let path = self.folder.join(name);
+            let path = self.directory.join(name);
             file::write(&path, text.as_bytes(), 0o644).map_err(write_error(path))
         };
         let hosts = records.hosts != self.written.hosts;
@@ -62,27 +62,31 @@ impl DnsServer {
         }
         if configuration {
             write("records.conf", &records.configuration)?;
-            self.helper.order(Order::Restart).await;
+            self.helper.send(HelperCommand::Restart).await;
         } else if hosts {
-            self.helper.order(Order::Reload).await;
+            self.helper.send(HelperCommand::Reload).await;
         }
         self.written = records;
         Ok(())
     }
 }
 
-fn configuration(instance: &Instance, network: &Network) -> String {
-    let folder = instance.dns();
+fn configuration(paths: &NodePaths, network: &Network) -> String {
+    let directory = paths.dns();
     let mut text = String::from("bind-interfaces\nno-hosts\nno-negcache\nlog-facility=-\n");
     for ip in network.node_ips() {
         let _ = writeln!(text, "listen-address={ip}");
     }
     let _ = writeln!(text, "local=/{CLUSTER_DOMAIN}/\nlocal-ttl={TTL}");
-    let _ = writeln!(text, "addn-hosts={}", folder.join("hosts").display());
-    let _ = writeln!(text, "conf-file={}", folder.join("records.conf").display());
-    let _ = writeln!(text, "pid-file={}", folder.join("dnsmasq.pid").display());
+    let _ = writeln!(text, "addn-hosts={}", directory.join("hosts").display());
+    let _ = writeln!(
+        text,
+        "conf-file={}",
+        directory.join("records.conf").display()
+    );
+    let _ = writeln!(text, "pid-file={}", directory.join("dnsmasq.pid").display());
     if fs::metadata("/etc/resolv.conf").is_err() {
-        // Nobody to ask for names outside the cluster.
+        // There is no resolver for names outside the cluster.
         text.push_str("no-resolv\n");
     }
     text

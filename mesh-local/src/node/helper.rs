@@ -1,4 +1,4 @@
-//! Programs that run beside the node: started again when they end, gone when the node is.
+//! Supervises programs of the node: restarts them when they exit, and stops them with the node.
 
 use std::{
     fs, io,
@@ -13,93 +13,97 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// A helper; dropping it ends the program.
+/// A supervised program. Dropping this stops the program.
 pub(super) struct Helper {
     task: JoinHandle<()>,
-    orders: mpsc::Sender<Order>,
+    commands: mpsc::Sender<HelperCommand>,
     ended: watch::Receiver<Option<String>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum HelperCommand {
     Reload,
     Restart,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Spec {
+pub(super) struct HelperSpec {
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
     pub(super) log: PathBuf,
 }
 
-const BACK_OFF: Duration = Duration::from_secs(1);
-/// Orders come from one loop that sends them one after the other; a second one can wait.
-const ORDERS: usize = 2;
+const RESTART_DELAY: Duration = Duration::from_secs(1);
+/// Capacity of the channel. One loop sends all commands, so that few are queued.
+const COMMAND_QUEUE: usize = 2;
 
 impl Helper {
-    pub(super) fn start(spec: Spec) -> Self {
-        let (orders, received) = mpsc::channel(ORDERS);
+    pub(super) fn start(spec: HelperSpec) -> Self {
+        let (commands, received) = mpsc::channel(COMMAND_QUEUE);
         let (ended_sender, ended) = watch::channel(None);
         Self {
-            task: tokio::spawn(keep(spec, received, ended_sender)),
-            orders,
+            task: tokio::spawn(supervise(spec, received, ended_sender)),
+            commands,
             ended,
         }
     }
 
-    pub(super) async fn order(&self, order: Order) {
-        // The task lives as long as this.
-        let _ = self.orders.send(order).await;
+    pub(super) async fn send(&self, command: HelperCommand) {
+        // The task runs as long as this value exists.
+        let _ = self.commands.send(command).await;
     }
 
-    /// Waits until the program has ended once, and tells how.
+    /// Waits until the program has exited once, and returns the reason.
     pub(super) async fn ended(&self) -> String {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await {
-            Ok(how) => how.clone().unwrap_or_default(),
-            Err(_) => "its keeper ended".to_owned(),
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => "its supervisor ended".to_owned(),
         }
     }
 }
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // The child dies with its task.
+        // Aborting the task drops the child, which kills the program.
         self.task.abort();
     }
 }
 
-async fn keep(spec: Spec, mut orders: mpsc::Receiver<Order>, ended: watch::Sender<Option<String>>) {
+async fn supervise(
+    spec: HelperSpec,
+    mut commands: mpsc::Receiver<HelperCommand>,
+    ended: watch::Sender<Option<String>>,
+) {
     let name = spec.program.display().to_string();
     loop {
-        let how = match spawn(&spec) {
+        let reason = match spawn(&spec) {
             Err(error) => error.to_string(),
-            Ok(mut child) => match attend(&mut child, &mut orders).await {
-                Some(how) => how,
+            Ok(mut child) => match wait(&mut child, &mut commands).await {
+                Some(reason) => reason,
                 None => continue,
             },
         };
         tracing::error!(
-            "{name} ended and is started again: {how}; its log is {}",
+            "Restarting {name}, which exited: {reason}; its log is {}",
             spec.log.display()
         );
-        ended.send_replace(Some(how));
-        tokio::time::sleep(BACK_OFF).await;
+        ended.send_replace(Some(reason));
+        tokio::time::sleep(RESTART_DELAY).await;
     }
 }
 
-/// Waits for the program's end, or for the order to start it anew.
-async fn attend(child: &mut Child, orders: &mut mpsc::Receiver<Order>) -> Option<String> {
+/// Waits for the program's end, or for the command to start it anew.
+async fn wait(child: &mut Child, commands: &mut mpsc::Receiver<HelperCommand>) -> Option<String> {
     loop {
         tokio::select! {
             status = child.wait() => return Some(match status {
                 Ok(status) => status.to_string(),
                 Err(error) => error.to_string(),
             }),
-            Some(order) = orders.recv() => match order {
-                Order::Reload => hang_up(child),
-                Order::Restart => {
+            Some(command) = commands.recv() => match command {
+                HelperCommand::Reload => send_sighup(child),
+                HelperCommand::Restart => {
                     if let Err(error) = child.kill().await {
                         return Some(error.to_string());
                     }
@@ -110,18 +114,18 @@ async fn attend(child: &mut Child, orders: &mut mpsc::Receiver<Order>) -> Option
     }
 }
 
-fn hang_up(child: &Child) {
+fn send_sighup(child: &Child) {
     use nix::{
         sys::signal::{Signal, kill},
         unistd::Pid,
     };
     if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
-        // It may have ended by itself; then it reads everything when it starts again.
+        // The program may have exited; then it reads its configuration when it restarts.
         let _ = kill(Pid::from_raw(pid), Signal::SIGHUP);
     }
 }
 
-fn spawn(spec: &Spec) -> io::Result<Child> {
+fn spawn(spec: &HelperSpec) -> io::Result<Child> {
     let log = append(&spec.log)?;
     let second = log.try_clone()?;
     Command::new(&spec.program)

@@ -1,5 +1,5 @@
-//! Tells the controllers and the machine how things are: objects, rules and names, each only when
-//! it changed.
+//! Publishes objects for the controllers, and nftables rules and DNS records for the machine, when
+//! they change.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,12 +19,12 @@ use super::dns::DnsServer;
 use crate::{
     command::{self, CommandError},
     digest,
-    instance::Instance,
-    manifest::{Key, Manifests, Problem},
+    manifest::{Manifests, ObjectKey, Problem},
     network::Network,
-    objects::{Folder, ObjectError, Objects},
+    node_paths::NodePaths,
+    objects::{ObjectDirectory, ObjectError, ObjectSet},
     service::{
-        self, Addresses, dns,
+        self, AddressAllocator, dns,
         endpoints::{self, RunningPod},
         nft,
     },
@@ -35,21 +35,21 @@ use crate::{
 pub(super) struct Publisher {
     network: Network,
     table: String,
-    folder: Folder,
+    directory: ObjectDirectory,
     dns: DnsServer,
-    addresses: Addresses,
-    services: BTreeMap<Key, Service>,
-    /// The script that the kernel has.
-    applied: String,
+    addresses: AddressAllocator,
+    services: BTreeMap<ObjectKey, Service>,
+    /// The nftables script that was applied_script last.
+    applied_script: String,
 }
 
-/// One line of the Services in `meshctl local status`.
+/// A Service in the output of `meshctl local status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceSummary {
     pub namespace: String,
     pub name: String,
-    /// `None` for a headless Service.
+    /// `["None"]` for a headless Service.
     pub addresses: Vec<String>,
     pub ports: Vec<String>,
 }
@@ -58,7 +58,7 @@ pub struct ServiceSummary {
 pub enum PublishError {
     #[error(transparent)]
     Objects(#[from] ObjectError),
-    #[error("set the rules of the Services")]
+    #[error("apply the nftables rules of the Services")]
     Rules(#[source] CommandError),
     #[error("write {path}")]
     Write {
@@ -68,27 +68,28 @@ pub enum PublishError {
     },
 }
 
-/// The pods with their status, and whether each is on its way out.
-pub(super) type Pods = BTreeMap<Key, (Pod, bool)>;
+/// The pods with their status, and whether each is terminating.
+pub(super) type Pods = BTreeMap<ObjectKey, (Pod, bool)>;
 
 impl Publisher {
     pub(super) fn new(
-        instance: &Instance,
+        paths: &NodePaths,
         network: &Network,
         dns: DnsServer,
     ) -> Result<Self, PublishError> {
         Ok(Self {
             network: network.clone(),
-            table: instance.nft_table(),
-            folder: Folder::create(&instance.objects())?,
+            table: paths.nft_table(),
+            directory: ObjectDirectory::create(&paths.objects())?,
             dns,
-            addresses: Addresses::default(),
+            addresses: AddressAllocator::default(),
             services: BTreeMap::new(),
-            applied: String::new(),
+            applied_script: String::new(),
         })
     }
 
-    /// Computes everything and applies what changed. Returns what is wrong with the Services.
+    /// Computes objects, rules and records and applies the changes. Returns the problems of
+    /// Services.
     pub(super) async fn publish(
         &mut self,
         node: &str,
@@ -98,7 +99,7 @@ impl Publisher {
         values: Option<&Values>,
     ) -> Result<Vec<Problem>, PublishError> {
         let problems = self.compute_services(manifests, values);
-        let running: BTreeMap<Key, RunningPod<'_>> = pods
+        let running: BTreeMap<ObjectKey, RunningPod<'_>> = pods
             .iter()
             .map(|(key, (pod, terminating))| {
                 let terminating = *terminating;
@@ -113,13 +114,14 @@ impl Publisher {
                 endpoints::slices(&self.network, node, key, service, &running)
             })
             .collect();
-        let mut objects = Objects::default();
+        let mut objects = ObjectSet::default();
         for slice in &slices {
             let name = slice.metadata.name.clone().unwrap_or_default();
             let namespace = slice.metadata.namespace.clone().unwrap_or_default();
-            objects.add("EndpointSlice", &Key::new(namespace, name), slice)?;
+            objects.add("EndpointSlice", &ObjectKey::new(namespace, name), slice)?;
         }
-        // Slices of the folder are read by the controllers there; rules and names need them too.
+        // The controllers read the slices of the directory themselves; rules and records need them,
+        // too.
         slices.extend(manifests.endpoint_slices.values().cloned());
         for (key, (pod, _)) in pods {
             objects.add("Pod", key, pod)?;
@@ -134,9 +136,9 @@ impl Publisher {
             objects.add("ServiceAccount", &key, &account)?;
         }
         for (name, namespace) in namespaces(manifests, pods) {
-            objects.add("Namespace", &Key::new("", name), &namespace)?;
+            objects.add("Namespace", &ObjectKey::new("", name), &namespace)?;
         }
-        self.folder.update(objects)?;
+        self.directory.update(objects)?;
         let ips: BTreeSet<_> = pods
             .values()
             .filter(|(pod, _)| !accessors::is_host_network(pod))
@@ -144,11 +146,11 @@ impl Publisher {
             .collect();
         let ips: Vec<_> = ips.into_iter().collect();
         let script = nft::script(&self.table, &self.network, &self.services, &slices, &ips);
-        if script != self.applied {
+        if script != self.applied_script {
             command::run("nft", &["-f", "-"], script.as_bytes())
                 .await
                 .map_err(PublishError::Rules)?;
-            self.applied = script;
+            self.applied_script = script;
         }
         self.dns
             .update(dns::records(&self.services, &slices))
@@ -179,18 +181,19 @@ impl Publisher {
         summaries.collect()
     }
 
-    /// Services with addresses. One whose request cannot be met is left out and named.
+    /// Allocates the addresses of Services. Services whose request cannot be satisfied are skipped
+    /// and reported.
     fn compute_services(&mut self, manifests: &Manifests, values: Option<&Values>) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let keys: BTreeSet<&Key> = manifests.services.keys().collect();
+        let keys: BTreeSet<&ObjectKey> = manifests.services.keys().collect();
         self.addresses.retain(&keys);
         let mut services = BTreeMap::new();
         for (key, service) in &manifests.services {
             let mut service = match values {
-                Some(values) => annotated(manifests, values, service),
+                Some(values) => with_webhook_annotations(manifests, values, service),
                 None => service.clone(),
             };
-            match self.addresses.of(&self.network, key, &service) {
+            match self.addresses.allocate(&self.network, key, &service) {
                 Ok(addresses) => {
                     service::fill_in(&mut service, &addresses);
                     let uid = digest::uuid(&format!("Service {key}"));
@@ -207,8 +210,8 @@ impl Publisher {
     }
 }
 
-/// The Service as the webhook would leave it.
-fn annotated(manifests: &Manifests, values: &Values, service: &Service) -> Service {
+/// Returns the Service with the annotations that the webhook adds on a cluster.
+fn with_webhook_annotations(manifests: &Manifests, values: &Values, service: &Service) -> Service {
     let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
     let none = ObjectMeta::default();
     let meta = manifests
@@ -221,7 +224,7 @@ fn annotated(manifests: &Manifests, values: &Values, service: &Service) -> Servi
         json_patch::patch(&mut document, &patch).ok()?;
         serde_json::from_value(document).ok()
     };
-    // The patch adds one annotation to a map that it makes sure is there.
+    // The patch adds one annotation and creates the map if necessary, so that it does not fail.
     patched().unwrap_or_else(|| service.clone())
 }
 
@@ -233,11 +236,11 @@ fn has_selector(service: &Service) -> bool {
     selector.is_some_and(|selector| !selector.is_empty())
 }
 
-/// Those of the folder, and those that pods use.
-fn service_accounts(manifests: &Manifests, pods: &Pods) -> BTreeMap<Key, ServiceAccount> {
+/// Returns the ServiceAccounts of the manifests and those that pods use.
+fn service_accounts(manifests: &Manifests, pods: &Pods) -> BTreeMap<ObjectKey, ServiceAccount> {
     let mut accounts = manifests.service_accounts.clone();
     for (key, (pod, _)) in pods {
-        let key = Key::new(&key.namespace, accessors::service_account(pod));
+        let key = ObjectKey::new(&key.namespace, accessors::service_account(pod));
         accounts.entry(key).or_default();
     }
     for (key, account) in &mut accounts {
@@ -248,7 +251,7 @@ fn service_accounts(manifests: &Manifests, pods: &Pods) -> BTreeMap<Key, Service
     accounts
 }
 
-/// Those of the folder, and those that objects are in.
+/// Returns the namespaces of the manifests and those that objects are in.
 fn namespaces(manifests: &Manifests, pods: &Pods) -> BTreeMap<String, Namespace> {
     let mut namespaces = manifests.namespaces.clone();
     let used = pods.keys().chain(manifests.services.keys());
@@ -258,7 +261,7 @@ fn namespaces(manifests: &Manifests, pods: &Pods) -> BTreeMap<String, Namespace>
     for (name, namespace) in &mut namespaces {
         let meta = &mut namespace.metadata;
         meta.name = Some(name.clone());
-        // The API server's own label, by which selectors choose namespaces.
+        // The API server adds this label, which namespace selectors use.
         let labels = meta.labels.get_or_insert_default();
         labels.insert("kubernetes.io/metadata.name".into(), name.clone());
     }

@@ -1,4 +1,4 @@
-//! Makes what runs what the manifests say.
+//! Reconciles the running pods with the manifests.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -9,28 +9,28 @@ use super::{Entry, Node, NodeError, now};
 use crate::{
     control_plane::{self, Stage},
     digest, image,
-    manifest::{self, Key},
-    pod::{self, Context, PodState, Task, status},
-    workload::{self, Known, Workload},
+    manifest::{self, ObjectKey},
+    pod::{self, NodeContext, PodState, PodTask, status},
+    workload::{self, NodeCapabilities, Workload},
 };
 
 impl Node {
-    /// Reads the folder anew and computes what must run.
-    pub(super) fn read(&mut self) -> Result<(), NodeError> {
-        let Context {
-            settings, instance, ..
+    /// Reads the manifests and computes the pods to run.
+    pub(super) fn read_manifests(&mut self) -> Result<(), NodeError> {
+        let NodeContext {
+            settings, paths, ..
         } = &*self.context;
-        let mut manifests = manifest::read_folder(&settings.manifests)?;
-        manifests.keep_last_good(&self.manifests);
+        let mut manifests = manifest::read_directory(&settings.manifests)?;
+        manifests.retain_last_valid(&self.manifests);
         if let Some(values) = &self.values {
-            control_plane::add(&mut manifests, instance, settings, values);
+            control_plane::add(&mut manifests, paths, settings, values);
         }
         let has_image = |image: &str| image::find(settings, image).is_some();
-        let known = Known {
+        let capabilities = NodeCapabilities {
             has_image: &has_image,
         };
-        let mut workloads = workload::compute(&manifests, self.values.as_ref(), &known);
-        workloads.keep_last_good(&self.workloads);
+        let mut workloads = workload::compute(&manifests, self.values.as_ref(), &capabilities);
+        workloads.retain_last_valid(&self.workloads);
         self.workloads = workloads;
         for warning in &self.workloads.warnings {
             tracing::warn!("{warning}");
@@ -45,16 +45,16 @@ impl Node {
         Ok(())
     }
 
-    /// Stops pods that are no longer wanted as they are, and starts those that are missing. A pod
-    /// that is replaced starts when its predecessor is gone.
+    /// Stops pods that are obsolete or changed, and starts missing ones. The replacement of a pod
+    /// starts when its predecessor has been removed.
     pub(super) fn reconcile(&mut self) -> Result<(), NodeError> {
         for (key, entry) in &mut self.entries {
             let wanted = self.workloads.pods.get(key);
             if wanted.is_none_or(|wanted| wanted.digest != entry.workload.digest) {
-                entry.end();
+                entry.stop();
             }
         }
-        let missing: Vec<Key> = self
+        let missing: Vec<ObjectKey> = self
             .workloads
             .pods
             .keys()
@@ -70,7 +70,7 @@ impl Node {
         Ok(())
     }
 
-    /// Goes on to the next stage when every pod of those before is ready.
+    /// Advances to the next stage when all pods of the previous stages are ready.
     pub(super) fn advance(&mut self) -> Result<(), NodeError> {
         while self.stage < Stage::Others {
             let mut started = self
@@ -78,7 +78,7 @@ impl Node {
                 .pods
                 .keys()
                 .filter(|key| control_plane::stage(key) <= self.stage);
-            let ready = |key: &Key| {
+            let ready = |key: &ObjectKey| {
                 self.entries.get(key).is_some_and(|entry| {
                     status::is_ready(&entry.workload.pod, &entry.state.borrow())
                 })
@@ -92,16 +92,16 @@ impl Node {
         Ok(())
     }
 
-    pub(super) fn start(&mut self, key: Key, workload: Workload) -> Result<(), NodeError> {
+    pub(super) fn start(&mut self, key: ObjectKey, workload: Workload) -> Result<(), NodeError> {
         let uid = digest::random_uuid().map_err(NodeError::Random)?;
         let mut pod = workload.pod.clone();
         pod.metadata.uid = Some(uid.clone());
         pod.metadata.creation_timestamp = Some(now());
         if let Some(spec) = &mut pod.spec {
-            spec.node_name = Some(self.context.instance.name().to_string());
+            spec.node_name = Some(self.context.paths.name().to_string());
         }
-        tracing::info!(pod = %key, uid, "start");
-        let task = Task {
+        tracing::info!(pod = %key, uid, "Starting pod");
+        let task = PodTask {
             context: Arc::clone(&self.context),
             key: key.clone(),
             uid,
@@ -113,8 +113,8 @@ impl Node {
         let entry = Entry {
             workload: Workload { pod, ..workload },
             state: state.clone(),
-            stop: stop.clone(),
-            ending: None,
+            token: stop.clone(),
+            stopped_at: None,
         };
         self.entries.insert(key.clone(), entry);
         self.pods.spawn(async move {
@@ -131,14 +131,14 @@ impl Node {
         Ok(())
     }
 
-    /// Ends every pod, in the reverse order of their start: proxies talk to the control plane until
-    /// they end.
+    /// Stops all pods in the reverse order of their start, because proxies use the control plane
+    /// until they exit.
     pub(super) async fn stop_all(&mut self) {
         for stage in [Stage::Others, Stage::ControlPlane, Stage::Identity] {
             let mut stopped = BTreeSet::new();
             for (key, entry) in &mut self.entries {
                 if control_plane::stage(key) == stage {
-                    entry.end();
+                    entry.stop();
                     stopped.insert(key.clone());
                 }
             }

@@ -1,4 +1,4 @@
-//! How things are, told to the controllers, the machine and whoever asks.
+//! Publishes the state of the node and responds to status requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,22 +6,24 @@ use super::{
     Node,
     control::{NodeStatus, Target},
 };
-use crate::{container::stub::describe, manifest::Key, pod::status};
+use crate::{container::shim::describe, manifest::ObjectKey, pod::status};
 
 impl Node {
-    /// Tells the controllers and the machine how things are. What fails is logged and tried again
-    /// with the next change.
+    /// Publishes the state of pods and Services. A failure is logged and retried with the next
+    /// change.
     pub(super) async fn publish(&mut self) {
         let hosts = self.context.settings.network.node_ips();
         let pods = self.entries.iter().map(|(key, entry)| {
             let state = entry.state.borrow();
             let mut pod = entry.workload.pod.clone();
             pod.status = Some(status::status(&pod, &state, &hosts));
-            pod.metadata.deletion_timestamp.clone_from(&entry.ending);
-            (key.clone(), (pod, entry.ending.is_some()))
+            pod.metadata
+                .deletion_timestamp
+                .clone_from(&entry.stopped_at);
+            (key.clone(), (pod, entry.stopped_at.is_some()))
         });
         let pods: BTreeMap<_, _> = pods.collect();
-        let node = self.context.instance.name().as_str();
+        let node = self.context.paths.name().as_str();
         let published = self
             .publisher
             .publish(
@@ -37,12 +39,12 @@ impl Node {
                 self.problems
                     .retain(|problem| !problem.is_about("Service "));
                 self.problems.extend(service_problems);
-                self.unpublished = None;
+                self.publish_error = None;
             }
             Err(error) => {
                 let message = describe(&error);
                 tracing::error!("{message}");
-                self.unpublished = Some(message);
+                self.publish_error = Some(message);
             }
         }
     }
@@ -50,35 +52,39 @@ impl Node {
     pub(super) fn status(&self) -> NodeStatus {
         let pods = self.entries.values().map(|entry| {
             let mut summary = status::summary(&entry.workload.pod, &entry.state.borrow());
-            if entry.ending.is_some() {
+            if entry.stopped_at.is_some() {
                 "Terminating".clone_into(&mut summary.status);
                 summary.ready = false;
             }
             summary
         });
         let pods: Vec<_> = pods.collect();
-        let wanted: BTreeSet<&Key> = self.workloads.pods.keys().collect();
-        let running: BTreeSet<&Key> = self.entries.keys().collect();
+        let wanted: BTreeSet<&ObjectKey> = self.workloads.pods.keys().collect();
+        let running: BTreeSet<&ObjectKey> = self.entries.keys().collect();
         NodeStatus {
-            name: self.context.instance.name().to_string(),
+            name: self.context.paths.name().to_string(),
             manifests: self.context.settings.manifests.clone(),
             mesh: self.values.is_some(),
             tier: self.tier,
             ready: wanted == running
                 && pods.iter().all(|pod| pod.ready)
-                && self.unpublished.is_none(),
+                && self.publish_error.is_none(),
             services: self.publisher.services(),
-            warnings: [&self.workloads.warnings[..], self.unpublished.as_slice()].concat(),
+            warnings: [&self.workloads.warnings[..], self.publish_error.as_slice()].concat(),
             problems: self.problems.clone(),
             pods,
         }
     }
 
-    /// What `exec` must join.
-    pub(super) fn target(&self, pod: &Key, container: Option<&str>) -> Result<Target, String> {
+    /// Returns the container that `exec` enters.
+    pub(super) fn target(
+        &self,
+        pod: &ObjectKey,
+        container: Option<&str>,
+    ) -> Result<Target, String> {
         let Some(entry) = self.entries.get(pod) else {
             return Err(format!(
-                "there is no pod {pod}; `meshctl local status` lists the pods"
+                "pod {pod} does not exist; `meshctl local status` lists the pods"
             ));
         };
         let spec = entry.workload.pod.spec.clone().unwrap_or_default();
@@ -95,14 +101,14 @@ impl Node {
                 .map(|c| c.name.as_str())
                 .collect();
             return Err(format!(
-                "pod {pod} has no container {name:?}; it has {}",
+                "pod {pod} has no container {name:?}; its containers are {}",
                 names.join(", ")
             ));
         }
         let state = entry.state.borrow();
         let pid = state.containers.get(&name).and_then(|state| state.pid());
         let Some(pid) = pid else {
-            return Err(format!("container {name} of pod {pod} does not run"));
+            return Err(format!("container {name} of pod {pod} is not running"));
         };
         let uid = entry
             .workload
@@ -113,7 +119,7 @@ impl Node {
             .unwrap_or_default();
         Ok(Target {
             pid,
-            task: self.context.instance.pod(uid).join(format!("{name}.json")),
+            task: self.context.paths.pod(uid).join(format!("{name}.json")),
             container: name,
         })
     }

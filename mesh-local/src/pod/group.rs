@@ -1,4 +1,4 @@
-//! A pod's containers: started in their order, ended in the reverse one.
+//! Runs the containers of a pod: starts them in order and stops them in reverse order.
 
 use std::time::Duration;
 
@@ -6,20 +6,19 @@ use k8s_openapi::api::core::v1::PodSpec;
 use tokio::{sync::watch, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{Outcome, PodState, Task, is_sidecar};
+use super::{PodOutcome, PodState, PodTask, is_sidecar};
 use crate::container::{
     run::{self, Container},
     state::ContainerState,
 };
 
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
-/// What sidecars get when the containers have used up the pod's grace period, as in Kubernetes.
+/// Minimum grace period of sidecars after the containers have exited, as in Kubernetes.
 const SIDECAR_GRACE: Duration = Duration::from_secs(2);
 
-/// Starts the containers in their order, and returns when the pod was told to stop and all of them
-/// have ended.
+/// Starts the containers in order. Returns when the pod is stopped and all of them have exited.
 pub(super) async fn run_containers(
-    task: &Task,
+    task: &PodTask,
     containers: Vec<Container>,
     state: &watch::Sender<PodState>,
     stop: &CancellationToken,
@@ -27,7 +26,7 @@ pub(super) async fn run_containers(
     let empty = PodSpec::default();
     let spec = task.pod.spec.as_ref().unwrap_or(&empty);
     let initial = spec.init_containers.as_ref().map_or(0, Vec::len);
-    let mut group = Group::new(state);
+    let mut group = ContainerGroup::new(state);
     let mut failed = false;
     for (index, container) in containers.into_iter().enumerate() {
         if stop.is_cancelled() || failed {
@@ -35,20 +34,21 @@ pub(super) async fn run_containers(
         }
         let is_init = index < initial;
         let sidecar = is_init && is_sidecar(spec, &container.name);
-        let mut watched = group.start(container, sidecar);
+        let mut states = group.start(container, sidecar);
         if !is_init {
             continue;
         }
-        let passed = |state: &ContainerState| state.ended().is_some() || (sidecar && state.started);
+        let passed =
+            |state: &ContainerState| state.termination().is_some() || (sidecar && state.started);
         tokio::select! {
-            Ok(state) = watched.wait_for(passed) => {
-                failed = !sidecar && state.ended().is_none_or(|ended| ended.code != 0);
+            Ok(state) = states.wait_for(passed) => {
+                failed = !sidecar && state.termination().is_none_or(|termination| termination.code != 0);
             }
             () = stop.cancelled() => {}
         }
     }
     let outcome = tokio::select! {
-        clean = group.ended() => if clean && !failed { Outcome::Succeeded } else { Outcome::Failed },
+        clean = group.wait() => if clean && !failed { PodOutcome::Succeeded } else { PodOutcome::Failed },
         () = stop.cancelled() => {
             let grace = spec.termination_grace_period_seconds;
             let grace = grace.and_then(|seconds| u64::try_from(seconds).ok());
@@ -64,18 +64,18 @@ pub(super) async fn run_containers(
 }
 
 /// The running containers of a pod.
-struct Group<'a> {
+struct ContainerGroup<'a> {
     state: &'a watch::Sender<PodState>,
     stop_apps: watch::Sender<Option<Instant>>,
     stop_sidecars: watch::Sender<Option<Instant>>,
     apps: JoinSet<()>,
     sidecars: JoinSet<()>,
-    /// Copy what containers tell into the pod's state.
-    tellers: JoinSet<()>,
-    watched: Vec<watch::Receiver<ContainerState>>,
+    /// Tasks that copy the states of containers to the state of the pod.
+    forwarders: JoinSet<()>,
+    states: Vec<watch::Receiver<ContainerState>>,
 }
 
-impl<'a> Group<'a> {
+impl<'a> ContainerGroup<'a> {
     fn new(state: &'a watch::Sender<PodState>) -> Self {
         Self {
             state,
@@ -83,19 +83,19 @@ impl<'a> Group<'a> {
             stop_sidecars: watch::Sender::new(None),
             apps: JoinSet::new(),
             sidecars: JoinSet::new(),
-            tellers: JoinSet::new(),
-            watched: Vec::new(),
+            forwarders: JoinSet::new(),
+            states: Vec::new(),
         }
     }
 
     fn start(&mut self, container: Container, sidecar: bool) -> watch::Receiver<ContainerState> {
         let (sender, receiver) = watch::channel(ContainerState::default());
-        let mut told = receiver.clone();
+        let mut updates = receiver.clone();
         let pod = self.state.clone();
         let name = container.name.clone();
-        self.tellers.spawn(async move {
-            while told.changed().await.is_ok() {
-                let container = told.borrow_and_update().clone();
+        self.forwarders.spawn(async move {
+            while updates.changed().await.is_ok() {
+                let container = updates.borrow_and_update().clone();
                 pod.send_modify(|pod| {
                     pod.containers.insert(name.clone(), container);
                 });
@@ -104,7 +104,7 @@ impl<'a> Group<'a> {
         let (tasks, stop) = if sidecar {
             (&mut self.sidecars, &self.stop_sidecars)
         } else {
-            self.watched.push(receiver.clone());
+            self.states.push(receiver.clone());
             (&mut self.apps, &self.stop_apps)
         };
         let stop = stop.subscribe();
@@ -112,12 +112,14 @@ impl<'a> Group<'a> {
         receiver
     }
 
-    /// Waits until every container but the sidecars is over; true when each ended well.
-    async fn ended(&mut self) -> bool {
+    /// Waits until all containers except sidecars have exited; returns whether all succeeded.
+    async fn wait(&mut self) -> bool {
         while self.apps.join_next().await.is_some() {}
-        self.watched.iter().all(|state| {
+        self.states.iter().all(|state| {
             let state = state.borrow();
-            state.ended().is_some_and(|ended| ended.code == 0)
+            state
+                .termination()
+                .is_some_and(|termination| termination.code == 0)
         })
     }
 
@@ -127,6 +129,6 @@ impl<'a> Group<'a> {
         let deadline = deadline.max(Instant::now() + SIDECAR_GRACE);
         self.stop_sidecars.send_replace(Some(deadline));
         while self.sidecars.join_next().await.is_some() {}
-        while self.tellers.join_next().await.is_some() {}
+        while self.forwarders.join_next().await.is_some() {}
     }
 }

@@ -1,5 +1,5 @@
-//! Everything that stands before a pod's containers start: folder, cgroup, network, volumes,
-//! tokens, and what to start.
+//! Sets up a pod before its containers start: directory, cgroup, network, volumes, tokens and
+//! container specifications.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use mesh_k8s::pod as accessors;
 use tokio::{sync::watch, time::Instant};
 
-use super::{Context, PodState, SANDBOX_FILE, Task, VOLUMES, is_sidecar, status};
+use super::{NodeContext, PodState, PodTask, SANDBOX_FILE, VOLUMES, is_sidecar, status};
 use crate::{
     cgroup::{self, CgroupError},
     cni::CniError,
@@ -20,11 +20,11 @@ use crate::{
         env::EnvError,
         plan,
         probe::Probes,
-        run::{Container, Restart},
-        volume::{self, Prepared, Sources, TokenFile, VolumeError},
+        run::{Container, RestartPolicy},
+        volume::{self, DataSources, PreparedVolume, TokenFile, VolumeError},
     },
     file, image,
-    manifest::Key,
+    manifest::ObjectKey,
     netns::{self, NetnsError},
     token::{self, TokenRequest},
 };
@@ -37,7 +37,7 @@ pub(super) enum PodError {
     Netns(#[from] NetnsError),
     #[error(transparent)]
     Cni(#[from] CniError),
-    #[error("the CNI chain gave the pod no address")]
+    #[error("the CNI chain assigned no address to the pod")]
     NoAddress,
     #[error(transparent)]
     Volume(#[from] VolumeError),
@@ -57,29 +57,29 @@ pub(super) enum PodError {
     Token(#[from] token::SignError),
 }
 
-/// Everything that stands before the containers start.
-pub(super) struct Ready {
+/// A pod whose containers can start.
+pub(super) struct PreparedPod {
     pub(super) containers: Vec<Container>,
     pub(super) tokens: Vec<TokenFile>,
 }
 
 pub(super) async fn set_up(
-    task: &Task,
+    task: &PodTask,
     state: &watch::Sender<PodState>,
-) -> Result<Ready, PodError> {
-    let Context {
-        instance, settings, ..
+) -> Result<PreparedPod, PodError> {
+    let NodeContext {
+        paths, settings, ..
     } = &*task.context;
-    let folder = instance.pod(&task.uid);
-    make_private(&instance.pods(), &folder)?;
-    cgroup::make(&task.cgroup())?;
+    let directory = paths.pod(&task.uid);
+    create_private(&paths.pods(), &directory)?;
+    cgroup::create(&task.cgroup())?;
     let netns = task.netns();
     let ips = match &netns {
         None => settings.network.node_ips(),
         Some(path) => {
-            netns::make(path)?;
+            netns::create(path)?;
             let sandbox = task.sandbox(path);
-            write_json(&folder.join(SANDBOX_FILE), &sandbox)?;
+            write_json(&directory.join(SANDBOX_FILE), &sandbox)?;
             task.context.chain.add(&sandbox).await?
         }
     };
@@ -89,8 +89,8 @@ pub(super) async fn set_up(
     state.send_modify(|state| state.ips.clone_from(&ips));
     let mut pod = task.pod.clone();
     pod.status = Some(status::addresses(&ips, &settings.network.node_ips()));
-    let sources = Sources::new(&task.manifests, &task.key.namespace);
-    let (volumes, tokens) = volumes(task, &sources, &pod, &folder)?;
+    let sources = DataSources::new(&task.manifests, &task.key.namespace);
+    let (volumes, tokens) = volumes(task, &sources, &pod, &directory)?;
     for file in &tokens {
         write_token(task, file)?;
     }
@@ -98,7 +98,7 @@ pub(super) async fn set_up(
     let spec = pod.spec.as_ref().unwrap_or(&empty);
     let containers = accessors::containers(spec).map(|container| {
         let image = container.image.as_deref().unwrap_or_default();
-        let start = plan::start(&plan::Given {
+        let start = plan::create_spec(&plan::PlanInputs {
             sources: &sources,
             pod: &pod,
             container,
@@ -106,35 +106,35 @@ pub(super) async fn set_up(
             volumes: &volumes,
             netns: netns.as_deref(),
             cgroup: &task.cgroup(),
-            folder: &folder,
+            directory: &directory,
             nameserver: settings.network.node_v4().into(),
         })
         .map_err(|source| PodError::Env {
             container: container.name.clone(),
             source,
         })?;
-        let Key { namespace, name } = &task.key;
+        let ObjectKey { namespace, name } = &task.key;
         Ok(Container {
             name: container.name.clone(),
             start,
-            probes: Probes::of(container, first),
+            probes: Probes::from_container(container, first),
             restart: restart(spec, &container.name),
-            log: instance.container_log(namespace, name, &container.name),
-            folder: folder.clone(),
+            log: paths.container_log(namespace, name, &container.name),
+            directory: directory.clone(),
         })
     });
-    Ok(Ready {
+    Ok(PreparedPod {
         containers: containers.collect::<Result<_, PodError>>()?,
         tokens,
     })
 }
 
 fn volumes(
-    task: &Task,
-    sources: &Sources<'_>,
+    task: &PodTask,
+    sources: &DataSources<'_>,
     pod: &Pod,
-    folder: &Path,
-) -> Result<(BTreeMap<String, Prepared>, Vec<TokenFile>), PodError> {
+    directory: &Path,
+) -> Result<(BTreeMap<String, PreparedVolume>, Vec<TokenFile>), PodError> {
     let mut volumes = BTreeMap::new();
     let mut tokens = Vec::new();
     for volume in task
@@ -143,15 +143,15 @@ fn volumes(
         .iter()
         .flat_map(|spec| spec.volumes.iter().flatten())
     {
-        let prepared = volume::prepare(sources, pod, volume, &folder.join(VOLUMES))?;
+        let prepared = volume::prepare(sources, pod, volume, &directory.join(VOLUMES))?;
         tokens.extend(prepared.tokens.iter().cloned());
         volumes.insert(volume.name.clone(), prepared);
     }
     Ok((volumes, tokens))
 }
 
-/// Renews each token before it expires, for as long as the pod runs.
-pub(super) async fn keep_tokens<T>(task: &Task, tokens: &[TokenFile]) -> T {
+/// Renews each token before it expires; never returns.
+pub(super) async fn renew_tokens<T>(task: &PodTask, tokens: &[TokenFile]) -> T {
     let mut due: Vec<(Instant, &TokenFile)> = tokens
         .iter()
         .map(|file| (Instant::now() + token::renew_after(file.lifetime), file))
@@ -162,13 +162,13 @@ pub(super) async fn keep_tokens<T>(task: &Task, tokens: &[TokenFile]) -> T {
         };
         tokio::time::sleep_until(*at).await;
         if let Err(error) = write_token(task, file) {
-            tracing::error!(pod = %task.key, "renew the token: {}", crate::container::stub::describe(&error));
+            tracing::error!(pod = %task.key, "Cannot renew the token: {}", crate::container::shim::describe(&error));
         }
         *at = Instant::now() + token::renew_after(file.lifetime);
     }
 }
 
-fn write_token(task: &Task, token_file: &TokenFile) -> Result<(), PodError> {
+fn write_token(task: &PodTask, token_file: &TokenFile) -> Result<(), PodError> {
     let request = TokenRequest {
         pod: task.key.clone(),
         pod_uid: task.uid.clone(),
@@ -179,32 +179,32 @@ fn write_token(task: &Task, token_file: &TokenFile) -> Result<(), PodError> {
     let now = Timestamp::now().as_second();
     let token = token::sign(&task.context.signer, &request, now)?;
     let path = &token_file.path;
-    // The container's user is not root, and nobody outside the pod reaches the folder.
+    // Containers run as other users than root. Only root can access the parent directory.
     file::write(path, token.as_bytes(), 0o644).map_err(write_error(path))
 }
 
-/// A sidecar starts again whatever the pod's policy says; an init container never does after it
-/// succeeded.
-fn restart(spec: &PodSpec, name: &str) -> Restart {
+/// Returns the restart policy of a container. Sidecars are always restarted, and init containers
+/// only after a failure.
+fn restart(spec: &PodSpec, name: &str) -> RestartPolicy {
     let init = spec.init_containers.iter().flatten();
     let is_init = init.clone().any(|container| container.name == name);
     if is_sidecar(spec, name) {
-        return Restart::Always;
+        return RestartPolicy::Always;
     }
     match (spec.restart_policy.as_deref(), is_init) {
-        (Some("Never"), _) => Restart::Never,
-        (Some("OnFailure"), _) | (_, true) => Restart::OnFailure,
-        _ => Restart::Always,
+        (Some("Never"), _) => RestartPolicy::Never,
+        (Some("OnFailure"), _) | (_, true) => RestartPolicy::OnFailure,
+        _ => RestartPolicy::Always,
     }
 }
 
-/// The parent of all pods' folders is for root only: tokens and Secrets are in it.
-fn make_private(parent: &Path, folder: &Path) -> Result<(), PodError> {
+/// Creates the directory of a pod with access only for root, because it has tokens and Secrets.
+fn create_private(parent: &Path, directory: &Path) -> Result<(), PodError> {
     use std::os::unix::fs::DirBuilderExt as _;
     let mut private = fs::DirBuilder::new();
     private.recursive(true).mode(0o700);
     private.create(parent).map_err(write_error(parent))?;
-    private.create(folder).map_err(write_error(folder))
+    private.create(directory).map_err(write_error(directory))
 }
 
 fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), PodError> {

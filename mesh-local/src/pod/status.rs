@@ -1,5 +1,5 @@
-//! A pod's state in the words of Kubernetes: what the controllers read and `meshctl local status`
-//! shows.
+//! Converts the state of a pod to a PodStatus for the controllers and a summary for
+//! `meshctl local status`.
 
 use std::net::IpAddr;
 
@@ -13,10 +13,10 @@ use k8s_openapi::{
 use mesh_k8s::pod as accessors;
 use serde::{Deserialize, Serialize};
 
-use super::{Outcome, PodState};
-use crate::container::state::{ContainerState, Ended, Phase};
+use super::{PodOutcome, PodState};
+use crate::container::state::{ContainerState, Phase, Termination};
 
-/// One line of `meshctl local status`.
+/// A pod in the output of `meshctl local status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
@@ -25,19 +25,19 @@ pub struct Summary {
     pub uid: String,
     pub ready_containers: usize,
     pub containers: usize,
-    /// One word, as kubectl shows it.
+    /// The status word, as in kubectl.
     pub status: String,
     pub restarts: u32,
     pub ips: Vec<IpAddr>,
-    /// Is there a proxy in it?
+    /// The pod has a proxy.
     pub meshed: bool,
     pub ready: bool,
-    /// What keeps the pod from being ready, if anything is known.
+    /// Why the pod is not ready, if known.
     pub message: String,
     pub started: Option<Timestamp>,
 }
 
-/// The part of the status that programs in the pod may refer to before they start.
+/// Returns the addresses of the status, which environment variables may refer to.
 pub fn addresses(ips: &[IpAddr], host_ips: &[IpAddr]) -> PodStatus {
     let pod_ips = ips.iter().map(|ip| PodIP { ip: ip.to_string() });
     let hosts = host_ips.iter().map(|ip| HostIP { ip: ip.to_string() });
@@ -50,13 +50,13 @@ pub fn addresses(ips: &[IpAddr], host_ips: &[IpAddr]) -> PodStatus {
     }
 }
 
-/// The whole status of a pod.
+/// Returns the complete status of a pod.
 pub fn status(pod: &Pod, state: &PodState, host_ips: &[IpAddr]) -> PodStatus {
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
     let container_statuses = |containers: &[Container]| {
-        let of = |container| container_status(container, state);
-        containers.iter().map(of).collect::<Vec<_>>()
+        let convert = |container| container_status(container, state);
+        containers.iter().map(convert).collect::<Vec<_>>()
     };
     let init = spec.init_containers.as_deref().unwrap_or_default();
     let initialized = state.containers.keys().any(|name| {
@@ -86,11 +86,11 @@ pub fn status(pod: &Pod, state: &PodState, host_ips: &[IpAddr]) -> PodStatus {
     }
 }
 
-/// Every container that stays is ready, and the pod is not on its way out.
+/// Returns whether all long-running containers are ready and the pod is not terminating.
 pub fn is_ready(pod: &Pod, state: &PodState) -> bool {
     !state.terminating
         && state.outcome.is_none()
-        && staying(pod).all(|container| {
+        && long_running_containers(pod).all(|container| {
             let state = state.containers.get(&container.name);
             state.is_some_and(|state| state.is_running() && state.ready)
         })
@@ -98,18 +98,18 @@ pub fn is_ready(pod: &Pod, state: &PodState) -> bool {
 
 pub fn summary(pod: &Pod, state: &PodState) -> Summary {
     let meta = &pod.metadata;
-    let staying: Vec<&Container> = staying(pod).collect();
+    let containers: Vec<&Container> = long_running_containers(pod).collect();
     let ready = |container: &&&Container| {
         let state = state.containers.get(&container.name);
         state.is_some_and(|state| state.is_running() && state.ready)
     };
-    let (status, message) = word(state);
+    let (status, message) = status_word(state);
     Summary {
         namespace: meta.namespace.clone().unwrap_or_default(),
         name: meta.name.clone().unwrap_or_default(),
         uid: meta.uid.clone().unwrap_or_default(),
-        ready_containers: staying.iter().filter(ready).count(),
-        containers: staying.len(),
+        ready_containers: containers.iter().filter(ready).count(),
+        containers: containers.len(),
         status: if status == "Running" && state.containers.is_empty() {
             "Pending".into()
         } else {
@@ -117,23 +117,23 @@ pub fn summary(pod: &Pod, state: &PodState) -> Summary {
         },
         restarts: state.containers.values().map(|state| state.restarts).sum(),
         ips: state.ips.clone(),
-        meshed: staying
+        meshed: containers
             .iter()
             .any(|container| container.name == accessors::PROXY_CONTAINER),
-        ready: is_ready(pod, state) || state.outcome == Some(Outcome::Succeeded),
+        ready: is_ready(pod, state) || state.outcome == Some(PodOutcome::Succeeded),
         message,
         started: state.started,
     }
 }
 
-/// The pod in one word, and why it is that one.
-fn word(state: &PodState) -> (String, String) {
+/// Returns the status word of the pod and the reason.
+fn status_word(state: &PodState) -> (String, String) {
     if state.terminating {
         return ("Terminating".into(), String::new());
     }
     match state.outcome {
-        Some(Outcome::Succeeded) => return ("Completed".into(), String::new()),
-        Some(Outcome::Failed) => return ("Error".into(), failures(state)),
+        Some(PodOutcome::Succeeded) => return ("Completed".into(), String::new()),
+        Some(PodOutcome::Failed) => return ("Error".into(), failures(state)),
         None => {}
     }
     if !state.message.is_empty() {
@@ -153,23 +153,25 @@ fn word(state: &PodState) -> (String, String) {
 
 fn failures(state: &PodState) -> String {
     let failed = state.containers.iter().filter_map(|(name, state)| {
-        let ended = state.ended().filter(|ended| ended.code != 0)?;
-        Some(format!("container {name}: {}", ended.message))
+        let termination = state
+            .termination()
+            .filter(|termination| termination.code != 0)?;
+        Some(format!("container {name}: {}", termination.message))
     });
     failed.collect::<Vec<_>>().join("; ")
 }
 
 fn phase(state: &PodState, initialized: bool) -> &'static str {
     match state.outcome {
-        Some(Outcome::Succeeded) => "Succeeded",
-        Some(Outcome::Failed) => "Failed",
+        Some(PodOutcome::Succeeded) => "Succeeded",
+        Some(PodOutcome::Failed) => "Failed",
         None if initialized => "Running",
         None => "Pending",
     }
 }
 
-/// The containers that run as long as the pod does.
-fn staying(pod: &Pod) -> impl Iterator<Item = &Container> {
+/// Returns the containers that run as long as the pod: sidecars and ordinary containers.
+fn long_running_containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     let spec = pod.spec.iter();
     spec.flat_map(|spec| {
         let sidecars = spec.init_containers.iter().flatten();
@@ -188,10 +190,13 @@ fn container_status(container: &Container, state: &PodState) -> core::ContainerS
         started: Some(state.is_running() && state.started),
         restart_count: i32::try_from(state.restarts).unwrap_or(i32::MAX),
         state: Some(phase_status(&state.phase)),
-        last_state: state.last.as_ref().map(|ended| core::ContainerState {
-            terminated: Some(terminated(ended)),
-            ..core::ContainerState::default()
-        }),
+        last_state: state
+            .last_termination
+            .as_ref()
+            .map(|termination| core::ContainerState {
+                terminated: Some(terminated(termination)),
+                ..core::ContainerState::default()
+            }),
         ..core::ContainerStatus::default()
     }
 }
@@ -211,20 +216,20 @@ fn phase_status(phase: &Phase) -> core::ContainerState {
             }),
             ..core::ContainerState::default()
         },
-        Phase::Ended(ended) => core::ContainerState {
-            terminated: Some(terminated(ended)),
+        Phase::Terminated(termination) => core::ContainerState {
+            terminated: Some(terminated(termination)),
             ..core::ContainerState::default()
         },
     }
 }
 
-fn terminated(ended: &Ended) -> core::ContainerStateTerminated {
+fn terminated(termination: &Termination) -> core::ContainerStateTerminated {
     core::ContainerStateTerminated {
-        exit_code: ended.code,
-        reason: Some(ended.reason.to_owned()),
-        message: Some(ended.message.clone()),
-        started_at: Some(Time(ended.since)),
-        finished_at: Some(Time(ended.at)),
+        exit_code: termination.code,
+        reason: Some(termination.reason.to_owned()),
+        message: Some(termination.message.clone()),
+        started_at: Some(Time(termination.since)),
+        finished_at: Some(Time(termination.at)),
         ..core::ContainerStateTerminated::default()
     }
 }
@@ -250,7 +255,7 @@ mod tests {
 
     fn ended(code: i32) -> ContainerState {
         ContainerState {
-            phase: Phase::Ended(Ended {
+            phase: Phase::Terminated(Termination {
                 code,
                 reason: "Error",
                 message: "bad".into(),
@@ -287,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_life_of_a_pod() {
+    fn status_follows_the_lifecycle() {
         check(&state(&[]), "Pending", false, "Pending", (0, 2));
         let begun = [("once", ended(0)), ("linkerd-proxy", running(true))];
         check(&state(&begun), "Pending", false, "Running", (1, 2));
@@ -306,20 +311,20 @@ mod tests {
             "Running",
             (2, 2),
         );
-        let leaving = PodState {
+        let terminating = PodState {
             terminating: true,
             ..state(&all(running(true)))
         };
-        check(&leaving, "Running", false, "Terminating", (2, 2));
+        check(&terminating, "Running", false, "Terminating", (2, 2));
         let failed = PodState {
-            outcome: Some(Outcome::Failed),
+            outcome: Some(PodOutcome::Failed),
             ..state(&all(ended(1)))
         };
         check(&failed, "Failed", false, "Error", (1, 2));
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn summary_has_the_reason_of_a_failure() {
         let pod: Pod = serde_norway::from_str(POD).unwrap();
         let mut waiting = ContainerState {
             restarts: 2,

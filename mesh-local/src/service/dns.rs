@@ -1,9 +1,7 @@
-//! What the DNS server answers, as cluster DNS would: addresses of Services and of the pods behind
-//! headless ones, and SRV records of named ports.
-//!
-//! Addresses go to a file that the server reads again on a signal; SRV records to its
-//! configuration, for which it must be started anew. They change with headless Services only, which
-//! are few.
+//! DNS records as in a cluster: addresses of Services and of the pods of headless Services, and SRV
+//! records of named ports. The DNS server reloads the file with addresses on a signal. SRV records
+//! are part of its configuration, whose changes require a restart; they change only with headless
+//! Services.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,12 +15,12 @@ use super::{
     endpoints::{is_ready, service_of},
     is_headless,
 };
-use crate::manifest::Key;
+use crate::manifest::ObjectKey;
 
-/// The name that everything in the cluster ends with.
+/// The DNS domain of the cluster.
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
 
-/// The two files, ready to be written.
+/// The contents of the two files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Records {
     /// `address name` lines.
@@ -31,11 +29,11 @@ pub struct Records {
     pub configuration: String,
 }
 
-/// The records of all Services.
-pub fn records(services: &BTreeMap<Key, Service>, slices: &[EndpointSlice]) -> Records {
+/// Returns the records of all Services.
+pub fn records(services: &BTreeMap<ObjectKey, Service>, slices: &[EndpointSlice]) -> Records {
     let mut hosts: BTreeSet<(String, IpAddr)> = BTreeSet::new();
     let mut lines: BTreeSet<String> = BTreeSet::new();
-    // Programs that ask for "localhost." ask the server, not a file.
+    // Resolvers query the server for "localhost.", because the trailing dot bypasses /etc/hosts.
     hosts.insert(("localhost".to_owned(), IpAddr::from([127, 0, 0, 1])));
     for (key, service) in services {
         let name = service_name(key);
@@ -73,13 +71,13 @@ pub fn records(services: &BTreeMap<Key, Service>, slices: &[EndpointSlice]) -> R
     records
 }
 
-/// `web.shop.svc.cluster.local`
-pub fn service_name(key: &Key) -> String {
+/// Returns a name such as `web.shop.svc.cluster.local`.
+pub fn service_name(key: &ObjectKey) -> String {
     format!("{}.{}.svc.{CLUSTER_DOMAIN}", key.name, key.namespace)
 }
 
 fn headless(
-    key: &Key,
+    key: &ObjectKey,
     name: &str,
     slices: &[EndpointSlice],
     hosts: &mut BTreeSet<(String, IpAddr)>,
@@ -95,7 +93,7 @@ fn headless(
                 .iter()
                 .filter_map(|text| text.parse::<IpAddr>().ok());
             for ip in ips {
-                // Without a hostname the address is the name, as CoreDNS does.
+                // Endpoints without hostname are named after their address, as in CoreDNS.
                 let host = endpoint.hostname.clone();
                 let host = host.unwrap_or_else(|| ip.to_string().replace(['.', ':'], "-"));
                 let host = format!("{host}.{name}");
@@ -105,8 +103,7 @@ fn headless(
                     let (Some(number), Some(port_name)) = (port.port, &port.name) else {
                         continue;
                     };
-                    // The proxy asks for the Service's own name to learn its controllers' addresses
-                    // and ports.
+                    // The proxy resolves its controllers by the SRV record of the Service name.
                     lines.insert(format!("srv-host={name},{host},{number}"));
                     if !port_name.is_empty() {
                         let protocol = port.protocol.as_deref().unwrap_or("TCP").to_lowercase();

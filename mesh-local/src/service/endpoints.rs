@@ -1,4 +1,4 @@
-//! EndpointSlices: which pods stand behind a Service.
+//! EndpointSlices: the pods of a Service.
 
 use std::collections::BTreeMap;
 
@@ -18,40 +18,40 @@ use mesh_k8s::{
 };
 
 use super::{families, is_headless};
-use crate::{manifest::Key, network::Network};
+use crate::{manifest::ObjectKey, network::Network};
 
-/// By which a slice says whose it is.
+/// The label with the name of the Service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// A pod as the node knows it: with status, and whether it is on its way out.
+/// A pod with status, and whether it is terminating.
 #[derive(Clone, Debug)]
 pub struct RunningPod<'a> {
     pub pod: &'a Pod,
     pub terminating: bool,
 }
 
-/// The slices of a Service with selector: one for each family and each set of port numbers that its
-/// pods resolve the ports to.
+/// Returns the slices of a Service with selector: one for each combination of address family and
+/// target port numbers.
 pub fn slices(
     network: &Network,
     node: &str,
-    key: &Key,
+    key: &ObjectKey,
     service: &Service,
-    pods: &BTreeMap<Key, RunningPod<'_>>,
+    pods: &BTreeMap<ObjectKey, RunningPod<'_>>,
 ) -> Vec<EndpointSlice> {
     let Some(spec) = &service.spec else {
         return Vec::new();
     };
     let families = families(network, service);
-    let regardless = spec.publish_not_ready_addresses == Some(true);
+    let publish_not_ready = spec.publish_not_ready_addresses == Some(true);
     let mut groups: BTreeMap<(bool, Vec<i32>), Vec<Endpoint>> = BTreeMap::new();
     for (pod_key, running) in pods {
-        let chosen = pod_key.namespace == key.namespace
+        let is_selected = pod_key.namespace == key.namespace
             && select::service_matches(
                 spec.selector.as_ref(),
                 running.pod.metadata.labels.as_ref(),
             );
-        if !chosen || pod::is_terminal(running.pod) {
+        if !is_selected || pod::is_terminal(running.pod) {
             continue;
         }
         let targets = target_ports(running.pod, spec.ports.as_deref().unwrap_or_default());
@@ -68,7 +68,7 @@ pub fn slices(
                     &key.name,
                     running,
                     ip.to_string(),
-                    regardless,
+                    publish_not_ready,
                 ));
         }
     }
@@ -85,20 +85,20 @@ pub fn slices(
     slices.collect()
 }
 
-/// Counts for balancing: ready, or serving regardless.
+/// Returns whether the endpoint receives traffic.
 pub fn is_ready(endpoint: &Endpoint) -> bool {
     let conditions = endpoint.conditions.as_ref();
     conditions.and_then(|conditions| conditions.ready) != Some(false)
 }
 
-/// Whose slice it is.
-pub fn service_of(slice: &EndpointSlice) -> Option<Key> {
+/// Returns the Service of a slice.
+pub fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
     let labels = slice.metadata.labels.as_ref()?;
     let namespace = slice.metadata.namespace.clone().unwrap_or_default();
-    Some(Key::new(namespace, labels.get(SERVICE_NAME)?))
+    Some(ObjectKey::new(namespace, labels.get(SERVICE_NAME)?))
 }
 
-/// The number of each port in this pod, 0 for a name that it does not know.
+/// Returns the target port numbers of the pod, with 0 for a name that it does not declare.
 fn target_ports(pod: &Pod, service_ports: &[ServicePort]) -> Vec<i32> {
     let target = |port: &ServicePort| match &port.target_port {
         None | Some(IntOrString::Int(0)) => port.port,
@@ -139,7 +139,7 @@ fn endpoint(
     service: &str,
     running: &RunningPod<'_>,
     address: String,
-    regardless: bool,
+    publish_not_ready: bool,
 ) -> Endpoint {
     let meta = &running.pod.metadata;
     let serving = pod::is_ready(running.pod);
@@ -153,7 +153,7 @@ fn endpoint(
     Endpoint {
         addresses: vec![address],
         conditions: Some(EndpointConditions {
-            ready: Some(regardless || (serving && !running.terminating)),
+            ready: Some(publish_not_ready || (serving && !running.terminating)),
             serving: Some(serving),
             terminating: Some(running.terminating),
         }),
@@ -170,7 +170,7 @@ fn endpoint(
     }
 }
 
-fn meta(key: &Key, service: &Service, v6: bool, index: usize) -> ObjectMeta {
+fn meta(key: &ObjectKey, service: &Service, v6: bool, index: usize) -> ObjectMeta {
     let family = if v6 { "v6" } else { "v4" };
     let mut labels = BTreeMap::from([
         (SERVICE_NAME.to_owned(), key.name.clone()),

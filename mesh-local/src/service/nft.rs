@@ -1,26 +1,24 @@
-//! The nftables table that makes the Services' addresses work for everybody on the machine, meshed
-//! or not.
-//!
-//! A connection to a Service is sent to one of its ready endpoints, chosen at random; an address
-//! without endpoints is refused rather than left to time out. Pods may reach themselves through a
-//! Service and anything outside the node; both need the source address changed on the way out.
+//! The nftables table that implements Service addresses for all processes of the machine. A
+//! connection to a Service is translated to a random ready endpoint. Connections to an address
+//! without endpoints are rejected immediately instead of timing out. The source address is
+//! masqueraded when a pod connects to itself through a Service, and when it connects to addresses
+//! outside the node.
 
 use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr};
 
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 
 use super::endpoints::{is_ready, service_of};
-use crate::{manifest::Key, network::Network};
+use crate::{manifest::ObjectKey, network::Network};
 
-/// The kernel's usual priority for destination translation; the name `dstnat` is not taken for
-/// every hook.
-const DESTINATION: i32 = -100;
+/// The priority of destination NAT. Not all hooks accept the name `dstnat`.
+const DSTNAT_PRIORITY: i32 = -100;
 
-/// The whole table as a script for `nft -f`, which replaces the table in one step.
+/// Returns a script for `nft -f` that replaces the table atomically.
 pub fn script(
     table: &str,
     network: &Network,
-    services: &BTreeMap<Key, Service>,
+    services: &BTreeMap<ObjectKey, Service>,
     slices: &[EndpointSlice],
     pod_ips: &[IpAddr],
 ) -> String {
@@ -36,7 +34,7 @@ pub fn script(
     for hook in ["prerouting", "output"] {
         let _ = writeln!(
             script,
-            "  chain {hook} {{\n    type nat hook {hook} priority {DESTINATION}; policy accept;\n    jump services\n  }}"
+            "  chain {hook} {{\n    type nat hook {hook} priority {DSTNAT_PRIORITY}; policy accept;\n    jump services\n  }}"
         );
     }
     script.push_str(
@@ -72,8 +70,8 @@ pub fn script(
     script
 }
 
-/// One rule for each address and port: connections not yet translated go to a ready endpoint.
-fn rules(key: &Key, service: &Service, slices: &[EndpointSlice]) -> Vec<String> {
+/// Returns a DNAT rule for each address and port with ready endpoints.
+fn rules(key: &ObjectKey, service: &Service, slices: &[EndpointSlice]) -> Vec<String> {
     let Some(spec) = &service.spec else {
         return Vec::new();
     };
@@ -103,9 +101,9 @@ fn rules(key: &Key, service: &Service, slices: &[EndpointSlice]) -> Vec<String> 
     rules
 }
 
-/// The ready endpoints of a port, in a stable order.
+/// Returns the ready endpoints of a port in a stable order.
 fn targets(
-    key: &Key,
+    key: &ObjectKey,
     slices: &[EndpointSlice],
     port_name: &str,
     protocol: &str,
@@ -139,8 +137,8 @@ fn targets(
     targets
 }
 
-/// What is still addressed to a Service after translation has no endpoint. The node's own address
-/// among them is the DNS server's.
+/// Returns rules that reject connections to a Service after translation, because the Service has no
+/// endpoint. The address of the node is excluded, because its DNS server uses it.
 fn refusals(network: &Network, family: &str, services: &str) -> [String; 2] {
     let own = network
         .node_ips()

@@ -1,4 +1,4 @@
-//! Addresses, slices, rules and records of one small world.
+//! Tests of addresses, slices, rules and records.
 
 use std::path::Path;
 
@@ -50,28 +50,28 @@ spec: {containers: [{name: w, ports: [{name: web, containerPort: 8080}]}]}
 status: {podIP: 10.240.0.4, conditions: [{type: Ready, status: 'True'}]}
 ";
 
-/// Family, port numbers, addresses with their readiness.
+/// Address family, port numbers, and addresses with readiness.
 type Slice = (String, Vec<Option<i32>>, Vec<(String, Option<bool>)>);
 
-struct World {
-    services: BTreeMap<Key, Service>,
+struct TestEnv {
+    services: BTreeMap<ObjectKey, Service>,
     slices: Vec<k8s_openapi::api::discovery::v1::EndpointSlice>,
 }
 
-fn world(text: &str) -> World {
+fn test_env(text: &str) -> TestEnv {
     let mut manifests = Manifests::default();
     manifests.add_text(Path::new("a.yaml"), text);
     assert_eq!(manifests.problems, []);
-    let mut addresses = Addresses::default();
+    let mut addresses = AddressAllocator::default();
     let mut services = manifests.services.clone();
     for (key, service) in &mut services {
-        let given = addresses.of(&network(), key, service).unwrap();
+        let given = addresses.allocate(&network(), key, service).unwrap();
         fill_in(service, &given);
     }
-    let pods: BTreeMap<Key, RunningPod<'_>> = manifests
+    let pods: BTreeMap<ObjectKey, RunningPod<'_>> = manifests
         .pods
         .iter()
-        .map(|(key, pod): (&Key, &Pod)| {
+        .map(|(key, pod): (&ObjectKey, &Pod)| {
             let running = RunningPod {
                 pod,
                 terminating: false,
@@ -83,7 +83,7 @@ fn world(text: &str) -> World {
         .iter()
         .flat_map(|(key, service)| slices(&network(), "node", key, service, &pods))
         .collect();
-    World { services, slices }
+    TestEnv { services, slices }
 }
 
 fn service(spec: &str) -> Service {
@@ -94,34 +94,34 @@ fn service(spec: &str) -> Service {
 }
 
 #[test]
-fn addresses_are_stable_distinct_and_released() {
+fn addresses_are_stable_unique_and_released() {
     let network = network();
-    let mut addresses = Addresses::default();
+    let mut addresses = AddressAllocator::default();
     let any = service("{ports: [{port: 80}]}");
     let mut seen = BTreeSet::new();
     for n in 0..253 {
-        let key = Key::new("shop", n.to_string());
-        let given = addresses.of(&network, &key, &any).unwrap();
-        assert_eq!(given, addresses.of(&network, &key, &any).unwrap());
+        let key = ObjectKey::new("shop", n.to_string());
+        let given = addresses.allocate(&network, &key, &any).unwrap();
+        assert_eq!(given, addresses.allocate(&network, &key, &any).unwrap());
         assert!(!network.node_ips().contains(&given[0]));
         assert!(seen.insert(given));
     }
-    let one_more = Key::new("shop", "more");
+    let one_more = ObjectKey::new("shop", "more");
     assert!(matches!(
-        addresses.of(&network, &one_more, &any),
+        addresses.allocate(&network, &one_more, &any),
         Err(AddressError::Full(_))
     ));
-    let kept = Key::new("shop", "1");
+    let kept = ObjectKey::new("shop", "1");
     addresses.retain(&BTreeSet::from([&kept]));
-    addresses.of(&network, &one_more, &any).unwrap();
+    addresses.allocate(&network, &one_more, &any).unwrap();
 }
 
 #[test]
-fn what_a_service_asks_for() {
+fn requested_addresses_are_validated() {
     let network = network();
-    let key = Key::new("b", "a");
+    let key = ObjectKey::new("b", "a");
     let check = |spec: &str, expect: Result<&[&str], ()>| {
-        let given = Addresses::default()
+        let given = AddressAllocator::default()
             .of(&network, &key, &service(spec))
             .map_err(drop);
         let expect = expect.map(|texts| {
@@ -158,13 +158,12 @@ fn what_a_service_asks_for() {
 }
 
 #[test]
-fn slices_by_family_and_port_number() {
-    let world = world(WORLD);
+fn slices_are_grouped_by_family_and_ports() {
+    let env = test_env(WORLD);
     let of = |service: &str| -> Vec<Slice> {
-        world
-            .slices
+        env.slices
             .iter()
-            .filter(|slice| endpoints::service_of(slice) == Some(Key::new("shop", service)))
+            .filter(|slice| endpoints::service_of(slice) == Some(ObjectKey::new("shop", service)))
             .map(|slice| {
                 let ports = slice.ports.iter().flatten().map(|port| port.port).collect();
                 let endpoints = slice.endpoints.iter();
@@ -194,11 +193,11 @@ fn slices_by_family_and_port_number() {
 }
 
 #[test]
-fn rules_lead_to_ready_endpoints_and_refuse_the_rest() {
-    let world = world(WORLD);
+fn rules_translate_to_ready_endpoints_and_reject_others() {
+    let env = test_env(WORLD);
     let pod_ips = ["10.240.0.2".parse().unwrap()];
-    let script = nft::script("t", &network(), &world.services, &world.slices, &pod_ips);
-    let ip = &world.services[&Key::new("shop", "web")]
+    let script = nft::script("t", &network(), &env.services, &env.slices, &pod_ips);
+    let ip = &env.services[&ObjectKey::new("shop", "web")]
         .spec
         .as_ref()
         .unwrap()
@@ -226,12 +225,12 @@ fn rules_lead_to_ready_endpoints_and_refuse_the_rest() {
 }
 
 #[test]
-fn names_of_services_and_of_pods_behind_headless_ones() {
-    let world = world(WORLD);
-    let records = dns::records(&world.services, &world.slices);
+fn records_have_services_and_pods_of_headless_services() {
+    let env = test_env(WORLD);
+    let records = dns::records(&env.services, &env.slices);
     let has =
         |text: &str, line: &str| assert!(text.lines().any(|l| l == line), "no {line:?} in\n{text}");
-    let ip = &world.services[&Key::new("shop", "web")]
+    let ip = &env.services[&ObjectKey::new("shop", "web")]
         .spec
         .as_ref()
         .unwrap()

@@ -1,4 +1,4 @@
-//! Expansion, injection and refusal.
+//! Tests of expansion, injection and validation.
 
 use std::path::Path;
 
@@ -37,14 +37,14 @@ fn compute_with(text: &str, values: Option<&Values>) -> Workloads {
     compute(
         &manifests(text),
         values,
-        &Known {
+        &NodeCapabilities {
             has_image: &has_image,
         },
     )
 }
 
 #[test]
-fn a_deployment_becomes_pods_of_a_replica_set() {
+fn deployment_expands_to_pods_of_a_replica_set() {
     let workloads = compute_with(DEPLOYMENT, Some(&values()));
     assert_eq!(workloads.problems, []);
     assert_eq!(workloads.pods.len(), 3);
@@ -67,8 +67,8 @@ fn a_deployment_becomes_pods_of_a_replica_set() {
 }
 
 #[test]
-fn the_same_manifests_give_the_same_pods_and_a_change_gives_others() {
-    let names = |text: &str| -> Vec<(Key, String)> {
+fn pod_names_and_digests_change_with_the_template() {
+    let names = |text: &str| -> Vec<(ObjectKey, String)> {
         let workloads = compute_with(text, Some(&values()));
         let pods = workloads.pods.into_iter();
         pods.map(|(key, workload)| (key, workload.digest)).collect()
@@ -91,7 +91,7 @@ fn the_same_manifests_give_the_same_pods_and_a_change_gives_others() {
 }
 
 #[test]
-fn without_values_nothing_is_injected() {
+fn pods_are_not_injected_without_values() {
     let workloads = compute_with(DEPLOYMENT, None);
     let pod = &workloads.pods.values().next().unwrap().pod;
     assert_eq!(pod.spec.as_ref().unwrap().init_containers, None);
@@ -102,7 +102,7 @@ fn without_values_nothing_is_injected() {
 }
 
 #[test]
-fn what_cannot_run_is_said_with_object_field_and_fix() {
+fn invalid_pods_are_reported_with_object_and_field() {
     let check = |spec: &str, expect: &[&str]| {
         let text = format!(
             "kind: Pod\nmetadata: {{name: a}}\nspec: {spec}\n---\nkind: Pod\nmetadata: {{name: good}}\nspec: {{containers: [{{name: a, command: [x]}}]}}\n"
@@ -117,8 +117,12 @@ fn what_cannot_run_is_said_with_object_field_and_fix() {
             problems[0].starts_with("a.yaml:1: Pod default/a: "),
             "{problems:#?}"
         );
-        assert!(workloads.pods.contains_key(&Key::new("default", "good")));
-        assert!(!workloads.pods.contains_key(&Key::new("default", "a")));
+        assert!(
+            workloads
+                .pods
+                .contains_key(&ObjectKey::new("default", "good"))
+        );
+        assert!(!workloads.pods.contains_key(&ObjectKey::new("default", "a")));
     };
     check("{containers: []}", &["spec.containers", "at least one"]);
     check(
@@ -168,7 +172,7 @@ fn what_cannot_run_is_said_with_object_field_and_fix() {
 }
 
 #[test]
-fn a_meshed_pod_cannot_have_the_proxys_ports() {
+fn container_cannot_use_ports_of_the_proxy() {
     let workloads = compute_with(
         &DEPLOYMENT.replace("containerPort: 80", "containerPort: 4143"),
         Some(&values()),
@@ -183,7 +187,7 @@ fn a_meshed_pod_cannot_have_the_proxys_ports() {
 }
 
 #[test]
-fn ports_of_the_host_can_have_one_pod_only() {
+fn duplicate_host_ports_are_reported() {
     let pod = |name: &str| {
         format!(
             "kind: Pod\nmetadata: {{name: {name}}}\nspec: {{hostNetwork: true, containers: [{{name: c, command: [x], ports: [{{containerPort: 80}}]}}]}}\n"
@@ -199,14 +203,18 @@ fn ports_of_the_host_can_have_one_pod_only() {
 }
 
 #[test]
-fn a_changed_config_map_replaces_the_pods_that_use_it() {
+fn changed_config_map_changes_digest_of_its_pods() {
     let digest = |data: &str| {
         let text = format!(
             "kind: ConfigMap\nmetadata: {{name: m}}\ndata: {{k: {data}}}\n---\nkind: Pod\nmetadata: {{name: a}}\nspec:\n  containers: [{{name: c, command: [x]}}]\n  \
              volumes: [{{name: v, projected: {{sources: [{{configMap: {{name: m}}}}]}}}}]\n---\nkind: Pod\nmetadata: {{name: b}}\nspec: {{containers: [{{name: c, command: [x]}}]}}\n"
         );
         let workloads = compute_with(&text, None);
-        let of = |name: &str| workloads.pods[&Key::new("default", name)].digest.clone();
+        let of = |name: &str| {
+            workloads.pods[&ObjectKey::new("default", name)]
+                .digest
+                .clone()
+        };
         (of("a"), of("b"))
     };
     let (first, second) = (digest("one"), digest("two"));
@@ -215,19 +223,19 @@ fn a_changed_config_map_replaces_the_pods_that_use_it() {
 }
 
 #[test]
-fn what_runs_goes_on_when_its_manifest_is_spoiled() {
+fn pods_of_an_invalid_manifest_are_retained() {
     let last = compute_with(DEPLOYMENT, Some(&values()));
     let mut spoiled = compute_with(
         &DEPLOYMENT.replace("command: [nginx], ", ""),
         Some(&values()),
     );
     assert_eq!((spoiled.pods.len(), spoiled.problems.len()), (0, 1));
-    spoiled.keep_last_good(&last);
+    spoiled.retain_last_valid(&last);
     assert_eq!(spoiled.pods, last.pods);
     for key in last.replica_sets.keys() {
         assert!(spoiled.replica_sets.contains_key(key), "{key}");
     }
     let mut removed = compute_with("kind: Service\nmetadata: {name: a}\n", Some(&values()));
-    removed.keep_last_good(&last);
+    removed.retain_last_valid(&last);
     assert!(removed.pods.is_empty());
 }

@@ -1,4 +1,4 @@
-//! What a node cannot run, said before anything is started: which object, which field, what to do.
+//! Validates pods before they start. Messages name the object and the field.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,21 +6,25 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, PodSpec, Probe, Volume}
 use mesh_k8s::pod::{self, PROXY_CONTAINER, ports};
 
 use super::Workload;
-use crate::manifest::{Key, Manifests, Problem};
+use crate::manifest::{Manifests, ObjectKey, Problem};
 
-/// What is known of the node while manifests are judged.
-pub struct Known<'a> {
-    /// Is there a program for this image?
+/// The capabilities of the node that validation depends on.
+pub struct NodeCapabilities<'a> {
+    /// Returns whether the node has the image.
     pub has_image: &'a dyn Fn(&str) -> bool,
 }
 
-/// Everything that stands against running a pod, one sentence each.
-pub(super) fn faults(manifests: &Manifests, known: &Known<'_>, pod: &Pod) -> Vec<String> {
+/// Returns the reasons why the node cannot run a pod.
+pub(super) fn errors(
+    manifests: &Manifests,
+    capabilities: &NodeCapabilities<'_>,
+    pod: &Pod,
+) -> Vec<String> {
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     if spec.containers.is_empty() {
-        faults.push("spec.containers: a pod needs at least one container".to_owned());
+        errors.push("spec.containers: at least one container is required".to_owned());
     }
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let volumes: BTreeSet<&str> = spec
@@ -32,34 +36,32 @@ pub(super) fn faults(manifests: &Manifests, known: &Known<'_>, pod: &Pod) -> Vec
     let mut names = BTreeSet::new();
     for container in pod::containers(spec) {
         let name = &container.name;
-        let mut fault =
-            |field: &str, text: String| faults.push(format!("container {name}: {field}: {text}"));
+        let mut error =
+            |field: &str, text: String| errors.push(format!("container {name}: {field}: {text}"));
         if !names.insert(name) {
-            fault(
-                "name",
-                "two containers of one pod have this name; rename one".into(),
-            );
+            error("name", "duplicate container name; rename one".into());
         }
         let image = container.image.as_deref().unwrap_or_default();
-        if container.command.as_ref().is_none_or(Vec::is_empty) && !(known.has_image)(image) {
-            fault(
+        if container.command.as_ref().is_none_or(Vec::is_empty) && !(capabilities.has_image)(image)
+        {
+            error(
                 "command",
                 format!(
-                    "the node has no image {image:?} and needs the program to run; add command: [program, argument, …] with a program of this machine"
+                    "the node does not have image {image:?}; add command: [program, argument, …] with a program of this machine"
                 ),
             );
         }
         for mount in container.volume_mounts.iter().flatten() {
             if !volumes.contains(mount.name.as_str()) {
-                fault(
+                error(
                     "volumeMounts",
                     format!("spec.volumes has no {:?}", mount.name),
                 );
             }
         }
         for var in container.env.iter().flatten() {
-            if let Some(text) = env_fault(manifests, namespace, var) {
-                fault("env", text);
+            if let Some(text) = env_error(manifests, namespace, var) {
+                error("env", text);
             }
         }
         for (field, probe) in [
@@ -69,24 +71,24 @@ pub(super) fn faults(manifests: &Manifests, known: &Known<'_>, pod: &Pod) -> Vec
         ] {
             if let Some(text) = probe
                 .as_ref()
-                .and_then(|probe| probe_fault(container, probe))
+                .and_then(|probe| probe_error(container, probe))
             {
-                fault(field, text);
+                error(field, text);
             }
         }
     }
     for volume in spec.volumes.iter().flatten() {
-        if let Some(text) = volume_fault(manifests, namespace, volume) {
-            faults.push(format!("volume {}: {text}", volume.name));
+        if let Some(text) = volume_error(manifests, namespace, volume) {
+            errors.push(format!("volume {}: {text}", volume.name));
         }
     }
-    faults.extend(port_clashes(spec));
-    faults
+    errors.extend(port_clashes(spec));
+    errors
 }
 
-/// Pods in the host's network that declare the same port: the second could not listen.
-pub(super) fn host_port_clashes(pods: &BTreeMap<Key, Workload>) -> Vec<Problem> {
-    let mut taken: BTreeMap<(i32, String), &Key> = BTreeMap::new();
+/// Finds pods that declare the same port of the host, on which the second could not listen.
+pub(super) fn host_port_clashes(pods: &BTreeMap<ObjectKey, Workload>) -> Vec<Problem> {
+    let mut taken: BTreeMap<(i32, String), &ObjectKey> = BTreeMap::new();
     let mut problems = Vec::new();
     for (key, workload) in pods {
         let Some(spec) = &workload.pod.spec else {
@@ -105,7 +107,7 @@ pub(super) fn host_port_clashes(pods: &BTreeMap<Key, Workload>) -> Vec<Problem> 
             let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
             if let Some(other) = taken.insert((number, protocol), key) {
                 problems.push(Problem {
-                    place: None,
+                    location: None,
                     object: Some(format!("Pod {key}")),
                     message: format!("port {number} of the host is also declared by Pod {other}; change one of them"),
                 });
@@ -115,43 +117,43 @@ pub(super) fn host_port_clashes(pods: &BTreeMap<Key, Workload>) -> Vec<Problem> 
     problems
 }
 
-/// Containers of one pod share their addresses, so a port can have one of them only; the proxy's
-/// are taken too.
+/// Finds ports that several containers of a pod declare, including the proxy. The containers share
+/// their addresses, so that only one can listen.
 fn port_clashes(spec: &PodSpec) -> Vec<String> {
     let mut taken: BTreeMap<(i32, &str), &str> = BTreeMap::new();
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     for (container, port) in ports::declared(spec) {
         let protocol = port.protocol.as_deref().unwrap_or("TCP");
         let number = port.container_port;
         if ports::number(number).is_none() {
-            faults.push(format!(
-                "container {}: ports: {number} is no port number (1-65535)",
+            errors.push(format!(
+                "container {}: ports: {number} is not a valid port number (1-65535)",
                 container.name
             ));
         } else if let Some(other) = taken.insert((number, protocol), &container.name)
             && other != container.name
         {
             let who = if other == PROXY_CONTAINER || container.name == PROXY_CONTAINER {
-                "the proxy listens there; move it with config.linkerd.io/inbound-port or admin-port, or change this one"
+                "change the port, or that of the proxy with config.linkerd.io/inbound-port or admin-port"
             } else {
-                "change one of them, for containers of one pod share its addresses"
+                "change one of them, because containers of a pod share its addresses"
             };
-            faults.push(format!(
+            errors.push(format!(
                 "container {}: ports: {number} is also declared by container {other}: {who}",
                 container.name
             ));
         }
     }
-    faults
+    errors
 }
 
-fn env_fault(manifests: &Manifests, namespace: &str, var: &EnvVar) -> Option<String> {
+fn env_error(manifests: &Manifests, namespace: &str, var: &EnvVar) -> Option<String> {
     let source = var.value_from.as_ref()?;
     let name = &var.name;
     let has =
         |kind: &str, object: &str, key: &str, optional: Option<bool>, present: Option<bool>| {
             let missing = match present {
-                None => format!("there is no {kind} {namespace}/{object}"),
+                None => format!("{kind} {namespace}/{object} does not exist"),
                 Some(false) => format!("{kind} {namespace}/{object} has no key {key:?}"),
                 Some(true) => return None,
             };
@@ -160,7 +162,7 @@ fn env_fault(manifests: &Manifests, namespace: &str, var: &EnvVar) -> Option<Str
     if let Some(reference) = &source.config_map_key_ref {
         let map = manifests
             .config_maps
-            .get(&Key::new(namespace, &reference.name));
+            .get(&ObjectKey::new(namespace, &reference.name));
         let present = map.map(|map| {
             let data = map.data.as_ref();
             data.is_some_and(|data| data.contains_key(&reference.key))
@@ -174,7 +176,9 @@ fn env_fault(manifests: &Manifests, namespace: &str, var: &EnvVar) -> Option<Str
         );
     }
     if let Some(reference) = &source.secret_key_ref {
-        let secret = manifests.secrets.get(&Key::new(namespace, &reference.name));
+        let secret = manifests
+            .secrets
+            .get(&ObjectKey::new(namespace, &reference.name));
         let present = secret.map(|secret| {
             let data = secret
                 .data
@@ -192,18 +196,19 @@ fn env_fault(manifests: &Manifests, namespace: &str, var: &EnvVar) -> Option<Str
         );
     }
     let unsupported = source.field_ref.is_none();
-    unsupported
-        .then(|| format!("{name}: valueFrom can be fieldRef, configMapKeyRef or secretKeyRef here"))
+    unsupported.then(|| {
+        format!("{name}: valueFrom supports only fieldRef, configMapKeyRef and secretKeyRef")
+    })
 }
 
-fn probe_fault(container: &Container, probe: &Probe) -> Option<String> {
+fn probe_error(container: &Container, probe: &Probe) -> Option<String> {
     if let Some(action) = &probe.http_get {
         if action
             .scheme
             .as_deref()
             .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https"))
         {
-            return Some("httpGet over HTTPS is not supported here; use tcpSocket or exec".into());
+            return Some("httpGet over HTTPS is not supported; use tcpSocket or exec".into());
         }
         return unknown_port(container, &action.port);
     }
@@ -219,8 +224,8 @@ fn probe_fault(container: &Container, probe: &Probe) -> Option<String> {
         {
             None
         }
-        Some(_) => Some("exec needs a command".into()),
-        None => Some("needs httpGet, tcpSocket or exec".into()),
+        Some(_) => Some("exec requires a command".into()),
+        None => Some("httpGet, tcpSocket or exec is required".into()),
     }
 }
 
@@ -231,19 +236,23 @@ fn unknown_port(
     let resolved = pod::probes::resolve_port(container, port);
     resolved
         .is_none()
-        .then(|| format!("the container declares no port {port:?}"))
+        .then(|| format!("the container does not declare port {port:?}"))
 }
 
-fn volume_fault(manifests: &Manifests, namespace: &str, volume: &Volume) -> Option<String> {
+fn volume_error(manifests: &Manifests, namespace: &str, volume: &Volume) -> Option<String> {
     let missing = |kind: &str, name: &str, optional: Option<bool>| {
-        (optional != Some(true)).then(|| format!("there is no {kind} {namespace}/{name}"))
+        (optional != Some(true)).then(|| format!("{kind} {namespace}/{name} does not exist"))
     };
     let has_map = |name: &str| {
         manifests
             .config_maps
-            .contains_key(&Key::new(namespace, name))
+            .contains_key(&ObjectKey::new(namespace, name))
     };
-    let has_secret = |name: &str| manifests.secrets.contains_key(&Key::new(namespace, name));
+    let has_secret = |name: &str| {
+        manifests
+            .secrets
+            .contains_key(&ObjectKey::new(namespace, name))
+    };
     if let Some(source) = &volume.config_map {
         return if has_map(&source.name) {
             None
@@ -278,10 +287,10 @@ fn volume_fault(manifests: &Manifests, namespace: &str, volume: &Volume) -> Opti
             source.type_.as_deref(),
             Some("DirectoryOrCreate" | "FileOrCreate")
         );
-        return (!exists && !makes).then(|| format!("hostPath: there is no {}", source.path));
+        return (!exists && !makes).then(|| format!("hostPath: {} does not exist", source.path));
     }
     let supported = volume.empty_dir.is_some() || volume.downward_api.is_some();
     (!supported).then(|| {
-        "only emptyDir, configMap, secret, projected, downwardAPI and hostPath are supported here".into()
+        "only emptyDir, configMap, secret, projected, downwardAPI and hostPath are supported".into()
     })
 }

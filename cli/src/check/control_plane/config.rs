@@ -53,12 +53,12 @@ fn orphans(facts: &Facts, accounts: &[ServiceAccount]) -> Fact<Vec<Finding>> {
         if let (Some(account), Some(own)) = (account, pod.creation_timestamp())
             && own.0 < account.0
         {
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "{} is older than its ServiceAccount {}: the API server rejects its token until it is restarted",
                 full_name(pod),
                 pod::service_account(pod)
             ));
-            orphans.push(line.with_fix(fix::restart_command(pod)));
+            orphans.push(finding.with_fix(fix::restart_command(pod)));
         }
     }
     Ok(orphans)
@@ -104,10 +104,10 @@ pub(super) fn services(facts: &Facts) -> CheckResult {
         let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
         let has = |port: i32| ports.into_iter().flatten().any(|one| one.port == port);
         if let Some((_, port)) = wanted.filter(|(_, port)| !has(*port)) {
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "Service {name} lacks port {port}, which its clients use"
             ));
-            wrong.push(line.with_fix("{upgrade}").as_root_cause());
+            wrong.push(finding.with_fix("{upgrade}").as_root_cause());
         }
         if !slices.iter().any(|slice| has_ready_endpoint(slice, &name)) {
             wrong.push(without_endpoint(facts, service)?);

@@ -92,10 +92,10 @@ fn deployment_problem(facts: &Facts, component: &str, deployment: &Deployment) -
     let describe = format!("kubectl -n {{ns}} describe deployment {name}");
     match failure {
         Some(message) => {
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "Deployment {name} cannot create its pods: {message}{consequence}"
             ));
-            Some(line.with_fix(match quota(&message) {
+            Some(finding.with_fix(match quota(&message) {
                 Some(quota) => format!(
                     "kubectl -n {{ns}} delete resourcequota {quota}, or raise it: kubectl -n {{ns}} edit resourcequota {quota}"
                 ),
@@ -154,14 +154,14 @@ pub(super) fn unschedulable(facts: &Facts) -> CheckResult {
         };
         let reason = condition.message.as_deref().unwrap_or("no node fits");
         let selector = unmatched_selector(facts, pod);
-        let line = Finding::new(match &selector {
+        let finding = Finding::new(match &selector {
             Some(selector) => format!(
                 "{}: no node has the label {selector} of its nodeSelector ({reason})",
                 full_name(pod)
             ),
             None => format!("{}: {reason}", full_name(pod)),
         });
-        wrong.push(line.with_fix(match selector {
+        wrong.push(finding.with_fix(match selector {
             Some(selector) => format!(
                 "kubectl label node NODE {selector}, or correct nodeSelector in the values and {{upgrade}}"
             ),
@@ -240,12 +240,12 @@ pub(in crate::check) fn container_problem_of(
 fn container_line(pod: &Pod, container: &ContainerStatus, now: u64) -> Option<Finding> {
     let problem =
         container_problem(container).or_else(|| restarts_repeatedly(pod, container, now))?;
-    let line = Finding::new(format!(
+    let finding = Finding::new(format!(
         "{}, container {}: {problem}",
         full_name(pod),
         container.name
     ));
-    Some(line.with_fix(container_fix(pod, container)))
+    Some(finding.with_fix(container_fix(pod, container)))
 }
 
 /// Returns the repair for a container. The log helps only if the container has run.
@@ -341,15 +341,16 @@ fn restarts_repeatedly(pod: &Pod, container: &ContainerStatus, now: u64) -> Opti
     let limit = of_spec
         .and_then(|one| one.resources.as_ref()?.limits.as_ref()?.get("memory"))
         .map_or_else(String::new, |limit| format!(" ({})", limit.0));
-    Some(match out_of_memory {
-        true => format!(
+    Some(if out_of_memory {
+        format!(
             "OOMKilled: exceeded its memory limit{limit}, {} restarts",
             container.restart_count
-        ),
-        false => format!(
+        )
+    } else {
+        format!(
             "it keeps restarting: exited {} times, last with code {}",
             container.restart_count, terminated.exit_code
-        ),
+        )
     })
 }
 
@@ -419,19 +420,20 @@ pub(super) fn ready(facts: &Facts) -> CheckResult {
             let consequence = fail_closed_notice(facts, component);
             wrong.push(Finding::new(format!("{component} has no pod{consequence}")));
         } else if !unready.is_empty() {
-            let consequence = match unready.len() == own.len() {
-                true => fail_closed_notice(facts, component),
-                false => "",
+            let consequence = if unready.len() == own.len() {
+                fail_closed_notice(facts, component)
+            } else {
+                ""
             };
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "{component} is not ready: {}{consequence}",
                 unready.join(", ")
             ));
             wrong.push(match facts.environment {
-                Environment::Cluster => line.with_fix(format!(
+                Environment::Cluster => finding.with_fix(format!(
                     "kubectl -n {{ns}} logs deployment/linkerd-{component} --all-containers"
                 )),
-                _ => line.with_fix(
+                _ => finding.with_fix(
                     "meshctl local status; meshctl local logs shows why a pod is not ready",
                 ),
             });
@@ -491,17 +493,17 @@ fn unready_cause(facts: &Facts, pod: &Pod) -> Option<String> {
 pub(super) fn controllers_ready(facts: &Facts) -> CheckResult {
     let wrong = facts.controllers.iter().filter_map(|controller| {
         let reason = controller.ready.as_ref().err()?;
-        let line = Finding::new(format!(
+        let finding = Finding::new(format!(
             "{} in {}: {reason}",
             controller.name, controller.pod
         ));
         Some(match facts.environment {
-            Environment::Cluster => line.with_fix(format!(
+            Environment::Cluster => finding.with_fix(format!(
                 "kubectl -n {{ns}} logs {} -c {}: the log names the invalid object",
                 pod_name(&controller.pod),
                 controller.name
             )),
-            _ => line,
+            _ => finding,
         })
     });
     let mut names: Vec<&str> = facts
@@ -562,13 +564,13 @@ pub(super) fn proxies(facts: &Facts) -> CheckResult {
     }
     let wrong = own.iter().filter_map(|proxy| {
         let reason = proxy.ready.as_ref().err()?;
-        let line = Finding::new(format!("{}/{}: {reason}", proxy.namespace, proxy.pod));
+        let finding = Finding::new(format!("{}/{}: {reason}", proxy.namespace, proxy.pod));
         Some(match facts.environment {
-            Environment::Cluster => line.with_fix(format!(
+            Environment::Cluster => finding.with_fix(format!(
                 "kubectl -n {{ns}} logs {} -c linkerd-proxy",
                 proxy.pod
             )),
-            _ => line.with_fix(format!("meshctl local logs {} -c linkerd-proxy", proxy.pod)),
+            _ => finding.with_fix(format!("meshctl local logs {} -c linkerd-proxy", proxy.pod)),
         })
     });
     Ok(Outcome::fail_if(

@@ -27,12 +27,12 @@ pub(super) fn inject_values(facts: &Facts) -> CheckResult {
             .as_ref()
             .and_then(|all| all.get(keys::INJECT));
         if let Some(value) = value.filter(|value| !INJECT_VALUES.contains(&value.as_str())) {
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "{what}: {}: {value:?} is not one of {}",
                 keys::INJECT,
                 INJECT_VALUES.join(", ")
             ));
-            wrong.push(line.with_fix(match what.strip_prefix("namespace ") {
+            wrong.push(finding.with_fix(match what.strip_prefix("namespace ") {
                 Some(name) => format!(
                     "kubectl annotate namespace {name} --overwrite {}=enabled",
                     keys::INJECT
@@ -75,16 +75,16 @@ fn misplaced(meta: &ObjectMeta) -> Vec<&str> {
 pub(super) fn pod_labels(facts: &Facts) -> CheckResult {
     let wrong = facts.meshed_pods()?.flat_map(|pod| {
         misplaced(&pod.metadata).into_iter().map(move |key| {
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "{} has {key} as a label, where it has no effect",
                 full_name(pod)
             ));
             match fix::workload(pod) {
-                Some(workload) => line.with_fix(format!(
+                Some(workload) => finding.with_fix(format!(
                     "kubectl -n {} edit {workload}: move {key} from the template's labels to its annotations",
                     pod.namespace().unwrap_or_default()
                 )),
-                None => line,
+                None => finding,
             }
         })
     });
@@ -100,14 +100,15 @@ pub(super) fn namespace_labels(facts: &Facts) -> CheckResult {
         }
         for key in misplaced(&namespace.metadata) {
             let value = namespace.labels().get(key).map_or("", String::as_str);
-            let effect = match key == keys::INJECT {
-                true => ": nothing is injected there",
-                false => "",
+            let effect = if key == keys::INJECT {
+                ": nothing is injected there"
+            } else {
+                ""
             };
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "namespace {name} has {key} as a label, where it has no effect{effect}"
             ));
-            wrong.push(line.with_fix(format!(
+            wrong.push(finding.with_fix(format!(
                 "kubectl label namespace {name} {key}- && kubectl annotate namespace {name} --overwrite {key}={value}"
             )));
         }
@@ -158,11 +159,11 @@ pub(super) fn service_annotations(facts: &Facts) -> CheckResult {
     let wrong = services(facts)?
         .filter(|service| service.annotations().contains_key(EXPORTED))
         .map(|service| {
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "{} has {EXPORTED} as an annotation, where it has no effect",
                 service_name(service)
             ));
-            line.with_fix(format!(
+            finding.with_fix(format!(
                 "kubectl -n {0} annotate service {1} {EXPORTED}- && kubectl -n {0} label service {1} {EXPORTED}=true",
                 service.namespace().unwrap_or_default(),
                 service.name_any()
@@ -179,12 +180,12 @@ pub(super) fn unknown(facts: &Facts) -> CheckResult {
             if let Some(name) = key.strip_prefix(keys::CONFIG_PREFIX)
                 && !SETTINGS.contains(&name)
             {
-                let line = Finding::new(format!("{what}: {key} is not a setting of the mesh"));
+                let finding = Finding::new(format!("{what}: {key} is not a setting of the mesh"));
                 wrong.push(match what.strip_prefix("namespace ") {
                     Some(name) => {
-                        line.with_fix(format!("kubectl annotate namespace {name} {key}-"))
+                        finding.with_fix(format!("kubectl annotate namespace {name} {key}-"))
                     }
-                    None => line,
+                    None => finding,
                 });
             }
         }
@@ -329,9 +330,9 @@ fn opaque_port_mismatches(service: &Service, pod: &Pod) -> Vec<Finding> {
                     format!("pod {} port {target}", full_name(pod)),
                 );
                 let (opaque, not) = if here { (yes, no) } else { (no, yes) };
-                let line = Finding::new(format!("{opaque} is opaque, {not} is not"));
+                let finding = Finding::new(format!("{opaque} is opaque, {not} is not"));
                 let both = pod::annotation(pod, keys::OPAQUE_PORTS);
-                wrong.push(line.with_fix(format!(
+                wrong.push(finding.with_fix(format!(
                     "kubectl -n {} annotate service {} {}",
                     service.namespace().unwrap_or_default(),
                     service.name_any(),

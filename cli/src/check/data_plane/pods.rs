@@ -41,13 +41,13 @@ pub(super) fn ports(facts: &Facts) -> CheckResult {
             {
                 continue;
             }
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "container {} of {} has port {}, on which the proxy listens",
                 container.name,
                 full_name(pod),
                 port.container_port
             ));
-            wrong.push(line.with_fix(format!(
+            wrong.push(finding.with_fix(format!(
                 "change the port in {}, or that of the proxy by an annotation (config.linkerd.io/inbound-port, outbound-port, control-port, admin-port)",
                 fix::workload(pod).unwrap_or_else(|| format!("pod {}", full_name(pod)))
             )));
@@ -69,12 +69,12 @@ pub(super) fn jobs(facts: &Facts) -> CheckResult {
             continue;
         };
         let namespace = pod.namespace().unwrap_or_default();
-        let line = Finding::new(format!(
+        let finding = Finding::new(format!(
             "{} of Job {} has finished, but its proxy keeps running: the Job does not complete",
             full_name(pod),
             job.name
         ));
-        wrong.push(line.with_fix(format!(
+        wrong.push(finding.with_fix(format!(
             "kubectl -n {namespace} delete job {}; in its template: config.linkerd.io/proxy-enable-native-sidecar: \"true\", whose proxy exits with the Job",
             job.name
         )));

@@ -66,13 +66,13 @@ pub(super) fn enrolled(facts: &Facts) -> CheckResult {
                 if !is_enrolled && facts.is_new(pod) {
                     new += 1;
                 } else if !is_enrolled {
-                    let line = Finding::new(format!(
+                    let finding = Finding::new(format!(
                         "{} is not enrolled on node {node}: its traffic bypasses the proxy",
                         full_name(pod)
                     ));
                     wrong.push(match facts.environment {
-                        Environment::Cluster => line.with_fix(fix::restart_command(pod)),
-                        _ => line.with_fix("meshctl local logs --agent"),
+                        Environment::Cluster => finding.with_fix(fix::restart_command(pod)),
+                        _ => finding.with_fix("meshctl local logs --agent"),
                     });
                 }
             }
@@ -106,13 +106,13 @@ pub(super) fn mode(facts: &Facts) -> CheckResult {
             Redirection::Agent
         };
         if own != current {
-            let line = Finding::new(format!(
+            let finding = Finding::new(format!(
                 "{} is redirected by {}, new pods by {}",
                 full_name(pod),
                 name(own),
                 name(current)
             ));
-            wrong.push(line.with_fix(fix::restart_command(pod)));
+            wrong.push(finding.with_fix(fix::restart_command(pod)));
         }
     }
     Ok(Outcome::warn_if(wrong, name(current)))

@@ -18,7 +18,7 @@ pub(super) fn pods(node: &Node) -> Fact<Vec<Pod>> {
 /// Returns the policy objects of the manifests. Invalid documents are skipped, because the
 /// controllers log them.
 pub(super) fn policies(node: &Node) -> Fact<Vec<Value>> {
-    let settings = Settings::read(&node.instance).map_err(|error| error.to_string())?;
+    let settings = Settings::read(&node.paths).map_err(|error| error.to_string())?;
     let directory = &settings.manifests;
     let entries = fs::read_dir(directory)
         .map_err(|error| format!("cannot read the directory {}: {error}", directory.display()))?;

@@ -18,7 +18,7 @@ use crate::{clients::tls, cluster::Cluster, node::Node};
 const ISSUER: &str = "linkerd-identity-issuer";
 
 pub(super) fn of_node(node: &Node) -> Trust {
-    let pki = node.instance.pki();
+    let pki = node.paths.pki();
     let (anchors, issuer) = (pki::anchors_dir(&pki), pki::issuer_dir(&pki));
     let certificates = |path: &Path| read_pem(&read(path)?, &path.display().to_string());
     let chain = certificates(&issuer.join("crt.pem"));

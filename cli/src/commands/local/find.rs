@@ -5,26 +5,26 @@ use std::path::Path;
 use anyhow::Context as _;
 use mesh_local::{
     client,
-    instance::{FindError, Instance, Name},
-    manifest::Key,
+    manifest::ObjectKey,
+    node_paths::{FindError, Name, NodePaths},
 };
 
 use super::failed;
 use crate::{exit::Failure, global::Global};
 
 /// Returns the node of `--local`, or else of the directory, or else the only node of this machine.
-pub(super) fn node(global: &Global, dir: Option<&Path>) -> anyhow::Result<Instance> {
+pub(super) fn node(global: &Global, dir: Option<&Path>) -> anyhow::Result<NodePaths> {
     let input = |error: &dyn std::error::Error| Failure::Input(error.to_string());
     if let Some(name) = global.local_name() {
         let name = name.parse().map_err(|error| input(&error))?;
-        return Ok(Instance::new(name));
+        return Ok(NodePaths::new(name));
     }
     if let Some(dir) = dir {
         let path = std::path::absolute(dir).with_context(|| format!("find {}", dir.display()))?;
-        let name = Name::of_folder(&path).map_err(|error| input(&error))?;
-        return Ok(Instance::new(name));
+        let name = Name::from_directory(&path).map_err(|error| input(&error))?;
+        return Ok(NodePaths::new(name));
     }
-    Instance::find(None).map_err(|error| {
+    NodePaths::find(None).map_err(|error| {
         let failure = match error {
             FindError::Several(_) => Failure::Input(error.to_string()),
             FindError::None | FindError::Read { .. } => Failure::Unreachable(error.to_string()),
@@ -34,25 +34,25 @@ pub(super) fn node(global: &Global, dir: Option<&Path>) -> anyhow::Result<Instan
 }
 
 /// Returns the pod of that name, or the only one with that prefix.
-pub(super) fn pod(instance: &Instance, wanted: &str) -> anyhow::Result<Key> {
-    let status = client::status(instance).map_err(failed)?;
+pub(super) fn pod(paths: &NodePaths, wanted: &str) -> anyhow::Result<ObjectKey> {
+    let status = client::status(paths).map_err(failed)?;
     let pods = status.pods.iter();
-    let keys: Vec<Key> = pods
-        .map(|pod| Key::new(&pod.namespace, &pod.name))
+    let keys: Vec<ObjectKey> = pods
+        .map(|pod| ObjectKey::new(&pod.namespace, &pod.name))
         .collect();
     resolve(&keys, wanted).map_err(|message| Failure::Input(message).into())
 }
 
-fn resolve(pods: &[Key], wanted: &str) -> Result<Key, String> {
+fn resolve(pods: &[ObjectKey], wanted: &str) -> Result<ObjectKey, String> {
     let (namespace, name) = match wanted.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),
         None => (None, wanted),
     };
-    let candidates: Vec<&Key> = pods
+    let candidates: Vec<&ObjectKey> = pods
         .iter()
         .filter(|pod| namespace.is_none_or(|namespace| pod.namespace == namespace))
         .collect();
-    let select = |matches: &dyn Fn(&str) -> bool| -> Vec<&Key> {
+    let select = |matches: &dyn Fn(&str) -> bool| -> Vec<&ObjectKey> {
         candidates
             .iter()
             .copied()
@@ -94,12 +94,12 @@ mod tests {
             ("b", "client"),
             ("b", "db-0"),
         ]
-        .map(|(namespace, name)| Key::new(namespace, name));
+        .map(|(namespace, name)| ObjectKey::new(namespace, name));
         let check = |wanted: &str, expect: Option<(&str, &str)>| {
             let found = resolve(&pods, wanted).ok();
             assert_eq!(
                 found,
-                expect.map(|(namespace, name)| Key::new(namespace, name)),
+                expect.map(|(namespace, name)| ObjectKey::new(namespace, name)),
                 "{wanted}"
             );
         };

@@ -42,16 +42,16 @@ pub(crate) struct Args {
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
-    let instance = find::node(global, None)?;
+    let paths = find::node(global, None)?;
     let path = match &args.pod {
         Some(pod) => {
-            let pod = find::pod(&instance, pod)?;
-            let any = instance.container_log(&pod.namespace, &pod.name, "any");
+            let pod = find::pod(&paths, pod)?;
+            let any = paths.container_log(&pod.namespace, &pod.name, "any");
             container_log(&any, args.container.as_deref())?
         }
-        None if args.node => instance.daemon_log(),
-        None if args.agent => instance.agent_log(),
-        None => instance.dns_log(),
+        None if args.node => paths.daemon_log(),
+        None if args.agent => paths.agent_log(),
+        None => paths.dns_log(),
     };
     let open = || fs::File::open(&path).with_context(|| format!("open the log {}", path.display()));
     let mut file = open()?;

@@ -22,8 +22,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
-    let instance = find::node(global, args.dir.as_deref())?;
-    let status = client::status(&instance).map_err(failed)?;
+    let paths = find::node(global, args.dir.as_deref())?;
+    let status = client::status(&paths).map_err(failed)?;
     match args.output {
         Format::Json => output::json("LocalNode", &status),
         Format::Table => {

@@ -6,9 +6,9 @@ use anyhow::Context as _;
 use ipnet::Ipv4Net;
 use mesh_core::node::Tier;
 use mesh_local::{
-    client::{self, ClientError, Options},
-    instance::{Instance, Name},
+    client::{self, ClientError, UpOptions},
     node::control::NodeStatus,
+    node_paths::{Name, NodePaths},
 };
 use tokio::time::Instant;
 
@@ -79,8 +79,8 @@ struct Wait {
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
-    let instance = match args.name {
-        Some(name) => Instance::new(name),
+    let paths = match args.name {
+        Some(name) => NodePaths::new(name),
         None => find::node(global, Some(&args.dir))?,
     };
     let bin_dir = match args.bin_dir {
@@ -89,7 +89,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
         }
         None => program_directory()?,
     };
-    let options = Options {
+    let options = UpOptions {
         manifests: args.dir,
         bin_dir,
         cni_path: args.cni_path,
@@ -99,8 +99,8 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
         pod_cidr: args.pod_cidr,
         service_cidr: args.service_cidr,
     };
-    output::note(&format!("starting the node {}", instance.name()));
-    let mut daemon = Box::pin(client::start(&instance, options))
+    output::note(&format!("starting the node {}", paths.name()));
+    let mut daemon = Box::pin(client::start(&paths, options))
         .await
         .map_err(failed)?;
     let outcome = wait(&args.wait, || daemon.poll()).await;
@@ -108,15 +108,15 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
         && let Some(ClientError::Failed(_)) = error.downcast_ref()
     {
         // The error message has all information about a failed start.
-        Box::pin(client::down(&instance)).await.map_err(failed)?;
+        Box::pin(client::down(&paths)).await.map_err(failed)?;
     }
     finish(&outcome?)
 }
 
 pub(crate) async fn apply(args: Apply, global: &Global) -> anyhow::Result<()> {
-    let instance = find::node(global, args.dir.as_deref())?;
-    client::apply(&instance).map_err(failed)?;
-    let outcome = wait(&args.wait, || client::status(&instance).map(Some)).await;
+    let paths = find::node(global, args.dir.as_deref())?;
+    client::apply(&paths).map_err(failed)?;
+    let outcome = wait(&args.wait, || client::status(&paths).map(Some)).await;
     finish(&outcome?)
 }
 

@@ -6,9 +6,9 @@ use super::Dump;
 use crate::node::Node;
 
 pub(super) fn collect(node: &Node, dump: &mut Dump) {
-    let state = node.instance.state();
+    let state = node.paths.state();
     directory(&state.join("logs"), "logs", dump);
-    directory(&node.instance.objects(), "objects", dump);
+    directory(&node.paths.objects(), "objects", dump);
 }
 
 fn directory(path: &Path, name: &str, dump: &mut Dump) {

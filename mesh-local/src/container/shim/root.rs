@@ -1,9 +1,7 @@
-//! The files of a container: those of the machine, with the container's own changes in memory on
-//! top, and its volumes.
-//!
-//! The changes live in a file system that only the container's mount namespace has, so they are
-//! gone when its last process is. `/run` and `/tmp` start empty: what programs of the machine keep
-//! there is none of the container's business, least of all the node's keys.
+//! The root file system of a container: the files of the machine with an overlay in memory, and the
+//! volumes. The overlay is mounted only in the mount namespace of the container, so that its
+//! changes are lost when the last process exits. `/run` and `/tmp` are empty, so that containers do
+//! not see runtime files of the machine, such as the private keys of the node.
 
 use std::{
     fs, io,
@@ -16,9 +14,9 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Start, StubError};
+use super::{CreateSpec, ShimError};
 
-/// A file or folder of the machine that the container sees elsewhere.
+/// A bind mount of a file or directory of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bind {
     pub source: PathBuf,
@@ -26,19 +24,21 @@ pub struct Bind {
     pub read_only: bool,
 }
 
-/// Where the machine's files are while the container's are put together.
+/// The root of the machine while the root of the container is set up.
 const OLD_ROOT: &str = "/.machine";
-/// Empty in every container.
-const OWN: [&str; 2] = ["/run", "/tmp"];
-/// Container runtimes mount these one by one; the container has its own.
+/// Directories that are empty in every container.
+const EMPTY: [&str; 2] = ["/run", "/tmp"];
+/// Files that a container runtime may have mounted on the machine, and that are replaced in
+/// containers.
 const REPLACED: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/hostname"];
 const NONE: Option<&str> = None;
 
-/// Makes the container's files the calling process's. The mount namespace must be its own already.
-pub(super) fn enter(task: &Start) -> Result<(), StubError> {
+/// Mounts the root of the container and changes to it. The calling process must be in a new mount
+/// namespace.
+pub(super) fn enter(task: &CreateSpec) -> Result<(), ShimError> {
     let slash = Path::new("/");
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    mount(NONE, slash, NONE, private, NONE).map_err(failed("keep mounts private below", slash))?;
+    mount(NONE, slash, NONE, private, NONE).map_err(failed("make mounts private below", slash))?;
     let mut sources = Vec::new();
     for bind in &task.binds {
         let source = fs::canonicalize(&bind.source);
@@ -47,35 +47,35 @@ pub(super) fn enter(task: &Start) -> Result<(), StubError> {
     let root = overlay(&task.scratch)?;
     for mounted in machine_mounts()? {
         let target = below(&root, &mounted);
-        // A file that is mounted over something since removed has no place here.
+        // The target of a mount may have been removed from the underlying file system.
         if target.exists() {
             let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
-            mount(Some(&mounted), &target, NONE, flags, NONE).map_err(failed("show", &mounted))?;
+            mount(Some(&mounted), &target, NONE, flags, NONE).map_err(failed("bind", &mounted))?;
         }
     }
     let old = below(&root, Path::new(OLD_ROOT));
-    fs::create_dir(&old).map_err(files("make", &old))?;
+    fs::create_dir(&old).map_err(files("create", &old))?;
     pivot_root(&root, &old).map_err(failed("change the root to", &root))?;
     std::env::set_current_dir("/").map_err(files("change to", slash))?;
-    for own in OWN {
-        empty(Path::new(own))?;
+    for own in EMPTY {
+        mount_empty(Path::new(own))?;
     }
     for (bind, source) in task.binds.iter().zip(&sources) {
-        show(bind, source)?;
+        bind_mount(bind, source)?;
     }
     for (path, contents) in &task.files {
-        // What is there may be a link that leads elsewhere.
+        // The existing file may be a symbolic link.
         let _ = fs::remove_file(path);
         fs::write(path, contents).map_err(files("write", path))?;
     }
     let old = Path::new(OLD_ROOT);
-    umount2(old, MntFlags::MNT_DETACH).map_err(failed("let go of", old))?;
+    umount2(old, MntFlags::MNT_DETACH).map_err(failed("unmount", old))?;
     fs::remove_dir(old).map_err(files("remove", old))
 }
 
-/// The machine's root with a layer of memory over it.
-fn overlay(scratch: &Path) -> Result<PathBuf, StubError> {
-    fs::create_dir_all(scratch).map_err(files("make", scratch))?;
+/// Mounts an overlay in memory over the root of the machine, and returns its path.
+fn overlay(scratch: &Path) -> Result<PathBuf, ShimError> {
+    fs::create_dir_all(scratch).map_err(files("create", scratch))?;
     mount(
         Some("mesh-local"),
         scratch,
@@ -83,10 +83,10 @@ fn overlay(scratch: &Path) -> Result<PathBuf, StubError> {
         MsFlags::empty(),
         Some("mode=0755"),
     )
-    .map_err(failed("mount memory at", scratch))?;
+    .map_err(failed("mount a tmpfs at", scratch))?;
     let [upper, work, root] = ["upper", "work", "root"].map(|name| scratch.join(name));
-    for folder in [&upper, &work, &root] {
-        fs::create_dir(folder).map_err(files("make", folder))?;
+    for directory in [&upper, &work, &root] {
+        fs::create_dir(directory).map_err(files("create", directory))?;
     }
     let options = format!(
         "lowerdir=/,upperdir={},workdir={}",
@@ -100,12 +100,13 @@ fn overlay(scratch: &Path) -> Result<PathBuf, StubError> {
         MsFlags::empty(),
         Some(options.as_str()),
     )
-    .map_err(failed("lay the container's files over", Path::new("/")))?;
+    .map_err(failed("mount an overlay over", Path::new("/")))?;
     Ok(root)
 }
 
-/// The file systems of the machine beside the root: the overlay shows none of them.
-fn machine_mounts() -> Result<Vec<PathBuf>, StubError> {
+/// Returns the mount points of other file systems of the machine, which the overlay does not
+/// include.
+fn machine_mounts() -> Result<Vec<PathBuf>, ShimError> {
     let path = Path::new("/proc/self/mountinfo");
     let text = fs::read_to_string(path).map_err(files("read", path))?;
     Ok(top_mounts(&text))
@@ -126,14 +127,19 @@ fn top_mounts(mountinfo: &str) -> Vec<PathBuf> {
         .filter(|(_, _, at)| is_root(at))
         .map(|(id, ..)| *id)
         .collect();
-    let own = |path: &Path| OWN.iter().chain(&REPLACED).any(|own| path.starts_with(own));
+    let own = |path: &Path| {
+        EMPTY
+            .iter()
+            .chain(&REPLACED)
+            .any(|own| path.starts_with(own))
+    };
     rows.iter()
         .filter(|(_, parent, at)| roots.contains(parent) && !is_root(at) && !own(at))
         .map(|(_, _, at)| at.clone())
         .collect()
 }
 
-/// Blanks and backslashes are written as octal numbers.
+/// Decodes the octal escapes of blanks and backslashes.
 fn unescape(text: &str) -> PathBuf {
     let mut out = text.to_owned();
     for (code, plain) in [
@@ -147,8 +153,8 @@ fn unescape(text: &str) -> PathBuf {
     PathBuf::from(out)
 }
 
-fn empty(path: &Path) -> Result<(), StubError> {
-    fs::create_dir_all(path).map_err(files("make", path))?;
+fn mount_empty(path: &Path) -> Result<(), ShimError> {
+    fs::create_dir_all(path).map_err(files("create", path))?;
     let options = if path == Path::new("/tmp") {
         "mode=1777"
     } else {
@@ -162,21 +168,21 @@ fn empty(path: &Path) -> Result<(), StubError> {
         flags,
         Some(options),
     )
-    .map_err(failed("empty", path))
+    .map_err(failed("mount a tmpfs at", path))
 }
 
-/// Makes a place for the source and puts it there.
-fn show(bind: &Bind, source: &Path) -> Result<(), StubError> {
+/// Creates the target of a bind mount and mounts it.
+fn bind_mount(bind: &Bind, source: &Path) -> Result<(), ShimError> {
     let target = &bind.target;
     let source = below(Path::new(OLD_ROOT), source);
     if source.is_dir() {
-        fs::create_dir_all(target).map_err(files("make", target))?;
+        fs::create_dir_all(target).map_err(files("create", target))?;
     } else {
         if let Some(parent) = target.parent() {
-            fs::create_dir_all(parent).map_err(files("make", parent))?;
+            fs::create_dir_all(parent).map_err(files("create", parent))?;
         }
         if !target.exists() {
-            fs::File::create(target).map_err(files("make", target))?;
+            fs::File::create(target).map_err(files("create", target))?;
         }
     }
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
@@ -192,16 +198,16 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-fn files<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> StubError + 'a {
-    move |source| StubError::Files {
+fn files<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> ShimError + 'a {
+    move |source| ShimError::Files {
         what,
         path: path.to_owned(),
         source,
     }
 }
 
-fn failed<'a>(what: &'static str, path: &'a Path) -> impl Fn(nix::Error) -> StubError + 'a {
-    move |source| StubError::Files {
+fn failed<'a>(what: &'static str, path: &'a Path) -> impl Fn(nix::Error) -> ShimError + 'a {
+    move |source| ShimError::Files {
         what,
         path: path.to_owned(),
         source: source.into(),
@@ -213,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_directly_below_the_root() {
+    fn top_mounts_excludes_nested_and_replaced_mounts() {
         let mountinfo = "27 1 253:0 / / rw - ext4 /dev/vda rw\n22 27 0:20 / /proc rw - proc proc rw\n\
                          23 27 0:21 / /sys rw - sysfs sysfs rw\n31 23 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
                          40 27 0:30 / /run rw - tmpfs tmpfs rw\n41 27 0:31 / /srv/a\\040b rw - ext4 x rw\n\

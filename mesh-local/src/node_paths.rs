@@ -1,8 +1,6 @@
-//! One local node: its name and where each of its things lives.
-//!
-//! Everything a node leaves on the machine is found from its name alone (state folder, cgroup,
-//! pins, nftables table, network device), so that `down` and the next `up` can clear after a crash
-//! without asking anybody.
+//! The name of a local node and the paths of its files and kernel objects. All paths and names are
+//! derived from the name of the node (state directory, cgroup, pins, nftables table), so that
+//! `down` and the next `up` can clean up after a crash.
 
 use std::{
     fmt, io,
@@ -10,34 +8,34 @@ use std::{
     str::FromStr,
 };
 
-/// Below it each node has a folder of its name.
+/// The parent of the state directories of all nodes.
 pub const STATE_ROOT: &str = "/run/mesh-local";
-/// The eBPF file system; the agent mounts it where it is missing.
+/// The BPF file system; the agent mounts it if necessary.
 const BPF_ROOT: &str = "/sys/fs/bpf";
 
-/// The name of a node: what `--name` says, or the last part of the folder's path.
+/// The name of a node: that of `--name`, or the name of its directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} cannot name a node: 1 to 24 lower-case letters, digits and '-', beginning and ending with a letter or digit; give another with --name"
+    "invalid node name {0:?}: expected 1 to 24 lower-case letters, digits and '-', beginning and ending with a letter or digit; set another with --name"
 )]
 pub struct InvalidName(String);
 
-/// The places of one node.
+/// The paths of a node.
 #[derive(Clone, Debug)]
-pub struct Instance {
+pub struct NodePaths {
     name: Name,
     state: PathBuf,
 }
 
-/// Which node a command means when none is named.
+/// An error of finding the node of a command without a name.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
     #[error("no local node is up; start one with: meshctl local up DIR")]
     None,
-    #[error("several local nodes are up ({0}); choose one with --local NAME")]
+    #[error("several local nodes are up ({0}); select one with --local NAME")]
     Several(String),
     #[error("read {path}")]
     Read {
@@ -48,9 +46,9 @@ pub enum FindError {
 }
 
 impl Name {
-    /// The name of the node that runs a folder's manifests when none is given.
-    pub fn of_folder(folder: &Path) -> Result<Self, InvalidName> {
-        let last = folder
+    /// Returns the default name of the node that runs the manifests of a directory.
+    pub fn from_directory(directory: &Path) -> Result<Self, InvalidName> {
+        let last = directory
             .file_name()
             .map(|name| name.to_string_lossy().to_lowercase())
             .unwrap_or_default();
@@ -71,11 +69,11 @@ impl FromStr for Name {
 
     fn from_str(text: &str) -> Result<Self, InvalidName> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-        let good = (1..=24).contains(&text.len())
+        let is_valid = (1..=24).contains(&text.len())
             && text.chars().all(|c| plain(c) || c == '-')
             && text.starts_with(plain)
             && text.ends_with(plain);
-        if good {
+        if is_valid {
             Ok(Self(text.to_owned()))
         } else {
             Err(InvalidName(text.to_owned()))
@@ -89,13 +87,13 @@ impl fmt::Display for Name {
     }
 }
 
-impl Instance {
+impl NodePaths {
     pub fn new(name: Name) -> Self {
         let state = Path::new(STATE_ROOT).join(name.as_str());
         Self { name, state }
     }
 
-    /// Every node that has a state folder, running or left behind.
+    /// Returns all nodes with a state directory, running or crashed.
     pub fn all() -> Result<Vec<Self>, FindError> {
         let read_error = |source| FindError::Read {
             path: STATE_ROOT.into(),
@@ -117,7 +115,7 @@ impl Instance {
         Ok(found)
     }
 
-    /// The node that is named, or the only one.
+    /// Returns the named node, or the only one.
     pub fn find(name: Option<Name>) -> Result<Self, FindError> {
         if let Some(name) = name {
             return Ok(Self::new(name));
@@ -137,7 +135,7 @@ impl Instance {
         &self.name
     }
 
-    /// Where everything that can be a file is.
+    /// Returns the state directory.
     pub fn state(&self) -> &Path {
         &self.state
     }
@@ -146,12 +144,12 @@ impl Instance {
         self.state.join("settings.json")
     }
 
-    /// The daemon listens here for the commands of `meshctl local`.
+    /// Returns the socket on which the daemon receives the requests of `meshctl local`.
     pub fn control_socket(&self) -> PathBuf {
         self.state.join("control.sock")
     }
 
-    /// Where a daemon that cannot start says why.
+    /// Returns the file for the error of a daemon that cannot start.
     pub fn failure(&self) -> PathBuf {
         self.state.join("failure")
     }
@@ -176,7 +174,7 @@ impl Instance {
             .join(format!("{container}.log"))
     }
 
-    /// The objects that the node writes for the controllers.
+    /// Returns the directory of the objects that the node writes for the controllers.
     pub fn objects(&self) -> PathBuf {
         self.state.join("objects")
     }
@@ -185,7 +183,7 @@ impl Instance {
         self.state.join("pki")
     }
 
-    /// Volumes, process descriptions and CNI results of one pod.
+    /// Returns the directory of a pod, with volumes, tasks and CNI inputs.
     pub fn pod(&self, uid: &str) -> PathBuf {
         self.pods().join(uid)
     }
@@ -202,7 +200,7 @@ impl Instance {
         self.state.join("netns")
     }
 
-    /// The state of the address plugin.
+    /// Returns the state directory of the IPAM plugin.
     pub fn ipam(&self) -> PathBuf {
         self.state.join("ipam")
     }
@@ -225,17 +223,18 @@ impl Instance {
             .join(self.name.as_str())
     }
 
-    /// The node's cgroup: `node` holds the daemon and its helpers, `pods` the pods.
+    /// Returns the cgroup of the node. Its child `node` has the daemon and its helpers, `pods` has
+    /// the pods.
     pub fn cgroup(&self, cgroup2: &Path) -> PathBuf {
         cgroup2.join("mesh-local").join(self.name.as_str())
     }
 
-    /// The nftables table of the node's Services.
+    /// Returns the name of the nftables table of Services.
     pub fn nft_table(&self) -> String {
         format!("mesh_local_{}", self.name.as_str().replace('-', "_"))
     }
 
-    /// The name of the CNI network.
+    /// Returns the name of the CNI network.
     pub fn network_name(&self) -> String {
         format!("mesh-local-{}", self.name)
     }
@@ -246,8 +245,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
-        let of = |folder: &str| Name::of_folder(Path::new(folder)).map(|name| name.0);
+    fn names_are_derived_and_validated() {
+        let of = |directory: &str| Name::from_directory(Path::new(directory)).map(|name| name.0);
         assert_eq!(of("/a/examples/Demo"), Ok("demo".into()));
         assert_eq!(of("/a/my_app.v1/"), Ok("my-app-v1".into()));
         assert!(of("/").is_err());

@@ -1,8 +1,7 @@
-//! What `meshctl local exec-stub` does: enters a container's world and becomes its program.
-//!
-//! The node starts its own executable again instead of forking, so that everything between fork and
-//! exec is ordinary code: one thread, no locks, errors that can be told. [`Task::Start`] builds a
-//! container, [`Task::Join`] enters one that runs, for probes and `exec`.
+//! The program `meshctl local exec-stub`: sets up or enters a container and executes its program.
+//! The node executes itself again instead of running code between fork and exec, so that the shim
+//! has one thread, no locks and ordinary error handling. [`ShimTask::Create`] sets up a container;
+//! [`ShimTask::Exec`] enters a running one, for probes and `exec`.
 
 use std::{
     ffi::CString,
@@ -24,36 +23,38 @@ mod root;
 
 pub use root::Bind;
 
-/// One run of the stub, as it lies in the file that its argument names.
+/// The task of the shim, in JSON in the file of its argument.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Task {
-    Start(Start),
-    Join(Join),
+pub enum ShimTask {
+    #[serde(rename = "Start")]
+    Create(CreateSpec),
+    #[serde(rename = "Join")]
+    Exec(ExecSpec),
 }
 
-/// Build a container and run its program.
+/// Create a container and execute its program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Start {
+pub struct CreateSpec {
     pub cgroup: PathBuf,
-    /// Absent in the host's network.
+    /// The network namespace of the pod; `None` in the host network.
     pub netns: Option<PathBuf>,
     pub hostname: String,
-    /// An empty folder of the machine, where the container's own files are put together. Nothing of
-    /// it is seen outside.
+    /// An empty directory where the file system of the container is mounted, visible only in its
+    /// mount namespace.
     pub scratch: PathBuf,
     pub binds: Vec<Bind>,
-    /// Files with a content of the container's own.
+    /// Files with contents specific to the container.
     pub files: Vec<(PathBuf, String)>,
     pub program: Program,
-    /// Where to say why the program could not be started.
+    /// The file for the error if the program cannot be started.
     pub failure: PathBuf,
 }
 
-/// Run a program in a container that runs.
+/// Execute a program in a running container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Join {
+pub struct ExecSpec {
     pub cgroup: PathBuf,
-    /// Of the container's first process, whose namespaces are entered.
+    /// The first process of the container, whose namespaces are entered.
     pub pid: u32,
     pub program: Program,
 }
@@ -62,7 +63,8 @@ pub struct Join {
 pub struct Program {
     pub command: Vec<String>,
     pub env: Vec<(String, String)>,
-    pub folder: PathBuf,
+    #[serde(rename = "folder")]
+    pub working_directory: PathBuf,
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
@@ -70,14 +72,14 @@ pub struct Program {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum StubError {
+pub enum ShimError {
     #[error("read the task {path}")]
     Read {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("the task {path} is not what this version writes")]
+    #[error("parse the task {path}, which another version may have written")]
     Parse {
         path: PathBuf,
         #[source]
@@ -85,7 +87,7 @@ pub enum StubError {
     },
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    #[error("open the namespace {path}; has the container ended?")]
+    #[error("open the namespace {path}; has the container exited?")]
     Namespace {
         path: PathBuf,
         #[source]
@@ -104,18 +106,16 @@ pub enum StubError {
         #[source]
         source: io::Error,
     },
-    #[error("{0:?} holds a zero byte, which no argument or variable can")]
+    #[error("{0:?} contains a NUL byte, which arguments and variables cannot")]
     ZeroByte(String),
-    #[error("become user {uid} and group {gid}")]
+    #[error("switch to user {uid} and group {gid}")]
     User {
         uid: u32,
         gid: u32,
         #[source]
         source: nix::Error,
     },
-    #[error(
-        "the program {program:?} is not on this machine; install it, or name another in command"
-    )]
+    #[error("program {program:?} not found on this machine; install it, or set another command")]
     NotFound { program: String },
     #[error("run {program:?}")]
     Exec {
@@ -125,20 +125,20 @@ pub enum StubError {
     },
 }
 
-/// Does what the file says. Returns only to say why it could not.
-pub fn run(path: &Path) -> StubError {
+/// Performs the task of a file. Returns only if it fails.
+pub fn run(path: &Path) -> ShimError {
     let task = match read(path) {
         Ok(task) => task,
         Err(error) => return error,
     };
     match task {
-        Task::Join(task) => join(&task),
-        Task::Start(task) => {
-            // Opened now, for the place is out of reach afterwards.
+        ShimTask::Exec(task) => exec(&task),
+        ShimTask::Create(task) => {
+            // Opened first, because the path is inaccessible in the container.
             let failure = fs::File::create(&task.failure);
-            let error = start(&task);
+            let error = create(&task);
             if let Ok(mut file) = failure {
-                // The error is also returned; the file only adds it to the pod's status.
+                // The error is also returned; the file adds it to the status of the pod.
                 let _ = file.write_all(describe(&error).as_bytes());
             }
             error
@@ -146,23 +146,24 @@ pub fn run(path: &Path) -> StubError {
     }
 }
 
-/// Enters a running container and becomes the program there.
-pub fn join(task: &Join) -> StubError {
-    let enter = || -> Result<(), StubError> {
+/// Enters a running container and executes the program. Returns only if it fails.
+pub fn exec(task: &ExecSpec) -> ShimError {
+    let enter = || -> Result<(), ShimError> {
         cgroup::join(&task.cgroup)?;
         let kinds = [
             ("net", CloneFlags::CLONE_NEWNET),
             ("uts", CloneFlags::CLONE_NEWUTS),
             ("mnt", CloneFlags::CLONE_NEWNS),
         ];
-        // All are opened first: behind the mount namespace there is another /proc.
+        // All files are opened first, because /proc differs in the mount namespace of the
+        // container.
         let mut files = Vec::new();
         for (name, kind) in kinds {
             let path = PathBuf::from(format!("/proc/{}/ns/{name}", task.pid));
             files.push((open_namespace(&path)?, kind, path));
         }
         for (file, kind, path) in files {
-            setns(file, kind).map_err(|source| StubError::Enter {
+            setns(file, kind).map_err(|source| ShimError::Enter {
                 what: path.display().to_string(),
                 source,
             })?;
@@ -170,12 +171,12 @@ pub fn join(task: &Join) -> StubError {
         Ok(())
     };
     match enter() {
-        Ok(()) => become_program(&task.program),
+        Ok(()) => exec_program(&task.program),
         Err(error) => error,
     }
 }
 
-/// The error and its causes on one line.
+/// Returns the error and its sources in one line.
 pub fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -187,65 +188,67 @@ pub fn describe(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn read(path: &Path) -> Result<Task, StubError> {
-    let text = fs::read(path).map_err(|source| StubError::Read {
+fn read(path: &Path) -> Result<ShimTask, ShimError> {
+    let text = fs::read(path).map_err(|source| ShimError::Read {
         path: path.to_owned(),
         source,
     })?;
-    serde_json::from_slice(&text).map_err(|source| StubError::Parse {
+    serde_json::from_slice(&text).map_err(|source| ShimError::Parse {
         path: path.to_owned(),
         source,
     })
 }
 
-fn start(task: &Start) -> StubError {
-    let build = || -> Result<(), StubError> {
+fn create(task: &CreateSpec) -> ShimError {
+    let build = || -> Result<(), ShimError> {
         cgroup::join(&task.cgroup)?;
-        // A session of its own: a signal from the node's terminal is not for the container.
-        nix::unistd::setsid().map_err(entering("a session of its own"))?;
+        // The container leaves the session of the node, so that it receives no signals of its
+        // terminal.
+        nix::unistd::setsid().map_err(entering("a new session"))?;
         if let Some(path) = &task.netns {
             setns(open_namespace(path)?, CloneFlags::CLONE_NEWNET)
                 .map_err(entering("the pod's network namespace"))?;
         }
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)
-            .map_err(entering("namespaces of its own"))?;
-        nix::unistd::sethostname(&task.hostname).map_err(entering("a host name of its own"))?;
+            .map_err(entering("new mount and UTS namespaces"))?;
+        nix::unistd::sethostname(&task.hostname).map_err(entering("the container's host name"))?;
         root::enter(task)
     };
     match build() {
-        Ok(()) => become_program(&task.program),
+        Ok(()) => exec_program(&task.program),
         Err(error) => error,
     }
 }
 
-fn entering(what: &'static str) -> impl Fn(nix::Error) -> StubError {
-    move |source| StubError::Enter {
+fn entering(what: &'static str) -> impl Fn(nix::Error) -> ShimError {
+    move |source| ShimError::Enter {
         what: what.to_owned(),
         source,
     }
 }
 
-fn open_namespace(path: &Path) -> Result<fs::File, StubError> {
-    fs::File::open(path).map_err(|source| StubError::Namespace {
+fn open_namespace(path: &Path) -> Result<fs::File, ShimError> {
+    fs::File::open(path).map_err(|source| ShimError::Namespace {
         path: path.to_owned(),
         source,
     })
 }
 
-fn become_program(program: &Program) -> StubError {
+fn exec_program(program: &Program) -> ShimError {
     match prepare(program) {
         Err(error) => error,
-        Ok((command, env)) => exec(program, &command, &env),
+        Ok((command, env)) => execute(program, &command, &env),
     }
 }
 
-/// Gives up what the container is not to have, and turns the texts into what the kernel takes.
-fn prepare(program: &Program) -> Result<(Vec<CString>, Vec<CString>), StubError> {
+/// Changes working directory, user and privileges, and converts command and environment to C
+/// strings.
+fn prepare(program: &Program) -> Result<(Vec<CString>, Vec<CString>), ShimError> {
     let &Program { uid, gid, .. } = program;
-    let user_error = |source| StubError::User { uid, gid, source };
-    std::env::set_current_dir(&program.folder).map_err(|source| StubError::Files {
+    let user_error = |source| ShimError::User { uid, gid, source };
+    std::env::set_current_dir(&program.working_directory).map_err(|source| ShimError::Files {
         what: "change to the working directory",
-        path: program.folder.clone(),
+        path: program.working_directory.clone(),
         source,
     })?;
     let groups: Vec<Gid> = program
@@ -257,10 +260,10 @@ fn prepare(program: &Program) -> Result<(Vec<CString>, Vec<CString>), StubError>
     nix::unistd::setgid(Gid::from_raw(gid)).map_err(user_error)?;
     nix::unistd::setuid(Uid::from_raw(uid)).map_err(user_error)?;
     if program.no_new_privileges {
-        nix::sys::prctl::set_no_new_privs().map_err(entering("a state without new privileges"))?;
+        nix::sys::prctl::set_no_new_privs().map_err(entering("the no_new_privs mode"))?;
     }
     let text =
-        |text: &str| CString::new(text).map_err(|_position| StubError::ZeroByte(text.to_owned()));
+        |text: &str| CString::new(text).map_err(|_position| ShimError::ZeroByte(text.to_owned()));
     let command = program.command.iter().map(|part| text(part));
     let env = program
         .env
@@ -272,36 +275,36 @@ fn prepare(program: &Program) -> Result<(Vec<CString>, Vec<CString>), StubError>
     ))
 }
 
-/// Looks the program up in the container's own PATH, as a shell would.
-fn exec(program: &Program, command: &[CString], env: &[CString]) -> StubError {
+/// Executes the program, which is looked up in the container's PATH as in a shell.
+fn execute(program: &Program, command: &[CString], env: &[CString]) -> ShimError {
     let name = program.command.first().cloned().unwrap_or_default();
     let path = program.env.iter().find(|(name, _)| name == "PATH");
-    let folders: Vec<&str> = path
+    let directories: Vec<&str> = path
         .map(|(_, value)| value.split(':').collect())
         .unwrap_or_default();
     let candidates: Vec<PathBuf> = if name.contains('/') {
         vec![PathBuf::from(&name)]
     } else {
-        folders
+        directories
             .iter()
-            .map(|folder| Path::new(folder).join(&name))
+            .map(|directory| Path::new(directory).join(&name))
             .collect()
     };
-    let mut refused = None;
+    let mut exec_error = None;
     for candidate in candidates {
         let Ok(file) = CString::new(candidate.as_os_str().as_bytes()) else {
-            return StubError::ZeroByte(name);
+            return ShimError::ZeroByte(name);
         };
         let Err(error) = nix::unistd::execve(&file, command, env);
         if !matches!(error, nix::Error::ENOENT | nix::Error::ENOTDIR) {
-            refused = Some(error);
+            exec_error = Some(error);
         }
     }
-    match refused {
-        Some(source) => StubError::Exec {
+    match exec_error {
+        Some(source) => ShimError::Exec {
             program: name,
             source,
         },
-        None => StubError::NotFound { program: name },
+        None => ShimError::NotFound { program: name },
     }
 }
