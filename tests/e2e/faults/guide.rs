@@ -81,7 +81,8 @@ pub(super) fn command(step: &str, fault: &Fault) -> String {
         .collect()
 }
 
-/// Lines are broken where they are full; that is not a part of a command.
+/// Joins the lines of a paragraph or of a command that continues after a backslash.
 fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    let joined = text.replace("\\\n", "\n");
+    joined.split_whitespace().collect::<Vec<_>>().join(" ")
 }
