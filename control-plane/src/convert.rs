@@ -86,5 +86,5 @@ fn shared(text: &Option<String>) -> Option<Arc<str>> {
 
 /// Ports are `i32` in the API; what is no port number is none.
 fn port_number(port: i32) -> Option<u16> {
-    mesh_k8s::pod::ports::number(port)
+    mesh_k8s::pod::ports::port_number(port)
 }

@@ -155,7 +155,7 @@ impl Injector {
             .caches
             .between(&namespace, &direct.kind, &direct.name)
             .await;
-        let owner = mesh_k8s::pod::owner::of(pod, |_, _| between.as_deref());
+        let owner = mesh_k8s::pod::owner::resolve(pod, |_, _| between.as_deref());
         // The one that `of` chose: the owner's owner, unless it has none that counts.
         let above = between
             .iter()

@@ -1,8 +1,8 @@
-//! The `policy.linkerd.io` resources, one file a kind.
+//! The `policy.linkerd.io` resources, one file for each kind.
 //!
-//! Each struct reads every version of its kind that Linkerd ever served: fields were only added,
-//! and what an older version lacks has a default here. They are written in the version named at the
-//! struct.
+//! Each struct deserializes every version of its kind that Linkerd has served: later versions only
+//! added fields, and each added field has a default here. A struct serializes as the version that
+//! its documentation names.
 
 pub mod authorization_policy;
 pub mod http_route;
@@ -18,5 +18,5 @@ pub use network_authentication::{Network, NetworkAuthentication, NetworkAuthenti
 pub use server::{PortRef, ProxyProtocol, Server, ServerSpec};
 pub use target_ref::{LocalTargetRef, NamespacedTargetRef};
 
-/// The API group of every kind here.
+/// The API group of the kinds in this module.
 pub const GROUP: &str = "policy.linkerd.io";

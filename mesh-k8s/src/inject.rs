@@ -1,9 +1,9 @@
-//! The pod patch: which pods get a proxy, and what is added to them.
+//! The pod patch: which pods are injected, and what is added to them.
 //!
 //! A pure function of values, namespace and pod, shared by the admission webhook, `meshctl inject`
-//! and the local node. [`decide`] says whether; [`patch`] also says how, as a JSON patch. The
-//! containers are typed until the last step, so that text from annotations cannot break out of its
-//! place. [`uninject`] takes away again what was added.
+//! and the local node. [`decide`] returns whether a pod is injected, [`patch`] also returns the
+//! JSON patch. Containers are typed values until they are serialized into the patch, so that text
+//! from annotations cannot escape from its field. [`uninject`] reverses an injection.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -21,7 +21,7 @@ mod env;
 mod opaque;
 mod operations;
 mod overrides;
-mod redirected;
+mod redirect_annotations;
 mod reverse;
 mod units;
 
@@ -37,56 +37,67 @@ pub use reverse::uninject;
 pub(crate) use reverse::uninject_metadata;
 
 use self::{
-    env::Given,
+    env::EnvInputs,
     operations::Operations,
-    overrides::{Annotations, Origin},
-    redirected::Correction,
+    overrides::{AnnotationOrigin, Annotations},
+    redirect_annotations::AnnotationPatch,
 };
 use crate::{
     pod::{self, owner::Owner},
     values::Redirection,
 };
 
-/// What becomes of a pod, and why.
+/// The result of [`patch`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct PatchOutcome {
+    /// Whether the pod is injected, and why not.
     pub decision: Decision,
-    /// Empty when nothing is to be changed. A pod that is skipped may still get the annotation of
-    /// its opaque ports.
+    /// Empty when nothing changes. The patch of a skipped pod may add the annotation of its opaque
+    /// ports.
     pub patch: Patch,
-    /// What was asked for and could not be done, one sentence each.
+    /// Configuration that has no effect, one message each.
     pub warnings: Vec<String>,
 }
 
+/// Why a pod cannot be patched.
 #[derive(Debug, thiserror::Error)]
 pub enum InjectError {
+    /// The value `clusterNetworks` has an item that is not a CIDR block.
     #[error(
-        "clusterNetworks: {0:?} is no block of addresses such as 10.0.0.0/8; correct the mesh's values"
+        "clusterNetworks: {0:?} is not a CIDR block such as 10.0.0.0/8; correct the mesh's values"
     )]
     ClusterNetworks(String),
-    /// One sentence for each; the object is not to be admitted.
+    /// Invalid annotations, one message each; the pod must not be admitted.
     #[error("{}", .0.join("; "))]
     Annotations(Vec<String>),
-    #[error("write the {what} as JSON")]
+    /// A part of the patch cannot be serialized.
+    #[error("serialize the {what} as JSON")]
     Serialize {
+        /// The part of the patch.
         what: &'static str,
+        /// The cause.
         #[source]
         source: serde_json::Error,
     },
 }
 
-/// Computes the patch of a pod. `owner` is the workload the pod belongs to, or the pod itself.
+/// Computes the patch of a pod. `owner` is the workload that owns the pod, or the pod itself.
+///
+/// # Errors
+///
+/// Invalid annotations of the pod, invalid security annotations of its namespace, and an invalid
+/// `clusterNetworks`.
 pub fn patch(
     values: &Values,
     namespace: &ObjectMeta,
     pod: &Pod,
     owner: &Owner,
-) -> Result<Outcome, InjectError> {
+) -> Result<PatchOutcome, InjectError> {
     let projection = values.identity.service_account_token_projection;
     let decision = decide(namespace, pod, projection);
     let Decision::Inject { ingress } = decision else {
         let default = || opaque::default_of_pod(&pod_spec(pod), &values.proxy.opaque_ports);
-        return Ok(Outcome {
+        return Ok(PatchOutcome {
             decision,
             patch: annotate_opaque(namespace, &pod.metadata, default),
             warnings: Vec::new(),
@@ -94,30 +105,30 @@ pub fn patch(
     };
     let mut values = values.clone();
     values.proxy.is_ingress |= ingress;
-    let origin = Origin {
+    let origin = AnnotationOrigin {
         namespace,
         pod: &pod.metadata,
         owner,
     };
     let annotations = overrides::inherit(namespace, &pod.metadata);
-    let mut applied = overrides::apply(&mut values, &annotations, origin);
-    overrides::merge_additional_env(&mut values, origin, &mut applied);
-    opaque::check(&annotations, &pod_spec(pod), origin, &mut applied);
-    if !applied.problems.is_empty() {
-        return Err(InjectError::Annotations(applied.problems));
+    let mut report = overrides::apply(&mut values, &annotations, origin);
+    overrides::merge_additional_env(&mut values, origin, &mut report);
+    opaque::check(&annotations, &pod_spec(pod), origin, &mut report);
+    if !report.errors.is_empty() {
+        return Err(InjectError::Annotations(report.errors));
     }
     let component = pod::label(pod, annotation::CONTROL_PLANE_COMPONENT).is_some();
-    let correction = redirected::correct(&values, &annotations, &applied, component);
-    let patch = injection(&values, &annotations, correction, pod, owner)?;
-    Ok(Outcome {
+    let redirect_patch = redirect_annotations::compute(&values, &annotations, &report, component);
+    let patch = injection_patch(&values, &annotations, redirect_patch, pod, owner)?;
+    Ok(PatchOutcome {
         decision,
         patch,
-        warnings: applied.warnings,
+        warnings: report.warnings,
     })
 }
 
-/// What of a Service's annotations cannot be used. Clients take the rest; a Service is no reason to
-/// keep anything from being created.
+/// Returns a warning for each annotation of a Service that is partly invalid. The valid items stay
+/// in effect and the Service is admitted.
 pub fn service_warnings(
     namespace: &ObjectMeta,
     service: &Service,
@@ -126,23 +137,24 @@ pub fn service_warnings(
     opaque::service_warnings(namespace, service, in_namespace)
 }
 
-/// The patch of a Service: at most the annotation of its opaque ports.
+/// Computes the patch of a Service, which adds at most the annotation of its opaque ports.
 pub fn patch_service(values: &Values, namespace: &ObjectMeta, service: &Service) -> Patch {
     let default = || opaque::default_of_service(service, &values.proxy.opaque_ports);
     annotate_opaque(namespace, &service.metadata, default)
 }
 
-/// The operations for a pod that is injected. `values` are those of this pod, annotations applied.
-fn injection(
+/// Returns the patch of an injected pod. `values` are those of this pod, with annotations applied.
+///
+fn injection_patch(
     values: &Values,
     annotations: &Annotations,
-    correction: Correction,
+    redirect_patch: AnnotationPatch,
     pod: &Pod,
     owner: &Owner,
 ) -> Result<Patch, InjectError> {
     let spec = pod_spec(pod);
     let component = pod::label(pod, annotation::CONTROL_PLANE_COMPONENT);
-    let env = env::proxy(&Given {
+    let env = env::proxy(&EnvInputs {
         values,
         spec: &spec,
         component,
@@ -150,12 +162,12 @@ fn injection(
     })?;
     let mut operations = Operations::default();
     let own = pod.metadata.annotations.as_ref();
-    for key in &correction.remove {
+    for key in &redirect_patch.remove {
         if own.is_some_and(|own| own.contains_key(*key)) {
             operations.remove(&["metadata", "annotations", key]);
         }
     }
-    let added = added_annotations(values, annotations, correction, pod, &spec);
+    let added = added_annotations(values, annotations, redirect_patch, pod, &spec);
     operations.metadata_entries("annotations", own, added);
     let labels = pod.metadata.labels.as_ref();
     operations.metadata_entries("labels", labels, added_labels(values, pod, owner));
@@ -163,7 +175,7 @@ fn injection(
     if values.proxy.native_sidecar || values.redirection() != Redirection::Agent {
         operations.ensure_list(&["spec", "initContainers"], spec.init_containers.is_some());
     }
-    let first = first_container(&mut operations, values, &spec, component.is_some())?;
+    let first = add_network_container(&mut operations, values, &spec, component.is_some())?;
     if overrides::wants_debug_sidecar(annotations) {
         let debug = containers::debug(values);
         operations.add(&["spec", "containers", "-"], "debugging container", &debug)?;
@@ -182,16 +194,16 @@ fn injection(
     Ok(operations.finish())
 }
 
-/// Adds the init container that redirects the pod or asks whether it is redirected. Where the agent
-/// does that, there is none.
-fn first_container(
+/// Adds the init container that redirects the pod or validates its redirection, and returns whether
+/// there is one. Where the agent redirects pods, there is none.
+fn add_network_container(
     operations: &mut Operations,
     values: &Values,
     spec: &PodSpec,
     control_plane: bool,
 ) -> Result<bool, InjectError> {
-    // Before the native sidecar, which comes before everything else; a proxy among the containers
-    // needs it before itself only.
+    // Before the native sidecar, which precedes all other init containers. A proxy among the
+    // ordinary containers only needs it to be an init container.
     let index = if values.proxy.native_sidecar {
         "0"
     } else {
@@ -214,11 +226,11 @@ fn first_container(
     Ok(true)
 }
 
-/// The annotations that an injected pod gets, beyond those it has.
+/// Returns the annotations that injection adds to the pod's own.
 fn added_annotations(
     values: &Values,
     annotations: &Annotations,
-    correction: Correction,
+    redirect_patch: AnnotationPatch,
     pod: &Pod,
     spec: &PodSpec,
 ) -> Annotations {
@@ -226,9 +238,10 @@ fn added_annotations(
     let mut added = annotations.clone();
     let own = pod.metadata.annotations.as_ref();
     added.retain(|key, _| {
-        own.is_none_or(|own| !own.contains_key(key)) && !correction.remove.contains(&key.as_str())
+        own.is_none_or(|own| !own.contains_key(key))
+            && !redirect_patch.remove.contains(&key.as_str())
     });
-    added.extend(correction.set);
+    added.extend(redirect_patch.set);
     added.insert(
         annotation::CREATED_BY.into(),
         format!("linkerd/proxy-injector {version}"),
@@ -250,7 +263,7 @@ fn added_annotations(
 }
 
 fn added_labels(values: &Values, pod: &Pod, owner: &Owner) -> Annotations {
-    /// The kinds that have a label; a pod of a CronJob is known by its Job alone.
+    /// The kinds that have a label. The pods of a CronJob are owned by a Job.
     const LABELLED: [&str; 6] = [
         "deployment",
         "replicationcontroller",
@@ -276,20 +289,20 @@ fn added_labels(values: &Values, pod: &Pod, owner: &Owner) -> Annotations {
     labels
 }
 
-/// Adds the annotation of opaque ports to an object that lacks it: the namespace's value, else
-/// those defaults that the object uses.
+/// Adds the annotation of opaque ports to an object that lacks it: the value of the namespace, or
+/// else the default opaque ports that the object uses.
 fn annotate_opaque(
     namespace: &ObjectMeta,
     object: &ObjectMeta,
     default: impl FnOnce() -> Option<String>,
 ) -> Patch {
-    let of = |meta: &ObjectMeta| {
+    let opaque_ports = |meta: &ObjectMeta| {
         let annotations = meta.annotations.as_ref()?;
         annotations.get(annotation::OPAQUE_PORTS).cloned()
     };
     let mut operations = Operations::default();
-    if of(object).is_none()
-        && let Some(ports) = of(namespace).or_else(default)
+    if opaque_ports(object).is_none()
+        && let Some(ports) = opaque_ports(namespace).or_else(default)
     {
         operations.metadata_entries(
             "annotations",
@@ -307,7 +320,8 @@ fn pod_spec(pod: &Pod) -> Cow<'_, PodSpec> {
     }
 }
 
-/// Lets tools see which bundle a pod was started with; of the bundle as it is, blanks included.
+/// Hashes the unmodified bundle, including whitespace. The annotation shows with which trust
+/// anchors a pod was injected.
 fn trust_root_sha256(bundle: &str) -> String {
     let mut text = String::with_capacity(64);
     for byte in Sha256::digest(bundle.as_bytes()) {

@@ -1,7 +1,6 @@
-//! The kinds of Kubernetes itself and of the Gateway API that the mesh reads, under one roof.
+//! The kinds of Kubernetes and of the Gateway API that the mesh reads.
 //!
-//! Whoever needs another kind adds it here, so that this list is the list of what the mesh looks
-//! at.
+//! Each kind in use is re-exported here, so that this list is complete.
 
 pub use gateway_api::{
     grpcroutes::{self, GrpcRoute},

@@ -1,9 +1,11 @@
 //! Kubernetes objects the mesh reads and writes, and the pod patch.
 //!
-//! Kubernetes structs end here: the watching code of the controllers, the local node and the
-//! command line read objects through this crate's types and accessors and hand domain types on.
-//! [`inject`] is the pod patch as a pure function, shared by the admission webhook,
-//! `meshctl inject` and the local node, so that a pod looks the same wherever it was patched.
+//! Kubernetes structs stay in this crate and in the code that reads objects: the controllers, the
+//! local node and the command line read objects through these types and accessors and convert them
+//! to domain types. [`inject`] computes the pod patch as a pure function. The admission webhook,
+//! `meshctl inject` and the local node share it, so that all of them patch a pod in the same way.
+
+#![warn(missing_docs)]
 
 pub mod crd;
 pub mod inject;

@@ -1,10 +1,9 @@
-//! Manifests of workloads with a proxy and without: what `meshctl inject` and `meshctl uninject` do
-//! to a list of documents.
+//! Injection and uninjection of manifests, for `meshctl inject` and `meshctl uninject`.
 //!
-//! Pure: documents in, documents and one report for each object out; `meshctl` reads files and
-//! prints. The documents stay plain JSON, so that fields and kinds this version knows nothing of
-//! pass through. Injecting begins with uninjecting, and so may be repeated. A `List` is taken apart
-//! and put together again.
+//! Pure functions from a list of documents to the changed documents and one report for each object;
+//! `meshctl` reads files and prints. The documents stay plain JSON, so that unknown fields and
+//! kinds pass through. Injection first reverses an earlier injection, so it can be repeated. The
+//! items of a `List` are changed in place.
 
 use std::collections::BTreeMap;
 
@@ -24,117 +23,143 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-use self::template::Shape;
+use self::template::ObjectRole;
 
 /// How manifests are injected.
 #[derive(Clone, Debug, Default)]
-pub struct Injection<'a> {
-    /// Annotations that the user asked for on the command line: written on every pod; of them, a
-    /// Service gets its opaque ports.
+pub struct InjectOptions<'a> {
+    /// The annotations of the command line. Every pod gets all of them, a Service only that of
+    /// opaque ports.
     pub annotations: BTreeMap<String, String>,
+    /// Whether the proxies run in ingress mode.
     pub ingress: bool,
-    /// Write the proxy itself into the manifest. Without, an annotation asks the cluster's injector
-    /// to.
+    /// The values with which the proxy is added to the manifest. Without them the manifest only
+    /// gets the annotation that makes the cluster's injector add it.
     pub manual: Option<&'a Values>,
 }
 
-/// What became of one object.
+/// The result for one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// In lower case; empty when the document has none.
+    /// The kind, in lower case; empty if the document has none.
     pub kind: String,
+    /// The namespace of the object, if the manifest has it.
     pub namespace: Option<String>,
+    /// The name, or the prefix of a generated name.
     pub name: String,
+    /// What was done to the object.
     pub outcome: Outcome,
-    /// What was asked for and could not be done, and what will not work; one sentence each.
+    /// Configuration that has no effect and what the mesh does not support, one message each.
     pub warnings: Vec<String>,
 }
 
+/// What was done to an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The proxy is in the manifest.
+    /// The proxy was added to the manifest.
     Injected,
-    /// Annotations were written.
+    /// Annotations were added.
     Annotated,
-    /// What an injector had added was removed.
+    /// An injection was removed.
     Uninjected,
-    /// A workload that stays as it is.
+    /// The workload is not injected and unchanged.
     Skipped(Vec<SkipReason>),
-    /// A workload that stays as it is because its annotations, or the flags, cannot be read; one
-    /// sentence each.
+    /// The workload is unchanged because its annotations, or those of the command line, are
+    /// invalid; one message each.
     Refused(Vec<String>),
-    /// Not a workload: passed on as it is.
-    Untouched,
+    /// The object is unchanged: it is not a workload, or there is nothing to remove.
+    Unchanged,
 }
 
+/// Why manifests cannot be injected.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    #[error("{object} is not what its kind says")]
+    /// The document is not a valid object of its kind.
+    #[error("{object} is not a valid object of its kind")]
     Object {
+        /// The kind and name.
         object: String,
+        /// The cause.
         #[source]
         source: serde_json::Error,
     },
+    /// The values prevent injection.
     #[error("{object} cannot be injected")]
     Inject {
+        /// The kind and name.
         object: String,
+        /// The cause.
         #[source]
         source: InjectError,
     },
-    #[error("{object} cannot be changed")]
+    /// The patch does not apply to the document.
+    #[error("{object} cannot be patched")]
     Patch {
+        /// The kind and name.
         object: String,
+        /// The cause.
         #[source]
         source: PatchError,
     },
 }
 
-/// Injects every workload of the documents, in place of an earlier injection.
+/// Injects every workload of the documents, in place of an earlier injection. Returns the changed
+/// documents and a report for each object.
+///
+/// # Errors
+///
+/// A document that is not a valid object of its kind, or values that prevent injection. Invalid
+/// annotations are no errors: their workload is reported as [`Outcome::Refused`].
 pub fn inject(
     documents: Vec<Value>,
-    injection: &Injection<'_>,
+    options: &InjectOptions<'_>,
 ) -> Result<(Vec<Value>, Vec<Report>), ManifestError> {
-    each(documents, &mut |object| injection.apply(object))
+    visit_all(documents, &mut |object| options.apply(object))
 }
 
-/// Takes from every object what an injector added. Configuration that users wrote stays.
+/// Removes from every object what an injector added. Configuration that users wrote stays. Returns
+/// the changed documents and a report for each object.
+///
+/// # Errors
+///
+/// None at present; the signature is that of [`inject`].
 pub fn uninject(documents: Vec<Value>) -> Result<(Vec<Value>, Vec<Report>), ManifestError> {
-    each(documents, &mut |object| {
-        let outcome = if remove_injection(object) {
+    visit_all(documents, &mut |object| {
+        let outcome = if uninject_object(object) {
             Outcome::Uninjected
         } else {
-            Outcome::Untouched
+            Outcome::Unchanged
         };
         Ok(Report::of(object, outcome))
     })
 }
 
-/// Does something to every object, those in Lists included.
-fn each(
+/// Applies `change` to every object, including those in Lists.
+fn visit_all(
     documents: Vec<Value>,
     change: &mut impl FnMut(&mut Value) -> Result<Report, ManifestError>,
 ) -> Result<(Vec<Value>, Vec<Report>), ManifestError> {
     let mut reports = Vec::new();
     let mut changed = Vec::with_capacity(documents.len());
     for mut document in documents {
-        each_of(&mut document, change, &mut reports)?;
+        visit_document(&mut document, change, &mut reports)?;
         changed.push(document);
     }
     Ok((changed, reports))
 }
 
-fn each_of(
+fn visit_document(
     document: &mut Value,
     change: &mut impl FnMut(&mut Value) -> Result<Report, ManifestError>,
     reports: &mut Vec<Report>,
 ) -> Result<(), ManifestError> {
-    // A document of comments alone is nothing.
+    // A document that contains only comments.
     if document.is_null() {
         return Ok(());
     }
     if let Some(items) = template::items(document) {
         for item in items {
-            each_of(item, change, reports)?;
+            visit_document(item, change, reports)?;
         }
         return Ok(());
     }
@@ -142,32 +167,31 @@ fn each_of(
     Ok(())
 }
 
-fn remove_injection(object: &mut Value) -> bool {
-    match template::shape(object) {
-        Shape::Workload(path) => object.pointer_mut(path).is_some_and(inject::uninject),
-        Shape::Namespace | Shape::Service => inject::uninject_metadata(object),
-        Shape::Other => false,
+fn uninject_object(object: &mut Value) -> bool {
+    match template::object_role(object) {
+        ObjectRole::Workload(path) => object.pointer_mut(path).is_some_and(inject::uninject),
+        ObjectRole::Namespace | ObjectRole::Service => inject::uninject_metadata(object),
+        ObjectRole::Other => false,
     }
 }
 
-impl Injection<'_> {
+impl InjectOptions<'_> {
     fn apply(&self, object: &mut Value) -> Result<Report, ManifestError> {
-        // Comparing with nothing in between would call an object changed that had been injected in
-        // the same way before.
-        remove_injection(object);
-        match template::shape(object) {
-            Shape::Workload(path) => self.workload(object, path),
-            Shape::Namespace => {
+        // So that the result does not depend on an earlier injection.
+        uninject_object(object);
+        match template::object_role(object) {
+            ObjectRole::Workload(path) => self.workload(object, path),
+            ObjectRole::Namespace => {
                 annotate(object, [(annotation::INJECT, self.mode())]);
                 Ok(Report::of(object, Outcome::Annotated))
             }
-            Shape::Service => Ok(self.service(object)),
-            Shape::Other => Ok(Report::of(object, Outcome::Untouched)),
+            ObjectRole::Service => Ok(self.service(object)),
+            ObjectRole::Other => Ok(Report::of(object, Outcome::Unchanged)),
         }
     }
 
     fn workload(&self, object: &mut Value, path: &str) -> Result<Report, ManifestError> {
-        let mut report = Report::of(object, Outcome::Untouched);
+        let mut report = Report::of(object, Outcome::Unchanged);
         let Some(template) = object.pointer_mut(path) else {
             return Ok(report);
         };
@@ -178,26 +202,25 @@ impl Injection<'_> {
                     source,
                 }
             })?;
-            // The pods will be in the workload's namespace; without one, wherever the manifest is
-            // applied to.
+            // Pods are created in the namespace of their workload.
             pod.metadata.namespace.clone_from(&report.namespace);
             Ok(pod)
         };
-        let asked = ObjectMeta {
+        let namespace = ObjectMeta {
             name: report.namespace.clone(),
             annotations: Some([(annotation::INJECT.to_owned(), self.mode().to_owned())].into()),
             ..ObjectMeta::default()
         };
         let before = pod(template, &report)?;
-        // Where the proxy has no token of its own is known from the values only.
+        // Only the values define whether the proxy gets a projected token.
         let projection = self
             .manual
             .is_none_or(|values| values.identity.service_account_token_projection);
-        if let Decision::Skip(reasons) = inject::decide(&asked, &before, projection) {
+        if let Decision::Skip(reasons) = inject::decide(&namespace, &before, projection) {
             report.outcome = Outcome::Skipped(reasons);
             return Ok(report);
         }
-        report.warnings = foresee(&before);
+        report.warnings = predict_warnings(&before);
         let untouched = template.clone();
         let flags = self.annotations.iter();
         annotate(
@@ -206,10 +229,15 @@ impl Injection<'_> {
         );
         annotate(template, [(annotation::INJECT, self.mode())]);
         report.outcome = Outcome::Annotated;
-        // Without values nothing is patched, but what the cluster's injector would refuse is
-        // refused here already.
+        // Without values nothing is patched, but annotations that the cluster's injector would
+        // reject are rejected here.
         let values = self.manual.cloned().unwrap_or_default();
-        let patched = inject::patch(&values, &asked, &pod(template, &report)?, &report.owner());
+        let patched = inject::patch(
+            &values,
+            &namespace,
+            &pod(template, &report)?,
+            &report.owner(),
+        );
         let outcome = match patched {
             Ok(outcome) => outcome,
             Err(InjectError::Annotations(problems)) => {
@@ -231,8 +259,8 @@ impl Injection<'_> {
                 source,
             })?;
             if report.kind == "cronjob" {
-                // Its Jobs have other names, so the injector of a cluster cannot write this one.
-                set(
+                // The injector of a cluster only sees the pods of its Jobs, whose owner is the Job.
+                set_metadata(
                     template,
                     "labels",
                     [("linkerd.io/proxy-cronjob", report.name.as_str())],
@@ -244,10 +272,10 @@ impl Injection<'_> {
         Ok(report)
     }
 
-    /// Clients take opaque ports from the Service.
+    /// Writes the annotation of opaque ports, which the destination service reads from Services.
     fn service(&self, object: &mut Value) -> Report {
         let Some(ports) = self.annotations.get(annotation::OPAQUE_PORTS) else {
-            return Report::of(object, Outcome::Untouched);
+            return Report::of(object, Outcome::Unchanged);
         };
         annotate(object, [(annotation::OPAQUE_PORTS, ports.as_str())]);
         Report::of(object, Outcome::Annotated)
@@ -258,8 +286,8 @@ impl Injection<'_> {
     }
 }
 
-/// What does not keep a pod from being injected and may still surprise.
-fn foresee(pod: &Pod) -> Vec<String> {
+/// Returns warnings about parts of a pod that the mesh does not support.
+fn predict_warnings(pod: &Pod) -> Vec<String> {
     let udp = pod
         .spec
         .iter()
@@ -267,17 +295,21 @@ fn foresee(pod: &Pod) -> Vec<String> {
         .any(|(_, port)| port.protocol.as_deref() == Some("UDP"));
     let mut warnings = Vec::new();
     if udp {
-        warnings.push("UDP ports are declared; UDP is not carried by the mesh".to_owned());
+        warnings.push("the pod declares UDP ports; the mesh does not carry UDP".to_owned());
     }
     warnings
 }
 
 fn annotate<'a>(object: &mut Value, entries: impl IntoIterator<Item = (&'a str, &'a str)>) {
-    set(object, "annotations", entries);
+    set_metadata(object, "annotations", entries);
 }
 
-/// Writes entries of a map of the metadata, making maps that are missing.
-fn set<'a>(object: &mut Value, map: &str, entries: impl IntoIterator<Item = (&'a str, &'a str)>) {
+/// Writes entries of a map of the metadata, creating missing maps.
+fn set_metadata<'a>(
+    object: &mut Value,
+    map: &str,
+    entries: impl IntoIterator<Item = (&'a str, &'a str)>,
+) {
     let mut entries = entries.into_iter().peekable();
     if entries.peek().is_none() {
         return;
@@ -285,7 +317,7 @@ fn set<'a>(object: &mut Value, map: &str, entries: impl IntoIterator<Item = (&'a
     let Some(object) = object.as_object_mut() else {
         return;
     };
-    let Some(map) = child(object, "metadata").and_then(|meta| child(meta, map)) else {
+    let Some(map) = child_map(object, "metadata").and_then(|meta| child_map(meta, map)) else {
         return;
     };
     for (key, value) in entries {
@@ -293,8 +325,11 @@ fn set<'a>(object: &mut Value, map: &str, entries: impl IntoIterator<Item = (&'a
     }
 }
 
-/// The object below a key; `null` and nothing become an empty one.
-fn child<'a>(parent: &'a mut Map<String, Value>, key: &str) -> Option<&'a mut Map<String, Value>> {
+/// Returns the map under a key, creating an empty one in place of `null` or a missing key.
+fn child_map<'a>(
+    parent: &'a mut Map<String, Value>,
+    key: &str,
+) -> Option<&'a mut Map<String, Value>> {
     let value = parent.entry(key).or_insert(Value::Null);
     if value.is_null() {
         *value = json!({});
@@ -315,7 +350,8 @@ impl Report {
         }
     }
 
-    /// Injection was asked for and cannot be done. That a workload does not want it is no failure.
+    /// Returns whether injection was requested and is not possible. A workload that disables
+    /// injection is not refused.
     pub fn is_refused(&self) -> bool {
         match &self.outcome {
             Outcome::Refused(_) => true,
@@ -325,13 +361,13 @@ impl Report {
                     SkipReason::DisabledByAnnotation | SkipReason::NotEnabled
                 )
             }),
-            Outcome::Injected | Outcome::Annotated | Outcome::Uninjected | Outcome::Untouched => {
+            Outcome::Injected | Outcome::Annotated | Outcome::Uninjected | Outcome::Unchanged => {
                 false
             }
         }
     }
 
-    /// As messages name the object.
+    /// Returns the kind, namespace and name for messages.
     pub fn object(&self) -> String {
         match &self.namespace {
             Some(namespace) => format!("{} {namespace}/{}", self.kind, self.name),

@@ -1,7 +1,7 @@
-//! What the mesh wants to know of a Pod, asked in one place.
+//! Accessors of a Pod.
 //!
-//! The index of the controllers, the injector and the local node all ask here, so that "is it
-//! meshed", "which account" and "which ports are opaque" have one answer each.
+//! The controllers, the injector and the local node all use these accessors, so that they agree on
+//! which pods are meshed, and on their service account and opaque ports.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -12,9 +12,10 @@ pub mod owner;
 pub mod ports;
 pub mod probes;
 
-/// The name of the proxy's container, by which its ports are found.
+/// The name of the proxy's container.
 pub const PROXY_CONTAINER: &str = "linkerd-proxy";
 
+/// Returns the value of an annotation of the pod.
 pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata
         .annotations
@@ -23,16 +24,19 @@ pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
         .map(String::as_str)
 }
 
+/// Returns the value of a label of the pod.
 pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
-/// The namespace of the control plane the pod belongs to; a pod that has one is meshed.
+/// Returns the namespace of the control plane that injected the pod; `None` for a pod without a
+/// proxy.
 pub fn control_plane_namespace(pod: &Pod) -> Option<&str> {
     label(pod, annotation::CONTROL_PLANE_NS).filter(|namespace| !namespace.is_empty())
 }
 
-/// `default` when the pod names none, as the API server would fill in.
+/// Returns the pod's service account, or `default`, which the API server uses when the spec has
+/// none.
 pub fn service_account(pod: &Pod) -> &str {
     pod.spec
         .as_ref()
@@ -41,7 +45,7 @@ pub fn service_account(pod: &Pod) -> &str {
         .unwrap_or("default")
 }
 
-/// The pod's addresses, the primary one first. Unreadable ones are left out.
+/// Returns the pod's addresses, the primary one first, without invalid and duplicate ones.
 pub fn ips(pod: &Pod) -> Vec<IpAddr> {
     let Some(status) = &pod.status else {
         return Vec::new();
@@ -58,13 +62,14 @@ pub fn ips(pod: &Pod) -> Vec<IpAddr> {
     ips
 }
 
+/// Returns whether the pod uses the network namespace of the node.
 pub fn is_host_network(pod: &Pod) -> bool {
     pod.spec
         .as_ref()
         .is_some_and(|spec| spec.host_network == Some(true))
 }
 
-/// Is the condition `Ready` true?
+/// Returns whether the condition `Ready` is true.
 pub fn is_ready(pod: &Pod) -> bool {
     pod.status
         .as_ref()
@@ -76,7 +81,8 @@ pub fn is_ready(pod: &Pod) -> bool {
         })
 }
 
-/// Has every container ended for good? Such a pod's addresses may belong to another by now.
+/// Returns whether the pod's phase is `Succeeded` or `Failed`. The addresses of such a pod may
+/// already belong to another pod.
 pub fn is_terminal(pod: &Pod) -> bool {
     let phase = pod
         .status
@@ -85,7 +91,7 @@ pub fn is_terminal(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// Init containers first, as the kubelet starts them.
+/// Returns the containers of the spec, init containers first.
 pub fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     spec.init_containers
         .iter()
@@ -93,7 +99,8 @@ pub fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
         .chain(&spec.containers)
 }
 
-/// The plain values of a container's environment; those that refer to something else are left out.
+/// Returns the environment variables of a container that have a literal value (`value`, not
+/// `valueFrom`).
 pub fn plain_env(container: &Container) -> BTreeMap<&str, &str> {
     container
         .env

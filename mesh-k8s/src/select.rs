@@ -1,13 +1,14 @@
-//! Label selectors: which objects a Server, a Service or a workload chooses.
+//! Matching of label selectors.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
+/// The labels of an object.
 pub type Labels = BTreeMap<String, String>;
 
-/// Does the selector choose an object with these labels? An empty selector chooses every object; an
-/// operator that Kubernetes does not define chooses none.
+/// Returns whether the selector matches an object with these labels. An empty selector matches
+/// every object; a selector with an unknown operator matches none.
 pub fn matches(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
     let empty = Labels::new();
     let labels = labels.unwrap_or(&empty);
@@ -24,8 +25,8 @@ pub fn matches(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
             .all(|requirement| satisfies(requirement, labels))
 }
 
-/// Does a Service with this selector choose a pod with these labels? Without selector it chooses
-/// none: its endpoints are written by someone else.
+/// Returns whether a Service with this selector matches a pod with these labels. A Service without
+/// selector matches none: its EndpointSlices are not written by Kubernetes.
 pub fn service_matches(selector: Option<&Labels>, labels: Option<&Labels>) -> bool {
     match selector {
         Some(selector) if !selector.is_empty() => selector
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors() {
+    fn label_selector_matches_by_labels_and_expressions() {
         let pod = labels(&[("app", "web"), ("tier", "front")]);
         let check = |selector: &str, expect: bool| {
             let selector: LabelSelector = serde_norway::from_str(selector).unwrap();
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn services_without_selector_choose_nothing() {
+    fn service_without_selector_matches_no_pod() {
         let pod = labels(&[("app", "web")]);
         assert!(service_matches(
             Some(&labels(&[("app", "web")])),

@@ -1,12 +1,11 @@
-//! The values of the chart `linkerd-control-plane`, by the names and with the defaults and meanings
-//! of Linkerd's chart; what only this mesh has is `meshAgent`.
+//! The values of the chart `linkerd-control-plane`, with the names, defaults and meanings of
+//! Linkerd's chart. `meshAgent` exists only in this mesh.
 //!
-//! The one description of them: the chart's `values.yaml`, its schema and
-//! `docs/reference/values.md` are written from these structs by the test in `tests/chart`, the
-//! texts of the fields included. On a cluster the injector reads them from the ConfigMap that the
-//! chart writes; `meshctl inject` reads a values file; the local node makes them itself.
-//! [`reading`] says how files are read: `null`, unknown keys, and keys that only Linkerd's chart
-//! has.
+//! These structs are the single definition of the values: the test in `tests/chart` generates the
+//! chart's `values.yaml`, its schema and `docs/reference/values.md` from them, including the
+//! descriptions of the fields. On a cluster the injector reads the values from the ConfigMap that
+//! the chart writes; `meshctl inject` reads a values file; the local node constructs them.
+//! [`reading`] defines how `null`, unknown keys and keys of Linkerd's chart are handled.
 
 use k8s_openapi::api::{
     core::v1::{LocalObjectReference, NodeAffinity, Toleration, TopologySpreadConstraint},
@@ -22,170 +21,175 @@ mod proxy;
 pub mod reading;
 mod redirection;
 
-pub use common::{Bounds, Image, ProbeTimeout, Resources, Strings};
+pub use common::{Bounds, Image, ProbeTimeout, Resources, StringMap};
 pub use controllers::{
     Controller, DeploymentStrategy, DestinationController, Identity, Issuer, IssuerTls, KubeApi,
-    Monitored, PodDisruptionBudget, PodMonitor, PolicyController, ProxyInjector, RollingUpdate,
+    PodDisruptionBudget, PodMonitor, PodMonitorTarget, PolicyController, ProxyInjector,
+    RollingUpdate,
 };
 pub use proxy::{
     Control, Metrics, Ports, ProbeTiming, Protocols, Proxy, Runtime, StartupProbe, Streams, Workers,
 };
-pub(crate) use redirection::NOBODY;
+pub(crate) use redirection::UNPRIVILEGED_ID;
 pub use redirection::{MeshAgent, MountPath, NetworkValidator, ProxyInit};
 
-use self::common::Open;
+use self::common::OpenObject;
 
+/// The values of the chart.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Values {
-    /// The namespace of the control plane. The chart does not hold it among its values; whoever
-    /// reads the values adds it.
+    /// The namespace of the control plane. It is not a value of the chart; code that reads the
+    /// values sets it.
     #[serde(skip)]
     pub namespace: String,
-    /// Version of the mesh, and tag of every image that has no other
+    /// Version of the mesh, and default tag of its images
     pub linkerd_version: String,
-    /// The domain of the cluster's names
+    /// DNS domain of the cluster
     pub cluster_domain: String,
-    /// Comma list of the blocks that pods, Services and nodes have addresses from
+    /// Comma-separated CIDR blocks of the addresses of pods, Services and nodes
     pub cluster_networks: String,
-    /// Leave IPv6 alone. With `false` proxies listen on IPv6 too and prefer it
+    /// Do not use IPv6. With `false`, proxies also listen on IPv6 and prefer it
     #[serde(rename = "disableIPv6")]
     pub disable_ipv6: bool,
-    /// The domain that identities end in; empty for `clusterDomain`. It cannot be changed while
-    /// workloads run
+    /// Trust domain, the suffix of identities; empty for `clusterDomain`. It cannot be changed
+    /// while workloads run
     pub identity_trust_domain: String,
-    /// Trust anchors, in PEM. Left empty, the mesh makes one and keeps it in the Secret
+    /// Trust anchors, in PEM. If empty, the mesh creates one and stores it in the Secret
     /// `linkerd-trust-anchor`
     #[serde(rename = "identityTrustAnchorsPEM")]
     pub identity_trust_anchors_pem: String,
     /// Identities and certificates
     pub identity: Identity,
 
-    /// The node agent: redirects the connections of the meshed pods of its node
+    /// The node agent, which redirects the connections of the meshed pods of its node
     pub mesh_agent: MeshAgent,
-    /// Another CNI plugin redirects pods, Linkerd's for example. Looked at only where
-    /// `meshAgent.enabled` is `false`
+    /// Another CNI plugin redirects pods, for example Linkerd's. Only used if `meshAgent.enabled`
+    /// is `false`
     pub cni_enabled: bool,
-    /// The init container that redirects a pod by firewall rules, where there is neither agent nor
-    /// CNI plugin
+    /// The init container that redirects a pod with firewall rules if neither the agent nor a CNI
+    /// plugin does
     pub proxy_init: ProxyInit,
-    /// The init container that holds a pod back until another CNI plugin has redirected it
+    /// The init container that delays a pod until another CNI plugin has redirected it
     pub network_validator: NetworkValidator,
 
     /// The proxy of every meshed pod
     pub proxy: Proxy,
-    /// The debugging container of pods that ask for one
+    /// The debug container of pods with the annotation `config.linkerd.io/enable-debug-sidecar`
     pub debug_container: DebugContainer,
 
-    /// The controllers' image, without tag
+    /// Image of the controllers, without tag
     pub controller_image: String,
-    /// Tag of the controllers' image; empty for `linkerdVersion`
+    /// Tag of the image of the controllers; empty for `linkerdVersion`
     pub controller_image_version: String,
-    /// When images are pulled
+    /// Pull policy of images
     #[schemars(extend("enum" = ["Always", "IfNotPresent", "Never"]))]
     pub image_pull_policy: String,
-    /// Secrets for pulling the images, as in `[{name: registry}]`
-    #[schemars(with = "Vec<Open>")]
+    /// Secrets for pulling images, for example `[{name: registry}]`
+    #[schemars(with = "Vec<OpenObject>")]
     pub image_pull_secrets: Vec<LocalObjectReference>,
-    /// Pods of each controller
+    /// Replicas of each controller
     #[schemars(range(min = 1))]
     pub controller_replicas: u32,
-    /// User of the controllers
+    /// User ID of the controllers
     #[serde(rename = "controllerUID")]
     #[schemars(range(min = 1))]
     pub controller_uid: i64,
-    /// Group of the controllers; negative for the image's own
+    /// Group ID of the controllers; negative for that of the image
     #[serde(rename = "controllerGID")]
     pub controller_gid: i64,
-    /// What the controllers log
+    /// Log level of the controllers
     pub controller_log_level: String,
-    /// Format of the controllers' logs
+    /// Log format of the controllers
     #[schemars(extend("enum" = ["plain", "json"]))]
     pub controller_log_format: String,
     /// Carry HTTP/1 between proxies as HTTP/2
     pub enable_h2_upgrade: bool,
     /// The destination service: endpoints and profiles
     pub destination_controller: DestinationController,
-    /// The policy service: who may talk to whom, and routes
+    /// The policy service: authorization and routes
     pub policy_controller: PolicyController,
     /// The webhook that adds the proxy to pods
     pub proxy_injector: ProxyInjector,
-    /// What the API server does when a webhook does not answer: `Ignore` lets pods start without a
-    /// proxy, `Fail` lets them wait
+    /// What the API server does if the webhook does not respond: with `Ignore` pods start without a
+    /// proxy, with `Fail` they are not created
     #[schemars(extend("enum" = ["Ignore", "Fail"]))]
     pub webhook_failure_policy: String,
-    /// Requests and limits of the destination service
+    /// Resource requests and limits of the destination service
     pub destination_resources: Resources,
-    /// Requests and limits of the identity service
+    /// Resource requests and limits of the identity service
     pub identity_resources: Resources,
-    /// Requests and limits of the injector
+    /// Resource requests and limits of the injector
     pub proxy_injector_resources: Resources,
-    /// Requests and limits of the proxy beside the destination service; what is empty is taken from
-    /// `proxy.resources`
+    /// Resource requests and limits of the proxy of the destination service; an empty one is taken
+    /// from `proxy.resources`
     pub destination_proxy_resources: Resources,
-    /// The same beside the identity service
+    /// Resource requests and limits of the proxy of the identity service; an empty one is taken
+    /// from `proxy.resources`
     pub identity_proxy_resources: Resources,
-    /// The same beside the injector
+    /// Resource requests and limits of the proxy of the injector; an empty one is taken from
+    /// `proxy.resources`
     pub proxy_injector_proxy_resources: Resources,
 
-    /// Labels of everything the chart makes
-    pub common_labels: Strings,
+    /// Labels of all objects of the chart
+    pub common_labels: StringMap,
     /// Labels of the controllers' pods
-    pub pod_labels: Strings,
+    pub pod_labels: StringMap,
     /// Annotations of the controllers' pods
-    pub pod_annotations: Strings,
-    /// Nodes that the controllers run on
-    pub node_selector: Strings,
+    pub pod_annotations: StringMap,
+    /// Node selector of the controllers
+    pub node_selector: StringMap,
     /// Node affinity of the controllers
-    #[schemars(with = "Option<Open>")]
+    #[schemars(with = "Option<OpenObject>")]
     pub node_affinity: Option<NodeAffinity>,
-    /// Taints that the controllers' pods tolerate
-    #[schemars(with = "Vec<Open>")]
+    /// Tolerations of the controllers' pods
+    #[schemars(with = "Vec<OpenObject>")]
     pub tolerations: Vec<Toleration>,
-    /// How the controllers' pods spread over nodes and zones
-    #[schemars(with = "Vec<Open>")]
+    /// Topology spread constraints of the controllers' pods
+    #[schemars(with = "Vec<OpenObject>")]
     pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
-    /// Priority of the controllers' pods
+    /// Priority class of the controllers' pods
     pub priority_class_name: String,
     /// Runtime class of the controllers' pods
     pub runtime_class_name: String,
-    /// Old revisions of the controllers that are kept
+    /// Number of old ReplicaSets of the controllers that are kept
     pub revision_history_limit: u32,
-    /// How the controllers are updated
+    /// Update strategy of the controllers
     pub deployment_strategy: DeploymentStrategy,
-    /// Keep the pods of a controller on different nodes, and in different zones where possible
+    /// Schedule the pods of a controller on different nodes, and in different zones if possible
     pub enable_pod_anti_affinity: bool,
-    /// Make PodDisruptionBudgets for the controllers
+    /// Create PodDisruptionBudgets for the controllers
     pub enable_pod_disruption_budget: bool,
-    /// Settings of all controllers
+    /// Settings that all controllers share
     pub controller: Controller,
-    /// PodMonitors of the Prometheus operator
+    /// PodMonitors for the Prometheus operator
     pub pod_monitor: PodMonitor,
-    /// Users and groups, as RBAC subjects, that may read the configuration of the mesh (ConfigMap
-    /// `linkerd-config`); empty for nobody but those who may anyway
-    #[schemars(with = "Vec<Open>")]
+    /// RBAC subjects that are granted read access to the configuration of the mesh (ConfigMap
+    /// `linkerd-config`)
+    #[schemars(with = "Vec<OpenObject>")]
     pub config_readers: Vec<Subject>,
-    /// The mesh is meant to outlive the loss of a node; set by `values-ha.yaml`, shown by
-    /// `meshctl check`
+    /// The installation is meant to survive the loss of a node; set by `values-ha.yaml`, reported
+    /// by `meshctl check`
     pub high_availability: bool,
 }
 
-/// What redirects a pod's connections to its proxy.
+/// The component that redirects a pod's connections to its proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redirection {
-    /// The agent of the node. The pod gets no init container, and its proxy waits until it is
+    /// The agent of the node. The pod gets no init container, and its proxy waits until the pod is
     /// redirected.
     Agent,
-    /// Another project's CNI plugin. An init container holds the pod back until it is redirected.
+    /// Another project's CNI plugin. An init container delays the pod until it is redirected.
     ForeignCni,
     /// An init container with firewall rules.
     InitContainer,
 }
 
+/// The debug container.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DebugContainer {
-    /// The debugging container's image
+    /// Image of the debug container
     pub image: Image,
 }
 
@@ -195,7 +199,7 @@ impl Default for Values {
             namespace: "linkerd".into(),
             linkerd_version: env!("CARGO_PKG_VERSION").into(),
             cluster_domain: "cluster.local".into(),
-            // The private blocks that clusters take their addresses from, as in Linkerd's chart.
+            // The private address blocks that clusters use, as in Linkerd's chart.
             cluster_networks: "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16,fd00::/8"
                 .into(),
             disable_ipv6: true,
@@ -228,16 +232,16 @@ impl Default for Values {
             destination_proxy_resources: Resources::default(),
             identity_proxy_resources: Resources::default(),
             proxy_injector_proxy_resources: Resources::default(),
-            common_labels: Strings::new(),
-            pod_labels: Strings::new(),
-            pod_annotations: Strings::new(),
+            common_labels: StringMap::new(),
+            pod_labels: StringMap::new(),
+            pod_annotations: StringMap::new(),
             node_selector: redirection::linux(),
             node_affinity: None,
             tolerations: Vec::new(),
             topology_spread_constraints: Vec::new(),
             priority_class_name: String::new(),
             runtime_class_name: String::new(),
-            // Kubernetes' own default.
+            // The default of Kubernetes.
             revision_history_limit: 10,
             deployment_strategy: DeploymentStrategy::default(),
             enable_pod_anti_affinity: false,
@@ -262,6 +266,7 @@ impl Default for DebugContainer {
 }
 
 impl Values {
+    /// Returns the component that redirects pods.
     pub fn redirection(&self) -> Redirection {
         match (self.mesh_agent.enabled, self.cni_enabled) {
             (true, _) => Redirection::Agent,
@@ -270,24 +275,25 @@ impl Values {
         }
     }
 
-    /// The domain that identities end in.
+    /// Returns the trust domain, the suffix of identities.
     pub fn trust_domain(&self) -> &str {
         identity::trust_domain(&self.identity_trust_domain, &self.cluster_domain)
     }
 
-    /// `name:tag` of an image of the mesh.
+    /// Returns `name:tag` of an image of the mesh.
     pub fn image(&self, image: &Image) -> String {
         let version = non_empty(&image.version).unwrap_or(&self.linkerd_version);
         format!("{}:{version}", image.name)
     }
 
+    /// Returns the pull policy of an image.
     pub fn pull_policy(&self, image: &Image) -> String {
         non_empty(&image.pull_policy)
             .unwrap_or(&self.image_pull_policy)
             .to_owned()
     }
 
-    /// The version that is written on injected pods.
+    /// Returns the version of the proxy, for the annotation of injected pods.
     pub fn proxy_version(&self) -> &str {
         non_empty(&self.proxy.image.version).unwrap_or(&self.linkerd_version)
     }

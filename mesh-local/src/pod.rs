@@ -180,8 +180,8 @@ impl PodTask {
         let ports = spec.flat_map(accessors::ports::declared);
         let mapped = ports.filter_map(|(_, port)| {
             Some(PortMapping {
-                host_port: accessors::ports::number(port.host_port?)?,
-                container_port: accessors::ports::number(port.container_port)?,
+                host_port: accessors::ports::port_number(port.host_port?)?,
+                container_port: accessors::ports::port_number(port.container_port)?,
                 protocol: port.protocol.as_deref().unwrap_or("TCP").to_lowercase(),
             })
         });

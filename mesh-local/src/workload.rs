@@ -285,7 +285,7 @@ fn inject_pod(
         .namespaces
         .get(namespace)
         .map_or(&none, |ns| &ns.metadata);
-    let owner = owner::of(pod, |kind, name| {
+    let owner = owner::resolve(pod, |kind, name| {
         let found =
             (kind == "replicaset").then(|| replica_sets.get(&ObjectKey::new(namespace, name)));
         found.flatten().map(|set| &set.metadata)

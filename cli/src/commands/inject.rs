@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use anyhow::Context as _;
 use mesh_k8s::{
-    manifest::{self, Injection, Report},
+    manifest::{self, InjectOptions, Report},
     values::{
         Values,
         reading::{IgnoredKey, ignored_keys},
@@ -249,14 +249,14 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     } else {
         None
     };
-    let injection = Injection {
+    let options = InjectOptions {
         annotations: args
             .settings
             .annotations(values.as_ref().unwrap_or(&Values::default())),
         ingress: args.ingress,
         manual: values.as_ref(),
     };
-    let (documents, reports) = manifest::inject(documents, &injection)
+    let (documents, reports) = manifest::inject(documents, &options)
         .map_err(|error| Failure::Input(format!("{:#}", anyhow::Error::from(error))))?;
     output::text(&manifests::render(&documents, args.output)?)?;
     output::note(&report(&reports));

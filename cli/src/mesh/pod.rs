@@ -44,11 +44,11 @@ impl MeshPod {
         Self {
             namespace: pod.namespace().unwrap_or_default(),
             name: pod.name_any(),
-            owner: pod::owner::of(pod, find_owner),
+            owner: pod::owner::resolve(pod, find_owner),
             ip: pod::ips(pod).first().copied(),
             ready: pod::is_ready(pod),
             is_terminal: pod::is_terminal(pod),
-            admin_port: pod::ports::of_proxy(pod).map(|ports| ports.admin),
+            admin_port: pod::ports::proxy_ports(pod).map(|ports| ports.admin),
             proxy_version: pod::annotation(pod, annotation::PROXY_VERSION).map(str::to_owned),
             component: pod::label(pod, annotation::CONTROL_PLANE_COMPONENT).map(str::to_owned),
             service_account: pod::service_account(pod).to_owned(),

@@ -50,7 +50,7 @@ pub(crate) fn pod(pod: &Pod) -> Workload {
         skip_inbound_ports: accessors::ports::skip_inbound(pod),
         require_identity_ports: port_list(pod, keys::REQUIRE_IDENTITY_PORTS),
         default_policy: default_policy(meta),
-        proxy: accessors::ports::of_proxy(pod).map(|ports| ProxyPorts {
+        proxy: accessors::ports::proxy_ports(pod).map(|ports| ProxyPorts {
             inbound: ports.inbound,
             control: ports.control,
             admin: ports.admin,

@@ -1,4 +1,4 @@
-//! `AuthorizationPolicy`: clients that satisfy every authentication it names may use its target.
+//! `AuthorizationPolicy`: which clients are authorized to connect to its target.
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{LocalTargetRef, NamespacedTargetRef};
 
+/// The spec of an `AuthorizationPolicy`: a client that satisfies every required authentication is
+/// authorized to connect to the target.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "policy.linkerd.io",
@@ -18,9 +20,9 @@ use super::{LocalTargetRef, NamespacedTargetRef};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AuthorizationPolicySpec {
-    /// A Server, the policy's own Namespace, or a route.
+    /// A Server, the namespace of the policy, or a route.
     pub target_ref: LocalTargetRef,
-    /// Empty allows every client. It must be there even so: to forget it, or to misspell it, must
-    /// not allow everybody.
+    /// The authentications that a client must satisfy. An empty list authorizes every client. The
+    /// field is required, so that a missing or misspelled field does not authorize every client.
     pub required_authentication_refs: Vec<NamespacedTargetRef>,
 }

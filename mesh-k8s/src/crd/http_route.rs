@@ -1,16 +1,16 @@
 //! Linkerd's own `HTTPRoute`, a subset of the Gateway API's.
 //!
-//! Parents, rules, filters and timeouts have the Gateway API's shape, so the types are the Gateway
-//! API's too and one conversion serves both kinds. It also means that a parent may be a Server
-//! here, which the Gateway API's validation would refuse but its types express.
+//! The types of parents, rules, filters and timeouts are those of the Gateway API, so that one
+//! conversion serves both kinds. A parent can be a Server here: the types allow it, although the
+//! validation of the Gateway API would reject it.
 
 use gateway_api::httproutes::{HttpRouteParentRefs, HttpRouteRules, HttpRouteStatus};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Written as `v1beta3`; `v1alpha1` (no timeouts, no backends), `v1beta1` and `v1beta2` are read
-/// too.
+/// The spec of Linkerd's `HTTPRoute`. It is serialized as `v1beta3`; `v1alpha1` (without timeouts
+/// and backends), `v1beta1` and `v1beta2` are read as well.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "policy.linkerd.io",
@@ -24,10 +24,13 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRouteSpec {
+    /// The Servers or Services that the route attaches to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_refs: Option<Vec<HttpRouteParentRefs>>,
+    /// The hostnames that the route matches; absent or empty for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostnames: Option<Vec<String>>,
+    /// The rules of the route: matches, filters, backends and timeouts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<Vec<HttpRouteRules>>,
 }
@@ -37,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_a_route_of_a_server() {
+    fn route_with_server_parent_is_read() {
         let route: HttpRoute = serde_norway::from_str(
             "apiVersion: policy.linkerd.io/v1beta1\nkind: HTTPRoute\nmetadata: {name: get, namespace: shop}\n\
              spec:\n  parentRefs: [{group: policy.linkerd.io, kind: Server, name: web}]\n  rules:\n  - matches:\n    \

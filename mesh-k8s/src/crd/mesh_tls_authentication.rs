@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::NamespacedTargetRef;
 
+/// The spec of a `MeshTLSAuthentication`: clients whose mTLS identity is listed satisfy it.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "policy.linkerd.io",
@@ -17,10 +18,11 @@ use super::NamespacedTargetRef;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct MeshTLSAuthenticationSpec {
-    /// DNS-like or `spiffe://` identities; `*` and `*.suffix` match many.
+    /// DNS or `spiffe://` identities. `*` matches every identity, `*.suffix` each identity below
+    /// the suffix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identities: Option<Vec<String>>,
-    /// ServiceAccounts, or Namespaces for all accounts in them.
+    /// ServiceAccounts, or Namespaces for all of their ServiceAccounts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity_refs: Option<Vec<NamespacedTargetRef>>,
 }

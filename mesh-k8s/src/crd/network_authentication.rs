@@ -5,6 +5,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// The spec of a `NetworkAuthentication`: clients with an address in one of the networks satisfy
+/// it.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "policy.linkerd.io",
@@ -16,16 +18,19 @@ use serde::{Deserialize, Serialize};
     derive = "PartialEq"
 )]
 pub struct NetworkAuthenticationSpec {
+    /// The networks of the clients.
     pub networks: Vec<Network>,
 }
 
-/// A block of addresses without the blocks excepted from it. An address without prefix length is a
-/// block of one.
+/// A CIDR block, minus the blocks excepted from it. An address without a prefix length is a block
+/// of one address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub struct Network {
+    /// The included block.
     #[serde(deserialize_with = "cidr::one")]
     #[schemars(with = "String")]
     pub cidr: IpNet,
+    /// The excluded blocks.
     #[serde(
         default,
         deserialize_with = "cidr::optional_list",
@@ -59,7 +64,7 @@ mod cidr {
             .or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
             .ok_or_else(|| {
                 E::custom(format!(
-                    "{text:?} is neither an address nor a block such as 10.0.0.0/8 or fd00::/8"
+                    "{text:?} is neither an IP address nor a CIDR block such as 10.0.0.0/8 or fd00::/8"
                 ))
             })
     }
@@ -70,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_a_block_of_one() {
+    fn address_without_prefix_is_single_address_block() {
         let network: Network =
             serde_norway::from_str("{cidr: 10.1.0.0/16, except: [10.1.2.3, 'fd00::1']}").unwrap();
         assert_eq!(network.cidr, "10.1.0.0/16".parse().unwrap());

@@ -1,4 +1,4 @@
-//! `Server`: one port of the workloads that a selector chooses.
+//! `Server`: a port of the workloads that match a selector.
 
 use std::{borrow::Cow, fmt};
 
@@ -8,8 +8,8 @@ use mesh_core::policy::inbound::DefaultPolicy;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// Written as `v1beta3`; `v1alpha1`, `v1beta1` (no access policy, pods only) and `v1beta2` are read
-/// too.
+/// The spec of a `Server`. It is serialized as `v1beta3`; `v1alpha1` and `v1beta1` (without access
+/// policy and ExternalWorkloads) and `v1beta2` are read as well.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "policy.linkerd.io",
@@ -21,41 +21,53 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ServerSpec {
+    /// The pods that the Server selects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_selector: Option<LabelSelector>,
+    /// The ExternalWorkloads that the Server selects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_workload_selector: Option<LabelSelector>,
+    /// The port of the selected workloads.
     pub port: PortRef,
+    /// The protocol of connections to the port.
     #[serde(default)]
     pub proxy_protocol: ProxyProtocol,
-    /// Who may connect where no authorization speaks.
+    /// The policy for clients that no authorization matches.
     #[serde(default = "access_policy::default", with = "access_policy")]
     #[schemars(with = "String")]
     pub access_policy: DefaultPolicy,
 }
 
-/// A port by number, or by the name that a container gives it.
+/// A port, by number or by the name of a container port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(untagged)]
 pub enum PortRef {
+    /// A port number from 1 to 65535.
     Number(u16),
+    /// The name of a container port.
     Name(String),
 }
 
+/// The protocol of a Server's port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub enum ProxyProtocol {
-    /// Detect it.
+    /// The proxy detects the protocol of each connection.
     #[default]
     #[serde(rename = "unknown")]
     Unknown,
+    /// HTTP/1.0 or HTTP/1.1.
     #[serde(rename = "HTTP/1")]
     Http1,
+    /// HTTP/2.
     #[serde(rename = "HTTP/2")]
     Http2,
+    /// gRPC, which is HTTP/2 with gRPC routes.
     #[serde(rename = "gRPC")]
     Grpc,
+    /// TCP, without protocol detection.
     #[serde(rename = "opaque")]
     Opaque,
+    /// TLS that the application terminates.
     #[serde(rename = "TLS")]
     Tls,
 }
@@ -120,7 +132,7 @@ mod access_policy {
     use mesh_core::policy::inbound::DefaultPolicy;
     use serde::{Deserialize, Deserializer, Serializer, de};
 
-    /// A Server refuses whom nothing allows, unless it says otherwise.
+    /// A Server denies clients that no authorization matches, unless its spec sets another policy.
     pub(super) fn default() -> DefaultPolicy {
         DefaultPolicy::Deny
     }
@@ -150,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_an_old_version_with_its_defaults() {
+    fn old_version_gets_defaults_of_missing_fields() {
         let server = server(
             "apiVersion: policy.linkerd.io/v1beta1\nkind: Server\nmetadata: {name: web, namespace: shop}\n\
              spec: {podSelector: {matchLabels: {app: web}}, port: http}",
@@ -162,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_newest_version() {
+    fn newest_version_is_read_and_written() {
         let server = server(
             "apiVersion: policy.linkerd.io/v1beta3\nkind: Server\nmetadata: {name: web}\n\
              spec: {podSelector: {}, port: 8080, proxyProtocol: HTTP/2, accessPolicy: all-authenticated}",
@@ -177,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_port() {
+    fn invalid_ports_are_rejected() {
         for bad in ["0", "65536", "-1", "\"\"", "[]"] {
             let text = format!("metadata: {{name: web}}\nspec: {{port: {bad}}}");
             assert!(server(&text).is_err(), "{bad}");

@@ -4,42 +4,49 @@ use kube::Resource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An object in the namespace of the one that refers to it. The core group is written as an empty
-/// or absent group, or as `core`.
+/// A reference to an object in the namespace of the referring object. The core group is an absent
+/// or empty `group`, or `core`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub struct LocalTargetRef {
+    /// The API group of the referenced object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// The kind of the referenced object.
     pub kind: String,
+    /// The name of the referenced object.
     pub name: String,
 }
 
-/// The same with a namespace; absent means that of the referring object.
+/// A reference to an object in any namespace; without `namespace` in that of the referring object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub struct NamespacedTargetRef {
+    /// The API group of the referenced object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// The kind of the referenced object.
     pub kind: String,
+    /// The name of the referenced object.
     pub name: String,
+    /// The namespace of the referenced object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 }
 
 impl LocalTargetRef {
-    /// Does the reference name an object of kind `T`?
+    /// Returns whether the reference is to an object of kind `T`, in any case of letters.
     pub fn targets<T: Resource<DynamicType = ()>>(&self) -> bool {
         targets::<T>(self.group.as_deref(), &self.kind)
     }
 }
 
 impl NamespacedTargetRef {
-    /// Does the reference name an object of kind `T`?
+    /// Returns whether the reference is to an object of kind `T`, in any case of letters.
     pub fn targets<T: Resource<DynamicType = ()>>(&self) -> bool {
         targets::<T>(self.group.as_deref(), &self.kind)
     }
 }
 
-/// Group and kind compare without regard to case, as Linkerd does.
+/// Compares group and kind without regard to case, as Linkerd does.
 fn targets<T: Resource<DynamicType = ()>>(group: Option<&str>, kind: &str) -> bool {
     let group = match group {
         None | Some("core") => "",
@@ -65,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_kinds() {
+    fn references_match_by_group_and_kind() {
         assert!(reference(None, "Namespace").targets::<Namespace>());
         assert!(reference(Some(""), "ServiceAccount").targets::<ServiceAccount>());
         assert!(reference(Some("core"), "serviceaccount").targets::<ServiceAccount>());

@@ -1,5 +1,5 @@
-//! The containers and volumes that the patch adds: the proxy, the firewall init container, the
-//! debugging container.
+//! The containers and volumes that the patch adds: the proxy, the init containers and the debug
+//! container.
 
 use std::collections::BTreeMap;
 
@@ -16,21 +16,20 @@ use k8s_openapi::{
 use super::env::{IDENTITY_DIR, SERVICE_ACCOUNT_DIR, TOKEN_DIR, TOKEN_FILE, TRUST_ROOTS_DIR};
 use crate::{
     pod,
-    values::{Bounds, NOBODY, Resources, Values, non_empty},
+    values::{Bounds, Resources, UNPRIVILEGED_ID, Values, non_empty},
 };
 
-/// The names of what is added, by which it is found again.
+/// The names by which [`super::uninject`] finds what injection added.
 pub(super) const INIT_CONTAINER: &str = "linkerd-init";
 pub(super) const NETWORK_VALIDATOR: &str = "linkerd-network-validator";
 pub(super) const DEBUG_CONTAINER: &str = "linkerd-debug";
 pub(super) const END_ENTITY_VOLUME: &str = "linkerd-identity-end-entity";
 pub(super) const TOKEN_VOLUME: &str = "linkerd-identity-token";
-/// The ConfigMap with the trust anchors, in the namespace of every meshed pod, and the volume of
-/// it.
+/// The ConfigMap with the trust anchors in each namespace with meshed pods, and the volume of it.
 pub const TRUST_ROOTS_CONFIG_MAP: &str = "linkerd-identity-trust-roots";
-/// Whom the proxy's token is for.
+/// The audience of the proxy's service account token.
 pub const TOKEN_AUDIENCE: &str = "identity.l5d.io";
-/// What the firewall's rules and the capture of packets take.
+/// The capabilities required for firewall rules and packet capture.
 const NETWORK_CAPABILITIES: [&str; 2] = ["NET_ADMIN", "NET_RAW"];
 const TOKEN_EXPIRATION_SECONDS: i64 = 86_400;
 
@@ -79,13 +78,13 @@ pub(super) fn proxy(values: &Values, spec: &PodSpec, env: Vec<EnvVar>) -> Contai
     }
 }
 
-/// `linkerd-init`: redirects with firewall rules before anything else of the pod runs.
+/// `linkerd-init`: redirects the pod with firewall rules before its other containers start.
 pub(super) fn init(values: &Values, spec: &PodSpec, control_plane: bool) -> Container {
     let init = &values.proxy_init;
     let privileged = init.privileged || init.close_wait_timeout_secs > 0;
     let account = |configured: i64| match (init.run_as_root, configured) {
         (true, _) => 0,
-        (false, 0) => NOBODY,
+        (false, 0) => UNPRIVILEGED_ID,
         (false, other) => other,
     };
     let mut mounts = vec![VolumeMount {
@@ -118,16 +117,16 @@ pub(super) fn init(values: &Values, spec: &PodSpec, control_plane: bool) -> Cont
     }
 }
 
-/// `linkerd-network-validator`: connects to an address that nobody has, listens where the proxy
-/// will, and fails unless it met itself.
+/// `linkerd-network-validator`: connects to an unused address, listens on the proxy's outbound
+/// port, and fails unless it accepts its own connection.
 pub(super) fn network_validator(values: &Values) -> Container {
     let validator = &values.network_validator;
-    let (nobody, any) = if values.disable_ipv6 {
+    let (unused, any) = if values.disable_ipv6 {
         ("1.1.1.1:20001", "0.0.0.0")
     } else {
         ("[fd00::1]:20001", "[::]")
     };
-    let connect = non_empty(&validator.connect_addr).unwrap_or(nobody);
+    let connect = non_empty(&validator.connect_addr).unwrap_or(unused);
     let listen = match non_empty(&validator.listen_addr) {
         Some(addr) => addr.to_owned(),
         None => format!("{any}:{}", values.proxy.ports.outbound),
@@ -160,8 +159,8 @@ pub(super) fn network_validator(values: &Values) -> Container {
 
 pub(super) fn debug(values: &Values) -> Container {
     let image = &values.debug_container.image;
-    // Some clusters demand probes; these cannot fail.
-    let infallible = || Probe {
+    // Some clusters require probes; these always succeed.
+    let always_successful = || Probe {
         exec: Some(ExecAction {
             command: Some(vec!["true".into()]),
         }),
@@ -171,8 +170,8 @@ pub(super) fn debug(values: &Values) -> Container {
         name: DEBUG_CONTAINER.into(),
         image: Some(values.image(image)),
         image_pull_policy: Some(values.pull_policy(image)),
-        liveness_probe: Some(infallible()),
-        readiness_probe: Some(infallible()),
+        liveness_probe: Some(always_successful()),
+        readiness_probe: Some(always_successful()),
         security_context: Some(debug_security()),
         termination_message_policy: Some("FallbackToLogsOnError".into()),
         ..Container::default()
@@ -187,7 +186,7 @@ pub(super) fn xtables_volume(values: &Values) -> Volume {
     }
 }
 
-/// The volumes of the proxy, in the order of Linkerd's patch, ours last.
+/// The volumes of the proxy, in the order of Linkerd's patch; the ConfigMap is last.
 pub(super) fn proxy_volumes(values: &Values) -> Vec<Volume> {
     let mut volumes = vec![end_entity_volume()];
     if values.identity.service_account_token_projection {
@@ -197,7 +196,7 @@ pub(super) fn proxy_volumes(values: &Values) -> Vec<Volume> {
     volumes
 }
 
-/// The key and certificate of the proxy never touch a disk.
+/// In memory, so that the proxy's key is never written to a disk.
 fn end_entity_volume() -> Volume {
     Volume {
         name: END_ENTITY_VOLUME.into(),
@@ -209,9 +208,9 @@ fn end_entity_volume() -> Volume {
     }
 }
 
-/// Anchors that change reach the proxy by it while it runs. Optional, because the first pod of a
-/// namespace may start before the ConfigMap is there; the kubelet adds it later, and the proxy
-/// starts with the anchors of its environment.
+/// A running proxy reads changed trust anchors from it. Optional, because the first pod of a
+/// namespace may start before the ConfigMap exists: the proxy then starts with the anchors of its
+/// environment and the kubelet adds the file later.
 fn trust_roots_volume() -> Volume {
     Volume {
         name: TRUST_ROOTS_CONFIG_MAP.into(),
@@ -261,8 +260,8 @@ fn http_probe(path: &str, port: i32) -> Probe {
     }
 }
 
-/// An ordinary container holds its successors back with a hook, and outlives its siblings with
-/// another.
+/// A proxy that is an ordinary container delays the containers after it with `postStart`, and its
+/// own SIGTERM with `preStop`.
 fn lifecycle(values: &Values) -> Option<Lifecycle> {
     let proxy = &values.proxy;
     let exec = |command: Vec<String>| LifecycleHandler {
@@ -303,8 +302,9 @@ fn proxy_security(values: &Values) -> SecurityContext {
     }
 }
 
-/// Capturing packets takes both capabilities, and only root has what a container was given. A
-/// namespace that enforces the baseline profile or a stricter one refuses such pods.
+/// Packet capture requires both capabilities, and only a root process gets the capabilities added
+/// to a container. A namespace that enforces the baseline profile or a stricter one rejects such
+/// pods.
 fn debug_security() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
@@ -312,7 +312,7 @@ fn debug_security() -> SecurityContext {
             add: Some(NETWORK_CAPABILITIES.map(str::to_owned).to_vec()),
             drop: None,
         }),
-        // Whatever the pod says for its other containers.
+        // Overrides the security context of the pod.
         run_as_non_root: Some(false),
         run_as_user: Some(0),
         seccomp_profile: Some(runtime_default()),
@@ -326,14 +326,14 @@ fn validator_security() -> SecurityContext {
         capabilities: Some(no_capabilities()),
         read_only_root_filesystem: Some(true),
         run_as_non_root: Some(true),
-        run_as_user: Some(NOBODY),
-        run_as_group: Some(NOBODY),
+        run_as_user: Some(UNPRIVILEGED_ID),
+        run_as_group: Some(UNPRIVILEGED_ID),
         seccomp_profile: Some(runtime_default()),
         ..SecurityContext::default()
     }
 }
 
-/// The proxy and the validator need none, whatever the application was given.
+/// The proxy and the validator need none, whatever capabilities the application has.
 fn no_capabilities() -> Capabilities {
     Capabilities {
         add: None,

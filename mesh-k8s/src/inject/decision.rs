@@ -1,4 +1,4 @@
-//! Whether a pod is injected, and why not.
+//! The decision whether a pod is injected.
 
 use k8s_openapi::{
     api::core::v1::{Container, Pod, PodSpec},
@@ -8,29 +8,39 @@ use mesh_core::annotation;
 
 use crate::pod;
 
-/// What becomes of a pod.
+/// Whether a pod is injected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// `ingress`: the proxy routes by the request's headers instead of the original destination.
-    Inject { ingress: bool },
-    /// Never empty.
+    /// The pod gets a proxy.
+    Inject {
+        /// Whether the proxy routes by the headers of requests instead of the original destination.
+        ingress: bool,
+    },
+    /// The pod is not injected, for at least one reason.
     Skip(Vec<SkipReason>),
 }
 
 /// Why a pod is not injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SkipReason {
+    /// The pod uses the network of its node.
     HostNetwork,
+    /// The pod already has a proxy of this or another mesh.
     SidecarExists,
+    /// The namespace has an invalid `linkerd.io/inject`.
     InvalidNamespaceAnnotation,
+    /// The pod has an invalid `linkerd.io/inject`.
     InvalidWorkloadAnnotation,
+    /// The namespace enables injection and the pod disables it.
     DisabledByAnnotation,
+    /// Neither namespace nor pod enables injection.
     NotEnabled,
+    /// The pod has no token with which its proxy could obtain a certificate.
     NoServiceAccountToken,
 }
 
 impl SkipReason {
-    /// As metrics name it.
+    /// Returns the label value of metrics.
     pub const fn code(self) -> &'static str {
         match self {
             Self::HostNetwork => "host_network_enabled",
@@ -43,16 +53,16 @@ impl SkipReason {
         }
     }
 
-    /// As events and reports explain it.
+    /// Returns the explanation in events and reports.
     pub const fn text(self) -> &'static str {
         match self {
             Self::HostNetwork => "hostNetwork is enabled",
             Self::SidecarExists => "pod has a sidecar injected already",
             Self::InvalidNamespaceAnnotation => {
-                "the namespace's linkerd.io/inject annotation is none of enabled, ingress, disabled"
+                "the namespace's linkerd.io/inject annotation is not enabled, ingress or disabled"
             }
             Self::InvalidWorkloadAnnotation => {
-                "the pod's linkerd.io/inject annotation is none of enabled, ingress, disabled"
+                "the pod's linkerd.io/inject annotation is not enabled, ingress or disabled"
             }
             Self::DisabledByAnnotation => "the pod has linkerd.io/inject: disabled",
             Self::NotEnabled => "neither the namespace nor the pod has linkerd.io/inject: enabled",
@@ -63,7 +73,8 @@ impl SkipReason {
     }
 }
 
-/// Decides by the annotations of namespace and pod and by what the pod is.
+/// Decides whether a pod is injected, from the `linkerd.io/inject` annotations of namespace and pod
+/// and from the pod's spec. `token_projection`: proxies get a projected token of their own.
 pub fn decide(namespace: &ObjectMeta, pod: &Pod, token_projection: bool) -> Decision {
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
@@ -74,14 +85,14 @@ pub fn decide(namespace: &ObjectMeta, pod: &Pod, token_projection: bool) -> Deci
     if has_sidecar(spec) {
         reasons.push(SkipReason::SidecarExists);
     }
-    let asked = asked_for(Mode::of(namespace), Mode::of(&pod.metadata));
-    if let Err(reason) = asked {
+    let mode = resolve_mode(InjectMode::of(namespace), InjectMode::of(&pod.metadata));
+    if let Err(reason) = mode {
         reasons.push(reason);
     }
     if !token_projection && spec.automount_service_account_token == Some(false) {
         reasons.push(SkipReason::NoServiceAccountToken);
     }
-    match asked {
+    match mode {
         Ok(ingress) if reasons.is_empty() => Decision::Inject { ingress },
         _ => Decision::Skip(reasons),
     }
@@ -89,7 +100,7 @@ pub fn decide(namespace: &ObjectMeta, pod: &Pod, token_projection: bool) -> Deci
 
 /// The value of `linkerd.io/inject`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum InjectMode {
     Absent,
     Enabled,
     Ingress,
@@ -97,7 +108,7 @@ enum Mode {
     Invalid,
 }
 
-impl Mode {
+impl InjectMode {
     fn of(meta: &ObjectMeta) -> Self {
         let annotations = meta.annotations.as_ref();
         match annotations.and_then(|all| all.get(annotation::INJECT)) {
@@ -113,24 +124,26 @@ impl Mode {
     }
 }
 
-/// Whether injection is asked for, and then whether in ingress mode. The pod's own word goes before
-/// the namespace's.
-fn asked_for(namespace: Mode, pod: Mode) -> Result<bool, SkipReason> {
+/// Returns whether injection is in ingress mode, or why the annotations do not enable injection.
+/// The annotation of the pod takes precedence.
+fn resolve_mode(namespace: InjectMode, pod: InjectMode) -> Result<bool, SkipReason> {
     match (namespace, pod) {
-        (Mode::Invalid, _) => Err(SkipReason::InvalidNamespaceAnnotation),
-        (_, Mode::Invalid) => Err(SkipReason::InvalidWorkloadAnnotation),
-        (_, Mode::Enabled) => Ok(false),
-        (_, Mode::Ingress) => Ok(true),
-        (Mode::Enabled, Mode::Absent) => Ok(false),
-        (Mode::Ingress, Mode::Absent) => Ok(true),
-        (Mode::Enabled | Mode::Ingress, Mode::Disabled) => Err(SkipReason::DisabledByAnnotation),
-        (Mode::Absent | Mode::Disabled, Mode::Absent | Mode::Disabled) => {
+        (InjectMode::Invalid, _) => Err(SkipReason::InvalidNamespaceAnnotation),
+        (_, InjectMode::Invalid) => Err(SkipReason::InvalidWorkloadAnnotation),
+        (_, InjectMode::Enabled) => Ok(false),
+        (_, InjectMode::Ingress) => Ok(true),
+        (InjectMode::Enabled, InjectMode::Absent) => Ok(false),
+        (InjectMode::Ingress, InjectMode::Absent) => Ok(true),
+        (InjectMode::Enabled | InjectMode::Ingress, InjectMode::Disabled) => {
+            Err(SkipReason::DisabledByAnnotation)
+        }
+        (InjectMode::Absent | InjectMode::Disabled, InjectMode::Absent | InjectMode::Disabled) => {
             Err(SkipReason::NotEnabled)
         }
     }
 }
 
-/// Does the pod carry a proxy of this mesh or another already?
+/// Returns whether the pod already has a proxy of this or another mesh.
 fn has_sidecar(spec: &PodSpec) -> bool {
     let image = |container: &Container, prefixes: [&str; 2]| {
         let image = container.image.as_deref().unwrap_or_default();
@@ -170,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn the_annotations_of_namespace_and_pod() {
+    fn pod_annotation_takes_precedence_over_namespace() {
         use SkipReason::{
             DisabledByAnnotation, InvalidNamespaceAnnotation, InvalidWorkloadAnnotation, NotEnabled,
         };
         let inject = Ok(false);
         let ingress = Ok(true);
         let check = |namespace, pod, expect: Result<bool, SkipReason>| {
-            let given = Pod {
+            let pod_object = Pod {
                 metadata: meta(pod),
                 ..Default::default()
             };
@@ -186,7 +199,7 @@ mod tests {
                 Err(reason) => Decision::Skip(vec![reason]),
             };
             assert_eq!(
-                decide(&meta(namespace), &given, true),
+                decide(&meta(namespace), &pod_object, true),
                 expect,
                 "namespace {namespace:?}, pod {pod:?}"
             );
@@ -212,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_pod_is() {
+    fn unsuitable_pods_are_skipped() {
         use SkipReason::{HostNetwork, NoServiceAccountToken, NotEnabled, SidecarExists};
         let check = |spec: &str, projection: bool, expect: &[SkipReason]| {
             let pod = Pod {

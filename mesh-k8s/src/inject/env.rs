@@ -1,7 +1,7 @@
-//! The environment of the proxy's container, in the order Linkerd writes it.
+//! The environment of the proxy's container, in the order of Linkerd's patch.
 //!
-//! The order is part of the contract: `$(NAME)` refers to variables before it, and people compare
-//! manifests by eye. Tracing variables are not written.
+//! The order is kept because `$(NAME)` refers to preceding variables and because users compare
+//! manifests. Tracing variables are not written.
 
 use ipnet::IpNet;
 use k8s_openapi::{
@@ -15,59 +15,59 @@ use crate::{
     values::{Protocols, Redirection, Values, non_empty},
 };
 
-/// What the environment depends on beyond the values.
-pub(super) struct Given<'a> {
+/// What the environment depends on.
+pub(super) struct EnvInputs<'a> {
     pub(super) values: &'a Values,
     pub(super) spec: &'a PodSpec,
-    /// The component of the control plane that the pod runs, if any: it reaches itself over
+    /// The component of the control plane that the pod runs, if any: its proxy connects to it over
     /// loopback.
     pub(super) component: Option<&'a str>,
     pub(super) opaque_ports: Option<String>,
 }
 
-/// Where the proxy keeps its key and certificate.
+/// The directory of the proxy's key and certificate.
 pub(super) const IDENTITY_DIR: &str = "/var/run/linkerd/identity/end-entity";
-/// The only entry of the ConfigMap with the trust anchors.
+/// The only key of the ConfigMap with the trust anchors.
 pub const TRUST_ROOTS_KEY: &str = "ca-bundle.crt";
-/// The directory that the ConfigMap with the trust anchors is mounted to.
+/// The mount path of the ConfigMap with the trust anchors.
 pub(super) const TRUST_ROOTS_DIR: &str = "/var/run/linkerd/identity/trust-roots";
 pub(super) const TOKEN_DIR: &str = "/var/run/secrets/tokens";
 pub(super) const TOKEN_FILE: &str = "linkerd-identity-token";
 pub(super) const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Where the proxy connects to learn whether the pod is redirected: an address of TEST-NET-1 (RFC
-/// 5737), which is never routed. The agent redirects this one destination even for the proxy.
+/// The proxy connects to this address to check that the pod is redirected. It is in TEST-NET-1 (RFC
+/// 5737), which is never routed; the agent redirects this one destination even for the proxy.
 const REDIRECT_CHECK: &str = "192.0.2.1:20001";
 
-/// A peer that does not answer keep-alives for this long is gone.
+/// TCP keep-alive interval, and the time after which unacknowledged data closes a connection.
 const KEEP_ALIVE: &str = "10000ms";
 const USER_TIMEOUT: &str = "30s";
-/// "No timeout", in the longest unit the proxy reads.
+/// Effectively no timeout, in the longest unit that the proxy parses.
 const NEVER: &str = "365d";
 
-pub(super) fn proxy(given: &Given<'_>) -> Result<Vec<EnvVar>, InjectError> {
-    check_networks(&given.values.cluster_networks)?;
+pub(super) fn proxy(inputs: &EnvInputs<'_>) -> Result<Vec<EnvVar>, InjectError> {
+    check_networks(&inputs.values.cluster_networks)?;
     let mut env = Env(Vec::with_capacity(70));
     downward(&mut env);
-    process(&mut env, given.values);
-    discovery(&mut env, given);
-    listeners(&mut env, given);
-    transport(&mut env, given);
-    identity(&mut env, given);
-    let proxy = &given.values.proxy;
+    process(&mut env, inputs.values);
+    discovery(&mut env, inputs);
+    listeners(&mut env, inputs);
+    transport(&mut env, inputs);
+    identity(&mut env, inputs);
+    let proxy = &inputs.values.proxy;
     env.some("ACCESS_LOG", non_empty(&proxy.access_log));
     env.some(
         "SHUTDOWN_GRACE_PERIOD",
         non_empty(&proxy.shutdown_grace_period),
     );
-    ours(&mut env, given.values);
+    mesh_variables(&mut env, inputs.values);
     let Env(mut list) = env;
     list.extend(proxy.additional_env.iter().cloned());
     list.extend(proxy.experimental_env.iter().cloned());
     Ok(list)
 }
 
-/// Names without prefix get `LINKERD2_PROXY_`.
+/// Collects environment variables. [`Env::put`] prefixes names with `LINKERD2_PROXY_`.
 struct Env(Vec<EnvVar>);
 
 impl Env {
@@ -146,10 +146,10 @@ fn process(env: &mut Env, values: &Values) {
     env.put("LOG_FORMAT", &proxy.log_format);
 }
 
-fn discovery(env: &mut Env, given: &Given<'_>) {
-    let values = given.values;
+fn discovery(env: &mut Env, inputs: &EnvInputs<'_>) {
+    let values = inputs.values;
     let service = |component: &str, service: &str, port: u16| {
-        if given.component == Some(component) {
+        if inputs.component == Some(component) {
             format!("localhost.:{port}")
         } else {
             format!(
@@ -182,8 +182,8 @@ fn discovery(env: &mut Env, given: &Given<'_>) {
     env.put("CONTROL_STREAM_LIFETIME", &streams.lifetime);
 }
 
-fn listeners(env: &mut Env, given: &Given<'_>) {
-    let values = given.values;
+fn listeners(env: &mut Env, inputs: &EnvInputs<'_>) {
+    let values = inputs.values;
     let proxy = &values.proxy;
     env.put("INBOUND_CONNECT_TIMEOUT", &proxy.inbound_connect_timeout);
     env.put("OUTBOUND_CONNECT_TIMEOUT", &proxy.outbound_connect_timeout);
@@ -214,7 +214,7 @@ fn listeners(env: &mut Env, given: &Given<'_>) {
     env.put("OUTBOUND_LISTEN_ADDRS", outbound);
     env.put("INBOUND_LISTEN_ADDR", format!("{any}:{}", ports.inbound));
     env.field("LINKERD2_PROXY_INBOUND_IPS", "status.podIPs");
-    env.some("INBOUND_PORTS", non_empty(&inbound_ports(given.spec)));
+    env.some("INBOUND_PORTS", non_empty(&inbound_ports(inputs.spec)));
     let suffix = format!("svc.{}.", values.cluster_domain);
     env.some(
         "INBOUND_GATEWAY_SUFFIXES",
@@ -229,8 +229,8 @@ fn listeners(env: &mut Env, given: &Given<'_>) {
     env.put("DESTINATION_PROFILE_SUFFIXES", suffixes);
 }
 
-fn transport(env: &mut Env, given: &Given<'_>) {
-    let proxy = &given.values.proxy;
+fn transport(env: &mut Env, inputs: &EnvInputs<'_>) {
+    let proxy = &inputs.values.proxy;
     for name in ["INBOUND_ACCEPT_KEEPALIVE", "OUTBOUND_CONNECT_KEEPALIVE"] {
         env.put(name, KEEP_ALIVE);
     }
@@ -248,7 +248,7 @@ fn transport(env: &mut Env, given: &Given<'_>) {
     protocols(env, "OUTBOUND", &proxy.outbound);
     env.some(
         "INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION",
-        given.opaque_ports.as_deref(),
+        inputs.opaque_ports.as_deref(),
     );
     env.put(
         "DESTINATION_CONTEXT",
@@ -256,7 +256,7 @@ fn transport(env: &mut Env, given: &Given<'_>) {
     );
 }
 
-/// Each `scope.proto.param` of the values is a variable.
+/// Writes a variable for each `scope.proto.param` of the values.
 fn protocols(env: &mut Env, direction: &str, protocols: &Protocols) {
     for (scope, protos) in protocols {
         for (proto, params) in protos {
@@ -285,8 +285,8 @@ fn upper_snake(camel: &str) -> String {
     name
 }
 
-fn identity(env: &mut Env, given: &Given<'_>) {
-    let values = given.values;
+fn identity(env: &mut Env, inputs: &EnvInputs<'_>) {
+    let values = inputs.values;
     let (ns, domain) = (&values.namespace, values.trust_domain());
     env.field("_pod_sa", "spec.serviceAccountName");
     env.plain("_l5d_ns", ns);
@@ -302,7 +302,7 @@ fn identity(env: &mut Env, given: &Given<'_>) {
         format!("{SERVICE_ACCOUNT_DIR}/token")
     };
     env.put("IDENTITY_TOKEN_FILE", token);
-    let address = if given.component == Some("identity") {
+    let address = if inputs.component == Some("identity") {
         "localhost.:8080".to_owned()
     } else {
         format!(
@@ -319,8 +319,8 @@ fn identity(env: &mut Env, given: &Given<'_>) {
     env.put("POLICY_SVC_NAME", &destination);
 }
 
-/// Variables of our proxy alone; Linkerd's ignores them.
-fn ours(env: &mut Env, values: &Values) {
+/// Writes the variables that only this mesh's proxy reads.
+fn mesh_variables(env: &mut Env, values: &Values) {
     let anchors = format!("{TRUST_ROOTS_DIR}/{TRUST_ROOTS_KEY}");
     env.plain("MESH_PROXY_TRUST_ANCHORS_FILE", anchors);
     if values.redirection() == Redirection::Agent {
@@ -328,8 +328,8 @@ fn ours(env: &mut Env, values: &Values) {
     }
 }
 
-/// The ports for which the proxy asks for policy at start: declared ones and those of HTTP
-/// readiness and liveness probes, sorted as text.
+/// Returns the ports whose policy the proxy requests at start: declared ports and those of HTTP
+/// readiness and liveness probes, in lexical order.
 fn inbound_ports(spec: &PodSpec) -> String {
     let mut ports: Vec<String> = Vec::new();
     for container in pod::containers(spec) {

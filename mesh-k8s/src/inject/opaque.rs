@@ -1,5 +1,5 @@
-//! `config.linkerd.io/opaque-ports`: which of the default opaque ports an object really uses, and
-//! what the proxy is told.
+//! `config.linkerd.io/opaque-ports`: the annotation of pods and Services, and the variable of the
+//! proxy.
 
 use k8s_openapi::{
     api::core::v1::{PodSpec, Service},
@@ -7,23 +7,23 @@ use k8s_openapi::{
 };
 use mesh_core::{annotation, ports::PortSet};
 
-use super::overrides::{Annotations, Applied, Origin, warning};
+use super::overrides::{AnnotationOrigin, Annotations, OverrideReport, warning};
 use crate::pod::ports;
 
-/// The default opaque ports, all of them, when the pod declares one. Its other ports stay what they
-/// are without annotation.
+/// Returns all default opaque ports if the pod declares one of them, so that the annotation equals
+/// the default for its other ports.
 pub(super) fn default_of_pod(spec: &PodSpec, defaults: &str) -> Option<String> {
     let defaults = ports::resolve_list(Some(spec), defaults);
     let mut declared =
-        ports::declared(spec).filter_map(|(_, port)| ports::number(port.container_port));
+        ports::declared(spec).filter_map(|(_, port)| ports::port_number(port.container_port));
     declared
         .any(|port| defaults.contains(port))
         .then(|| defaults.to_string())
 }
 
-/// Those default opaque ports that the Service leads to: by `targetPort` when it is a number. A
-/// named target port may be another number on each pod, so the Service's own port counts, as it
-/// does when there is no `targetPort`.
+/// Returns the default opaque ports that the Service forwards to: its `targetPort` if that is a
+/// number, otherwise its own port, since a named target port may have a different number on each
+/// pod.
 pub(super) fn default_of_service(service: &Service, defaults: &str) -> Option<String> {
     let defaults: PortSet = ports::resolve_list(None, defaults);
     let ports = service
@@ -36,7 +36,7 @@ pub(super) fn default_of_service(service: &Service, defaults: &str) -> Option<St
             Some(IntOrString::Int(target)) if *target != 0 => *target,
             None | Some(IntOrString::Int(_) | IntOrString::String(_)) => port.port,
         };
-        if let Some(number) = ports::number(number)
+        if let Some(number) = ports::port_number(number)
             && defaults.contains(number)
             && !used.contains(&number)
         {
@@ -47,17 +47,16 @@ pub(super) fn default_of_service(service: &Service, defaults: &str) -> Option<St
     (!used.is_empty()).then(|| used.join(","))
 }
 
-/// The list for the proxy's environment: the annotation's or the default, with names resolved.
-/// Nothing left means no variable.
+/// Returns the list for the proxy's environment: the annotation or the default, with names
+/// resolved.
 pub(super) fn for_proxy(
     annotations: &Annotations,
     spec: &PodSpec,
     defaults: &str,
 ) -> Option<String> {
-    let list = match annotations.get(annotation::OPAQUE_PORTS) {
-        None => defaults,
-        Some(list) => list,
-    };
+    let list = annotations
+        .get(annotation::OPAQUE_PORTS)
+        .map_or(defaults, String::as_str);
     let resolved: Vec<String> = items(list)
         .flat_map(|item| match PortSet::parse_item(item) {
             Ok(_) => vec![item.to_owned()],
@@ -70,19 +69,19 @@ pub(super) fn for_proxy(
     (!resolved.is_empty()).then(|| resolved.join(","))
 }
 
-/// Refuses items that cannot be read, and warns of names that no port of the pod has. A namespace's
-/// names are for whichever pods have them.
+/// Rejects invalid items, and warns about names of the pod's own annotation that none of its ports
+/// has. Names in the annotation of a namespace may apply to some of its pods only.
 pub(super) fn check(
     annotations: &Annotations,
     spec: &PodSpec,
-    origin: Origin<'_>,
-    applied: &mut Applied,
+    origin: AnnotationOrigin<'_>,
+    report: &mut OverrideReport,
 ) {
     let Some(list) = annotations.get(annotation::OPAQUE_PORTS) else {
         return;
     };
     if let Err(expected) = ports::check_list(list) {
-        applied.refuse(origin, annotation::OPAQUE_PORTS, list, &expected);
+        report.reject(origin, annotation::OPAQUE_PORTS, list, &expected);
         return;
     }
     if !origin.is_own(annotation::OPAQUE_PORTS) {
@@ -96,7 +95,7 @@ pub(super) fn check(
             origin.workload_name(),
             annotation::OPAQUE_PORTS
         );
-        applied.warnings.push(warning);
+        report.warnings.push(warning);
     }
 }
 
@@ -110,18 +109,18 @@ pub(super) fn service_warnings(
         annotations.get(annotation::OPAQUE_PORTS).cloned()
     };
     let own = list(&service.metadata);
-    let whose = match &own {
+    let holder = match &own {
         Some(_) => {
             let name = service.metadata.name.as_deref().unwrap_or_default();
             format!("service {in_namespace}/{name}")
         }
         None => format!("namespace {in_namespace}"),
     };
-    let unreadable = own
+    let invalid_value = own
         .or_else(|| list(namespace))
         .and_then(|list| Some((ports::check_list(&list).err()?, list)));
-    unreadable
-        .map(|(expected, list)| warning(&whose, annotation::OPAQUE_PORTS, &list, &expected))
+    invalid_value
+        .map(|(expected, list)| warning(&holder, annotation::OPAQUE_PORTS, &list, &expected))
         .into_iter()
         .collect()
 }

@@ -1,5 +1,4 @@
-//! Collects the operations of a patch, in the order in which they are asked for: `add`, but for the
-//! rare annotation that must go.
+//! A builder of JSON patches with `add` operations, and `remove` for annotations.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +12,7 @@ use super::InjectError;
 pub(super) struct Operations(Vec<PatchOperation>);
 
 impl Operations {
-    /// `what` names the value should it not be writable as JSON.
+    /// Adds a value. `what` names it in the error if it cannot be serialized.
     pub(super) fn add(
         &mut self,
         path: &[&str],
@@ -32,14 +31,14 @@ impl Operations {
         }));
     }
 
-    /// Makes sure that a list is there to be added to.
+    /// Adds an empty list if the object has none.
     pub(super) fn ensure_list(&mut self, path: &[&str], exists: bool) {
         if !exists {
             self.push(path, Value::Array(Vec::new()));
         }
     }
 
-    /// Adds entries to a map of the object's metadata, making the map first where there is none.
+    /// Adds entries to a map of the object's metadata, and first the map itself if it is missing.
     pub(super) fn metadata_entries(
         &mut self,
         map: &str,

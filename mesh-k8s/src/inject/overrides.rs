@@ -1,10 +1,10 @@
-//! The configuration annotations: which a namespace passes on to its pods, and how those in force
-//! change the values.
+//! The configuration annotations: which of them pods inherit from their namespace, and how they
+//! override the values.
 //!
-//! A value that cannot be read is refused where the pod has it, and where its namespace has it and
-//! it says who may connect. Any other value that cannot be used changes nothing: the setting it
-//! would have replaced stays, and a warning names object, annotation, value and what is accepted.
-//! So a mistake in a namespace's log level does not keep every pod of the namespace from starting.
+//! An invalid value is an error if it is the pod's own, or if it restricts which clients may
+//! connect. Any other value that cannot be used changes nothing: the setting that it would override
+//! stays in effect, and a warning names object, annotation, value and what is accepted. So a typing
+//! error in a namespace's log level does not prevent every pod of the namespace from starting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,25 +19,23 @@ use crate::{
 
 pub(super) mod keys;
 
-use self::keys::{KEYS, Unusable};
+use self::keys::{CONFIG_KEYS, OverrideError};
 
 pub(super) type Annotations = BTreeMap<String, String>;
 
-/// The annotation whose JSON list of variables is merged by name over chart, namespace and
-/// workload.
+/// A JSON list of variables, merged by name from chart, namespace and workload.
 const ADDITIONAL_ENV: &str = "config.linkerd.io/proxy-additional-env";
 const ENABLE_DEBUG_SIDECAR: &str = "config.linkerd.io/enable-debug-sidecar";
-/// Its list is computed from the pod's containers, whatever the annotation says, as Linkerd does.
+/// Accepted and without effect, as in Linkerd: the list is computed from the pod's containers.
 const POD_INBOUND_PORTS: &str = "config.linkerd.io/pod-inbound-ports";
-/// Spellings of one setting, the one that wins first.
+/// Spellings of one setting in order of precedence.
 const NATIVE_SIDECAR: [&str; 3] = [
     "config.linkerd.io/proxy-enable-native-sidecar",
     "config.beta.linkerd.io/proxy-enable-native-sidecar",
     "config.alpha.linkerd.io/proxy-enable-native-sidecar",
 ];
 
-/// Keys a namespace passes on which no entry of [`KEYS`] reads: they are read elsewhere, or were
-/// and are still copied.
+/// Inherited keys that are not in [`CONFIG_KEYS`]: other code reads them, or earlier versions did.
 const ALSO_INHERITED: [&str; 7] = [
     annotation::INJECT,
     annotation::OPAQUE_PORTS,
@@ -48,25 +46,25 @@ const ALSO_INHERITED: [&str; 7] = [
     POD_INBOUND_PORTS,
 ];
 
-/// Where annotations come from, for the messages about them.
+/// The objects that annotations come from, for messages.
 #[derive(Clone, Copy)]
-pub(super) struct Origin<'a> {
+pub(super) struct AnnotationOrigin<'a> {
     pub(super) namespace: &'a ObjectMeta,
     pub(super) pod: &'a ObjectMeta,
     pub(super) owner: &'a Owner,
 }
 
-/// What became of the annotations.
+/// The result of applying annotations.
 #[derive(Debug, Default)]
-pub(super) struct Applied {
+pub(super) struct OverrideReport {
     pub(super) warnings: Vec<String>,
-    /// Why the pod is not admitted, one sentence for each annotation.
-    pub(super) problems: Vec<String>,
+    /// Why the pod is rejected, one message for each annotation.
+    pub(super) errors: Vec<String>,
     /// The keys whose values could not be used.
-    pub(super) refused: BTreeSet<&'static str>,
+    pub(super) rejected_keys: BTreeSet<&'static str>,
 }
 
-/// The pod's annotations together with those of the namespace that it inherits.
+/// Returns the pod's annotations and those it inherits from its namespace.
 pub(super) fn inherit(namespace: &ObjectMeta, pod: &ObjectMeta) -> Annotations {
     let mut merged = pod.annotations.clone().unwrap_or_default();
     for (key, value) in namespace.annotations.iter().flatten() {
@@ -77,19 +75,25 @@ pub(super) fn inherit(namespace: &ObjectMeta, pod: &ObjectMeta) -> Annotations {
     merged
 }
 
-/// Changes the values as the annotations say.
-pub(super) fn apply(values: &mut Values, annotations: &Annotations, origin: Origin<'_>) -> Applied {
-    let mut applied = Applied::default();
+/// Applies the annotations to the values.
+pub(super) fn apply(
+    values: &mut Values,
+    annotations: &Annotations,
+    origin: AnnotationOrigin<'_>,
+) -> OverrideReport {
+    let mut report = OverrideReport::default();
     let ports = values.proxy.ports;
-    for key in KEYS {
+    for key in CONFIG_KEYS {
         if let Some(value) = annotations.get(key.name)
             && let Err(unusable) = (key.apply)(values, value)
         {
             match unusable {
-                Unusable::Unreadable(expected) => {
-                    applied.refuse(origin, key.name, value, &expected);
+                OverrideError::Invalid(expected) => {
+                    report.reject(origin, key.name, value, &expected);
                 }
-                Unusable::NotApplicable(reason) => applied.ignore(origin, key.name, value, reason),
+                OverrideError::NotApplicable(reason) => {
+                    report.ignore(origin, key.name, value, reason)
+                }
             }
         }
     }
@@ -99,33 +103,36 @@ pub(super) fn apply(values: &mut Values, annotations: &Annotations, origin: Orig
     if let Some((key, value)) = native {
         match parse_bool(value) {
             Ok(native) => values.proxy.native_sidecar = native,
-            Err(expected) => applied.refuse(origin, key, value, &expected),
+            Err(expected) => report.reject(origin, key, value, &expected),
         }
     }
     if let Some(value) = annotations.get(ENABLE_DEBUG_SIDECAR)
         && let Err(expected) = parse_bool(value)
     {
-        applied.refuse(origin, ENABLE_DEBUG_SIDECAR, value, &expected);
+        report.reject(origin, ENABLE_DEBUG_SIDECAR, value, &expected);
     }
     if !are_distinct(values.proxy.ports) {
         values.proxy.ports = ports;
         for key in keys::PORTS {
             if let Some(value) = annotations.get(key) {
                 let expected = "the proxy's inbound, outbound, admin and control ports must differ";
-                applied.refuse(origin, key, value, expected);
+                report.reject(origin, key, value, expected);
             }
         }
     }
-    applied
+    report
         .warnings
-        .extend(unknown(origin).map(|key| no_such_key(origin, key)));
-    applied
+        .extend(unknown(origin).map(|key| unknown_key_warning(origin, key)));
+    report
 }
 
-/// Adds the variables of the namespace and of the workload, the workload's last, each by name over
-/// those before it.
-pub(super) fn merge_additional_env(values: &mut Values, origin: Origin<'_>, applied: &mut Applied) {
-    for (meta, whose, own) in [
+/// Merges the variables of the namespace and then those of the workload by name.
+pub(super) fn merge_additional_env(
+    values: &mut Values,
+    origin: AnnotationOrigin<'_>,
+    report: &mut OverrideReport,
+) {
+    for (meta, holder, own) in [
         (origin.namespace, origin.namespace_name(), false),
         (origin.pod, origin.workload_name(), true),
     ] {
@@ -138,11 +145,11 @@ pub(super) fn merge_additional_env(values: &mut Values, origin: Origin<'_>, appl
                 let expected =
                     format!("expected a JSON list of {{\"name\": …, \"value\": …}}: {error}");
                 if own {
-                    let problem = unreadable(&whose, ADDITIONAL_ENV, text, &expected);
-                    applied.problems.push(problem);
+                    let problem = invalid_value(&holder, ADDITIONAL_ENV, text, &expected);
+                    report.errors.push(problem);
                 } else {
-                    let warning = warning(&whose, ADDITIONAL_ENV, text, &expected);
-                    applied.warnings.push(warning);
+                    let warning = warning(&holder, ADDITIONAL_ENV, text, &expected);
+                    report.warnings.push(warning);
                 }
             }
             Ok(list) => {
@@ -158,14 +165,14 @@ pub(super) fn merge_additional_env(values: &mut Values, origin: Origin<'_>, appl
     }
 }
 
-/// Whether the debugging container is asked for.
+/// Returns whether the pod gets the debug container.
 pub(super) fn wants_debug_sidecar(annotations: &Annotations) -> bool {
     annotations
         .get(ENABLE_DEBUG_SIDECAR)
         .is_some_and(|value| parse_bool(value) == Ok(true))
 }
 
-/// Every annotation that configures injection, in no particular order: for whoever reports on them.
+/// Returns every annotation that configures injection, in no particular order.
 pub fn configuration_keys() -> impl Iterator<Item = &'static str> {
     let elsewhere = [
         annotation::OPAQUE_PORTS,
@@ -173,7 +180,8 @@ pub fn configuration_keys() -> impl Iterator<Item = &'static str> {
         ENABLE_DEBUG_SIDECAR,
         POD_INBOUND_PORTS,
     ];
-    KEYS.iter()
+    CONFIG_KEYS
+        .iter()
         .map(|key| key.name)
         .chain(NATIVE_SIDECAR)
         .chain(elsewhere)
@@ -181,7 +189,7 @@ pub fn configuration_keys() -> impl Iterator<Item = &'static str> {
 
 fn is_inherited(key: &str) -> bool {
     ALSO_INHERITED.contains(&key)
-        || KEYS
+        || CONFIG_KEYS
             .iter()
             .any(|known| known.inherited && known.name == key)
 }
@@ -192,8 +200,9 @@ fn are_distinct(ports: Ports) -> bool {
     all.windows(2).all(|pair| pair[0] != pair[1])
 }
 
-/// Annotations of the pod that look like ours and are none: misspelt, most likely.
-fn unknown<'a>(origin: Origin<'a>) -> impl Iterator<Item = &'a str> {
+/// Returns the pod's annotations that have the prefix of configuration annotations and are unknown,
+/// probably misspelt.
+fn unknown<'a>(origin: AnnotationOrigin<'a>) -> impl Iterator<Item = &'a str> {
     let own = origin.pod.annotations.iter().flatten();
     own.map(|(key, _)| key.as_str()).filter(|key| {
         key.starts_with(annotation::CONFIG_PREFIX)
@@ -201,59 +210,68 @@ fn unknown<'a>(origin: Origin<'a>) -> impl Iterator<Item = &'a str> {
     })
 }
 
-fn no_such_key(origin: Origin<'_>, key: &str) -> String {
+fn unknown_key_warning(origin: AnnotationOrigin<'_>, key: &str) -> String {
     format!(
-        "{}: {key} is no annotation of this version and has no effect: is it spelt right?",
+        "{}: {key} has no effect: unknown annotation in this version; check the spelling",
         origin.workload_name()
     )
 }
 
-pub(super) fn warning(whose: &str, key: &str, value: &str, expected: &str) -> String {
-    format!("{whose}: {key}: {} is ignored: {expected}", quoted(value))
+pub(super) fn warning(holder: &str, key: &str, value: &str, expected: &str) -> String {
+    format!(
+        "{holder}: {key}: ignored value {}: {expected}",
+        quoted(value)
+    )
 }
 
-fn unreadable(whose: &str, key: &str, value: &str, expected: &str) -> String {
+fn invalid_value(holder: &str, key: &str, value: &str, expected: &str) -> String {
     format!(
-        "{whose}: {key}: {} cannot be read: {expected}",
+        "{holder}: {key}: invalid value {}: {expected}",
         quoted(value)
     )
 }
 
 fn quoted(value: &str) -> String {
-    /// Messages quote as much of a value; the API server cuts long warnings off.
-    const SHOWN: usize = 60;
-    let shown: String = value.chars().take(SHOWN).collect();
+    /// Characters of a value that messages quote; the API server truncates long warnings.
+    const MAX_QUOTED: usize = 60;
+    let shown: String = value.chars().take(MAX_QUOTED).collect();
     let more = if shown.len() < value.len() { "…" } else { "" };
     format!("{shown:?}{more}")
 }
 
-impl Applied {
-    /// The value cannot be read.
-    pub(super) fn refuse(
+impl OverrideReport {
+    /// Records an invalid value: an error of the pod, or a warning.
+    pub(super) fn reject(
         &mut self,
-        origin: Origin<'_>,
+        origin: AnnotationOrigin<'_>,
         key: &'static str,
         value: &str,
         expected: &str,
     ) {
         if origin.is_own(key) || keys::SECURITY.contains(&key) {
-            let problem = unreadable(&origin.whose(key), key, value, expected);
-            self.problems.push(problem);
+            let problem = invalid_value(&origin.holder(key), key, value, expected);
+            self.errors.push(problem);
         } else {
             self.ignore(origin, key, value, expected);
         }
     }
 
-    fn ignore(&mut self, origin: Origin<'_>, key: &'static str, value: &str, reason: &str) {
-        let warning = warning(&origin.whose(key), key, value, reason);
+    fn ignore(
+        &mut self,
+        origin: AnnotationOrigin<'_>,
+        key: &'static str,
+        value: &str,
+        reason: &str,
+    ) {
+        let warning = warning(&origin.holder(key), key, value, reason);
         self.warnings.push(warning);
-        self.refused.insert(key);
+        self.rejected_keys.insert(key);
     }
 }
 
-impl Origin<'_> {
-    /// The object that has the annotation in force.
-    fn whose(self, key: &str) -> String {
+impl AnnotationOrigin<'_> {
+    /// Returns the name of the object that has the effective annotation.
+    fn holder(self, key: &str) -> String {
         if self.is_own(key) {
             self.workload_name()
         } else {

@@ -1,8 +1,8 @@
-//! The way back: takes from a pod what the injector added to it.
+//! The reverse of an injection: removes from a pod what the injector added.
 //!
 //! What users wrote stays: their configuration annotations, and `linkerd.io/inject: disabled`. The
-//! opaque ports that the injector may have written cannot be told from the user's own and stay too.
-//! Works on plain JSON, so that fields this version knows nothing of survive.
+//! annotation of opaque ports stays too, because the injector's cannot be distinguished from a
+//! user's. Works on plain JSON, so that unknown fields survive.
 
 use mesh_core::annotation;
 use serde_json::{Map, Value};
@@ -13,15 +13,15 @@ use super::containers::{
 };
 use crate::{pod, values::MountPath};
 
-/// Every key of Linkerd's that is not configuration begins so.
+/// The prefix of Linkerd's annotations and labels that are not configuration.
 const PREFIX: &str = "linkerd.io/";
-/// Volumes of other versions: for tracing.
+/// A volume that other versions add for tracing.
 const PODINFO_VOLUME: &str = "linkerd-podinfo";
 
-/// Removes proxy, init containers, volumes, annotations and labels of an injection from a pod, or a
-/// template of one. Says whether anything was removed.
+/// Removes the proxy, init containers, volumes, annotations and labels of an injection from a pod
+/// or pod template. Returns whether anything was removed.
 pub fn uninject(pod: &mut Value) -> bool {
-    if is_of_control_plane(pod) {
+    if is_control_plane_object(pod) {
         return false;
     }
     let mut changed = false;
@@ -47,9 +47,10 @@ pub fn uninject(pod: &mut Value) -> bool {
     changed | uninject_metadata(pod)
 }
 
-/// The same for the metadata of any object.
+/// Removes the annotations and labels of an injection from an object. Returns whether anything was
+/// removed.
 pub(crate) fn uninject_metadata(object: &mut Value) -> bool {
-    if is_of_control_plane(object) {
+    if is_control_plane_object(object) {
         return false;
     }
     let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
@@ -62,8 +63,8 @@ pub(crate) fn uninject_metadata(object: &mut Value) -> bool {
     changed
 }
 
-/// Its proxies and labels are the chart's, not the injector's.
-fn is_of_control_plane(object: &Value) -> bool {
+/// The proxies and labels of the control plane come from the chart, not from the injector.
+fn is_control_plane_object(object: &Value) -> bool {
     object
         .pointer("/metadata/labels")
         .and_then(|labels| labels.get(annotation::CONTROL_PLANE_COMPONENT))
@@ -80,8 +81,8 @@ fn remove_named(spec: &mut Map<String, Value>, list: &str, names: &[&str]) -> bo
         name.is_none_or(|name| !names.contains(&name))
     });
     let changed = items.len() != before;
-    // An empty list was made for what is now gone; `containers` is never empty in an object that
-    // can exist.
+    // The injector created the list for the removed items; `containers` is never empty in a valid
+    // pod.
     if changed && items.is_empty() {
         spec.remove(list);
     }

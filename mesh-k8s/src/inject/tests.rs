@@ -1,13 +1,14 @@
-//! The patch, applied to pods: whole results as golden files in `testdata/inject`, single decisions
-//! as tables.
+//! Patches applied to pods, compared with the golden files in `testdata/inject` and with tables.
 //!
-//! After an intended change, `MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s inject` writes the golden
-//! files anew; the diff is the review.
+//! After an intended change, `MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s inject` rewrites the
+//! golden files; review the diff.
 
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::{Container, Pod, Probe, Service};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{
+    api::core::v1::{Container, Pod, Probe, Service},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 
 use super::*;
 
@@ -35,7 +36,7 @@ spec:
     - {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount}
 ";
 
-/// Redirected by an init container.
+/// The values of a mesh that redirects pods with an init container.
 fn values() -> Values {
     let mut values = agent();
     values.mesh_agent.enabled = false;
@@ -43,7 +44,7 @@ fn values() -> Values {
     values
 }
 
-/// Redirected by the agent, as by default.
+/// The values of a mesh whose agent redirects pods, the default.
 fn agent() -> Values {
     Values {
         linkerd_version: "test".into(),
@@ -54,7 +55,7 @@ fn agent() -> Values {
     }
 }
 
-/// Redirected by another project's CNI plugin.
+/// The values of a mesh where another project's CNI plugin redirects pods.
 fn foreign_cni() -> Values {
     Values {
         cni_enabled: true,
@@ -139,12 +140,12 @@ fn golden_default() {
 }
 
 #[test]
-fn golden_redirected_by_the_agent() {
+fn golden_agent() {
     golden("agent.yaml", &run(&agent(), &enabled(), &web()).0);
 }
 
 #[test]
-fn golden_redirected_by_another_plugin() {
+fn golden_foreign_cni() {
     let pod = run(&foreign_cni(), &enabled(), &web()).0;
     golden("foreign-cni.yaml", &pod);
 }
@@ -210,13 +211,13 @@ fn golden_many_overrides() {
     assert_eq!(
         warnings.len(),
         1,
-        "of the unknown name of a port: {warnings:?}"
+        "expected one for the unknown port name: {warnings:?}"
     );
     golden("overrides.yaml", &pod);
 }
 
 #[test]
-fn containers_by_mode() {
+fn order_of_containers_depends_on_mode() {
     let plain = ("config.linkerd.io/proxy-enable-native-sidecar", "false");
     let no_await = ("config.linkerd.io/proxy-await", "disabled");
     let check = |values: Values, pod: Pod, init: &[&str], app: &[&str]| {
@@ -266,30 +267,30 @@ fn containers_by_mode() {
 }
 
 #[test]
-fn a_native_sidecar_gates_the_application_only_when_it_is_awaited() {
-    let gate = |annotations: &[(&str, &str)]| {
+fn native_sidecar_has_startup_probe_only_with_await() {
+    let probe_and_hooks = |annotations: &[(&str, &str)]| {
         let (pod, _) = run(&agent(), &enabled(), &annotated(annotations));
         let proxy = proxy(&pod).clone();
         (proxy.startup_probe.is_some(), proxy.lifecycle)
     };
-    assert_eq!(gate(&[]), (true, None));
+    assert_eq!(probe_and_hooks(&[]), (true, None));
     assert_eq!(
-        gate(&[("config.linkerd.io/proxy-await", "disabled")]),
+        probe_and_hooks(&[("config.linkerd.io/proxy-await", "disabled")]),
         (false, None)
     );
     let hook = (
         "config.alpha.linkerd.io/proxy-wait-before-exit-seconds",
         "5",
     );
-    assert_eq!(gate(&[hook]), (true, None));
+    assert_eq!(probe_and_hooks(&[hook]), (true, None));
     let (startup, lifecycle) =
-        gate(&[("config.linkerd.io/proxy-enable-native-sidecar", "0"), hook]);
+        probe_and_hooks(&[("config.linkerd.io/proxy-enable-native-sidecar", "0"), hook]);
     let lifecycle = lifecycle.unwrap();
     assert!(!startup && lifecycle.post_start.is_some() && lifecycle.pre_stop.is_some());
 }
 
 #[test]
-fn the_agent_reads_from_the_pod_what_the_proxy_was_given() {
+fn redirection_settings_are_written_as_pod_annotations() {
     let check = |values: &Values, pod: &Pod, expect: &[(&str, Option<&str>)]| {
         let (after, _) = run(values, &enabled(), pod);
         for (key, value) in expect {
@@ -303,26 +304,26 @@ fn the_agent_reads_from_the_pod_what_the_proxy_was_given() {
         annotation::SKIP_OUTBOUND_PORTS,
         annotation::SKIP_SUBNETS,
     ];
-    // Defaults need not be said.
+    // Defaults are not written.
     check(&agent(), &web(), &keys.map(|key| (key, None)));
     let mut chart = agent();
     chart.proxy.ports.inbound = 5143;
     chart.proxy.uid = 3000;
     chart.proxy_init.ignore_outbound_ports = "25, 26".into();
     chart.proxy_init.skip_subnets = "10.1.0.0/16".into();
-    let said = [
+    let expect = [
         Some("5143"),
         Some("3000"),
         None,
         Some("25,26"),
         Some("10.1.0.0/16"),
     ];
-    let expect: Vec<_> = keys.into_iter().zip(said).collect();
+    let expect: Vec<_> = keys.into_iter().zip(expect).collect();
     check(&chart, &web(), &expect);
-    // The init container has its arguments.
+    // The init container has the settings as arguments.
     chart.mesh_agent.enabled = false;
     check(&chart, &web(), &keys.map(|key| (key, None)));
-    // What of the namespace's cannot be used would keep the pod from starting.
+    // Invalid annotations of the namespace are replaced; otherwise the agent would reject the pod.
     let bad = meta(&[
         (annotation::INJECT, "enabled"),
         (annotation::INBOUND_PORT, "99999"),
@@ -330,12 +331,12 @@ fn the_agent_reads_from_the_pod_what_the_proxy_was_given() {
         (annotation::SKIP_OUTBOUND_PORTS, "http"),
         (annotation::SKIP_SUBNETS, "here"),
     ]);
-    let said = [Some("4143"), None, None, Some("4567,4568"), None];
+    let expect = [Some("4143"), None, None, Some("4567,4568"), None];
     let (after, _) = run(&agent(), &bad, &web());
-    for (key, value) in keys.into_iter().zip(said) {
+    for (key, value) in keys.into_iter().zip(expect) {
         assert_eq!(pod::annotation(&after, key), value, "{key}");
     }
-    // As Linkerd's CNI plugin does: the control plane reaches the API server before it has a
+    // Like Linkerd's CNI plugin: the control plane connects to the API server before it has a
     // certificate.
     let mut component = web();
     let labels = component.metadata.labels.as_mut().unwrap();
@@ -351,7 +352,7 @@ fn the_agent_reads_from_the_pod_what_the_proxy_was_given() {
 }
 
 #[test]
-fn every_mode_can_be_taken_back() {
+fn uninjection_reverses_every_mode() {
     let plain = annotated(&[("config.linkerd.io/proxy-enable-native-sidecar", "false")]);
     let debug = annotated(&[("config.linkerd.io/enable-debug-sidecar", "true")]);
     for values in [values(), agent(), foreign_cni()] {
@@ -360,7 +361,8 @@ fn every_mode_can_be_taken_back() {
             assert!(uninject(&mut document));
             assert!(!uninject(&mut document));
             let mut back: Pod = serde_json::from_value(document).unwrap();
-            // Found by the injector, and not to be told from what users write.
+            // The annotation of opaque ports stays, because it cannot be distinguished from a
+            // user's.
             back.metadata
                 .annotations
                 .as_mut()
@@ -372,7 +374,7 @@ fn every_mode_can_be_taken_back() {
 }
 
 #[test]
-fn the_proxy_drops_all_capabilities_whatever_the_application_has() {
+fn proxy_drops_all_capabilities_and_init_container_keeps_those_of_application() {
     let check = |capabilities: &str, add: &[&str], drop: Option<&[&str]>| {
         let mut pod = web();
         let container = &mut pod.spec.as_mut().unwrap().containers[0];
@@ -404,7 +406,7 @@ fn the_proxy_drops_all_capabilities_whatever_the_application_has() {
 }
 
 #[test]
-fn the_debugging_container_may_capture_packets_in_any_pod() {
+fn debug_container_has_capture_capabilities_in_non_root_pod() {
     let mut pod = annotated(&[("config.linkerd.io/enable-debug-sidecar", "true")]);
     pod.spec.as_mut().unwrap().security_context =
         serde_norway::from_str("{runAsNonRoot: true, runAsUser: 1000}").unwrap();
@@ -430,7 +432,7 @@ fn the_debugging_container_may_capture_packets_in_any_pod() {
 }
 
 #[test]
-fn a_pod_without_ports_has_no_variable_of_its_ports() {
+fn inbound_ports_variable_is_absent_without_ports() {
     let mut pod = web();
     let container = &mut pod.spec.as_mut().unwrap().containers[0];
     (container.ports, container.readiness_probe) = (None, None);
@@ -443,7 +445,7 @@ fn a_pod_without_ports_has_no_variable_of_its_ports() {
 }
 
 #[test]
-fn a_port_that_is_declared_and_probed_is_listed_once() {
+fn declared_and_probed_port_is_listed_once() {
     let mut pod = web();
     let container = &mut pod.spec.as_mut().unwrap().containers[0];
     container.ports = serde_norway::from_str(
@@ -457,7 +459,7 @@ fn a_port_that_is_declared_and_probed_is_listed_once() {
 }
 
 #[test]
-fn opaque_ports_of_the_values_are_what_pods_get() {
+fn pods_get_default_opaque_ports_of_values() {
     let opaque = |value: &str, pod: &Pod| {
         let mut values = agent();
         values.proxy.opaque_ports = value.into();
@@ -470,14 +472,14 @@ fn opaque_ports_of_the_values_are_what_pods_get() {
         )
     };
     let both = |list: &str| (Some(list.to_owned()), Some(list.to_owned()));
-    // The annotation goes before the default of the controllers, so it must not say less.
+    // The annotation replaces the default of the controllers, so it contains the whole default.
     assert_eq!(
         opaque("25,3306,7000-7002", &web()),
         both("25,3306,7000-7002")
     );
     // Names of the pod's ports are resolved.
     assert_eq!(opaque("25,db", &web()), both("25,3306"));
-    // No port of the pod is among them: the controllers' default is the same list.
+    // The pod has none of these ports, so the default of the controllers applies.
     assert_eq!(opaque("25", &web()), (None, Some("25".to_owned())));
     assert_eq!(opaque("", &web()), (None, None));
     let own = annotated(&[(annotation::OPAQUE_PORTS, "db")]);
@@ -488,7 +490,7 @@ fn opaque_ports_of_the_values_are_what_pods_get() {
 }
 
 #[test]
-fn control_plane_pods_reach_themselves_over_loopback() {
+fn control_plane_pods_connect_to_own_component_over_loopback() {
     let component = |name: &str| {
         let mut pod = web();
         let labels = pod.metadata.labels.as_mut().unwrap();
@@ -524,7 +526,7 @@ fn control_plane_pods_reach_themselves_over_loopback() {
 }
 
 #[test]
-fn without_token_projection_the_account_token_serves() {
+fn service_account_token_is_used_without_token_projection() {
     let mut values = agent();
     values.identity.service_account_token_projection = false;
     let (pod, _) = run(&values, &enabled(), &web());
@@ -537,7 +539,7 @@ fn without_token_projection_the_account_token_serves() {
 }
 
 #[test]
-fn skipped_pods_and_services_get_their_opaque_ports_and_nothing_else() {
+fn skipped_pods_and_services_only_get_opaque_ports() {
     let check = |namespace: &ObjectMeta, pod: &Pod, expect: Option<&str>| {
         let (after, _) = run(&values(), namespace, pod);
         assert_eq!(pod::annotation(&after, annotation::OPAQUE_PORTS), expect);
@@ -570,7 +572,7 @@ fn skipped_pods_and_services_get_their_opaque_ports_and_nothing_else() {
         service("[{port: 3306, targetPort: 8080}]"),
         serde_json::Value::Null
     );
-    // What the name means differs from pod to pod; clients look at the Service's port.
+    // A named target port may differ from pod to pod, so the port of the Service counts.
     assert_eq!(
         service("[{port: 3306, targetPort: mysql}, {port: 80, targetPort: http}]"),
         "3306"
@@ -582,11 +584,11 @@ fn skipped_pods_and_services_get_their_opaque_ports_and_nothing_else() {
 }
 
 #[test]
-fn owners_become_labels() {
+fn owner_is_written_as_label() {
     let check = |kind: &str, expect: Option<(&str, &str)>| {
         let owner = Owner {
             kind: kind.into(),
-            name: "it".into(),
+            name: "web".into(),
         };
         let outcome = patch(&values(), &enabled(), &web(), &owner).unwrap();
         let mut document = serde_json::to_value(web()).unwrap();
@@ -600,16 +602,16 @@ fn owners_become_labels() {
         assert_eq!(found, expect);
         assert_eq!(labels["linkerd.io/workload-ns"], "shop");
     };
-    check("deployment", Some(("linkerd.io/proxy-deployment", "it")));
-    check("statefulset", Some(("linkerd.io/proxy-statefulset", "it")));
-    check("job", Some(("linkerd.io/proxy-job", "it")));
+    check("deployment", Some(("linkerd.io/proxy-deployment", "web")));
+    check("statefulset", Some(("linkerd.io/proxy-statefulset", "web")));
+    check("job", Some(("linkerd.io/proxy-job", "web")));
     check("cronjob", None);
     check("rollout", None);
     check("pod", None);
 }
 
 #[test]
-fn cluster_networks_must_be_networks() {
+fn invalid_cluster_networks_are_rejected() {
     let mut values = values();
     values.cluster_networks = "10.0.0.0/8,here".into();
     let error = patch(&values, &enabled(), &web(), &deployment()).unwrap_err();

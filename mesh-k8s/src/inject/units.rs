@@ -1,8 +1,8 @@
-//! Values as Go and Kubernetes write them in annotations: booleans, durations, quantities.
+//! Booleans, durations and quantities in the notation of Go and Kubernetes.
 
 use std::time::Duration;
 
-/// Go's `strconv.ParseBool`.
+/// Parses a boolean like Go's `strconv.ParseBool`.
 pub(super) fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -11,7 +11,7 @@ pub(super) fn parse_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Go's `time.ParseDuration`, without sign: `1m30s`, `1.5h`, `100ms`, `0`.
+/// Parses a duration like Go's `time.ParseDuration`, without sign: `1m30s`, `1.5h`, `100ms`, `0`.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let error = || "expected a duration such as 500ms, 10s or 1m30s".to_owned();
     if text == "0" {
@@ -46,7 +46,7 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(nanos / 1e9).map_err(|error| error.to_string())
 }
 
-/// A Kubernetes quantity rounded up to whole units: processors, of `250m` one.
+/// Parses a Kubernetes quantity and rounds it up to whole units: `250m` is 1.
 pub(super) fn whole_units(text: &str) -> Result<u32, String> {
     let error = || "expected a quantity such as 100m, 1.5 or 64Mi".to_owned();
     let digits = text
@@ -76,8 +76,8 @@ pub(super) fn whole_units(text: &str) -> Result<u32, String> {
             _ => return Err(error()),
         },
     };
-    // Saturates: what is more than the largest number of units is as good as it. The millionth
-    // keeps 0.1 × 10 from becoming 2.
+    // The cast saturates. Without subtracting a millionth, the rounding error of a product such as
+    // 0.1 × 10 could round up to 2.
     Ok((number * scale - 1e-6).ceil().max(0.0) as u32)
 }
 
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations() {
+    fn go_durations_are_parsed() {
         let check = |text: &str, millis: u64| {
             assert_eq!(
                 parse_duration(text),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_round_up() {
+    fn quantities_are_rounded_up() {
         let check = |text: &str, units: u32| assert_eq!(whole_units(text), Ok(units), "{text}");
         check("0", 0);
         check("1m", 1);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn booleans() {
+    fn go_booleans_are_parsed() {
         assert_eq!(parse_bool("T"), Ok(true));
         assert_eq!(parse_bool("0"), Ok(false));
         assert!(parse_bool("yes").is_err());

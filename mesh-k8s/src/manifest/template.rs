@@ -1,19 +1,18 @@
-//! Where the pod is in an object.
+//! The pod or pod template of an object.
 
 use serde_json::Value;
 
-/// What an object means to injection.
+/// The role of an object in injection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
-    /// Makes pods; the JSON pointer leads to the pod or its template.
+pub(super) enum ObjectRole {
+    /// A pod or a controller of pods, with the JSON pointer of the pod or pod template.
     Workload(&'static str),
     Namespace,
     Service,
     Other,
 }
 
-/// The workloads of Kubernetes itself. Another project's kinds are left to the injector of the
-/// cluster, which sees their pods.
+/// The workloads of Kubernetes. The pods of other kinds are injected by the cluster's injector.
 const WORKLOADS: [(&str, &str, &str); 8] = [
     ("apps", "Deployment", "/spec/template"),
     ("apps", "DaemonSet", "/spec/template"),
@@ -25,20 +24,20 @@ const WORKLOADS: [(&str, &str, &str); 8] = [
     ("", "ReplicationController", "/spec/template"),
 ];
 
-pub(super) fn shape(object: &Value) -> Shape {
+pub(super) fn object_role(object: &Value) -> ObjectRole {
     let (group, kind) = group_kind(object);
     let workload = WORKLOADS
         .iter()
         .find(|known| (known.0, known.1) == (group, kind));
     match (workload, group, kind) {
-        (Some((_, _, path)), ..) => Shape::Workload(path),
-        (None, "", "Namespace") => Shape::Namespace,
-        (None, "", "Service") => Shape::Service,
-        _ => Shape::Other,
+        (Some((_, _, path)), ..) => ObjectRole::Workload(path),
+        (None, "", "Namespace") => ObjectRole::Namespace,
+        (None, "", "Service") => ObjectRole::Service,
+        _ => ObjectRole::Other,
     }
 }
 
-/// The objects of a List of any kind.
+/// Returns the items of a List.
 pub(super) fn items(document: &mut Value) -> Option<&mut Vec<Value>> {
     let (group, kind) = group_kind(document);
     if group.is_empty() && kind == "List" {
@@ -48,7 +47,8 @@ pub(super) fn items(document: &mut Value) -> Option<&mut Vec<Value>> {
     }
 }
 
-/// The group is empty for the core group; versions do not matter, for fields were only added.
+/// Returns group and kind; the core group is empty. Versions are ignored, because the pod template
+/// is at the same place in all of them.
 fn group_kind(object: &Value) -> (&str, &str) {
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
     let group = text("apiVersion")

@@ -1,8 +1,8 @@
-//! `testdata/manifest/<case>.yaml` before and `<case>.annotated.yaml`, `<case>.injected.yaml`
-//! after; the reports are in the tests.
+//! Golden files: `testdata/manifest/<case>.yaml` is the input, `<case>.annotated.yaml` and
+//! `<case>.injected.yaml` the results.
 //!
-//! After an intended change, `MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s manifest` writes the
-//! golden files anew; the diff is the review.
+//! After an intended change, `MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s manifest` rewrites them;
+//! review the diff.
 
 use std::{fs, path::PathBuf};
 
@@ -10,7 +10,7 @@ use serde::Deserialize as _;
 
 use super::*;
 
-fn folder() -> PathBuf {
+fn directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/manifest")
 }
 
@@ -21,11 +21,11 @@ fn documents(text: &str) -> Vec<Value> {
 }
 
 fn case(name: &str) -> Vec<Value> {
-    documents(&fs::read_to_string(folder().join(format!("{name}.yaml"))).unwrap())
+    documents(&fs::read_to_string(directory().join(format!("{name}.yaml"))).unwrap())
 }
 
 fn golden(name: &str, documents: &[Value]) {
-    let path = folder().join(format!("{name}.yaml"));
+    let path = directory().join(format!("{name}.yaml"));
     let texts: Vec<String> = documents
         .iter()
         .map(|document| serde_norway::to_string(document).unwrap())
@@ -54,7 +54,7 @@ fn summary(reports: &[Report]) -> Vec<(&str, &str, &Outcome)> {
         .collect()
 }
 
-/// The environment is golden in `testdata/inject`; here it would only hide the rest.
+/// The golden files of `testdata/inject` cover the environment.
 fn without_env(documents: &mut [Value]) {
     for document in documents {
         strip(document, "env");
@@ -74,7 +74,7 @@ fn strip(value: &mut Value, key: &str) {
 
 #[test]
 fn every_kind_of_workload_is_annotated() {
-    let (after, reports) = inject(case("kinds"), &Injection::default()).unwrap();
+    let (after, reports) = inject(case("kinds"), &InjectOptions::default()).unwrap();
     let annotated = &Outcome::Annotated;
     assert_eq!(
         summary(&reports),
@@ -89,22 +89,22 @@ fn every_kind_of_workload_is_annotated() {
             ("replicaset", "old", annotated),
             ("replicationcontroller", "older", annotated),
             ("pod", "alone", annotated),
-            ("service", "web", &Outcome::Untouched),
-            ("configmap", "settings", &Outcome::Untouched),
-            ("rollout", "canary", &Outcome::Untouched),
+            ("service", "web", &Outcome::Unchanged),
+            ("configmap", "settings", &Outcome::Unchanged),
+            ("rollout", "canary", &Outcome::Unchanged),
         ]
     );
     golden("kinds.annotated", &after);
 }
 
 #[test]
-fn every_kind_of_workload_is_injected_by_hand() {
+fn every_kind_of_workload_is_injected_manually() {
     let values = values();
-    let injection = Injection {
+    let options = InjectOptions {
         manual: Some(&values),
-        ..Injection::default()
+        ..InjectOptions::default()
     };
-    let (mut after, reports) = inject(case("kinds"), &injection).unwrap();
+    let (mut after, reports) = inject(case("kinds"), &options).unwrap();
     let injected = reports
         .iter()
         .filter(|report| report.outcome == Outcome::Injected);
@@ -114,28 +114,27 @@ fn every_kind_of_workload_is_injected_by_hand() {
 }
 
 #[test]
-fn injecting_again_changes_nothing_and_uninjecting_restores() {
+fn injection_is_idempotent_and_uninjection_restores() {
     let values = values();
-    let manual = Injection {
+    let manual = InjectOptions {
         manual: Some(&values),
-        ..Injection::default()
+        ..InjectOptions::default()
     };
-    for injection in [Injection::default(), manual] {
-        let (mut once, _) = inject(case("kinds"), &injection).unwrap();
-        let (mut twice, reports) = inject(once.clone(), &injection).unwrap();
-        // The second time the opaque ports that the first found count as the user's.
+    for options in [InjectOptions::default(), manual] {
+        let (mut once, _) = inject(case("kinds"), &options).unwrap();
+        let (mut twice, reports) = inject(once.clone(), &options).unwrap();
+        // The first injection adds the annotation of opaque ports, the second one finds it.
         without_env(&mut once);
         without_env(&mut twice);
         assert_same(&once, &twice);
         assert!(reports.iter().all(|report| report.warnings.is_empty()));
         let (back, reports) = uninject(once).unwrap();
         let mut back = back;
-        // The opaque port that the injector found stays: nothing tells it from one that the user
-        // wrote.
+        // The annotation of opaque ports stays, because it cannot be distinguished from a user's.
         strip(&mut back[2], annotation::OPAQUE_PORTS);
         let mut before = case("kinds");
-        // What was made to write into is taken away with the last entry, so only what was empty
-        // before differs.
+        // Maps and lists are removed with their last entry, so only those differ that were empty
+        // before.
         for document in back.iter_mut().chain(&mut before) {
             strip_empty(document);
         }
@@ -147,7 +146,7 @@ fn injecting_again_changes_nothing_and_uninjecting_restores() {
     }
 }
 
-/// Names the first document that differs: all of them are too much to read.
+/// Compares document by document, so that a failure shows only the first difference.
 fn assert_same(left: &[Value], right: &[Value]) {
     assert_eq!(left.len(), right.len());
     for (left, right) in left.iter().zip(right) {
@@ -169,8 +168,8 @@ fn strip_empty(value: &mut Value) {
 }
 
 #[test]
-fn workloads_that_are_left_alone_say_why() {
-    let (after, reports) = inject(case("skipped"), &Injection::default()).unwrap();
+fn skipped_workloads_are_reported_with_reason() {
+    let (after, reports) = inject(case("skipped"), &InjectOptions::default()).unwrap();
     assert_eq!(after, case("skipped"));
     use SkipReason::{DisabledByAnnotation, HostNetwork, InvalidWorkloadAnnotation, SidecarExists};
     let skipped = |reason| Outcome::Skipped(vec![reason]);
@@ -182,23 +181,23 @@ fn workloads_that_are_left_alone_say_why() {
             ("deployment", "foreign-sidecar", &skipped(SidecarExists)),
         ]
     );
-    // Not of a kind that can be: named rather than passed on silently.
+    // An invalid object is an error and not silently passed through.
     let odd = documents(
         "{apiVersion: apps/v1, kind: Deployment, metadata: {name: odd}, spec: {template: {spec: 5}}}",
     );
-    let error = inject(odd, &Injection::default()).unwrap_err();
+    let error = inject(odd, &InjectOptions::default()).unwrap_err();
     assert!(error.to_string().contains("deployment odd"), "{error}");
     let invalid = documents(
         "{apiVersion: v1, kind: Pod, metadata: {name: p, annotations: {config.linkerd.io/x: y}}, spec: {containers: []}}",
     );
     assert_ne!(
-        inject(invalid, &Injection::default()).unwrap().1[0].outcome,
+        inject(invalid, &InjectOptions::default()).unwrap().1[0].outcome,
         skipped(InvalidWorkloadAnnotation)
     );
 }
 
 #[test]
-fn what_is_left_of_an_older_injection_is_replaced() {
+fn partial_older_injection_is_replaced() {
     let clean = documents(
         "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c}]}}",
     );
@@ -209,19 +208,19 @@ fn what_is_left_of_an_older_injection_is_replaced() {
     );
     let values = values();
     for manual in [None, Some(&values)] {
-        let injection = Injection {
+        let options = InjectOptions {
             manual,
-            ..Injection::default()
+            ..InjectOptions::default()
         };
-        let (expect, _) = inject(clean.clone(), &injection).unwrap();
-        let (after, _) = inject(partly_injected.clone(), &injection).unwrap();
+        let (expect, _) = inject(clean.clone(), &options).unwrap();
+        let (after, _) = inject(partly_injected.clone(), &options).unwrap();
         assert_same(&after, &expect);
     }
 }
 
 #[test]
 fn flags_become_annotations() {
-    let injection = Injection {
+    let options = InjectOptions {
         annotations: [
             (annotation::OPAQUE_PORTS.to_owned(), "9000,db".to_owned()),
             (
@@ -237,7 +236,7 @@ fn flags_become_annotations() {
         "{apiVersion: v1, kind: Service, metadata: {name: db}}\n---\n\
          {apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, ports: [{containerPort: 53, protocol: UDP}]}]}}",
     );
-    let (after, reports) = inject(given, &injection).unwrap();
+    let (after, reports) = inject(given, &options).unwrap();
     assert_eq!(
         after[0]["metadata"]["annotations"],
         json!({annotation::OPAQUE_PORTS: "9000,db"})
@@ -252,7 +251,7 @@ fn flags_become_annotations() {
     );
     assert_eq!(reports[1].warnings.len(), 1, "{:?}", reports[1].warnings);
     let (back, _) = uninject(after).unwrap();
-    // Configuration is the user's.
+    // Configuration annotations stay.
     assert_eq!(
         back[1]["metadata"]["annotations"]["config.linkerd.io/proxy-log-level"],
         "debug"
@@ -264,28 +263,28 @@ fn flags_become_annotations() {
 }
 
 #[test]
-fn lists_are_taken_apart() {
+fn items_of_nested_lists_are_injected() {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": "v1", "kind": "List", "items": case("kinds")},
         Value::Null,
     ]});
-    let (after, reports) = inject(vec![list, Value::Null], &Injection::default()).unwrap();
+    let (after, reports) = inject(vec![list, Value::Null], &InjectOptions::default()).unwrap();
     assert_eq!(reports.len(), case("kinds").len());
-    let (flat, _) = inject(case("kinds"), &Injection::default()).unwrap();
+    let (flat, _) = inject(case("kinds"), &InjectOptions::default()).unwrap();
     assert_eq!(after[0]["items"][0]["items"], Value::Array(flat));
     assert_eq!(after[1], Value::Null);
 }
 
 #[test]
-fn flags_and_annotations_that_cannot_be_read_are_refused_with_the_workload() {
+fn workloads_with_invalid_annotations_are_refused() {
     let values = values();
     for manual in [None, Some(&values)] {
-        let injection = Injection {
+        let options = InjectOptions {
             annotations: [(annotation::INBOUND_PORT.to_owned(), "99999".to_owned())].into(),
             manual,
-            ..Injection::default()
+            ..InjectOptions::default()
         };
-        let (after, reports) = inject(case("kinds"), &injection).unwrap();
+        let (after, reports) = inject(case("kinds"), &options).unwrap();
         let web = &reports[1];
         let Outcome::Refused(problems) = &web.outcome else {
             panic!("{web:?}");
@@ -293,7 +292,7 @@ fn flags_and_annotations_that_cannot_be_read_are_refused_with_the_workload() {
         assert!(web.is_refused());
         assert!(
             problems[0].starts_with(
-                "deployment shop/web: config.linkerd.io/inbound-port: \"99999\" cannot be read"
+                "deployment shop/web: config.linkerd.io/inbound-port: invalid value \"99999\""
             ),
             "{problems:?}"
         );
@@ -302,7 +301,7 @@ fn flags_and_annotations_that_cannot_be_read_are_refused_with_the_workload() {
 }
 
 #[test]
-fn what_could_not_be_injected_is_told_from_what_did_not_want_to_be() {
+fn disabled_injection_is_not_refusal() {
     let report = |reason: SkipReason| Report {
         kind: "deployment".into(),
         namespace: None,

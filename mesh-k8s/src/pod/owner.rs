@@ -1,24 +1,25 @@
-//! Whose pod it is: the workload that metrics and labels name.
+//! The workload that owns a pod, for metrics and labels.
 
 use k8s_openapi::{
     api::core::v1::Pod,
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 
-/// A workload, its kind in lower case.
+/// A workload that owns pods.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
+    /// The kind, in lower case.
     pub kind: String,
+    /// The name of the workload.
     pub name: String,
 }
 
-/// Finds the workload behind a pod.
+/// Returns the workload that owns a pod.
 ///
-/// `lookup` answers with the metadata of a ReplicaSet or Job (kind in lower case, name) of the
-/// pod's namespace, or nothing when it is not known. No owner reference, or several, make the pod
-/// its own owner. A ReplicaSet that belongs to none of the known kinds (an Argo Rollout, say) is
-/// the owner itself.
-pub fn of<'a>(pod: &Pod, lookup: impl FnOnce(&str, &str) -> Option<&'a ObjectMeta>) -> Owner {
+/// `lookup` returns the metadata of a ReplicaSet or Job (kind in lower case, name) of the pod's
+/// namespace if it is known. A pod without owner reference, or with several, is its own owner. A
+/// ReplicaSet whose controller is of another kind (an Argo Rollout, for example) is the owner.
+pub fn resolve<'a>(pod: &Pod, lookup: impl FnOnce(&str, &str) -> Option<&'a ObjectMeta>) -> Owner {
     let Some(reference) = single(&pod.metadata) else {
         return Owner {
             kind: "pod".into(),
@@ -80,12 +81,12 @@ mod tests {
             ..Default::default()
         };
         let parent = parent.map(meta);
-        let owner = of(&pod, |_, _| parent.as_ref());
+        let owner = resolve(&pod, |_, _| parent.as_ref());
         assert_eq!((owner.kind.as_str(), owner.name.as_str()), expect);
     }
 
     #[test]
-    fn owners() {
+    fn owner_is_controller_of_known_kind_or_pod_itself() {
         let rs = [("ReplicaSet", "web-7f9c")];
         check(&[], None, ("pod", "web-7f9c-x"));
         check(&[("A", "a"), ("B", "b")], None, ("pod", "web-7f9c-x"));

@@ -1,4 +1,4 @@
-//! The ports of a pod: declared, named, opaque, skipped, and its proxy's own.
+//! The ports of a pod: declared, named, opaque and skipped ports, and those of its proxy.
 
 use std::net::SocketAddr;
 
@@ -10,15 +10,18 @@ use mesh_core::{
 
 use super::{PROXY_CONTAINER, annotation, containers, plain_env};
 
-/// Where a pod's proxy listens, as its environment says.
+/// The ports on which a pod's proxy listens, according to its environment variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProxyPorts {
+    /// The port of inbound connections.
     pub inbound: u16,
+    /// The port of the control API (tap).
     pub control: u16,
+    /// The port of metrics and probes.
     pub admin: u16,
 }
 
-/// Every declared port, init containers' first.
+/// Returns every declared port with its container, those of init containers first.
 pub fn declared(spec: &PodSpec) -> impl Iterator<Item = (&Container, &ContainerPort)> {
     containers(spec).flat_map(|container| {
         container
@@ -29,28 +32,29 @@ pub fn declared(spec: &PodSpec) -> impl Iterator<Item = (&Container, &ContainerP
     })
 }
 
-/// Container ports are `i32` in the API; what is no port number is none.
-pub fn number(port: i32) -> Option<u16> {
+/// Converts an `i32` of the Kubernetes API to a port number; `None` outside of 1 to 65535.
+pub fn port_number(port: i32) -> Option<u16> {
     u16::try_from(port).ok().filter(|port| *port > 0)
 }
 
+/// Returns whether the protocol of the port is TCP, the default.
 pub fn is_tcp(port: &ContainerPort) -> bool {
     matches!(port.protocol.as_deref(), None | Some("" | "TCP"))
 }
 
-/// Every TCP port of that name; several containers may use one name.
+/// Returns the TCP ports with this name, sorted; several containers may use one name.
 pub fn named(spec: &PodSpec, name: &str) -> Vec<u16> {
     let mut ports: Vec<u16> = declared(spec)
         .filter(|(_, port)| port.name.as_deref() == Some(name) && is_tcp(port))
-        .filter_map(|(_, port)| number(port.container_port))
+        .filter_map(|(_, port)| port_number(port.container_port))
         .collect();
     ports.sort_unstable();
     ports.dedup();
     ports
 }
 
-/// Reads a list of ports, ranges and names of container ports. Unknown names and unreadable items
-/// are left out: a list that a user got half right should do half.
+/// Parses a comma-separated list of ports, ranges and names of container ports. Unknown names and
+/// invalid items are skipped, so that the valid items of a list stay in effect.
 pub fn resolve_list(spec: Option<&PodSpec>, list: &str) -> PortSet {
     let mut set = PortSet::default();
     for item in items(list) {
@@ -65,7 +69,7 @@ pub fn resolve_list(spec: Option<&PodSpec>, list: &str) -> PortSet {
     set
 }
 
-/// What [`resolve_list`] leaves out.
+/// Returns an error for each item that [`resolve_list`] skips.
 pub fn unreadable_items<'a>(
     spec: Option<&'a PodSpec>,
     list: &'a str,
@@ -83,8 +87,12 @@ fn items(list: &str) -> impl Iterator<Item = &str> {
         .filter(|item| !item.is_empty())
 }
 
-/// Why a list of ports, ranges and names of ports cannot be read: an item that is none of these, by
-/// what is allowed.
+/// Checks a list of ports, ranges and names of ports without knowing the names of a pod.
+///
+/// # Errors
+///
+/// An item that is neither a port, a range nor a valid port name, or a list with too many ranges;
+/// the text says what is accepted.
 pub fn check_list(list: &str) -> Result<(), String> {
     let numbers: Vec<&str> = items(list).filter(|item| !is_port_name(item)).collect();
     numbers
@@ -94,8 +102,7 @@ pub fn check_list(list: &str) -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-/// As Kubernetes demands of them: up to 15 lower-case letters, digits and dashes, among them a
-/// letter.
+/// Kubernetes requires up to 15 lower-case letters, digits and dashes with at least one letter.
 fn is_port_name(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     text.len() <= 15
@@ -103,22 +110,23 @@ fn is_port_name(text: &str) -> bool {
         && text.bytes().any(|byte| byte.is_ascii_lowercase())
 }
 
-/// The ports that the pod's annotation makes opaque; without annotation nothing is said and the
-/// cluster's default list applies.
+/// Returns the opaque ports of the pod's annotation. Without the annotation the default list of the
+/// cluster applies.
 pub fn opaque(pod: &Pod) -> Option<PortSet> {
     let list = annotation(pod, keys::OPAQUE_PORTS)?;
     Some(resolve_list(pod.spec.as_ref(), list))
 }
 
-/// The ports whose inbound connections bypass the proxy by the pod's annotation.
+/// Returns the ports whose inbound connections bypass the proxy, from the pod's annotation.
 pub fn skip_inbound(pod: &Pod) -> PortSet {
     annotation(pod, keys::SKIP_INBOUND_PORTS)
         .map(|list| resolve_list(pod.spec.as_ref(), list))
         .unwrap_or_default()
 }
 
-/// Nothing when the pod has no proxy container or its environment lacks one of the addresses.
-pub fn of_proxy(pod: &Pod) -> Option<ProxyPorts> {
+/// Returns the ports of the pod's proxy; `None` if the pod has no proxy container or its
+/// environment lacks one of the addresses.
+pub fn proxy_ports(pod: &Pod) -> Option<ProxyPorts> {
     let proxy =
         containers(pod.spec.as_ref()?).find(|container| container.name == PROXY_CONTAINER)?;
     let env = plain_env(proxy);
@@ -157,7 +165,7 @@ spec:
 ";
 
     #[test]
-    fn names_resolve_over_all_containers_and_tcp_only() {
+    fn port_names_resolve_to_tcp_ports_of_all_containers() {
         let pod = pod(POD);
         let spec = pod.spec.as_ref().unwrap();
         assert_eq!(named(spec, "db"), [5432, 5433]);
@@ -165,7 +173,7 @@ spec:
     }
 
     #[test]
-    fn annotations_list_numbers_ranges_and_names() {
+    fn port_annotations_accept_numbers_ranges_and_names() {
         let pod = pod(POD);
         assert_eq!(opaque(&pod).unwrap().to_string(), "5432-5433,8000-8002");
         assert_eq!(skip_inbound(&pod).to_string(), "9000");
@@ -177,7 +185,7 @@ spec:
     }
 
     #[test]
-    fn lists_of_ports_and_names_are_checked() {
+    fn invalid_port_lists_are_rejected() {
         for good in ["", "25,db, 8000-8002,", "http-2", "a"] {
             assert_eq!(check_list(good), Ok(()), "{good}");
         }
@@ -190,20 +198,20 @@ spec:
             "a-name-that-is-too-long",
             "25,db,--",
         ] {
-            let said = check_list(bad).unwrap_err();
-            assert!(said.contains("is no port or range"), "{bad}: {said}");
+            let error = check_list(bad).unwrap_err();
+            assert!(error.contains("is no port or range"), "{bad}: {error}");
         }
     }
 
     #[test]
-    fn proxy_ports_come_from_its_environment() {
+    fn proxy_ports_are_read_from_proxy_environment() {
         let expect = ProxyPorts {
             inbound: 4143,
             control: 4190,
             admin: 4191,
         };
-        assert_eq!(of_proxy(&pod(POD)), Some(expect));
-        assert_eq!(of_proxy(&pod(&POD.replace("_ADMIN_", "_OTHER_"))), None);
-        assert_eq!(of_proxy(&pod(&POD.replace("linkerd-proxy", "x"))), None);
+        assert_eq!(proxy_ports(&pod(POD)), Some(expect));
+        assert_eq!(proxy_ports(&pod(&POD.replace("_ADMIN_", "_OTHER_"))), None);
+        assert_eq!(proxy_ports(&pod(&POD.replace("linkerd-proxy", "x"))), None);
     }
 }

@@ -1,4 +1,5 @@
-//! The HTTP probes of a pod: the kubelet must get through where policy lets nobody else.
+//! The HTTP probes of a pod, which the kubelet must be able to send even where policy denies all
+//! other clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,11 +10,11 @@ use k8s_openapi::{
 
 use super::{
     containers,
-    ports::{is_tcp, number},
+    ports::{is_tcp, port_number},
 };
 
-/// Paths by port, queries removed. Liveness, readiness and startup probes of every container; a
-/// named port is looked up in the same container.
+/// Returns the paths of all liveness, readiness and startup probes by port, without queries. A
+/// named port is resolved in the probe's own container.
 pub fn http_paths(spec: &PodSpec) -> BTreeMap<u16, BTreeSet<String>> {
     let mut paths: BTreeMap<u16, BTreeSet<String>> = BTreeMap::new();
     for container in containers(spec) {
@@ -33,16 +34,16 @@ pub fn http_paths(spec: &PodSpec) -> BTreeMap<u16, BTreeSet<String>> {
     paths
 }
 
-/// The number behind a probe's port.
+/// Returns the number of a probe's port; `None` if no TCP port of the container has the name.
 pub fn resolve_port(container: &Container, port: &IntOrString) -> Option<u16> {
     match port {
-        IntOrString::Int(port) => number(*port),
+        IntOrString::Int(port) => port_number(*port),
         IntOrString::String(name) => container
             .ports
             .iter()
             .flatten()
             .find(|port| port.name.as_deref() == Some(name) && is_tcp(port))
-            .and_then(|port| number(port.container_port))
+            .and_then(|port| port_number(port.container_port))
             .or_else(|| name.parse().ok().filter(|port| *port > 0)),
     }
 }
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_all_three_probes() {
+    fn http_paths_include_all_three_probe_types() {
         let spec: PodSpec = serde_norway::from_str(
             "
 containers:

@@ -1,17 +1,18 @@
-//! Shapes that several values have: images, resources, probes, and Kubernetes objects that pass
-//! through as they are.
+//! Types that several values share: images, resources, probes, and Kubernetes objects that are
+//! passed through.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// In the schema: an object that Kubernetes checks, not the chart.
-pub(super) type Open = serde_json::Map<String, serde_json::Value>;
+/// The schema of an object that Kubernetes validates, not the chart.
+pub(super) type OpenObject = serde_json::Map<String, serde_json::Value>;
 
-/// Labels, annotations, selectors of nodes.
-pub type Strings = BTreeMap<String, String>;
+/// Labels, annotations, or a node selector.
+pub type StringMap = BTreeMap<String, String>;
 
+/// An image. Empty fields have defaults in other values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Image {
@@ -19,41 +20,43 @@ pub struct Image {
     pub name: String,
     /// Tag of the image; empty for `linkerdVersion`
     pub version: String,
-    /// When the image is pulled; empty for `imagePullPolicy`
+    /// Pull policy of the image; empty for `imagePullPolicy`
     #[schemars(extend("enum" = ["", "Always", "IfNotPresent", "Never"]))]
     pub pull_policy: String,
 }
 
-/// Requests and limits; an empty one is not set.
+/// Resource requests and limits of a container; an empty one is not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
 pub struct Resources {
-    /// Processor time, as in 100m
+    /// CPU, for example 100m
     pub cpu: Bounds,
-    /// Memory, as in 250Mi
+    /// Memory, for example 250Mi
     pub memory: Bounds,
-    /// Disk of the container, as in 1Gi
+    /// Local disk, for example 1Gi
     #[serde(rename = "ephemeral-storage")]
     pub ephemeral_storage: Bounds,
 }
 
+/// The request and the limit of a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Bounds {
-    /// What is reserved; empty for nothing
+    /// Request; empty for none
     #[serde(deserialize_with = "quantity")]
     #[schemars(extend("type" = ["string", "number"]))]
     pub request: String,
-    /// What is allowed at most; empty for no limit
+    /// Limit; empty for none
     #[serde(deserialize_with = "quantity")]
     #[schemars(extend("type" = ["string", "number"]))]
     pub limit: String,
 }
 
+/// The timeout of a controller's probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProbeTimeout {
-    /// Seconds after which an unanswered probe has failed
+    /// Seconds after which a probe times out
     pub timeout_seconds: i32,
 }
 
@@ -63,7 +66,7 @@ impl Default for ProbeTimeout {
     }
 }
 
-/// A quantity as people write it: `cpu: 1` is a number in YAML and as good as `cpu: "1"`.
+/// Deserializes a quantity from a string or a number: `cpu: 1` equals `cpu: "1"`.
 fn quantity<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -77,8 +80,8 @@ fn quantity<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String,
     })
 }
 
-/// A word that may be `off`, which YAML of Helm's age reads as `false`.
-pub(super) fn off_or_word<'de, D: serde::Deserializer<'de>>(
+/// Deserializes a string that may be `off`, which YAML 1.1, and so Helm, reads as `false`.
+pub(super) fn string_or_off<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<String, D::Error> {
     #[derive(Deserialize)]

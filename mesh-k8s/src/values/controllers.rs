@@ -1,29 +1,31 @@
-//! The controllers: identity, destination and policy, the injector, and what observes them.
+//! The values of the controllers (identity, destination, policy, injector) and of their monitoring.
 
 use k8s_openapi::{
-    api::core::v1::EnvVar, apimachinery::pkg::apis::meta::v1::LabelSelector,
-    apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement,
+    api::core::v1::EnvVar,
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::common::{Open, ProbeTimeout, Resources, Strings};
+use super::common::{OpenObject, ProbeTimeout, Resources, StringMap};
 
+/// The identity service.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Identity {
-    /// The ConfigMap `linkerd-identity-trust-roots` is somebody else's, trust-manager's for example
+    /// The ConfigMap `linkerd-identity-trust-roots` is managed externally, for example by
+    /// trust-manager
     #[serde(rename = "externalCA")]
     pub external_ca: bool,
-    /// Copy the trust anchors into every namespace with meshed pods, so that new anchors reach
-    /// running proxies
+    /// Copy the trust anchors into every namespace with meshed pods, so that running proxies
+    /// receive new anchors
     pub publish_trust_roots: bool,
-    /// Give proxies a token for the identity service alone. Without it the service account's token
-    /// serves
+    /// Give proxies a projected token whose audience is the identity service. With `false` they use
+    /// the token of their service account
     pub service_account_token_projection: bool,
-    /// What signs the certificates of the proxies
+    /// The issuer of the proxies' certificates
     pub issuer: Issuer,
-    /// How fast the identity service may ask the API server
+    /// Rate limit of the identity service's requests to the API server
     #[serde(rename = "kubeAPI")]
     pub kube_api: KubeApi,
     /// Liveness probe of the identity service
@@ -31,74 +33,80 @@ pub struct Identity {
     /// Readiness probe of the identity service
     pub readiness_probe: ProbeTimeout,
     /// Annotations of the identity pods
-    pub pod_annotations: Strings,
-    /// Environment variables for the identity service, as Kubernetes writes them
-    #[schemars(with = "Vec<Open>")]
+    pub pod_annotations: StringMap,
+    /// Environment variables of the identity service, in the notation of Kubernetes
+    #[schemars(with = "Vec<OpenObject>")]
     pub additional_env: Vec<EnvVar>,
 }
 
+/// The issuer of the proxies' certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Issuer {
-    /// Form of the Secret `linkerd-identity-issuer`: `linkerd.io/tls` (crt.pem, key.pem) or
-    /// `kubernetes.io/tls` (tls.crt, tls.key), which somebody else makes, cert-manager for example
+    /// Format of the Secret `linkerd-identity-issuer`: `linkerd.io/tls` (crt.pem, key.pem) or
+    /// `kubernetes.io/tls` (tls.crt, tls.key), which is managed externally, for example by
+    /// cert-manager
     #[schemars(extend("enum" = ["linkerd.io/tls", "kubernetes.io/tls"]))]
     pub scheme: String,
-    /// How far the clocks of two nodes may be apart
+    /// Tolerated difference between the clocks of two nodes
     pub clock_skew_allowance: String,
-    /// How long the proxies' certificates live
+    /// Lifetime of the proxies' certificates
     pub issuance_lifetime: String,
-    /// The issuer itself. Left empty, the mesh makes a trust anchor and an issuer once and keeps
-    /// them
+    /// Certificate and key of the issuer. If empty, the mesh creates and stores a trust anchor and
+    /// an issuer
     pub tls: IssuerTls,
 }
 
+/// The certificate and key of the issuer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct IssuerTls {
-    /// The issuer's certificate, in PEM
+    /// Certificate of the issuer, in PEM
     #[serde(rename = "crtPEM")]
     pub crt_pem: String,
-    /// The issuer's key, in PEM
+    /// Private key of the issuer, in PEM
     #[serde(rename = "keyPEM")]
     pub key_pem: String,
 }
 
+/// The rate limit of requests to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct KubeApi {
     /// Requests per second
     #[serde(rename = "clientQPS")]
     pub client_qps: u32,
-    /// Requests at once
+    /// Requests in a burst
     pub client_burst: u32,
 }
 
+/// The destination service.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DestinationController {
-    /// HTTP/2 settings that proxies use towards meshed pods
-    #[schemars(with = "Open")]
+    /// HTTP/2 client settings of proxies for connections to meshed pods
+    #[schemars(with = "OpenObject")]
     pub meshed_http2_client_protobuf: serde_json::Value,
     /// Liveness probe of the destination service
     pub liveness_probe: ProbeTimeout,
     /// Readiness probe of the destination service
     pub readiness_probe: ProbeTimeout,
     /// Annotations of the destination pods
-    pub pod_annotations: Strings,
-    /// Environment variables for the destination service, as Kubernetes writes them
-    #[schemars(with = "Vec<Open>")]
+    pub pod_annotations: StringMap,
+    /// Environment variables of the destination service, in the notation of Kubernetes
+    #[schemars(with = "Vec<OpenObject>")]
     pub additional_env: Vec<EnvVar>,
 }
 
+/// The policy service.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyController {
-    /// What the policy service logs
+    /// Log level of the policy service
     pub log_level: String,
-    /// Blocks of addresses that kubelets probe from
+    /// CIDR blocks of the addresses from which kubelets send probes
     pub probe_networks: Vec<String>,
-    /// Requests and limits of the policy service
+    /// Resource requests and limits of the policy service
     pub resources: Resources,
     /// Liveness probe of the policy service
     pub liveness_probe: ProbeTimeout,
@@ -106,33 +114,33 @@ pub struct PolicyController {
     pub readiness_probe: ProbeTimeout,
 }
 
-/// A webhook: where its certificate comes from, and what is sent to it.
+/// The webhook of the injector: its certificate and the objects that the API server sends to it.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProxyInjector {
-    /// The Secret `linkerd-proxy-injector-k8s-tls` is somebody else's; `caBundle`, `injectCaFrom`
-    /// or `injectCaFromSecret` says who signed it
+    /// The Secret `linkerd-proxy-injector-k8s-tls` is managed externally; `caBundle`,
+    /// `injectCaFrom` or `injectCaFromSecret` sets its CA
     pub external_secret: bool,
-    /// The webhook's certificate, in PEM. Left empty, and without `externalSecret`, the injector
-    /// makes and renews its own
+    /// Certificate of the webhook, in PEM. If empty, and without `externalSecret`, the injector
+    /// creates and renews its own
     #[serde(rename = "crtPEM")]
     pub crt_pem: String,
-    /// The webhook's key, in PEM
+    /// Private key of the webhook, in PEM
     #[serde(rename = "keyPEM")]
     pub key_pem: String,
-    /// What the API server verifies the webhook's certificate with, in PEM
+    /// CA certificates with which the API server verifies the certificate of the webhook, in PEM
     pub ca_bundle: String,
-    /// Certificate (namespace/name) from which cert-manager writes the `caBundle`
+    /// Certificate (namespace/name) from which cert-manager injects the `caBundle`
     pub inject_ca_from: String,
-    /// Secret (namespace/name) from which cert-manager writes the `caBundle`
+    /// Secret (namespace/name) from which cert-manager injects the `caBundle`
     pub inject_ca_from_secret: String,
-    /// Namespaces whose pods are sent to the webhook
-    #[schemars(with = "Open")]
+    /// Namespaces whose objects the API server sends to the webhook
+    #[schemars(with = "OpenObject")]
     pub namespace_selector: LabelSelector,
-    /// Objects that are sent to the webhook
-    #[schemars(with = "Open")]
+    /// Objects that the API server sends to the webhook
+    #[schemars(with = "OpenObject")]
     pub object_selector: LabelSelector,
-    /// Seconds that the API server waits for an answer
+    /// Seconds that the API server waits for a response
     #[schemars(range(min = 1, max = 30))]
     pub timeout_seconds: i32,
     /// Liveness probe of the injector
@@ -140,67 +148,73 @@ pub struct ProxyInjector {
     /// Readiness probe of the injector
     pub readiness_probe: ProbeTimeout,
     /// Annotations of the injector's pods
-    pub pod_annotations: Strings,
-    /// Environment variables for the injector, as Kubernetes writes them
-    #[schemars(with = "Vec<Open>")]
+    pub pod_annotations: StringMap,
+    /// Environment variables of the injector, in the notation of Kubernetes
+    #[schemars(with = "Vec<OpenObject>")]
     pub additional_env: Vec<EnvVar>,
 }
 
+/// Settings that all controllers share.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Controller {
-    /// The budgets that `enablePodDisruptionBudget` makes
+    /// The PodDisruptionBudgets of `enablePodDisruptionBudget`
     pub pod_disruption_budget: PodDisruptionBudget,
 }
 
+/// The PodDisruptionBudgets of the controllers.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodDisruptionBudget {
-    /// So many pods of a controller may be away at once, as a number or in per cent
+    /// Pods of a controller that may be unavailable, as a number or percentage
     #[schemars(extend("type" = ["integer", "string"]))]
     pub max_unavailable: serde_json::Value,
 }
 
+/// The PodMonitors for the Prometheus operator.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodMonitor {
-    /// Make PodMonitors; needs the Prometheus operator
+    /// Create PodMonitors; requires the Prometheus operator
     pub enabled: bool,
-    /// Time between two scrapes
+    /// Interval between scrapes
     pub scrape_interval: String,
-    /// Time limit of a scrape
+    /// Timeout of a scrape
     pub scrape_timeout: String,
-    /// Labels of the PodMonitors, by which a Prometheus selects them
-    pub labels: Strings,
-    /// The controllers' metrics
-    pub controller: Monitored,
-    /// The proxies' metrics
-    pub proxy: Monitored,
-    /// The agents' metrics; needs `meshAgent.adminAddr` on more than loopback
-    pub agent: Monitored,
+    /// Labels of the PodMonitors, for the selector of Prometheus
+    pub labels: StringMap,
+    /// Metrics of the controllers
+    pub controller: PodMonitorTarget,
+    /// Metrics of the proxies
+    pub proxy: PodMonitorTarget,
+    /// Metrics of the agents; requires a `meshAgent.adminAddr` that is not a loopback address
+    pub agent: PodMonitorTarget,
 }
 
+/// A component with a PodMonitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Monitored {
-    /// Make this PodMonitor
+pub struct PodMonitorTarget {
+    /// Create this PodMonitor
     pub enabled: bool,
 }
 
+/// The update strategy of the controllers' Deployments.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeploymentStrategy {
-    /// How the controllers are updated
+    /// Bounds of a rolling update
     pub rolling_update: RollingUpdate,
 }
 
+/// The bounds of a rolling update.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RollingUpdate {
-    /// So many pods may be missing, as a number or in per cent
+    /// Pods that may be unavailable during an update, as a number or percentage
     #[schemars(extend("type" = ["integer", "string"]))]
     pub max_unavailable: serde_json::Value,
-    /// So many pods may be there in addition
+    /// Additional pods during an update, as a number or percentage
     #[schemars(extend("type" = ["integer", "string"]))]
     pub max_surge: serde_json::Value,
 }
@@ -215,7 +229,7 @@ impl Default for Identity {
             kube_api: KubeApi::default(),
             liveness_probe: ProbeTimeout::default(),
             readiness_probe: ProbeTimeout::default(),
-            pod_annotations: Strings::new(),
+            pod_annotations: StringMap::new(),
             additional_env: Vec::new(),
         }
     }
@@ -244,7 +258,7 @@ impl Default for KubeApi {
 impl Default for DestinationController {
     fn default() -> Self {
         Self {
-            // A peer that vanished without a word is noticed after 13 s, used or not.
+            // A dead peer is detected after 13 s, with or without streams.
             meshed_http2_client_protobuf: serde_json::json!({
                 "keep_alive": {
                     "interval": { "seconds": 10 },
@@ -254,7 +268,7 @@ impl Default for DestinationController {
             }),
             liveness_probe: ProbeTimeout::default(),
             readiness_probe: ProbeTimeout::default(),
-            pod_annotations: Strings::new(),
+            pod_annotations: StringMap::new(),
             additional_env: Vec::new(),
         }
     }
@@ -264,7 +278,8 @@ impl Default for PolicyController {
     fn default() -> Self {
         Self {
             log_level: "info".into(),
-            // A kubelet may probe from any address of its node, and the chart cannot know them.
+            // A kubelet may send probes from any address of its node, and the chart cannot know
+            // them.
             probe_networks: vec!["0.0.0.0/0".into(), "::/0".into()],
             resources: Resources::default(),
             liveness_probe: ProbeTimeout::default(),
@@ -304,7 +319,7 @@ impl Default for ProxyInjector {
                     &["kube-system", "cert-manager"],
                 ),
             ]),
-            // The pods that the injector itself needs to start must not wait for it.
+            // The injector depends on these pods, so they must start without it.
             object_selector: selector(vec![
                 requirement("linkerd.io/control-plane-component", "DoesNotExist", &[]),
                 requirement("linkerd.io/cni-resource", "DoesNotExist", &[]),
@@ -312,7 +327,7 @@ impl Default for ProxyInjector {
             timeout_seconds: 10,
             liveness_probe: ProbeTimeout::default(),
             readiness_probe: ProbeTimeout::default(),
-            pod_annotations: Strings::new(),
+            pod_annotations: StringMap::new(),
             additional_env: Vec::new(),
         }
     }
@@ -332,15 +347,15 @@ impl Default for PodMonitor {
             enabled: false,
             scrape_interval: "10s".into(),
             scrape_timeout: "10s".into(),
-            labels: Strings::new(),
-            controller: Monitored::default(),
-            proxy: Monitored::default(),
-            agent: Monitored { enabled: false },
+            labels: StringMap::new(),
+            controller: PodMonitorTarget::default(),
+            proxy: PodMonitorTarget::default(),
+            agent: PodMonitorTarget { enabled: false },
         }
     }
 }
 
-impl Default for Monitored {
+impl Default for PodMonitorTarget {
     fn default() -> Self {
         Self { enabled: true }
     }

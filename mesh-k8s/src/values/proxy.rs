@@ -1,5 +1,5 @@
-//! `proxy`: the sidecar, as the injector adds it and as the chart renders it into the pods of the
-//! control plane.
+//! `proxy`: the sidecar that the injector adds to pods and that the chart renders into the pods of
+//! the control plane.
 
 use std::collections::BTreeMap;
 
@@ -10,125 +10,129 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Image, Resources,
-    common::{Open, off_or_word},
+    common::{OpenObject, string_or_off},
 };
 
+/// The proxy of every meshed pod.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Proxy {
-    /// The proxy's image
+    /// Image of the proxy
     pub image: Image,
-    /// The proxy's ports
+    /// Ports of the proxy
     pub ports: Ports,
-    /// User of the proxy; the redirection knows the proxy's first listeners by it
+    /// User ID of the proxy, by which redirection exempts its connections before it listens
     pub uid: i64,
-    /// Group of the proxy; negative for the image's own
+    /// Group ID of the proxy; negative for that of the image
     pub gid: i64,
-    /// What the proxy logs
+    /// Log level of the proxy
     pub log_level: String,
-    /// Format of the proxy's log
+    /// Log format of the proxy
     #[schemars(extend("enum" = ["plain", "json"]))]
     pub log_format: String,
-    /// Whether headers of requests may be logged: `insecure` or `off`
-    #[serde(rename = "logHTTPHeaders", deserialize_with = "off_or_word")]
+    /// Whether the proxy may log headers of requests: `insecure` or `off`
+    #[serde(rename = "logHTTPHeaders", deserialize_with = "string_or_off")]
     #[schemars(extend("type" = ["string", "boolean"], "enum" = ["", "off", false, "insecure"]))]
     pub log_http_headers: String,
     /// Format of the access log; empty for none
     #[schemars(extend("enum" = ["", "apache", "json"]))]
     pub access_log: String,
-    /// Both bounds of the number of data threads; `runtime.workers` replaces it
+    /// Minimum number of data threads; overrides `runtime.workers.minimum` if set
     pub cores: Option<u32>,
     /// Threads of the proxy
     pub runtime: Runtime,
-    /// Requests and limits of every proxy that no annotation and no other value says otherwise for
+    /// Default resource requests and limits of proxies; annotations and the values of the control
+    /// plane's proxies override them
     pub resources: Resources,
-    /// Who may connect to ports that no Server selects
+    /// Policy of ports that no Server selects
     #[schemars(extend("enum" = ["all-unauthenticated", "all-authenticated", "cluster-unauthenticated", "cluster-authenticated", "deny", "audit"]))]
     pub default_inbound_policy: String,
-    /// Comma list of ports and ranges whose bytes nobody looks into: protocols where the server
-    /// speaks first
+    /// Comma-separated ports and ranges without protocol detection, for server-first protocols
     pub opaque_ports: String,
-    /// Comma list of ports that only clients with an identity may use
+    /// Comma-separated ports that only accept clients with an identity
     pub require_identity_on_inbound_ports: String,
-    /// Comma list of ports that accept nothing but TLS of the mesh
+    /// Comma-separated ports that only accept TLS of the mesh
     #[serde(rename = "requireTLSOnInboundPorts")]
     pub require_tls_on_inbound_ports: String,
-    /// How proxies reach each other: `transport-header` on the proxy's own port, `transparent` on
-    /// the target's port unless it is opaque
+    /// How proxies connect to each other: `transport-header` on the inbound port of the proxy,
+    /// `transparent` on the port of the application unless it is opaque
     #[schemars(extend("enum" = ["transport-header", "transparent"]))]
     pub outbound_transport_mode: String,
-    /// Let a POST to `/shutdown` on the proxy's admin port, from inside the pod, end the proxy
+    /// Let processes of the pod shut the proxy down with a POST to `/shutdown` on its admin port
     pub enable_shutdown_endpoint: bool,
-    /// Ask for profiles of names outside the cluster too
+    /// Look up profiles of names outside the cluster too
     pub enable_external_profiles: bool,
-    /// Act as a gateway between clusters
+    /// Run the proxy as a gateway between clusters
     pub is_gateway: bool,
-    /// Take the target from the request's `l5d-dst-override` header, as ingress controllers want it
+    /// Route by the `l5d-dst-override` header of requests, for ingress controllers
     pub is_ingress: bool,
-    /// Run the proxy as a native sidecar: an init container that stays
+    /// Run the proxy as a native sidecar, an init container with `restartPolicy: Always`
     pub native_sidecar: bool,
-    /// Hold the application back until the proxy is ready
+    /// Delay the application until the proxy is ready
     pub r#await: bool,
-    /// Seconds an ordinary sidecar waits after SIGTERM, for applications that go on sending; native
-    /// sidecars end last by themselves
+    /// Seconds by which a proxy that is not a native sidecar delays SIGTERM, for applications that
+    /// continue to send; native sidecars terminate last in any case
     pub wait_before_exit_seconds: u32,
-    /// Time limit of a connection to another pod
+    /// Timeout of connecting to another pod
     pub outbound_connect_timeout: String,
-    /// Time limit of a connection to the application
+    /// Timeout of connecting to the application
     pub inbound_connect_timeout: String,
-    /// How long unused outbound policy is kept
+    /// How long unused outbound policies are cached
     pub outbound_discovery_cache_unused_timeout: String,
-    /// How long unused inbound policy is kept
+    /// How long unused inbound policies are cached
     pub inbound_discovery_cache_unused_timeout: String,
-    /// Wait for ever for the first bytes of an outbound connection when its protocol is to be
-    /// detected
+    /// Wait indefinitely for the first bytes of an outbound connection whose protocol is detected
     pub disable_outbound_protocol_detect_timeout: bool,
-    /// The same for inbound connections
+    /// Wait indefinitely for the first bytes of an inbound connection whose protocol is detected
     pub disable_inbound_protocol_detect_timeout: bool,
-    /// How long the proxy waits for connections to end; empty for its own default
+    /// How long the proxy waits for connections to close when it shuts down; empty for the default
+    /// of the proxy
     pub shutdown_grace_period: String,
-    /// When the proxy counts as hung
+    /// Liveness probe of the proxy
     pub liveness_probe: ProbeTiming,
-    /// When the proxy counts as ready
+    /// Readiness probe of the proxy
     pub readiness_probe: ProbeTiming,
-    /// How long a native sidecar may take to start
+    /// Startup probe of a native sidecar
     pub startup_probe: StartupProbe,
     /// Connections to the control plane
     pub control: Control,
     /// Metrics of the proxy
     pub metrics: Metrics,
-    /// Protocol settings of the inbound side; each `scope.protocol.parameter` is an environment
+    /// Protocol settings for inbound connections; each `scope.protocol.parameter` is an environment
     /// variable of the proxy
     pub inbound: Protocols,
-    /// The same for the outbound side
+    /// Protocol settings for outbound connections
     pub outbound: Protocols,
-    /// Environment variables for the proxy, as Kubernetes writes them
-    #[schemars(with = "Vec<Open>")]
+    /// Environment variables of the proxy, in the notation of Kubernetes
+    #[schemars(with = "Vec<OpenObject>")]
     pub additional_env: Vec<EnvVar>,
-    /// Further environment variables, for what is not decided yet
-    #[schemars(with = "Vec<Open>")]
+    /// Environment variables of the proxy for experimental settings
+    #[schemars(with = "Vec<OpenObject>")]
     pub experimental_env: Vec<EnvVar>,
     /// Replaces the whole security context of the proxy's container
-    #[schemars(with = "Option<Open>")]
+    #[schemars(with = "Option<OpenObject>")]
     pub security_context: Option<SecurityContext>,
 }
 
-/// `scope.proto.param`, each entry an environment variable of the proxy.
+/// Protocol settings by scope, protocol and parameter; each is an environment variable of the
+/// proxy.
 pub type Protocols = BTreeMap<String, BTreeMap<String, BTreeMap<String, serde_json::Value>>>;
 
+/// The ports of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ports {
-    /// Where connections from other pods arrive
+    /// Port of inbound connections
     pub inbound: u16,
-    /// Where connections of the application arrive
+    /// Port of outbound connections of the application
     pub outbound: u16,
-    /// `/live`, `/ready` and `/metrics`
+    /// Port of `/live`, `/ready` and `/metrics`
     pub admin: u16,
     /// Reserved for tap
     pub control: u16,
 }
 
+/// The threads of the proxy.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Runtime {
@@ -136,38 +140,42 @@ pub struct Runtime {
     pub workers: Workers,
 }
 
+/// The number of data threads.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Workers {
-    /// At least so many; 0 lets the proxy decide
+    /// Minimum; 0 for the default of the proxy
     pub minimum: u32,
-    /// At most so many
+    /// Maximum
     pub maximum: Option<u32>,
-    /// At most this share of the node's processors, between 0 and 1
+    /// Maximum as a share of the node's CPUs, between 0 and 1
     #[serde(rename = "maximumCPURatio")]
     pub maximum_cpu_ratio: Option<f64>,
 }
 
+/// The timing of the proxy's liveness or readiness probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProbeTiming {
     /// Seconds before the first probe
     pub initial_delay_seconds: i32,
-    /// Seconds after which an unanswered probe has failed
+    /// Seconds after which a probe times out
     pub timeout_seconds: i32,
 }
 
+/// The startup probe of a native sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StartupProbe {
     /// Seconds before the first probe
     pub initial_delay_seconds: i32,
-    /// Seconds between two probes
+    /// Seconds between probes
     pub period_seconds: i32,
-    /// So many failures end the container
+    /// Failures after which the kubelet restarts the container
     pub failure_threshold: i32,
 }
 
+/// Connections of the proxy to the control plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Control {
@@ -175,21 +183,23 @@ pub struct Control {
     pub streams: Streams,
 }
 
+/// The timing of streams from the control plane.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Streams {
-    /// Time limit of the first answer on a stream
+    /// Timeout of the first response on a stream
     pub initial_timeout: String,
-    /// A stream that is silent for so long is opened anew
+    /// Idle time after which a stream is reopened
     pub idle_timeout: String,
-    /// A stream is opened anew after so long, so that load spreads over replicas
+    /// Age at which a stream is reopened, so that load spreads over replicas
     pub lifetime: String,
 }
 
+/// Metrics of the proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metrics {
-    /// Label metrics with the hostnames of requests; their number is not bounded
+    /// Label metrics with the hostnames of requests, of which there may be any number
     pub hostname_labels: bool,
 }
 
@@ -249,8 +259,7 @@ impl Default for Proxy {
     }
 }
 
-/// HTTP/2 keep-alives of the proxy's servers: a peer that vanished without a word is noticed after
-/// 13 s.
+/// HTTP/2 keep-alives of the proxy's servers: a dead peer is detected after 13 s.
 fn default_protocols() -> Protocols {
     let http2 = BTreeMap::from([
         ("keepAliveInterval".to_owned(), "10s".into()),

@@ -1,9 +1,9 @@
-//! Values as files say them: `null` for the default, keys of Linkerd's chart that mean nothing
-//! here, and misspelled keys.
+//! Reading of values: `null` for the default, keys of Linkerd's chart without effect, and misspelt
+//! keys.
 //!
-//! Files are read by `meshctl inject --values`, the injector and `meshctl check`; the chart's
-//! templates do the same with what [`schema`], [`defaults`] and [`IGNORED`] say, from files that a
-//! test in `tests/chart` writes.
+//! `meshctl inject --values`, the injector and `meshctl check` read values with these functions.
+//! The chart's templates implement the same rules with the output of [`schema`], [`defaults`] and
+//! [`IGNORED`], in files that a test in `tests/chart` generates.
 
 use std::collections::BTreeMap;
 
@@ -12,34 +12,47 @@ use serde_json::{Map, Value, json};
 
 use super::Values;
 
-/// A key that is accepted because values files for Linkerd have it.
+/// A key that is accepted because values files for Linkerd contain it, and has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IgnoredKey {
-    /// Dotted: `policyController.image`.
+    /// The dotted path, for example `policyController.image`.
     pub path: &'static str,
     /// Why it has no effect.
     pub reason: &'static str,
 }
 
-/// A value that cannot be read.
+/// Why values are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ValuesError {
+    /// The values are not a map.
     #[error("expected a map of values")]
     NotAMap,
+    /// A value has the wrong type or an invalid content.
     #[error("{path}: {problem}")]
-    Value { path: String, problem: String },
-    #[error("{path} is not a value of this mesh{hint}")]
-    Unknown { path: String, hint: String },
+    Value {
+        /// The dotted path of the value.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A key is unknown.
+    #[error("{path} is not a value of this mesh{suggestion}")]
+    Unknown {
+        /// The dotted path of the key.
+        path: String,
+        /// A similar key or the list of keys, as the end of the message.
+        suggestion: String,
+    },
 }
 
-const HEARTBEAT: &str = "the mesh reports nothing to its makers";
+const HEARTBEAT: &str = "the mesh sends no usage reports";
 const NO_TRACES: &str = "the mesh sends no traces";
-const OTHER_PROGRAM: &str = "the controllers take other arguments and variables than Linkerd's";
+const OTHER_PROGRAM: &str = "the arguments and variables of the controllers differ from Linkerd's";
 const NO_WEBHOOK: &str = "the mesh has no such webhook";
-const PROXY_IMAGE: &str = "the init container is of the proxy's image, with its resources";
+const PROXY_IMAGE: &str = "the init container uses the image and the resources of the proxy";
 
-/// What values files for Linkerd may say and what has no meaning here, in alphabetical order. A key
-/// stands for everything below it.
+/// The keys of Linkerd's chart that have no effect, in alphabetical order. A key includes
+/// everything below it.
 pub const IGNORED: &[IgnoredKey] = &[
     ignored("controlPlaneTracing", NO_TRACES),
     ignored("controlPlaneTracingNamespace", NO_TRACES),
@@ -49,17 +62,14 @@ pub const IGNORED: &[IgnoredKey] = &[
     ignored("disableHeartBeat", HEARTBEAT),
     ignored(
         "egress",
-        "the mesh has no configuration of egress for the whole cluster",
+        "the mesh has no cluster-wide egress configuration",
     ),
     ignored(
         "enableEndpointSlices",
         "endpoints always come from EndpointSlices",
     ),
-    ignored(
-        "enablePSP",
-        "Kubernetes has no PodSecurityPolicy any longer",
-    ),
-    ignored("enablePprof", "the controllers have no profile to serve"),
+    ignored("enablePSP", "Kubernetes no longer has PodSecurityPolicies"),
+    ignored("enablePprof", "the controllers serve no profiles"),
     ignored("heartbeat", HEARTBEAT),
     ignored("heartbeatResources", HEARTBEAT),
     ignored("heartbeatSchedule", HEARTBEAT),
@@ -68,7 +78,7 @@ pub const IGNORED: &[IgnoredKey] = &[
     ignored("identity.experimentalEnv", OTHER_PROGRAM),
     ignored(
         "kubeAPI",
-        "only the identity service sends the API server a request for each client; see identity.kubeAPI",
+        "only the identity service sends a request to the API server for each client; see identity.kubeAPI",
     ),
     ignored(
         "networkValidator.enableSecurityContext",
@@ -76,7 +86,7 @@ pub const IGNORED: &[IgnoredKey] = &[
     ),
     ignored(
         "podMonitor.controller.namespaceSelector",
-        "the controllers are scraped in their own namespace",
+        "Prometheus scrapes the controllers in their own namespace",
     ),
     ignored("podMonitor.serviceMirror", "the mesh has no service mirror"),
     ignored("policyController.additionalArgs", OTHER_PROGRAM),
@@ -85,7 +95,7 @@ pub const IGNORED: &[IgnoredKey] = &[
     ignored("policyController.experimentalEnv", OTHER_PROGRAM),
     ignored(
         "policyController.image",
-        "the policy service is of the controllers' image",
+        "the policy service uses the image of the controllers",
     ),
     ignored("policyValidator", NO_WEBHOOK),
     ignored("profileValidator", NO_WEBHOOK),
@@ -106,8 +116,12 @@ const fn ignored(path: &'static str, reason: &'static str) -> IgnoredKey {
 }
 
 impl Values {
-    /// Reads values, for instance those of a ConfigMap. Keys that this version does not know are
-    /// skipped, since a newer version may have written them.
+    /// Reads values, for example those of a ConfigMap. Unknown keys are skipped, since a newer
+    /// version may have written them.
+    ///
+    /// # Errors
+    ///
+    /// A value of the wrong type or with invalid content.
     pub fn read(mut given: Value) -> Result<Self, ValuesError> {
         if given.is_null() {
             return Ok(Self::default());
@@ -117,50 +131,54 @@ impl Values {
         }
         remove_nulls(&mut given);
         for (path, default) in defaults() {
-            fill(&mut given, &path, default);
+            set_missing(&mut given, &path, default);
         }
-        serde_json::from_value(given.clone()).map_err(|error| locate(&given, &error))
+        serde_json::from_value(given.clone()).map_err(|error| name_invalid_value(&given, &error))
     }
 
-    /// Reads values that a user wrote, as Helm would: over the defaults, and a misspelled key is an
-    /// error.
+    /// Reads values that a user wrote, like Helm: merges them into the defaults.
+    ///
+    /// # Errors
+    ///
+    /// An unknown key, or a value of the wrong type or with invalid content.
     pub fn read_file(given: &Value) -> Result<Self, ValuesError> {
         if let Some(path) = unknown_key(given) {
             return Err(ValuesError::Unknown {
-                hint: hint(&path),
+                suggestion: suggestion(&path),
                 path,
             });
         }
         let mut values = Value::Object(Map::new());
-        // With the defaults of open maps, which are merged with the entries that are given.
+        // The defaults of open maps are merged with the given entries.
         for (path, default) in defaults() {
-            fill(&mut values, &path, default);
+            set_missing(&mut values, &path, default);
         }
         merge(&mut values, given);
         Self::read(values)
     }
 }
 
-/// The keys among the given values that have no effect here.
+/// Returns the given keys that have no effect.
 pub fn ignored_keys(given: &Value) -> Vec<IgnoredKey> {
-    let is_given = |key: &&IgnoredKey| at(given, key.path).is_some_and(|value| !value.is_null());
+    let is_given =
+        |key: &&IgnoredKey| lookup(given, key.path).is_some_and(|value| !value.is_null());
     IGNORED.iter().filter(is_given).copied().collect()
 }
 
-/// The JSON schema that Helm checks values against: draft 7, which every Helm 3 understands,
-/// everything in its place. Unknown keys are refused where the keys are known, and `null` is
+/// Returns the JSON schema with which Helm validates values. It is of draft 7, which every Helm 3
+/// supports, with all definitions inlined. Maps with defined keys reject other keys; `null` is
 /// accepted everywhere.
 pub fn schema() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
     let generated = settings.into_generator().into_root_schema_for::<Values>();
     let mut schema = generated.to_value();
-    close(&mut schema, false);
+    tighten(&mut schema, false);
     for key in IGNORED {
-        let description = format!("Accepted and without effect: {}", key.reason);
+        let description = format!("Accepted without effect: {}", key.reason);
         insert_property(&mut schema, key.path, json!({ "description": description }));
     }
-    // Helm adds it when the chart is a part of another one.
-    let global = json!({ "type": "object", "description": "Helm's own, for charts that contain this one; nothing reads it here" });
+    // Helm adds it if the chart is a dependency of another one.
+    let global = json!({ "type": "object", "description": "Reserved by Helm for charts that contain this one; without effect" });
     insert_property(&mut schema, "global", global);
     if let Some(root) = schema.as_object_mut() {
         root.insert("title".into(), "Values of linkerd-control-plane".into());
@@ -169,21 +187,21 @@ pub fn schema() -> Value {
     schema
 }
 
-/// Every value that has no values in it, by its dotted path, with its default. An open map, of
-/// labels for instance, is one value.
+/// Returns the defaults of all leaf values by dotted path. An open map, for example of labels, is a
+/// leaf.
 pub fn defaults() -> BTreeMap<String, Value> {
     let mut leaves = BTreeMap::new();
     let defaults = serde_json::to_value(Values::default()).unwrap_or_default();
-    collect("", &defaults, &schema(), &mut leaves);
+    collect_leaves("", &defaults, &schema(), &mut leaves);
     leaves
 }
 
-fn collect(path: &str, value: &Value, schema: &Value, leaves: &mut BTreeMap<String, Value>) {
+fn collect_leaves(path: &str, value: &Value, schema: &Value, leaves: &mut BTreeMap<String, Value>) {
     match (value.as_object(), properties(schema)) {
         (Some(map), Some(known)) => {
             for (name, value) in map {
                 let below = known.get(name).unwrap_or(&Value::Null);
-                collect(&join(path, name), value, below, leaves);
+                collect_leaves(&join_path(path, name), value, below, leaves);
             }
         }
         _ => {
@@ -192,12 +210,12 @@ fn collect(path: &str, value: &Value, schema: &Value, leaves: &mut BTreeMap<Stri
     }
 }
 
-/// Makes a generated schema strict about names and lenient about `null`.
-fn close(schema: &mut Value, nullable: bool) {
+/// Makes a generated schema reject unknown keys and accept `null`.
+fn tighten(schema: &mut Value, nullable: bool) {
     let Some(schema) = schema.as_object_mut() else {
         return;
     };
-    // Rust's integer types, which are not formats of JSON Schema.
+    // The names of Rust's integer types are not formats of JSON Schema.
     schema.remove("format");
     schema.remove("default");
     if let Some(Value::String(description)) = schema.get_mut("description") {
@@ -209,20 +227,19 @@ fn close(schema: &mut Value, nullable: bool) {
     match schema.get_mut("properties").and_then(Value::as_object_mut) {
         Some(properties) => {
             for property in properties.values_mut() {
-                close(property, true);
+                tighten(property, true);
             }
             schema.insert("additionalProperties".into(), Value::Bool(false));
         }
         None => {
             if let Some(items) = schema.get_mut("items") {
-                close(items, false);
+                tighten(items, false);
             }
         }
     }
 }
 
-/// Helm takes a key that is `null` out, but not everywhere: in the values of a chart that contains
-/// this one it stays.
+/// Helm removes keys with `null`, except in the values of a chart that contains this one.
 fn accept_null(schema: &mut Map<String, Value>) {
     match schema.get_mut("type") {
         Some(Value::String(one)) if one.as_str() != "null" => {
@@ -260,12 +277,12 @@ fn properties(schema: &Value) -> Option<&Map<String, Value>> {
     schema.get("properties").and_then(Value::as_object)
 }
 
-/// The first key that nothing reads.
+/// Returns the path of the first unknown key.
 fn unknown_key(given: &Value) -> Option<String> {
     fn visit(path: &str, given: &Value, schema: &Value) -> Option<String> {
         let (given, known) = given.as_object().zip(properties(schema))?;
         given.iter().find_map(|(name, value)| {
-            let path = join(path, name);
+            let path = join_path(path, name);
             match known.get(name) {
                 Some(schema) => visit(&path, value, schema),
                 None => Some(path),
@@ -275,8 +292,8 @@ fn unknown_key(given: &Value) -> Option<String> {
     visit("", given, &schema())
 }
 
-/// What a misspelled key was most likely meant to be: a neighbour that differs in a letter or two.
-fn hint(path: &str) -> String {
+/// Suggests a sibling key that differs from a misspelt one in at most two letters.
+fn suggestion(path: &str) -> String {
     let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
     let schema = schema();
     let place = parent
@@ -289,12 +306,12 @@ fn hint(path: &str) -> String {
         .min()
         .filter(|(distance, _)| *distance <= 2);
     match near {
-        Some((_, known)) => format!(": did you mean {}?", join(parent, known)),
+        Some((_, known)) => format!(": did you mean {}?", join_path(parent, known)),
         None => "; docs/reference/values.md lists them".to_owned(),
     }
 }
 
-/// How many letters have to be changed, added or removed, without regard to case.
+/// Returns the edit distance (Levenshtein) without regard to case.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.to_lowercase().chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -310,8 +327,8 @@ fn distance(one: &str, other: &str) -> usize {
     row.last().copied().unwrap_or_default()
 }
 
-/// Names the value that an error is about, by trying each alone.
-fn locate(given: &Value, error: &serde_json::Error) -> ValuesError {
+/// Finds the value that causes an error by deserializing each value alone.
+fn name_invalid_value(given: &Value, error: &serde_json::Error) -> ValuesError {
     fn fails(place: &[&str], value: &Value) -> Option<serde_json::Error> {
         let mut alone = value.clone();
         for name in place.iter().rev() {
@@ -342,7 +359,7 @@ fn locate(given: &Value, error: &serde_json::Error) -> ValuesError {
     }
 }
 
-/// Takes entries out that are `null`, as Helm does. In lists it means nothing and stays.
+/// Removes entries that are `null`, like Helm; `null` items of lists stay.
 fn remove_nulls(value: &mut Value) {
     if let Value::Object(map) = value {
         map.retain(|_, value| !value.is_null());
@@ -350,7 +367,7 @@ fn remove_nulls(value: &mut Value) {
     }
 }
 
-/// Puts what is given over the defaults, maps entry by entry. `null` removes an entry.
+/// Merges the given values into the defaults, entry by entry. `null` removes an entry.
 fn merge(values: &mut Value, given: &Value) {
     match (values, given) {
         (Value::Object(values), Value::Object(given)) => {
@@ -366,16 +383,16 @@ fn merge(values: &mut Value, given: &Value) {
     }
 }
 
-/// Puts the default in the place of a value that is missing. What is not a map and should be one is
-/// left to be found by reading.
-fn fill(values: &mut Value, path: &str, default: Value) {
+/// Inserts the default of a missing value. A value that should be a map and is not stays, so that
+/// deserialization reports it.
+fn set_missing(values: &mut Value, path: &str, default: Value) {
     let Some(map) = values.as_object_mut() else {
         return;
     };
     match path.split_once('.') {
         Some((name, rest)) => {
             let below = map.entry(name).or_insert_with(|| Value::Object(Map::new()));
-            fill(below, rest, default);
+            set_missing(below, rest, default);
         }
         None => {
             map.entry(path).or_insert(default);
@@ -383,12 +400,12 @@ fn fill(values: &mut Value, path: &str, default: Value) {
     }
 }
 
-fn at<'a>(values: &'a Value, path: &str) -> Option<&'a Value> {
+fn lookup<'a>(values: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.')
         .try_fold(values, |place, name| place.get(name))
 }
 
-fn join(path: &str, name: &str) -> String {
+fn join_path(path: &str, name: &str) -> String {
     match path {
         "" => name.to_owned(),
         path => format!("{path}.{name}"),

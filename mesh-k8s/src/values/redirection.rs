@@ -1,4 +1,5 @@
-//! Who redirects a pod's connections to its proxy: `meshAgent`, `proxyInit` and `networkValidator`.
+//! Redirection of a pod's connections to its proxy: `meshAgent`, `proxyInit` and
+//! `networkValidator`.
 
 use k8s_openapi::api::core::v1::{EnvVar, SecurityContext, Toleration};
 use mesh_core::annotation;
@@ -7,134 +8,136 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Image,
-    common::{Open, Resources, Strings, off_or_word},
+    common::{OpenObject, Resources, StringMap, string_or_off},
 };
 
-/// The user and group of init containers that do not run as root.
-pub(crate) const NOBODY: i64 = 65534;
+/// The user and group ID of init containers that do not run as root.
+pub(crate) const UNPRIVILEGED_ID: i64 = 65534;
 
-/// The node agent: redirects the connections of the meshed pods of its node.
+/// The node agent, which redirects the connections of the meshed pods of its node.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MeshAgent {
-    /// Run the node agent. Without it pods get the init container `linkerd-init`, or rely on
+    /// Run the node agent. Without it, pods get the init container `linkerd-init` or rely on
     /// another CNI plugin (`cniEnabled`)
     pub enabled: bool,
-    /// The agent's image
+    /// Image of the agent
     pub image: Image,
-    /// How pods are redirected: `auto` for the best that works on each node, or one that must work
+    /// Redirection tier: `auto` for the best one that works on each node, or a required one
     #[schemars(extend("enum" = ["auto", "full", "split", "nft", "iptables"]))]
     pub tier: String,
-    /// Connections that bypass the proxy: `off`, `count` them, or `drop` them
-    #[serde(deserialize_with = "off_or_word")]
+    /// Guard against connections that bypass the proxy: `off`, `count` or `drop`
+    #[serde(deserialize_with = "string_or_off")]
     #[schemars(extend("type" = ["string", "boolean"], "enum" = ["off", false, "count", "drop"]))]
     pub guard: String,
-    /// Directory of the node for CNI plugins
+    /// Directory of CNI plugins on the node
     pub cni_bin_dir: String,
-    /// Directory of the node for CNI configuration
+    /// Directory of the CNI configuration on the node
     pub cni_conf_dir: String,
-    /// cgroup2 directory that is the parent of all pods, as the agent's container sees it; empty to
-    /// look for it
+    /// cgroup2 directory that contains all pods, as a path in the agent's container; empty to
+    /// detect it
     pub cgroup_root: String,
-    /// Where the agent serves `/live`, `/ready` and `/metrics` on its node: loopback, or 0.0.0.0 so
-    /// that Prometheus can read it
+    /// Address and port of `/live`, `/ready` and `/metrics` on the node: loopback, or 0.0.0.0 for
+    /// Prometheus
     #[schemars(extend("pattern" = r"^[0-9.]+:[0-9]+$"))]
     pub admin_addr: String,
-    /// What the agent logs
+    /// Log level of the agent
     pub log_level: String,
-    /// Format of the agent's log
+    /// Log format of the agent
     #[schemars(extend("enum" = ["plain", "json"]))]
     pub log_format: String,
-    /// Requests and limits of the agent
+    /// Resource requests and limits of the agent
     pub resources: Resources,
-    /// Taints that the agent's pods tolerate; all by default, for a node without it can start no
-    /// meshed pod
-    #[schemars(with = "Vec<Open>")]
+    /// Tolerations of the agent's pods; all taints by default, since a node without agent cannot
+    /// start meshed pods
+    #[schemars(with = "Vec<OpenObject>")]
     pub tolerations: Vec<Toleration>,
-    /// Nodes that the agent runs on
-    pub node_selector: Strings,
-    /// Priority of the agent's pods
+    /// Node selector of the agent
+    pub node_selector: StringMap,
+    /// Priority class of the agent's pods
     pub priority_class_name: String,
-    /// How the DaemonSet is updated
-    #[schemars(with = "Open")]
+    /// Update strategy of the DaemonSet
+    #[schemars(with = "OpenObject")]
     pub update_strategy: serde_json::Value,
-    /// Taint that the agent takes from its node when it can enrol pods; empty for none
+    /// Taint that the agent removes from its node when it can enrol pods; empty for none
     pub startup_taint: String,
     /// Annotations of the agent's pods
-    pub pod_annotations: Strings,
+    pub pod_annotations: StringMap,
     /// Labels of the agent's pods
-    pub pod_labels: Strings,
-    /// Environment variables for the agent, as Kubernetes writes them
-    #[schemars(with = "Vec<Open>")]
+    pub pod_labels: StringMap,
+    /// Environment variables of the agent, in the notation of Kubernetes
+    #[schemars(with = "Vec<OpenObject>")]
     pub additional_env: Vec<EnvVar>,
 }
 
-/// The init container that redirects by firewall rules where no agent does it.
+/// The init container that redirects pods with firewall rules where there is no agent.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProxyInit {
-    /// Which firewall the init container programs
+    /// iptables variant of the init container
     #[schemars(extend("enum" = ["nft", "legacy", "plain"]))]
     pub iptables_mode: String,
-    /// Comma list of ports and ranges that are left alone on the way into a pod; an annotation
-    /// replaces it
+    /// Comma-separated ports and ranges whose inbound connections bypass the proxy; overridden by
+    /// an annotation
     pub ignore_inbound_ports: String,
-    /// The same on the way out
+    /// Comma-separated ports and ranges whose outbound connections bypass the proxy; overridden by
+    /// an annotation
     pub ignore_outbound_ports: String,
-    /// Ports of the API server, left alone on the way out of the control plane's pods, which need
-    /// it before they have a certificate
+    /// Ports of the API server, to which connections from the control plane's pods bypass the
+    /// proxy, because they connect before they have a certificate
     #[serde(rename = "kubeAPIServerPorts")]
     pub kube_api_server_ports: String,
-    /// Comma list of blocks of addresses whose connections are left alone
+    /// Comma-separated CIDR blocks whose connections bypass the proxy
     pub skip_subnets: String,
-    /// Seconds that closing connections are remembered by the kernel; 0 leaves the node's setting.
-    /// Needs `runAsRoot`
+    /// Timeout of connections in CLOSE_WAIT in the kernel's connection tracking, in seconds; 0
+    /// keeps the setting of the node. Requires `runAsRoot`
     pub close_wait_timeout_secs: u64,
     /// Run the init container privileged
     pub privileged: bool,
     /// Run the init container as root
     pub run_as_root: bool,
-    /// User of the init container when it is not root
+    /// User ID of the init container if it does not run as root
     pub run_as_user: i64,
-    /// Group of the init container when it is not root
+    /// Group ID of the init container if it does not run as root
     pub run_as_group: i64,
-    /// What the init container logs; empty for its own default
+    /// Log level of the init container; empty for its default
     pub log_level: String,
-    /// Format of the init container's log; empty for its own default
+    /// Log format of the init container; empty for its default
     pub log_format: String,
-    /// Where the init container keeps the lock of iptables
+    /// Volume of the iptables lock
     pub xt_mount_path: MountPath,
 }
 
+/// The volume of the iptables lock.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MountPath {
     /// Name of the volume
     pub name: String,
-    /// Directory in the container
+    /// Mount path in the container
     pub mount_path: String,
 }
 
-/// The init container that holds a pod back until another CNI plugin has redirected it
-/// (`cniEnabled` without `meshAgent.enabled`).
+/// The init container that delays a pod until another CNI plugin has redirected it (`cniEnabled`
+/// without `meshAgent.enabled`).
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NetworkValidator {
-    /// What the validator logs
+    /// Log level of the validator
     pub log_level: String,
-    /// Format of the validator's log
+    /// Log format of the validator
     #[schemars(extend("enum" = ["plain", "json"]))]
     pub log_format: String,
-    /// Address that nothing answers at, to connect to; empty for 1.1.1.1:20001, or [fd00::1]:20001
+    /// Unused address that the validator connects to; empty for 1.1.1.1:20001, or [fd00::1]:20001
     /// with IPv6
     pub connect_addr: String,
-    /// Address that the redirected connection is expected at; empty for the proxy's outbound port
-    /// on all addresses
+    /// Address on which the validator expects the redirected connection; empty for the proxy's
+    /// outbound port on all addresses
     pub listen_addr: String,
-    /// How long the validator waits before it fails
+    /// Timeout after which the validator fails
     pub timeout: String,
     /// Replaces the whole security context of the validator's container
-    #[schemars(with = "Option<Open>")]
+    #[schemars(with = "Option<OpenObject>")]
     pub security_context: Option<SecurityContext>,
 }
 
@@ -161,23 +164,23 @@ impl Default for MeshAgent {
             }],
             node_selector: linux(),
             priority_class_name: "system-node-critical".into(),
-            // Nodes are independent, so a tenth at a time is safe and large clusters do not take a
-            // day.
+            // Nodes are independent, so a tenth of them at a time is safe, and large clusters
+            // update in reasonable time.
             update_strategy: serde_json::json!({
                 "type": "RollingUpdate",
                 "rollingUpdate": { "maxUnavailable": "10%" },
             }),
             startup_taint: "mesh-agent/not-ready".into(),
-            pod_annotations: Strings::new(),
-            pod_labels: Strings::new(),
+            pod_annotations: StringMap::new(),
+            pod_labels: StringMap::new(),
             additional_env: Vec::new(),
         }
     }
 }
 
-/// The only system that there are images for.
-pub(super) fn linux() -> Strings {
-    Strings::from([("kubernetes.io/os".to_owned(), "linux".to_owned())])
+/// The only operating system with images.
+pub(super) fn linux() -> StringMap {
+    StringMap::from([("kubernetes.io/os".to_owned(), "linux".to_owned())])
 }
 
 impl Default for ProxyInit {
@@ -191,8 +194,8 @@ impl Default for ProxyInit {
             close_wait_timeout_secs: 0,
             privileged: false,
             run_as_root: false,
-            run_as_user: NOBODY,
-            run_as_group: NOBODY,
+            run_as_user: UNPRIVILEGED_ID,
+            run_as_group: UNPRIVILEGED_ID,
             log_level: String::new(),
             log_format: String::new(),
             xt_mount_path: MountPath::default(),

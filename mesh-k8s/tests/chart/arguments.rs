@@ -1,4 +1,4 @@
-//! The arguments that the chart gives the programs, held against what the programs say they take.
+//! Compares the arguments that the chart passes to the programs with their `--help`.
 
 use std::{
     env,
@@ -10,16 +10,16 @@ use serde_json::Value;
 
 use crate::helm;
 
-/// Values that render every argument there is.
+/// Values that together render every argument.
 const EVERYTHING: [&str; 2] = [
     "meshAgent: {cgroupRoot: /sys/fs/cgroup/kubepods}",
     "proxyInjector: {externalSecret: true, caBundle: x}",
 ];
 
 #[test]
-fn programs_take_the_arguments_they_are_given() {
-    let test = "programs_take_the_arguments_they_are_given";
-    if !helm::is_there(test) {
+fn programs_accept_arguments_of_chart() {
+    let test = "programs_accept_arguments_of_chart";
+    if !helm::is_available(test) {
         return;
     }
     let programs = [
@@ -72,14 +72,14 @@ fn check(program: &Path, container: &Value) -> usize {
         let name = flag.split('=').next().unwrap();
         assert!(
             known.contains(&name),
-            "{} takes no {name}:\n{help}",
+            "{} does not accept {name}:\n{help}",
             program.display()
         );
     }
     flags.len()
 }
 
-/// Where cargo puts a program: beside the directory of the tests.
+/// Returns the path of a program that cargo built, in the parent of the directory of tests.
 fn built(program: &str) -> PathBuf {
     let test = env::current_exe().unwrap();
     test.parent().unwrap().parent().unwrap().join(program)

@@ -1,4 +1,4 @@
-//! Every value has an effect, and no template reads a value that there is not.
+//! Checks that every value has an effect and that templates only read existing values.
 
 use std::{collections::BTreeMap, fs, thread};
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{generated::root, helm};
 
-/// The value under a name that templates give it.
+/// The values behind the variables of templates.
 const ALIASES: [(&str, &str); 11] = [
     (".Values", ""),
     ("$values", ""),
@@ -26,7 +26,7 @@ const ALIASES: [(&str, &str); 11] = [
 ];
 
 #[test]
-fn templates_read_no_value_that_there_is_not() {
+fn templates_only_read_existing_values() {
     let defaults = serde_json::to_value(Values::default()).unwrap();
     let templates = root().join("helm/linkerd-control-plane/templates");
     let mut read = 0;
@@ -57,13 +57,13 @@ fn templates_read_no_value_that_there_is_not() {
     assert!(read > 200, "{read} values read");
 }
 
-/// Otherwise a value that is `null` is missing in it.
+/// Otherwise the template does not replace `null` by the default.
 #[test]
-fn every_template_begins_with_the_values() {
+fn every_template_begins_with_merged_values() {
     let templates = root().join("helm/linkerd-control-plane/templates");
     let mut seen = 0;
-    for folder in [templates.clone(), templates.join("tests")] {
-        for entry in fs::read_dir(folder).unwrap() {
+    for directory in [templates.clone(), templates.join("tests")] {
+        for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             if path.is_dir() || name.starts_with('_') {
@@ -78,10 +78,10 @@ fn every_template_begins_with_the_values() {
     assert!(seen > 15, "{seen} templates");
 }
 
-/// Every value alone would take minutes; all of a depth together take seconds.
+/// All values of one depth together, because rendering with each value alone takes minutes.
 #[test]
-fn null_renders_as_the_default() {
-    if !helm::is_there("null_renders_as_the_default") {
+fn null_renders_as_default() {
+    if !helm::is_available("null_renders_as_default") {
         return;
     }
     let default = helm::control_plane("{}").unwrap();
@@ -93,7 +93,7 @@ fn null_renders_as_the_default() {
             put(&mut given, &names[..end].join("."), Value::Null);
         }
         let rendered = helm::control_plane(&given.to_string());
-        let rendered = rendered.unwrap_or_else(|said| panic!("depth {depth}: {said}"));
+        let rendered = rendered.unwrap_or_else(|error| panic!("depth {depth}: {error}"));
         for (expected, found) in default.iter().zip(&rendered) {
             assert_eq!(found, expected, "depth {depth}");
         }
@@ -101,7 +101,7 @@ fn null_renders_as_the_default() {
     }
 }
 
-/// Whether the path leads to a value, or into an open map.
+/// Returns whether the path is a value or an entry of an open map.
 fn exists(values: &Value, path: &str) -> bool {
     let mut place = values;
     for name in path.split('.') {
@@ -124,15 +124,15 @@ const NO_EFFECT: [(&str, &str); 5] = [
     ("debugContainer.image.pullPolicy", "the injector reads it"),
     (
         "proxyInit.ignoreOutboundPorts",
-        "the injector reads it; the control plane's own pods leave the API server's ports alone instead",
+        "the injector reads it; in the control plane's own pods kubeAPIServerPorts applies instead",
     ),
     (
         "highAvailability",
-        "the notes and `meshctl check` speak of it",
+        "only the notes and `meshctl check` read it",
     ),
 ];
 
-/// Where several values only make sense together, or need one of a kind.
+/// Values that only have an effect together with others or with a certain value.
 const TOGETHER: [(&str, &str); 15] = [
     (
         "identityTrustAnchorsPEM",
@@ -193,7 +193,7 @@ const TOGETHER: [(&str, &str); 15] = [
     ),
 ];
 
-/// Renderings in one of which every value shows.
+/// Values to which a single changed value is added. Each value has an effect on one of them.
 const BASES: [&str; 3] = [
     "{enablePodDisruptionBudget: true, podMonitor: {enabled: true}}",
     "{meshAgent: {enabled: false}}",
@@ -202,7 +202,7 @@ const BASES: [&str; 3] = [
 
 #[test]
 fn every_value_has_an_effect() {
-    if !helm::is_there("every_value_has_an_effect") {
+    if !helm::is_available("every_value_has_an_effect") {
         return;
     }
     let mut leaves = Vec::new();
@@ -269,12 +269,12 @@ fn has_effect(
     bases.iter().any(|(base, before)| {
         let mut values = base.clone();
         put(&mut values, path, value.clone());
-        // Refused: the schema has one answer.
+        // The schema may reject the value.
         rendered(&values.to_string()).is_ok_and(|after| after != *before)
     })
 }
 
-/// Everything but the ConfigMap with the values themselves, and its checksum.
+/// Renders everything except the ConfigMap with the values, and its checksum.
 fn rendered(values: &str) -> Result<String, String> {
     let mut objects = helm::control_plane(values)?;
     objects.retain(|object| {
@@ -290,7 +290,7 @@ fn rendered(values: &str) -> Result<String, String> {
     Ok(serde_json::to_string(&objects).unwrap())
 }
 
-/// Every value that has no values in it, with another one.
+/// Collects every leaf value with a different value.
 fn collect(path: &str, value: &Value, schema: &Value, leaves: &mut Vec<(String, Value)>) {
     if let (Some(map), true) = (value.as_object(), schema.get("properties").is_some()) {
         for (name, value) in map {

@@ -1,5 +1,5 @@
-//! The custom resources of the chart, held against the types that read them, and against an API
-//! server.
+//! Compares the custom resource definitions of the chart with the types that read the resources,
+//! and applies them to an API server.
 
 use std::{
     env, fs,
@@ -13,8 +13,7 @@ use serde_json::Value;
 
 use crate::{generated::root, helm};
 
-/// Fields of the Gateway API's types that Linkerd's own HTTPRoute has not: what the type reads and
-/// the definition refuses is no harm.
+/// Fields of the Gateway API's types that Linkerd's HTTPRoute lacks. The definition rejects them.
 const ONLY_IN_TYPE: [&str; 9] = [
     "cors",
     "extensionRef",
@@ -28,8 +27,8 @@ const ONLY_IN_TYPE: [&str; 9] = [
 ];
 
 #[test]
-fn what_a_definition_accepts_its_type_reads() {
-    if !helm::is_there("what_a_definition_accepts_its_type_reads") {
+fn definitions_match_types() {
+    if !helm::is_available("definitions_match_types") {
         return;
     }
     let objects = helm::crds();
@@ -74,7 +73,8 @@ fn what_a_definition_accepts_its_type_reads() {
     }
 }
 
-/// Both name the same fields, and what the type needs the definition demands or fills in.
+/// Checks that both have the same fields, and that the definition requires or defaults the fields
+/// that the type requires.
 fn compare(path: &str, definition: &Value, of_type: &Value) {
     if let (Some(items), Some(of_type)) = (definition.get("items"), of_type.get("items")) {
         return compare(&format!("{path}[]"), items, of_type);
@@ -83,7 +83,7 @@ fn compare(path: &str, definition: &Value, of_type: &Value) {
         return;
     };
     let Some(defined) = definition["properties"].as_object() else {
-        panic!("{path} is open in the definition");
+        panic!("{path} has no properties in the definition");
     };
     for (name, field) in fields {
         let path = format!("{path}.{name}");
@@ -101,18 +101,18 @@ fn compare(path: &str, definition: &Value, of_type: &Value) {
     let required = |schema: &Value| schema["required"].as_array().cloned().unwrap_or_default();
     for name in required(of_type) {
         let name = name.as_str().unwrap();
-        let demanded =
+        let guaranteed =
             required(definition).contains(&name.into()) || defined[name].get("default").is_some();
         assert!(
-            demanded,
-            "{path}.{name} is needed by the type and optional in the definition"
+            guaranteed,
+            "the type requires {path}.{name}, which is optional in the definition"
         );
     }
 }
 
 #[test]
-fn definitions_go_with_the_chart() {
-    if !helm::is_there("definitions_go_with_the_chart") {
+fn definitions_are_deleted_with_chart() {
+    if !helm::is_available("definitions_are_deleted_with_chart") {
         return;
     }
     let objects = helm::crds();
@@ -123,60 +123,58 @@ fn definitions_go_with_the_chart() {
     }
 }
 
-/// The cluster that tests may use, with our definitions in it. Says why a test is skipped when
-/// there is none.
+/// Returns the kubectl context of the cluster for tests, or prints why a test is skipped.
 fn cluster(test: &str) -> Option<String> {
     let Ok(context) = env::var("MESH_TEST_CLUSTER") else {
-        println!("skipped: {test}: MESH_TEST_CLUSTER names no cluster");
+        println!("skipped: {test}: MESH_TEST_CLUSTER is not set");
         return None;
     };
-    helm::is_there(test).then_some(context)
+    helm::is_available(test).then_some(context)
 }
 
-/// Definitions that were not on the cluster before, and go again: whoever installs a mesh next must
-/// find it clean.
-struct Made<'a> {
+/// The definitions that were not on the cluster before the test. Dropping it deletes them.
+struct InstalledDefinitions<'a> {
     context: &'a str,
     names: Vec<String>,
 }
 
-impl<'a> Made<'a> {
-    fn beside(context: &'a str) -> Self {
-        let there = kubectl(context, &["get", "crd", "-o", "name"], "").unwrap();
+impl<'a> InstalledDefinitions<'a> {
+    fn missing_on(context: &'a str) -> Self {
+        let present = kubectl(context, &["get", "crd", "-o", "name"], "").unwrap();
         let names = helm::crds()
             .iter()
             .filter_map(|object| object["metadata"]["name"].as_str())
             .map(|name| format!("customresourcedefinition.apiextensions.k8s.io/{name}"))
-            .filter(|name| !there.lines().any(|line| line == name))
+            .filter(|name| !present.lines().any(|line| line == name))
             .collect();
         Self { context, names }
     }
 }
 
-impl Drop for Made<'_> {
+impl Drop for InstalledDefinitions<'_> {
     fn drop(&mut self) {
         if self.names.is_empty() {
             return;
         }
         let mut delete = vec!["delete", "--ignore-not-found"];
         delete.extend(self.names.iter().map(String::as_str));
-        if let Err(said) = kubectl(self.context, &delete, "") {
-            println!("definitions are left on the cluster: {said}");
+        if let Err(error) = kubectl(self.context, &delete, "") {
+            println!("definitions are left on the cluster: {error}");
         }
     }
 }
 
 #[test]
-fn an_api_server_accepts_and_refuses_as_written() {
-    let Some(context) = cluster("an_api_server_accepts_and_refuses_as_written") else {
+fn api_server_validates_resources() {
+    let Some(context) = cluster("api_server_validates_resources") else {
         return;
     };
     let definitions: String = helm::crds()
         .iter()
         .map(|object| format!("---\n{object}\n"))
         .collect();
-    let _leftover = Made::beside(&context);
-    // The same field manager as every installation's: on a cluster with a mesh this changes
+    let _leftover = InstalledDefinitions::missing_on(&context);
+    // The same field manager as that of installations: on a cluster with a mesh this changes
     // nothing.
     kubectl(
         &context,
@@ -192,8 +190,8 @@ fn an_api_server_accepts_and_refuses_as_written() {
     .unwrap();
     let check = ["apply", "--dry-run=server", "--validate=strict"];
     for document in documents("accepted.yaml") {
-        if let Err(said) = kubectl(&context, &check, &document) {
-            panic!("refused: {said}\n{document}");
+        if let Err(error) = kubectl(&context, &check, &document) {
+            panic!("rejected: {error}\n{document}");
         }
     }
     for document in documents("refused.yaml") {
@@ -201,14 +199,14 @@ fn an_api_server_accepts_and_refuses_as_written() {
         let expected = object["metadata"]["annotations"]["refused"]
             .as_str()
             .unwrap();
-        let said = kubectl(&context, &check, &document).expect_err(&document);
-        assert!(said.contains(expected), "expected {expected:?}: {said}");
+        let error = kubectl(&context, &check, &document).expect_err(&document);
+        assert!(error.contains(expected), "expected {expected:?}: {error}");
     }
 }
 
-/// What the definitions accept, the types read.
+///
 #[test]
-fn accepted_objects_are_read() {
+fn types_read_accepted_resources() {
     let mut read = 0;
     for document in documents("accepted.yaml") {
         let object: Value = serde_norway::from_str(&document).unwrap();
@@ -237,7 +235,7 @@ fn documents(file: &str) -> Vec<String> {
     text.split("\n---\n").map(str::to_owned).collect()
 }
 
-/// What kubectl prints. `input` are manifests, if it is to get any.
+/// Runs kubectl with manifests as input, if any, and returns its output or error.
 fn kubectl(context: &str, args: &[&str], input: &str) -> Result<String, String> {
     let mut command = Command::new("kubectl");
     command.args(["--context", context]).args(args);
@@ -254,10 +252,10 @@ fn kubectl(context: &str, args: &[&str], input: &str) -> Result<String, String> 
     stdin.write_all(input.as_bytes()).unwrap();
     drop(stdin);
     let output = kubectl.wait_with_output().unwrap();
-    let said = match output.status.success() {
-        true => Ok(output.stdout),
-        false => Err(output.stderr),
-    };
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    said.map(text).map_err(text)
+    if output.status.success() {
+        Ok(text(output.stdout))
+    } else {
+        Err(text(output.stderr))
+    }
 }

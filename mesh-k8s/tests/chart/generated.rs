@@ -1,4 +1,4 @@
-//! `values.yaml`, `values.schema.json` and the reference page, written from the values struct.
+//! Generates `values.yaml`, `values.schema.json` and the reference page from the values structs.
 
 use std::{
     env,
@@ -16,7 +16,7 @@ use serde_norway::Value as Yaml;
 
 const CHART: &str = "helm/linkerd-control-plane";
 
-/// Where comments and descriptions are broken.
+/// The width to which comments are wrapped.
 const WIDTH: usize = 120;
 
 pub(crate) fn root() -> PathBuf {
@@ -27,14 +27,14 @@ pub(crate) fn root() -> PathBuf {
 }
 
 #[test]
-fn the_schema_is_that_of_the_struct() {
+fn schema_is_generated() {
     let text = serde_json::to_string_pretty(&schema()).unwrap();
     compare(&format!("{CHART}/values.schema.json"), &format!("{text}\n"));
 }
 
 #[test]
-fn the_chart_s_values_are_the_defaults() {
-    let mut text = "# Values of the chart, with their defaults. Written from mesh-k8s/src/values.rs; change them there.\n".to_owned();
+fn values_file_is_generated() {
+    let mut text = "# Values of the chart, with their defaults. Generated from mesh-k8s/src/values.rs; edit that file.\n".to_owned();
     let defaults = serde_norway::to_value(Values::default()).unwrap();
     write_values(&mut text, &defaults, &schema(), 0);
     compare(&format!("{CHART}/values.yaml"), &text);
@@ -43,8 +43,8 @@ fn the_chart_s_values_are_the_defaults() {
 }
 
 #[test]
-fn the_templates_know_the_defaults_and_what_is_ignored() {
-    let mut text = "{{/* Written from mesh-k8s/src/values.rs; change it there. Templates need the defaults of values that are `null`. */}}\n".to_owned();
+fn template_of_defaults_is_generated() {
+    let mut text = "{{/* Generated from mesh-k8s/src/values.rs; edit that file. Templates need the defaults of values that are `null`. */}}\n".to_owned();
     let ignored = IGNORED
         .iter()
         .map(|key| (key.path.to_owned(), key.reason.into()));
@@ -66,15 +66,16 @@ fn define(out: &mut String, name: &str, entries: impl IntoIterator<Item = (Strin
 }
 
 #[test]
-fn the_reference_page_names_every_value() {
-    let mut text = "# Values of the control plane's chart\n\nWritten from `mesh-k8s/src/values.rs`. Names and meanings are those of Linkerd's chart where it has \
-        the value; `meshAgent`, `identity.publishTrustRoots` and `podMonitor.agent` are ours.\nUnknown names are refused at installation,\nand `null` means the default; \
-        as an entry of an open map (`nodeSelector`, `proxy.inbound`) it removes the default's entry, as everywhere in Helm.\n\n\
-        | value | default | meaning |\n|---|---|---|\n"
+fn reference_page_is_generated() {
+    let mut text = "# Values of the control plane's chart\n\n\
+        Generated from `mesh-k8s/src/values.rs`. Names and meanings are those of Linkerd's chart; `meshAgent`,\n\
+        `identity.publishTrustRoots` and `podMonitor.agent` exist only in this mesh. Installation rejects unknown names. `null`\n\
+        is the default; for an entry of an open map (`nodeSelector`, `proxy.inbound`) it removes the default entry, as in Helm.\n\
+        \n| value | default | meaning |\n|---|---|---|\n"
         .to_owned();
     let defaults = serde_norway::to_value(Values::default()).unwrap();
     write_rows(&mut text, "", &defaults, &schema());
-    text += "\n## Accepted and without effect\n\nKeys of Linkerd's chart that mean nothing here. They are listed when the chart is installed and by `meshctl check`.\n\n\
+    text += "\n## Accepted without effect\n\nKeys of Linkerd's chart that have no effect. The notes of an installation and `meshctl check` list them.\n\n\
         | value | why |\n|---|---|\n";
     for key in IGNORED {
         let _ = writeln!(text, "| `{}` | {} |", key.path, key.reason);
@@ -82,7 +83,7 @@ fn the_reference_page_names_every_value() {
     compare("docs/reference/values.md", &text);
 }
 
-/// One mapping of values as YAML, each value under its description.
+/// Writes a mapping of values as YAML, each value below its description.
 fn write_values(out: &mut String, values: &Yaml, schema: &Value, depth: usize) {
     let indent = "  ".repeat(depth);
     for (name, value) in values.as_mapping().unwrap() {
@@ -103,7 +104,7 @@ fn write_values(out: &mut String, values: &Yaml, schema: &Value, depth: usize) {
             let _ = writeln!(out, "{indent}{name}:");
             write_values(out, value, schema, depth + 1);
         } else if value.is_mapping() {
-            // Open: its names are nobody's values, so it stands on one line under its one description.
+            // An open map has one description, so it is written on one line.
             let _ = writeln!(
                 out,
                 "{indent}{name}: {}",
@@ -120,13 +121,13 @@ fn write_values(out: &mut String, values: &Yaml, schema: &Value, depth: usize) {
     }
 }
 
-/// Helm reads YAML 1.1, where these are no words.
+/// In YAML 1.1, which Helm reads, these words are booleans.
 fn is_flag(word: &str) -> bool {
     const FLAGS: [&str; 6] = ["on", "off", "yes", "no", "y", "n"];
     FLAGS.iter().any(|flag| flag.eq_ignore_ascii_case(word))
 }
 
-/// Every value that has no values in it as a row of a table.
+/// Writes every value as a row of a table.
 fn write_rows(out: &mut String, path: &str, values: &Yaml, schema: &Value) {
     for (name, value) in values.as_mapping().unwrap() {
         let name = name.as_str().unwrap();
@@ -150,7 +151,7 @@ fn write_rows(out: &mut String, path: &str, values: &Yaml, schema: &Value) {
 fn description<'a>(name: &str, schema: &'a Value) -> &'a str {
     match schema["description"].as_str() {
         Some(description) => description,
-        None => panic!("the value {name} has no description: give its field a comment"),
+        None => panic!("the value {name} has no description: add a doc comment to its field"),
     }
 }
 
@@ -170,7 +171,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A file of the repository that must be `expected`; writes it when asked to.
+/// Checks that a file of the repository is as expected, or writes it with MESH_UPDATE_GOLDEN.
 pub(crate) fn compare(path: &str, expected: &str) {
     let file = root().join(path);
     if env::var_os("MESH_UPDATE_GOLDEN").is_some() {
@@ -179,12 +180,12 @@ pub(crate) fn compare(path: &str, expected: &str) {
     let found = fs::read_to_string(&file).unwrap_or_default();
     assert!(
         found == expected,
-        "{path} is not what mesh-k8s/src/values.rs says; run MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s --test chart"
+        "{path} is outdated; run MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s --test chart"
     );
 }
 
 #[test]
-fn an_unknown_name_is_refused_at_every_known_level() {
+fn schema_rejects_unknown_keys_at_every_level() {
     fn visit(path: &str, schema: &Map<String, Value>, seen: &mut usize) {
         let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
             return;

@@ -1,4 +1,4 @@
-//! The program `helm`, and what it renders, as objects.
+//! Runs `helm` and parses the rendered objects.
 
 use std::{
     fs,
@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::generated::root;
 
-/// Whether there is a `helm`. Says why a test is skipped when there is none.
-pub(crate) fn is_there(test: &str) -> bool {
+/// Returns whether `helm` is on the PATH, and prints that a test is skipped if not.
+pub(crate) fn is_available(test: &str) -> bool {
     let found = Command::new("helm").arg("version").output().is_ok();
     if !found {
         println!("skipped: {test}: the program helm is not on the PATH");
@@ -20,16 +20,16 @@ pub(crate) fn is_there(test: &str) -> bool {
     found
 }
 
-/// The control plane's objects with these values, or what Helm says against them.
+/// Returns the objects of the control plane with these values, or Helm's error.
 pub(crate) fn control_plane(values: &str) -> Result<Vec<Value>, String> {
     render("linkerd-control-plane", values)
 }
 
-/// What Helm says after an installation with these values. Only an installation shows the notes,
-/// and that takes a cluster, so they are rendered as an object.
+/// Returns the notes of an installation with these values. Helm only prints notes when it installs
+/// to a cluster, so they are rendered as an object.
 pub(crate) fn notes(values: &str) -> String {
-    let folder = tempfile::tempdir().unwrap();
-    let chart = folder.path().join("chart");
+    let directory = tempfile::tempdir().unwrap();
+    let chart = directory.path().join("chart");
     copy(&root().join("helm/linkerd-control-plane"), &chart);
     fs::rename(chart.join("templates/NOTES.txt"), chart.join("notes.txt")).unwrap();
     let template = "kind: Notes\ntext: {{ tpl (.Files.Get \"notes.txt\") . | toJson }}\n";
@@ -44,9 +44,10 @@ fn copy(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let from = entry.unwrap().path();
         let to = to.join(from.file_name().unwrap());
-        match from.is_dir() {
-            true => copy(&from, &to),
-            false => drop(fs::copy(from, to).unwrap()),
+        if from.is_dir() {
+            copy(&from, &to);
+        } else {
+            fs::copy(from, to).unwrap();
         }
     }
 }
@@ -74,8 +75,7 @@ fn render_from(chart: &Path, values: &str) -> Result<Vec<Value>, String> {
         .collect())
 }
 
-/// What Helm prints when it is given the values on its standard input, or what it says against
-/// them.
+/// Runs Helm with the values on its standard input and returns its output or its error.
 fn run(helm: &mut Command, values: &str) -> Result<String, String> {
     let mut helm = helm
         .stdin(Stdio::piped())

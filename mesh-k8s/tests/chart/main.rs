@@ -1,12 +1,12 @@
-//! The charts of `helm/`, held against the Rust types that read what they render.
+//! Compares the charts of `helm/` with the Rust types that read the rendered objects.
 //!
-//! What is written from the values struct (`values.yaml`, the schema, the reference page) is
-//! compared, and written anew with `MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s --test chart`; the
-//! diff is the review. What needs the program `helm` is skipped without it.
+//! The files generated from the values structs (`values.yaml`, the schema, the reference page) are
+//! compared; `MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s --test chart` rewrites them; review the
+//! diff. Tests that need the program `helm` are skipped without it.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test that cannot go on has failed, and a skipped one says why on its output"
+    reason = "a test fails by panicking, and a skipped one prints why"
 )]
 
 mod arguments;

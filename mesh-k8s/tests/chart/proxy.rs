@@ -1,5 +1,5 @@
-//! The proxies that the chart renders into the control plane's own pods, which no webhook sees,
-//! held against what the injector's function would have added.
+//! Compares the proxies that the chart renders into the control plane's own pods with those that
+//! the injector would add.
 
 use mesh_k8s::{
     inject::{self, Values},
@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 
 use crate::helm;
 
-/// Values that change something about a proxy, each set alone. `proxy.resources` of a controller's
-/// own are compared in a case of their own.
+/// Sets of values that change the proxies, each rendered alone.
 const CASES: [&str; 13] = [
     "{}",
     "{clusterDomain: example.org, identityTrustDomain: '', proxy: {image: null, inbound: {server: null}}}",
@@ -31,13 +30,13 @@ const CASES: [&str; 13] = [
 const COMPONENTS: [&str; 3] = ["identity", "destination", "proxy-injector"];
 
 #[test]
-fn the_chart_s_proxies_are_those_of_the_injector() {
-    if !helm::is_there("the_chart_s_proxies_are_those_of_the_injector") {
+fn proxies_of_chart_match_injector() {
+    if !helm::is_available("proxies_of_chart_match_injector") {
         return;
     }
     for case in CASES {
         let objects = helm::control_plane(case).unwrap();
-        // As the injector gets them.
+        // The values that the injector reads.
         let config = helm::find(&objects, "ConfigMap", "linkerd-config");
         let given = config["data"]["values"].as_str().unwrap();
         let mut values = Values::read(serde_norway::from_str(given).unwrap()).unwrap();
@@ -64,7 +63,8 @@ fn the_chart_s_proxies_are_those_of_the_injector() {
     }
 }
 
-/// What the chart says for one controller's proxy and no annotation can.
+/// Applies the settings that the chart makes for the proxy of one controller and no annotation can
+/// make.
 fn for_component(values: &Values, component: &str) -> Values {
     let mut values = values.clone();
     if component == "identity" {
@@ -80,7 +80,7 @@ fn for_component(values: &Values, component: &str) -> Values {
 fn without_proxy(template: &Value) -> Value {
     let mut pod = template.clone();
     for list in ["initContainers", "containers", "volumes"] {
-        let ours = [
+        let added = [
             "linkerd-proxy",
             "linkerd-init",
             "linkerd-network-validator",
@@ -89,22 +89,22 @@ fn without_proxy(template: &Value) -> Value {
             "linkerd-proxy-init-xtables-lock",
         ];
         if let Some(list) = pod["spec"][list].as_array_mut() {
-            list.retain(|item| !ours.iter().any(|name| item["name"] == *name));
+            list.retain(|item| !added.iter().any(|name| item["name"] == *name));
         }
     }
-    // Of the chart's annotations, those that the injector's function is told in the same way.
-    let told = [
+    // The annotations of the chart that the injector also reads.
+    let read = [
         "config.linkerd.io/default-inbound-policy",
         "config.linkerd.io/opaque-ports",
     ];
     pod["metadata"]["annotations"]
         .as_object_mut()
         .unwrap()
-        .retain(|key, _| told.contains(&key.as_str()));
+        .retain(|key, _| read.contains(&key.as_str()));
     pod["metadata"]["annotations"]["linkerd.io/inject"] = "enabled".into();
     pod["metadata"]["namespace"] = "linkerd".into();
-    // The chart mounts tokens itself, where a container needs one; without a token the injector
-    // would leave the pod alone.
+    // The chart itself mounts tokens where a container needs one; without a token the injector
+    // would skip the pod.
     pod["spec"]["automountServiceAccountToken"] = true.into();
     pod
 }
@@ -122,19 +122,20 @@ fn inject(pod: &Value, values: &Values, component: &str) -> Value {
     patched
 }
 
-/// Lists by name and order, without what the chart does otherwise on purpose.
+/// Returns the parts of a pod that are compared, without intended differences.
 fn comparable(pod: &Value) -> Value {
     let mut spec = pod["spec"].clone();
     for list in ["initContainers", "containers"] {
         for container in spec[list].as_array_mut().into_iter().flatten() {
             let name = container["name"].as_str().unwrap().to_owned();
-            // The applications' own containers are not compared, only where they stand.
+            // The position of the controllers' containers is compared, not their content.
             if !name.starts_with("linkerd-") {
                 *container = json!(name);
                 continue;
             }
             for var in container["env"].as_array_mut().into_iter().flatten() {
-                // By reference in the chart: the anchors may be made after it is rendered.
+                // The chart refers to the ConfigMap, because the anchors may be created after
+                // rendering.
                 if var["name"] == "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS" {
                     *var = json!("anchors");
                 }
@@ -158,7 +159,7 @@ fn comparable(pod: &Value) -> Value {
     volumes.sort_by_key(|volume| volume["name"].as_str().unwrap().to_owned());
     volumes.dedup();
     let mut annotations = pod["metadata"]["annotations"].clone();
-    // Who made it, whether a webhook was to look at it, and what makes a Deployment start anew.
+    // The creator, the request for injection, and what restarts a Deployment.
     for key in [
         "linkerd.io/created-by",
         "linkerd.io/inject",
@@ -191,7 +192,7 @@ fn pretty_assertions(case: &str, component: &str, rendered: &Value, injected: &V
     }
 }
 
-/// The lines that only one of the two has.
+/// Returns the lines that only one of the two has.
 fn similar(left: &str, right: &str) -> Vec<String> {
     let only = |sign: char, these: &str, those: &str| -> Vec<String> {
         let those: Vec<&str> = those.lines().collect();

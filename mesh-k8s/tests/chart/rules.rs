@@ -1,5 +1,5 @@
-//! What every rendering of the control plane keeps to: labels, pod security, rights, and values
-//! that contradict each other.
+//! Rules of every rendering of the control plane: labels, pod security, RBAC, and contradictory
+//! values.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ use crate::{
 };
 
 #[test]
-fn every_object_says_what_it_is() {
-    if !helm::is_there("every_object_says_what_it_is") {
+fn every_object_has_standard_labels() {
+    if !helm::is_available("every_object_has_standard_labels") {
         return;
     }
     let everything = "{enablePodDisruptionBudget: true, podMonitor: {enabled: true, agent: {enabled: true}}, meshAgent: {adminAddr: '0.0.0.0:9993'}, commonLabels: {team: mesh}}";
@@ -42,8 +42,8 @@ fn every_object_says_what_it_is() {
 }
 
 #[test]
-fn all_pods_but_the_agent_s_are_restricted() {
-    if !helm::is_there("all_pods_but_the_agent_s_are_restricted") {
+fn all_pods_except_agent_are_restricted() {
+    if !helm::is_available("all_pods_except_agent_are_restricted") {
         return;
     }
     let mut seen = 0;
@@ -82,10 +82,10 @@ fn all_pods_but_the_agent_s_are_restricted() {
     assert!(seen >= 9, "{seen} containers");
 }
 
-/// Every right of every service account, one a line: growth is seen in the diff.
+/// Lists every RBAC permission of the chart in a golden file, so that a diff shows new ones.
 #[test]
-fn rights_are_those_on_the_list() {
-    if !helm::is_there("rights_are_those_on_the_list") {
+fn permissions_match_golden_file() {
+    if !helm::is_available("permissions_match_golden_file") {
         return;
     }
     let objects = helm::control_plane("{}").unwrap();
@@ -123,15 +123,14 @@ fn rights_are_those_on_the_list() {
         }
     }
     let text: String = lines.into_iter().collect();
-    assert!(!text.contains('*'), "a right to everything:\n{text}");
+    assert!(!text.contains('*'), "a wildcard permission:\n{text}");
     compare("mesh-k8s/testdata/chart/rights.txt", &text);
 }
 
-/// RBAC cannot tell one node from another; an admission policy does, for the account that the
-/// agents have.
+/// RBAC cannot restrict the agents to their own node, so an admission policy does.
 #[test]
-fn agents_may_change_their_own_node_only() {
-    if !helm::is_there("agents_may_change_their_own_node_only") {
+fn agents_may_only_change_their_own_node() {
+    if !helm::is_available("agents_may_only_change_their_own_node") {
         return;
     }
     let objects = helm::control_plane("{}").unwrap();
@@ -152,8 +151,8 @@ fn agents_may_change_their_own_node_only() {
 }
 
 #[test]
-fn values_that_contradict_each_other_are_refused_with_the_fix() {
-    if !helm::is_there("values_that_contradict_each_other_are_refused_with_the_fix") {
+fn contradictory_values_are_rejected_with_remedy() {
+    if !helm::is_available("contradictory_values_are_rejected_with_remedy") {
         return;
     }
     let cases = [
@@ -197,21 +196,21 @@ fn values_that_contradict_each_other_are_refused_with_the_fix() {
             "podMonitor: {enabled: true, agent: {enabled: true}}",
             "meshAgent.adminAddr",
         ),
-        // What the schema refuses.
+        // The schema rejects these.
         ("controllerReplica: 3", "controllerReplica"),
         ("proxy: {ports: {inbond: 1}}", "inbond"),
         ("meshAgent: {tier: fastest}", "/meshAgent/tier"),
         ("webhookFailurePolicy: Deny", "/webhookFailurePolicy"),
     ];
     for (values, expected) in cases {
-        let said = helm::control_plane(values).expect_err(values);
-        assert!(said.contains(expected), "{values}: {said}");
+        let error = helm::control_plane(values).expect_err(values);
+        assert!(error.contains(expected), "{values}: {error}");
     }
 }
 
 #[test]
-fn values_files_for_linkerd_are_accepted_and_ignored_keys_are_told() {
-    if !helm::is_there("values_files_for_linkerd_are_accepted_and_ignored_keys_are_told") {
+fn linkerd_values_files_are_accepted_and_ignored_keys_noted() {
+    if !helm::is_available("linkerd_values_files_are_accepted_and_ignored_keys_noted") {
         return;
     }
     let path = root().join("mesh-k8s/testdata/values/linkerd.yaml");
@@ -231,7 +230,7 @@ fn values_files_for_linkerd_are_accepted_and_ignored_keys_are_told() {
         assert!(notes.contains(&line), "{line}{notes}");
     }
     assert!(!notes.contains("heartbeatSchedule"), "{notes}");
-    // Keys are nothing for a ConfigMap, whatever they are for.
+    // Private keys must not be written to a ConfigMap, even those without effect.
     let keys = "{policyValidator: {keyPEM: hidden}, profileValidator: {keyPEM: hidden}}";
     let objects = helm::control_plane(keys).unwrap();
     assert!(!serde_json::to_string(&objects).unwrap().contains("hidden"));
@@ -239,8 +238,8 @@ fn values_files_for_linkerd_are_accepted_and_ignored_keys_are_told() {
 }
 
 #[test]
-fn an_empty_trust_domain_is_the_domain_of_the_cluster() {
-    if !helm::is_there("an_empty_trust_domain_is_the_domain_of_the_cluster") {
+fn empty_trust_domain_is_cluster_domain() {
+    if !helm::is_available("empty_trust_domain_is_cluster_domain") {
         return;
     }
     for given in ["{}", "identityTrustDomain: ''", "identityTrustDomain: null"] {
@@ -257,10 +256,10 @@ fn an_empty_trust_domain_is_the_domain_of_the_cluster() {
     }
 }
 
-/// `--set meshAgent.guard=off` is a word on the command line and a flag in a file.
+/// `--set meshAgent.guard=off` is a string, `guard: off` in a file is a boolean.
 #[test]
-fn off_is_a_word_or_a_flag() {
-    if !helm::is_there("off_is_a_word_or_a_flag") {
+fn off_is_accepted_as_string_and_boolean() {
+    if !helm::is_available("off_is_accepted_as_string_and_boolean") {
         return;
     }
     for values in [
@@ -282,7 +281,7 @@ fn off_is_a_word_or_a_flag() {
 }
 
 #[test]
-fn the_chart_is_of_the_program_s_version() {
+fn charts_have_version_of_programs() {
     for chart in ["linkerd-control-plane", "linkerd-crds"] {
         let text =
             std::fs::read_to_string(root().join("helm").join(chart).join("Chart.yaml")).unwrap();
@@ -293,8 +292,8 @@ fn the_chart_is_of_the_program_s_version() {
 }
 
 #[test]
-fn the_values_for_high_availability_are_understood() {
-    if !helm::is_there("the_values_for_high_availability_are_understood") {
+fn high_availability_values_are_applied() {
+    if !helm::is_available("high_availability_values_are_applied") {
         return;
     }
     let values =

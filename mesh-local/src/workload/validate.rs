@@ -125,7 +125,7 @@ fn port_clashes(spec: &PodSpec) -> Vec<String> {
     for (container, port) in ports::declared(spec) {
         let protocol = port.protocol.as_deref().unwrap_or("TCP");
         let number = port.container_port;
-        if ports::number(number).is_none() {
+        if ports::port_number(number).is_none() {
             errors.push(format!(
                 "container {}: ports: {number} is not a valid port number (1-65535)",
                 container.name

@@ -319,7 +319,7 @@ fn opaque_port_mismatches(service: &Service, pod: &Pod) -> Vec<Finding> {
     let listed = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
     let mut wrong = Vec::new();
     for port in listed.into_iter().flatten() {
-        let Some(number) = ports::number(port.port) else {
+        let Some(number) = ports::port_number(port.port) else {
             continue;
         };
         for target in targets(port, pod, number) {
@@ -354,7 +354,7 @@ fn targets(port: &mesh_k8s::kinds::core::ServicePort, pod: &Pod, number: u16) ->
     use mesh_k8s::kinds::IntOrString;
     match &port.target_port {
         None => vec![number],
-        Some(IntOrString::Int(target)) => ports::number(*target).into_iter().collect(),
+        Some(IntOrString::Int(target)) => ports::port_number(*target).into_iter().collect(),
         Some(IntOrString::String(name)) => pod
             .spec
             .as_ref()

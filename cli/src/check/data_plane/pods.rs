@@ -16,7 +16,7 @@ const OUTBOUND: &str = "LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR";
 pub(super) fn ports(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     for pod in facts.meshed_pods()? {
-        let (Some(spec), Some(own)) = (&pod.spec, pod_ports::of_proxy(pod)) else {
+        let (Some(spec), Some(own)) = (&pod.spec, pod_ports::proxy_ports(pod)) else {
             continue;
         };
         let env = super::proxy_container(pod)
@@ -33,7 +33,7 @@ pub(super) fn ports(facts: &Facts) -> CheckResult {
             outbound,
         ];
         for (container, port) in pod_ports::declared(spec) {
-            let number = pod_ports::number(port.container_port);
+            let number = pod_ports::port_number(port.container_port);
             if container.name == pod::PROXY_CONTAINER
                 || !pod_ports::is_tcp(port)
                 || number.is_none()

@@ -8,7 +8,7 @@ pub(crate) fn report(reports: &[Report]) -> String {
     let mut lines = Vec::new();
     let (untouched, changed): (Vec<&Report>, Vec<&Report>) = reports
         .iter()
-        .partition(|report| report.outcome == Outcome::Untouched && report.warnings.is_empty());
+        .partition(|report| report.outcome == Outcome::Unchanged && report.warnings.is_empty());
     for report in changed {
         let object = name(report);
         let outcome = match &report.outcome {
@@ -20,7 +20,7 @@ pub(crate) fn report(reports: &[Report]) -> String {
                 format!("skipped: {}", reasons.join("; "))
             }
             Outcome::Refused(problems) => format!("refused: {}", problems.join("; ")),
-            Outcome::Untouched => "unchanged".to_owned(),
+            Outcome::Unchanged => "unchanged".to_owned(),
         };
         lines.push(format!("{object} {outcome}"));
         for warning in &report.warnings {
@@ -74,7 +74,7 @@ mod tests {
                 Outcome::Skipped(vec![SkipReason::HostNetwork]),
                 &[],
             ),
-            one("configmap", Outcome::Untouched, &[]),
+            one("configmap", Outcome::Unchanged, &[]),
         ];
         let expect = "deployment shop/web injected\n  warning: it has UDP ports\ndaemonset shop/web skipped: hostNetwork is enabled\n1 other object unchanged";
         assert_eq!(report(&reports), expect);

@@ -1,6 +1,6 @@
-//! The table of configuration annotations: what each accepts, and which value it changes.
+//! The table of configuration annotations: what each accepts, and which value it overrides.
 //!
-//! `docs/reference/annotations.md` is its description for users; a test compares the two.
+//! `docs/reference/annotations.md` documents them; a test checks that it lists each.
 
 use std::net::IpAddr;
 
@@ -12,37 +12,44 @@ use crate::{
     values::{Redirection, Values},
 };
 
-pub(in crate::inject) struct Key {
+/// A configuration annotation.
+pub(in crate::inject) struct ConfigKey {
     pub(in crate::inject) name: &'static str,
     pub(super) inherited: bool,
-    /// Changes nothing when it fails; the text says what was expected.
-    pub(super) apply: fn(&mut Values, &str) -> Result<(), Unusable>,
+    /// Changes nothing if it fails.
+    pub(super) apply: fn(&mut Values, &str) -> Result<(), OverrideError>,
 }
 
-/// Why a value changes nothing.
-pub(in crate::inject) enum Unusable {
-    /// It cannot be read; the text says what was expected.
-    Unreadable(String),
-    /// It can be read and means nothing here; the text says why.
+/// Why an annotation overrides nothing.
+pub(in crate::inject) enum OverrideError {
+    /// The value is invalid; the text says what is expected.
+    Invalid(String),
+    /// The value is valid and has no effect in this mesh; the text says why.
     NotApplicable(&'static str),
 }
 
-impl From<String> for Unusable {
+impl From<String> for OverrideError {
     fn from(expected: String) -> Self {
-        Self::Unreadable(expected)
+        Self::Invalid(expected)
     }
 }
 
-const fn key(name: &'static str, apply: fn(&mut Values, &str) -> Result<(), Unusable>) -> Key {
-    Key {
+const fn inherited(
+    name: &'static str,
+    apply: fn(&mut Values, &str) -> Result<(), OverrideError>,
+) -> ConfigKey {
+    ConfigKey {
         name,
         inherited: true,
         apply,
     }
 }
 
-const fn own(name: &'static str, apply: fn(&mut Values, &str) -> Result<(), Unusable>) -> Key {
-    Key {
+const fn workload_only(
+    name: &'static str,
+    apply: fn(&mut Values, &str) -> Result<(), OverrideError>,
+) -> ConfigKey {
+    ConfigKey {
         name,
         inherited: false,
         apply,
@@ -57,88 +64,88 @@ pub(super) const PORTS: [&str; 4] = [
     annotation::CONTROL_PORT,
 ];
 
-/// Annotations that say who may connect. An unreadable one may have been meant to keep clients out,
-/// so no pod is admitted with it, whether it is the pod's own or its namespace's.
+/// Annotations that restrict which clients may connect. A pod with an invalid one is rejected, even
+/// if the annotation is its namespace's: the restriction would be missing.
 pub(super) const SECURITY: [&str; 2] = [
     annotation::DEFAULT_INBOUND_POLICY,
     annotation::REQUIRE_IDENTITY_PORTS,
 ];
 
-/// In the order in which they are applied and warned about.
-pub(in crate::inject) const KEYS: &[Key] = &[
-    key("config.linkerd.io/proxy-image", |v, text| {
+/// In the order in which they are applied.
+pub(in crate::inject) const CONFIG_KEYS: &[ConfigKey] = &[
+    inherited("config.linkerd.io/proxy-image", |v, text| {
         set(&mut v.proxy.image.name, required(text))
     }),
-    key("config.linkerd.io/proxy-version", |v, text| {
+    inherited("config.linkerd.io/proxy-version", |v, text| {
         set(&mut v.proxy.image.version, Ok(text.to_owned()))
     }),
-    key("config.linkerd.io/image-pull-policy", |v, text| {
+    inherited("config.linkerd.io/image-pull-policy", |v, text| {
         let policy = one_of(text, &["Always", "IfNotPresent", "Never"])?;
         v.image_pull_policy.clone_from(&policy);
         v.proxy.image.pull_policy = policy;
         Ok(())
     }),
-    key(annotation::CONTROL_PORT, |v, text| {
+    inherited(annotation::CONTROL_PORT, |v, text| {
         set(&mut v.proxy.ports.control, port(text))
     }),
-    key(annotation::INBOUND_PORT, |v, text| {
+    inherited(annotation::INBOUND_PORT, |v, text| {
         set(&mut v.proxy.ports.inbound, port(text))
     }),
-    key(annotation::ADMIN_PORT, |v, text| {
+    inherited(annotation::ADMIN_PORT, |v, text| {
         set(&mut v.proxy.ports.admin, port(text))
     }),
-    key(annotation::OUTBOUND_PORT, |v, text| {
+    inherited(annotation::OUTBOUND_PORT, |v, text| {
         set(&mut v.proxy.ports.outbound, port(text))
     }),
-    key("config.linkerd.io/proxy-admin-shutdown", |v, text| {
+    inherited("config.linkerd.io/proxy-admin-shutdown", |v, text| {
         set(&mut v.proxy.enable_shutdown_endpoint, enabled(text))
     }),
-    key("config.linkerd.io/proxy-log-level", |v, text| {
+    inherited("config.linkerd.io/proxy-log-level", |v, text| {
         set(&mut v.proxy.log_level, required(text))
     }),
-    key("config.linkerd.io/proxy-log-http-headers", |v, text| {
+    inherited("config.linkerd.io/proxy-log-http-headers", |v, text| {
         set(
             &mut v.proxy.log_http_headers,
             one_of(text, &["off", "insecure", ""]),
         )
     }),
-    key("config.linkerd.io/proxy-log-format", |v, text| {
+    inherited("config.linkerd.io/proxy-log-format", |v, text| {
         set(&mut v.proxy.log_format, one_of(text, &["plain", "json"]))
     }),
-    key(annotation::REQUIRE_IDENTITY_PORTS, |v, text| {
+    inherited(annotation::REQUIRE_IDENTITY_PORTS, |v, text| {
         set(&mut v.proxy.require_identity_on_inbound_ports, ports(text))
     }),
-    key(
+    inherited(
         "config.linkerd.io/proxy-metrics-hostname-labels",
         |v, text| set(&mut v.proxy.metrics.hostname_labels, parse_bool(text)),
     ),
-    key(
+    inherited(
         "config.linkerd.io/proxy-outbound-connect-timeout",
-        |v, text| set(&mut v.proxy.outbound_connect_timeout, millis(text)),
+        |v, text| set(&mut v.proxy.outbound_connect_timeout, go_millis(text)),
     ),
-    key(
+    inherited(
         "config.linkerd.io/proxy-inbound-connect-timeout",
-        |v, text| set(&mut v.proxy.inbound_connect_timeout, millis(text)),
+        |v, text| set(&mut v.proxy.inbound_connect_timeout, go_millis(text)),
     ),
-    key(
+    inherited(
         "config.linkerd.io/proxy-outbound-discovery-cache-unused-timeout",
         |v, text| {
             set(
                 &mut v.proxy.outbound_discovery_cache_unused_timeout,
-                seconds(text),
+                go_seconds(text),
             )
         },
     ),
-    key(
+    inherited(
         "config.linkerd.io/proxy-inbound-discovery-cache-unused-timeout",
         |v, text| {
             set(
                 &mut v.proxy.inbound_discovery_cache_unused_timeout,
-                seconds(text),
+                go_seconds(text),
             )
         },
     ),
-    key(
+    inherited(
         "config.linkerd.io/proxy-disable-outbound-protocol-detect-timeout",
         |v, text| {
             set(
@@ -147,7 +154,7 @@ pub(in crate::inject) const KEYS: &[Key] = &[
             )
         },
     ),
-    key(
+    inherited(
         "config.linkerd.io/proxy-disable-inbound-protocol-detect-timeout",
         |v, text| {
             set(
@@ -156,23 +163,23 @@ pub(in crate::inject) const KEYS: &[Key] = &[
             )
         },
     ),
-    key("config.linkerd.io/shutdown-grace-period", |v, text| {
-        set(&mut v.proxy.shutdown_grace_period, millis(text))
+    inherited("config.linkerd.io/shutdown-grace-period", |v, text| {
+        set(&mut v.proxy.shutdown_grace_period, go_millis(text))
     }),
-    own("config.linkerd.io/enable-gateway", |v, text| {
+    workload_only("config.linkerd.io/enable-gateway", |v, text| {
         set(&mut v.proxy.is_gateway, parse_bool(text))
     }),
-    key("config.linkerd.io/proxy-cpu-request", |v, text| {
+    inherited("config.linkerd.io/proxy-cpu-request", |v, text| {
         v.proxy.runtime.workers.minimum = whole_units(text)?;
         v.proxy.resources.cpu.request = text.to_owned();
         Ok(())
     }),
-    key("config.linkerd.io/proxy-cpu-limit", |v, text| {
+    inherited("config.linkerd.io/proxy-cpu-limit", |v, text| {
         v.proxy.runtime.workers.maximum = Some(whole_units(text)?);
         v.proxy.resources.cpu.limit = text.to_owned();
         Ok(())
     }),
-    own(
+    workload_only(
         "config.linkerd.io/proxy-cpu-ratio-limit",
         |v, text| match text.parse::<f64>() {
             Ok(ratio) if 0.0 < ratio && ratio < 1.0 => {
@@ -184,13 +191,13 @@ pub(in crate::inject) const KEYS: &[Key] = &[
                 .into()),
         },
     ),
-    key("config.linkerd.io/proxy-memory-request", |v, text| {
+    inherited("config.linkerd.io/proxy-memory-request", |v, text| {
         set(&mut v.proxy.resources.memory.request, quantity(text))
     }),
-    key("config.linkerd.io/proxy-memory-limit", |v, text| {
+    inherited("config.linkerd.io/proxy-memory-limit", |v, text| {
         set(&mut v.proxy.resources.memory.limit, quantity(text))
     }),
-    key(
+    inherited(
         "config.linkerd.io/proxy-ephemeral-storage-request",
         |v, text| {
             set(
@@ -199,7 +206,7 @@ pub(in crate::inject) const KEYS: &[Key] = &[
             )
         },
     ),
-    key(
+    inherited(
         "config.linkerd.io/proxy-ephemeral-storage-limit",
         |v, text| {
             set(
@@ -208,38 +215,38 @@ pub(in crate::inject) const KEYS: &[Key] = &[
             )
         },
     ),
-    key(annotation::PROXY_UID, |v, text| {
+    inherited(annotation::PROXY_UID, |v, text| {
         set(&mut v.proxy.uid, id(text))
     }),
-    key("config.linkerd.io/proxy-gid", |v, text| {
+    inherited("config.linkerd.io/proxy-gid", |v, text| {
         set(&mut v.proxy.gid, id(text))
     }),
-    key("config.linkerd.io/enable-external-profiles", |v, text| {
+    inherited("config.linkerd.io/enable-external-profiles", |v, text| {
         set(&mut v.proxy.enable_external_profiles, parse_bool(text))
     }),
-    key(annotation::SKIP_INBOUND_PORTS, |v, text| {
+    inherited(annotation::SKIP_INBOUND_PORTS, |v, text| {
         set(&mut v.proxy_init.ignore_inbound_ports, ports(text))
     }),
-    key(annotation::SKIP_OUTBOUND_PORTS, |v, text| {
+    inherited(annotation::SKIP_OUTBOUND_PORTS, |v, text| {
         set(&mut v.proxy_init.ignore_outbound_ports, ports(text))
     }),
-    key(annotation::SKIP_SUBNETS, |v, text| {
+    inherited(annotation::SKIP_SUBNETS, |v, text| {
         set(&mut v.proxy_init.skip_subnets, subnets(text))
     }),
-    own("config.linkerd.io/debug-image", |v, text| {
+    workload_only("config.linkerd.io/debug-image", |v, text| {
         set(&mut v.debug_container.image.name, required(text))
     }),
-    own("config.linkerd.io/debug-image-version", |v, text| {
+    workload_only("config.linkerd.io/debug-image-version", |v, text| {
         set(&mut v.debug_container.image.version, required(text))
     }),
-    own("config.linkerd.io/debug-image-pull-policy", |v, text| {
+    workload_only("config.linkerd.io/debug-image-pull-policy", |v, text| {
         let policy = one_of(text, &["Always", "IfNotPresent", "Never"]);
         set(&mut v.debug_container.image.pull_policy, policy)
     }),
-    key("config.linkerd.io/proxy-await", |v, text| {
+    inherited("config.linkerd.io/proxy-await", |v, text| {
         set(&mut v.proxy.r#await, enabled(text))
     }),
-    key(annotation::DEFAULT_INBOUND_POLICY, |v, text| {
+    inherited(annotation::DEFAULT_INBOUND_POLICY, |v, text| {
         let policy = text
             .parse::<DefaultPolicy>()
             .map_err(|error| error.to_string());
@@ -248,19 +255,19 @@ pub(in crate::inject) const KEYS: &[Key] = &[
             policy.map(|policy| policy.as_str().to_owned()),
         )
     }),
-    key("config.linkerd.io/access-log", |v, text| {
+    inherited("config.linkerd.io/access-log", |v, text| {
         set(&mut v.proxy.access_log, one_of(text, &["apache", "json"]))
     }),
-    own("config.linkerd.io/close-wait-timeout", |v, text| {
+    workload_only("config.linkerd.io/close-wait-timeout", |v, text| {
         let timeout = parse_duration(text)?;
         if v.redirection() != Redirection::InitContainer {
-            return Err(Unusable::NotApplicable(
-                "it is set by the init container, and this mesh adds none",
+            return Err(OverrideError::NotApplicable(
+                "the init container sets it, and this mesh adds none",
             ));
         }
         if !v.proxy_init.run_as_root {
-            return Err(Unusable::NotApplicable(
-                "it needs an init container that runs as root (proxyInit.runAsRoot)",
+            return Err(OverrideError::NotApplicable(
+                "it requires an init container that runs as root (proxyInit.runAsRoot)",
             ));
         }
         set(
@@ -268,7 +275,7 @@ pub(in crate::inject) const KEYS: &[Key] = &[
             Ok(timeout.as_secs()),
         )
     }),
-    key(
+    inherited(
         "config.alpha.linkerd.io/proxy-wait-before-exit-seconds",
         |v, text| {
             let seconds = text
@@ -279,14 +286,14 @@ pub(in crate::inject) const KEYS: &[Key] = &[
     ),
 ];
 
-fn set<T>(target: &mut T, value: Result<T, String>) -> Result<(), Unusable> {
+fn set<T>(target: &mut T, value: Result<T, String>) -> Result<(), OverrideError> {
     *target = value?;
     Ok(())
 }
 
 fn required(text: &str) -> Result<String, String> {
     if text.is_empty() {
-        return Err("expected a text that is not empty".into());
+        return Err("expected a non-empty text".into());
     }
     Ok(text.to_owned())
 }
@@ -324,7 +331,7 @@ fn ports(text: &str) -> Result<String, String> {
     }
 }
 
-/// An address alone is a block of one.
+/// An address without a prefix length is a block of one address.
 fn subnets(text: &str) -> Result<String, String> {
     let blocks = text
         .split(',')
@@ -336,24 +343,22 @@ fn subnets(text: &str) -> Result<String, String> {
         match block.parse::<IpNet>().or_else(|_| address()) {
             Ok(block) => list.push(block.to_string()),
             Err(_) => {
-                return Err(format!(
-                    "{block:?} is no block of addresses such as 10.0.0.0/8"
-                ));
+                return Err(format!("{block:?} is not a CIDR block such as 10.0.0.0/8"));
             }
         }
     }
     let most = annotation::MAX_SKIP_SUBNETS;
     if list.len() > most {
         return Err(format!(
-            "it lists {} blocks, and a list may have {most}; join them into larger ones",
+            "the list has {} blocks, and at most {most} are allowed; join them into larger ones",
             list.len()
         ));
     }
     Ok(list.join(","))
 }
 
-/// A user or group. Root's would exempt every process that runs as root from redirection; the
-/// highest means "unchanged" to the kernel.
+/// A user or group ID. Redirection exempts the proxy by it, so 0 would exempt every process of
+/// root; to the kernel, the highest ID means "unchanged".
 fn id(text: &str) -> Result<i64, String> {
     match text.trim().parse::<u32>() {
         Ok(id) if id > 0 && id < u32::MAX => Ok(i64::from(id)),
@@ -366,10 +371,10 @@ fn quantity(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-fn millis(text: &str) -> Result<String, String> {
+fn go_millis(text: &str) -> Result<String, String> {
     Ok(format!("{}ms", parse_duration(text)?.as_millis()))
 }
 
-fn seconds(text: &str) -> Result<String, String> {
+fn go_seconds(text: &str) -> Result<String, String> {
     Ok(format!("{}s", parse_duration(text)?.as_secs()))
 }

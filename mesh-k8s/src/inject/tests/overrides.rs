@@ -1,9 +1,8 @@
-//! What annotations and values change, by pod, namespace and installation, and what is said of
-//! those that cannot be.
+//! Overrides by annotations of pod and namespace, and the messages about invalid ones.
 
 use super::*;
 
-/// Values that cannot be read, one for each kind of value.
+/// Invalid values, one for each type of value.
 const BAD: [(&str, &str); 21] = [
     ("config.linkerd.io/inbound-port", "99999"),
     ("config.linkerd.io/admin-port", "-1"),
@@ -37,27 +36,26 @@ const BAD: [(&str, &str); 21] = [
     ),
 ];
 
-/// Why a pod is not admitted.
-fn problems(namespace: &ObjectMeta, pod: &Pod) -> Vec<String> {
+/// Returns why a pod is rejected.
+fn rejections(namespace: &ObjectMeta, pod: &Pod) -> Vec<String> {
     match patch(&agent(), namespace, pod, &deployment()) {
-        Err(InjectError::Annotations(problems)) => problems,
+        Err(InjectError::Annotations(rejections)) => rejections,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn a_pod_whose_annotation_cannot_be_read_is_not_admitted() {
+fn pod_with_invalid_annotation_is_rejected() {
     for (key, value) in BAD {
-        let problems = problems(&enabled(), &annotated(&[(key, value)]));
-        assert_eq!(problems.len(), 1, "{key}: {problems:?}");
-        let named = format!("deployment shop/web: {key}: ");
-        assert!(problems[0].starts_with(&named), "{problems:?}");
-        assert!(problems[0].contains("cannot be read: "), "{problems:?}");
+        let rejections = rejections(&enabled(), &annotated(&[(key, value)]));
+        assert_eq!(rejections.len(), 1, "{key}: {rejections:?}");
+        let prefix = format!("deployment shop/web: {key}: invalid value ");
+        assert!(rejections[0].starts_with(&prefix), "{rejections:?}");
     }
 }
 
 #[test]
-fn lists_have_a_limit() {
+fn lists_longer_than_limit_are_rejected() {
     let ports = |count: usize| {
         (1..=count)
             .map(|n| (n * 2).to_string())
@@ -77,16 +75,22 @@ fn lists_have_a_limit() {
         annotation::OPAQUE_PORTS,
     ] {
         let most = mesh_core::ports::MAX_RANGES;
-        let said = problems(&enabled(), &annotated(&[(key, &ports(most + 1))]));
-        assert!(said[0].contains("it lists 129 separate ports"), "{said:?}");
+        let problems = rejections(&enabled(), &annotated(&[(key, &ports(most + 1))]));
+        assert!(
+            problems[0].contains("it lists 129 separate ports"),
+            "{problems:?}"
+        );
         assert_eq!(
             run(&agent(), &enabled(), &annotated(&[(key, &ports(most))])).1,
             [""; 0]
         );
     }
     let (key, most) = (annotation::SKIP_SUBNETS, annotation::MAX_SKIP_SUBNETS);
-    let said = problems(&enabled(), &annotated(&[(key, &blocks(most + 1))]));
-    assert!(said[0].contains("it lists 129 blocks"), "{said:?}");
+    let problems = rejections(&enabled(), &annotated(&[(key, &blocks(most + 1))]));
+    assert!(
+        problems[0].contains("the list has 129 blocks"),
+        "{problems:?}"
+    );
     assert_eq!(
         run(&agent(), &enabled(), &annotated(&[(key, &blocks(most))])).1,
         [""; 0]
@@ -94,7 +98,7 @@ fn lists_have_a_limit() {
 }
 
 #[test]
-fn a_namespaces_annotation_that_cannot_be_read_keeps_pods_out_only_if_it_is_about_clients() {
+fn invalid_namespace_annotation_rejects_pods_only_if_it_restricts_clients() {
     let namespace = |annotations: &[(&str, &str)]| {
         let mut all = vec![("linkerd.io/inject", "enabled")];
         all.extend(annotations);
@@ -104,14 +108,14 @@ fn a_namespaces_annotation_that_cannot_be_read_keeps_pods_out_only_if_it_is_abou
         }
     };
     let expected = [
-        "namespace shop: config.linkerd.io/proxy-require-identity-inbound-ports: \"80,x\" cannot be read: \"x\" is no port or range of ports (1-65535, as in \"25,587,3306-3310\")",
-        "namespace shop: config.linkerd.io/default-inbound-policy: \"denied\" cannot be read: \"denied\" is no default policy: expected all-unauthenticated, all-authenticated, cluster-unauthenticated, cluster-authenticated, deny or audit",
+        "namespace shop: config.linkerd.io/proxy-require-identity-inbound-ports: invalid value \"80,x\": \"x\" is no port or range of ports (1-65535, as in \"25,587,3306-3310\")",
+        "namespace shop: config.linkerd.io/default-inbound-policy: invalid value \"denied\": \"denied\" is no default policy: expected all-unauthenticated, all-authenticated, cluster-unauthenticated, cluster-authenticated, deny or audit",
     ];
     let security = [
         (annotation::DEFAULT_INBOUND_POLICY, "denied"),
         (annotation::REQUIRE_IDENTITY_PORTS, "80,x"),
     ];
-    assert_eq!(problems(&namespace(&security), &web()), expected);
+    assert_eq!(rejections(&namespace(&security), &web()), expected);
     for (key, value) in BAD {
         if security.iter().any(|(about, _)| *about == key) {
             continue;
@@ -127,12 +131,12 @@ fn a_namespaces_annotation_that_cannot_be_read_keeps_pods_out_only_if_it_is_abou
             "{key}: {warnings:?}"
         );
         let (good, _) = run(&agent(), &enabled(), &web());
-        // What is opaque is for the controllers, which read the rest of the list.
+        // The valid items of opaque ports stay in effect.
         if key != annotation::OPAQUE_PORTS {
             assert_eq!(pod.spec, good.spec, "{key}");
         }
     }
-    // The pod's own word goes before its namespace's, so that one pod can be let in.
+    // The annotations of a pod take precedence, so that a single pod can be admitted.
     let own = annotated(&[
         (annotation::DEFAULT_INBOUND_POLICY, "deny"),
         (annotation::REQUIRE_IDENTITY_PORTS, "80"),
@@ -141,7 +145,7 @@ fn a_namespaces_annotation_that_cannot_be_read_keeps_pods_out_only_if_it_is_abou
 }
 
 #[test]
-fn what_means_nothing_here_is_warned_of() {
+fn annotations_without_effect_cause_warnings() {
     let close_wait = ("config.linkerd.io/close-wait-timeout", "1h");
     let unknown_name = ("config.linkerd.io/opaque-ports", "25,db,other");
     let pod = annotated(&[close_wait, unknown_name]);
@@ -149,14 +153,14 @@ fn what_means_nothing_here_is_warned_of() {
     assert_eq!(
         warnings,
         [
-            "deployment shop/web: config.linkerd.io/close-wait-timeout: \"1h\" is ignored: it is set by the init container, and this mesh adds none",
+            "deployment shop/web: config.linkerd.io/close-wait-timeout: ignored value \"1h\": the init container sets it, and this mesh adds none",
             "deployment shop/web: config.linkerd.io/opaque-ports: \"other\" has no effect: no container has a TCP port of this name",
         ]
     );
 }
 
 #[test]
-fn pods_outside_the_mesh_may_have_any_annotation() {
+fn annotations_of_skipped_pods_are_not_checked() {
     for (key, value) in BAD {
         let outcome = patch(
             &agent(),
@@ -169,7 +173,7 @@ fn pods_outside_the_mesh_may_have_any_annotation() {
 }
 
 #[test]
-fn messages_name_object_annotation_and_value() {
+fn warnings_name_object_annotation_and_value() {
     let long = "x".repeat(100);
     let namespace = ObjectMeta {
         name: Some("shop".into()),
@@ -186,16 +190,16 @@ fn messages_name_object_annotation_and_value() {
     assert_eq!(
         warnings,
         [
-            "namespace shop: config.linkerd.io/proxy-await: \"maybe\" is ignored: expected one of enabled, disabled".to_owned(),
-            format!("namespace shop: config.linkerd.io/access-log: {shown:?}… is ignored: expected one of apache, json"),
-            "namespace shop: config.linkerd.io/enable-debug-sidecar: \"yes\" is ignored: expected true or false".to_owned(),
-            "deployment shop/web: config.linkerd.io/proxy-loglevel is no annotation of this version and has no effect: is it spelt right?".to_owned(),
+            "namespace shop: config.linkerd.io/proxy-await: ignored value \"maybe\": expected one of enabled, disabled".to_owned(),
+            format!("namespace shop: config.linkerd.io/access-log: ignored value {shown:?}…: expected one of apache, json"),
+            "namespace shop: config.linkerd.io/enable-debug-sidecar: ignored value \"yes\": expected true or false".to_owned(),
+            "deployment shop/web: config.linkerd.io/proxy-loglevel has no effect: unknown annotation in this version; check the spelling".to_owned(),
         ]
     );
 }
 
 #[test]
-fn a_services_opaque_ports_are_read_as_far_as_they_can_be() {
+fn invalid_opaque_ports_of_service_cause_warning() {
     let service = |list: &str| Service {
         metadata: ObjectMeta {
             name: Some("db".into()),
@@ -207,7 +211,7 @@ fn a_services_opaque_ports_are_read_as_far_as_they_can_be() {
     assert_eq!(warnings.len(), 1);
     assert!(
         warnings[0].starts_with(
-            "service shop/db: config.linkerd.io/opaque-ports: \"25,70000\" is ignored: \"70000\""
+            "service shop/db: config.linkerd.io/opaque-ports: ignored value \"25,70000\": \"70000\""
         ),
         "{warnings:?}"
     );
@@ -222,13 +226,13 @@ fn a_services_opaque_ports_are_read_as_far_as_they_can_be() {
 }
 
 #[test]
-fn ports_that_collide_are_not_taken() {
+fn colliding_ports_are_rejected() {
     let colliding = [
         (annotation::ADMIN_PORT, "4143"),
         (annotation::CONTROL_PORT, "4199"),
     ];
-    let problems = problems(&enabled(), &annotated(&colliding));
-    assert_eq!(problems.len(), 2, "{problems:?}");
+    let rejections = rejections(&enabled(), &annotated(&colliding));
+    assert_eq!(rejections.len(), 2, "{rejections:?}");
     let mut all = vec![("linkerd.io/inject", "enabled")];
     all.extend(colliding);
     let (after, warnings) = run(&agent(), &meta(&all), &web());
@@ -242,7 +246,7 @@ fn ports_that_collide_are_not_taken() {
 }
 
 #[test]
-fn namespaces_pass_their_annotations_on() {
+fn pods_inherit_annotations_of_namespace() {
     let namespace = meta(&[
         ("linkerd.io/inject", "ingress"),
         ("config.linkerd.io/proxy-log-level", "trace"),
@@ -277,7 +281,7 @@ fn namespaces_pass_their_annotations_on() {
 }
 
 #[test]
-fn additional_env_merges_by_name_over_three_layers() {
+fn additional_env_is_merged_by_name_from_three_layers() {
     let mut values = agent();
     values.proxy.additional_env = serde_json::from_str(
         r#"[{"name":"A","value":"chart"},{"name":"B","value":"chart"},{"name":"C","value":"chart"}]"#,
@@ -306,7 +310,7 @@ fn additional_env_merges_by_name_over_three_layers() {
 }
 
 #[test]
-fn workers() {
+fn cpu_annotations_set_worker_variables() {
     let check = |annotations: &[(&str, &str)], expect: [Option<&str>; 4]| {
         let (pod, _) = run(&agent(), &enabled(), &annotated(annotations));
         let vars = ["CORES", "CORES_MIN", "CORES_MAX", "CORES_MAX_RATIO"];
@@ -330,7 +334,7 @@ fn workers() {
 }
 
 #[test]
-fn resources_are_set_only_where_somebody_asks() {
+fn resources_are_set_only_if_configured() {
     let check = |annotations: &[(&str, &str)], expect: serde_json::Value| {
         let (pod, _) = run(&agent(), &enabled(), &annotated(annotations));
         let resources = serde_json::to_value(&proxy(&pod).resources).unwrap();

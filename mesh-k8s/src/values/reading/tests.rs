@@ -1,4 +1,4 @@
-//! Values files of Linkerd's and of users with typos.
+//! Values files for Linkerd and with misspelt keys.
 
 use super::*;
 
@@ -6,23 +6,23 @@ fn yaml(text: &str) -> Value {
     serde_norway::from_str(text).unwrap()
 }
 
-/// What people have who come from Linkerd: every key of its chart, among them some that are `null`.
+/// A values file for Linkerd with every key of its chart, some of them `null`.
 const LINKERD: &str = include_str!("../../../testdata/values/linkerd.yaml");
 
 #[test]
-fn null_means_the_default() {
-    // Every value by itself, and every group of values.
+fn null_is_read_as_default() {
+    // Every value and every group of values, each alone.
     let mut paths: Vec<String> = Vec::new();
     for path in defaults().into_keys() {
-        for (at, _) in path.match_indices('.') {
-            paths.push(path[..at].to_owned());
+        for (lookup, _) in path.match_indices('.') {
+            paths.push(path[..lookup].to_owned());
         }
         paths.push(path);
     }
     assert!(paths.len() > 200, "{}", paths.len());
     for path in paths {
         let mut given = json!({});
-        fill(&mut given, &path, Value::Null);
+        set_missing(&mut given, &path, Value::Null);
         assert_eq!(
             Values::read(given.clone()).unwrap(),
             Values::default(),
@@ -37,7 +37,7 @@ fn null_means_the_default() {
 }
 
 #[test]
-fn a_value_keeps_its_default_beside_one_that_is_given() {
+fn siblings_of_given_values_keep_defaults() {
     let given =
         yaml("{proxy: {image: {version: v1}}, identity: {issuer: {scheme: kubernetes.io/tls}}}");
     let values = Values::read(given).unwrap();
@@ -46,12 +46,12 @@ fn a_value_keeps_its_default_beside_one_that_is_given() {
 }
 
 #[test]
-fn null_takes_an_entry_out_of_an_open_map() {
+fn null_removes_entry_of_open_map() {
     let given = yaml("{nodeSelector: {kubernetes.io/os: null}, proxy: {inbound: {server: null}}}");
     let values = Values::read_file(&given).unwrap();
     assert!(values.node_selector.is_empty());
     assert!(values.proxy.inbound.is_empty());
-    // And what is given goes over the default's other entries.
+    // A given entry is merged with the other default entries.
     let given = yaml("proxy: {inbound: {server: {http2: {keepAliveInterval: 1s}}}}");
     let http2 = &Values::read_file(&given).unwrap().proxy.inbound["server"]["http2"];
     assert_eq!(
@@ -94,16 +94,16 @@ fn values_files_for_linkerd_are_read() {
 }
 
 #[test]
-fn ignored_keys_are_sorted_and_not_read() {
+fn ignored_keys_are_sorted_and_no_values() {
     assert!(IGNORED.is_sorted_by_key(|key| key.path));
     let defaults = serde_json::to_value(Values::default()).unwrap();
     for key in IGNORED {
-        assert_eq!(at(&defaults, key.path), None, "{}", key.path);
+        assert_eq!(lookup(&defaults, key.path), None, "{}", key.path);
     }
 }
 
 #[test]
-fn an_unreadable_value_is_named() {
+fn error_names_path_of_invalid_value() {
     let error = |text: &str| Values::read(yaml(text)).unwrap_err().to_string();
     let expected = "proxy.ports.inbound: invalid type: string \"x\", expected u16";
     assert_eq!(
@@ -116,7 +116,7 @@ fn an_unreadable_value_is_named() {
 }
 
 #[test]
-fn a_misspelled_key_is_refused_in_a_users_file_and_skipped_in_a_newer_charts() {
+fn unknown_key_is_error_in_file_and_skipped_in_config_map() {
     let error = |text: &str| Values::read_file(&yaml(text)).unwrap_err().to_string();
     assert_eq!(
         error("proxy: {opaqePorts: '25'}"),
@@ -133,7 +133,7 @@ fn a_misspelled_key_is_refused_in_a_users_file_and_skipped_in_a_newer_charts() {
 }
 
 #[test]
-fn an_empty_trust_domain_is_the_domain_of_the_cluster() {
+fn empty_trust_domain_is_cluster_domain() {
     let domain = |text: &str| Values::read(yaml(text)).unwrap().trust_domain().to_owned();
     assert_eq!(domain("{}"), "cluster.local");
     assert_eq!(domain("clusterDomain: example.org"), "example.org");
